@@ -1,0 +1,60 @@
+# Every target sets up what it needs: a virtual environment of its own in .venv, from nothing but Python and the network.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+# What ruff's ASYNC rules lack: a Cancelled that is swallowed, an await in a finally that cancellation interrupts, ...
+ASYNC_RULES := ASYNC101,ASYNC102,ASYNC103,ASYNC104,ASYNC105,ASYNC106,ASYNC111,ASYNC112,ASYNC118,ASYNC120,ASYNC300
+RUN_READY := $(VENV)/run-ready
+
+.PHONY: help demo test check format bench cover docs clean
+
+help:
+	@echo "make demo    set up, then show the main job, offline"
+	@echo "make test    set up, then run all tests"
+	@echo "make check   ruff, mypy, import-linter, flake8-async"
+	@echo "make bench   measure speed against a C floor (docs/reference/speed.md)"
+	@echo "make cover   tests with coverage, subprocesses included"
+	@echo "make docs    run every command and code block of README and docs"
+
+$(RUN_READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "AgentOS needs Python 3.11 or newer, $(PYTHON) is `$(PYTHON) -V`: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+	  { echo "$(PYTHON) has no venv module: on Debian, apt-get install python3-venv"; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+$(READY): $(RUN_READY)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group pyproject.toml:dev
+	@touch $@
+
+demo: $(RUN_READY)
+	@$(BIN)/python -m demos.supervision_tree
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/flake8-async --enable $(ASYNC_RULES) `git ls-files 'agentos/*.py' 'supervisors/*.py' 'sdk/*.py' ':!agentos/sandbox/inside'`
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)
+	$(BIN)/python -m tests.speed.bench
+
+cover: $(READY)
+	$(BIN)/python -m pytest --cov --cov-report=term
+
+docs: $(READY)
+	$(BIN)/python -m pytest tests/docs
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

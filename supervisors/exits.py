@@ -1,0 +1,101 @@
+"""How something ended: OTP's exit reasons, as values, and the exceptions that carry them."""
+
+from typing import Literal, get_args
+
+from attrs import frozen
+
+Reason = Literal["normal", "shutdown", "shutdown_term", "crash", "killed", "failed_start"]
+
+CLEAN: frozenset[Reason] = frozenset({"normal", "shutdown", "shutdown_term"})
+
+
+@frozen
+class Exit:
+    """Why a child or a supervisor ended.
+
+    ``normal``, ``shutdown`` and ``shutdown_term`` (OTP's ``{shutdown, Term}``) are clean: a transient child is not
+    started again after them. ``detail`` is whatever tells a person more: the exception of a crash, the ``Died`` of an
+    OS process, the ``IntensityExceeded`` of a supervisor that gave up.
+    """
+
+    reason: Reason
+    detail: object = None
+
+    @property
+    def clean(self) -> bool:
+        """Neither a crash nor a kill."""
+        return self.reason in CLEAN
+
+    def __str__(self) -> str:
+        if self.detail is None:
+            return self.reason
+        if isinstance(self.detail, BaseException):
+            return f"{self.reason}: {self.detail!r}"
+        return f"{self.reason}: {self.detail}"
+
+
+NORMAL = Exit("normal")
+SHUTDOWN = Exit("shutdown")
+KILLED = Exit("killed")
+
+
+@frozen
+class IntensityExceeded:
+    """The detail of a supervisor that gave up: more restarts were needed than its intensity forgives.
+
+    ``restarts`` counts those within the last ``period`` seconds, the one that was refused included.
+    """
+
+    child: str
+    last: Exit
+    restarts: int
+    period: float  # seconds
+
+    def __str__(self) -> str:
+        return f"{self.restarts} restarts in {self.period:g} s were needed; the last for {self.child!r} ({self.last})"
+
+
+@frozen
+class TooManyFailures:
+    """The detail of a supervisor that gave up on one child, because its backoff names a ``max_failures``."""
+
+    child: str
+    last: Exit
+    failures: int
+
+    def __str__(self) -> str:
+        return f"{self.child!r} failed {self.failures} times in a row ({self.last})"
+
+
+@frozen
+class AutoShutdown:
+    """The detail of a supervisor that ended because its significant children had (``auto_shutdown``)."""
+
+    child: str
+    last: Exit
+
+    def __str__(self) -> str:
+        return f"significant child {self.child!r} ended ({self.last})"
+
+
+def gave_up(ending: Exit) -> bool:
+    """Whether a supervisor ended so because it gave up: the reason alone, ``shutdown``, does not tell."""
+    return isinstance(ending.detail, IntensityExceeded | TooManyFailures)
+
+
+class Ended(Exception):
+    """Raised by a child to end with a reason of its choice; any other exception is a ``crash``."""
+
+    def __init__(self, reason: Reason | Exit, detail: object = None) -> None:
+        self.exit = reason if isinstance(reason, Exit) else Exit(reason, detail)
+        if self.exit.reason not in get_args(Reason):
+            raise ValueError(f"unknown exit reason {self.exit.reason!r}")
+        super().__init__(str(self.exit))
+
+
+class GaveUp(Ended):
+    """A supervisor gave up; ``exit.detail`` says over which child. As a child of another it ended with ``shutdown``."""
+
+
+class Ignore(Exception):
+    """Raised by a child instead of its start handshake: it declines to run, which is no failure (as in OTP)."""

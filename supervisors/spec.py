@@ -1,0 +1,180 @@
+"""What to supervise and how: values, checked when they are made."""
+
+import math
+from collections.abc import Callable
+from typing import Literal, TypeVar, get_args
+
+from attrs import field, frozen
+
+from supervisors.backoff import Backoff, fastest, reachable
+from supervisors.child import Startable
+from supervisors.errors import SpecError
+from supervisors.strategy import AutoShutdown, Restart, Strategy
+
+Shutdown = float | Literal["brutal_kill", "infinity"]
+ChildType = Literal["worker", "supervisor"]
+
+WORKER_SHUTDOWN = 5.0  # seconds; OTP's default, as is infinity for supervisors
+
+
+@frozen(kw_only=True)
+class Terms:
+    """What a child spec and a template have in common.
+
+    ``restart``: ``permanent`` always comes back, ``transient`` after an abnormal end, ``temporary`` never and its spec
+    is forgotten. ``shutdown``: seconds from being asked to stop until it is killed, ``brutal_kill`` to kill at once,
+    ``infinity``, or None for OTP's default: 5 s, for supervisors infinity. ``significant``: its end may end the
+    supervisor, see ``auto_shutdown``. ``backoff``: None restarts at once, as OTP does. ``type`` is what
+    ``count_children`` counts it as; None finds out.
+    """
+
+    restart: Restart = "permanent"
+    shutdown: Shutdown | None = None
+    significant: bool = False
+    backoff: Backoff | None = None
+    type: ChildType | None = None
+
+    def check(self, name: str) -> None:
+        """Raises SpecError ``invalid_restart_type``, ``invalid_shutdown`` or ``bad_combination``."""
+        if self.restart not in get_args(Restart):
+            wanted = ", ".join(get_args(Restart))
+            raise SpecError(
+                "invalid_restart_type", f"child {name!r}: restart is one of {wanted}, not {self.restart!r}", name
+            )
+        if self.significant and self.restart == "permanent":
+            raise SpecError(
+                "bad_combination", f"child {name!r}: a permanent child never ends, so it is not significant", name
+            )
+        if not valid_shutdown(self.shutdown):
+            sentence = f"child {name!r}: shutdown is seconds, 'brutal_kill' or 'infinity', not {self.shutdown!r}"
+            raise SpecError("invalid_shutdown", sentence, name)
+
+    def kind(self, start: object) -> ChildType:
+        """Worker or supervisor, by what is started unless the spec says it."""
+        return self.type or ("supervisor" if isinstance(start, SupervisorSpec) else "worker")
+
+    def grace(self, kind: ChildType) -> Shutdown:
+        """How to stop it, in seconds or OTP's words, with OTP's default filled in."""
+        if self.shutdown is not None:
+            return self.shutdown
+        return "infinity" if kind == "supervisor" else WORKER_SHUTDOWN
+
+
+@frozen
+class ChildSpec(Terms):
+    """One child: who it is, what is started, and on which terms (``Terms``)."""
+
+    id: str = field(kw_only=False)
+    start: "Startable | SupervisorSpec" = field(kw_only=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.check(self.id)
+
+
+@frozen
+class Template(Terms):
+    """What the children of a simple_one_for_one supervisor share; ``start`` makes each from start_child's arguments."""
+
+    start: "Callable[..., Startable | SupervisorSpec]" = field(kw_only=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.check("template")
+
+    def child(self, name: str, start: "Startable | SupervisorSpec") -> ChildSpec:
+        """One child of this kind."""
+        return ChildSpec(
+            name,
+            start,
+            restart=self.restart,
+            shutdown=self.shutdown,
+            significant=self.significant,
+            backoff=self.backoff,
+            type=self.type,
+        )
+
+
+def _children(given: "tuple[ChildSpec, ...] | list[ChildSpec]") -> tuple[ChildSpec, ...]:
+    return tuple(given)
+
+
+@frozen
+class SupervisorSpec:
+    """A supervisor and the children it starts with, in start order; itself usable as the ``start`` of a child.
+
+    More than ``intensity`` restarts within ``period`` seconds and it gives up, with reason ``shutdown``. ``template``
+    goes with simple_one_for_one, and there takes the place of ``children``.
+    Raises SpecError, whose ``code`` is OTP's name for the mistake.
+    """
+
+    children: tuple[ChildSpec, ...] = field(default=(), converter=_children)
+    strategy: Strategy = "one_for_one"
+    intensity: int = 1
+    period: float = 5.0
+    auto_shutdown: AutoShutdown = "never"
+    template: Template | None = None
+
+    def __attrs_post_init__(self) -> None:
+        self._check_flags()
+        seen = set[str]()
+        for child in self.children:
+            self.admit(child, child.id)
+            if child.id in seen:
+                raise SpecError("duplicate_child", f"two children have the id {child.id!r}", child.id)
+            seen.add(child.id)
+        if self.template is not None:
+            self.admit(self.template, "template")
+
+    @property
+    def simple(self) -> bool:
+        """All children are dynamic and made from one template."""
+        return self.strategy == "simple_one_for_one"
+
+    def admit(self, child: Terms, name: str) -> None:
+        """Raises SpecError if a child on these terms cannot live under this supervisor."""
+        if child.significant and self.auto_shutdown == "never":
+            sentence = f"child {name!r}: significant means nothing while auto_shutdown is 'never'"
+            raise SpecError("bad_combination", sentence, name)
+        if child.backoff is not None and child.restart != "temporary":
+            self._check_reach(child.backoff, name)
+
+    def _check_flags(self) -> None:
+        _one_of("invalid_strategy", "strategy", self.strategy, get_args(Strategy))
+        if not isinstance(self.intensity, int) or self.intensity < 0:
+            raise SpecError("invalid_intensity", f"intensity is a whole number from 0 up, not {self.intensity!r}")
+        if not isinstance(self.period, int | float) or not 0 < self.period < math.inf:
+            raise SpecError("invalid_period", f"period is more than 0 s, not {self.period!r}")
+        _one_of("invalid_auto_shutdown", "auto_shutdown", self.auto_shutdown, get_args(AutoShutdown))
+        if self.simple and (self.template is None or self.children):
+            raise SpecError("bad_combination", "simple_one_for_one takes a template, and no children")
+        if self.template is not None and not self.simple:
+            raise SpecError("bad_combination", "a template goes with simple_one_for_one only")
+
+    def _check_reach(self, backoff: Backoff, name: str) -> None:
+        # Otherwise a child that can never work is restarted for ever, and nobody above hears of it.
+        least = fastest(backoff, self.intensity + 1)
+        if backoff.max_failures is not None or least <= self.period:
+            return
+        possible = reachable(backoff, self.period, self.intensity)
+        raise SpecError(
+            "unreachable_intensity",
+            f"child {name!r}: with its backoff {self.intensity + 1} restarts take {least:g} s at least, so intensity "
+            f"{self.intensity} in {self.period:g} s is never exceeded and a child that always fails would be restarted "
+            f"for ever; make period at least {math.ceil(least * 10) / 10:g} s, or intensity at most {possible}, "
+            "or give the backoff a max_failures",
+            name,
+        )
+
+
+T = TypeVar("T")
+
+
+def _one_of(code: str, name: str, given: T, allowed: tuple[T, ...]) -> None:
+    if given not in allowed:
+        raise SpecError(code, f"{name} is one of {', '.join(map(str, allowed))}, not {given!r}")
+
+
+def valid_shutdown(shutdown: Shutdown | None) -> bool:
+    """Seconds from 0 up, one of OTP's two words, or None for the default."""
+    if shutdown is None or isinstance(shutdown, str):
+        return shutdown in (None, "brutal_kill", "infinity")
+    return isinstance(shutdown, int | float) and 0 <= shutdown < math.inf

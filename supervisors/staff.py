@@ -1,0 +1,212 @@
+"""What is done to children: started and stopped, one by one and in order, on request or for a restart."""
+
+from collections.abc import Callable, Sequence
+
+import trio
+
+from supervisors import reports
+from supervisors.backoff import Backoff, failures_after
+from supervisors.child import Interrupted, Life, Startable, declined
+from supervisors.children import Child, Children, Handle
+from supervisors.errors import Refused, StartFailed
+from supervisors.exits import Exit
+from supervisors.inbox import Due, Inbox, Over
+from supervisors.spec import ChildSpec, Shutdown, SupervisorSpec
+
+
+class Staff:
+    """Used by the supervisor's one task only. ``nest`` makes a supervisor of a child whose ``start`` is a spec."""
+
+    nursery: trio.Nursery  # of the children's tasks; there as soon as the supervisor runs
+
+    def __init__(
+        self,
+        spec: SupervisorSpec,
+        path: tuple[str, ...],
+        children: Children,
+        inbox: Inbox,
+        nest: Callable[[Child, SupervisorSpec], Startable],
+        observe: reports.Observer | None,
+    ) -> None:
+        self._spec = spec
+        self._path = path
+        self._children = children
+        self._inbox = inbox
+        self._nest = nest
+        self._observe = observe
+        self._starting: trio.CancelScope | None = None
+        self._dynamic = 0  # children made from the template so far
+
+    # -- In order --------------------------------------------------------------------------------------------------
+
+    async def start_all(self, specs: Sequence[ChildSpec]) -> None:
+        """The children a supervisor begins with. Raises StartFailed at the first that does not come up."""
+        for spec in specs:
+            self._children.add(Child(spec))
+        for child in self._children:
+            failure = await self._start(child)
+            if failure is not None and not declined(failure):
+                raise StartFailed(child.id, failure)
+
+    async def stop_all(self) -> None:
+        """Newest first, one by one; children made from a template all at once."""
+        if not self._spec.simple:
+            await self.stop_group(list(self._children))
+            return
+        async with trio.open_nursery() as together:
+            for child in self._children:
+                together.start_soon(self._stop, child)
+
+    async def stop_group(self, group: Sequence[Child]) -> Sequence[Child]:
+        """Newest first, one by one; answers who may be started again, in start order: temporary children are gone."""
+        for child in reversed(group):
+            await self._stop(child)
+            if child.spec.restart == "temporary":
+                self._children.remove(child)
+        return [child for child in group if child.spec.restart != "temporary"]
+
+    async def start_again(self, child: Child) -> bool:
+        """Restart it; False if that failed and it is to be tried again."""
+        failure = await self._start(child)
+        if failure is None or declined(failure):
+            return True
+        child.restarting = True
+        child.last = Exit("failed_start", failure)
+        child.failures += 1
+        return False
+
+    def wait_for(self, child: Child, delay: float) -> None:
+        """Its restart is due in ``delay`` seconds; a timer of its own sees to that."""
+        child.restarting = True
+        child.due = trio.current_time() + delay
+        child.timer = timer = trio.CancelScope()
+        self.nursery.start_soon(self._remind, child, timer, delay)
+        self._tell(reports.RestartScheduled(self._path, child.id, delay, child.failures))
+
+    def bury(self, child: Child) -> Exit:
+        """It has ended by itself: note how, for the reports and the next restart."""
+        life = child.life
+        assert life is not None
+        assert life.exit is not None
+        child.life = None
+        child.former = life
+        child.last = life.exit
+        # Counted without a backoff as well, for whoever looks at the tree.
+        child.failures = failures_after(child.spec.backoff or Backoff(), child.failures, life.exit, life.uptime)
+        self._tell(reports.ChildEnded(self._path, child.id, life.exit, life.uptime))
+        return life.exit
+
+    def interrupt(self) -> None:
+        """Break off the start under way, if there is one: it fails."""
+        if self._starting is not None:
+            self._starting.cancel()
+
+    # -- On request ------------------------------------------------------------------------------------------------
+
+    async def add(self, spec: ChildSpec) -> object:
+        """OTP's start_child."""
+        self._spec.admit(spec, spec.id)
+        known = self._children.get(spec.id)
+        if known is not None:
+            raise Refused("already_started" if known.state == "running" else "already_present", spec.id)
+        return await self._start_new(Child(spec))
+
+    async def add_dynamic(self, arguments: tuple[object, ...]) -> object:
+        """OTP's start_child under simple_one_for_one. An error in the template's own function is a failed start."""
+        template = self._spec.template
+        assert template is not None
+        self._dynamic += 1
+        name = str(self._dynamic)
+        try:
+            start = template.start(*arguments)
+        except Exception as error:
+            raise StartFailed(name, error) from error
+        return await self._start_new(Child(template.child(name, start)))
+
+    async def restart(self, name: str) -> object:
+        """OTP's restart_child."""
+        child = self._kept(name)
+        if child.state == "stopped":
+            child.failures = 0
+            return self._answer(child, await self._start(child))
+        raise Refused("restarting" if child.state == "restarting" else "running", name)
+
+    async def terminate(self, target: str | Handle, grace: Shutdown | None) -> None:
+        """OTP's terminate_child. A handle whose life is over is fine, like a dead pid."""
+        child = self._children.handled(target) if isinstance(target, Handle) else self._kept(target)
+        if child is not None:
+            await self._stop(child, grace)
+            child.failures = 0
+            self._children.rest(child)
+
+    async def delete(self, name: str) -> None:
+        """OTP's delete_child."""
+        child = self._kept(name)
+        if child.state != "stopped":
+            raise Refused("restarting" if child.state == "restarting" else "running", name)
+        self._children.remove(child)
+
+    # -- One child -------------------------------------------------------------------------------------------------
+
+    def _kept(self, name: str) -> Child:
+        if self._spec.simple:
+            raise Refused("simple_one_for_one", name)
+        return self._children.named(name)
+
+    async def _start_new(self, child: Child) -> object:
+        failure = await self._start(child)
+        if failure is None or (declined(failure) and self._children.keeps(child)):
+            self._children.add(child)
+        return self._answer(child, failure)
+
+    def _answer(self, child: Child, failure: BaseException | None) -> object:
+        """What a call that started a child returns: the handshake's value, None if it declined."""
+        if child.life is not None:
+            return child.life.value
+        if failure is None or declined(failure):
+            return None
+        raise StartFailed(child.id, failure)
+
+    async def _start(self, child: Child) -> BaseException | None:
+        """A new life for it. Answers None once it is up, else what its start raised (``Ignore`` if it declined)."""
+        start = child.spec.start
+        life = Life(
+            self._nest(child, start) if isinstance(start, SupervisorSpec) else start,
+            lambda life: self._inbox.put(Over(child, life)),
+        )
+        failure: BaseException | None = Interrupted("the start was broken off")
+        try:
+            with trio.CancelScope() as self._starting:
+                failure = await self.nursery.start(life.run, name="/".join((*self._path, child.id)))
+        finally:
+            self._starting = None
+        if failure is None:
+            child.life, child.former = life, None
+            self._tell(reports.ChildStarted(self._path, child.id, life.value))
+        elif declined(failure):
+            # OTP keeps the spec of a child that ignores its start, unless it is temporary.
+            self._children.rest(child)
+            self._tell(reports.ChildDeclined(self._path, child.id))
+        else:
+            self._tell(reports.ChildStartFailed(self._path, child.id, failure))
+        return failure
+
+    async def _stop(self, child: Child, grace: Shutdown | None = None) -> None:
+        """Its life, or the restart that is due."""
+        child.rest()
+        life = child.life
+        if life is None:
+            return
+        by_itself = life.exit is not None  # that news is in the inbox, and will not matter any more
+        ending = await life.stop(child.grace if grace is None else grace)
+        child.life = None
+        kind = reports.ChildEnded if by_itself else reports.ChildTerminated
+        self._tell(kind(self._path, child.id, ending, life.uptime))
+
+    async def _remind(self, child: Child, timer: trio.CancelScope, delay: float) -> None:
+        with timer:
+            await trio.sleep(delay)
+            self._inbox.put(Due(child, timer))
+
+    def _tell(self, report: reports.Report) -> None:
+        reports.tell(self._observe, report)

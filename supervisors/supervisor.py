@@ -1,0 +1,374 @@
+"""A supervisor: one loop over one inbox, which starts, stops and restarts its children.
+
+Modelled on OTP 25's ``supervisor`` (stdlib 4.2). Everything is decided in ``_lead``'s one task: who comes back is asked
+of ``strategy``, how often of ``intensity``, how soon of ``backoff``; ``staff`` then starts and stops the children.
+"""
+
+import random as randomness
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+import trio
+from attrs import frozen
+
+from supervisors import reports
+from supervisors.backoff import delay
+from supervisors.child import Startable
+from supervisors.children import Child, ChildInfo, Children, Counts, Handle
+from supervisors.errors import NoProc, SpecError, StartFailed, SupervisorError
+from supervisors.exits import (
+    KILLED,
+    SHUTDOWN,
+    AutoShutdown,
+    Ended,
+    Exit,
+    GaveUp,
+    IntensityExceeded,
+    TooManyFailures,
+    gave_up,
+)
+from supervisors.inbox import Call, Due, Inbox, Item, Over, Retry, Stop
+from supervisors.intensity import Intensity
+from supervisors.reports import Observer
+from supervisors.spec import ChildSpec, Shutdown, SupervisorSpec, valid_shutdown
+from supervisors.staff import Staff
+from supervisors.strategy import affected, comes_back, shuts_down
+
+T = TypeVar("T")
+
+
+class Supervisor:
+    """Runs once: ``supervisor = Supervisor(spec); await nursery.start(supervisor.run)``.
+
+    ``run`` answers the supervisor itself when all children are up, and raises StartFailed if one did not come up
+    (``stop`` before that breaks the start off, so it raises this too).
+    When the supervisor ends, ``run`` returns if that was asked for (``stop``, ``auto_shutdown``) and raises GaveUp if
+    it gave up; ``exit`` tells which, and its detail over which child. To cancel ``run`` kills the supervisor: its
+    workers die ``killed``, its sub-supervisors stop their children in order, and only then does ``run`` end.
+
+    ``id`` and ``within`` (the supervisors above it) are the path in reports; ``random`` makes the jitter repeatable.
+    Calls answer in the order they were made; one made from a child's own start would wait for itself.
+    A caller that is cancelled while it waits withdraws a call the supervisor has not come to yet. One that is under
+    way takes effect all the same, except that a start that has not succeeded yet is broken off.
+    """
+
+    def __init__(
+        self,
+        spec: SupervisorSpec,
+        *,
+        observe: Observer | None = None,
+        id: str = "root",
+        random: randomness.Random | None = None,
+        within: tuple[str, ...] = (),
+    ) -> None:
+        self.spec = spec
+        self.id = id
+        self.path = (*within, id)
+        self.exit: Exit | None = None  # how it ended, once it has
+        self._observe = observe
+        self._random = random or randomness.Random()  # noqa: S311 - jitter is no secret
+        self._intensity = Intensity(spec.intensity, spec.period)
+        self._inbox = Inbox()
+        self._children = Children(simple=spec.simple)
+        self._staff = Staff(spec, self.path, self._children, self._inbox, self._nest, observe)
+        self._mortal = trio.CancelScope()  # around all that a kill interrupts
+        self._current: Call | None = None
+        self._runs = False
+        self._over = trio.Event()
+
+    # -- For its owner ---------------------------------------------------------------------------------------------
+
+    async def run(
+        self, stop: trio.Event | None = None, *, task_status: trio.TaskStatus["Supervisor"] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Start the children, serve until the end. ``stop``, when set, asks for an orderly one. Raises GaveUp."""
+        if self._runs or self._over.is_set():
+            raise RuntimeError("a Supervisor runs once; make another of the same spec")
+        self._runs = True
+        try:
+            # The listener is outside the shield, so it is the one to feel that the supervisor is killed; the
+            # children are inside, so they end in the order the supervisor decides, and before it.
+            async with trio.open_nursery() as outside:
+                outside.start_soon(self._listen, stop)
+                with trio.CancelScope(shield=True):
+                    await self._live(task_status)
+                outside.cancel_scope.cancel()
+        finally:
+            self._close()
+        assert self.exit is not None
+        if self.exit.reason == "failed_start" and isinstance(self.exit.detail, StartFailed):
+            raise self.exit.detail
+        if gave_up(self.exit):
+            raise GaveUp(self.exit)
+
+    def stop(self, ending: Exit = SHUTDOWN) -> None:
+        """Ask for an orderly end with ``ending``: children stop in reverse order. A start under way is broken off."""
+        if not self._over.is_set():
+            self._inbox.put(Stop(ending))
+            self._staff.interrupt()
+
+    async def wait(self) -> Exit:
+        """Wait for the end, and tell how it ended."""
+        await self._over.wait()
+        assert self.exit is not None
+        return self.exit
+
+    def children(self) -> Sequence[ChildInfo]:
+        """Like which_children, at once and whatever the supervisor is doing; for looking only."""
+        return self._children.which()
+
+    # -- OTP's calls -----------------------------------------------------------------------------------------------
+
+    async def start_child(self, *what: object) -> object:
+        """Add a child and start it; ``what`` is its ChildSpec, under simple_one_for_one the template's arguments.
+
+        Answers the value of its handshake, None if it declined. Raises Refused ``already_started`` or
+        ``already_present``, SpecError, StartFailed (then no spec is kept), NoProc.
+        """
+        if self.spec.simple:
+            return await self._ask(partial(self._staff.add_dynamic, what))
+        match what:
+            case (ChildSpec() as spec,):
+                return await self._ask(partial(self._staff.add, spec))
+            case _:
+                raise TypeError("start_child takes one ChildSpec, unless the strategy is simple_one_for_one")
+
+    async def restart_child(self, child: str) -> object:
+        """Start a child that is stopped; answers like start_child, and its failures are forgotten.
+
+        Raises Refused ``running``, ``restarting``, ``not_found`` or ``simple_one_for_one``, StartFailed, NoProc.
+        """
+        return await self._ask(partial(self._staff.restart, child))
+
+    async def terminate_child(self, child: str | Handle, *, shutdown: Shutdown | None = None) -> None:
+        """Stop a child, or its restart that is due; ``shutdown`` overrides its spec's, this once.
+
+        Raises Refused ``not_found``, or ``simple_one_for_one`` for an id there (a handle it takes), SpecError, NoProc.
+        """
+        if not valid_shutdown(shutdown):
+            raise SpecError("invalid_shutdown", f"shutdown is seconds, 'brutal_kill' or 'infinity', not {shutdown!r}")
+        await self._ask(partial(self._staff.terminate, child, shutdown))
+
+    async def delete_child(self, child: str) -> None:
+        """Forget the spec of a child that is stopped.
+
+        Raises Refused ``running``, ``restarting``, ``not_found`` or ``simple_one_for_one``, NoProc.
+        """
+        await self._ask(partial(self._staff.delete, child))
+
+    async def which_children(self) -> Sequence[ChildInfo]:
+        """All children, newest first. Raises NoProc."""
+
+        async def look() -> Sequence[ChildInfo]:
+            return self._children.which()
+
+        return await self._ask(look)
+
+    async def count_children(self) -> Counts:
+        """How many specs, living children, supervisors and workers. Raises NoProc."""
+
+        async def look() -> Counts:
+            return self._children.count()
+
+        return await self._ask(look)
+
+    async def _ask(self, do: Callable[[], Awaitable[T]]) -> T:
+        if not self._runs or self._over.is_set():
+            await trio.lowlevel.checkpoint()
+            raise NoProc(self.id)
+        values: list[T] = []
+
+        async def keep() -> None:
+            values.append(await do())
+
+        call = Call(keep)
+        self._inbox.put(call)
+        try:
+            await call.answered.wait()
+        except trio.Cancelled:
+            call.withdrawn = True
+            if self._current is call:
+                self._staff.interrupt()
+            raise
+        if call.error is not None:
+            raise call.error
+        return values[0]
+
+    # -- Its life --------------------------------------------------------------------------------------------------
+
+    async def _listen(self, stop: trio.Event | None) -> None:
+        """The one task that feels what comes from outside: the wish to stop, and the kill."""
+        try:
+            if stop is not None:
+                await stop.wait()
+                self.stop()
+            await trio.sleep_forever()
+        except trio.Cancelled:
+            if self.exit is None:
+                self._mortal.cancel()
+            raise
+
+    async def _live(self, task_status: trio.TaskStatus["Supervisor"]) -> None:
+        """From the first child's start to the last one's end."""
+        async with trio.open_nursery() as nursery:
+            self._staff.nursery = nursery
+            ending = KILLED
+            with self._mortal:
+                ending = await self._lead(task_status)
+            if self._mortal.cancelled_caught:
+                await self._leave_orphans()
+            self.exit = ending
+        self._tell(reports.SupervisorEnded(self.path, ending))
+
+    async def _lead(self, task_status: trio.TaskStatus["Supervisor"]) -> Exit:
+        try:
+            await self._staff.start_all(self.spec.children)
+        except StartFailed as failure:
+            ending = Exit("failed_start", failure)
+        else:
+            task_status.started(self)
+            self._tell(reports.SupervisorStarted(self.path))
+            ending = await self._serve()
+        await self._staff.stop_all()
+        return ending
+
+    async def _serve(self) -> Exit:
+        while True:
+            ending = await self._handle(await self._inbox.take())
+            if ending is not None:
+                return ending
+
+    async def _handle(self, item: Item) -> Exit | None:
+        """One thing after the other; an exit, if this is the end."""
+        match item:
+            case Over(child, life):
+                # Another life, or none: the supervisor has stopped it itself and waited for that.
+                return await self._ended(child) if child.life is life else None
+            case Retry(id):
+                waiting = self._children.get(id)
+                if waiting is not None and waiting.restarting and waiting.timer is None:
+                    return await self._restart(waiting)
+            case Due(child, timer):
+                if child.timer is timer:
+                    await self._revive(child)
+            case Stop(ending):
+                return ending
+            case Call():
+                await self._answer(item)
+        return None
+
+    async def _answer(self, call: Call) -> None:
+        if call.withdrawn:
+            return
+        self._current = call
+        try:
+            await call.do()
+        except SupervisorError as refusal:
+            call.answer(refusal)
+        else:
+            call.answer()
+        finally:
+            self._current = None
+            if not call.answered.is_set():  # killed in the midst of it
+                call.answer(NoProc(self.id))
+
+    async def _leave_orphans(self) -> None:
+        """Killed: workers die too; a sub-supervisor, as in OTP, still stops its own children in order."""
+        for child in self._children:
+            child.rest()
+            if child.life is not None and child.alive:
+                if isinstance(child.life.value, Supervisor):
+                    child.life.value.stop(KILLED)
+                else:
+                    child.life.kill()
+        for child in self._children:
+            if child.life is not None:
+                await child.life.over()
+
+    def _close(self) -> None:
+        if self.exit is None:  # something passed through that no supervisor handles, such as KeyboardInterrupt
+            self.exit = KILLED
+        self._over.set()
+        for item in self._inbox.drain():
+            if isinstance(item, Call):
+                item.answer(NoProc(self.id))
+
+    # -- Who comes back --------------------------------------------------------------------------------------------
+
+    async def _ended(self, child: Child) -> Exit | None:
+        """A child has ended by itself: it comes back, or goes, or the supervisor goes."""
+        ending = self._staff.bury(child)
+        if comes_back(child.spec.restart, ending):
+            return await self._restart(child)
+        self._children.rest(child)
+        others = self._children.significant_left()
+        if shuts_down(self.spec.auto_shutdown, significant=child.spec.significant, others=others):
+            return Exit("shutdown", AutoShutdown(child.id, ending))
+        return None
+
+    async def _restart(self, child: Child) -> Exit | None:
+        """Budget first, then the delay."""
+        self._intensity = self._intensity.counting(trio.current_time())
+        backoff = child.spec.backoff
+        if self._intensity.exceeded:
+            spent = len(self._intensity.times)
+            return self._give_up(child, IntensityExceeded(child.id, child.last, spent, self.spec.period))
+        if backoff is not None and backoff.max_failures is not None and child.failures >= backoff.max_failures:
+            return self._give_up(child, TooManyFailures(child.id, child.last, child.failures))
+        own = delay(backoff, child.failures, self._random) if backoff is not None else 0.0
+        wait = max(own, self._still_waiting(child))
+        if wait > 0:
+            await self._postpone(child, wait)
+        else:
+            await self._revive(child)
+        return None
+
+    def _give_up(self, child: Child, cause: IntensityExceeded | TooManyFailures) -> Exit:
+        self._children.rest(child)
+        ending = Exit("shutdown", cause)
+        self._tell(reports.SupervisorGaveUp(self.path, ending))
+        return ending
+
+    def _group(self, child: Child) -> list[Child]:
+        """Who is restarted with it, in start order."""
+        return [self._children.named(name) for name in affected(self.spec.strategy, self._children.ids, child.id)]
+
+    def _still_waiting(self, child: Child) -> float:
+        """Seconds that others of its group have yet to wait: a sibling's failure must not cut their delay short."""
+        now = trio.current_time()
+        return max((member.due - now for member in self._group(child) if member.timer is not None), default=0.0)
+
+    async def _postpone(self, child: Child, wait: float) -> None:
+        """The group stops now, and waits once, as a whole."""
+        await self._staff.stop_group(self._group(child))
+        self._staff.wait_for(child, wait)
+
+    async def _revive(self, child: Child) -> None:
+        """Stop what is left of the group, start it anew; whoever fails to come up is tried again later."""
+        group = self._group(child)
+        self._tell(reports.Restarting(self.path, child.id, tuple(member.id for member in group)))
+        for member in await self._staff.stop_group(group):
+            if not await self._staff.start_again(member):
+                # Behind all that has arrived meanwhile, so that a call can cancel it: OTP's try_again_restart.
+                self._inbox.put(Retry(member.id))
+                return
+
+    def _nest(self, child: Child, spec: SupervisorSpec) -> Startable:
+        nested = Supervisor(spec, observe=self._observe, id=child.id, random=self._random, within=self.path)
+        return _Nested(nested)
+
+    def _tell(self, report: reports.Report) -> None:
+        reports.tell(self._observe, report)
+
+
+@frozen
+class _Nested:
+    """A supervisor as a child: its ending is the child's, an orderly one included."""
+
+    supervisor: Supervisor
+
+    async def run(self, stop: trio.Event, *, task_status: trio.TaskStatus[object]) -> None:
+        await self.supervisor.run(stop, task_status=task_status)
+        assert self.supervisor.exit is not None
+        raise Ended(self.supervisor.exit)

@@ -1,0 +1,1 @@
+"""Every call as a pair of types: what is asked and what is answered."""

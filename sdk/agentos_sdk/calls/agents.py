@@ -1,0 +1,258 @@
+"""SPAWN, KILL, LIST, WAIT, PAUSE, RESUME, TREE and LOGS: the life of agents, from outside."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from attrs import field, frozen
+
+from agentos_sdk.codec import CpuShare, Seconds, Size
+from agentos_sdk.opcodes import Op
+
+from .request import Request
+
+
+@frozen(kw_only=True)
+class Layer:
+    """One layer of isolation: what was asked for, what is in force, by what means, how that is known, and why not."""
+
+    asked: object
+    active: bool
+    mechanism: str | None = None
+    evidence: str | None = None
+    reason: str | None = None
+
+
+@frozen(kw_only=True)
+class Isolation:
+    """What really separates an agent from its host; never what was merely wished for."""
+
+    level: str
+    layers: Mapping[str, Layer]
+
+
+@frozen(kw_only=True)
+class Spawned:
+    """The agent is up. ``pid`` is the kernel's view of it."""
+
+    success: bool = True
+    id: int
+    name: str
+    pid: int
+    status: str
+    restart_policy: str
+    isolation: Isolation
+
+
+@frozen(kw_only=True)
+class Limits:
+    """What an agent may use at most; sizes such as ``"256M"``, CPU as ``"50%"`` or microseconds per 100 ms."""
+
+    memory: Size | None = None
+    max_pids: int | None = None
+    cpu_quota: CpuShare | None = None
+    cpu_weight: int | None = None
+    open_files: int | None = None
+    file_size: Size | None = None
+    disk: Size | None = None
+    inodes: int | None = None
+    tmp: Size | None = None
+
+
+@frozen(kw_only=True)
+class Backoff:
+    """How long to wait before a restart, in seconds: ``first``, then ``min`` times ``factor`` each time up to ``max``.
+
+    ``jitter`` is a share of the delay, ``reset_after`` the healthy uptime that forgives (default twice ``max``),
+    ``max_failures`` how many failures in a row end the attempts.
+    """
+
+    first: Seconds = Seconds(0.0)
+    min: Seconds = Seconds(0.2)
+    factor: float = 2.0
+    max: Seconds = Seconds(30.0)
+    jitter: float = 0.2
+    reset_after: Seconds | None = None
+    max_failures: int | None = None
+
+
+@frozen(kw_only=True)
+class Spawn(Request[Spawned]):
+    """Start an agent: exactly one of ``script`` and ``command``.
+
+    ``restart_policy`` is the original's word for ``restart``: always, on-failure, never.
+    """
+
+    op = Op.SPAWN
+    reply = Spawned
+    name: str
+    script: str | None = None
+    command: Sequence[str] | None = None
+    args: Sequence[str] = ()
+    env: Mapping[str, str] = field(factory=dict)
+    sandboxed: bool = True
+    network: bool = False
+    limits: Limits = Limits()
+    restart: Literal["permanent", "transient", "temporary"] | None = None
+    restart_policy: Literal["always", "on-failure", "never"] | None = None
+    max_restarts: int = 3
+    restart_window: Seconds = Seconds(60.0)
+    backoff: Backoff | None = None
+    shutdown: Seconds | Literal["brutal_kill", "infinity"] = Seconds(5.0)
+    ready: Literal["hello"] | None = None
+    python: str | None = None
+    cwd: str | None = None
+    isolation: Literal["strict", "standard", "best_effort", "none"] = "standard"
+    code: str | None = None
+    workspace: str | None = None
+    runtime: Literal["exec", "fast"] = "exec"
+    permissions: object = None
+
+
+@frozen(kw_only=True)
+class Killed:
+    """The agent has ended, for good."""
+
+    killed: bool
+    agent_id: int
+
+
+@frozen(kw_only=True)
+class Kill(Request[Killed]):
+    """Stop an agent for good, whatever its restart type: SIGTERM, ``grace`` seconds, SIGKILL.
+
+    Without ``grace`` the agent's own ``shutdown`` counts. Exactly one of ``name`` and ``id``.
+    """
+
+    op = Op.KILL
+    reply = Killed
+    name: str | None = None
+    id: int | None = None
+    grace: Seconds | None = None
+
+
+@frozen(kw_only=True)
+class AgentInfo:
+    """One agent as LIST shows it. ``parent`` is the id of the agent that spawned it, ``None`` for the operator's.
+
+    ``supervisor`` is the path of its supervisor in the tree. ``state`` is one of starting, running, paused, stopping,
+    backing_off, exited, failed.
+    """
+
+    id: int
+    name: str
+    pid: int | None
+    state: str
+    parent: int | None
+    supervisor: str
+    restarts: int
+    uptime_ms: int
+    running: bool
+
+
+@frozen(kw_only=True)
+class List(Request[Sequence[AgentInfo]]):
+    """Every agent, also those that have ended (the last 1,000 of them)."""
+
+    op = Op.LIST
+    reply = Sequence[AgentInfo]
+
+
+@frozen(kw_only=True)
+class Exited:
+    """How an agent ended: ``exit_code``, or the number of the ``signal`` that killed it, and why, for people."""
+
+    success: bool = True
+    exit_code: int | None
+    signal: int | None
+    reason: str
+
+
+@frozen(kw_only=True)
+class Wait(Request[Exited]):
+    """Wait until an agent has ended for good, which a restart is not; at most ``timeout`` seconds."""
+
+    op = Op.WAIT
+    reply = Exited
+    name: str | None = None
+    id: int | None = None
+    timeout: Seconds | None = None
+
+
+@frozen(kw_only=True)
+class Paused:
+    success: bool = True
+    paused: bool
+    agent_id: int
+
+
+@frozen(kw_only=True)
+class Pause(Request[Paused]):
+    """Stop an agent's process group (SIGSTOP) until RESUME. Exactly one of ``name`` and ``id``."""
+
+    op = Op.PAUSE
+    reply = Paused
+    name: str | None = None
+    id: int | None = None
+
+
+@frozen(kw_only=True)
+class Resumed:
+    success: bool = True
+    resumed: bool
+    agent_id: int
+
+
+@frozen(kw_only=True)
+class Resume(Request[Resumed]):
+    """Let a paused agent go on. Exactly one of ``name`` and ``id``."""
+
+    op = Op.RESUME
+    reply = Resumed
+    name: str | None = None
+    id: int | None = None
+
+
+@frozen(kw_only=True)
+class TreeReply:
+    """``tree`` is the root: ``name``, ``type``, and for a supervisor ``strategy``, ``children`` and so on, nested."""
+
+    success: bool = True
+    tree: Mapping[str, Any]
+
+
+@frozen(kw_only=True)
+class Tree(Request[TreeReply]):
+    """The supervision tree as it is now."""
+
+    op = Op.TREE
+    reply = TreeReply
+
+
+@frozen(kw_only=True)
+class Line:
+    """One line of an agent's output; ``at`` is seconds since the epoch, ``stream`` is stdout, stderr or kernel."""
+
+    at: float
+    stream: str
+    text: str
+
+
+@frozen(kw_only=True)
+class LogsReply:
+    """``missed`` counts the lines that were dropped before the first of these, since they were read too late."""
+
+    success: bool = True
+    lines: Sequence[Line]
+    missed: int = 0
+
+
+@frozen(kw_only=True)
+class Logs(Request[LogsReply]):
+    """The last lines an agent wrote. ``follow`` streams what comes, as CHUNKs of ``lines`` and ``missed``."""
+
+    op = Op.LOGS
+    reply = LogsReply
+    name: str | None = None
+    id: int | None = None
+    tail: int = 100
+    follow: bool = False

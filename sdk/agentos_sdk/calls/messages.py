@@ -1,0 +1,95 @@
+"""SEND, RECV, BROADCAST and REGISTER: what agents say to each other."""
+
+from collections.abc import Sequence
+
+from attrs import frozen
+
+from agentos_sdk.codec import Seconds
+from agentos_sdk.opcodes import Op
+
+from .request import Request
+
+
+@frozen(kw_only=True)
+class Sent:
+    """``delivered_to`` is the receiver's id."""
+
+    success: bool = True
+    delivered_to: int
+
+
+@frozen(kw_only=True)
+class Send(Request[Sent]):
+    """Put a message into one mailbox; exactly one of ``to`` (an id) and ``to_name``."""
+
+    op = Op.SEND
+    reply = Sent
+    message: object
+    to: int | None = None
+    to_name: str | None = None
+
+
+@frozen(kw_only=True)
+class Message:
+    """``sent_at`` is seconds since the epoch."""
+
+    from_id: int
+    from_name: str
+    message: object
+    sent_at: float
+
+
+@frozen(kw_only=True)
+class Received:
+    """The oldest messages, in the order they were sent (per sender)."""
+
+    success: bool = True
+    count: int
+    messages: Sequence[Message]
+
+
+@frozen(kw_only=True)
+class Recv(Request[Received]):
+    """Take at most ``max`` messages from one's own mailbox, waiting up to ``timeout`` seconds for the first."""
+
+    op = Op.RECV
+    reply = Received
+    max: int = 10
+    timeout: Seconds = Seconds(0.0)
+
+
+@frozen(kw_only=True)
+class Delivered:
+    """``full`` names those whose mailbox had no room, so that nobody is left out in silence."""
+
+    success: bool = True
+    delivered_count: int
+    full: Sequence[str] = ()
+
+
+@frozen(kw_only=True)
+class Broadcast(Request[Delivered]):
+    """Put a message into everybody's mailbox."""
+
+    op = Op.BROADCAST
+    reply = Delivered
+    message: object
+    include_self: bool = False
+
+
+@frozen(kw_only=True)
+class Registered:
+    """The caller can be reached by ``name`` from now on."""
+
+    success: bool = True
+    agent_id: int
+    name: str
+
+
+@frozen(kw_only=True)
+class Register(Request[Registered]):
+    """Take a further name for one's mailbox."""
+
+    op = Op.REGISTER
+    reply = Registered
+    name: str

@@ -1,0 +1,339 @@
+"""The Trio client: many calls at once over one connection, typed, withdrawn when their scope is cancelled."""
+
+import os
+import socket
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeVar
+
+import trio
+from attrs import define, field
+
+from . import codec
+from .blocking import absolute, check_owner, default_socket, unreachable
+from .calls import agents, messages
+from .calls.connection import Cancel, Hello, Welcome
+from .calls.request import Request
+from .errors import ConnectionFailed, from_reply
+from .frames import MAX_ID, Frames, frame
+from .opcodes import Op
+
+Reply = TypeVar("Reply")
+
+READ_SIZE = 64 << 10
+MAX_QUEUED = 1 << 20  # bytes of requests that wait to be sent; a call beyond that waits before it is made
+MAX_CHUNKS = 256  # of one stream that nobody has taken; beyond that the connection is not read
+NO_LIMIT = [1 << 62] * 256
+
+
+@asynccontextmanager
+async def connect(socket_path: str | None = None) -> AsyncIterator["Kernel"]:
+    """A connection to the kernel: ``async with connect() as kernel: await kernel.spawn(...)``.
+
+    Without ``socket_path`` an agent finds its own kernel, and anybody else the operator's default one. Raises
+    :class:`ConnectionFailed` where there is none.
+    """
+    path = socket_path or default_socket()
+    sock = await dial(path)
+    failure: Exception | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            kernel = Kernel(path, trio.SocketStream(sock))
+            nursery.start_soon(kernel._read)
+            try:
+                await kernel._greet()
+                nursery.start_soon(kernel._write)
+                yield kernel
+            except Exception as error:  # raised below, outside of the nursery, which would wrap it in a group
+                failure = error
+            nursery.cancel_scope.cancel()
+    finally:
+        sock.close()
+    if failure is not None:
+        raise failure
+
+
+async def dial(path: str) -> trio.socket.SocketType:
+    """A connected socket; :class:`ConnectionFailed` where nobody listens, or somebody that isn't ours."""
+    sock = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        await sock.connect(os.fspath(path))
+        check_owner(sock, path)
+    except OSError as error:
+        sock.close()
+        raise unreachable(path, error) from None
+    except trio.Cancelled:
+        sock.close()
+        raise
+    return sock
+
+
+@define(eq=False)
+class Pending:
+    """A request that waits for its reply. ``chunks`` is None where the reply isn't streamed."""
+
+    op: int
+    chunks: deque[bytes] | None = None
+    reply: bytes | None = None
+    _changed: trio.Event = field(factory=trio.Event)
+    _taken: trio.Event = field(factory=trio.Event)
+
+    def notify(self) -> None:
+        self._changed.set()
+
+    async def changed(self) -> None:
+        await self._changed.wait()
+        self._changed = trio.Event()
+
+    def take(self) -> bytes | None:
+        """The next chunk, if there is one."""
+        if not self.chunks:
+            return None
+        self._taken.set()
+        self._taken = trio.Event()
+        return self.chunks.popleft()
+
+    async def room(self) -> None:
+        while self.chunks is not None and len(self.chunks) >= MAX_CHUNKS and self.reply is None:
+            await self._taken.wait()
+
+
+class Kernel:
+    """A kernel at the other end of a connection that speaks protocol 2.
+
+    A call returns its typed reply or raises the ``CallError`` that the kernel answered; :class:`ConnectionFailed` when
+    the connection is gone. ``id`` and ``name`` are who the kernel takes us for.
+    """
+
+    id: int
+    name: str
+
+    def __init__(self, path: str, stream: trio.SocketStream) -> None:
+        self.path = path
+        self._stream = stream
+        self._frames = Frames(NO_LIMIT)
+        self._pending: dict[int, Pending] = {}
+        self._number = 0
+        self._outbox: deque[bytes] = deque()
+        self._queued = 0  # bytes in the outbox
+        self._filled = trio.Event()
+        self._drained = trio.Event()
+        self._broken: ConnectionFailed | None = None
+
+    # -- Agents ----------------------------------------------------------------------------------------------------
+
+    async def spawn(self, name: str, script: str | None = None, **options: Any) -> agents.Spawned:
+        """Start an agent and wait until it is up: ``script``, or ``command=[...]``, and what else SPAWN takes.
+
+        Relative paths are those of this process. Cancelled, it leaves no agent behind.
+        """
+        fields = absolute({"name": name, "script": script, **options})
+        return await self.call(codec.decode(agents.Spawn, fields))
+
+    async def kill(
+        self, name: str | None = None, *, id: int | None = None, grace: float | None = None
+    ) -> agents.Killed:
+        """Stop an agent for good; ``grace`` is the seconds it gets between SIGTERM and SIGKILL."""
+        return await self.call(agents.Kill(name=name, id=id, grace=None if grace is None else codec.Seconds(grace)))
+
+    async def wait(self, name: str | None = None, *, id: int | None = None) -> agents.Exited:
+        """Wait until an agent has ended for good."""
+        return await self.call(agents.Wait(name=name, id=id))
+
+    async def pause(self, name: str | None = None, *, id: int | None = None) -> agents.Paused:
+        """Stop an agent's processes where they are."""
+        return await self.call(agents.Pause(name=name, id=id))
+
+    async def resume(self, name: str | None = None, *, id: int | None = None) -> agents.Resumed:
+        """Let a paused agent go on."""
+        return await self.call(agents.Resume(name=name, id=id))
+
+    async def list_agents(self) -> Sequence[agents.AgentInfo]:
+        """Every agent, also those that have ended lately."""
+        return await self.call(agents.List())
+
+    async def tree(self) -> Mapping[str, Any]:
+        """The supervision tree, nested."""
+        return (await self.call(agents.Tree())).tree
+
+    async def logs(self, name: str | None = None, *, id: int | None = None, tail: int = 100) -> agents.LogsReply:
+        """The last lines that an agent wrote."""
+        return await self.call(agents.Logs(name=name, id=id, tail=tail))
+
+    def follow_logs(self, name: str | None = None, *, id: int | None = None, tail: int = 100) -> "Pages":
+        """The last lines, then those that come: ``async with kernel.follow_logs("w") as pages: async for page ...``."""
+        return Pages(self, agents.Logs(name=name, id=id, tail=tail, follow=True))
+
+    # -- Messages --------------------------------------------------------------------------------------------------
+
+    async def send(self, message: object, *, to: int | None = None, to_name: str | None = None) -> messages.Sent:
+        """Put a message into another's mailbox, by id or by name."""
+        return await self.call(messages.Send(message=message, to=to, to_name=to_name))
+
+    async def recv(self, max: int = 10, timeout: float = 86400.0) -> Sequence[messages.Message]:
+        """Take messages from our mailbox, waiting up to ``timeout`` seconds for the first."""
+        reply = await self.call(messages.Recv(max=max, timeout=codec.Seconds(timeout)))
+        return reply.messages
+
+    async def broadcast(self, message: object, *, include_self: bool = False) -> messages.Delivered:
+        """Put a message into everybody's mailbox."""
+        return await self.call(messages.Broadcast(message=message, include_self=include_self))
+
+    async def register(self, name: str) -> messages.Registered:
+        """Let others reach us by ``name``."""
+        return await self.call(messages.Register(name=name))
+
+    async def echo(self, data: bytes) -> bytes:
+        """Bytes through the kernel and back."""
+        return await self.exchange(Op.NOOP, data)
+
+    # -- Any call --------------------------------------------------------------------------------------------------
+
+    async def call(self, request: Request[Reply]) -> Reply:
+        """Make a call; its reply, or the ``CallError`` that the kernel answered."""
+        return self._reply(request, await self.exchange(request.op, codec.encode(request)))
+
+    async def exchange(self, op: int, body: bytes) -> bytes:
+        """Make a call by number with a finished body; the reply's body as it came."""
+        number, pending = await self._begin(op, body)
+        try:
+            while pending.reply is None:
+                await self._change(pending)
+        finally:
+            self._end(number, pending)
+        return pending.reply
+
+    def _reply(self, request: Request[Reply], body: bytes) -> Reply:
+        data = codec.parse(body)
+        if isinstance(data, dict) and data.get("success") is False:
+            raise from_reply(data)
+        reply: Reply = codec.decode(request.reply, data)
+        return reply
+
+    async def _begin(self, op: int, body: bytes, chunks: deque[bytes] | None = None) -> tuple[int, Pending]:
+        while self._queued > MAX_QUEUED and self._broken is None:
+            await self._drained.wait()
+        if self._broken is not None:
+            raise ConnectionFailed(str(self._broken))
+        number = self._free_number()
+        pending = self._pending[number] = Pending(op, chunks)
+        self._queue(frame(number, op, body))
+        return number, pending
+
+    def _free_number(self) -> int:
+        self._number = self._number % MAX_ID + 1
+        while self._number in self._pending:
+            self._number = self._number % MAX_ID + 1
+        return self._number
+
+    async def _change(self, pending: Pending) -> None:
+        if self._broken is not None:
+            raise ConnectionFailed(str(self._broken))
+        await pending.changed()
+
+    def _end(self, number: int, pending: Pending) -> None:
+        """Forget a request; one that isn't answered yet is withdrawn, and its answer will be thrown away."""
+        if pending.reply is None and self._broken is None:
+            withdrawal = self._free_number()
+            self._pending[withdrawal] = Pending(Op.CANCEL)
+            self._queue(frame(withdrawal, Op.CANCEL, codec.encode(Cancel(id=number))))
+            pending.chunks = None
+        else:
+            self._pending.pop(number, None)
+
+    def _queue(self, data: bytes) -> None:
+        self._outbox.append(data)
+        self._queued += len(data)
+        self._filled.set()
+
+    # -- The socket ------------------------------------------------------------------------------------------------
+
+    async def _greet(self) -> None:
+        """Say HELLO, in version 1; the version is 2 from the next frame on."""
+        self._pending[0] = pending = Pending(Op.HELLO)
+        with suppress(trio.BrokenResourceError):  # the kernel may have said why before it closed
+            await self._stream.send_all(frame(0, Op.HELLO, codec.encode(Hello(protocol=2))))
+        while pending.reply is None:
+            await self._change(pending)
+        welcome: Welcome = self._reply(Hello(), pending.reply)
+        self.id, self.name = welcome.agent_id, welcome.name
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                await self._filled.wait()
+                self._filled = trio.Event()
+                data = b"".join(self._outbox)
+                self._outbox.clear()
+                self._queued = 0
+                self._drained.set()
+                self._drained = trio.Event()
+                await self._stream.send_all(data)
+        except trio.BrokenResourceError:
+            pass  # the reader says it
+
+    async def _read(self) -> None:
+        why = "closed by the kernel"
+        try:
+            while data := await self._stream.receive_some(READ_SIZE):
+                for number, op, body in self._frames.take(data):
+                    await self._arrived(number, op, body)
+                if self._frames.broken is not None:
+                    why = str(self._frames.broken)
+                    break
+        except trio.BrokenResourceError as error:
+            why = str(error.__cause__ or error)
+        self._broken = ConnectionFailed(f"the connection to the kernel at {self.path} is gone: {why}")
+        self._drained.set()
+        for pending in self._pending.values():
+            pending.notify()
+
+    async def _arrived(self, number: int, op: int, body: bytes) -> None:
+        if 0 in self._pending:  # the answer to HELLO comes in version 1, under our caller's id
+            number = 0
+        pending = self._pending.get(number)
+        if pending is None:
+            return
+        if op == Op.CHUNK:
+            if pending.chunks is not None:
+                await pending.room()
+                pending.chunks.append(body)
+        else:
+            pending.reply = body
+            del self._pending[number]
+        pending.notify()
+
+
+class Pages:
+    """The pages of a followed log: an async context manager, and in it an async iterator."""
+
+    def __init__(self, kernel: Kernel, request: agents.Logs) -> None:
+        self._kernel = kernel
+        self._request = request
+        self._finished = False
+
+    async def __aenter__(self) -> "Pages":
+        kernel, body = self._kernel, codec.encode(self._request)
+        self._number, self._pending = await kernel._begin(self._request.op, body, deque())
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._kernel._end(self._number, self._pending)
+
+    def __aiter__(self) -> "Pages":
+        return self
+
+    async def __anext__(self) -> agents.LogsReply:
+        if self._finished:
+            raise StopAsyncIteration
+        while True:
+            if (chunk := self._pending.take()) is not None:
+                return self._kernel._reply(self._request, chunk)
+            if self._pending.reply is not None:
+                self._finished = True
+                last = self._kernel._reply(self._request, self._pending.reply)
+                if last.lines or last.missed:
+                    return last
+                raise StopAsyncIteration
+            await self._kernel._change(self._pending)

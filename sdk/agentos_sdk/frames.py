@@ -1,0 +1,92 @@
+"""The bytes on the socket: a header of 17 bytes, then a body.
+
+OFFSET  SIZE  FIELD     little-endian, no padding
+0       4     magic     0x41474E54 ("AGNT")
+4       4     id        version 1: the agent's id; version 2: the request's id
+8       1     opcode
+9       8     length of the body in bytes
+"""
+
+from collections.abc import Sequence
+from struct import Struct
+
+from .errors import BadFrame, CallError, TooLarge
+from .opcodes import op_name
+
+HEADER = Struct("<IIBQ")
+MAGIC = 0x41474E54
+MAX_PAYLOAD = 16 << 20  # bytes; what a kernel takes unless it is configured otherwise
+MAX_ID = 0xFFFFFFFF
+
+Frame = tuple[int, int, bytes]
+"""id, opcode, body"""
+
+_pack = HEADER.pack
+_unpack_from = HEADER.unpack_from
+
+
+def frame(number: int, op: int, body: bytes) -> bytes:
+    """One whole frame."""
+    return _pack(MAGIC, number, op, len(body)) + body
+
+
+class Frames:
+    """Whole frames out of whatever pieces the stream is read in; it does no I/O.
+
+    ``limits[opcode]`` is the largest body that the opcode may have, in bytes. It is looked at as soon as the header is
+    there: 17 bytes from a peer must not make us hold 4 GiB. After a bad frame ``broken`` says what is wrong and nothing
+    more is taken, for nobody knows where the next frame would begin.
+    """
+
+    __slots__ = ("_buffer", "_limits", "_needed", "broken", "broken_id", "broken_op")
+
+    def __init__(self, limits: Sequence[int]) -> None:
+        self._buffer = bytearray()
+        self._limits = limits
+        self._needed = HEADER.size
+        self.broken: CallError | None = None
+        self.broken_id = 0
+        self.broken_op = 0
+
+    @property
+    def awaited(self) -> int:
+        """How many bytes the frame that has begun to arrive takes in all; 0 between frames or before its header."""
+        return self._needed if self._buffer and self._needed > HEADER.size else 0
+
+    def take(self, data: bytes) -> list[Frame]:
+        """Every frame that is whole now that ``data`` has arrived, in order."""
+        found: list[Frame] = []
+        buffer = self._buffer
+        if buffer:
+            buffer += data
+            if len(buffer) < self._needed:
+                return found
+            data = bytes(buffer)
+            buffer.clear()
+        if self.broken is not None:
+            return found
+        limits, size, at, end = self._limits, HEADER.size, 0, len(data)
+        while end - at >= size:
+            magic, number, op, length = _unpack_from(data, at)
+            if magic != MAGIC or length > limits[op]:
+                self._refuse(magic, number, op, length)
+                return found
+            stop = at + size + length
+            if stop > end:
+                self._needed = stop - at
+                buffer += memoryview(data)[at:]
+                return found
+            found.append((number, op, data[at + size : stop]))
+            at = stop
+        if at < end:
+            self._needed = size
+            buffer += memoryview(data)[at:]
+        return found
+
+    def _refuse(self, magic: int, number: int, op: int, length: int) -> None:
+        if magic != MAGIC:
+            self.broken = BadFrame(f"expected a frame that begins with 0x{MAGIC:08X}, got 0x{magic:08X}")
+        else:
+            self.broken_id, self.broken_op = number, op
+            limit = self._limits[op]
+            self.broken = TooLarge(f"{op_name(op)} takes a body of at most {limit} bytes, this one has {length}")

@@ -1,0 +1,305 @@
+"""What each type takes, and how it says what it expected: the rules behind ``codec.decode``."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NewType, Union, get_args, get_origin
+
+import attrs
+from cattrs import ClassValidationError, Converter, ForbiddenExtraKeysError
+from cattrs.gen import make_dict_structure_fn, override
+
+from agentos_sdk import quantities
+from agentos_sdk.quantities import CpuShare, Seconds, Size
+
+Text = NewType("Text", str)  # a string that may hold NUL, as a file's content may; a plain ``str`` may not
+
+Keys = tuple[str | int, ...]
+Hook = Callable[[Any, Any], Any]
+
+MANY = 20  # mistakes in one array or object; who sends more learns of the first ones
+SHOWN = 60  # characters of a wrong string
+SHORT = 64  # characters of a key that is worth comparing with the known ones
+
+
+@attrs.frozen
+class Rule:
+    """In ``Annotated[int, Rule(...)]``: what must hold for a value, and how to say it (``a port from 1 to 65535``)."""
+
+    holds: Callable[[Any], object]
+    expected: str
+
+
+class Unexpected(ValueError):
+    """One value isn't what was expected; a union joins what its members expected."""
+
+    def __init__(self, data: object, *expected: str) -> None:
+        super().__init__(data, *expected)
+        self.data = data
+        self.expected = expected
+
+    def __str__(self) -> str:
+        *most, last = dict.fromkeys(self.expected)
+        return f"expected {', '.join(most) + ' or ' if most else ''}{last}, got {shown(self.data)}"
+
+
+class Several(ValueError):
+    """What is wrong inside a value, each with the keys that lead there."""
+
+    def __init__(self, found: Iterable[tuple[Keys, str]]) -> None:
+        super().__init__()
+        self.found = list(found)
+
+
+def mistakes(error: Exception, at: Keys = ()) -> Iterator[tuple[Keys, str]]:
+    """All that an exception of a hook says. What is no ``ValueError`` is our bug, not the data's, and goes on."""
+    if isinstance(error, Several):
+        for keys, message in error.found:
+            yield (*at, *keys), message
+    elif isinstance(error, ValueError):
+        yield at, str(error)
+    else:
+        raise error
+
+
+def shown(data: object) -> str:
+    """A value in a sentence, never long."""
+    match data:
+        case str():
+            return repr(data if len(data) <= SHOWN else data[:SHOWN] + "…")
+        case None | bool():
+            return {None: "null", True: "true", False: "false"}[data]
+        case int():
+            return str(data) if _fits(data) else "a very large number"
+        case float():
+            return str(data)
+        case list() | tuple():
+            return "an array" if data else "an empty array"
+        case Mapping():
+            return "keys and values"
+    return f"a {type(data).__name__}"  # TOML knows dates and times
+
+
+def strict_converter() -> Converter:
+    """A converter that takes a value only as what it is."""
+    converter = Converter(forbid_extra_keys=True, detailed_validation=True)
+    for kind, hook in {str: _string, int: _whole, float: _real, bool: _boolean}.items():
+        converter.register_structure_hook(kind, hook)
+    converter.register_structure_hook(Text, _text)
+    converter.register_structure_hook(Seconds, _quantity(quantities.seconds, quantities.A_DURATION))
+    converter.register_structure_hook(Size, _quantity(quantities.size, quantities.A_SIZE))
+    converter.register_structure_hook(CpuShare, _quantity(quantities.cpu_share, quantities.A_CPU_SHARE))
+    converter.register_structure_hook_func(lambda kind: kind in (Any, object), lambda data, _: data)
+    for origins, factory in (
+        ((Literal,), _literal),
+        ((Union, UnionType), _union),
+        ((Annotated,), _ruled),
+        ((list, tuple, Sequence), _array),
+        ((dict, Mapping), _mapping),
+    ):
+        converter.register_structure_hook_factory(_made_of(origins), factory)
+    converter.register_structure_hook_factory(attrs.has, _class)
+    return converter
+
+
+def _made_of(origins: tuple[object, ...]) -> Callable[[Any], bool]:
+    return lambda kind: get_origin(kind) in origins
+
+
+def _text(data: Any, _: Any) -> str:
+    if type(data) is not str:
+        raise Unexpected(data, "a string")
+    if not data.isascii():
+        try:
+            data.encode()
+        except UnicodeEncodeError:
+            raise ValueError("expected a string, got half of a surrogate pair in one") from None
+    return data
+
+
+def _string(data: Any, kind: Any) -> str:
+    text = _text(data, kind)
+    if "\0" in text:
+        raise ValueError("expected a string, got a NUL character in one")
+    return text
+
+
+def _fits(data: int) -> bool:
+    return -(1 << 63) <= data < 1 << 63
+
+
+def _whole(data: Any, _: Any) -> int:
+    if type(data) is not int or not _fits(data):
+        raise Unexpected(data, "a whole number")
+    return data
+
+
+def _real(data: Any, _: Any) -> float:
+    if type(data) is int and _fits(data):
+        return float(data)
+    if type(data) is not float or not math.isfinite(data):
+        raise Unexpected(data, "a number")
+    return data
+
+
+def _boolean(data: Any, _: Any) -> bool:
+    if type(data) is not bool:
+        raise Unexpected(data, "true", "false")
+    return data
+
+
+def _quantity(read: Callable[[object], float | None], expected: str) -> Hook:
+    def hook(data: Any, _: Any) -> float:
+        found = read(data)
+        if found is None:
+            raise Unexpected(data, expected)
+        return found
+
+    return hook
+
+
+def _literal(kind: Any, _: Converter) -> Hook:
+    allowed = {(type(value), value): value for value in get_args(kind)}
+    types = {type(value) for value in get_args(kind)}
+    words = [value if isinstance(value, str) else shown(value) for value in get_args(kind)]
+
+    def hook(data: Any, _: Any) -> object:
+        if type(data) not in types or (type(data), data) not in allowed:
+            raise Unexpected(data, *words)
+        return data
+
+    return hook
+
+
+def _ruled(kind: Any, converter: Converter) -> Hook:
+    plain, *rules = get_args(kind)
+    read = converter.get_structure_hook(plain)
+    rules = [rule for rule in rules if isinstance(rule, Rule)]
+
+    def hook(data: Any, _: Any) -> object:
+        value = read(data, plain)
+        for rule in rules:
+            if not rule.holds(value):
+                raise Unexpected(data, rule.expected)
+        return value
+
+    return hook
+
+
+def _union(kind: Any, converter: Converter) -> Hook:
+    optional = NoneType in get_args(kind)
+    members = [member for member in get_args(kind) if member is not NoneType]
+    hooks = [(converter.get_structure_hook(member), member) for member in members]
+
+    def hook(data: Any, _: Any) -> object:
+        if data is None and optional:
+            return None
+        if len(hooks) == 1:
+            return hooks[0][0](data, members[0])
+        expected: list[str] = []
+        inside: ValueError | None = None  # the member that has the data's shape knows best what is wrong in it
+        for read, member in hooks:
+            try:
+                return read(data, member)
+            except Unexpected as error:
+                expected += error.expected
+            except ValueError as error:
+                inside = inside or error
+        raise inside or Unexpected(data, *expected)
+
+    return hook
+
+
+def _array(kind: Any, converter: Converter) -> Hook:
+    item, *rest = get_args(kind)
+    make = list if get_origin(kind) is list else tuple
+    if make is tuple and rest not in ([], [...]):
+        raise TypeError(f"{kind}: only arrays whose items are all alike can be read")
+    read = converter.get_structure_hook(item)
+
+    def hook(data: Any, _: Any) -> object:
+        if type(data) is not list:
+            raise Unexpected(data, "an array")
+        try:
+            return make([read(each, item) for each in data])
+        except ValueError:
+            raise Several(_first(_in_items(enumerate(data), read, item))) from None
+
+    return hook
+
+
+def _mapping(kind: Any, converter: Converter) -> Hook:
+    key_kind, item = get_args(kind)
+    read_key, read = converter.get_structure_hook(key_kind), converter.get_structure_hook(item)
+
+    def hook(data: Any, _: Any) -> object:
+        if type(data) is not dict:
+            raise Unexpected(data, "keys and values")
+        try:
+            return {read_key(key, key_kind): read(each, item) for key, each in data.items()}
+        except ValueError:
+            keys = _in_items(((key, key) for key in data), read_key, key_kind)
+            raise Several([*_first(keys), *_first(_in_items(data.items(), read, item))]) from None
+
+    return hook
+
+
+def _in_items(items: Iterable[tuple[Any, Any]], read: Hook, kind: Any) -> Iterator[tuple[Keys, str]]:
+    for key, each in items:
+        try:
+            read(each, kind)
+        except ValueError as error:
+            yield from mistakes(error, (key,))
+
+
+def _first(found: Iterator[tuple[Keys, str]]) -> Iterator[tuple[Keys, str]]:
+    for count, mistake in enumerate(found):
+        if count == MANY:
+            yield (), "more mistakes than are shown here"
+            return
+        yield mistake
+
+
+def written(name: str) -> str:
+    """How a field is called outside of Python: ``as_`` is ``as``, which Python keeps for itself."""
+    return name.removesuffix("_")
+
+
+def _class(cls: Any, converter: Converter) -> Hook:
+    attrs.resolve_types(cls)  # a class may name itself, in quotes
+    renamed: Any = {field.name: override(rename=written(field.name)) for field in attrs.fields(cls)}
+    build = make_dict_structure_fn(
+        cls, converter, _cattrs_forbid_extra_keys=True, _cattrs_detailed_validation=True, **renamed
+    )
+
+    def hook(data: Any, _: Any) -> object:
+        if type(data) is not dict:
+            raise Unexpected(data, "keys and values")
+        try:
+            return build(data, cls)
+        except ClassValidationError as error:
+            raise Several(_in_class(error)) from None
+
+    return hook
+
+
+def _in_class(error: ClassValidationError) -> Iterator[tuple[Keys, str]]:
+    fields, others = error.group_exceptions()
+    for wrong, note in fields:
+        if isinstance(wrong, KeyError):
+            yield (note.name,), "required field missing"
+        else:
+            yield from mistakes(wrong, (note.name,))
+    for wrong in others:
+        if isinstance(wrong, ForbiddenExtraKeysError):
+            yield from _first(_unknown(wrong.extra_fields, list(attrs.fields_dict(wrong.cl))))
+        else:  # what the class itself refused
+            yield from mistakes(wrong)
+
+
+def _unknown(keys: Iterable[str], known: Sequence[str]) -> Iterator[tuple[Keys, str]]:
+    from difflib import get_close_matches  # 3 ms, and only a mistake needs it
+
+    for key in sorted(keys):
+        near = get_close_matches(key, known, n=1, cutoff=0.7) if len(key) <= SHORT else []
+        yield (key,), f"unknown field, did you mean {near[0]}?" if near else "unknown field"

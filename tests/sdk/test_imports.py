@@ -1,0 +1,50 @@
+"""What an agent pays for when it imports the client: the standard library, and little of it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import agentos_sdk
+
+SDK = str(Path(agentos_sdk.__file__).parents[1])
+PLAIN = ["agentos_sdk", "agentos_sdk.blocking", "agentos_sdk.errors", "agentos_sdk.frames", "agentos_sdk.opcodes"]
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The modules that a fresh interpreter, with nothing installed, has after a statement and hadn't before."""
+    program = (
+        f"import json, sys; sys.path.append({SDK!r}); before = set(sys.modules)\n"
+        f"{statement}\n"
+        "print(json.dumps(sorted(set(sys.modules) - before)))"
+    )
+    # -I and -S: neither the environment nor site-packages can lend it what it lacks.
+    run = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, timeout=30)
+    assert run.returncode == 0, run.stderr
+    return set(json.loads(run.stdout))
+
+
+@pytest.mark.parametrize("module", PLAIN)
+def test_the_plain_modules_need_the_standard_library_only(module: str) -> None:
+    foreign = {name for name in loaded_by(f"import {module}") if name.partition(".")[0] not in sys.stdlib_module_names}
+
+    assert all(name.partition(".")[0] == "agentos_sdk" for name in foreign), foreign
+
+
+def test_importing_the_client_loads_few_modules() -> None:
+    loaded = loaded_by("from agentos_sdk import AgentOSClient")
+
+    assert {name for name in loaded if name.startswith("agentos_sdk")} == set(PLAIN)
+    assert not loaded & {"asyncio", "typing_extensions", "trio", "attrs", "logging", "inspect", "subprocess", "ssl"}
+    assert len(loaded) < 60, sorted(loaded)
+
+
+def test_the_package_itself_loads_nothing_until_it_is_used() -> None:
+    assert {name for name in loaded_by("import agentos_sdk") if "agentos" in name} == {"agentos_sdk"}
+
+
+def test_a_name_it_has_not_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'AgentOSClinet'"):
+        _ = agentos_sdk.AgentOSClinet

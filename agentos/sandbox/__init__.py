@@ -1,0 +1,1 @@
+"""Running programs apart from the host, usable without the kernel."""

@@ -1,0 +1,192 @@
+"""Control groups of version 2: one hierarchy, in which only a group's leaves hold processes.
+
+A group with controllers enabled for the groups in it may hold no process of its own ("no internal processes"). So
+every group is a directory with the limits and, in it, a leaf ``self`` for its processes, beside the groups of those
+that they spawn::
+
+    agent-7/          memory.max, pids.max, cpu.max: bound all that is below
+        self/         the processes of agent 7
+        agent-9/      a child of agent 7: limits of its own, within the former
+            self/
+"""
+
+import os
+import time
+
+from attrs import frozen
+
+from agentos.sandbox import cgroup_files as files
+from agentos.sandbox.cgroup_values import (
+    MAX_PIDS,
+    CgroupError,
+    Evidence,
+    InForce,
+    Limits,
+    Usage,
+    a_name,
+    turns,
+    waiting,
+)
+
+
+@frozen
+class Group:
+    """A group that we made: ``directory`` is its path, ``controllers`` are those that count and limit in it."""
+
+    directory: str
+    controllers: frozenset[str]
+
+    version = 2
+
+    @property
+    def leaf(self) -> str:
+        """Where its own processes are."""
+        return f"{self.directory}/self"
+
+    def nest(self, name: str, limits: Limits) -> "Group":
+        """Make a group in this one: what it may use is bounded by its limits and by ours. Blocks: file writes.
+
+        :class:`CgroupError`, and nothing left behind, if a limit can't be had or isn't what the kernel then says.
+        """
+        lacking = limits.controllers - self.controllers
+        if lacking:
+            raise CgroupError(f"{self.directory}: no {', '.join(sorted(lacking))} controller for the limits of {name}")
+        directory = f"{self.directory}/{a_name(name)}"
+        files.make(directory)
+        group = Group(directory, self.controllers)
+        try:
+            group._limit(limits)
+            group._enable()
+            files.make(group.leaf)
+            if weaker := group.in_force().weaker_than(limits):
+                raise CgroupError(f"{directory}: {weaker}")
+        except CgroupError:
+            group.remove()
+            raise
+        return group
+
+    def open_leaf(self) -> int | None:
+        """A new file descriptor for CLONE_INTO_CGROUP: the clone is inside from its first instruction. Yours to close.
+
+        :class:`OSError` if the group is gone.
+        """
+        return os.open(self.leaf, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def admit(self, pid: int) -> None:
+        """Move a process in; what it spawned before stays where it was."""
+        files.write(f"{self.leaf}/cgroup.procs", pid)
+
+    def processes(self) -> frozenset[int]:
+        """The processes here and in all groups below."""
+        return files.processes(files.tree(self.directory))
+
+    def freeze(self) -> None:
+        """Stop all processes here and below, and return when they stand still; at most :data:`files.TIMEOUT`."""
+        files.write(f"{self.directory}/cgroup.freeze", 1)
+        if not files.wait_for(f"{self.directory}/cgroup.events", "frozen", 1):
+            raise CgroupError(f"{self.directory}: not frozen after {files.TIMEOUT:g} s")
+
+    def thaw(self) -> None:
+        """Let them go on, unless a group around this one is frozen too."""
+        files.write(f"{self.directory}/cgroup.freeze", 0)
+
+    def kill(self) -> None:
+        """SIGKILL to all processes here and below, and return when none is left; at most :data:`files.TIMEOUT`.
+
+        Whoever is their parent still has to wait for them.
+        """
+        if os.path.exists(f"{self.directory}/cgroup.kill"):
+            files.write(f"{self.directory}/cgroup.kill", 1)
+        else:
+            self._kill_one_by_one()
+        if not files.wait_for(f"{self.directory}/cgroup.events", "populated", 0):
+            raise CgroupError(f"{self.directory}: processes survive SIGKILL: {sorted(self.processes())}")
+
+    def _kill_one_by_one(self) -> None:
+        """For kernels before 5.14: frozen processes can't fork, and SIGKILL reaches them all the same."""
+        self.freeze()
+        with files.killed(files.tree(self.directory)):
+            self.thaw()
+
+    def remove(self) -> None:
+        """Remove the group and all groups below; there must be no process left in them."""
+        deadline = time.monotonic() + files.TIMEOUT
+        if os.path.isdir(self.directory):
+            files.wait_for(f"{self.directory}/cgroup.events", "populated", 0)
+        files.remove(files.tree(self.directory), max(0.0, deadline - time.monotonic()))
+
+    def in_force(self) -> InForce:
+        """The group's own limits, as the kernel says them."""
+        quota, _, period = (files.read_if_there(f"{self.directory}/cpu.max") or "max").partition(" ")
+        return InForce(
+            memory=files.number(f"{self.directory}/memory.max"),
+            swap=files.number(f"{self.directory}/memory.swap.max"),
+            pids=files.number(f"{self.directory}/pids.max"),
+            cpu=None if quota == "max" else int(quota) / int(period),
+            weight=files.number(f"{self.directory}/cpu.weight"),
+        )
+
+    def usage(self) -> Usage:
+        """What is used here and below."""
+        used = files.counters(f"{self.directory}/cpu.stat").get("usage_usec")
+        return Usage(
+            memory=files.number(f"{self.directory}/memory.current"),
+            peak=files.number(f"{self.directory}/memory.peak"),
+            pids=files.number(f"{self.directory}/pids.current"),
+            cpu_seconds=None if used is None else used / 1e6,
+        )
+
+    def evidence(self) -> Evidence:
+        """What the kernel counted up to now; to be read before :meth:`remove`.
+
+        ``memory.events`` counts for all groups below too, ``memory.events.local`` (5.2) only what this group's own
+        limit did: so a child that hit its own limit isn't told of its parent.
+        """
+        memory = files.counters(f"{self.directory}/memory.events")
+        own = files.counters(f"{self.directory}/memory.events.local") or memory
+        out_of_memory = own.get("oom", 0) > 0 and memory.get("oom_kill", 0) > 0
+        killed = files.counters(f"{self.leaf}/memory.events").get("oom_kill", 0)
+        refused, above = self._forks_refused()
+        cpu = files.counters(f"{self.directory}/cpu.stat")
+        return Evidence(
+            memory_limit=files.number(f"{self.directory}/memory.max"),
+            pids_limit=files.number(f"{self.directory}/pids.max"),
+            out_of_memory=out_of_memory,
+            killed_above=0 if out_of_memory else killed,
+            forks_refused=refused,
+            refused_above=above,
+            throttled=waiting(cpu.get("throttled_usec", 0), cpu.get("usage_usec", 0)),
+        )
+
+    def _forks_refused(self) -> tuple[int, bool]:
+        """How often this group's processes were refused a fork, and whether it was by the limit of a group above.
+
+        Since 6.11 the kernel counts where the limit is; before, where the process is, and then the peak tells
+        whether our limit was reached.
+        """
+        if os.path.exists(f"{self.directory}/pids.events.local"):
+            own = files.counters(f"{self.directory}/pids.events.local").get("max", 0)
+            return own, False
+        refused = files.counters(f"{self.leaf}/pids.events").get("max", 0)
+        limit, peak = files.number(f"{self.directory}/pids.max"), files.number(f"{self.directory}/pids.peak")
+        return refused, refused > 0 and (limit is None or (peak is not None and peak < limit))
+
+    def _limit(self, limits: Limits) -> None:
+        if limits.memory is not None:
+            if os.path.exists(f"{self.directory}/memory.swap.max"):  # not in a kernel that can't swap
+                files.write(f"{self.directory}/memory.swap.max", 0)
+            files.write(f"{self.directory}/memory.oom.group", 1)  # one clear end instead of half an agent
+            # No memory.high below it: without swap there's nothing to reclaim from a hog, so that the kernel only slows
+            # it down, by seconds at each step: one took more than a minute to reach 512M, instead of a second.
+            files.write(f"{self.directory}/memory.max", limits.memory)
+        if limits.pids is not None:
+            files.write(f"{self.directory}/pids.max", min(limits.pids, MAX_PIDS))
+        if limits.cpu is not None:
+            files.write(f"{self.directory}/cpu.max", "{} {}".format(*turns(limits.cpu)))
+        if limits.weight is not None:
+            files.write(f"{self.directory}/cpu.weight", limits.weight)
+
+    def _enable(self) -> None:
+        if self.controllers:
+            enable = " ".join(f"+{name}" for name in sorted(self.controllers))
+            files.write(f"{self.directory}/cgroup.subtree_control", enable)

@@ -1,0 +1,154 @@
+"""What may be asked of a control group, and what it tells: values, and the arithmetic between the kernel's units."""
+
+import math
+import re
+
+from attrs import field, frozen
+from attrs.validators import and_, ge, gt, le, optional
+
+LIMITING = frozenset({"memory", "pids", "cpu"})
+"""The controllers that limit something. Others only help: ``freezer`` and ``cpuacct`` of version 1."""
+
+MAX_MEMORY = 1 << 62  # bytes; close below 2**63 the kernel rounds to "no limit"
+MAX_PIDS = 1 << 22  # Linux has no more processes than this, and refuses a higher limit
+MAX_CPUS = 8192.0  # nor more CPUs than this
+MIN_CPU = 0.001  # of one CPU: the kernel's shortest turn is 1 ms and its longest period 1 s
+MIN_TURN, PERIOD, MAX_PERIOD = 1_000, 100_000, 1_000_000  # microseconds
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")  # no dot: files of the kernel's have one, or are among the reserved
+_RESERVED = frozenset({"self", "kernel", "tasks", "notify_on_release", "release_agent"})
+
+
+class CgroupError(Exception):
+    """A control group can't do what was asked; the text names the file or the group, and the kernel's reason."""
+
+
+def a_name(name: str) -> str:
+    """``name``, if a group may be called so; :class:`CgroupError` otherwise."""
+    if not _NAME.fullmatch(name) or name in _RESERVED:
+        raise CgroupError(f"{name!r} is no name for a control group")
+    return name
+
+
+@frozen
+class Limits:
+    """What a group and all groups in it may use together; ``None`` is no limit of its own."""
+
+    memory: int | None = field(default=None, validator=optional(and_(gt(0), le(MAX_MEMORY))))  # bytes, none swapped
+    pids: int | None = field(default=None, validator=optional(gt(0)))  # processes and threads
+    cpu: float | None = field(default=None, validator=optional(ge(MIN_CPU)))  # of one CPU: 0.5 is half of one
+    weight: int | None = field(default=None, validator=optional(and_(ge(1), le(10_000))))  # among siblings; else 100
+
+    @property
+    def controllers(self) -> frozenset[str]:
+        """The controllers that these limits need."""
+        needed = {"memory": self.memory, "pids": self.pids, "cpu": self.cpu or self.weight}
+        return frozenset(name for name, asked in needed.items() if asked is not None)
+
+    def only(self, controllers: frozenset[str]) -> "Limits":
+        """As much of it as these controllers can enforce."""
+        cpu = "cpu" in controllers
+        return Limits(
+            memory=self.memory if "memory" in controllers else None,
+            pids=self.pids if "pids" in controllers else None,
+            cpu=self.cpu if cpu else None,
+            weight=self.weight if cpu else None,
+        )
+
+
+@frozen
+class InForce:
+    """What the kernel says that it enforces on a group, read back from it.
+
+    Memory is whole pages, a CPU share whole microseconds. ``swap`` is how many bytes may be swapped out beyond
+    ``memory``; ``None``: as many as the host has.
+    """
+
+    memory: int | None = None
+    swap: int | None = None
+    pids: int | None = None
+    cpu: float | None = None
+    weight: int | None = None
+
+    def weaker_than(self, asked: Limits) -> str | None:
+        """What is enforced less strictly than asked, as a sentence; ``None`` if nothing is."""
+        memory = asked.memory
+        pids = asked.pids and min(asked.pids, MAX_PIDS)
+        cpu = asked.cpu and min(asked.cpu, MAX_CPUS) * 1.001  # one part in a thousand for whole microseconds
+        for name, wanted, found in (("memory", memory, self.memory), ("pids", pids, self.pids), ("cpu", cpu, self.cpu)):
+            if wanted is not None and (found is None or found > wanted):
+                return f"{name}: the kernel enforces {found or 'no limit'}, not {getattr(asked, name)}"
+        if asked.weight is not None and (self.weight is None or abs(self.weight - asked.weight) > asked.weight / 10):
+            return f"weight: the kernel has {self.weight}, not {asked.weight}"
+        return None
+
+
+@frozen
+class Usage:
+    """What a group and all groups in it use now; ``None`` where no controller counts it."""
+
+    memory: int | None = None  # bytes
+    peak: int | None = None  # bytes
+    pids: int | None = None  # processes and threads, those that ended but weren't waited for included
+    cpu_seconds: float | None = None
+
+
+@frozen
+class Evidence:
+    """What the kernel counted of a group's life that explains how it went and why it ended."""
+
+    memory_limit: int | None = None  # bytes, as enforced
+    pids_limit: int | None = None
+    out_of_memory: bool = False  # the group's own limit was reached, and processes were killed for it
+    killed_above: int = 0  # processes killed for memory although the group's own limit was not reached
+    forks_refused: int = 0
+    refused_above: bool = False  # by the limit of a group around this one
+    throttled: float = 0.0  # of the time that it was ready to run, how much it had to wait for its next turn: 0 to 1
+
+    def sentences(self) -> tuple[str, ...]:
+        """The same for people; empty when nothing was in its way."""
+        said = []
+        if self.out_of_memory and self.memory_limit is not None:
+            said.append(f"memory limit {short_size(self.memory_limit)} reached")
+        elif self.killed_above:
+            said.append("killed for memory by a limit above its own, or by the host")
+        if self.forks_refused and (self.refused_above or self.pids_limit is None):
+            said.append("fork refused: the processes of a group above it were used up")
+        elif self.forks_refused:
+            said.append(f"fork refused: {self.pids_limit} processes")
+        if self.throttled >= 0.01:
+            said.append(f"throttled {math.floor(self.throttled * 100)} % of the time")
+        return tuple(said)
+
+
+def waiting(throttled: float, used: float) -> float:
+    """The share of waiting in the time that a group was ready to run: it either ran or was throttled.
+
+    Both in the same unit, summed over CPUs: an agent that mostly sleeps isn't called throttled for one long turn.
+    """
+    return throttled / (throttled + used) if throttled > 0 else 0.0
+
+
+def turns(share: float) -> tuple[int, int]:
+    """A share of one CPU as quota and period in microseconds, never more than the share."""
+    share = min(share, MAX_CPUS)
+    period = PERIOD if share * PERIOD >= MIN_TURN else min(math.ceil(MIN_TURN / share), MAX_PERIOD)
+    return max(math.floor(share * period), MIN_TURN), period
+
+
+def shares_of(weight: int) -> int:
+    """Version 1's cpu.shares for version 2's weight: there 1024 is the ordinary, here 100."""
+    return max(2, weight * 1024 // 100)
+
+
+def weight_of(shares: int) -> int:
+    """Version 2's weight for version 1's cpu.shares."""
+    return max(1, round(shares * 100 / 1024))
+
+
+def short_size(size: int) -> str:
+    """Bytes as people write them: ``256M``, ``1.5G``, ``4097B``."""
+    for unit, letter in ((1 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")):
+        if size >= unit and size % (unit // 2) == 0:
+            return f"{size // unit}{'.5' if size % unit else ''}{letter}"
+    return f"{size}B"

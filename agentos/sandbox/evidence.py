@@ -1,0 +1,134 @@
+"""Which walls stand around a program, as the kernel tells it: read from outside before its first instruction."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+
+from attrs import asdict, frozen
+
+from . import steps as s
+from .steps import Step
+
+LAYERS = (
+    *("user_ns", "pid_ns", "mount_ns", "net_ns", "ipc_ns", "uts_ns", "cgroup_ns", "root", "own_uid", "capabilities"),
+    *("no_new_privs", "seccomp", "landlock", "rlimits", "memory", "pids", "cpu", "disk"),
+)
+_NAMESPACES = {
+    "user_ns": "user",
+    "pid_ns": "pid",
+    "mount_ns": "mnt",
+    "net_ns": "net",
+    "ipc_ns": "ipc",
+    "uts_ns": "uts",
+    "cgroup_ns": "cgroup",
+}
+_SETS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
+_LIMIT_LINES = {  # of /proc/PID/limits
+    "NOFILE": "Max open files",
+    "FSIZE": "Max file size",
+    "NPROC": "Max processes",
+    "CORE": "Max core file size",
+    "AS": "Max address space",
+    "RTPRIO": "Max realtime priority",
+    "NICE": "Max nice priority",
+    "MEMLOCK": "Max locked memory",
+    "MSGQUEUE": "Max msgqueue size",
+}
+
+
+@frozen
+class Observed:
+    """What /proc says of a program that waits behind its walls."""
+
+    status: Mapping[str, str]  # /proc/PID/status by field
+    limits: Mapping[str, tuple[str, str]]  # /proc/PID/limits by its first column: soft, hard
+    namespaces: Mapping[str, int]  # its own, by inode
+    ours: Mapping[str, int]
+
+
+@frozen
+class Layer:
+    """One wall: whether it was asked for, whether it stands, what it's made of, what shows that, and why not."""
+
+    asked: bool
+    active: bool
+    mechanism: str
+    evidence: str
+    reason: str
+
+
+def observe(pid: int, namespaces: Mapping[str, int]) -> Observed:
+    """Look at the program that has this pid; ``namespaces`` are its inodes by name."""
+    with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+        pairs = (line.split(":", 1) for line in file if ":" in line)
+        status = {name: value.strip() for name, value in pairs}
+    with open(f"/proc/{pid}/limits", encoding="utf-8") as file:
+        rows = [(line[:26].strip(), line[26:].split()) for line in file.readlines()[1:]]
+    ours = {name: os.stat(f"/proc/self/ns/{name}").st_ino for name in os.listdir("/proc/self/ns")}
+    return Observed(status, {name: (fields[0], fields[1]) for name, fields in rows}, dict(namespaces), ours)
+
+
+def layers(plan: Sequence[Step], observed: Observed) -> dict[str, dict[str, object]]:
+    """The record of a spawn, as the wire has it. Limits by cgroup are for whoever set them to add."""
+    return {name: asdict(layer) for name, layer in _layers(plan, observed)}
+
+
+def _layers(plan: Sequence[Step], observed: Observed) -> Iterator[tuple[str, Layer]]:
+    clone = plan[0]
+    assert isinstance(clone, s.Clone)
+    for name, short in _NAMESPACES.items():
+        yield name, _namespace(short, observed, host_network=short == "net" and not clone.flags & 0x40000000)
+    yield "root", _by_step(plan, s.SwitchRoot, "pivot_root onto a tmpfs", f"mnt:[{observed.namespaces.get('mnt')}]")
+    yield "own_uid", _own_uid(observed)
+    sets = {name: observed.status.get(name, "?") for name in _SETS}
+    empty = all(set(value) == {"0"} for value in sets.values())
+    evidence = " ".join(f"{name}={value}" for name, value in sets.items())
+    yield "capabilities", Layer(True, empty, "capset, bounding set, securebits", evidence, "" if empty else "not empty")
+    yield "no_new_privs", _field(observed, "NoNewPrivs", "1", "prctl")
+    yield "seccomp", _field(observed, "Seccomp", "2", "BPF filter")
+    walls = any(isinstance(step, s.Landlock) for step in plan)
+    yield (
+        "landlock",
+        Layer(
+            True,
+            walls,
+            "landlock_restrict_self" if walls else "",
+            "the call succeeded; no file tells it from outside" if walls else "",
+            "" if walls else "this kernel has no Landlock, or it is switched off",
+        ),
+    )
+    yield "rlimits", _limits(plan, observed)
+
+
+def _namespace(short: str, observed: Observed, host_network: bool) -> Layer:
+    inode, ours = observed.namespaces.get(short), observed.ours.get(short)
+    active = inode is not None and inode != ours
+    why = "network: true gives it the host's" if host_network else f"no {short} namespace of its own"
+    evidence = f"{short}:[{inode}], ours is {short}:[{ours}]"
+    return Layer(not host_network, active, "clone" if short != "cgroup" else "unshare", evidence, "" if active else why)
+
+
+def _by_step(plan: Sequence[Step], kind: type, mechanism: str, evidence: str) -> Layer:
+    """A wall whose step ends the process where it fails; that it waits behind it is the evidence."""
+    done = any(isinstance(step, kind) for step in plan)
+    return Layer(True, done, mechanism if done else "", evidence if done else "", "" if done else "not in the plan")
+
+
+def _own_uid(observed: Observed) -> Layer:
+    uids = observed.status.get("Uid", "").split()
+    active = bool(uids) and len(set(uids)) == 1 and uids[0] not in ("0", str(os.geteuid()))
+    reason = "" if active else "without root it is the kernel's own user outside"
+    return Layer(os.geteuid() == 0, active, "uid_map" if active else "", f"Uid {' '.join(uids)}", reason)
+
+
+def _field(observed: Observed, name: str, wanted: str, mechanism: str) -> Layer:
+    value = observed.status.get(name, "absent")
+    active = value == wanted
+    return Layer(True, active, mechanism, f"{name}: {value}", "" if active else f"{name} is {value}, not {wanted}")
+
+
+def _limits(plan: Sequence[Step], observed: Observed) -> Layer:
+    asked = {name: value for step in plan if isinstance(step, s.SetLimits) for name, value in step.limits}
+    read = {name: observed.limits.get(_LIMIT_LINES[name], ("?", "?")) for name in asked}
+    wrong = [name for name, value in asked.items() if read[name] != (str(value), str(value))]
+    evidence = " ".join(f"{name}={soft}" for name, (soft, _) in read.items())
+    return Layer(True, not wrong, "setrlimit", evidence, f"not as asked: {', '.join(wrong)}" if wrong else "")

@@ -1,0 +1,34 @@
+"""The last walls: Landlock and seccomp, installed as the plan packed them."""
+
+import os
+import struct
+
+from agentos.sandbox import steps as s
+
+from . import libc
+
+_PATH_BENEATH, _NET_PORT = 1, 2
+
+
+def no_new_privileges() -> None:
+    libc.prctl(libc.PR_SET_NO_NEW_PRIVS, 1)
+
+
+def landlock(step: s.Landlock) -> None:
+    ruleset = libc.landlock_create(bytes.fromhex(step.attributes))
+    try:
+        for path, rights in step.paths:
+            fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            try:
+                libc.landlock_add(ruleset, _PATH_BENEATH, struct.pack("=Qi", rights, fd))
+            finally:
+                os.close(fd)
+        for port, rights in step.ports:
+            libc.landlock_add(ruleset, _NET_PORT, struct.pack("=QQ", rights, port))
+        libc.landlock_restrict(ruleset)
+    finally:
+        os.close(ruleset)
+
+
+def seccomp(step: s.Seccomp) -> None:
+    libc.set_seccomp_filter(bytes.fromhex(step.program))

@@ -1,0 +1,204 @@
+"""Landlock rulesets: which rights are handled under which ABI, rules as values, and the kernel's structures as bytes.
+
+A ruleset *handles* rights: what it handles is denied but for the rules that allow it; what it doesn't handle stays as
+it was. A kernel refuses rights that it doesn't know (EINVAL), so that a ruleset is made for the ABI that the kernel
+names, and says what it therefore can't deny. Landlock is a second wall: it stops opening, not what is open already, and
+neither stat, chdir, chmod nor, below ABI 9, connecting to a socket in the file system.
+
+``struct landlock_ruleset_attr`` (8 bytes below ABI 4, 16 below ABI 6)::
+
+    OFFSET  SIZE  FIELD
+    0       8     handled_access_fs
+    8       8     handled_access_net
+    16      8     scoped
+
+``struct landlock_path_beneath_attr``, packed: 8 bytes allowed_access, 4 bytes parent_fd.
+``struct landlock_net_port_attr``: 8 bytes allowed_access, 8 bytes port.
+"""
+
+import ctypes
+import errno
+import os
+import struct
+from collections.abc import Sequence
+from enum import IntFlag
+
+from attrs import field, frozen
+
+CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # the same on every architecture
+RULE_PATH_BENEATH, RULE_NET_PORT = 1, 2
+CREATE_RULESET_VERSION = 1  # the flag that asks for the ABI
+
+
+class Files(IntFlag):
+    """What may be done with files and directories (LANDLOCK_ACCESS_FS_*)."""
+
+    EXECUTE = 1 << 0
+    WRITE_FILE = 1 << 1
+    READ_FILE = 1 << 2
+    READ_DIR = 1 << 3
+    REMOVE_DIR = 1 << 4
+    REMOVE_FILE = 1 << 5
+    MAKE_CHAR = 1 << 6
+    MAKE_DIR = 1 << 7
+    MAKE_REG = 1 << 8
+    MAKE_SOCK = 1 << 9
+    MAKE_FIFO = 1 << 10
+    MAKE_BLOCK = 1 << 11
+    MAKE_SYM = 1 << 12
+    REFER = 1 << 13  # link or rename into another directory; always denied under ABI 1, so that it's never missing
+    TRUNCATE = 1 << 14
+    IOCTL_DEV = 1 << 15  # on devices opened afterwards, but for a few harmless ones
+    RESOLVE_UNIX = 1 << 16  # connect to a socket by its path, unless it was made within the same walls
+
+
+class Ports(IntFlag):
+    """What may be done with TCP ports (LANDLOCK_ACCESS_NET_*)."""
+
+    BIND_TCP = 1 << 0
+    CONNECT_TCP = 1 << 1
+
+
+class Scope(IntFlag):
+    """What may not reach outside (LANDLOCK_SCOPE_*)."""
+
+    ABSTRACT_UNIX_SOCKET = 1 << 0
+    SIGNAL = 1 << 1
+
+
+READ = Files.READ_FILE | Files.READ_DIR
+EXECUTE = Files.EXECUTE
+MAKE = Files.MAKE_DIR | Files.MAKE_REG | Files.MAKE_SOCK | Files.MAKE_FIFO | Files.MAKE_SYM
+REMOVE = Files.REMOVE_DIR | Files.REMOVE_FILE
+WRITE = Files.WRITE_FILE | Files.TRUNCATE | MAKE | REMOVE | Files.REFER  # but no device nodes
+ALL_FILES = Files((1 << 17) - 1)
+ON_FILES = (  # what a rule for something that isn't a directory may allow
+    Files.EXECUTE | Files.WRITE_FILE | Files.READ_FILE | Files.TRUNCATE | Files.IOCTL_DEV | Files.RESOLVE_UNIX
+)
+
+Right = Files | Ports | Scope
+SINCE: Sequence[tuple[int, Right]] = (
+    (1, Files((1 << 13) - 1)),
+    (2, Files.REFER),
+    (3, Files.TRUNCATE),
+    (4, Ports.BIND_TCP | Ports.CONNECT_TCP),
+    (5, Files.IOCTL_DEV),
+    (6, Scope.ABSTRACT_UNIX_SOCKET | Scope.SIGNAL),
+    (9, Files.RESOLVE_UNIX),  # 7 and 8 came with flags for logging and for threads
+)
+"""The ABI that brought each right; every later one has it too."""
+
+
+@frozen
+class Walls:
+    """What to handle or, as a ruleset, what a kernel handles."""
+
+    files: Files = Files(0)
+    ports: Ports = Ports(0)
+    scope: Scope = Scope(0)
+
+    def under(self, abi: int) -> "Walls":
+        """As much of it as this ABI can deny."""
+        known = known_under(abi)
+        return Walls(self.files & known.files, self.ports & known.ports, self.scope & known.scope)
+
+    def names(self) -> tuple[str, ...]:
+        """The rights by name, in small letters."""
+        rights = (*self.files, *self.ports, *self.scope)
+        return tuple(str(right.name).lower() for right in rights)
+
+
+def known_under(abi: int) -> Walls:
+    """Every right that a kernel with this ABI knows; nothing under ABI 0, which is a kernel without Landlock."""
+    brought = [right for since, right in SINCE if since <= abi]
+    return Walls(
+        files=Files(sum(right for right in brought if isinstance(right, Files))),
+        ports=Ports(sum(right for right in brought if isinstance(right, Ports))),
+        scope=Scope(sum(right for right in brought if isinstance(right, Scope))),
+    )
+
+
+@frozen
+class PathRule:
+    """``allowed`` at ``path`` and beneath it. Where that isn't a directory, ``directory`` must be False."""
+
+    path: str
+    allowed: Files
+    directory: bool = True
+
+    def pack(self, fd: int, walls: Walls) -> bytes:
+        """``struct landlock_path_beneath_attr`` for the path opened as ``fd``, with the rights that are handled."""
+        return struct.pack("=Qi", self.effective(walls), fd)
+
+    def effective(self, walls: Walls) -> Files:
+        """What of it a ruleset takes: the kernel refuses rights that aren't handled, or no file can have."""
+        return self.allowed & walls.files & (ALL_FILES if self.directory else ON_FILES)
+
+
+@frozen
+class PortRule:
+    """``allowed`` on a TCP port; port 0 stands for binding to any that is free."""
+
+    port: int = field()
+    allowed: Ports
+
+    @port.validator
+    def _check_port(self, _: object, port: int) -> None:
+        if not 0 <= port <= 0xFFFF:
+            raise ValueError(f"a TCP port is 0 to 65535, not {port}")
+
+    def pack(self, walls: Walls) -> bytes:
+        """``struct landlock_net_port_attr``."""
+        return struct.pack("=QQ", self.effective(walls), self.port)
+
+    def effective(self, walls: Walls) -> Ports:
+        """What of it a ruleset takes."""
+        return self.allowed & walls.ports
+
+
+@frozen
+class Ruleset:
+    """A ruleset that a kernel of this ABI takes. ``missing`` are the walls that were asked for and can't be had."""
+
+    abi: int
+    walls: Walls
+    missing: Walls
+    paths: tuple[PathRule, ...]
+    ports: tuple[PortRule, ...]
+
+    def pack(self) -> bytes:
+        """``struct landlock_ruleset_attr``, as long as this ABI knows it: a longer one with zeros would do as well."""
+        fields = 1 + (self.abi >= 4) + (self.abi >= 6)
+        values = (self.walls.files, self.walls.ports, self.walls.scope)[:fields]
+        return struct.pack(f"={fields}Q", *values)
+
+
+def ruleset(abi: int, asked: Walls, paths: Sequence[PathRule] = (), ports: Sequence[PortRule] = ()) -> Ruleset:
+    """The ruleset that denies what was ``asked``, as far as the ABI can, but for the rules.
+
+    Rules of which nothing is handled are left out: the kernel refuses empty ones. ``ValueError`` where there is nothing
+    to deny at all, ABI 0 included: the kernel refuses that too (ENOMSG), and there would be no wall.
+    """
+    walls = asked.under(abi)
+    if walls == Walls():
+        raise ValueError(f"Landlock ABI {abi} handles nothing of what was asked for")
+    return Ruleset(
+        abi,
+        walls,
+        Walls(asked.files & ~walls.files & ~Files.REFER, asked.ports & ~walls.ports, asked.scope & ~walls.scope),
+        tuple(rule for rule in paths if rule.effective(walls)),
+        tuple(rule for rule in ports if rule.effective(walls)),
+    )
+
+
+def probe_abi() -> int:
+    """The running kernel's Landlock ABI; 0 where it has none or it is switched off. ``OSError`` for anything else."""
+    syscall = ctypes.CDLL(None, use_errno=True).syscall
+    syscall.restype = ctypes.c_long
+    abi = int(syscall(ctypes.c_long(CREATE_RULESET), None, ctypes.c_size_t(0), ctypes.c_uint(CREATE_RULESET_VERSION)))
+    if abi >= 0:
+        return abi
+    error = ctypes.get_errno()
+    if error in (errno.ENOSYS, errno.EOPNOTSUPP):
+        return 0
+    raise OSError(error, os.strerror(error), "landlock_create_ruleset")

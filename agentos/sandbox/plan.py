@@ -1,0 +1,244 @@
+"""From what a program may see and what the host has to the steps that make the sandbox, in their order. Pure.
+
+The order matters, and each neighbour has its reason:
+
+- Sources are opened first, while we are still who may open them; mounts are made from what was opened, so that nothing
+  is named twice. The identity comes between: who isn't mapped can't make a directory (EOVERFLOW), and who has changed
+  can't reach a home of mode 0700 any more.
+- Sources are closed before the root is switched: a directory's descriptor would lead back out.
+- What needs a capability (limits, loopback) comes before the capabilities go; no_new_privs before Landlock and seccomp,
+  which without capabilities need it; seccomp last, because it refuses what the others use.
+"""
+
+import os.path
+from collections.abc import Iterator, Mapping
+
+from attrs import field, frozen
+
+from . import landlock, seccomp
+from . import steps as s
+from .landlock import PathRule
+from .policy import MIB, BadPolicy, Policy, Program
+from .steps import Step
+
+NEWNS, NEWCGROUP, NEWUTS, NEWIPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
+NEWUSER, NEWPID, NEWNET = 0x10000000, 0x20000000, 0x40000000
+
+UID = GID = 1000  # inside
+CODE, WORKSPACE, SDK, SOCKET = "/agent", "/workspace", "/sdk", "/run/agentos.sock"
+DEVICES = ("null", "zero", "full", "random", "urandom")
+_OUR_ETC = {
+    "passwd": f"agent:x:{UID}:{GID}:agent:{WORKSPACE}:/bin/sh\n",
+    "group": f"agent:x:{GID}:\n",
+    "hosts": "127.0.0.1 localhost\n::1 localhost\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+}
+_ROOT_SIZE, _ROOT_INODES = MIB, 512  # the root itself holds directories, links and the files of /etc
+
+
+@frozen
+class Host:
+    """What the plan must know of the host. ``directories`` and ``links`` are what it has of the system's."""
+
+    uid: int  # the kernel's
+    gid: int
+    architecture: str  # as os.uname() names it
+    directories: frozenset[str] = frozenset()  # and single files
+    links: Mapping[str, str] = field(factory=dict)
+    landlock_abi: int = 0
+    cgroup_namespace: bool = True
+    memory_cgroup: bool = False  # otherwise each process is held to the limit for all
+    hard_limits: Mapping[str, int] = field(factory=dict)
+
+
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime")
+NETWORK_FILES = ("/etc/resolv.conf", "/etc/ssl", "/etc/pki", "/etc/ca-certificates")
+
+TOO_MUCH = frozenset(
+    {
+        "/",
+        "/dev",
+        "/etc",
+        "/home",
+        "/mnt",
+        "/proc",
+        "/root",
+        "/run",
+        "/srv",
+        "/sys",
+        "/tmp",
+        "/var",
+        CODE,
+        WORKSPACE,
+        SDK,
+    }
+)
+
+
+@frozen
+class Outer:
+    """Who the program is on the host. Not the superuser, and with root not the kernel's user either."""
+
+    uid: int
+    gid: int
+
+
+def plan(policy: Policy, program: Program, host: Host, outer: Outer | None = None) -> tuple[Step, ...]:
+    """The steps. ``outer`` is for a kernel with root; without, the program is the kernel's user outside.
+
+    :class:`BadPolicy` for what can't be a sandbox: root without an identity of the program's own, or a tree of the
+    host's that has everything in it.
+    """
+    who = _outer(host, outer)
+    binds = tuple(_binds(policy, host))
+    return (
+        s.Clone(
+            NEWUSER | NEWPID | NEWNS | NEWUTS | NEWIPC | (0 if policy.network else NEWNET),
+            f"{UID} {who.uid} 1",
+            f"{GID} {who.gid} 1",
+            deny_setgroups=host.uid != 0,
+        ),
+        *([s.UnshareCgroup()] if host.cgroup_namespace else []),
+        s.PrivateMounts(),
+        *(s.OpenSource(path) for path in dict.fromkeys(bind.source for bind in binds)),
+        s.TakeIdentity(UID, GID, drop_groups=host.uid == 0),
+        s.ForbidNamespaces(),
+        s.Hostname(policy.hostname),
+        s.MountRoot(_ROOT_SIZE, _ROOT_INODES),
+        *_root(policy, host, binds),
+        s.CloseSources(),
+        s.SwitchRoot(),
+        s.ReadOnlyRoot(),
+        *([] if policy.network else [s.LoopbackUp()]),
+        s.SetLimits(_limits(policy, host)),
+        s.DropCapabilities(),
+        s.NoNewPrivileges(),
+        *_landlock(policy, host, binds),
+        s.Seccomp(seccomp.program(policy.profile, host.architecture).hex()),
+        s.Execute(tuple(program.argv), _environment(policy, program), program.directory),
+    )
+
+
+def _outer(host: Host, outer: Outer | None) -> Outer:
+    if host.uid != 0:
+        if outer not in (None, Outer(host.uid, host.gid)):
+            raise BadPolicy("without root a program can only be the kernel's own user outside")
+        return Outer(host.uid, host.gid)
+    if outer is None or 0 in (outer.uid, outer.gid):
+        raise BadPolicy("with root a program needs a user and a group of its own outside, and never root's")
+    return outer
+
+
+def _binds(policy: Policy, host: Host) -> Iterator[s.Bind]:
+    """What of the host is inside; outer directories before what lies in them."""
+    wanted = [*SYSTEM, *SYSTEM_FILES, *(NETWORK_FILES if policy.network else ())]
+    trees = [path for path in wanted if path in host.directories]
+    if policy.interpreter is not None:
+        trees += [policy.interpreter.prefix, policy.interpreter.base_prefix]
+    shown: list[str] = []
+    for path in sorted(trees, key=lambda path: path.count("/")):
+        if any(path.startswith(own + "/") for own in ("/dev", "/proc", "/sys", CODE, WORKSPACE, SDK)):
+            raise BadPolicy(f"the interpreter's prefix is {path}, where a sandbox has something of its own")
+        if path in TOO_MUCH:
+            raise BadPolicy(f"the interpreter's prefix is {path}, which has more in it than an interpreter")
+        if not any(path == former or path.startswith(former + "/") for former in shown):
+            shown.append(path)
+            yield s.Bind(path, path)
+    for name in DEVICES:
+        yield s.Bind(f"/dev/{name}", f"/dev/{name}", device=True)
+    if policy.sdk is not None:
+        yield s.Bind(policy.sdk, f"{SDK}/agentos_sdk")
+        yield s.Bind(f"{policy.sdk}/in_sandbox/agentos.py", f"{SDK}/agentos.py")
+    if policy.script is not None:
+        yield s.Bind(policy.script, f"{CODE}/{os.path.basename(policy.script)}")
+    if policy.code is not None:
+        yield s.Bind(policy.code, CODE)
+    if policy.workspace is not None:
+        yield s.Bind(policy.workspace, WORKSPACE, writable=True)
+    if policy.socket is not None:
+        yield s.Bind(policy.socket, SOCKET)
+
+
+def _root(policy: Policy, host: Host, binds: tuple[s.Bind, ...]) -> Iterator[Step]:
+    """Fill the new root. What is mounted over a directory comes before what is mounted in it."""
+    limits = policy.limits
+    for directory in ("/dev", "/etc", "/proc", "/run", "/tmp", CODE, WORKSPACE):
+        yield s.MakeDirectory(directory)
+    for path, target in sorted(host.links.items()):
+        yield s.Link(path, target)
+    for name, text in _OUR_ETC.items():
+        yield s.WriteFile(f"/etc/{name}", text)
+    yield s.MountTmpfs("/tmp", limits.tmp, limits.inodes, executable=policy.profile != "strict")
+    if policy.workspace is None:
+        yield s.MountTmpfs(WORKSPACE, limits.disk, limits.inodes, executable=policy.profile != "strict")
+    yield from binds
+    yield s.MakeDirectory("/dev/shm")
+    yield s.MountTmpfs("/dev/shm", limits.tmp, limits.inodes, executable=False)
+    for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
+        yield s.Link(f"/dev/{name}", f"/proc/self/fd{target}")
+    yield s.MountProc("/proc")
+    if policy.socket is not None:
+        yield s.Link("/tmp/agentos.sock", SOCKET)
+
+
+def _limits(policy: Policy, host: Host) -> tuple[tuple[str, int], ...]:
+    """Never more than the host's own: raising a hard limit takes a capability that no sandbox has."""
+    limits = policy.limits
+    wanted = {
+        "NOFILE": limits.open_files,
+        "FSIZE": limits.file_size,
+        "NPROC": limits.max_pids + 1,  # the shim is one
+        "CORE": 0,
+        "RTPRIO": 0,
+        "NICE": 0,
+        "MEMLOCK": 64 << 10,
+        "MSGQUEUE": 800 << 10,
+        **({} if host.memory_cgroup else {"AS": limits.memory}),
+    }
+    return tuple((name, min(value, host.hard_limits.get(name, value))) for name, value in wanted.items())
+
+
+def _landlock(policy: Policy, host: Host, binds: tuple[s.Bind, ...]) -> Iterator[Step]:
+    if host.landlock_abi == 0:
+        return
+    scope = landlock.Scope.ABSTRACT_UNIX_SOCKET | landlock.Scope.SIGNAL
+    asked = landlock.Walls(landlock.ALL_FILES & ~landlock.Files.RESOLVE_UNIX, scope=scope)
+    read, write, execute = landlock.READ, landlock.WRITE, landlock.EXECUTE
+    if policy.profile == "strict":  # what can be written can't be executed
+        run = [PathRule(bind.target, execute) for bind in binds if not (bind.device or bind.writable)]
+    else:
+        run = [PathRule("/", execute)]
+    rules = landlock.ruleset(
+        host.landlock_abi,
+        asked,
+        [
+            PathRule("/", read),
+            *run,
+            *(PathRule(path, write) for path in ("/tmp", WORKSPACE, "/dev/shm")),
+            PathRule("/dev", landlock.Files.WRITE_FILE | landlock.Files.TRUNCATE),
+        ],
+    )
+    yield s.Landlock(
+        rules.pack().hex(), tuple((rule.path, int(rule.effective(rules.walls))) for rule in rules.paths), ()
+    )
+
+
+def _environment(policy: Policy, program: Program) -> tuple[tuple[str, str], ...]:
+    """Nothing of ours: what a program needs to find its way, then what it was given."""
+    environment = {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "HOME": WORKSPACE,
+        "TMPDIR": "/tmp",
+        "LANG": "C.UTF-8",
+        "USER": "agent",
+        "LOGNAME": "agent",
+    }
+    if policy.interpreter is not None:
+        environment["PATH"] = f"{os.path.dirname(policy.interpreter.executable)}:{environment['PATH']}"
+        environment["PYTHONDONTWRITEBYTECODE"] = "1"
+    if policy.sdk is not None:
+        environment["PYTHONPATH"] = SDK
+    if policy.socket is not None:
+        environment["AGENTOS_SOCKET"] = SOCKET
+    return tuple({**environment, **program.environment}.items())

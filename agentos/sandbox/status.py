@@ -1,0 +1,19 @@
+"""How a program ended."""
+
+import signal
+
+from attrs import frozen
+
+
+@frozen
+class Status:
+    """One of ``code`` and ``signal`` is set."""
+
+    code: int | None
+    signal: int | None
+
+    def __str__(self) -> str:
+        if self.signal is not None:
+            named = self.signal in signal.Signals._value2member_map_  # real-time signals have no name
+            return f"killed by {signal.Signals(self.signal).name if named else f'signal {self.signal}'}"
+        return f"exit status {self.code}"

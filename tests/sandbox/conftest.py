@@ -1,0 +1,24 @@
+"""One spawner for the tests of a module; hosts that can't make a sandbox skip, unless they must."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+import trio
+
+from agentos.sandbox import probe
+from agentos.sandbox.spawner import Spawner
+from tests.sandbox.jail import outer
+
+
+@pytest.fixture(scope="module")
+def spawner() -> Iterator[Spawner]:
+    """A running spawner, on a host where a root of one's own can be made."""
+    spawner = Spawner.start()
+    try:
+        found = trio.run(probe.probe, spawner, probe.host(), outer())
+        if not found["root"].works and "AGENTOS_MUST_SANDBOX" not in os.environ:
+            pytest.skip(f"no sandbox on this host: {found['root'].reason} ({found['root'].knob})")
+        yield spawner
+    finally:
+        spawner.close()

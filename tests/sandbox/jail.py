@@ -1,0 +1,104 @@
+"""Sandboxes for tests: plans of this host's, programs in them, and what they left behind."""
+
+import itertools
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import trio
+from attrs import frozen
+
+import agentos_sdk
+from agentos.sandbox import probe
+from agentos.sandbox.handle import Sandbox
+from agentos.sandbox.plan import Outer, plan
+from agentos.sandbox.policy import Interpreter, Policy, Program
+from agentos.sandbox.spawner import Spawner
+from agentos.sandbox.status import Status
+from agentos.sandbox.steps import Step
+
+PYTHON = Interpreter(sys.executable, sys.prefix, sys.base_prefix)
+SDK = str(Path(agentos_sdk.__file__).parent)
+_UIDS = itertools.count(1610612736 + 60000)
+
+
+@frozen
+class Ended:
+    """How a program ended, and what it wrote."""
+
+    status: Status
+    out: str
+    err: str
+
+
+def outer() -> Outer | None:
+    """Somebody else each time with root, and nobody to choose without."""
+    if os.geteuid() != 0:
+        return None
+    uid = next(_UIDS)
+    return Outer(uid, uid)
+
+
+def a_plan(*argv: str, env: dict[str, str] | None = None, cwd: str = "/workspace", **policy: Any) -> tuple[Step, ...]:
+    """A plan for this host, with this Python inside."""
+    given = {"interpreter": PYTHON, "sdk": SDK, **policy}
+    return plan(Policy(**given), Program(argv, env or {}, cwd), probe.host(), outer())
+
+
+def python(code: str, *arguments: str, **policy: Any) -> tuple[Step, ...]:
+    """A plan that runs this code."""
+    return a_plan(sys.executable, "-I", "-S", "-c", code, *arguments, **policy)
+
+
+async def run(spawner: Spawner, steps: Sequence[Step]) -> Ended:
+    """Spawn, read all that it writes, wait."""
+    return await ended(await spawner.spawn(steps))
+
+
+async def ended(sandbox: Sandbox) -> Ended:
+    written: dict[str, str] = {}
+
+    async def read(name: str, fd: int) -> None:
+        async with trio.lowlevel.FdStream(fd) as stream:
+            written[name] = b"".join([part async for part in stream]).decode()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read, "out", sandbox.stdout)
+        nursery.start_soon(read, "err", sandbox.stderr)
+        status = await sandbox.wait()
+    return Ended(status, written["out"], written["err"])
+
+
+async def line(sandbox: Sandbox) -> str:
+    """The next that it writes."""
+    await trio.lowlevel.wait_readable(sandbox.stdout)
+    return os.read(sandbox.stdout, 65536).decode()
+
+
+async def kill(sandbox: Sandbox) -> None:
+    await sandbox.kill()
+    os.close(sandbox.stdout)
+    os.close(sandbox.stderr)
+
+
+@frozen
+class Belongings:
+    """What could be left behind: descriptors, mounts, and children that nobody waited for."""
+
+    descriptors: int
+    mounts: str
+    zombie: bool
+
+    @classmethod
+    def now(cls) -> "Belongings":
+        zombie = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return cls(len(os.listdir("/proc/self/fd")), Path("/proc/self/mountinfo").read_text(), zombie is not None)
+
+
+async def gone(pidfds: Sequence[int]) -> None:
+    """Return when all these processes have ended; ours to close afterwards."""
+    for pidfd in pidfds:
+        await trio.lowlevel.wait_readable(pidfd)
+        os.close(pidfd)

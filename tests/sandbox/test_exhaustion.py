@@ -1,0 +1,43 @@
+"""What a hostile program tries to use up."""
+
+import pytest
+
+from agentos.sandbox.policy import MIB, Limits
+from agentos.sandbox.spawner import Spawner
+from tests.sandbox.test_attacks import attack
+
+
+async def test_forks_files_and_places_come_to_an_end(spawner: Spawner) -> None:
+    code = """
+def until(function):
+    for number in range(20000):
+        try: function(number)
+        except OSError as error: return number, errno.errorcode[error.errno]
+def fork(_):
+    if os.fork() == 0:
+        import time; time.sleep(600)
+print(*until(fork))
+print(*until(lambda _: os.dup(0)))
+print(*until(lambda number: open(f'/tmp/{number}', 'w').close()))
+"""
+    limits = Limits(max_pids=20, open_files=100, inodes=50)
+    forks, files, inodes = (row.split() for row in await attack(spawner, code, limits=limits))
+
+    assert (int(forks[0]) <= 20, forks[1]) == (True, "EAGAIN")
+    assert (int(files[0]) <= 100, files[1]) == (True, "EMFILE")
+    assert (int(inodes[0]) <= 50, inodes[1]) == (True, "EMFILE") or inodes[1] == "ENOSPC"
+
+
+@pytest.mark.parametrize("place", ["/tmp", "/workspace", "/dev/shm"])
+async def test_a_disk_is_filled_up_to_its_size_and_no_further(spawner: Spawner, place: str) -> None:
+    code = """
+fd = os.open(sys.argv[1] + '/big', os.O_CREAT | os.O_WRONLY)
+print(attempt(os.posix_fallocate, fd, 0, 6 << 20))
+"""
+    limits = Limits(tmp=4 * MIB, disk=4 * MIB)
+    assert await attack(spawner, code, place, limits=limits) == ["ENOSPC"]
+
+
+async def test_a_file_doesnt_grow_beyond_its_limit(spawner: Spawner) -> None:
+    code = "fd = os.open('/tmp/big', os.O_CREAT | os.O_WRONLY); print(attempt(os.ftruncate, fd, 3 << 20))"
+    assert await attack(spawner, code, limits=Limits(file_size=MIB)) == ["EFBIG"]

@@ -1,0 +1,139 @@
+"""Each step made to fail in turn: the error names it, and nothing is left, least of all a program that runs."""
+
+import errno
+import os
+import tempfile
+from collections.abc import Sequence
+
+import pytest
+from attrs import frozen
+
+from agentos.sandbox import bpf, seccomp
+from agentos.sandbox import steps as s
+from agentos.sandbox.seccomp import ALLOW, OneOf, Profile, Refusal, Rule, compile_filter
+from agentos.sandbox.spawner import Spawner, StepFailed
+from agentos.sandbox.steps import Step
+from tests.sandbox.jail import Belongings, a_plan
+
+NO = seccomp.refuse(errno.EPERM)
+PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, PR_SET_DUMPABLE = 38, 22, 4
+
+
+@frozen
+class Broken:
+    """The calls that are refused from just before the step on."""
+
+    kind: type
+    calls: dict[str, Rule]
+
+
+def no_prctl(option: int) -> dict[str, Rule]:
+    return {"prctl": (Refusal(errno.EPERM, (OneOf(0, (option,)),)),)}
+
+
+BROKEN = [
+    Broken(s.UnshareCgroup, {"unshare": NO}),
+    Broken(s.PrivateMounts, {"mount": NO}),
+    Broken(s.OpenSource, {"openat": NO}),
+    Broken(s.TakeIdentity, {"setresuid": NO}),
+    Broken(s.ForbidNamespaces, {"openat": NO}),
+    Broken(s.Hostname, {"sethostname": NO}),
+    Broken(s.MountRoot, {"mount": NO}),
+    Broken(s.MakeDirectory, {"mkdir": NO, "mkdirat": NO}),
+    Broken(s.WriteFile, {"openat": NO}),
+    Broken(s.Link, {"symlink": NO, "symlinkat": NO}),
+    Broken(s.Bind, {"move_mount": NO}),
+    Broken(s.Bind, {"open_tree": NO}),
+    Broken(s.Bind, {"mount_setattr": NO}),
+    Broken(s.MountTmpfs, {"mount": NO}),
+    Broken(s.MountProc, {"mount": NO}),
+    Broken(s.CloseSources, {"close": NO}),
+    Broken(s.SwitchRoot, {"pivot_root": NO}),
+    Broken(s.SwitchRoot, {"umount2": NO}),
+    Broken(s.ReadOnlyRoot, {"mount_setattr": NO}),
+    Broken(s.LoopbackUp, {"socket": NO}),
+    Broken(s.LoopbackUp, {"ioctl": NO}),
+    Broken(s.SetLimits, {"prlimit64": NO, "setrlimit": NO}),
+    Broken(s.DropCapabilities, {"capset": NO}),
+    Broken(s.NoNewPrivileges, no_prctl(PR_SET_NO_NEW_PRIVS)),
+    Broken(s.Landlock, {"landlock_restrict_self": NO}),
+    Broken(s.Landlock, {"landlock_add_rule": NO}),
+    Broken(s.Seccomp, no_prctl(PR_SET_SECCOMP)),
+    Broken(s.Execute, {"execve": NO}),
+    Broken(s.Execute, no_prctl(PR_SET_DUMPABLE)),
+    Broken(s.Execute, {"clone": NO}),
+    Broken(s.Execute, {"setsid": NO}),
+    Broken(s.Execute, {"dup2": NO, "dup3": NO}),
+    Broken(s.Execute, {"close_range": NO}),
+]
+
+
+def broken(steps: Sequence[Step], broken: Broken) -> list[Step]:
+    """The plan with a filter in front of the step that can't do without these calls."""
+    kinds = [type(step) for step in steps]
+    place = min(kinds.index(broken.kind), kinds.index(s.DropCapabilities))  # a filter takes a capability by then
+    program = compile_filter(Profile("test", broken.calls, ALLOW), os.uname().machine)
+    return [*steps[:place], s.Seccomp(bpf.pack(program).hex()), *steps[place:]]
+
+
+def test_every_kind_of_step_is_made_to_fail() -> None:
+    assert {one.kind for one in BROKEN} == set(s.KINDS.values()) - {s.Clone}
+
+
+@pytest.mark.parametrize("how", BROKEN, ids=lambda one: f"{one.kind.__name__}-{'-'.join(one.calls)}")
+async def test_a_step_that_fails_is_named_and_leaves_nothing(spawner: Spawner, how: Broken) -> None:
+    with tempfile.TemporaryDirectory(prefix="aos-", dir="/tmp") as place:
+        os.chmod(place, 0o777)
+        steps = a_plan("/bin/sh", "-c", "touch ran", workspace=place)
+        if how.kind not in map(type, steps):
+            pytest.skip(f"this host's plan has no {how.kind.__name__}")
+        before = Belongings.now()
+
+        with pytest.raises(StepFailed) as failure:
+            await spawner.spawn(broken(steps, how))
+
+        assert failure.value.step.split()[0] == how.kind.__name__
+        assert failure.value.errno == errno.EPERM
+        assert "Operation not permitted" in str(failure.value)
+        assert Belongings.now() == before
+        assert os.listdir(place) == []
+
+
+@pytest.mark.parametrize("map_", ["1000 0 4294967295", "rubbish"])
+async def test_maps_that_the_kernel_refuses_are_an_error(spawner: Spawner, map_: str) -> None:
+    clone, *steps = a_plan("/bin/true")
+    assert isinstance(clone, s.Clone)
+    before = Belongings.now()
+
+    with pytest.raises(StepFailed, match=r"Clone: /proc/.*/uid_map"):
+        await spawner.spawn([clone._replace(uid_map=map_ if os.geteuid() else "rubbish"), *steps])
+
+    assert Belongings.now() == before
+
+
+async def test_flags_that_the_kernel_refuses_are_an_error(spawner: Spawner) -> None:
+    clone, *steps = a_plan("/bin/true")
+    assert isinstance(clone, s.Clone)
+    before = Belongings.now()
+
+    with pytest.raises(StepFailed, match="Clone: clone3: Invalid argument"):
+        await spawner.spawn([clone._replace(flags=clone.flags | 0x200), *steps])  # CLONE_FS besides CLONE_NEWNS
+
+    assert Belongings.now() == before
+
+
+async def test_a_source_that_doesnt_exist_is_an_error(spawner: Spawner) -> None:
+    with pytest.raises(StepFailed, match="OpenSource /no/such: /no/such: No such file or directory"):
+        await spawner.spawn(a_plan("/bin/true", script="/no/such"))
+
+
+async def test_a_process_that_is_killed_on_the_way_is_an_error(spawner: Spawner) -> None:
+    before = Belongings.now()
+    kill = bpf.pack(compile_filter(Profile("kill", {"pivot_root": seccomp.KILL_PROCESS}, ALLOW), os.uname().machine))
+    steps = a_plan("/bin/true")
+    place = [type(step) for step in steps].index(s.SwitchRoot)
+
+    with pytest.raises(Exception, match="ended before it was confined"):
+        await spawner.spawn([*steps[:place], s.Seccomp(kill.hex()), *steps[place:]])
+
+    assert Belongings.now() == before

@@ -1,0 +1,173 @@
+"""Whatever is asked of whatever host, the steps come in an order that works and ends with everything confined."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentos.sandbox import steps as s
+from agentos.sandbox.plan import SYSTEM, SYSTEM_FILES, Host, Outer, plan
+from agentos.sandbox.policy import PROFILES, BadPolicy, Interpreter, Limits, Policy, Program
+from agentos.sandbox.steps import Step
+
+MOUNTING = (s.MountRoot, s.MakeDirectory, s.WriteFile, s.Link, s.Bind, s.MountTmpfs, s.MountProc)
+paths = st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map(lambda names: "/x/" + "/".join(names))
+interpreters = st.builds(Interpreter, st.just("/x/bin/python"), paths, paths)
+policies = st.builds(
+    Policy,
+    interpreter=st.none() | interpreters,
+    script=st.none() | paths,
+    workspace=st.none() | paths,
+    sdk=st.none() | paths,
+    socket=st.none() | paths,
+    network=st.booleans(),
+    limits=st.builds(Limits, open_files=st.integers(1, 1 << 30)),
+    profile=st.sampled_from(PROFILES),
+)
+hosts = st.builds(
+    Host,
+    uid=st.sampled_from((0, 1001)),
+    gid=st.just(0),
+    architecture=st.sampled_from(("x86_64", "aarch64")),
+    directories=st.frozensets(st.sampled_from(SYSTEM + SYSTEM_FILES)),
+    links=st.just({}),
+    landlock_abi=st.integers(0, 9),
+    cgroup_namespace=st.booleans(),
+    memory_cgroup=st.booleans(),
+    hard_limits=st.dictionaries(st.sampled_from(("NOFILE", "FSIZE")), st.integers(0, 4096)),
+)
+TRUE = Program(["/bin/true"])
+
+
+def made(policy: Policy, host: Host, program: Program = TRUE) -> tuple[Step, ...]:
+    return plan(policy, program, host, Outer(70000, 70000) if host.uid == 0 else None)
+
+
+plans = st.builds(made, policies, hosts)
+
+
+def at(steps: tuple[Step, ...], kind: type) -> int:
+    """Where the only step of its kind is."""
+    (place,) = [place for place, step in enumerate(steps) if type(step) is kind]
+    return place
+
+
+@given(plans)
+def test_nothing_is_mounted_after_the_root_is_switched(steps: tuple[Step, ...]) -> None:
+    behind = steps[at(steps, s.SwitchRoot) :]
+
+    assert not [step for step in behind if isinstance(step, (*MOUNTING, s.OpenSource))]
+
+
+@given(plans)
+def test_nothing_leads_back_when_the_root_is_switched(steps: tuple[Step, ...]) -> None:
+    closed = at(steps, s.CloseSources)
+
+    assert closed < at(steps, s.SwitchRoot)
+    assert not [step for step in steps[closed:] if isinstance(step, s.OpenSource)]
+
+
+@given(plans)
+def test_what_is_bound_was_opened_by_who_we_were_and_is_bound_by_who_we_become(steps: tuple[Step, ...]) -> None:
+    taken = at(steps, s.TakeIdentity)
+    opened = {step.path for step in steps[:taken] if isinstance(step, s.OpenSource)}
+    bound = {step.source for step in steps[taken:] if isinstance(step, s.Bind)}
+
+    assert opened == bound
+    assert not [step for step in steps[:taken] if isinstance(step, MOUNTING)]
+
+
+@given(plans)
+def test_capabilities_go_after_all_that_needs_them_and_before_the_filters(steps: tuple[Step, ...]) -> None:
+    kinds = [type(step) for step in steps[at(steps, s.SetLimits) :]]
+
+    last = [s.SetLimits, s.DropCapabilities, s.NoNewPrivileges, s.Landlock, s.Seccomp, s.Execute]
+    assert kinds in (last, [kind for kind in last if kind is not s.Landlock])
+    assert kinds[-1] is s.Execute
+
+
+@given(plans)
+def test_mounts_are_private_before_the_first_one_is_made(steps: tuple[Step, ...]) -> None:
+    private = at(steps, s.PrivateMounts)
+
+    assert not [step for step in steps[:private] if isinstance(step, MOUNTING)]
+
+
+@given(plans)
+def test_nothing_is_mounted_over_what_was_shown_before(steps: tuple[Step, ...]) -> None:
+    targets = [step.target for step in steps if isinstance(step, s.Bind | s.MountTmpfs | s.MountProc)]
+
+    for place, target in enumerate(targets):
+        assert not [later for later in targets[place + 1 :] if target == later or target.startswith(later + "/")]
+
+
+@given(plans)
+def test_only_the_workspace_can_be_written_to(steps: tuple[Step, ...]) -> None:
+    assert {step.target for step in steps if isinstance(step, s.Bind) and step.writable} <= {"/workspace"}
+
+
+@given(plans)
+def test_every_file_system_in_memory_has_a_size(steps: tuple[Step, ...]) -> None:
+    assert all(step.size > 0 and step.inodes > 0 for step in steps if isinstance(step, s.MountTmpfs | s.MountRoot))
+
+
+@given(plans)
+def test_all_namespaces_are_new_but_the_network_where_it_was_asked_for(steps: tuple[Step, ...]) -> None:
+    clone = steps[0]
+
+    assert isinstance(clone, s.Clone)
+    assert clone.flags & ~0x40000000 == 0x10000000 | 0x20000000 | 0x20000 | 0x4000000 | 0x8000000
+    assert bool(clone.flags & 0x40000000) == any(isinstance(step, s.LoopbackUp) for step in steps)
+
+
+@given(policies, hosts)
+def test_nobody_is_root_outside(policy: Policy, host: Host) -> None:
+    clone = made(policy, host)[0]
+
+    assert isinstance(clone, s.Clone)
+    for line in (clone.uid_map, clone.gid_map):
+        inside, outside, count = map(int, line.split())
+        assert (inside, count) == (1000, 1)
+        assert outside != 0 or (host.uid != 0 and line == clone.gid_map)
+    assert clone.deny_setgroups == (host.uid != 0)
+
+
+@given(policies, hosts)
+def test_no_limit_is_above_the_hosts(policy: Policy, host: Host) -> None:
+    limits = next(dict(step.limits) for step in made(policy, host) if isinstance(step, s.SetLimits))
+
+    assert all(limits[name] <= hard for name, hard in host.hard_limits.items())
+    assert limits["CORE"] == 0
+    assert ("AS" in limits) != host.memory_cgroup
+
+
+@pytest.mark.parametrize("outer", [None, Outer(0, 70000), Outer(70000, 0)])
+def test_with_root_a_program_without_an_identity_of_its_own_is_refused(outer: Outer | None) -> None:
+    with pytest.raises(BadPolicy, match="user and a group of its own"):
+        plan(Policy(), TRUE, Host(0, 0, "x86_64"), outer)
+
+
+def test_without_root_nobody_else_can_be_chosen() -> None:
+    with pytest.raises(BadPolicy, match="without root"):
+        plan(Policy(), TRUE, Host(1001, 1001, "x86_64"), Outer(70000, 70000))
+
+
+@pytest.mark.parametrize("prefix", ["/", "/root", "/home", "/etc", "/workspace"])
+def test_an_interpreter_that_would_show_everything_is_refused(prefix: str) -> None:
+    with pytest.raises(BadPolicy, match="more in it than an interpreter"):
+        made(Policy(Interpreter("/bin/python", prefix, prefix)), Host(1001, 1001, "x86_64"))
+
+
+@pytest.mark.parametrize("prefix", ["/workspace/venv", "/agent/python", "/proc/self/root"])
+def test_an_interpreter_in_a_place_that_the_sandbox_needs_is_refused(prefix: str) -> None:
+    with pytest.raises(BadPolicy, match="something of its own"):
+        made(Policy(Interpreter("/bin/python", prefix, prefix)), Host(1001, 1001, "x86_64"))
+
+
+def test_the_environment_is_what_was_given_and_what_the_sandbox_is() -> None:
+    program = Program(["x"], {"A": "1", "HOME": "/tmp"})
+    execute = made(Policy(socket="/s"), Host(1001, 1001, "x86_64"), program)[-1]
+
+    assert isinstance(execute, s.Execute)
+    environment = dict(execute.environment)
+    assert environment.keys() == {"PATH", "HOME", "TMPDIR", "LANG", "USER", "LOGNAME", "AGENTOS_SOCKET", "A"}
+    assert (environment["A"], environment["HOME"]) == ("1", "/tmp")

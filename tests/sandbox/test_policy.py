@@ -1,0 +1,65 @@
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentos.sandbox.policy import PROFILES, BadPolicy, Interpreter, Limits, Policy, Program
+
+numbers = st.integers(1, 1 << 40)
+limits = st.builds(Limits, **{one.name: numbers for one in attrs.fields(Limits)})
+policies = st.builds(Policy, network=st.booleans(), limits=limits, profile=st.sampled_from(PROFILES))
+
+
+@given(policies, policies)
+def test_a_child_never_has_more_than_its_parent(child: Policy, parent: Policy) -> None:
+    given = child.within(parent)
+
+    assert all(ours <= theirs for ours, theirs in zip(*map(attrs.astuple, (given.limits, parent.limits)), strict=True))
+    assert parent.network or not given.network
+    assert PROFILES.index(given.profile) >= PROFILES.index(parent.profile)
+
+
+@given(policies, policies)
+def test_a_child_never_gets_more_than_it_asked_for(child: Policy, parent: Policy) -> None:
+    assert child.within(parent).within(child) == child.within(parent)
+
+
+@given(policies)
+def test_a_policy_is_within_itself(policy: Policy) -> None:
+    assert policy.within(policy) == policy
+
+
+@pytest.mark.parametrize("parent", [None, "/srv/other", "/srv/data2"])
+def test_a_directory_outside_of_the_parents_workspace_is_refused(parent: str | None) -> None:
+    with pytest.raises(BadPolicy, match="not in the parent's workspace"):
+        Policy(workspace="/srv/data").within(Policy(workspace=parent))
+
+
+def test_a_directory_in_the_parents_workspace_is_kept() -> None:
+    assert Policy(workspace="/srv/data/part").within(Policy(workspace="/srv/data")).workspace == "/srv/data/part"
+
+
+@pytest.mark.parametrize("path", ["", "relative", "/a/../b", "/a/", "/a//b", "/a\0b"])
+def test_only_plain_absolute_paths_are_taken(path: str) -> None:
+    with pytest.raises(BadPolicy, match="workspace"):
+        Policy(workspace=path)
+    with pytest.raises(BadPolicy, match="prefix"):
+        Interpreter("/usr/bin/python3", path, "/usr")
+
+
+def test_a_limit_of_nothing_is_refused() -> None:
+    with pytest.raises(BadPolicy, match="memory: 0 is less than 1"):
+        Limits(memory=0)
+
+
+@pytest.mark.parametrize(
+    ("argv", "environment"), [([], {}), ([""], {}), (["a\0b"], {}), (["a"], {"A=B": ""}), (["a"], {"": ""})]
+)
+def test_what_no_program_can_be_given_is_refused(argv: list[str], environment: dict[str, str]) -> None:
+    with pytest.raises(BadPolicy):
+        Program(argv, environment)
+
+
+def test_a_script_and_a_directory_for_the_code_exclude_each_other() -> None:
+    with pytest.raises(BadPolicy, match="script and code"):
+        Policy(script="/a.py", code="/b")

@@ -1,0 +1,113 @@
+# A file in /proc or /tmp keeps nobody waiting here.
+# ruff: file-ignore[ASYNC240]
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from agentos.sandbox.spawner import SandboxError, Spawner
+from tests.sandbox import jail
+from tests.sandbox.jail import SDK, Belongings, a_plan, kill, line, python, run
+
+FOREVER = "import time; print('here', flush=True); time.sleep(600)"
+
+
+async def test_a_dead_zygote_is_replaced_and_takes_nobody_with_it(spawner: Spawner) -> None:
+    sandbox = await spawner.spawn(python(FOREVER))
+    assert await line(sandbox) == "here\n"
+    former = spawner.zygote
+
+    os.kill(former, signal.SIGKILL)
+    ended = await run(spawner, a_plan("/bin/echo", "again"))
+
+    assert ended.out == "again\n"
+    assert spawner.zygote != former
+    assert sandbox.status is None
+    assert Path(f"/proc/{sandbox.program}").exists()
+    await kill(sandbox)
+
+
+async def test_a_zygote_that_hangs_is_replaced(spawner: Spawner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentos.sandbox.spawner._PATIENCE", 0.5)
+    former = spawner.zygote
+
+    os.kill(former, signal.SIGSTOP)
+
+    assert (await run(spawner, a_plan("/bin/echo", "again"))).out == "again\n"
+    assert spawner.zygote != former
+
+
+def test_the_zygote_holds_nothing_of_ours(spawner: Spawner) -> None:
+    place = Path("/proc", str(spawner.zygote))
+    links = [os.readlink(entry) for entry in place.joinpath("fd").iterdir()]
+
+    assert place.joinpath("environ").read_bytes() == b""
+    assert len([link for link in links if link.startswith("socket:")]) == 1
+    assert len(links) <= 4
+    assert len(os.listdir(place / "task")) == 1
+
+
+async def test_a_closed_spawner_says_so() -> None:
+    spawner = Spawner.start()
+    spawner.close()
+
+    with pytest.raises(SandboxError, match="closed"):
+        await spawner.spawn(a_plan("/bin/true"))
+
+
+async def test_killing_who_spawned_them_leaves_nothing(spawner: Spawner) -> None:
+    code = """
+import os, sys, trio
+from agentos.sandbox.spawner import Spawner
+from tests.sandbox.jail import line, python
+async def main(spawner):
+    program = 'import os, time; os.fork(); print(1, flush=True); time.sleep(600)'
+    sandboxes = [await spawner.spawn(python(program)) for _ in range(3)]
+    for sandbox in sandboxes: await line(sandbox)
+    print(spawner.zygote, *(pid for one in sandboxes for pid in (one.pid, one.program)), flush=True)
+    await trio.sleep_forever()
+trio.run(main, Spawner.start())
+"""
+    process = await trio.to_thread.run_sync(
+        lambda: subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=Path(SDK).parents[1])
+    )
+    assert process.stdout is not None
+    with trio.fail_after(30):
+        pids = [int(pid) for pid in (await trio.to_thread.run_sync(process.stdout.readline)).split()]
+        assert len(pids) == 7
+        pidfds = [os.pidfd_open(pid) for pid in pids]
+
+        process.kill()
+        await jail.gone(pidfds)
+    process.stdout.close()
+    process.wait()
+
+
+async def test_with_too_many_files_open_a_spawn_fails_and_the_next_one_works(spawner: Spawner) -> None:
+    before = Belongings.now()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    steps = a_plan("/bin/true")
+    refused = 0
+
+    for room in range(16):
+        fillers = [os.dup(0) for _ in range(200)]  # so that no number below is free
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(fillers) + 1 + room, hard))
+        try:
+            await jail.ended(await spawner.spawn(steps))
+        except (SandboxError, OSError) as error:
+            assert "oo many" in str(error)
+            refused += 1
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            for filler in fillers:
+                os.close(filler)
+
+    assert refused > 0
+    assert Belongings.now() == before
+    assert (await run(spawner, a_plan("/bin/echo", "again"))).out == "again\n"

@@ -1,0 +1,17 @@
+"""AgentOS: a microkernel for AI agents."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agentos_sdk import AgentOSClient
+
+__version__ = "0.1.0"
+__all__ = ["AgentOSClient", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "AgentOSClient":
+        from agentos_sdk import AgentOSClient
+
+        return AgentOSClient
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,1 @@
+"""One life, the tree of lives, and the registry of all that were."""

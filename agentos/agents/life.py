@@ -1,0 +1,215 @@
+"""One life of an agent: a nursery with its door, its program, its output and its children."""
+
+import contextlib
+import os
+import pwd
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+
+import trio
+from attrs import frozen
+
+from agentos.kernel.caller import Caller
+from agentos.kernel.door import Door, DoorError, House, Peer, listen
+from agentos.sandbox.plain import Launch, Launcher, LaunchError, Program
+from agentos.sandbox.status import Status
+from supervisors import Ended, Ignore, Supervisor, SupervisorSpec, Template
+from supervisors.reports import Observer
+
+from .lifecycle import State
+from .orphans import ID_VARIABLE, LIFE_VARIABLE, RUN_VARIABLE, Run, Sweeper
+from .output import Pump
+from .registry import Agent, End, StartError
+
+SETTLED = 0.2  # seconds after exec that a program has to stay alive to count as started
+READY_TIMEOUT = 30.0  # seconds that an agent with ready="hello" has to say HELLO
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+FOR_SPAWNED = SupervisorSpec(
+    strategy="simple_one_for_one",
+    template=Template(lambda start: start, restart="temporary", shutdown="infinity", type="supervisor"),
+)
+"""Keeps the supervisors of spawned agents: none is ever restarted by it, and all are stopped at once."""
+
+
+@frozen
+class Kit:
+    """What every life needs of the kernel."""
+
+    launcher: Launcher
+    house: House
+    run: Run
+    sweeper: Sweeper
+    sdk: str  # the directory that is put on a script's path
+
+
+@frozen
+class Life:
+    """What a supervisor runs again and again to keep an agent alive."""
+
+    agent: Agent
+    kit: Kit
+    observe: Observer  # of the supervisor of the agents that it spawns
+
+    async def run(self, stop: trio.Event, *, task_status: trio.TaskStatus[Agent]) -> None:
+        """One life, from the door's opening to the end of the program and of every agent that it spawned."""
+        agent = self.agent
+        agent.begin()
+        path = f"{self.kit.run.directory}/{agent.id}.sock"
+        try:
+            listener = await trio.to_thread.run_sync(listen, path)
+        except DoorError as error:
+            raise self._not_started(End(None, None, str(error))) from None
+        status: Status | None = None
+        try:
+            async with trio.open_nursery() as life:
+                life.start_soon(Door(listener, self.kit.house, self._admit).serve)
+                agent.children = Supervisor(FOR_SPAWNED, id=agent.name, within=agent.path, observe=self.observe)
+                await life.start(agent.children.run)
+                program = await self._launch(path)
+                status = await self._accompany(program, stop, task_status)
+                life.cancel_scope.cancel()
+        finally:
+            agent.children = None
+            listener.close()
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+            self.kit.sweeper.add(agent.id, agent.lives)
+        if stop.is_set():
+            raise Ended("shutdown", status)
+        if status != Status(0, None):
+            raise Ended("crash", status)
+
+    async def _launch(self, path: str) -> Program:
+        agent, spec = self.agent, self.agent.spec
+        agent.lives += 1
+        agent.since = trio.current_time()
+        command = spec.script is None
+        argv = [*(spec.command or ()), *spec.args] if command else [spec.script or "", *spec.args]
+        launch = Launch(
+            kind="command" if command else "script",
+            argv=argv,
+            python=spec.python or sys.executable,
+            env=environment(agent, self.kit.run, path),
+            cwd=spec.cwd or "/",
+            sdk=self.kit.sdk,
+        )
+        try:
+            agent.program = await self.kit.launcher.start(launch)
+        except LaunchError as error:
+            raise self._not_started(End(None, None, str(error))) from None
+        return agent.program
+
+    async def _accompany(self, program: Program, stop: trio.Event, up: trio.TaskStatus[Agent]) -> Status:
+        """See a program through from its start to its end; whatever happens, it has ended on return."""
+        agent = self.agent
+        pumps = [Pump(program.stdout, "stdout", agent.output), Pump(program.stderr, "stderr", agent.output)]
+        began, problem = False, None
+        executed = False
+        try:
+            async with trio.open_nursery() as reading:
+                for pump in pumps:
+                    reading.start_soon(pump.run)
+                try:
+                    await program.started()
+                    executed = True
+                    await self._settle(program)
+                    if program.status is None:
+                        began = True
+                        agent.enter(State.RUNNING)
+                        agent.settle()
+                        up.started(agent)
+                        await self._until_over(program, stop)
+                except LaunchError as error:
+                    problem = str(error)
+                finally:
+                    status = await program.kill()  # noqa: ASYNC102 - it shields itself, and SIGKILL is soon over
+                    agent.end = End.of(status, stop.is_set() or agent.dismissed.is_set())
+                reading.cancel_scope.cancel()
+        finally:
+            for pump in pumps:
+                pump.finish()
+        if not executed:
+            raise self._not_started(End(None, None, problem or str(status)))
+        if not began and status == Status(0, None) and agent.declared and agent.spec.restart != "permanent":
+            raise Ignore  # a short job that is done is no failed start: nobody would start it again
+        if not began:
+            raise self._not_started(End(status.code, status.signal, problem or f"{status} before it was ready"))
+        return status
+
+    async def _settle(self, program: Program) -> None:
+        """Return at the first of: its end, what it counts as ready by, its being alive long enough, its dismissal."""
+        ready, patience = self.agent.connected, SETTLED
+        if self.agent.spec.ready == "hello":
+            ready, patience = self.agent.greeted, READY_TIMEOUT
+        with trio.move_on_after(patience) as deadline:
+            await first(program.wait, ready.wait, self.agent.dismissed.wait)
+        if deadline.cancelled_caught and self.agent.spec.ready == "hello":
+            raise LaunchError(f'it didn\'t say HELLO within {READY_TIMEOUT:g} s, and ready = "hello" waits for that')
+
+    async def _until_over(self, program: Program, stop: trio.Event) -> None:
+        """Return when the program has ended, or has had its time to after ``stop``; its children end before it."""
+        agent = self.agent
+        await first(program.wait, stop.wait)
+        assert agent.children is not None
+        agent.children.stop()
+        await agent.children.wait()
+        if program.status is not None:
+            return
+        paused = agent.state is State.PAUSED
+        agent.enter(State.STOPPING)
+        if agent.allowed == 0:
+            return
+        program.signal(signal.SIGTERM)
+        if paused:
+            program.signal(signal.SIGCONT)  # or it could not even hear that it is asked to stop
+        with trio.move_on_after(agent.allowed) as agent.patience:
+            await program.wait()
+        agent.patience = None
+
+    async def _admit(self, peer: Peer) -> Caller:
+        self.agent.connected.set()
+        return self.agent.caller
+
+    def _not_started(self, end: End) -> StartError:
+        self.agent.end = end
+        self.agent.output.add("kernel", f"did not start: {end.reason}")
+        problem = StartError(end, [line.text for line in self.agent.output.last(10, "stderr")])
+        self.agent.settle(problem)
+        return problem
+
+
+async def first(*waits: Callable[[], Awaitable[object]]) -> None:
+    """Return when one of them has; the others are cancelled."""
+    async with trio.open_nursery() as race:
+
+        async def run(wait: Callable[[], Awaitable[object]]) -> None:
+            await wait()
+            race.cancel_scope.cancel()
+
+        for wait in waits:
+            race.start_soon(run, wait)
+
+
+def environment(agent: Agent, run: Run, socket: str) -> dict[str, str]:
+    """All that an agent finds in its environment: nothing of ours, so no secret that we were started with."""
+    return {
+        "PATH": PATH,
+        "HOME": home(),
+        "LANG": "C.UTF-8",
+        **agent.spec.env,
+        "AGENTOS_SOCKET": socket,
+        "AGENTOS_AGENT_NAME": agent.name,
+        ID_VARIABLE: str(agent.id),
+        RUN_VARIABLE: run.id,
+        LIFE_VARIABLE: f"{agent.id}.{agent.lives}",
+    }
+
+
+def home() -> str:
+    """The operator's home; a uid that has none, as in many a container, gets the root directory."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_dir
+    except KeyError:
+        return "/"

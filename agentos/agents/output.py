@@ -1,0 +1,139 @@
+"""What an agent writes: bounded, tagged lines that can be read afterwards or followed."""
+
+import codecs
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+import trio
+from attrs import define, field, frozen
+
+MAX_LINES = 2000
+MAX_BYTES = 512 << 10  # kept per agent
+MAX_LINE = 8 << 10  # characters; a longer line is cut into several
+READ_SIZE = 4 << 10  # at a time, so that a flood of short lines holds up nobody for long
+RATE = 2 << 20  # bytes per second read from one stream; a program that writes faster waits, not the kernel
+LINE_COST = 256  # bytes that a line counts for besides its own: it takes time, however short it is
+LAST = 1 << 20  # bytes read at most after the program's end; what still writes then is not the program
+
+
+@frozen
+class Line:
+    """``at`` is seconds since the epoch; ``stream`` is ``stdout``, ``stderr``, or ``kernel`` for what we note."""
+
+    at: float
+    stream: str
+    text: str
+
+
+@define(eq=False)
+class Output:
+    """The last lines of an agent, over all its lives. ``tap`` is called with each line as it comes."""
+
+    tap: Callable[[Line], None] | None = None
+    _lines: deque[Line] = field(factory=deque)
+    _size: int = 0
+    _first: int = 0  # the number of the oldest line kept; lines are numbered from 0
+    _changed: trio.Event | None = None
+
+    @property
+    def end(self) -> int:
+        """The number that the next line will have."""
+        return self._first + len(self._lines)
+
+    def add(self, stream: str, text: str) -> None:
+        line = Line(time.time(), stream, text)
+        self._lines.append(line)
+        self._size += len(text)
+        self.trim(MAX_LINES, MAX_BYTES)
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
+        if self.tap is not None:
+            self.tap(line)
+
+    def skip(self, count: int) -> None:
+        """As if ``count`` lines had come, and had been dropped together with all before them."""
+        self._first = self.end + count
+        self._lines.clear()
+        self._size = 0
+
+    def trim(self, lines: int, size: int) -> None:
+        """Keep no more than the last ``lines`` lines and ``size`` characters."""
+        while len(self._lines) > lines or self._size > size:
+            self._size -= len(self._lines.popleft().text)
+            self._first += 1
+
+    def since(self, number: int) -> tuple[Sequence[Line], int]:
+        """The lines from ``number`` on, and how many of those asked for are no longer kept."""
+        missed = max(0, self._first - number)
+        return list(islice(self._lines, max(0, number - self._first), None)), missed
+
+    def last(self, count: int, stream: str | None = None) -> Sequence[Line]:
+        """The last ``count`` lines, of one stream or of all."""
+        wanted = [line for line in self._lines if stream is None or line.stream == stream]
+        return wanted[-count:] if count > 0 else []
+
+    async def wait_beyond(self, number: int) -> None:
+        """Return when the line ``number`` has been written."""
+        while self.end <= number:
+            if self._changed is None:
+                self._changed = trio.Event()
+            await self._changed.wait()
+
+
+class Pump:
+    """Reads one stream of a program, a pipe's file descriptor, into an :class:`Output`."""
+
+    def __init__(self, fd: int, stream: str, output: Output) -> None:
+        os.set_blocking(fd, False)
+        self._fd = fd
+        self._stream = stream
+        self._output = output
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._rest = ""
+
+    async def run(self) -> None:
+        """Read until the stream ends or this is cancelled."""
+        while True:
+            await trio.lowlevel.wait_readable(self._fd)
+            data = self._read()
+            if data == b"":
+                return
+            if data is not None:
+                lines = self._keep(self._decoder.decode(data))
+                await trio.sleep((len(data) + lines * LINE_COST) / RATE if len(data) == READ_SIZE else 0)
+
+    def finish(self) -> None:
+        """Take what is there now, then close. Whoever else still holds the pipe writes to nobody."""
+        rest = bytearray()
+        while len(rest) < LAST and (data := self._read()):
+            rest += data
+        self._keep(self._decoder.decode(rest, final=True))
+        if self._rest:
+            self._keep("\n")
+        os.close(self._fd)
+
+    def _read(self) -> bytes | None:
+        """What came; empty at the end, None when there is nothing yet."""
+        try:
+            return os.read(self._fd, READ_SIZE)
+        except BlockingIOError:
+            return None
+
+    def _keep(self, text: str) -> int:
+        """How many lines it was."""
+        *lines, self._rest = (self._rest + text).split("\n")
+        count = len(lines)
+        if count > MAX_LINES:  # these would be dropped at once
+            self._output.skip(count - MAX_LINES)
+            lines = lines[-MAX_LINES:]
+        while len(self._rest) > MAX_LINE:
+            lines.append(self._rest[:MAX_LINE])
+            self._rest = self._rest[MAX_LINE:]
+        for line in lines:
+            for start in range(0, max(len(line), 1), MAX_LINE):
+                self._output.add(self._stream, line[start : start + MAX_LINE].rstrip("\r"))
+        return count

@@ -1,0 +1,82 @@
+"""What is to run: the values that a configuration file and a SPAWN both become."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from attrs import field, frozen
+
+from supervisors import Backoff
+
+Restart = Literal["permanent", "transient", "temporary"]
+Shutdown = float | Literal["brutal_kill", "infinity"]
+Strategy = Literal["one_for_one", "one_for_all", "rest_for_one"]
+AutoShutdown = Literal["never", "any_significant", "all_significant"]
+Isolation = Literal["strict", "standard", "best_effort", "none"]
+
+NAME = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)  # digits alone would be taken for an id
+NAME_RULE = "a name of 1 to 64 letters, digits, '.', '_' or '-', begun by a letter or digit, and not of digits alone"
+RESERVED = ("root", "spawned", "kernel")  # supervisors that the kernel makes, and the sender of its own messages
+
+
+@frozen
+class Limits:
+    """What an agent may use at most; ``None`` leaves the kernel's default.
+
+    ``memory``, ``file_size``, ``disk`` and ``tmp`` are bytes, ``cpu_quota`` is a share of one CPU (0.5 = half of one),
+    ``cpu_weight`` is cgroup v2's 1 to 10,000.
+    """
+
+    memory: int | None = None
+    max_pids: int | None = None
+    cpu_quota: float | None = None
+    cpu_weight: int | None = None
+    open_files: int | None = None
+    file_size: int | None = None
+    disk: int | None = None
+    inodes: int | None = None
+    tmp: int | None = None
+
+
+@frozen
+class AgentSpec:
+    """One agent: exactly one of ``script`` (run by ``python``) and ``command`` (an argv) is set.
+
+    Paths are absolute. ``max_restarts`` in ``restart_window`` seconds counts only for agents that were SPAWNed: in a
+    declared tree the supervisor's intensity does. ``ready="hello"`` makes the start wait for the agent's HELLO.
+    """
+
+    name: str
+    script: str | None = None
+    command: Sequence[str] | None = None
+    args: Sequence[str] = ()
+    env: Mapping[str, str] = field(factory=dict)
+    cwd: str | None = None
+    python: str | None = None
+    ready: Literal["hello"] | None = None
+    restart: Restart = "permanent"
+    max_restarts: int = 3
+    restart_window: float = 60.0
+    shutdown: Shutdown = 5.0
+    significant: bool = False
+    backoff: Backoff | None = None
+    sandboxed: bool = True
+    network: bool = False
+    isolation: Isolation = "standard"
+    limits: Limits = Limits()
+
+
+@frozen
+class GroupSpec:
+    """A supervisor and what it supervises, in start order."""
+
+    name: str
+    strategy: Strategy = "one_for_one"
+    intensity: int = 1
+    period: float = 5.0
+    auto_shutdown: AutoShutdown = "never"
+    children: Sequence["AgentSpec | GroupSpec"] = ()
+    restart: Restart = "permanent"
+    shutdown: Shutdown = "infinity"
+    significant: bool = False
+    backoff: Backoff | None = None

@@ -1,0 +1,310 @@
+"""Specifications to supervisors: the declared tree, the agents that are spawned into it, and what becomes of them."""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+import trio
+from attrs import define, field, frozen
+
+from agentos.kernel.caller import Caller
+from agentos_sdk.errors import Unavailable
+from supervisors import ChildSpec, Exit, NoProc, Refused, StartFailed, Supervisor, SupervisorSpec, reports
+from supervisors.exits import gave_up
+from supervisors.strategy import comes_back
+
+from .life import FOR_SPAWNED, Kit, Life, first
+from .lifecycle import State
+from .output import Line, Output
+from .rate import Rate
+from .registry import Agent, End, Registry, StartError
+from .spec import AgentSpec, GroupSpec, Restart, Shutdown
+
+log = logging.getLogger("agentos.agents")
+
+ROOT = "root"
+NOT_NOW = "no agent can be started now: what would supervise it is stopping or being restarted"
+SPAWNED = "spawned"  # the supervisor under the root that keeps the agents which the operator spawns
+
+Path = tuple[str, ...]
+Show = Callable[[str, Line], None]
+
+
+@frozen
+class SpawnLimits:
+    """How many living descendants an agent may have, and how many agents it may spawn per second."""
+
+    children: int = 32
+    per_second: float = 10.0
+
+
+@frozen
+class OneAgent:
+    """A supervisor of its own for each spawned agent: what happens to it is nobody else's affair.
+
+    The handshake is given before the agent is up: while one agent takes its time to start, the supervisor above must
+    be free to start and stop others. Who spawns waits for ``Agent.settled``.
+    """
+
+    spec: SupervisorSpec
+    agent: Agent
+    observe: reports.Observer
+    over: Callable[[Agent], None]
+
+    async def run(self, stop: trio.Event, *, task_status: trio.TaskStatus[Supervisor]) -> None:
+        agent = self.agent
+        *within, name = agent.path
+        agent.keeper = Supervisor(self.spec, id=name, within=tuple(within), observe=self.observe)
+        task_status.started(agent.keeper)
+        try:
+            if not agent.dismissed.is_set():
+                await agent.keeper.run(stop)
+        finally:  # whatever became of it: who spawned it waits to hear
+            agent.settle(StartError(agent.end or End(None, None, "stopped before it had begun"), []))
+            self.over(agent)
+
+
+@define(eq=False)
+class Supervision:
+    """The tree of one kernel.
+
+    ``make_caller`` gives an agent its identity, ``show`` gets its output as it comes, ``escalated`` is called with an
+    agent that was given up and why, ``ended`` with one that won't come back.
+    """
+
+    registry: Registry
+    make_caller: Callable[[str], Caller]
+    kit: Kit
+    limits: SpawnLimits
+    show: Show | None
+    escalated: Callable[[Agent, str], None]
+    ended: Callable[[Agent], None]
+    root: Supervisor = field(init=False)
+    _by_place: dict[tuple[Path, str], Agent] = field(factory=dict)
+    _supervisors: dict[Path, Supervisor] = field(factory=dict)
+    _groups: dict[Path, GroupSpec] = field(factory=dict)
+    _news: trio.Event = field(factory=trio.Event)  # set when a supervisor is up, then made anew
+
+    def build(self, group: GroupSpec) -> Supervisor:
+        """The root supervisor of a declared tree, not running yet."""
+        spawned = ChildSpec(SPAWNED, FOR_SPAWNED)
+        self.root = Supervisor(self._group(group, (ROOT,), spawned), id=ROOT, observe=self.observe)
+        self._supervisors[(ROOT,)] = self.root
+        return self.root
+
+    def _group(self, group: GroupSpec, path: Path, *before: ChildSpec) -> SupervisorSpec:
+        self._groups[path] = group
+        children = list(before)
+        for spec in group.children:
+            start: Life | SupervisorSpec
+            shutdown: Shutdown
+            if isinstance(spec, AgentSpec):
+                agent = self._enlist(spec, path, None, None)
+                # A life ends by its own clock, for first those end that it spawned.
+                start, shutdown = Life(agent, self.kit, self.observe), "infinity"
+            else:
+                start, shutdown = self._group(spec, (*path, spec.name)), spec.shutdown
+            children.append(
+                ChildSpec(
+                    spec.name,
+                    start,
+                    restart=spec.restart,
+                    shutdown=shutdown,
+                    significant=spec.significant,
+                    backoff=spec.backoff,
+                )
+            )
+        return SupervisorSpec(
+            children,
+            strategy=group.strategy,
+            intensity=group.intensity,
+            period=group.period,
+            auto_shutdown=group.auto_shutdown,
+        )
+
+    async def spawn(self, spec: AgentSpec, spawner: Caller, parent: Agent | None) -> Agent:
+        """Start an agent below ``parent``, or below the root where there is none; it is up on return.
+
+        Raises ``AlreadyExists``, or :class:`~agentos.agents.registry.StartError`. Cancelled, it leaves no agent behind.
+        """
+        home = parent.children if parent is not None else self._supervisors.get((ROOT, SPAWNED))
+        if home is None:
+            raise Unavailable(NOT_NOW)
+        agent = self._enlist(spec, (*home.path, spec.name), parent, spawner)
+        comes_to_an_end = spec.restart != "permanent"  # and then its supervisor has nothing left to do
+        alone = ChildSpec(
+            spec.name,
+            Life(agent, self.kit, self.observe),
+            restart=spec.restart,
+            shutdown="infinity",
+            significant=comes_to_an_end,
+            backoff=spec.backoff,
+        )
+        try:
+            one = SupervisorSpec(
+                [alone], intensity=spec.max_restarts, period=spec.restart_window, auto_shutdown="any_significant"
+            )
+            await home.start_child(OneAgent(one, agent, self.observe, self._over))
+            await agent.settled.wait()
+        except (NoProc, Refused, StartFailed):  # it, or its name, is on the way out
+            self._over(agent)
+            raise Unavailable(NOT_NOW) from None
+        except BaseException:
+            self._dismiss(agent)
+            raise
+        if agent.problem is not None:
+            await agent.over.wait()
+            raise agent.problem
+        return agent
+
+    async def kill(self, agent: Agent, grace: float | None) -> None:
+        """End an agent for good, and before it the agents it spawned.
+
+        ``grace`` overrides its shutdown, in seconds; those it spawned get no more either.
+        """
+        if grace is not None:
+            self._allow(agent, grace)
+        if agent.declared:
+            agent.dismissed.set()
+            await self._terminate(agent)
+        else:
+            self._dismiss(agent)
+        await agent.over.wait()
+
+    def hurry(self) -> None:
+        """From now on nobody gets any time to stop, nor those who are stopping any more of it."""
+        for agent in self.registry:
+            agent.allow(0)
+
+    def _allow(self, agent: Agent, grace: float) -> None:
+        agent.allow(grace)
+        for other in self.registry.living_below(agent):
+            other.allow(min(grace, other.allowed))
+
+    def _dismiss(self, agent: Agent) -> None:
+        """Ask the supervisor of a spawned agent to end; the one above would do nothing else meanwhile."""
+        agent.dismissed.set()
+        if agent.keeper is not None:
+            agent.keeper.stop()
+        else:
+            self._over(agent)  # it has not begun, and won't
+
+    async def _terminate(self, agent: Agent) -> None:
+        """End a declared agent, as soon as its group is up to be asked for it."""
+        while not agent.over.is_set():
+            supervisor = self._supervisors.get(agent.path)
+            if supervisor is None:
+                await first(self._news.wait, agent.over.wait)
+                continue
+            try:
+                await supervisor.terminate_child(agent.name)
+            except NoProc:
+                continue  # its group has ended meanwhile: for good, or another comes that would start it again
+            except Refused:
+                pass  # it has ended by itself, and is not known any more
+            self._over(agent)
+
+    def _enlist(self, spec: AgentSpec, path: Path, parent: Agent | None, spawner: Caller | None) -> Agent:
+        agent = Agent(
+            spec,
+            self.make_caller(spec.name),
+            path,
+            parent,
+            spawner.id if spawner is not None else None,
+            Rate(self.limits.per_second, self.limits.children),
+            Output(partial(self.show, spec.name) if self.show is not None else None),
+        )
+        self.registry.add(agent)
+        self._by_place[path, spec.name] = agent
+        return agent
+
+    # -- What the supervisors report -------------------------------------------------------------------------------
+
+    def observe(self, report: reports.Report) -> None:
+        """Keep the registry true to what the supervisors did."""
+        match report:
+            case reports.ChildStarted(path, id, Supervisor() as supervisor) if supervisor.path == (*path, id):
+                self._supervisors[supervisor.path] = supervisor
+                self._news.set()
+                self._news = trio.Event()
+            case reports.ChildStarted(path, id, Agent() as started):
+                log.info("%s: running (pid %s)", started.name, started.pid)
+            case reports.ChildStartFailed(path, id):
+                if agent := self._by_place.get((path, id)):
+                    self._note_end(agent)
+            case reports.ChildDeclined(path, id):
+                if agent := self._by_place.get((path, id)):
+                    self._note_end(agent)
+                    self._over(agent)
+            case reports.ChildEnded(path, id, exit) | reports.ChildTerminated(path, id, exit):
+                self._child_ended(path, id, exit, isinstance(report, reports.ChildEnded))
+            case reports.RestartScheduled(path, id, delay, attempt):
+                if agent := self._by_place.get((path, id)):
+                    agent.enter(State.BACKING_OFF)
+                    log.info("%s: will be restarted in %.1f s (failure %d in a row)", agent.name, delay, attempt)
+            case reports.SupervisorGaveUp(path, exit):
+                self._gave_up(path, exit)
+            case reports.SupervisorEnded(path):
+                self._supervisors.pop(path, None)
+                if path == (ROOT,):
+                    self._all_over(path)
+
+    def _child_ended(self, path: Path, id: str, exit: Exit, by_itself: bool) -> None:
+        agent = self._by_place.get((path, id))
+        if agent is None:
+            group = self._groups.get((*path, id))
+            if group is not None and is_final(group.restart, exit, by_itself):
+                self._all_over((*path, id))
+            return
+        self._note_end(agent)
+        if agent.declared and (is_final(agent.spec.restart, exit, by_itself) or agent.dismissed.is_set()):
+            self._over(agent)
+
+    def _all_over(self, path: Path) -> None:
+        for agent in self.registry:
+            if agent.declared and agent.path[: len(path)] == path:
+                self._over(agent)
+
+    def _note_end(self, agent: Agent) -> None:
+        agent.enter(State.EXITED)
+        reason = agent.end.reason if agent.end is not None else "did not start"
+        agent.output.add("kernel", f"ended: {reason}")
+        log.info("%s: %s", agent.name, reason)
+
+    def _gave_up(self, path: Path, exit: Exit) -> None:
+        name = getattr(exit.detail, "child", None)
+        agent = self._by_place.get((path, name)) if name is not None else None
+        if agent is not None:
+            agent.enter(State.FAILED)
+        reason = str(exit.detail)
+        if agent is not None and agent.end is not None:
+            reason = f"{reason.partition(';')[0]}; the last time: {agent.end.reason}"
+        log.warning("%s: given up: %s", "/".join(path), reason)
+        if agent is not None:
+            agent.output.add("kernel", f"given up: {reason}")
+            self.escalated(agent, reason)
+
+    def _over(self, agent: Agent) -> None:
+        """It has ended and won't come back, unless it was KILLed and its whole group is restarted."""
+        if agent.over.is_set():
+            return
+        if agent.state not in (State.EXITED, State.FAILED):
+            agent.enter(State.EXITED)
+        agent.over.set()
+        if not agent.declared:
+            del self._by_place[agent.path, agent.name]
+        self.ended(agent)
+
+
+def is_final(restart: Restart, exit: Exit, by_itself: bool) -> bool:
+    """Whether a child that ended, or was stopped with its group, is not started again by its supervisor."""
+    return not comes_back(restart, exit) if by_itself else restart == "temporary"
+
+
+def why(exit: Exit) -> str | None:
+    """Why the root ended, for people; None where it was asked to."""
+    if isinstance(exit.detail, StartFailed):
+        return f"{'/'.join(exit.detail.path)} did not start: {exit.detail.root_cause}"
+    if gave_up(exit):
+        return str(exit.detail)
+    return None

@@ -1,0 +1,243 @@
+"""Everybody is made here, in order; nobody else constructs a service or builds the table."""
+
+import contextlib
+import ctypes
+import fcntl
+import itertools
+import logging
+import os
+import resource
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import trio
+from attrs import frozen
+
+import agentos_sdk
+from agentos.agents.life import Kit
+from agentos.agents.orphans import Run, Sweeper
+from agentos.agents.output import Line
+from agentos.agents.peers import Peers
+from agentos.agents.registry import Agent, Registry
+from agentos.agents.spec import RESERVED
+from agentos.agents.supervision import SpawnLimits, Supervision, why
+from agentos.config.load import Config
+from agentos.kernel.caller import Caller
+from agentos.kernel.door import Door, DoorError, House, Peer, listen
+from agentos.kernel.table import Table
+from agentos.permissions.authorizer import SubtreeAuthorizer
+from agentos.sandbox.plain import Launcher
+from agentos.services.mailboxes import Letter, Mailboxes
+from agentos.syscalls import table
+from agentos.syscalls.spawn import Spawner
+from agentos_sdk import codec
+from agentos_sdk.errors import CallError
+from supervisors import GaveUp, StartFailed
+
+log = logging.getLogger("agentos.kernel")
+
+PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
+REAP_AGAIN = 0.05  # seconds
+HURRY = 3.0  # seconds that stopping in order may still take after the second signal
+KERNEL_ID, KERNEL = 0, "kernel"  # the sender of what the kernel itself has to say
+
+Show = Callable[[str, Line], None]
+
+
+class BootError(Exception):
+    """The kernel can't start here; the text says why and what to do."""
+
+
+@frozen
+class Settings:
+    """What ``agentos run`` was asked for: ``socket`` and ``state_dir`` are settled, ``show`` gets agents' output."""
+
+    config: Config
+    socket: str
+    state_dir: Path
+    show: Show | None = None
+
+
+def harden() -> None:
+    """First of all: nobody of our uid may read our memory, orphans come to us, and files are there to be used."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for option, value in ((PR_SET_DUMPABLE, 0), (PR_SET_CHILD_SUBREAPER, 1)):
+        if libc.prctl(option, value, 0, 0, 0) != 0:
+            raise BootError(f"prctl {option}: {os.strerror(ctypes.get_errno())}")
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+@contextlib.contextmanager
+def sole_kernel(state_dir: Path) -> Iterator[None]:
+    """Hold the state directory; :class:`BootError` while another kernel does."""
+    try:
+        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(state_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise BootError(f"{state_dir}: {error.strerror}: choose another directory with --state-dir") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(lock, 20, 0).decode() or "unknown"
+        os.close(lock)
+        raise BootError(
+            f"{state_dir}: a kernel (pid {holder}) works with it: stop that one or choose another with --state-dir"
+        ) from None
+    try:
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, str(os.getpid()).encode(), 0)
+        yield
+    finally:
+        os.close(lock)
+
+
+def run(settings: Settings, ready: Callable[[], None]) -> str | None:
+    """Be a kernel until it is told to stop (None) or its root supervisor gives up (why).
+
+    ``ready`` is called when the whole tree is up. Raises :class:`BootError` where nothing could be begun.
+    """
+    harden()
+    with sole_kernel(settings.state_dir):
+        try:
+            this = Run.begin(settings.state_dir)
+        except OSError as error:
+            raise BootError(f"{error.filename}: {error.strerror}: choose another directory with --state-dir") from None
+        try:
+            return trio.run(Kernel(settings, this).serve, ready)
+        except DoorError as error:
+            raise BootError(str(error)) from None
+        finally:
+            this.end()
+
+
+class Kernel:
+    """One of everything, made in order of need."""
+
+    def __init__(self, settings: Settings, this: Run) -> None:
+        kernel = settings.config.kernel
+        self.settings = settings
+        self.this = this
+        self.ids = itertools.count(1)
+        self.mail = Mailboxes(RESERVED)
+        self.registry = Registry()
+        self.peers = Peers(self.registry)
+        self.authorizer = SubtreeAuthorizer(self.registry.descends)
+        self.house = House(kernel.max_connections)
+        self.launcher = Launcher()
+        self.sweeper = Sweeper(this)
+        self.supervision = Supervision(
+            registry=self.registry,
+            make_caller=self.make_caller,
+            kit=Kit(self.launcher, self.house, this, self.sweeper, lay_out_sdk(this)),
+            limits=SpawnLimits(kernel.max_children, kernel.spawn_rate),
+            show=settings.show,
+            escalated=self.escalated,
+            ended=self.ended,
+        )
+        spawner = Spawner(self.registry, self.supervision, self.mail.is_taken, str(settings.config.directory))
+        calls = table(self.registry, self.supervision, spawner, self.mail, kernel.max_payload)
+        self.table = Table(calls, kernel.max_payload)
+        self.root = self.supervision.build(settings.config.root)
+        self.stopping = False
+
+    async def serve(self, ready: Callable[[], None]) -> str | None:
+        """Open the door, start the tree, drain; the answer is why the root gave up, None where it was asked to end."""
+        with listen(self.settings.socket) as listener:
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(Door(listener, self.house, self.admit, self.left).serve)
+                    nursery.start_soon(self.reap)
+                    nursery.start_soon(self.sweeper.serve)
+                    await self.keep(ready)
+                    nursery.cancel_scope.cancel()
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(self.settings.socket)
+        assert self.root.exit is not None
+        return why(self.root.exit)
+
+    async def keep(self, ready: Callable[[], None]) -> None:
+        """Run the tree until it ends; the first signal to stop asks it to, a second one makes it hurry."""
+        with trio.open_signal_receiver(*stop_signals()) as signals:
+            async with trio.open_nursery() as nursery:
+
+                async def obey() -> None:
+                    async for _ in signals:
+                        if self.stopping:
+                            log.warning("killing what still runs")
+                            self.supervision.hurry()
+                            nursery.cancel_scope.deadline = trio.current_time() + HURRY
+                        else:
+                            log.info("stopping, agents first; once more to hurry")
+                            self.stopping = True
+                            self.root.stop()
+
+                nursery.start_soon(obey)
+                try:
+                    async with trio.open_nursery() as tree:
+                        await tree.start(self.root.run)
+                        ready()
+                except* (GaveUp, StartFailed):
+                    pass  # the root's exit tells
+                nursery.cancel_scope.cancel()
+
+    async def reap(self) -> None:
+        """Wait for the processes that agents orphaned, or they would stay zombies and use up the pids."""
+        with trio.open_signal_receiver(signal.SIGCHLD) as signals:
+            async for _ in signals:
+                done = False
+                while not done:
+                    done = await self.launcher.reap()
+                    await trio.sleep(REAP_AGAIN)  # a storm of them is reaped in batches
+
+    def make_caller(self, name: str) -> Caller:
+        """The identity of a new agent."""
+        number = next(self.ids)
+        self.mail.open(number, name)
+        return Caller(number, "agent", name, self.table, self.authorizer)
+
+    async def admit(self, peer: Peer) -> Caller:
+        """Who comes in at the operator's door: the operator, or an agent that is known by its descent."""
+        agent = await self.peers.identify(peer)
+        if agent is not None:
+            return agent.caller
+        number = next(self.ids)
+        self.mail.open(number)
+        return Caller(number, "operator", f"operator#{number}", self.table, self.authorizer)
+
+    def left(self, caller: Caller) -> None:
+        """A connection at the operator's door is over."""
+        if caller.kind == "operator":
+            self.mail.close(caller.id)
+
+    def escalated(self, agent: Agent, reason: str) -> None:
+        """An agent was given up: whoever spawned it is told, if it is still there and has room."""
+        message = {"event": "AGENT_ESCALATED", "agent_id": agent.id, "name": agent.name, "reason": reason}
+        if agent.spawner is not None:
+            try:
+                self.mail.of(agent.spawner).put(Letter(KERNEL_ID, KERNEL, codec.encode(message)))
+            except CallError as error:
+                log.debug("%s: its spawner isn't told that it was given up: %s", agent.name, error)
+
+    def ended(self, agent: Agent) -> None:
+        """An agent is over; one that stands in the file may come back, with its group, to its mailbox."""
+        if not agent.declared:
+            self.mail.close(agent.id)
+
+
+def stop_signals() -> list[signal.Signals]:
+    """SIGINT, SIGTERM, and SIGHUP, which says that the terminal was closed, unless that is ignored as under nohup."""
+    wanted = [signal.SIGINT, signal.SIGTERM]
+    return wanted if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [*wanted, signal.SIGHUP]
+
+
+def lay_out_sdk(launched: Run) -> str:
+    """A directory that holds the SDK and nothing else, for interpreters that don't have it."""
+    directory = Path(launched.directory, "sdk")
+    directory.mkdir()
+    package = Path(agentos_sdk.__file__).parent
+    (directory / "agentos_sdk").symlink_to(package)
+    (directory / "agentos.py").symlink_to(package / "in_sandbox" / "agentos.py")
+    return str(directory)

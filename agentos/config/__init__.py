@@ -1,0 +1,1 @@
+"""What a configuration file says, and the only room that reads one."""

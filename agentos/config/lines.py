@@ -1,0 +1,78 @@
+"""On which line of a TOML text something is said.
+
+Parsers give values without lines. But every statement (a header, or a key with its value) is a valid text alone, so
+each is parsed again by itself, and the little that headers mean for the statements below them is followed here.
+"""
+
+import tomllib
+from collections.abc import Iterable, Iterator
+
+Keys = tuple[str | int, ...]
+
+EFFORT = 8 << 20  # characters parsed, about 3 s; only a value of thousands of lines takes so many
+
+
+def lines_of(text: str, wanted: Iterable[Keys]) -> dict[Keys, int]:
+    """For each key path the line, from 1, where the statement begins that brings it in. The text must be valid.
+
+    What isn't there, such as a missing field, is where the nearest table around it begins; what has not even that is
+    left out.
+    """
+    lines = _Lines()
+    for line, statement, said in _statements(text):
+        lines.add(line, said, header=statement.lstrip().startswith("["))
+    found = {keys: lines.nearest(keys) for keys in wanted}
+    return {keys: line for keys, line in found.items() if line is not None}
+
+
+def _statements(text: str) -> Iterator[tuple[int, str, dict[str, object]]]:
+    """Each statement with the line where it begins and what it says; it ends where it first is a valid text."""
+    statement, begin, effort = "", 1, 0
+    for line, content in enumerate(text.split("\n"), 1):
+        statement += content + "\n"
+        effort += len(statement)
+        if effort > EFFORT:
+            return
+        try:
+            said = tomllib.loads(statement)
+        except tomllib.TOMLDecodeError:
+            continue
+        if said:  # else it's a comment
+            yield begin, statement, said
+        statement, begin = "", line + 1
+
+
+class _Lines:
+    def __init__(self) -> None:
+        self._line: dict[Keys, int] = {}
+        self._table: Keys = ()  # what the latest header opened
+        self._lengths: dict[Keys, int] = {}  # of arrays of tables
+
+    def add(self, line: int, said: dict[str, object], header: bool) -> None:
+        if header:
+            self._table = self._opened(said)
+            for length in range(1, len(self._table) + 1):
+                self._line.setdefault(self._table[:length], line)
+        else:
+            self._note(line, self._table, said)
+
+    def nearest(self, keys: Keys) -> int | None:
+        return next((self._line[keys[:n]] for n in range(len(keys), 0, -1) if keys[:n] in self._line), None)
+
+    def _opened(self, said: object) -> Keys:
+        """``[a.b]`` says ``{a: {b: {}}}``, ``[[a.b]]`` says ``{a: {b: [{}]}}``; a is the latest if it is an array."""
+        keys: Keys = ()
+        while isinstance(said, dict) and said:
+            [(key, said)] = said.items()
+            keys = (*keys, key)
+            if isinstance(said, list):
+                self._lengths[keys] = self._lengths.get(keys, 0) + 1
+            if keys in self._lengths:
+                keys = (*keys, self._lengths[keys] - 1)
+        return keys
+
+    def _note(self, line: int, at: Keys, said: object) -> None:
+        self._line.setdefault(at, line)
+        inner = said.items() if isinstance(said, dict) else enumerate(said) if isinstance(said, list) else ()
+        for key, value in inner:
+            self._note(line, (*at, key), value)

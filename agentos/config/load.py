@@ -1,0 +1,128 @@
+"""Reading a configuration file: all of it or, with line and path, all that is wrong with it."""
+
+import re
+import tomllib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from attrs import frozen
+
+from agentos.agents.spec import GroupSpec
+from agentos.config.lines import Keys, lines_of
+from agentos.config.schema import KernelSettings
+from agentos.config.tree import ROOT, Builder
+from agentos_sdk.codec import path as dotted
+
+MAX_BYTES = 4 << 20
+MAX_DEPTH = 100  # tables and arrays within each other: 50 supervisors
+
+
+@frozen
+class Config:
+    """What to run, and how; every path in it is absolute. ``file`` is ``None`` when there was none."""
+
+    kernel: KernelSettings
+    root: GroupSpec
+    directory: Path
+    file: Path | None = None
+
+    @classmethod
+    def without_file(cls, directory: Path) -> "Config":
+        """A kernel with all defaults, that supervises nothing yet."""
+        return cls(KernelSettings(), GroupSpec(ROOT), directory.absolute())
+
+
+@frozen
+class Wrong:
+    """One mistake in a file; ``line`` and ``path`` are there if they could be told."""
+
+    file: str
+    message: str
+    line: int | None = None
+    path: str = ""
+
+    def __str__(self) -> str:
+        where = self.file if self.line is None else f"{self.file}:{self.line}"
+        return ": ".join(part for part in (where, self.path, self.message) if part)
+
+
+class ConfigError(Exception):
+    """A file that can't be used; ``mistakes`` are all that were found, in the order of their lines."""
+
+    def __init__(self, mistakes: Sequence[Wrong]) -> None:
+        super().__init__(mistakes)
+        self.mistakes = tuple(mistakes)
+
+    def __str__(self) -> str:
+        return "\n".join(str(mistake) for mistake in self.mistakes)
+
+
+def load(path: str | Path) -> Config:
+    """The configuration that a file says; raises ``ConfigError``."""
+    name, file = str(path), Path(path).absolute()
+    text = _text(name)
+    data = _toml(name, text)
+    if _deep(data):
+        raise ConfigError([Wrong(name, f"nested deeper than {MAX_DEPTH} tables and arrays")])
+    builder = Builder(file.parent)
+    kernel, root = builder.build(data)
+    if builder.mistakes:
+        raise ConfigError(_with_lines(name, text, builder.mistakes))
+    return Config(kernel, root, file.parent, file)
+
+
+def _text(name: str) -> str:
+    try:
+        with open(name, "rb") as file:
+            read = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise ConfigError([Wrong(name, f"can't be read: {why[0].lower() + why[1:]}")]) from None
+    if len(read) > MAX_BYTES:
+        raise ConfigError([Wrong(name, f"larger than {MAX_BYTES >> 20} MiB")])
+    try:
+        return read.decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError([Wrong(name, "not UTF-8", read.count(b"\n", 0, error.start) + 1)]) from None
+
+
+_AT = re.compile(r" \(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)$")
+
+
+def _toml(name: str, text: str) -> dict[str, object]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        sentence = str(error)
+        if not (found := _AT.search(sentence)):
+            raise ConfigError([Wrong(name, f"not TOML: {sentence}")]) from None
+        line = int(found["line"] or len(text.splitlines()) or 1)
+        column = f" at column {found['column']}" if found["column"] else " at the end of the file"
+        what = sentence[: found.start()]
+        raise ConfigError([Wrong(name, f"not TOML: {what[0].lower() + what[1:]}{column}", line)]) from None
+    except ValueError as error:  # a number with more digits than Python reads, a date that no calendar has
+        raise ConfigError([Wrong(name, f"not TOML: {error}")]) from None
+    except RecursionError:
+        raise ConfigError([Wrong(name, f"nested deeper than {MAX_DEPTH} tables and arrays")]) from None
+
+
+def _deep(data: object) -> bool:
+    """Level by level, for a recursion would end where the file wants it to."""
+    level = [data]
+    for _ in range(MAX_DEPTH + 1):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _with_lines(name: str, text: str, mistakes: Iterable[tuple[Keys, str]]) -> list[Wrong]:
+    found = list(mistakes)
+    lines = lines_of(text, {keys for keys, _ in found})
+    wrong = [Wrong(name, message, lines.get(keys), dotted(keys)) for keys, message in found]
+    return sorted(wrong, key=lambda mistake: mistake.line or 0)

@@ -1,0 +1,131 @@
+"""What a configuration file may say: one class for each of its tables.
+
+``None`` means that the file is silent; the default is then the one of the value that the table becomes.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal
+
+from attrs import field, frozen
+
+from agentos.agents.spec import NAME, NAME_RULE, RESERVED, AutoShutdown, Isolation, Restart, Strategy
+from agentos_sdk.codec import CpuShare, Rule, Seconds, Size
+
+MIN_PAYLOAD = 1 << 20  # bytes; no kernel may take less, so that every client knows what gets through
+
+Name = Annotated[
+    str,
+    Rule(NAME.fullmatch, NAME_RULE),
+    Rule(lambda name: name not in RESERVED, f"a name other than {', '.join(RESERVED)}, which the kernel uses"),
+]
+Variable = Annotated[
+    str,
+    Rule(lambda name: name and "=" not in name, "the name of a variable, without '='"),
+    Rule(lambda name: not name.startswith("AGENTOS_"), "a name without AGENTOS_ in front, which is the kernel's"),
+]
+Count = Annotated[int, Rule(lambda number: number >= 1, "a whole number from 1 up")]
+Words = Annotated[Sequence[str], Rule(len, "at least one word")]
+Shutdown = Seconds | Literal["brutal_kill", "infinity"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+# Nobody means more; a supervisor keeps the time of each restart within the period.
+Intensity = Annotated[int, Rule(lambda number: 0 <= number <= 1000, "a whole number from 0 to 1000")]
+Period = Annotated[Seconds, Rule(lambda seconds: seconds > 0, "a duration above 0s")]
+
+
+@frozen(kw_only=True)
+class KernelSettings:
+    """``[kernel]``. Sizes are bytes; ``None`` leaves a path to the kernel's default place.
+
+    ``max_children`` is how many children of one agent may be alive at once, ``spawn_rate`` how many agents one caller
+    may start per second.
+    """
+
+    socket: str | None = None
+    state_dir: str | None = None
+    log_level: LogLevel = "info"
+    max_payload: Annotated[Size, Rule(lambda size: size >= MIN_PAYLOAD, "a size of at least 1M")] = Size(16 << 20)
+    max_connections: Count = 4096
+    max_children: Count = 32
+    spawn_rate: Annotated[float, Rule(lambda rate: rate > 0, "a number above 0")] = 10.0
+
+
+@frozen(kw_only=True)
+class FileTable:
+    """The whole file; its parts are read one by one, so that a mistake in one hides none in another."""
+
+    kernel: object = field(factory=dict)
+    supervisor: object = field(factory=dict)
+
+
+@frozen(kw_only=True)
+class BackoffTable:
+    """``backoff = {...}``: see ``supervisors.Backoff``."""
+
+    first: Seconds | None = None
+    min: Seconds | None = None
+    factor: float | None = None
+    max: Seconds | None = None
+    jitter: float | None = None
+    reset_after: Seconds | None = None
+    max_failures: int | None = None
+
+
+@frozen(kw_only=True)
+class LimitsTable:
+    """``limits = {...}``: see ``agentos.agents.spec.Limits``."""
+
+    memory: Size | None = None
+    max_pids: Count | None = None
+    cpu_quota: CpuShare | None = None
+    cpu_weight: Annotated[int, Rule(lambda weight: 1 <= weight <= 10_000, "a weight from 1 to 10000")] | None = None
+    open_files: Count | None = None
+    file_size: Size | None = None
+    disk: Size | None = None
+    inodes: Count | None = None
+    tmp: Size | None = None
+
+
+@frozen(kw_only=True, slots=False)  # Python can't join two classes with slots, as SupervisorTable does
+class RootTable:
+    """``[supervisor]``: the root of the tree. Children are read one by one."""
+
+    strategy: Strategy | None = None
+    intensity: Intensity | None = None
+    period: Period | None = None
+    auto_shutdown: AutoShutdown | None = None
+    children: Sequence[object] = ()
+
+
+@frozen(kw_only=True)
+class ChildTable:
+    """What every child may say, whatever its type."""
+
+    name: Name
+    type: Literal["agent", "supervisor"] = "agent"
+    restart: Restart | None = None
+    shutdown: Shutdown | None = None
+    significant: bool | None = None
+    backoff: object = None
+
+
+@frozen(kw_only=True)
+class SupervisorTable(ChildTable, RootTable):
+    """A child with ``type = "supervisor"``."""
+
+
+@frozen(kw_only=True)
+class AgentTable(ChildTable):
+    """A child without a type, or with ``type = "agent"``. Relative paths begin at the file's directory."""
+
+    script: str | None = None
+    command: Words | None = None
+    args: Sequence[str] | None = None
+    env: Mapping[Variable, str] | None = None
+    cwd: str | None = None
+    python: str | None = None
+    ready: Literal["hello"] | None = None
+    sandboxed: bool | None = None
+    network: bool | None = None
+    isolation: Isolation | None = None
+    limits: object = None

@@ -1,0 +1,1 @@
+"""Frames to replies: the core, which knows no concrete call but HELLO, CANCEL and EXIT."""

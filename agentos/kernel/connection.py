@@ -1,0 +1,307 @@
+"""One connection: bytes to frames, frames to replies, replies to bytes.
+
+What never waits is answered in the middle of the read, and the replies of one read go out in one send. What waits is
+awaited here under protocol version 1, whose replies keep the order of the requests, and gets a task under version 2.
+"""
+
+import select
+import socket
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from time import perf_counter
+
+import trio
+from trio.lowlevel import wait_readable, wait_writable
+
+from agentos_sdk.errors import BadRequest, CallError, Cancelled
+from agentos_sdk.frames import HEADER, MAGIC, Frame, Frames
+from agentos_sdk.opcodes import Op
+
+from . import greeting
+from .call import Call, Gone
+from .caller import Caller
+from .table import Later, failed
+
+READ_SIZE = 64 << 10  # bytes taken from a socket at a time; also how large a body may be that isn't reserved for
+READ_SIZE_LARGE = 256 << 10
+TURN = 0.005  # seconds that one connection may answer before others have their turn
+LINGER = 5.0  # seconds that finished replies are offered to a peer that has stopped sending
+
+_pack = HEADER.pack
+
+
+class Connection:
+    """One peer's socket, served until the peer goes, says EXIT or breaks the protocol."""
+
+    __slots__ = (
+        "_calls",
+        "_frames",
+        "_lock",
+        "_nursery",
+        "_outbox",
+        "_over",
+        "_pending",
+        "_queued",
+        "_reserved",
+        "_sent",
+        "_socket",
+        "caller",
+    )
+
+    def __init__(self, sock: socket.socket, caller: Caller) -> None:
+        self.caller = caller
+        self._socket = sock
+        self._frames = Frames(caller.table.limits)
+        self._pending: Sequence[Frame] = ()  # whole frames that are not looked at yet
+        self._outbox: deque[memoryview] = deque()  # replies that the socket hasn't taken yet
+        self._queued = self._sent = 0  # bytes, ever
+        self._reserved = 0  # bytes of the caller's allowance held for a large body that is arriving
+        self._calls: dict[int, Call] = {}
+        self._lock: trio.Lock | None = None
+        self._over = False  # nothing more is answered but what is finished
+        self._nursery: trio.Nursery | None = None  # from HELLO on: version 2
+
+    async def serve(self) -> None:
+        """Answer until the peer has gone; every call that still waits then is withdrawn, finished replies go out."""
+        try:
+            if await self._converse():
+                self._lock = trio.Lock()
+                async with trio.open_nursery() as self._nursery:
+                    await self._converse()
+                    self._over = True
+                    await self._linger()
+                    self._nursery.cancel_scope.cancel()
+            else:
+                await self._linger()
+        except* Gone:
+            pass  # it went in the middle of a reply
+        finally:
+            self.caller.allowance.give_back(self._reserved)
+
+    async def _linger(self) -> None:
+        for call in self._calls.values():
+            call.scope.cancel()
+        with trio.move_on_after(LINGER):
+            await self._flush()
+
+    async def _converse(self) -> bool:
+        """Answer frames; True when HELLO has just raised the version, False when the conversation is over."""
+        caller, nows, upgraded = self.caller, self.caller.table.now, self._nursery is not None
+        own = caller.id
+        while True:
+            requests, self._pending = self._pending, ()
+            if not requests and self._frames.broken is None:
+                found = await self._receive()
+                if found is None:
+                    return False
+                requests = found
+            out: list[bytes] = []
+            turn_ends = perf_counter() + TURN
+            for at, (number, op, body) in enumerate(requests):
+                if not upgraded:
+                    number = own
+                elif number in self._calls or not number:
+                    refused = BadRequest(f"request id {number}: expected one that is not 0 and not in flight")
+                    self._add(out, number, op, failed(refused))
+                    continue
+                now = nows[op]
+                if now is not None:
+                    reply = now(caller, body)
+                    out.append(_pack(MAGIC, number, op, len(reply)))
+                    if len(reply) > READ_SIZE:
+                        self._push(out)
+                    out.append(reply)
+                    if perf_counter() > turn_ends:
+                        await self._yield(out)
+                        turn_ends = perf_counter() + TURN
+                    continue
+                self._push(out)
+                if op == Op.HELLO and self._hello(number, body):
+                    self._pending = requests[at + 1 :]
+                    return True
+                if op == Op.EXIT or (op != Op.HELLO and not await self._special(number, op, body)):
+                    if op == Op.EXIT:
+                        self._reply(number, op, b"goodbye")
+                    return False
+            self._push(out)
+            if self._frames.broken is not None:
+                number = self._frames.broken_id if upgraded else own
+                self._reply(number, self._frames.broken_op, failed(self._frames.broken))
+                return False
+
+    async def _yield(self, out: list[bytes]) -> None:
+        """Let others have their turn, and go on when the peer has taken what it was given."""
+        self._push(out)
+        if self._outbox:
+            await self._flush()
+        else:
+            await trio.lowlevel.checkpoint()
+
+    async def _receive(self) -> Sequence[Frame] | None:
+        """The frames that arrive next, perhaps none yet; None when the peer has stopped sending."""
+        if self._outbox:
+            await self._flush()  # a peer that doesn't read its replies is not read either
+        allowance, frames = self.caller.allowance, self._frames
+        awaited = frames.awaited
+        large = awaited if awaited > READ_SIZE else 0
+        if large != self._reserved:
+            allowance.give_back(self._reserved)
+            self._reserved = 0
+        if not self._reserved:
+            if not allowance.room and not await self._unless_gone(allowance.wait_for_room):
+                return None
+            if large:
+                allowance.reserve(large)
+                self._reserved = large
+        await wait_readable(self._socket)
+        try:
+            data = self._socket.recv(READ_SIZE_LARGE if large else READ_SIZE)
+        except BlockingIOError:
+            return []
+        except OSError:
+            return None
+        return frames.take(data) if data else None
+
+    def _hello(self, number: int, body: bytes) -> bool:
+        """Answer HELLO; True when it begins version 2."""
+        try:
+            version, reply = greeting.hello(self.caller, body, 1 if self._nursery is None else 2)
+        except CallError as error:
+            self._reply(number, Op.HELLO, failed(error))
+            return False
+        self._reply(number, Op.HELLO, reply)
+        if self.caller.on_hello is not None:
+            self.caller.on_hello()
+        return version == 2 and self._nursery is None
+
+    async def _special(self, number: int, op: int, body: bytes) -> bool:
+        """See to CANCEL, or to a call that may wait; False when the peer went away meanwhile."""
+        if op == Op.CANCEL:
+            self._reply(number, op, greeting.cancel(self._calls, body))
+            return True
+        later = self.caller.table.later[op]
+        assert later is not None, "an opcode is answered now, later, or by the connection"
+        answer = partial(self._answer, number, op, later, body)
+        if self._nursery is None:
+            return await self._unless_gone(answer)
+        allowance = self.caller.allowance
+        if not allowance.room and not await self._unless_gone(allowance.wait_for_room):
+            return False
+        self._begin(number, body)
+        self._nursery.start_soon(answer)
+        return True
+
+    def _begin(self, number: int, body: bytes) -> Call:
+        call = Call(self.caller, self._nursery is not None, partial(self._send_chunk, number))
+        self._calls[number] = call
+        self.caller.allowance.begin(len(body))
+        return call
+
+    async def _answer(self, number: int, op: int, later: Later, body: bytes) -> None:
+        call = self._calls.get(number) or self._begin(number, body)
+        held, delivered = len(body), False
+        try:
+            reply = failed(Cancelled("withdrawn by its caller"))
+            with call.scope:
+                reply = await later(call, body)
+            if self._over:
+                return  # after goodbye there is nothing more to say
+            self._calls.pop(number)
+            self.caller.allowance.reserve(len(reply))
+            held += len(reply)
+            end = self._reply(number, op, reply)
+            await self._flush()
+            delivered = self._sent >= end
+        except Gone:
+            if self._nursery is not None:
+                self._nursery.cancel_scope.cancel()
+        finally:
+            self._calls.pop(number, None)
+            self.caller.allowance.end(held)
+            if not delivered and call.undelivered is not None:
+                call.undelivered()
+
+    async def _send_chunk(self, number: int, body: bytes) -> None:
+        self._reply(number, Op.CHUNK, body)
+        await self._flush()
+
+    async def _unless_gone(self, wait: Callable[[], Awaitable[None]]) -> bool:
+        """Do ``wait`` without reading on; False, and ``wait`` is cancelled, when the peer hangs up before it returns.
+
+        A hang-up can't be told from more data by readiness alone, hence the poll for it.
+        """
+        done = False
+        with select.epoll() as poll:
+            poll.register(self._socket, select.EPOLLRDHUP)
+
+            async def watch() -> None:
+                while not poll.poll(0):  # a wake-up may be meant for a file that had this number before
+                    await wait_readable(poll.fileno())
+                nursery.cancel_scope.cancel()
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(watch)
+                await wait()
+                done = True
+                nursery.cancel_scope.cancel()
+        return done
+
+    def _add(self, out: list[bytes], number: int, op: int, reply: bytes) -> None:
+        """Add a reply that may be large to ``out``; a large one is sent as it is rather than copied once more."""
+        out.append(_pack(MAGIC, number, op, len(reply)))
+        if len(reply) > READ_SIZE:
+            self._push(out)
+            self._push([reply])
+        else:
+            out.append(reply)
+
+    def _reply(self, number: int, op: int, reply: bytes) -> int:
+        """Queue a reply; gives how many bytes will have been sent when it is out."""
+        out: list[bytes] = []
+        self._add(out, number, op, reply)
+        self._push(out)
+        return self._queued
+
+    def _push(self, parts: list[bytes]) -> None:
+        """Give the socket what it takes at once and queue the rest; empties ``parts``."""
+        if not parts:
+            return
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        parts.clear()
+        self._queued += len(data)
+        sent = 0
+        if not self._outbox:
+            try:
+                sent = self._socket.send(data)
+            except BlockingIOError:
+                pass
+            except OSError:
+                raise Gone from None
+            self._sent += sent
+        if sent < len(data):
+            self._outbox.append(memoryview(data)[sent:])
+
+    async def _flush(self) -> None:
+        """Return when the socket has taken everything that was queued before."""
+        if self._lock is None:
+            await self._drain()
+        else:
+            async with self._lock:  # one task at a time may wait for a socket
+                await self._drain()
+
+    async def _drain(self) -> None:
+        outbox = self._outbox
+        while outbox:
+            await wait_writable(self._socket)
+            try:
+                sent = self._socket.send(outbox[0])
+            except BlockingIOError:
+                continue
+            except OSError:
+                raise Gone from None
+            self._sent += sent
+            if sent == len(outbox[0]):
+                outbox.popleft()
+            else:
+                outbox[0] = outbox[0][sent:]

@@ -1,0 +1,41 @@
+"""The calls about the connection itself: HELLO and CANCEL."""
+
+from collections.abc import Mapping
+
+from agentos import __version__
+from agentos_sdk import codec
+from agentos_sdk.calls.connection import Cancel, Hello, Welcome, Withdrawn
+from agentos_sdk.errors import BadRequest, Unavailable
+
+from .body import read
+from .call import Call
+from .caller import Caller
+from .table import failed
+
+
+def hello(caller: Caller, body: bytes, version: int) -> tuple[int, bytes]:
+    """The version that the connection speaks from the next frame on, and the reply. ``version`` is today's."""
+    request = read(Hello, body)
+    if request.as_ is not None or request.level is not None or request.permissions is not None:
+        raise Unavailable("as, level, permissions: this kernel has no permission levels, so nobody can become a guest")
+    if request.protocol < version:
+        raise BadRequest(f"protocol: this connection already speaks version {version}, got {request.protocol}")
+    welcome = Welcome(
+        protocol=request.protocol,
+        kernel_version=__version__,
+        agent_id=caller.id,
+        name=caller.name,
+        features={"streams": request.protocol == 2, "cancel": request.protocol == 2},
+    )
+    return request.protocol, codec.encode(welcome)
+
+
+def cancel(calls: Mapping[int, Call], body: bytes) -> bytes:
+    """Withdraw a request; ``cancelled`` is false when it is answered already or never was."""
+    try:
+        call = calls.get(read(Cancel, body).id)
+    except BadRequest as error:
+        return failed(error)
+    if call is not None:
+        call.scope.cancel()
+    return codec.encode(Withdrawn(cancelled=call is not None))

@@ -1,0 +1,122 @@
+"""What a caller gets for each opcode: decided before a frame arrives."""
+
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from inspect import iscoroutinefunction
+from typing import Any
+
+from attrs import frozen
+
+from agentos_sdk import codec
+from agentos_sdk.errors import CallError, Internal, UnknownCall
+from agentos_sdk.frames import MAX_PAYLOAD
+from agentos_sdk.opcodes import Op, op_name
+
+from .body import read
+from .call import Call, Gone
+from .caller import Caller
+
+log = logging.getLogger(__name__)
+
+SMALL = 256 << 10  # bytes; the largest body of a call that doesn't say otherwise
+LARGE = 1 << 20
+
+Now = Callable[[Caller, bytes], bytes]
+Later = Callable[[Call, bytes], Awaitable[bytes]]
+
+
+@frozen
+class Syscall:
+    """One system call: its number, the type that its body becomes, and what answers it.
+
+    A ``def`` handler takes ``(caller, request)`` and is answered in the middle of the read; an ``async def`` takes
+    ``(call, request)`` and gets a task. Either gives a reply that :func:`agentos_sdk.codec.encode` takes, or finished
+    bytes. A ``request`` of ``None`` means that a ``def`` handler gets the bytes as
+    they came. ``limit`` is the largest body in
+    bytes; ``failure`` holds the keys that a failed reply has besides ``success``, ``error`` and ``code``.
+    Fields named in ``verbatim`` are JSON that is passed on: they become :class:`~agentos.kernel.body.Verbatim`.
+    """
+
+    op: Op
+    request: type | None
+    handler: Callable[[Any, Any], Any]
+    limit: int = SMALL
+    failure: Mapping[str, object] = {}
+    verbatim: Collection[str] = ()
+
+
+class Table:
+    """One entry per opcode: an answer now, an answer later, or a refusal; and how large a body may be."""
+
+    __slots__ = ("later", "limits", "now")
+
+    def __init__(self, syscalls: Iterable[Syscall], max_payload: int = MAX_PAYLOAD) -> None:
+        self.limits = [SMALL] * 256
+        for op in (Op.THINK, Op.WRITE, Op.HTTP):  # a client may send these to a kernel that doesn't serve them yet
+            self.limits[op] = max_payload
+        for op in (Op.STORE, Op.EMIT):
+            self.limits[op] = LARGE
+        self.now: list[Now | None] = [_unknown(number) for number in range(256)]
+        self.later: list[Later | None] = [None] * 256
+        for syscall in syscalls:
+            self.limits[syscall.op] = syscall.limit
+            if iscoroutinefunction(syscall.handler):
+                self.now[syscall.op], self.later[syscall.op] = None, _later(syscall)
+            else:
+                self.now[syscall.op], self.later[syscall.op] = _now(syscall), None
+        for op in (Op.HELLO, Op.CANCEL, Op.EXIT):  # the connection answers these itself
+            self.now[op] = self.later[op] = None
+
+
+def _unknown(number: int) -> Now:
+    reply = failed(UnknownCall(f"this kernel has no call {op_name(number)}"))
+
+    def refuse(caller: Caller, body: bytes) -> bytes:
+        return reply
+
+    return refuse
+
+
+def _now(syscall: Syscall) -> Now:
+    handler, request, verbatim = syscall.handler, syscall.request, syscall.verbatim
+    if request is None:
+        raw: Now = handler
+        return raw
+
+    def answer(caller: Caller, body: bytes) -> bytes:
+        try:
+            return finish(handler(caller, read(request, body, verbatim)))
+        except Exception as error:
+            return failed(error, syscall)
+
+    return answer
+
+
+def _later(syscall: Syscall) -> Later:
+    handler, request, verbatim = syscall.handler, syscall.request, syscall.verbatim
+    assert request is not None, "only a handler that answers at once may take bare bytes"
+
+    async def answer(call: Call, body: bytes) -> bytes:
+        try:
+            return finish(await handler(call, read(request, body, verbatim)))
+        except Gone:
+            raise
+        except Exception as error:
+            return failed(error, syscall)
+
+    return answer
+
+
+def finish(reply: object) -> bytes:
+    return reply if isinstance(reply, bytes) else codec.encode(reply)
+
+
+def failed(error: BaseException, syscall: Syscall | None = None) -> bytes:
+    """The body of a failed reply. A caller's mistake says what to do; a bug of ours is logged and gets a reference."""
+    if not isinstance(error, CallError):
+        reference = secrets.token_hex(4)
+        log.error("bug %s in %s", reference, syscall.op.name if syscall else "the core", exc_info=error)
+        error = Internal(f"a bug in the kernel: look for {reference} in its log")
+    usual = syscall.failure if syscall else {}
+    return codec.encode({"success": False, "error": str(error), "code": error.code, **usual, **error.details})

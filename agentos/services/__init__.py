@@ -1,0 +1,1 @@
+"""What is done for callers: no caller, no request, only values."""

@@ -1,0 +1,166 @@
+"""Bounded mailboxes: what agents say to each other, kept until it is read."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+import trio
+from attrs import define, field, frozen
+
+from agentos_sdk.errors import AlreadyExists, BadRequest, Busy, NotFound
+
+MAX_MESSAGES = 1000
+MAX_BYTES = 16 << 20
+MAX_NAMES = 16  # that one mailbox may be reached by
+BATCH_BYTES = 1 << 20  # of messages in one reply, however many were asked for; a single larger one goes alone
+
+
+@frozen
+class Letter:
+    """A message as it lies in a mailbox: ``body`` is finished JSON, ``sent_at`` seconds since the epoch.
+
+    Kept encoded, so that its size is known, a broadcast is stored once, and nobody encodes it again.
+    """
+
+    from_id: int
+    from_name: str
+    body: bytes
+    sent_at: float = field(factory=time.time)
+
+
+@define(eq=False)
+class Mailbox:
+    """One caller's letters, oldest first."""
+
+    id: int
+    names: list[str]
+    letters: deque[Letter] = field(factory=deque)
+    size: int = 0  # bytes
+    _readers: deque[trio.Event] = field(factory=deque)
+
+    @property
+    def name(self) -> str:
+        """The name that its letters are sent under: the one taken last."""
+        return self.names[-1] if self.names else f"#{self.id}"
+
+    def has_room(self, size: int) -> bool:
+        return len(self.letters) < MAX_MESSAGES and self.size + size <= MAX_BYTES
+
+    def put(self, letter: Letter) -> None:
+        """Add a letter; ``Busy`` when the mailbox is full."""
+        if not self.has_room(len(letter.body)):
+            raise Busy(
+                f"the mailbox of {self.name} is full ({len(self.letters)} messages, {self.size} bytes): "
+                "try again when it has read some"
+            )
+        self.letters.append(letter)
+        self.size += len(letter.body)
+        if self._readers:
+            self._readers.popleft().set()
+
+    def take(self, most: int) -> list[Letter]:
+        """The oldest letters: at most ``most``, and no more than fit a batch, but at least one if there is any."""
+        taken: list[Letter] = []
+        size = 0
+        while self.letters and len(taken) < most:
+            size += len(self.letters[0].body)
+            if taken and size > BATCH_BYTES:
+                break
+            taken.append(self.letters.popleft())
+        self.size -= sum(len(letter.body) for letter in taken)
+        return taken
+
+    def put_back(self, letters: Sequence[Letter]) -> None:
+        """Undo :meth:`take`, even over the limit: nothing is lost."""
+        self.letters.extendleft(reversed(letters))
+        self.size += sum(len(letter.body) for letter in letters)
+        for _ in range(min(len(letters), len(self._readers))):
+            self._readers.popleft().set()
+
+    async def wait(self) -> None:
+        """Return when there may be a letter; readers wait in line, and one letter wakes one of them."""
+        while not self.letters:
+            turn = trio.Event()
+            self._readers.append(turn)
+            try:
+                await turn.wait()
+            except trio.Cancelled:
+                if turn.is_set() and self.letters and self._readers:
+                    self._readers.popleft().set()  # a reader that leaves with the wake-up in hand passes it on
+                raise
+            finally:
+                if turn in self._readers:
+                    self._readers.remove(turn)
+
+
+class Mailboxes:
+    """Every mailbox there is, by id and by name; nobody may take a ``reserved`` name."""
+
+    def __init__(self, reserved: Collection[str] = ()) -> None:
+        self._reserved = reserved
+        self._by_id: dict[int, Mailbox] = {}
+        self._by_name: dict[str, Mailbox] = {}
+
+    def __iter__(self) -> Iterator[Mailbox]:
+        return iter(self._by_id.values())
+
+    def open(self, number: int, name: str | None = None) -> Mailbox:
+        """A new mailbox for the caller ``number``."""
+        mailbox = self._by_id[number] = Mailbox(number, [])
+        if name is not None:
+            self._by_name[name] = mailbox
+            mailbox.names.append(name)
+        return mailbox
+
+    def close(self, number: int) -> None:
+        """Its owner is gone for good, and with it what it hasn't read."""
+        mailbox = self._by_id.pop(number, None)
+        if mailbox is not None:
+            for name in mailbox.names:
+                del self._by_name[name]
+
+    def of(self, number: int) -> Mailbox:
+        """The mailbox of a caller; ``NotFound`` when there is none."""
+        found = self._by_id.get(number)
+        if found is None:
+            raise NotFound(f"nobody has the id {number}")
+        return found
+
+    def named(self, name: str) -> Mailbox:
+        """The mailbox that goes by ``name``; ``NotFound`` when there is none."""
+        found = self._by_name.get(name)
+        if found is None:
+            raise NotFound(f"nobody is called {name!r}")
+        return found
+
+    def is_taken(self, name: str) -> bool:
+        return name in self._by_name or name in self._reserved
+
+    def register(self, number: int, name: str) -> None:
+        """Let the mailbox of ``number`` be reached by ``name`` too; ``AlreadyExists`` when it is another's."""
+        mailbox = self.of(number)
+        if name in self._reserved:
+            raise AlreadyExists(f"{name!r} is a name of the kernel's own")
+        owner = self._by_name.get(name)
+        if owner is not None and owner is not mailbox:
+            raise AlreadyExists(f"{name!r} is the name of the caller with id {owner.id}")
+        if owner is None:
+            if len(mailbox.names) >= MAX_NAMES:
+                raise BadRequest(f"name: a caller has at most {MAX_NAMES} names")
+            self._by_name[name] = mailbox
+        else:
+            mailbox.names.remove(name)
+        mailbox.names.append(name)
+
+    def post_all(self, letter: Letter, wanted: Callable[[Mailbox], bool]) -> tuple[int, list[str]]:
+        """Deliver to everybody ``wanted``: how many got it, and the names of those whose mailbox was full."""
+        delivered, full = 0, []
+        for mailbox in self._by_id.values():
+            if not wanted(mailbox):
+                continue
+            if mailbox.has_room(len(letter.body)):
+                mailbox.put(letter)
+                delivered += 1
+            else:
+                full.append(mailbox.name)
+        return delivered, full

@@ -1,0 +1,26 @@
+"""Every call this kernel serves, in one list."""
+
+from agentos.agents.registry import Registry
+from agentos.agents.supervision import Supervision
+from agentos.kernel.caller import Caller
+from agentos.kernel.table import Syscall
+from agentos.services.mailboxes import Mailboxes
+from agentos_sdk.opcodes import Op
+
+from . import agents, messages
+from .spawn import Spawner
+
+
+def table(
+    registry: Registry, supervision: Supervision, spawner: Spawner, mail: Mailboxes, max_payload: int
+) -> tuple[Syscall, ...]:
+    """What callers may ask for; the connection itself answers HELLO, CANCEL and EXIT."""
+    return (
+        Syscall(Op.NOOP, None, echo, limit=max_payload),
+        *agents.syscalls(registry, supervision, spawner),
+        *messages.syscalls(mail, registry),
+    )
+
+
+def echo(caller: Caller, body: bytes) -> bytes:
+    return body

@@ -1,0 +1,140 @@
+"""SPAWN, KILL, LIST, WAIT, PAUSE, RESUME, TREE, LOGS."""
+
+import math
+import signal
+from collections.abc import Sequence
+from functools import partial
+
+import trio
+
+from agentos.agents.life import first
+from agentos.agents.lifecycle import State
+from agentos.agents.output import Line
+from agentos.agents.registry import Agent, Registry
+from agentos.agents.supervision import Supervision
+from agentos.agents.tree import picture
+from agentos.kernel.call import Call
+from agentos.kernel.caller import Caller
+from agentos.kernel.ports import Right
+from agentos.kernel.table import Syscall
+from agentos_sdk import codec
+from agentos_sdk.calls import agents as calls
+from agentos_sdk.errors import BadRequest, NotFound, Timeout
+from agentos_sdk.opcodes import Op
+
+from .spawn import Spawner
+
+MAX_TAIL = 2000  # lines in one reply
+
+
+def syscalls(registry: Registry, supervision: Supervision, spawner: Spawner) -> tuple[Syscall, ...]:
+    paging = trio.Lock()  # a long page takes 5 ms to make: between two of them others have their turn
+
+    async def kill(call: Call, request: calls.Kill) -> calls.Killed:
+        agent = registry.find(request.id, request.name)
+        await call.require(Right("kill", agent=agent.id))
+        if agent.over.is_set():
+            raise NotFound(f"{agent.name} has ended already: {agent.end.reason if agent.end else 'it never started'}")
+        await supervision.kill(agent, request.grace)
+        return calls.Killed(killed=True, agent_id=agent.id)
+
+    def list_agents(caller: Caller, request: calls.List) -> Sequence[calls.AgentInfo]:
+        caller.check(Right("list"))
+        now = trio.current_time()
+        return [info(agent, now) for agent in registry]
+
+    async def wait(call: Call, request: calls.Wait) -> calls.Exited:
+        agent = registry.find(request.id, request.name)
+        await call.require(Right("wait", agent=agent.id))
+        with trio.move_on_after(math.inf if request.timeout is None else request.timeout):
+            await agent.over.wait()
+            end = agent.end
+            if end is None:
+                return calls.Exited(exit_code=None, signal=None, reason="it never started")
+            return calls.Exited(exit_code=end.code, signal=end.signal, reason=end.reason)
+        raise Timeout(f"{agent.name} is {agent.state} after {request.timeout:g} s")
+
+    def pause(caller: Caller, request: calls.Pause) -> calls.Paused:
+        agent = registry.find(request.id, request.name)
+        caller.check(Right("pause", agent=agent.id))
+        step(agent, State.RUNNING, State.PAUSED, signal.SIGSTOP)
+        return calls.Paused(paused=True, agent_id=agent.id)
+
+    def resume(caller: Caller, request: calls.Resume) -> calls.Resumed:
+        agent = registry.find(request.id, request.name)
+        caller.check(Right("resume", agent=agent.id))
+        step(agent, State.PAUSED, State.RUNNING, signal.SIGCONT)
+        return calls.Resumed(resumed=True, agent_id=agent.id)
+
+    def tree(caller: Caller, request: calls.Tree) -> calls.TreeReply:
+        caller.check(Right("tree"))
+        return calls.TreeReply(tree=picture(supervision.root, registry))
+
+    async def logs(call: Call, request: calls.Logs) -> calls.LogsReply:
+        agent = registry.find(request.id, request.name)
+        await call.require(Right("logs", agent=agent.id))
+        if not 0 <= request.tail <= MAX_TAIL:
+            raise BadRequest(f"tail: expected 0 to {MAX_TAIL}, got {request.tail}")
+        begin = max(0, agent.output.end - request.tail)
+        if request.follow:
+            call.require_stream("follow")
+            return await follow(call, agent, begin)
+        allowance = call.caller.allowance
+        while True:
+            await allowance.wait_for_bytes()  # who doesn't read its replies gets no more of them
+            async with paging:
+                if allowance.has_bytes:
+                    return page(*agent.output.since(begin))
+
+    return (
+        Syscall(Op.SPAWN, calls.Spawn, spawner.spawn),
+        Syscall(Op.KILL, calls.Kill, kill, failure={"killed": False}),
+        Syscall(Op.LIST, calls.List, list_agents),
+        Syscall(Op.WAIT, calls.Wait, wait),
+        Syscall(Op.PAUSE, calls.Pause, pause, failure={"paused": False}),
+        Syscall(Op.RESUME, calls.Resume, resume, failure={"resumed": False}),
+        Syscall(Op.TREE, calls.Tree, tree),
+        Syscall(Op.LOGS, calls.Logs, logs),
+    )
+
+
+def info(agent: Agent, now: float) -> calls.AgentInfo:
+    pid = agent.pid
+    return calls.AgentInfo(
+        id=agent.id,
+        name=agent.name,
+        pid=pid,
+        state=str(agent.state),
+        parent=agent.parent.id if agent.parent is not None else None,
+        supervisor="/".join(agent.path),
+        restarts=max(0, agent.lives - 1),
+        uptime_ms=int((now - agent.since) * 1000) if pid is not None else 0,
+        running=agent.alive and pid is not None,
+    )
+
+
+def step(agent: Agent, here: State, there: State, number: int) -> None:
+    """Signal an agent's process group and take the step; nothing happens where it is taken already."""
+    if agent.state is there:
+        return
+    if agent.state is not here or agent.program is None:
+        raise BadRequest(f"{agent.name} is {agent.state}: expected an agent that is {here}")
+    agent.program.signal(number)
+    agent.enter(there)
+
+
+async def follow(call: Call, agent: Agent, begin: int) -> calls.LogsReply:
+    """Stream lines until the agent has ended for good; the reply itself carries the rest."""
+    while True:
+        lines, missed = agent.output.since(begin)
+        begin = agent.output.end
+        if agent.over.is_set():
+            return page(lines, missed)
+        if lines:
+            await call.send(codec.encode(page(lines, missed)))
+        await first(agent.over.wait, partial(agent.output.wait_beyond, begin))
+
+
+def page(lines: Sequence[Line], missed: int) -> calls.LogsReply:
+    shown = [calls.Line(at=line.at, stream=line.stream, text=line.text) for line in lines]
+    return calls.LogsReply(lines=shown, missed=missed)

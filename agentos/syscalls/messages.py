@@ -1,0 +1,75 @@
+"""SEND, RECV, BROADCAST, REGISTER."""
+
+import trio
+
+from agentos.agents.registry import Registry
+from agentos.agents.spec import NAME, NAME_RULE
+from agentos.kernel.body import Verbatim
+from agentos.kernel.call import Call
+from agentos.kernel.caller import Caller
+from agentos.kernel.ports import Right
+from agentos.kernel.table import LARGE, Syscall
+from agentos.services.mailboxes import Letter, Mailboxes
+from agentos_sdk import codec
+from agentos_sdk.calls.messages import Broadcast, Delivered, Recv, Register, Registered, Send, Sent
+from agentos_sdk.errors import BadRequest, NotFound
+from agentos_sdk.opcodes import Op
+
+
+def syscalls(mail: Mailboxes, registry: Registry) -> tuple[Syscall, ...]:
+    def send(caller: Caller, request: Send) -> Sent:
+        if (request.to is None) == (request.to_name is None):
+            raise BadRequest("to: expected exactly one of to (an id) and to_name")
+        box = mail.of(request.to) if request.to is not None else mail.named(request.to_name or "")
+        caller.check(Right("send", agent=box.id))
+        if registry.is_over(box.id):
+            raise NotFound(f"{box.name} has ended, and nobody would read it")
+        box.put(letter_from(caller, request.message))
+        return Sent(delivered_to=box.id)
+
+    def broadcast(caller: Caller, request: Broadcast) -> Delivered:
+        caller.check(Right("broadcast"))
+        letter = letter_from(caller, request.message)
+        count, full = mail.post_all(
+            letter, lambda box: (request.include_self or box.id != caller.id) and not registry.is_over(box.id)
+        )
+        return Delivered(delivered_count=count, full=full)
+
+    async def recv(call: Call, request: Recv) -> bytes:
+        if request.max < 1:
+            raise BadRequest(f"max: expected at least 1, got {request.max}")
+        box = mail.of(call.caller.id)
+        if not box.letters and request.timeout > 0:
+            with trio.move_on_after(request.timeout):
+                await box.wait()
+        await call.caller.allowance.wait_for_bytes()  # who doesn't read its replies gets no more of them
+        letters = box.take(request.max)
+        call.undelivered = lambda: box.put_back(letters)
+        return received(letters)
+
+    def register(caller: Caller, request: Register) -> Registered:
+        if not NAME.fullmatch(request.name):
+            raise BadRequest(f"name: expected {NAME_RULE}, got {request.name!r}")
+        mail.register(caller.id, request.name)
+        return Registered(agent_id=caller.id, name=request.name)
+
+    def letter_from(caller: Caller, message: object) -> Letter:
+        assert isinstance(message, Verbatim)
+        return Letter(caller.id, mail.of(caller.id).name, message)
+
+    return (
+        Syscall(Op.SEND, Send, send, limit=LARGE, verbatim=("message",)),
+        Syscall(Op.RECV, Recv, recv),
+        Syscall(Op.BROADCAST, Broadcast, broadcast, limit=LARGE, verbatim=("message",)),
+        Syscall(Op.REGISTER, Register, register),
+    )
+
+
+def received(letters: list[Letter]) -> bytes:
+    """RECV's reply, made around messages that are JSON already."""
+    messages = b",".join(
+        b'{"from_id":%d,"from_name":%s,"message":%s,"sent_at":%.6f}'
+        % (letter.from_id, codec.encode(letter.from_name), letter.body, letter.sent_at)
+        for letter in letters
+    )
+    return b'{"success":true,"count":%d,"messages":[%s]}' % (len(letters), messages)

@@ -1,0 +1,147 @@
+"""``agentos ps``, ``tree``, ``kill``, ``pause``, ``resume``."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from .common import checked, json_option, kernel, plural, print_json, say, socket_option, table, target
+
+STATES = {"running": "green", "paused": "yellow", "backing_off": "yellow", "failed": "red", "exited": "bright_black"}
+
+
+@click.command()
+@click.option("-a", "--all", "everyone", is_flag=True, help="Also the agents that have ended.")
+@json_option
+@socket_option
+def ps(socket_path: str | None, as_json: bool, everyone: bool) -> None:
+    """Show the agents: their state, restarts and place in the tree."""
+    with kernel(socket_path) as client:
+        agents = client.list_agents()
+    if as_json:
+        print_json(agents)
+        return
+    shown = [agent for agent in agents if everyone or agent["state"] != "exited"]
+    rows = [
+        [
+            str(agent["id"]),
+            agent["name"],
+            str(agent["pid"] or "-"),
+            agent["state"],
+            str(agent["restarts"]),
+            duration(agent["uptime_ms"] / 1000) if agent["running"] else "-",
+            agent["supervisor"],
+        ]
+        for agent in shown
+    ]
+    header, *lines = table(rows, ["ID", "NAME", "PID", "STATE", "RESTARTS", "UPTIME", "SUPERVISOR"])
+    click.secho(header, bold=True)
+    for agent, line in zip(shown, lines, strict=True):
+        before, state, after = line.partition(f" {agent['state']} ")
+        click.echo(before + click.style(state, fg=STATES.get(agent["state"])) + after)
+    hidden = len(agents) - len(shown)
+    if hidden:
+        click.secho(f"({hidden} ended, see --all)", fg="bright_black")
+
+
+@click.command()
+@json_option
+@socket_option
+def tree(socket_path: str | None, as_json: bool) -> None:
+    """Draw the supervision tree."""
+    with kernel(socket_path) as client:
+        root = checked(client.tree())["tree"]
+    if as_json:
+        print_json(root)
+        return
+    for line in draw(root, "", ""):
+        click.echo(line)
+
+
+@click.command()
+@click.argument("name")
+@click.option("--grace", type=float, metavar="SECONDS", help="Between SIGTERM and SIGKILL; default: the agent's own.")
+@json_option
+@socket_option
+def kill(name: str, grace: float | None, socket_path: str | None, as_json: bool) -> None:
+    """Stop the agent NAME (or with that id) for good.
+
+    The agents it spawned end before it.
+    """
+    with kernel(socket_path) as client:
+        reply = checked(client.kill(**target(name), grace=grace))
+    say(f"{name} has ended", reply, as_json)
+
+
+@click.command()
+@click.argument("name")
+@json_option
+@socket_option
+def pause(name: str, socket_path: str | None, as_json: bool) -> None:
+    """Stop the agent NAME where it is, until `agentos resume`."""
+    with kernel(socket_path) as client:
+        reply = checked(client.pause(**target(name)))
+    say(f"{name} is paused", reply, as_json)
+
+
+@click.command()
+@click.argument("name")
+@json_option
+@socket_option
+def resume(name: str, socket_path: str | None, as_json: bool) -> None:
+    """Let the paused agent NAME go on."""
+    with kernel(socket_path) as client:
+        reply = checked(client.resume(**target(name)))
+    say(f"{name} is running", reply, as_json)
+
+
+def draw(node: dict[str, Any], first: str, rest: str) -> Iterator[str]:
+    """One line for each node, with box characters."""
+    yield first + describe(node)
+    children = [child for child in map(alone, node.get("children", [])) if shown(child)]
+    for child in children:
+        last = child is children[-1]
+        yield from draw(child, rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  "))
+
+
+def alone(node: dict[str, Any]) -> dict[str, Any]:
+    """A spawned agent and the supervisor that keeps it alone are drawn as one."""
+    children = node.get("children", [])
+    if node["type"] == "supervisor" and [child["name"] for child in children] == [node["name"]]:
+        return {**children[0], "kept": f", {at_most(node)}" if children[0]["restart"] != "temporary" else ""}
+    return node
+
+
+def shown(node: dict[str, Any]) -> bool:
+    """All but the supervisor of spawned agents while there are none."""
+    return node["name"] != "spawned" or bool(node["children"])
+
+
+def describe(node: dict[str, Any]) -> str:
+    name = click.style(node["name"], bold=True)
+    if node["type"] == "agent":
+        state = click.style(node["state"], fg=STATES.get(node["state"]))
+        pid = f" pid {node['pid']}" if node["pid"] else ""
+        restarts = f", restarted {plural(node['restarts'], 'time')}" if node["restarts"] else ""
+        return f"{name}  {state}{pid}{restarts}, {node['restart']}{node.get('kept', '')}"
+    if "strategy" not in node:
+        return f"{name}  {node['state']}"
+    if node["strategy"] == "simple_one_for_one":
+        return f"{name}  {node['strategy']}"
+    return f"{name}  {node['strategy']}, {at_most(node)}"
+
+
+def at_most(supervisor: dict[str, Any]) -> str:
+    return f"at most {plural(supervisor['intensity'], 'restart')} in {supervisor['period']:g} s"
+
+
+def duration(seconds: float) -> str:
+    """Short, for a column: 4s, 3m12s, 2h05m, 3d04h."""
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02}h"

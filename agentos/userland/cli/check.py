@@ -1,0 +1,34 @@
+"""``agentos check``: is a configuration file right?"""
+
+from pathlib import Path
+
+import click
+
+from .common import plural
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+def check(file: Path) -> None:
+    """Say everything that is wrong with FILE, with line and path.
+
+    Starts nothing.
+    """
+    from agentos.config.load import ConfigError, load
+
+    try:
+        config = load(file)
+    except ConfigError as error:
+        click.echo(str(error), err=True)
+        raise SystemExit(1) from None
+    agents, supervisors = count(config.root)
+    click.echo(f"{file}: fine: {plural(agents, 'agent')} under {plural(supervisors, 'supervisor')}")
+
+
+def count(group: object) -> tuple[int, int]:
+    """How many agents and supervisors there are in a tree, its root included."""
+    children = getattr(group, "children", None)
+    if children is None:
+        return 1, 0
+    below = [count(child) for child in children]
+    return sum(agents for agents, _ in below), 1 + sum(supervisors for _, supervisors in below)

@@ -1,0 +1,91 @@
+"""What the commands have in common: the connection, errors in one line, and JSON for programs."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import click
+
+from agentos_sdk import AgentOSClient, AgentOSError, default_socket
+
+from .main import configured_socket
+
+PATIENCE = 10.0  # seconds that a kernel may take to answer beyond what the call itself waits for
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+socket_option = click.option("--socket", "socket_path", metavar="PATH", help="The kernel's socket.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+
+
+class Failed(click.ClickException):
+    """An error in one line, with the way out; below it stands what an agent that didn't start had to say."""
+
+    def show(self, file: Any = None) -> None:
+        for line in f"agentos: {self.message}".splitlines():
+            click.echo(plain(line), err=True)
+
+
+def socket_path(given: str | None) -> str:
+    """--socket, else AGENTOS_SOCKET, else ./agentos.toml, else the default places."""
+    if given:
+        return given
+    if os.environ.get("AGENTOS_SOCKET"):
+        return default_socket()
+    return configured_socket() or default_socket()
+
+
+@contextmanager
+def kernel(given: str | None) -> Iterator[AgentOSClient]:
+    """A connected client; what goes wrong with the connection ends the command with one line."""
+    try:
+        with AgentOSClient(socket_path(given), PATIENCE) as client:
+            yield client
+    except AgentOSError as error:
+        raise Failed(str(error)) from None
+
+
+def checked(reply: Any) -> Any:
+    """The reply, unless it says that the call failed."""
+    if isinstance(reply, Mapping) and "error" in reply and not reply.get("success", False):
+        raise Failed(str(reply["error"]))
+    return reply
+
+
+def print_json(value: object) -> None:
+    click.echo(json.dumps(value, indent=None if not sys.stdout.isatty() else 2))
+
+
+def say(sentence: str, reply: object, as_json: bool) -> None:
+    """The outcome: a sentence for people, the kernel's reply for programs."""
+    if as_json:
+        print_json(reply)
+    else:
+        click.echo(sentence)
+
+
+def target(name: str) -> dict[str, Any]:
+    """What a person names an agent by: its id if it is a number, else its name."""
+    return {"agent_id": int(name)} if name.isdigit() else {"name": name}
+
+
+def table(rows: list[list[str]], header: list[str]) -> Iterator[str]:
+    """Aligned columns."""
+    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
+    for row in [header, *rows]:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def plain(text: str) -> str:
+    """Text of an agent's for a terminal: control characters are shown, not obeyed."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\t" else ascii(c)[1:-1] for c in text)
+
+
+def plural(number: int, word: str) -> str:
+    """``1 agent``, ``2 agents``."""
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"

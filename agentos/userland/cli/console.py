@@ -1,0 +1,89 @@
+"""What `agentos run` prints: the kernel's log and the agents' output, line by line.
+
+A terminal may stand still (Ctrl-S, a full pipe), and the kernel may not: a thread of its own does the writing, from a
+bounded queue. When that is full lines are dropped, and how many is said.
+"""
+
+import logging
+import os
+import queue
+import sys
+import threading
+import time
+from io import TextIOWrapper
+
+from agentos.userland.cli.common import plain
+
+MAX_LINES = 10_000
+COLOURS = (36, 33, 35, 32, 34, 96, 93, 95, 92, 94)
+LEVELS = {logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "31"}
+
+
+class Console(logging.Handler):
+    """The log handler of a kernel in the foreground; a context manager."""
+
+    def __init__(self, level: str) -> None:
+        super().__init__(level.upper())
+        self._queue: queue.Queue[str | None] = queue.Queue(MAX_LINES)
+        self._dropped = 0
+        self._coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        self._thread = threading.Thread(target=self._write, name="console", daemon=True)
+
+    def __enter__(self) -> "Console":
+        if isinstance(sys.stdout, TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")  # agents write what a terminal may have no letters for
+        self._thread.start()
+        root = logging.getLogger()
+        root.addHandler(self)
+        root.setLevel(self.level)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        logging.getLogger().removeHandler(self)
+        try:
+            self._queue.put(None, timeout=1)
+        except queue.Full:
+            return  # nobody reads it
+        self._thread.join(timeout=5)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if record.exc_info:
+            text += "\n" + logging.Formatter().formatException(record.exc_info)
+        for line in text.splitlines():
+            self._put("kernel", line, LEVELS.get(record.levelno, "1"))
+
+    def say(self, text: str) -> None:
+        """A line of the kernel's that is printed whatever the log level."""
+        for line in text.splitlines():
+            self._put("kernel", line, "1")
+
+    def show(self, name: str, line: "object") -> None:
+        """A line of an agent's."""
+        text, stream = getattr(line, "text", ""), getattr(line, "stream", "")
+        if stream != "kernel" and self.level <= logging.INFO:
+            self._put(name, text, str(COLOURS[sum(name.encode()) % len(COLOURS)]))
+
+    def _put(self, name: str, text: str, colour: str) -> None:
+        stamp = time.strftime("%H:%M:%S")
+        tag = f"\x1b[{colour}m{name:>12}\x1b[0m" if self._coloured else f"{name:>12}"
+        try:
+            self._queue.put_nowait(f"{stamp} {tag} | {plain(text)}\n")
+        except queue.Full:
+            self._dropped += 1
+
+    def _write(self) -> None:
+        while (line := self._queue.get()) is not None:
+            try:
+                if self._dropped:
+                    line += f"         ({self._dropped} lines were not shown: this terminal was too slow)\n"
+                    self._dropped = 0
+                sys.stdout.write(line)
+                if self._queue.empty():
+                    sys.stdout.flush()
+            except OSError:
+                pass  # a terminal that has gone away is no reason to stop
+        try:
+            sys.stdout.flush()
+        except OSError:  # what is left goes nowhere, or Python would try once more at exit and complain
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

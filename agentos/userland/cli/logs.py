@@ -1,0 +1,42 @@
+"""``agentos logs``: what an agent wrote."""
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from .common import checked, json_option, kernel, plain, print_json, socket_option, target
+
+
+@click.command()
+@click.argument("name")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until the agent has ended.")
+@click.option("-n", "--tail", type=click.IntRange(0, 2000), default=100, show_default=True, help="How many lines.")
+@json_option
+@socket_option
+def logs(name: str, follow: bool, tail: int, as_json: bool, socket_path: str | None) -> None:
+    """Show the last lines that the agent NAME (or with that id) wrote."""
+    with kernel(socket_path) as client:
+        if not follow:
+            pages = iter([checked(client.logs(**target(name), tail=tail))])
+        else:
+            pages = client.follow_logs(**target(name), tail=tail)
+        try:
+            for page in pages:
+                show(page, as_json)
+        except KeyboardInterrupt:
+            sys.exit(130)
+
+
+def show(page: Mapping[str, Any], as_json: bool) -> None:
+    if page["missed"] and not as_json:
+        click.secho(f"({page['missed']} older lines are no longer kept)", fg="bright_black", err=True)
+    for line in page["lines"]:
+        if as_json:
+            print_json(line)
+        else:
+            stamp = time.strftime("%H:%M:%S", time.localtime(line["at"]))
+            colour = {"stderr": "red", "kernel": "bright_black"}.get(line["stream"])
+            click.echo(f"{stamp} {line['stream']:6} | {click.style(plain(line['text']), fg=colour)}")

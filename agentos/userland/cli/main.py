@@ -1,0 +1,68 @@
+"""The command ``agentos`` and its options; each command's code is loaded when it is called."""
+
+import importlib
+import tomllib
+from pathlib import Path
+
+import click
+
+from agentos import __version__
+
+COMMANDS = {
+    "run": "run",
+    "check": "check",
+    "ps": "agents",
+    "tree": "agents",
+    "spawn": "spawn",
+    "kill": "agents",
+    "pause": "agents",
+    "resume": "agents",
+    "logs": "logs",
+    "send": "messages",
+    "call": "messages",
+}
+CONFIG = Path("agentos.toml")
+
+
+class Lazy(click.Group):
+    """Commands by name; a command's module is imported when the command is looked up."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"agentos.userland.cli.{COMMANDS[name]}")
+        command: click.Command = getattr(module, name)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        import difflib
+
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            close = difflib.get_close_matches(args[0], COMMANDS, 1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            ctx.fail(f"No such command {args[0]!r}.{hint}")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="agentos")
+def cli() -> None:
+    """A microkernel for AI agents: every agent a supervised process.
+
+    Start a kernel with `agentos run`, then look at it and talk to it from another terminal.
+    """
+
+
+def configured_socket() -> str | None:
+    """What ./agentos.toml says of the socket, if there is such a file and it says something."""
+    try:
+        data = tomllib.loads(CONFIG.read_text())
+    except (OSError, ValueError):
+        return None  # `agentos check` says what is wrong with it
+    found = data.get("kernel", {}).get("socket") if isinstance(data.get("kernel", {}), dict) else None
+    return str(CONFIG.parent.absolute() / Path(found).expanduser()) if isinstance(found, str) else None

@@ -1,0 +1,60 @@
+"""``agentos send`` and ``agentos call``: talk to agents, and to the kernel itself."""
+
+import json
+from typing import Any
+
+import click
+
+from agentos_sdk.opcodes import Op
+
+from .common import Failed, checked, json_option, kernel, print_json, say, socket_option
+
+
+@click.command()
+@click.argument("name")
+@click.argument("message")
+@json_option
+@socket_option
+def send(name: str, message: str, socket_path: str | None, as_json: bool) -> None:
+    """Put MESSAGE into the mailbox of NAME (or of that id).
+
+    MESSAGE is JSON, or else plain text.
+    """
+    to: dict[str, Any] = {"to": int(name)} if name.isdigit() else {"to_name": name}
+    with kernel(socket_path) as client:
+        reply = checked(client.send_message(parsed(message), **to))
+    say(f"delivered to {name} (id {reply['delivered_to']})", reply, as_json)
+
+
+@click.command()
+@click.argument("op")
+@click.argument("body", default="{}")
+@socket_option
+def call(op: str, body: str, socket_path: str | None) -> None:
+    """Make the system call OP with the JSON object BODY.
+
+    OP is a name such as LIST, or a number such as 0x12.
+    """
+    try:
+        number = Op[op.upper()].value if not op[:1].isdigit() else int(op, 0)
+        if not 0 <= number <= 255:
+            raise ValueError(op)
+    except (KeyError, ValueError):
+        raise Failed(f"there is no system call {op!r}: see docs/reference/calls") from None
+    with kernel(socket_path) as client:
+        reply = client.call(number, body.encode(), wait=None)
+    try:
+        answer = json.loads(reply)
+    except ValueError:
+        click.echo(reply)  # NOOP and EXIT answer with bytes
+        return
+    print_json(answer)
+    if isinstance(answer, dict) and answer.get("success") is False:
+        raise SystemExit(1)
+
+
+def parsed(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,0 +1,62 @@
+"""``agentos run``: be a kernel, in the foreground."""
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from .common import Failed, socket_path
+from .main import CONFIG
+
+NOT_ISOLATED = "no isolation: agents have your rights; sandboxed, network and limits aren't enforced by this version"
+
+
+@click.command()
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.option("--socket", "socket", metavar="PATH", help="Where to listen.")
+@click.option("--state-dir", metavar="DIR", type=click.Path(path_type=Path), help="For the lock and the last run's id.")
+def run(file: Path | None, socket: str | None, state_dir: Path | None) -> None:
+    """Run a kernel with the tree that FILE describes.
+
+    The default for FILE is ./agentos.toml if there is one. Ctrl-C stops the agents in order, a second one hurries. The
+    exit status is 0 after a clean stop and 1 when the root supervisor gave up.
+    """
+    from agentos.boot import BootError, Settings
+    from agentos.boot import run as boot
+    from agentos.config.load import Config, ConfigError, load
+
+    from .console import Console
+
+    if file is None and CONFIG.exists():
+        file = CONFIG
+    try:
+        config = load(file) if file is not None else Config.without_file(Path.cwd())
+    except OSError as error:
+        raise Failed(f"the current directory can't be used: {error.strerror}") from None
+    except ConfigError as error:
+        click.echo(str(error), err=True)
+        raise SystemExit(2) from None
+    path = socket or os.environ.get("AGENTOS_SOCKET") or config.kernel.socket or socket_path(None)
+    state = state_dir or (Path(config.kernel.state_dir) if config.kernel.state_dir else default_state_dir())
+    with Console(config.kernel.log_level) as console:
+
+        def ready() -> None:
+            console.say(f"ready, listening on {path} (pid {os.getpid()})")
+            console.say(NOT_ISOLATED)
+            if file is None:
+                console.say("there is no agentos.toml here, so no agent yet: start some with `agentos spawn`")
+
+        try:
+            gave_up = boot(Settings(config, os.path.abspath(path), state.absolute(), console.show), ready)
+        except BootError as error:
+            raise Failed(str(error)) from None
+        console.say("stopped" if gave_up is None else f"the root supervisor gave up: {gave_up}")
+    sys.exit(0 if gave_up is None else 1)
+
+
+def default_state_dir() -> Path:
+    """/var/lib/agentos for root, else $XDG_STATE_HOME/agentos (default ~/.local/state/agentos)."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/agentos")
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state", "agentos")

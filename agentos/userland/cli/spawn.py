@@ -1,0 +1,126 @@
+"""``agentos spawn``: start an agent, and with --wait be its terminal."""
+
+import signal
+import sys
+from typing import Any
+
+import click
+
+from agentos_sdk import AgentOSClient
+
+from .common import Failed, checked, json_option, kernel, plain, say, socket_option
+
+
+class SpawnCommand(click.Command):
+    """Options stand before SCRIPT or ``--``; everything after that is the program's, dashes and all."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        takes_value = {
+            name: isinstance(option, click.Option) and not option.is_flag
+            for option in self.get_params(ctx)
+            for name in option.opts
+        }
+        ours: list[str] = []
+        names: list[str] = []
+        rest = list(args)
+        while rest and len(names) < 2 and rest[0] != "--":
+            word = rest.pop(0)
+            if not word.startswith("-"):
+                names.append(word)
+                continue
+            ours.append(word)
+            if takes_value.get(word) and rest:
+                ours.append(rest.pop(0))
+        ctx.meta["command"] = rest[:1] == ["--"] and len(names) < 2
+        if rest[:1] == ["--"]:
+            rest.pop(0)
+        return super().parse_args(ctx, [*ours, "--", *names, *rest])
+
+
+@click.command(cls=SpawnCommand)
+@click.argument("name")
+@click.argument("program", nargs=-1, required=True, metavar="{SCRIPT [ARGS]... | -- COMMAND [ARGS]...}")
+@click.option("--wait", is_flag=True, help="Show its output and end with its exit status; Ctrl-C stops it.")
+@click.option("--restart", type=click.Choice(["permanent", "transient", "temporary"]), help="Default: temporary.")
+@click.option("--ready", type=click.Choice(["hello"]), help="Wait until it has said HELLO.")
+@click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="A variable of its environment; repeatable.")
+@click.option("--cwd", metavar="DIR", help="Its working directory; default: this one.")
+@click.option("--python", metavar="PATH", help="The interpreter for SCRIPT; default: the kernel's.")
+@json_option
+@socket_option
+@click.pass_context
+def spawn(
+    ctx: click.Context,
+    /,
+    name: str,
+    program: tuple[str, ...],
+    wait: bool,
+    as_json: bool,
+    socket_path: str | None,
+    env: tuple[str, ...],
+    **more: Any,
+) -> None:
+    """Start an agent called NAME: a Python SCRIPT, or any COMMAND."""
+    fields: dict[str, Any] = {"name": name, "env": variables(env), **more}
+    if ctx.meta["command"]:
+        fields["command"] = program
+    else:
+        fields |= {"script": program[0], "args": program[1:]}
+    with kernel(socket_path) as client:
+        if wait:
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.default_int_handler)  # they too stop the agent that we stand for
+            sys.exit(run(client, fields))
+        reply = checked(client.spawn(**fields))
+        say(f"{name} is {reply['status']} (id {reply['id']}, pid {reply['pid']})", reply, as_json)
+
+
+def run(client: AgentOSClient, fields: dict[str, Any]) -> int:
+    """Start an agent and show its output until it has ended; its exit status."""
+    try:
+        reply = client.spawn(**fields)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT  # with our connection its start is withdrawn, too
+    if reply["success"]:
+        return attend(client, reply["id"])
+    if reply.get("exit_code") is None and reply.get("signal") is None:
+        checked(reply)
+    show(client.logs(fields["name"], tail=2000))  # it ended before it counted as started, which a short job may
+    return status(reply)
+
+
+def attend(client: AgentOSClient, number: int) -> int:
+    """Show an agent's output until it has ended; its exit status."""
+    try:
+        for page in client.follow_logs(agent_id=number, tail=2000):
+            show(page)
+    except KeyboardInterrupt:
+        try:
+            client.kill(agent_id=number)
+        except KeyboardInterrupt:
+            client.disconnect()
+            client.kill(agent_id=number, grace=0)
+        return 128 + signal.SIGINT
+    return status(checked(client.wait(agent_id=number)))
+
+
+def status(end: dict[str, Any]) -> int:
+    """An exit status as shells give it: 128 + the signal for one that was killed."""
+    if end["signal"] is not None:
+        return 128 + int(end["signal"])
+    return int(end["exit_code"]) if end["exit_code"] is not None else 127
+
+
+def show(page: dict[str, Any]) -> None:
+    if page["missed"]:
+        click.echo(f"({page['missed']} older lines are no longer kept)", err=True)
+    for line in page["lines"]:
+        if line["stream"] != "kernel":
+            click.echo(plain(line["text"]), err=line["stream"] == "stderr")
+
+
+def variables(given: tuple[str, ...]) -> dict[str, str]:
+    for item in given:
+        if "=" not in item:
+            raise Failed(f"--env {item}: expected NAME=VALUE")
+    return dict(item.split("=", 1) for item in given)

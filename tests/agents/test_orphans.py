@@ -1,0 +1,64 @@
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from agentos.agents.orphans import LIFE_VARIABLE, ROOM, RUN_VARIABLE, Run, kill_marked, parent_of, runtime_base
+
+
+def sleeper(run: str, life: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["/bin/sleep", "1000"], env={RUN_VARIABLE: run, LIFE_VARIABLE: life})
+
+
+def test_only_what_one_life_left_is_ended() -> None:
+    ours, next_life, other_run = sleeper("run", "7.1"), sleeper("run", "7.2"), sleeper("run2", "7.1")
+    try:
+        assert kill_marked("run", {"7.1", "8.1"}) == [ours.pid]
+
+        assert ours.wait(5) == -9
+        assert (next_life.poll(), other_run.poll()) == (None, None)
+        assert kill_marked("run", None) == [next_life.pid]
+        assert next_life.wait(5) == -9
+    finally:
+        other_run.kill()
+        other_run.wait(5)
+
+
+def test_a_run_that_was_killed_is_cleared_away_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path) if len(str(tmp_path)) < ROOM else "/tmp")
+    first = Run.begin(tmp_path)
+    left = sleeper(first.id, "1.1")
+
+    second = Run.begin(tmp_path)
+
+    assert left.wait(5) == -9
+    assert not os.path.exists(first.directory)
+    assert os.stat(second.directory).st_mode & 0o777 == 0o700
+    assert json.loads((tmp_path / "run.json").read_text())["id"] == second.id != first.id
+    second.end()
+
+
+@pytest.mark.parametrize("note", ["", "{}", "[1]", '{"id": 1}', "\udcff"])
+def test_a_broken_note_of_the_last_run_is_no_hindrance(tmp_path: Path, note: str) -> None:
+    (tmp_path / "run.json").write_bytes(os.fsencode(note))
+
+    Run.begin(tmp_path).end()
+
+
+def test_the_runtime_directory_is_short_and_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setattr("tempfile.gettempdir", lambda: "/no/such")
+    for useless in (str(long), "/no/such", ""):
+        monkeypatch.setenv("XDG_RUNTIME_DIR", useless)
+        assert runtime_base() == "/tmp"
+
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/var/tmp")
+    assert runtime_base() == "/var/tmp"
+
+
+def test_a_parent_is_found_whatever_a_process_is_called() -> None:
+    assert parent_of(os.getpid()) == os.getppid()
+    assert parent_of(4_194_305) is None

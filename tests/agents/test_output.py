@@ -1,0 +1,114 @@
+import os
+
+import pytest
+import trio
+
+from agentos.agents import output
+from agentos.agents.output import MAX_LINE, MAX_LINES, Line, Output, Pump
+
+
+def texts(kept: Output) -> list[str]:
+    return [line.text for line in kept.since(0)[0]]
+
+
+async def pumped(data: bytes) -> Output:
+    """What a stream's bytes become."""
+    kept = Output()
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    os.write(write, data)
+    os.close(write)
+    pump = Pump(read, "stdout", kept)
+    await pump.run()
+    pump.finish()
+    return kept
+
+
+def test_lines_are_numbered_whether_kept_or_not() -> None:
+    kept = Output()
+    for number in range(MAX_LINES + 5):
+        kept.add("stdout", str(number))
+
+    lines, missed = kept.since(2)
+
+    assert (lines[0].text, missed, kept.end) == ("5", 3, MAX_LINES + 5)
+    assert [line.text for line in kept.since(kept.end - 1)[0]] == [str(MAX_LINES + 4)]
+
+
+def test_bytes_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "MAX_BYTES", 10)
+    kept = Output()
+    for text in ("aaaa", "bbbb", "cccc"):
+        kept.add("stdout", text)
+
+    assert texts(kept) == ["bbbb", "cccc"]
+
+
+def test_trimming_keeps_the_last_and_counts_the_others() -> None:
+    kept = Output()
+    for text in "abcd":
+        kept.add("stdout", text)
+
+    kept.trim(2, 100)
+
+    assert kept.since(0)[1] == 2
+    assert texts(kept) == ["c", "d"]
+
+
+def test_the_tap_sees_every_line() -> None:
+    seen: list[Line] = []
+    Output(seen.append).add("stderr", "x")
+
+    assert [(line.stream, line.text) for line in seen] == [("stderr", "x")]
+
+
+async def test_who_waits_for_a_line_is_woken_by_it(nursery: trio.Nursery) -> None:
+    kept = Output()
+    woken = trio.Event()
+
+    async def wait() -> None:
+        await kept.wait_beyond(1)
+        woken.set()
+
+    nursery.start_soon(wait)
+    await trio.testing.wait_all_tasks_blocked()
+    kept.add("stdout", "0")
+    await trio.testing.wait_all_tasks_blocked()
+    assert not woken.is_set()
+    kept.add("stdout", "1")
+    await woken.wait()
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", []),
+        (b"a\nb", ["a", "b"]),
+        (b"a\r\n\n", ["a", ""]),
+        (b"\xff\xc3", ["\ufffd\ufffd"]),
+        (b"x" * (2 * MAX_LINE + 1), ["x" * MAX_LINE, "x" * MAX_LINE, "x"]),
+    ],
+)
+async def test_bytes_become_lines(data: bytes, expected: list[str]) -> None:
+    assert texts(await pumped(data)) == expected
+
+
+def test_what_is_left_at_the_end_is_bounded_without_being_looked_at_line_by_line() -> None:
+    kept = Output()
+    read, write = os.pipe()
+    os.write(write, b"\n" * 5000)
+    os.close(write)
+
+    Pump(read, "stdout", kept).finish()
+
+    assert kept.end == 5000
+    assert len(texts(kept)) == MAX_LINES
+
+
+async def test_a_flood_of_short_lines_is_read_slowly(autojump_clock: trio.testing.MockClock) -> None:
+    began = trio.current_time()
+
+    kept = await pumped(b"y\n" * 20_000)
+
+    assert kept.end == 20_000
+    assert trio.current_time() - began > 1

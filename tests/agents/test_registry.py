@@ -1,0 +1,111 @@
+import itertools
+from typing import Any
+
+import pytest
+
+from agentos.agents.lifecycle import State
+from agentos.agents.rate import Rate
+from agentos.agents.registry import KEPT, KEPT_WHOLE, LAST_LINES, Agent, End, Registry
+from agentos.agents.spec import AgentSpec
+from agentos.kernel.caller import Caller
+from agentos.kernel.table import Table
+from agentos.permissions.authorizer import SubtreeAuthorizer
+from agentos.sandbox.status import Status
+from agentos_sdk.errors import AlreadyExists, BadRequest, NotFound
+
+numbers = itertools.count(1)
+
+
+def agent(name: str, parent: Agent | None = None, **more: Any) -> Agent:
+    caller = Caller(next(numbers), "agent", name, Table(()), SubtreeAuthorizer(lambda agent, ancestor: False))
+    return Agent(AgentSpec(name, **more), caller, ("root",), parent, 0, Rate(1, 1))
+
+
+def ended(one: Agent) -> Agent:
+    one.enter(State.EXITED)
+    one.over.set()
+    return one
+
+
+def test_a_name_is_free_again_when_its_agent_is_over() -> None:
+    registry = Registry()
+    first, second = agent("a"), agent("a")
+    registry.add(first)
+    with pytest.raises(AlreadyExists, match=f"id {first.id}, starting"):
+        registry.add(second)
+
+    ended(first)
+    registry.add(second)
+
+    assert registry.find(None, "a") is second
+    assert registry.find(first.id, None) is first
+
+
+@pytest.mark.parametrize(
+    ("number", "name", "error"), [(None, None, BadRequest), (1, "a", BadRequest), (9, None, NotFound)]
+)
+def test_a_request_must_mean_one_agent(number: int | None, name: str | None, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        Registry().find(number, name)
+
+
+def test_ended_agents_are_forgotten_oldest_first_and_their_output_before() -> None:
+    registry = Registry()
+    lasting = agent("lasting")
+    registry.add(lasting)
+    for number in range(KEPT + 10):
+        one = agent(f"a{number}")
+        for line in range(LAST_LINES + 10):
+            one.output.add("stdout", str(line))
+        registry.add(one)
+        ended(one)
+    registry.add(agent("last"))
+
+    kept = list(registry)
+    assert len(kept) == KEPT + 2
+    assert kept[0] is lasting
+    with pytest.raises(NotFound):
+        registry.find(None, "a0")
+    lengths = [len(one.output.since(0)[0]) for one in kept[1:-1]]
+    assert lengths == [LAST_LINES] * (KEPT - KEPT_WHOLE) + [LAST_LINES + 10] * KEPT_WHOLE
+
+
+def test_descent_is_known_at_any_remove() -> None:
+    registry = Registry()
+    root = agent("root-agent")
+    child = agent("child", root)
+    leaf = agent("leaf", child)
+    for one in (root, child, leaf):
+        registry.add(one)
+
+    assert registry.descends(leaf.id, root.id)
+    assert not registry.descends(root.id, leaf.id)
+    assert not registry.descends(root.id, root.id)
+    assert registry.living_below(root) == [child, leaf]
+    ended(leaf)
+    assert registry.living_below(root) == [child]
+
+
+def test_steps_that_the_life_cycle_does_not_have_are_bugs() -> None:
+    one = ended(agent("a"))
+
+    with pytest.raises(AssertionError, match="no way from exited to paused"):
+        one.enter(State.PAUSED)
+
+
+@pytest.mark.parametrize(
+    ("shutdown", "grace", "allowed"),
+    [(5.0, None, 5.0), ("brutal_kill", None, 0.0), ("infinity", None, float("inf")), (5.0, 0.0, 0.0), (5.0, 9.0, 9.0)],
+)
+def test_how_long_an_agent_may_take_to_stop(shutdown: Any, grace: float | None, allowed: float) -> None:
+    one = agent("a", shutdown=shutdown)
+    if grace is not None:
+        one.allow(grace)
+
+    assert one.allowed == allowed
+
+
+def test_an_end_that_was_asked_for_says_so() -> None:
+    assert End.of(Status(None, 15), asked=True) == End(None, 15, "stopped: killed by SIGTERM")
+    assert End.of(Status(3, None)) == End(3, None, "exit status 3")
+    assert str(Status(None, 40)) == "killed by signal 40"

@@ -1,0 +1,88 @@
+"""A call has a handler, a request, a page and a test; one that lacks any of them is found here."""
+
+import importlib
+import itertools
+import pkgutil
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agentos_sdk.calls
+from agentos.agents.registry import Registry
+from agentos.services.mailboxes import Mailboxes
+from agentos.syscalls import table
+from agentos.syscalls.spawn import Spawner
+from agentos_sdk.calls.request import Request
+from agentos_sdk.opcodes import Op
+
+ROOT = Path(__file__).parents[2]
+BY_THE_CONNECTION = frozenset({Op.HELLO, Op.CANCEL, Op.EXIT})
+WITHOUT_A_REQUEST = frozenset({Op.NOOP, Op.EXIT})  # bytes and nothing
+TESTS = [path for path in (ROOT / "tests").rglob("test_*.py") if path != Path(__file__)]
+
+
+def served() -> frozenset[Op]:
+    """What the kernel's one list says; no handler is called here, so that nobody has to supervise."""
+    registry, mail = Registry(), Mailboxes()
+    nobody: Any = None
+    spawner = Spawner(registry, nobody, mail.is_taken, "/")
+    listed = [syscall.op for syscall in table(registry, nobody, spawner, mail, 1 << 20)]
+    assert len(listed) == len(set(listed)), "an opcode is served twice"
+    return frozenset(listed) | BY_THE_CONNECTION
+
+
+def requests() -> dict[Op, type]:
+    found: dict[Op, type] = {}
+    for module in pkgutil.iter_modules(agentos_sdk.calls.__path__):
+        for value in vars(importlib.import_module(f"agentos_sdk.calls.{module.name}")).values():
+            if isinstance(value, type) and issubclass(value, Request) and isinstance(vars(value).get("op"), Op):
+                found[value.op] = value
+    return found
+
+
+SERVED = sorted(served())
+
+
+def test_these_are_the_calls_of_this_version() -> None:
+    names = "NOOP SPAWN KILL LIST WAIT PAUSE RESUME TREE LOGS SEND RECV BROADCAST REGISTER CANCEL HELLO EXIT"
+
+    assert {op.name for op in SERVED} == set(names.split())
+
+
+def test_every_request_is_of_a_call_that_is_served() -> None:
+    assert set(requests()) == set(SERVED) - WITHOUT_A_REQUEST
+
+
+@pytest.mark.parametrize("op", SERVED, ids=lambda op: op.name)
+def test_every_call_has_a_page(op: Op) -> None:
+    page = ROOT / "docs" / "reference" / "calls" / f"{op.name.lower()}.md"
+
+    assert page.is_file()
+    assert op.name in page.read_text()
+
+
+def test_every_page_is_of_a_call_that_is_served() -> None:
+    pages = {path.stem.upper() for path in (ROOT / "docs" / "reference" / "calls").glob("*.md")} - {"INDEX", "README"}
+
+    assert pages - {op.name for op in SERVED} <= {Op.CHUNK.name}
+
+
+@pytest.mark.parametrize("op", SERVED, ids=lambda op: op.name)
+def test_every_call_is_tested_by_name(op: Op) -> None:
+    named = re.compile(rf"\b(Op\.)?{op.name}\b")
+
+    assert [path for path in TESTS if named.search(path.read_text())]
+
+
+def test_numbers_are_bytes_and_used_once() -> None:
+    assert len({int(op) for op in Op}) == len(list(Op))
+    assert all(0 <= op <= 255 for op in Op)
+
+
+def test_every_module_says_in_its_first_line_what_it_is() -> None:
+    packages = ("agentos", "supervisors", "sdk/agentos_sdk")
+    files = itertools.chain.from_iterable((ROOT / package).rglob("*.py") for package in packages)
+
+    assert [str(file) for file in files if not file.read_text().startswith('"""')] == []

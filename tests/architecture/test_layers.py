@@ -1,0 +1,75 @@
+"""Imports go down: as the contracts in pyproject.toml say, and the contracts do catch what they are for."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PLACES = {"agentos": "agentos", "supervisors": "supervisors", "agentos_sdk": "sdk/agentos_sdk"}
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    for place in PLACES.values():
+        shutil.copytree(ROOT / place, tmp_path / place, ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path
+
+
+def lint(place: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(Path(sys.executable).parent / "lint-imports"), "--no-cache"],
+        cwd=place,
+        env={**os.environ, "PYTHONPATH": f"{place}:{place}/sdk"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_the_layers_hold() -> None:
+    done = lint(ROOT)
+
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "contract"),
+    [
+        ("agentos/kernel/caller.py", "import agentos.syscalls.messages", "Imports go down"),
+        ("agentos/sandbox/plain.py", "import agentos.kernel.caller", "Imports go down"),
+        ("supervisors/child.py", "import agentos_sdk.errors", "Imports go down"),
+        ("agentos/services/mailboxes.py", "import agentos_sdk.calls.messages", "Requests and replies stay at the edge"),
+        (
+            "agentos/userland/cli/logs.py",
+            "import agentos.agents.output",
+            "Programs see the kernel through system calls",
+        ),
+        ("sdk/agentos_sdk/start.py", "import attrs", "Plain rooms: standard library only"),
+        ("sdk/agentos_sdk/blocking.py", "import agentos_sdk.codec", "Plain rooms: standard library only"),
+    ],
+)
+def test_an_import_that_goes_astray_is_caught(copy: Path, file: str, line: str, contract: str) -> None:
+    planted = copy / file
+    planted.write_text(f"{planted.read_text()}\n{line}\n")
+
+    done = lint(copy)
+
+    assert done.returncode == 1
+    said = " ".join(done.stdout.split())
+    assert said.count("BROKEN") == said.count(f"{contract} BROKEN") == 1
+
+
+def test_the_blocking_client_imports_nothing_but_the_standard_library() -> None:
+    program = "import sys; from agentos_sdk import AgentOSClient; print(*{name.split('.')[0] for name in sys.modules})"
+
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+
+    assert (
+        set(loaded) & {"attr", "attrs", "cattrs", "trio", "httpx", "agentos", "supervisors", "click", "google"} == set()
+    )

@@ -1,0 +1,161 @@
+"""Each command as a person and as a program use it."""
+
+import json
+import re
+
+import pytest
+
+from tests.cli.conftest import Agentos
+from tests.support.kernel import Kernel
+
+SLEEP = ("--", "sleep", "1000")
+
+
+def test_ps_shows_a_table_and_hides_who_has_ended(agentos: Agentos) -> None:
+    agentos("spawn", "alive", *SLEEP)
+    agentos("spawn", "ended", *SLEEP)
+    agentos("kill", "ended")
+
+    shown = agentos("ps")
+
+    assert shown.returncode == 0
+    header, *rows = shown.stdout.splitlines()
+    assert header.split() == ["ID", "NAME", "PID", "STATE", "RESTARTS", "UPTIME", "SUPERVISOR"]
+    assert [row.split()[1:2] for row in rows if "alive" in row] == [["alive"]]
+    assert "ended" not in rows[0]
+    assert re.fullmatch(r"\(\d+ ended, see --all\)", rows[-1])
+    assert "ended" in agentos("ps", "--all").stdout
+    assert {agent["name"] for agent in json.loads(agentos("ps", "--json").stdout)} >= {"alive", "ended"}
+
+
+def test_tree_draws_and_gives_json(agentos: Agentos) -> None:
+    agentos("spawn", "leaf", *SLEEP)
+
+    drawn = agentos("tree").stdout
+
+    assert drawn.splitlines()[0] == "root  one_for_one, at most 1 restart in 5 s"
+    assert re.search(r"^   └─ leaf  running pid \d+, temporary$", drawn, re.MULTILINE)
+    assert json.loads(agentos("tree", "--json").stdout)["name"] == "root"
+
+
+def test_spawn_pause_resume_kill_for_people_and_for_programs(agentos: Agentos) -> None:
+    spawned = agentos("spawn", "worker", "--restart", "permanent", *SLEEP)
+    assert re.fullmatch(r"worker is running \(id \d+, pid \d+\)\n", spawned.stdout)
+
+    assert agentos("pause", "worker").stdout == "worker is paused\n"
+    assert json.loads(agentos("resume", "worker", "--json").stdout)["resumed"]
+    assert json.loads(agentos("spawn", "--json", "other", *SLEEP).stdout)["status"] == "running"
+    number = json.loads(agentos("ps", "--json").stdout)[-1]["id"]
+    assert json.loads(agentos("pause", str(number), "--json").stdout)["paused"]
+    assert agentos("kill", "worker", "--grace", "0").stdout == "worker has ended\n"
+    assert json.loads(agentos("kill", str(number), "--json").stdout) == {"killed": True, "agent_id": number}
+
+
+def test_spawn_takes_scripts_with_their_arguments_and_its_options(agentos: Agentos, kernel: Kernel) -> None:
+    (kernel.place / "show.py").write_text("import os, sys\nprint(sys.argv[1:], os.environ['X'], os.getcwd())\n")
+
+    done = agentos(
+        "spawn", "show", "--wait", "--env", "X=a=b", "--cwd", "/", "show.py", "--flag", "-x", "--wait", "--", "y"
+    )
+
+    assert done.stdout == "['--flag', '-x', '--wait', '--', 'y'] a=b /\n"
+    assert done.returncode == 0
+
+
+def test_send_and_logs(agentos: Agentos, kernel: Kernel) -> None:
+    (kernel.place / "reader.py").write_text(
+        "from agentos import AgentOSClient\n"
+        "with AgentOSClient() as me:\n"
+        "    me.hello()\n"
+        "    while True:\n"
+        "        for letter in me.recv_messages(timeout=60)['messages']:\n"
+        "            print(repr(letter['message']))\n"
+        "            if letter['message'] == 'end': raise SystemExit\n"
+    )
+    agentos("spawn", "reader", "--ready", "hello", "reader.py")
+
+    assert re.fullmatch(r"delivered to reader \(id \d+\)\n", agentos("send", "reader", "plain text").stdout)
+    assert json.loads(agentos("send", "--json", "reader", '{"a": [1]}').stdout)["delivered_to"]
+    agentos("send", "reader", "end")
+
+    followed = agentos("logs", "-f", "reader").stdout
+    assert re.sub(r"(?m)^\d\d:\d\d:\d\d ", "", followed).splitlines() == [
+        "stdout | 'plain text'",
+        "stdout | {'a': [1]}",
+        "stdout | 'end'",
+        "kernel | ended: exit status 0",
+    ]
+    last = [json.loads(line) for line in agentos("logs", "--json", "-n", "1", "reader").stdout.splitlines()]
+    assert [line["text"] for line in last] == ["ended: exit status 0"]
+
+
+def test_call_makes_any_call(agentos: Agentos) -> None:
+    assert json.loads(agentos("call", "LIST").stdout) == json.loads(agentos("call", "0x12").stdout)
+    assert agentos("call", "NOOP", "any bytes").stdout == "any bytes\n"
+    assert agentos("call", "exit").stdout == "goodbye\n"
+    refused = agentos("call", "KILL", '{"name": 5}')
+    assert (refused.returncode, json.loads(refused.stdout)["killed"]) == (1, False)
+    unknown = agentos("call", "THINK", "{}")
+    assert (unknown.returncode, json.loads(unknown.stdout)["code"]) == (1, "unknown_call")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("kill", "nobody"), "agentos: no agent is called 'nobody'"),
+        (("pause", "4000000000"), "agentos: no agent has the id 4000000000"),
+        (("resume", "nobody"), "agentos: no agent is called 'nobody'"),
+        (("logs", "nobody"), "agentos: no agent is called 'nobody'"),
+        (("logs", "-f", "nobody"), "agentos: no agent is called 'nobody'"),
+        (("send", "nobody", "hi"), "agentos: nobody is called 'nobody'"),
+        (("spawn", "x", "/no/such.py"), "agentos: script: there is no file /no/such.py"),
+        (("spawn", "x", "--wait", "/no/such.py"), "agentos: script: there is no file /no/such.py"),
+        (("spawn", "--env", "A", "x", "y.py"), "agentos: --env A: expected NAME=VALUE"),
+        (("call", "NONSENSE"), "agentos: there is no system call 'NONSENSE': see docs/reference/calls"),
+        (("call", "0x100"), "agentos: there is no system call '0x100': see docs/reference/calls"),
+    ],
+)
+def test_an_error_is_one_line_and_status_1(agentos: Agentos, arguments: tuple[str, ...], text: str) -> None:
+    failed = agentos(*arguments)
+
+    assert (failed.returncode, failed.stdout, failed.stderr) == (1, "", text + "\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("ps",), ("tree",), ("kill", "x"), ("logs", "x"), ("logs", "-f", "x"), ("send", "x", "y"), ("call", "LIST")],
+)
+def test_without_a_kernel_the_way_out_is_said(agentos: Agentos, kernel: Kernel, arguments: tuple[str, ...]) -> None:
+    nowhere = str(kernel.place / "nowhere")
+
+    failed = agentos(*arguments, AGENTOS_SOCKET=nowhere)
+
+    assert failed.returncode == 1
+    assert failed.stderr == f"agentos: no kernel at {nowhere}: start one with `agentos run`\n"
+
+
+def test_a_slip_of_the_pen_is_understood(agentos: Agentos) -> None:
+    failed = agentos("spwan")
+
+    assert failed.returncode == 2
+    assert "Did you mean 'spawn'?" in failed.stderr
+
+
+def test_the_socket_is_found_in_this_order(agentos: Agentos, kernel: Kernel) -> None:
+    """--socket, AGENTOS_SOCKET, ./agentos.toml, the runtime directory."""
+    file = kernel.place / "agentos.toml"
+    nowhere = str(kernel.place / "nowhere")
+    file.write_text('[kernel]\nsocket = "by-file"\n')
+    try:
+        assert agentos("ps", "--socket", kernel.socket, AGENTOS_SOCKET=nowhere).returncode == 0
+        assert nowhere in agentos("ps", AGENTOS_SOCKET=nowhere).stderr
+        assert agentos("ps", AGENTOS_SOCKET="").stderr.split()[4] == f"{kernel.place}/by-file:"
+    finally:
+        file.unlink()
+    assert agentos("ps", AGENTOS_SOCKET="").stderr.split()[4] == f"{kernel.place}/agentos.sock:"
+
+
+def test_help_needs_no_kernel(agentos: Agentos) -> None:
+    for command in ("run", "check", "ps", "tree", "spawn", "kill", "pause", "resume", "logs", "send", "call"):
+        assert agentos(command, "--help").returncode == 0
+        assert command in agentos("--help").stdout

@@ -1,0 +1,161 @@
+"""``agentos run`` and ``check``."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Agentos
+from tests.conftest import StartKernel
+from tests.support.kernel import Kernel, environment, listens, until
+
+BROKEN = """[kernel]
+log_level = "loud"
+[[supervisor.children]]
+name = "a"
+script = "missing.py"
+restart = "permnent"
+colour = "red"
+[[supervisor.children]]
+name = "a"
+command = ["true"]
+"""
+
+
+def test_check_says_every_mistake_with_its_line(agentos: Agentos, kernel: Kernel) -> None:
+    (kernel.place / "broken.toml").write_text(BROKEN)
+
+    checked = agentos("check", "broken.toml")
+
+    assert (checked.returncode, checked.stdout) == (1, "")
+    places = [line.split(": ")[0:2] for line in checked.stderr.splitlines()]
+    assert places == [
+        ["broken.toml:2", "kernel.log_level"],
+        ["broken.toml:5", "supervisor.children[0].script"],
+        ["broken.toml:6", "supervisor.children[0].restart"],
+        ["broken.toml:7", "supervisor.children[0].colour"],
+        ["broken.toml:9", "supervisor.children[1].name"],
+    ]
+    assert "expected permanent, transient or temporary, got 'permnent'" in checked.stderr
+
+
+def test_check_counts_what_is_fine(agentos: Agentos, kernel: Kernel) -> None:
+    (kernel.place / "fine.toml").write_text('[[supervisor.children]]\nname = "a"\ncommand = ["true"]\n')
+
+    assert agentos("check", "fine.toml").stdout == "fine.toml: fine: 1 agent under 1 supervisor\n"
+
+
+def test_run_refuses_a_broken_file_with_status_2(agentos: Agentos, kernel: Kernel) -> None:
+    (kernel.place / "broken.toml").write_text(BROKEN)
+
+    done = agentos("run", "broken.toml", "--state-dir", str(kernel.place / "x"), "--socket", str(kernel.place / "x.s"))
+
+    assert done.returncode == 2
+    assert done.stderr == agentos("check", "broken.toml").stderr
+    assert not os.path.exists(kernel.place / "x")
+
+
+@pytest.mark.parametrize("where", ["no/such/dir/s", "x" * 110])
+def test_run_says_in_one_line_why_it_cannot_listen(agentos: Agentos, kernel: Kernel, where: str) -> None:
+    done = agentos("run", "--state-dir", str(kernel.place / "x"), AGENTOS_SOCKET=str(kernel.place / where))
+
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith(f"agentos: {kernel.place}/{where}: ")
+
+
+def test_run_says_in_one_line_that_a_state_directory_is_none(agentos: Agentos, kernel: Kernel) -> None:
+    (kernel.place / "file").write_text("")
+
+    done = agentos("run", "--state-dir", str(kernel.place / "file"), AGENTOS_SOCKET=str(kernel.place / "x.s"))
+
+    assert done.returncode == 1
+    assert done.stderr == (f"agentos: {kernel.place}/file: File exists: choose another directory with --state-dir\n")
+
+
+def test_relative_paths_in_a_file_are_the_files(start_kernel: StartKernel) -> None:
+    kernel = start_kernel()
+    (kernel.place / "conf").mkdir()
+    (kernel.place / "conf" / "a.py").write_text("import os, time\nprint(os.getcwd())\ntime.sleep(1000)\n")
+    (kernel.place / "conf" / "t.toml").write_text(
+        '[kernel]\nsocket = "sock"\nstate_dir = "st"\n[[supervisor.children]]\nname = "a"\nscript = "a.py"\ncwd = "."\n'
+    )
+    with started(["conf/t.toml"], kernel.place) as process:
+        assert process.stdout is not None
+        seen = [line for line in iter(process.stdout.readline, "") if " | " in line and stop_at_ready(line, process)]
+
+    assert any(line.endswith(f"a | {kernel.place}/conf\n") for line in seen)
+    assert process.returncode == 0
+    assert (kernel.place / "conf" / "st").is_dir()
+
+
+def stop_at_ready(line: str, process: subprocess.Popen[str]) -> bool:
+    if "ready, listening on" in line:
+        process.send_signal(signal.SIGTERM)
+    return True
+
+
+def started(arguments: list[str], place: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "agentos", "run", *arguments],
+        cwd=place,
+        env=environment(place),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def test_a_reader_that_goes_away_stops_no_kernel_and_brings_no_traceback(kernel: Kernel, tmp_path: Path) -> None:
+    command = f"exec {sys.executable} -m agentos run --socket {kernel.place}/p --state-dir {kernel.place}/p.d"
+    with (
+        open(tmp_path / "errors", "w+") as errors,
+        subprocess.Popen(
+            ["sh", "-c", command], env=environment(kernel.place), stdout=subprocess.PIPE, stderr=errors
+        ) as process,
+    ):
+        assert process.stdout is not None
+        process.stdout.close()
+        until(lambda: listens(f"{kernel.place}/p"), "it is up")
+        client = subprocess.run(
+            [sys.executable, "-m", "agentos", "spawn", "a", "--socket", f"{kernel.place}/p", "--", "sh", "-c", "yes"],
+            env=environment(kernel.place),
+            capture_output=True,
+            timeout=20,
+            check=False,
+        )
+        assert client.returncode == 0, client.stderr
+        process.send_signal(signal.SIGTERM)
+        process.wait(20)
+
+        assert (tmp_path / "errors").read_text() == ""
+        assert process.returncode == 0
+
+
+@pytest.mark.parametrize("command", ["ps", "tree", "logs -n 2000 talker", "ps --json", "--help", "logs -f talker"])
+def test_a_closed_pipe_is_no_error(kernel: Kernel, agentos: Agentos, command: str) -> None:
+    agentos("spawn", "talker", "--wait", "--", "sh", "-c", "seq 1 2000")
+
+    for reader in ("head -1", "true"):
+        done = subprocess.run(
+            ["sh", "-c", f"{sys.executable} -m agentos {command} | {reader}"],
+            env={**environment(kernel.place), "AGENTOS_SOCKET": kernel.socket},
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
+
+        assert done.stderr == ""
+
+
+def test_a_terminal_without_the_letters_gets_their_numbers(start_kernel: StartKernel) -> None:
+    kernel = start_kernel(
+        '[[supervisor.children]]\nname = "a"\ncommand = ["sh", "-c", "echo ü; sleep 1000"]\n',
+        {"PYTHONIOENCODING": "ascii"},
+    )
+
+    kernel.wait_line(r"a \| \\xfc")

@@ -1,0 +1,119 @@
+"""``agentos spawn --wait``: to be an agent's terminal."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from agentos_sdk import AgentOSClient
+from tests.cli.conftest import Agentos
+from tests.support.kernel import Kernel, environment, until
+
+AGENTOS = (sys.executable, "-m", "agentos")
+
+
+@pytest.mark.parametrize("pause", ["", "sleep 0.4;"])
+@pytest.mark.parametrize(("end", "status"), [("exit 0", 0), ("exit 7", 7), ("kill -TERM $$", 143), ("kill -9 $$", 137)])
+def test_its_exit_status_is_the_agents(agentos: Agentos, pause: str, end: str, status: int) -> None:
+    done = agentos("spawn", "job", "--wait", "--", "sh", "-c", f"echo out; echo err >&2; {pause}{end}")
+
+    assert (done.returncode, done.stdout, done.stderr) == (status, "out\n", "err\n")
+
+
+def test_all_of_a_short_job_is_shown(agentos: Agentos) -> None:
+    done = agentos("spawn", "count", "--wait", "--", "seq", "1", "1500")
+
+    assert done.stdout.split() == [str(number) for number in range(1, 1501)]
+
+
+def test_what_is_no_longer_kept_is_said(agentos: Agentos) -> None:
+    done = agentos("spawn", "much", "--wait", "--", "sh", "-c", "seq 1 9000; sleep 0.4")
+
+    assert done.stdout.split()[-1] == "9000"
+    assert len(done.stdout.split()) == 9000 or "older lines are no longer kept" in done.stderr
+
+
+def test_a_script_that_cannot_run_is_explained(agentos: Agentos, kernel: Kernel) -> None:
+    script = kernel.place / "typo.py"
+    script.write_text("def f(:\n")
+
+    done = agentos("spawn", "typo", "--wait", str(script))
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"agentos: typo did not start: {script}:1: invalid syntax\n"
+
+
+def test_escape_sequences_are_shown_and_not_obeyed(agentos: Agentos) -> None:
+    script = r"printf '\033]0;title\007\033[2J\233x\n'; printf '\033[31m\n' >&2; "
+
+    done = agentos("spawn", "evil", "--wait", "--", "sh", "-c", script + "sleep 0.4")
+    failed = agentos("spawn", "evil", "--", "sh", "-c", script + "exit 1")
+
+    assert done.stdout == "\\x1b]0;title\\x07\\x1b[2J\ufffdx\n"
+    assert done.stderr == "\\x1b[31m\n"
+    assert failed.stderr == "agentos: evil did not start: exit status 1 before it was ready\n\\x1b[31m\n"
+
+
+def test_escape_sequences_do_not_get_through_logs_or_run_either(agentos: Agentos, kernel: Kernel) -> None:
+    agentos("spawn", "sly", "--wait", "--", "sh", "-c", r"printf 'a\033[31mb\n'; sleep 0.4")
+
+    assert r"a\x1b[31mb" in agentos("logs", "sly").stdout
+    kernel.wait_line(r"sly \| a\\x1b\[31mb")
+    assert "\x1b" not in kernel.said
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+def test_ctrl_c_stops_the_agent_and_a_second_one_hurries(kernel: Kernel, agentos: Agentos, deaf: bool) -> None:
+    trap = "trap '' TERM;" if deaf else ""
+    command = ["sh", "-c", f"{trap} echo on; while :; do sleep 0.05; done"]
+    with subprocess.Popen(
+        [*AGENTOS, "spawn", "job", "--wait", "--socket", kernel.socket, "--", *command],
+        env=environment(kernel.place),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "on\n"
+        process.send_signal(signal.SIGINT)
+        with AgentOSClient(kernel.socket) as client:
+            if deaf:
+                until(lambda: job(client)["state"] == "stopping", "it is being stopped")
+                process.send_signal(signal.SIGINT)
+
+            _, errors = process.communicate(timeout=4)
+
+            assert (process.returncode, errors) == (130, "")
+            assert job(client)["state"] == "exited"
+
+
+def job(client: AgentOSClient) -> dict[str, object]:
+    return [agent for agent in client.list_agents() if agent["name"] == "job"][-1]
+
+
+def test_a_start_that_takes_long_can_be_broken_off(kernel: Kernel, agentos: Agentos) -> None:
+    with (
+        subprocess.Popen(
+            [
+                *AGENTOS,
+                *["spawn", "job", "--wait", "--ready", "hello", "--socket"],
+                kernel.socket,
+                *["--", "sleep", "1000"],
+            ],
+            env={**environment(kernel.place), "AGENTOS_SOCKET": kernel.socket},
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process,
+        AgentOSClient(kernel.socket) as client,
+    ):
+        until(lambda: [agent for agent in client.list_agents() if agent["pid"]], "it starts")
+        pid = job(client)["pid"]
+        process.send_signal(signal.SIGINT)
+
+        _, errors = process.communicate(timeout=10)
+
+        assert (process.returncode, errors) == (130, "")
+        until(lambda: job(client)["state"] == "exited", "its start was withdrawn")
+        assert not os.path.exists(f"/proc/{pid}")

@@ -1,0 +1,202 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from agentos.agents.spec import AgentSpec, GroupSpec, Limits
+from agentos.config.load import Config, ConfigError, load
+from agentos.config.schema import KernelSettings
+from agentos_sdk.codec import Size
+from supervisors import Backoff
+from tests.config.saying import agent, loaded, said
+
+WHOLE = """
+[kernel]
+socket = "run/kernel.sock"
+state_dir = "/var/lib/agentos"
+log_level = "debug"
+max_payload = "32M"
+max_children = 5
+spawn_rate = 2
+
+[supervisor]
+strategy = "rest_for_one"
+intensity = 3
+period = "1m"
+
+[[supervisor.children]]
+name = "database"
+script = "a.py"
+args = ["-v"]
+env = { LEVEL = "1" }
+ready = "hello"
+shutdown = "infinity"
+backoff = { first = "100ms", min = "1s", max = "1m", max_failures = 5 }
+limits = { memory = "256M", cpu_quota = "50%", max_pids = 20 }
+isolation = "best_effort"
+network = true
+
+[[supervisor.children]]
+name = "team"
+type = "supervisor"
+auto_shutdown = "any_significant"
+restart = "transient"
+shutdown = "30s"
+
+[[supervisor.children.children]]
+name = "lead"
+type = "agent"
+command = ["./tool", "./a.py"]
+python = "python3.12"
+cwd = "work"
+restart = "transient"
+significant = true
+
+[[supervisor.children.children]]
+name = "inner"
+type = "supervisor"
+children = [{ name = "last", command = ["echo"], python = "./bin/python" }]
+"""
+
+
+def test_a_whole_file_becomes_the_values_that_run(home: Path) -> None:
+    config = loaded(WHOLE)
+
+    assert config.file == home / "agentos.toml"
+    assert config.directory == home
+    assert config.kernel == KernelSettings(
+        socket=str(home / "run/kernel.sock"),
+        state_dir="/var/lib/agentos",
+        log_level="debug",
+        max_payload=Size(32 << 20),
+        max_children=5,
+        spawn_rate=2.0,
+    )
+    database = AgentSpec(
+        "database",
+        script=str(home / "a.py"),
+        args=("-v",),
+        env={"LEVEL": "1"},
+        cwd=str(home),
+        ready="hello",
+        shutdown="infinity",
+        backoff=Backoff(first=0.1, min=1.0, max=60.0, max_failures=5),
+        limits=Limits(memory=256 << 20, cpu_quota=0.5, max_pids=20),
+        isolation="best_effort",
+        network=True,
+    )
+    lead = AgentSpec(
+        "lead",
+        command=(str(home / "tool"), "./a.py"),
+        cwd=str(home / "work"),
+        python="python3.12",
+        restart="transient",
+        significant=True,
+    )
+    last = AgentSpec("last", command=("echo",), cwd=str(home), python=str(home / "bin/python"))
+    team = GroupSpec(
+        "team",
+        auto_shutdown="any_significant",
+        restart="transient",
+        shutdown=30.0,
+        children=(lead, GroupSpec("inner", children=(last,))),
+    )
+    assert config.root == GroupSpec("root", "rest_for_one", intensity=3, period=60.0, children=(database, team))
+
+
+def test_an_empty_file_is_a_kernel_that_supervises_nothing(home: Path) -> None:
+    config = loaded("")
+
+    assert (config.kernel, config.root) == (KernelSettings(), GroupSpec("root"))
+    assert Config.without_file(home) == Config(config.kernel, config.root, home)
+
+
+def test_a_tilde_is_the_home_directory(home: Path) -> None:
+    config = loaded('kernel.state_dir = "~/state"\n' + agent('script = "~/a.py"\ncwd = "~"'))
+
+    [child] = config.root.children
+    assert config.kernel.state_dir == str(home / "state")
+    assert isinstance(child, AgentSpec)
+    assert (child.script, child.cwd) == (str(home / "a.py"), str(home))
+
+
+def test_every_mistake_is_told_at_once_in_the_order_of_the_lines(home: Path) -> None:
+    text = (
+        '[kernel]\nmax_payload = "512K"\nspwan_rate = 3\n\n[supervisor]\nperiod = "0s"\n\n'
+        + agent('script = "missing.py"\nrestart = "permnent"\nsignificant = true\nlimits = { memory = "lots" }\n')
+        + '\n[other]\n\n[[supervisor.children]]\nname = "w"\nscript = "a.py"\nenv = { A = 1 }\n'
+        + "\n[[supervisor.children]]\n"
+    )
+
+    missing = home / "missing.py"
+    assert said(text) == [
+        "agentos.toml:2: kernel.max_payload: expected a size of at least 1M, got '512K'",
+        "agentos.toml:3: kernel.spwan_rate: unknown field, did you mean spawn_rate?",
+        "agentos.toml:6: supervisor.period: expected a duration above 0s, got '0s'",
+        f"agentos.toml:10: supervisor.children[0].script: expected a readable file, got '{missing}': no such file",
+        "agentos.toml:11: supervisor.children[0].restart: expected permanent, transient or temporary, got 'permnent'",
+        "agentos.toml:12: supervisor.children[0].significant: significant means nothing while auto_shutdown is 'never'",
+        "agentos.toml:13: supervisor.children[0].limits.memory: expected a size such as 256M, got 'lots'",
+        "agentos.toml:15: other: unknown field",
+        "agentos.toml:18: supervisor.children[1].name: the name 'w' is taken by supervisor.children[0]",
+        "agentos.toml:20: supervisor.children[1].env.A: expected a string, got 1",
+        "agentos.toml:22: supervisor.children[2].name: required field missing",
+        "agentos.toml:22: supervisor.children[2]: a script or a command is missing",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("[kernel]\nsocket 5", "agentos.toml:2: not TOML: expected '=' after a key in a key/value pair at column 8"),
+        ("a = 1\n\nb = [1,", "agentos.toml:3: not TOML: invalid value at the end of the file"),
+        (b"a = 1\nb = '\xff'", "agentos.toml:2: not UTF-8"),
+        ("a = " + "[" * 5000, "agentos.toml: nested deeper than 100 tables and arrays"),
+        ("[" + "a." * 5000 + "a]", "agentos.toml: nested deeper than 100 tables and arrays"),
+        ("#" * (5 << 20), "agentos.toml: larger than 4 MiB"),
+        ("kernel = 5", "agentos.toml:1: kernel: expected keys and values, got 5"),
+        ("[supervisor]\nname = 'x'", "agentos.toml:2: supervisor.name: unknown field"),
+    ],
+)
+def test_a_file_that_is_no_configuration(home: Path, text: str | bytes, line: str) -> None:
+    assert said(text) == [line]
+
+
+def test_a_number_of_any_size_is_only_a_mistake(home: Path) -> None:
+    [decimal] = said("[kernel]\nmax_children = " + "9" * 5000)
+    [hexadecimal] = said("[kernel]\nmax_children = 0x" + "f" * 5000)
+
+    assert decimal.startswith("agentos.toml: not TOML: ")
+    assert hexadecimal == "agentos.toml:2: kernel.max_children: expected a whole number, got a very large number"
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("nowhere.toml", "no such file or directory"), (".", "is a directory"), ("a\0b", "embedded null byte")],
+)
+def test_a_file_that_cannot_be_read_is_one_sentence(home: Path, name: str, why: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(name)
+
+    assert str(caught.value) == f"{name}: can't be read: {why}"
+
+
+def test_a_script_must_be_a_file_that_can_be_read(home: Path) -> None:
+    os.mkfifo(home / "pipe")
+
+    [line] = said(agent('script = "pipe"'))
+
+    assert line.endswith(f"script: expected a readable file, got '{home / 'pipe'}': not a file")
+
+
+def test_supervisors_may_be_nested_deeply(home: Path) -> None:
+    text, header = "", "supervisor"
+    for depth in range(45):
+        header += ".children"
+        text += f'[[{header}]]\nname = "s{depth}"\ntype = "supervisor"\n'
+
+    group = loaded(text).root
+    for _ in range(45):
+        [inner] = group.children
+        assert isinstance(inner, GroupSpec)
+        group = inner

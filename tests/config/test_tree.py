@@ -1,0 +1,143 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from agentos.config.schema import AgentTable, SupervisorTable
+from agentos.config.tree import Builder
+from tests.config.saying import agent, loaded, said
+
+
+@pytest.mark.parametrize(
+    ("lines", "sentence"),
+    [
+        ("", "1: supervisor.children[0]: a script or a command is missing"),
+        ('script = "a.py"\ncommand = ["x"]', "4: supervisor.children[0].command: a script or a command, but not both"),
+        ("command = []", "3: supervisor.children[0].command: expected at least one word, got an empty array"),
+        ('command = "ls -l"', "3: supervisor.children[0].command: expected an array, got 'ls -l'"),
+        ('type = "supervsior"', "3: supervisor.children[0].type: expected agent or supervisor, got 'supervsior'"),
+        ('script = "a.py"\nready = "go"', "4: supervisor.children[0].ready: expected hello, got 'go'"),
+        ('script = "a.py"\nchildren = []', "4: supervisor.children[0].children: unknown field"),
+        ('script = "a.py"\nlimits = 5', "4: supervisor.children[0].limits: expected keys and values, got 5"),
+        (
+            'script = "a.py"\nlimits.cpu_weight = 0',
+            "4: supervisor.children[0].limits.cpu_weight: expected a weight from 1 to 10000, got 0",
+        ),
+        (
+            'script = "a.py"\nenv = { "A=B" = "" }',
+            "4: supervisor.children[0].env['A=B']: expected the name of a variable, without '=', got 'A=B'",
+        ),
+        (
+            'script = "a.py"\nenv = { AGENTOS_SOCKET = "/s" }',
+            "4: supervisor.children[0].env.AGENTOS_SOCKET: "
+            "expected a name without AGENTOS_ in front, which is the kernel's, got 'AGENTOS_SOCKET'",
+        ),
+        (
+            'script = "a.py"\nbackoff = { min = "2s", max = "1s" }',
+            "4: supervisor.children[0].backoff: 0 <= min <= max must hold, not 2.0 and 1.0",
+        ),
+        (
+            'script = "a.py"\nbackoff = { min = "soon" }',
+            "4: supervisor.children[0].backoff.min: expected a duration such as 5s, got 'soon'",
+        ),
+        (
+            'script = "a.py"\nsignificant = true',
+            "4: supervisor.children[0].significant: a permanent child never ends, so it is not significant",
+        ),
+        (
+            'type = "supervisor"\nintensity = -1',
+            "4: supervisor.children[0].intensity: expected a whole number from 0 to 1000, got -1",
+        ),
+        ('type = "supervisor"\nchildren = 1', "4: supervisor.children[0].children: expected an array, got 1"),
+        (
+            'type = "supervisor"\nchildren = [1]',
+            "4: supervisor.children[0].children[0]: expected keys and values, got 1",
+        ),
+        ("type = 2024-01-01", "3: supervisor.children[0].type: expected agent or supervisor, got a date"),
+    ],
+)
+def test_a_child_that_cannot_be(home: Path, lines: str, sentence: str) -> None:
+    assert said(agent(lines)) == [f"agentos.toml:{sentence}"]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("root", "expected a name other than root, spawned, kernel, which the kernel uses, got 'root'"),
+        ("spawned", "expected a name other than root, spawned, kernel, which the kernel uses, got 'spawned'"),
+        ("a/b", "expected a name of 1 to 64 letters, digits, '.', '_' or '-', begun by a letter or digit, and not of"),
+        ("123", "expected a name of 1 to 64 letters"),
+        ("", "expected a name of 1 to 64 letters"),
+        ("é", "expected a name of 1 to 64 letters"),
+    ],
+)
+def test_a_name_that_cannot_be(home: Path, name: str, expected: str) -> None:
+    [line] = said(f'[[supervisor.children]]\nname = "{name}"\nscript = "a.py"')
+
+    assert line.startswith(f"agentos.toml:2: supervisor.children[0].name: {expected}")
+
+
+def test_supervisors_and_agents_share_one_set_of_names(home: Path) -> None:
+    inner = '[[supervisor.children.children]]\nname = "w"\nscript = "a.py"'
+
+    assert said(agent('type = "supervisor"\n' + inner)) == [
+        "agentos.toml:5: supervisor.children[0].children[0].name: the name 'w' is taken by supervisor.children[0]"
+    ]
+
+
+def test_a_backoff_that_makes_intensity_unreachable_is_refused_as_supervisors_refuse_it(home: Path) -> None:
+    [line] = said("[supervisor]\nintensity = 5\n" + agent('script = "a.py"\nbackoff = { min = "10s", jitter = 0 }'))
+
+    assert line.startswith("agentos.toml:6: supervisor.children[0].backoff: with its backoff 6 restarts take")
+
+
+def test_a_significant_child_needs_a_supervisor_that_minds(home: Path) -> None:
+    child = agent('script = "a.py"\nrestart = "transient"\nsignificant = true')
+
+    assert said(child) == [
+        "agentos.toml:5: supervisor.children[0].significant: significant means nothing while auto_shutdown is 'never'"
+    ]
+    assert loaded('[supervisor]\nauto_shutdown = "any_significant"\n' + child).root.children[0].significant
+
+
+def test_a_wrong_field_is_not_blamed_on_others_too(home: Path) -> None:
+    child = agent('script = "a.py"\nrestart = "trnsient"\nsignificant = true\nbackoff = { min = "1m", max = "2m" }')
+
+    assert said('[supervisor]\nauto_shutdown = "all"\nintensity = "5"\n' + child) == [
+        "agentos.toml:2: supervisor.auto_shutdown: expected never, any_significant or all_significant, got 'all'",
+        "agentos.toml:3: supervisor.intensity: expected a whole number, got '5'",
+        "agentos.toml:7: supervisor.children[0].restart: expected permanent, transient or temporary, got 'trnsient'",
+    ]
+
+
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    st.booleans() | st.integers() | st.floats() | st.text() | st.dates() | st.sampled_from(["5s", "1M", "supervisor"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+NAMES = [field.name for table in (AgentTable, SupervisorTable) for field in table.__attrs_attrs__]
+TABLES: st.SearchStrategy[Any] = st.recursive(
+    st.dictionaries(st.sampled_from(NAMES), VALUES),
+    lambda inner: st.builds(
+        lambda table, children: {**table, "type": "supervisor", "children": children}, inner, st.lists(inner)
+    ),
+    max_leaves=4,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(TABLES | st.fixed_dictionaries({"supervisor": TABLES, "kernel": VALUES}) | VALUES)
+def test_garbage_is_only_ever_a_list_of_mistakes(home: Path, data: Any) -> None:
+    builder = Builder(home)
+
+    builder.build(data)
+
+    assert all(isinstance(message, str) and isinstance(keys, tuple) for keys, message in builder.mistakes)
+
+
+def test_strict_isolation_is_refused_while_there_is_no_sandbox(home: Path) -> None:
+    [line] = said('[[supervisor.children]]\nname = "a"\ncommand = ["x"]\nisolation = "strict"')
+
+    assert line.startswith("agentos.toml:4: supervisor.children[0].isolation: strict can't be had")

@@ -1,0 +1,39 @@
+"""Kernels and connections for everybody: real ones, stopped and looked after at the end."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.support.kernel import Kernel, running
+from tests.support.wire import Wire
+
+StartKernel = Callable[..., Kernel]
+Connect = Callable[[], Wire]
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Iterator[Kernel]:
+    """A kernel without a configuration, shared by the tests of a module: leave it as you found it."""
+    with running() as started:
+        yield started
+
+
+@pytest.fixture
+def start_kernel() -> Iterator[StartKernel]:
+    """``start_kernel(toml=None, env=None)``: a ready kernel of one's own, whose clean stop is asserted at the end."""
+    with contextlib.ExitStack() as stack:
+        yield lambda toml=None, env=None: stack.enter_context(running(toml, env))
+
+
+@pytest.fixture
+def connect(kernel: Kernel) -> Iterator[Connect]:
+    """``connect()``: one more raw connection to the module's kernel, closed at the end of the test."""
+    with contextlib.ExitStack() as stack:
+        yield lambda: stack.enter_context(kernel.connect())
+
+
+@pytest.fixture
+def wire(connect: Connect) -> Wire:
+    """A raw connection to the module's kernel."""
+    return connect()

@@ -1,0 +1,65 @@
+"""Runs a demo as a user would: one command, from the top of the repository."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LONGEST = 60.0  # seconds; the longest demo takes twelve on a machine that has nothing else to do
+
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory for all that a demo leaves; short, for a socket's path has at most 107 bytes."""
+    directory = Path(tempfile.mkdtemp(prefix="aos-", dir="/tmp"))
+    yield directory
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+def environment(place: Path) -> dict[str, str]:
+    """Everything temporary and every home is in ``place``, which marks the processes too."""
+    kept = {name: value for name, value in os.environ.items() if name.startswith(("PATH", "LANG", "LC_", "COVERAGE"))}
+    return kept | {"HOME": str(place), "TMPDIR": str(place), "PYTHONUNBUFFERED": "1"}
+
+
+@pytest.fixture
+def run(place: Path, environment: dict[str, str]) -> Run:
+    """``run("hello")``: the demo's output, having ended with status 0 and left neither a process nor a file."""
+
+    def run_demo(name: str, *args: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", f"demos.{name}", *args],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=LONGEST,
+        )
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+        assert processes_of(place) == []
+        assert list(place.iterdir()) == []
+        return done.stdout
+
+    return run_demo
+
+
+def processes_of(place: Path) -> list[str]:
+    """The command lines of processes whose environment names ``place``: kernels by TMPDIR, agents by their socket."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if str(place).encode() in (process / "environ").read_bytes():
+                found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue  # it has ended, or is another user's
+    return found

@@ -1,0 +1,96 @@
+"""hello, spawn_test, worker and ipc: what their output promises is what happened."""
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.demos.conftest import ROOT, Run, processes_of
+
+
+def test_hello_spawns_an_agent_that_echoes_and_is_the_process_it_says(run: Run) -> None:
+    shown = run("hello")
+
+    assert "hello | the kernel echoes: hello from the other side" in shown
+    spawned = re.search(r"'name': 'hello', 'pid': (\d+)", shown)
+    said = re.search(r"I am hello, agent \d+, process (\d+)", shown)
+    assert spawned is not None
+    assert said is not None
+    assert spawned[1] == said[1]
+
+
+def test_spawn_test_shows_a_whole_life_and_every_refusal(run: Run) -> None:
+    shown = run("spawn_test")
+
+    assert "'paused': True" in shown
+    assert "told to stop: goodbye" in re.sub(r"\s+", " ", shown)
+    assert re.findall(r"'code':\s+'(\w+)'", shown) == [
+        "not_found",
+        "bad_request",
+        "already_exists",
+        "not_found",
+        "unavailable",
+    ]
+    assert "No module named 'a_module_that_nobody_wrote'" in shown
+
+
+def test_three_workers_in_three_processes_do_all_the_jobs(run: Run) -> None:
+    shown = run("worker")
+
+    results = re.findall(r"(worker-\d) \(pid (\d+)\): +([\d,]+) primes below ([\d,]+)", shown)
+    assert len(results) == 9
+    assert ("664,579", "10,000,000") in [(primes, below) for _, _, primes, below in results]
+    assert len({(name, pid) for name, pid, _, _ in results}) == 3
+
+
+def test_ipc_keeps_the_order_and_reaches_everybody(run: Run) -> None:
+    shown = re.sub(r"\s+", " ", run("ipc"))
+
+    assert re.findall(r"'i_got': {'number': (\d)}", shown) == ["1", "2", "3"]
+    assert "'delivered_count': 2" in shown
+    for name in ("anna", "bert"):
+        assert f"{{'from': '{name}', 'i_got': {{'news': 'the kettle is on'}}}}" in shown
+
+
+def test_a_demo_talks_to_the_kernel_that_runs_already(place: Path, environment: dict[str, str]) -> None:
+    socket = str(place / "socket")
+    command = [sys.executable, "-m", "agentos", "run", "--socket", socket, "--state-dir", str(place / "state")]
+    demo = [sys.executable, "-m", "demos.worker", "--socket", socket]
+
+    with subprocess.Popen(command, cwd=place, env=environment, stdout=subprocess.PIPE, text=True) as kernel:
+        try:
+            assert kernel.stdout is not None
+            assert "ready, listening on" in kernel.stdout.readline()
+            done = subprocess.run(demo, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+        finally:
+            kernel.terminate()
+            console = kernel.communicate(timeout=20)[0]
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "worker-1: running" in console
+    assert kernel.returncode == 0
+
+
+def test_a_demo_without_a_kernel_at_the_socket_says_so_in_one_line(place: Path, environment: dict[str, str]) -> None:
+    demo = [sys.executable, "-m", "demos.hello", "--socket", str(place / "nothing")]
+
+    done = subprocess.run(demo, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+
+    assert done.returncode == 1
+    assert done.stderr.strip() == f"no kernel at {place}/nothing: start one with `agentos run`"
+
+
+def test_a_demo_whose_reader_leaves_stops_its_kernel_without_a_word(place: Path, environment: dict[str, str]) -> None:
+    demo = [sys.executable, "-m", "demos.spawn_test"]
+
+    with subprocess.Popen(demo, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        running.stdout.readline()
+        running.stdout.close()
+        assert running.stderr.read() == b""
+
+    assert running.returncode == 128 + signal.SIGPIPE
+    assert processes_of(place) == []
+    assert list(place.iterdir()) == []

@@ -1,0 +1,54 @@
+"""The supervision tree demo: what a person is told to notice is really there."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.demos.conftest import ROOT, Run, processes_of
+
+
+def test_the_story_has_growing_delays_a_given_up_agent_and_an_unharmed_pair(run: Run) -> None:
+    shown = run("supervision_tree")
+
+    announced = [float(delay) for delay in re.findall(r"unstable: will be restarted in ([\d.]+) s", shown)]
+    assert announced == [0.2, 0.4, 0.8, 1.6]
+    row = re.search(r"waited +(.*)", shown)
+    assert row is not None
+    waited = [float(delay) for delay in re.findall(r"[\d.]+", row[1])]
+    assert all(real >= said for real, said in zip(waited, announced, strict=True))
+    assert all(sooner < later for sooner, later in pairwise(waited))
+
+    assert "root/doomed: given up" in shown
+    ends = re.findall(r"kernel \| (\w+): (exit status \d+|killed by \w+)", shown)
+    assert sorted(ends) == [("hopeless", "exit status 1")] * 4 + [("unstable", "exit status 1")] * 4
+    assert re.search(r"hopeless +- +failed +3 ", shown)
+    for name in ("ping", "pong"):
+        assert re.search(rf"{name} +\d+ +running +0 ", shown)
+        assert len(set(re.findall(rf"{name}: running \(pid (\d+)\)", shown))) == 1
+
+    stops = re.findall(r"kernel \| (\w+): stopped: ", shown)
+    assert stops == ["unstable", "ping", "pong"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_demo_that_is_stopped_in_the_middle_leaves_nothing(
+    number: signal.Signals, place: Path, environment: dict[str, str]
+) -> None:
+    demo = [sys.executable, "-m", "demos.supervision_tree"]
+    with subprocess.Popen(demo, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        for line in running.stdout:
+            if "unstable: will be restarted" in line:
+                break
+        running.send_signal(number)
+        running.communicate(timeout=30)
+
+    assert running.returncode == 128 + number
+    assert processes_of(place) == []
+    assert os.listdir(place) == []

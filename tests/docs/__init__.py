@@ -1,0 +1,27 @@
+"""README.md and docs/ are run: every fenced block of every page, top to bottom, in a directory of the page's own.
+
+What a block's language means (a language that isn't listed fails, so that no block goes unchecked):
+
+``console``
+    ``$ COMMAND`` (continued by ``> ``) is run by one bash per page; the lines below are its output, stderr included.
+    ``$ agentos run`` is the page's kernel: it stays, and each line shown must come, in any order. A block that begins
+    with ``^C`` interrupts it; one without any prompt shows more of its output. Commands that only look (``ps``,
+    ``tree``, ``logs``) are repeated until they show what the page shows, for a while.
+``bash``
+    A script that must succeed. ``make`` only says what it would do, in both.
+``python`` ``toml`` ``perl`` ``ini``
+    A first line ``# NAME`` makes it that file. Without one, Python is run as a client of the page's kernel, and must
+    succeed; TOML is ``agentos.toml``. TOML must be a right configuration file (``# wrong.toml``: a wrong one); agents'
+    scripts that the page doesn't have are made, empty.
+``json``
+    Must be JSON.
+``text``
+    Drawings and formats, the only kind that isn't run; it has no prompt in it.
+
+In expected output ``...`` stands for anything, as a line of its own for any lines. Not compared: clock times, numbers
+of two digits or more, decimals, durations such as ``12s``, ids and pids, and how many spaces there are. The page's
+directory is shown as ``/home/ada``, its runtime directory as ``/run/user/1000``.
+
+A page that begins no kernel gets one when it first needs it. Pages of one directory stand on the blocks of the
+directory's README.md where ``pages.STANDS_ON`` says so.
+"""

@@ -1,0 +1,113 @@
+"""Two terminals for a page: one where its commands are typed, one where its kernel runs."""
+
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+PATIENCE = 20.0  # seconds until what must come has come
+
+
+class Output:
+    """What a process prints, read as it comes."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        assert process.stdout is not None
+        self._fd = process.stdout.fileno()
+        self.text = ""
+
+    def more(self, deadline: float) -> bool:
+        """Wait for more; False at the end, or at the deadline."""
+        ready, _, _ = select.select([self._fd], [], [], max(0.0, deadline - time.monotonic()))
+        data = os.read(self._fd, 65536) if ready else b""
+        self.text += data.decode(errors="replace")
+        return bool(data)
+
+
+class Shell:
+    """One bash for all commands of a page, so that ``cd`` and ``export`` last."""
+
+    def __init__(self, directory: Path, env: dict[str, str]) -> None:
+        self._process = subprocess.Popen(
+            ["bash", "--norc", "--noprofile"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=directory,
+            env=env,
+            start_new_session=True,
+        )
+        self._output = Output(self._process)
+        self._script = Path(env["XDG_RUNTIME_DIR"], "command")
+        self._mark = f"--{os.urandom(8).hex()}--"
+
+    def run(self, command: str) -> tuple[int, list[str]]:
+        """Exit status and output of a command."""
+        self._script.write_text(command + "\n")
+        assert self._process.stdin is not None
+        self._process.stdin.write(f". {self._script} </dev/null\nprintf '\\n{self._mark}%d\\n' $?\n".encode())
+        self._process.stdin.flush()
+        self._output.text = ""
+        deadline = time.monotonic() + PATIENCE
+        while not (found := self._output.text.rpartition(f"\n{self._mark}"))[1] or not found[2].endswith("\n"):
+            assert self._output.more(deadline), f"{command}: no end in sight, so far:\n{self._output.text}"
+        return int(found[2]), found[0].rstrip("\n").split("\n") if found[0].strip() else []
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._process.stdout.close()
+
+
+class Kernel:
+    """``agentos run`` in the foreground of its own terminal."""
+
+    def __init__(self, command: list[str], directory: str, env: dict[str, str]) -> None:
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=directory, env=env
+        )
+        self._output = Output(self._process)
+        self._read = 0
+
+    def fresh(self) -> str:
+        """What it has printed since it was last asked whether something had come."""
+        return self._output.text[self._read :]
+
+    def until(self, satisfied: Callable[[str], bool]) -> bool:
+        """Whether its fresh output comes to satisfy; then that counts as read."""
+        deadline = time.monotonic() + PATIENCE
+        while not satisfied(self.fresh()):
+            if not self._output.more(deadline):
+                return False
+        self._read = len(self._output.text)
+        return True
+
+    def interrupt(self) -> None:
+        self._process.send_signal(signal.SIGINT)
+
+    def ended(self) -> int:
+        """Its exit status, once it has ended."""
+        return self._process.wait(PATIENCE)
+
+    def close(self) -> None:
+        """End it if it runs; what it keeps ends with it."""
+        assert self._process.stdout is not None
+        if self._process.poll() is None:
+            self.interrupt()
+            deadline = time.monotonic() + PATIENCE
+            while self._output.more(deadline):
+                pass
+        try:
+            self._process.wait(1)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            raise
+        finally:
+            self._process.stdout.close()

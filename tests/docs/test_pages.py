@@ -1,0 +1,35 @@
+"""What README and docs show is what happens."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import ROOT, blocks_of, pages
+from tests.docs.visit import CHECKS, Visit
+
+# The examples of these pages use the agents that the page on the right sets up.
+STANDS_ON = {"docs/reference/calls": "docs/reference/calls/README.md"}
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", pages(), ids=name_of)
+def test_every_block_has_a_language_that_is_checked(page: Path) -> None:
+    unknown = [f"{block.where}: {block.language}" for block in blocks_of(page) if block.language not in CHECKS]
+
+    assert unknown == []
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if any(blocks_of(page))], ids=name_of)
+def test_a_page_does_what_it_shows(page: Path) -> None:
+    below = STANDS_ON.get(name_of(page.parent))
+    visit = Visit()
+    try:
+        for block in blocks_of(ROOT / below) if below is not None and name_of(page) != below else ():
+            visit.do(block)
+        for block in blocks_of(page):
+            visit.do(block)
+    finally:
+        visit.close()

@@ -1,0 +1,153 @@
+"""The reference is complete: every call, field, key, command and option has its words, and none is invented."""
+
+import re
+import tomllib
+from collections.abc import Iterator
+
+import attrs
+import click
+import pytest
+
+import supervisors
+from agentos import __version__
+from agentos.agents.lifecycle import State
+from agentos.config import schema
+from agentos.userland.cli.main import COMMANDS, cli
+from agentos_sdk import AgentOSClient, Kernel
+from agentos_sdk.calls import agents, connection, messages
+from agentos_sdk.calls.request import Request
+from agentos_sdk.errors import BY_CODE
+from agentos_sdk.opcodes import Op
+from tests.docs.blocks import ROOT
+from tests.docs.visit import Visit
+
+REFERENCE = ROOT / "docs" / "reference"
+CALLS = REFERENCE / "calls"
+REQUESTS: list[type[Request[object]]] = [
+    value
+    for module in (agents, connection, messages)
+    for value in vars(module).values()
+    if isinstance(value, type) and issubclass(value, Request) and value is not Request
+]
+TABLES = {
+    "`[kernel]`": schema.KernelSettings,
+    "`[supervisor]`": schema.RootTable,
+    "`[[supervisor.children]]`": schema.AgentTable,
+    "`backoff`": schema.BackoffTable,
+    "`limits`": schema.LimitsTable,
+}
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[set[Op]]:
+    """The calls that a running kernel knows, found by making each of them."""
+    visit = Visit()
+    try:
+        visit.begin_kernel()
+        yield {op for op in Op if answers(str(visit.runtime / "agentos.sock"), op)}
+    finally:
+        visit.close()
+
+
+def answers(socket: str, op: Op) -> bool:
+    with AgentOSClient(socket, timeout=10) as kernel:
+        body = kernel.call(op, b"{}")
+    return b"unknown_call" not in body
+
+
+def section(text: str, heading: str) -> str:
+    """What stands below a heading of the second level."""
+    found = re.search(rf"^## {re.escape(heading)}$(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert found is not None, f"there is no section {heading!r}"
+    return found[1]
+
+
+def fields(cls: type) -> list[str]:
+    return [field.name.rstrip("_") for field in attrs.fields(cls)]
+
+
+def test_every_call_that_is_served_has_a_page_and_no_other_has_one(served: set[Op]) -> None:
+    written = {page.stem for page in CALLS.glob("*.md")} - {"README"}
+
+    assert written == {op.name.lower() for op in served | {Op.CHUNK}}
+
+
+@pytest.mark.parametrize("name", sorted(page.stem for page in CALLS.glob("[a-z]*.md")))
+def test_a_page_begins_with_the_name_and_number_of_its_call(name: str) -> None:
+    op = Op[name.upper()]
+
+    assert (CALLS / f"{name}.md").read_text().startswith(f"# {op.name} (0x{op.value:02X})\n")
+
+
+def test_the_table_of_calls_has_every_number_and_name() -> None:
+    rows = re.findall(r"^\| ((?:0x\w\w ?)+)\| ([^|]+)\|", (CALLS / "README.md").read_text(), re.MULTILINE)
+    listed: dict[str, str] = {}
+    for numbers, names in rows:
+        plain = re.sub(r"\[(\w+)\]\([\w.]+\)", r"\1", names)
+        listed |= dict(zip(numbers.split(), plain.split(), strict=True))
+
+    assert listed == {f"0x{op.value:02X}": op.name for op in Op}
+
+
+@pytest.mark.parametrize("request_type", REQUESTS, ids=lambda cls: str(cls.op.name))
+def test_a_page_names_every_field_of_request_and_reply(request_type: type[Request[object]]) -> None:
+    text = (CALLS / f"{request_type.op.name.lower()}.md").read_text()
+    reply = getattr(request_type.reply, "__args__", [request_type.reply])[0]
+
+    unnamed = [name for name in [*fields(request_type), *fields(reply)] if f"`{name}`" not in text]
+    assert [name for name in unnamed if name != "success"] == []
+
+
+@pytest.mark.parametrize(("heading", "table"), TABLES.items(), ids=list(TABLES))
+def test_every_key_of_the_configuration_is_described(heading: str, table: type) -> None:
+    text = section((REFERENCE / "configuration.md").read_text(), heading)
+    described = re.findall(r"^\| `(\w+)`", text, re.MULTILINE)
+
+    assert sorted(described) == sorted(fields(table))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_of_a_command_is_described(name: str) -> None:
+    text = section((REFERENCE / "cli.md").read_text(), f"agentos {name}")
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    options = {option for parameter in command.params for option in parameter.opts if option.startswith("-")}
+
+    described = set(re.findall(r"`(--?[a-z][a-z-]*)", text))
+    assert described == options
+
+
+def public(cls: type) -> set[str]:
+    return {name for name in vars(cls) if not name.startswith("_")}
+
+
+@pytest.mark.parametrize(("heading", "client"), [("AgentOSClient", AgentOSClient), ("connect()", Kernel)])
+def test_every_method_of_a_client_is_described(heading: str, client: type) -> None:
+    text = section((REFERENCE / "sdk.md").read_text(), heading)
+    described = set(re.findall(r"`(?:Kernel\.)?(\w+)", text))
+
+    assert public(client) - {"path", "socket_path"} - described == set()
+
+
+def test_every_name_of_the_supervision_library_is_described() -> None:
+    text = (REFERENCE / "supervisors.md").read_text()
+
+    assert [name for name in supervisors.__all__ if not re.search(rf"\b{name}\b", text)] == []
+
+
+def test_every_state_of_an_agent_is_described() -> None:
+    described = re.findall(r"^\| `(\w+)` \|", (CALLS / "list.md").read_text(), re.MULTILINE)
+
+    assert set(State) <= set(described)
+
+
+def test_every_code_of_an_error_is_described() -> None:
+    text = section((REFERENCE / "wire.md").read_text(), "Errors")
+
+    assert set(re.findall(r"^\| `(\w+)`", text, re.MULTILINE)) == set(BY_CODE)
+
+
+def test_the_sdk_alone_has_the_version_of_the_kernel_and_no_dependency() -> None:
+    project = tomllib.loads((ROOT / "sdk" / "pyproject.toml").read_text())["project"]
+    assert project["version"] == __version__
+    assert project["dependencies"] == []

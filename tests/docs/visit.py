@@ -1,0 +1,240 @@
+"""One page, read by somebody who does all that it says."""
+
+import configparser
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import click
+import pytest
+
+from agentos.config.load import ConfigError, load
+from agentos.userland.cli.main import cli
+from tests.docs.blocks import ROOT, Block
+from tests.docs.compare import missing, same
+from tests.docs.terminal import PATIENCE, Kernel, Shell
+
+BIN = str(Path(sys.executable).parent)
+LOOKS = re.compile(r"agentos (ps|tree|logs)\b(?!.* (-f|--follow))")
+WRONG = "wrong.toml"
+MAKE = f'make() {{ command make -n -C {shlex.quote(str(ROOT))} "$@" >/dev/null; }}'
+
+
+class Visit:
+    """A directory, a terminal and, when it is needed, a kernel."""
+
+    def __init__(self) -> None:
+        self.base = Path(tempfile.mkdtemp(prefix="aos-", dir="/tmp"))
+        self.home, self.runtime, self.state = self.base / "h", self.base / "r", self.base / "s"
+        for directory in (self.home, self.runtime):
+            directory.mkdir(mode=0o700)
+        path = f"{BIN}:{os.environ.get('PATH', os.defpath)}"
+        self.env = {
+            "PATH": path,
+            "HOME": str(self.home),
+            "LANG": "C.UTF-8",
+            "XDG_RUNTIME_DIR": str(self.runtime),
+            "XDG_STATE_HOME": str(self.state),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        self.shell = Shell(self.home, self.env)
+        self.shell.run(MAKE)
+        self.kernel: Kernel | None = None
+
+    def close(self) -> None:
+        self.shell.close()
+        try:
+            if self.kernel is not None:
+                self.kernel.close()
+        finally:
+            shutil.rmtree(self.base)
+
+    def do(self, block: Block) -> None:
+        """Do what a block says; fails where the page doesn't hold."""
+        CHECKS[block.language](self, block)
+
+    # -- One for each language -------------------------------------------------------------------------------------
+
+    def text(self, block: Block) -> None:
+        prompts = [line for line in block.text.split("\n") if line.startswith("$ ")]
+        assert not prompts, f"{block.where}: a block with commands is a console block"
+
+    def json(self, block: Block) -> None:
+        json.loads(block.text)
+
+    def bash(self, block: Block) -> None:
+        self._begin_kernel_for(block.text)
+        status, printed = self.shell.run("set -e\n" + block.text + "set +e")
+        assert status == 0, f"{block.where}: exit status {status}\n" + "\n".join(printed)
+
+    def perl(self, block: Block) -> None:
+        modules = re.findall(r"^use ([A-Z]\w*::[\w:]+);$", block.text, re.MULTILINE)
+        status, _ = self.shell.run(f"perl {' '.join(f'-M{module}' for module in modules)} -e 1")
+        if status != 0:
+            pytest.skip(f"there is no perl with {', '.join(modules)} here")
+        self._write(block)
+
+    def ini(self, block: Block) -> None:
+        """A systemd unit: what it starts has the options that are used."""
+        unit = configparser.RawConfigParser(strict=False)
+        unit.read_string(block.text)
+        program, *words = shlex.split(unit["Service"]["ExecStart"])
+        assert os.path.basename(program) == "agentos"
+        command = cli.get_command(click.Context(cli), words[0])
+        assert command is not None, f"{block.where}: there is no command {words[0]}"
+        known = {name for option in command.params for name in option.opts}
+        unknown = [word for word in words[1:] if word.startswith("--") and word not in known]
+        assert not unknown, f"{block.where}: agentos {words[0]} has no {unknown}"
+
+    def toml(self, block: Block) -> None:
+        path = self.home / (block.file or "agentos.toml")
+        path.write_text(block.text)
+        for script in scripts_in(tomllib.loads(block.text)):
+            if not (self.home / script).exists() and path.name != WRONG:
+                (self.home / script).parent.mkdir(parents=True, exist_ok=True)
+                (self.home / script).write_text("")
+        try:
+            load(path)
+        except ConfigError as error:
+            assert path.name == WRONG, f"{block.where}: {error}"
+        else:
+            assert path.name != WRONG, f"{block.where}: nothing is wrong with it"
+
+    def python(self, block: Block) -> None:
+        if block.file is not None:
+            compile(block.text, block.file, "exec")
+            self._write(block)
+            return
+        self.begin_kernel()
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", block.text],
+            cwd=self.home,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+        assert done.returncode == 0, f"{block.where}:\n{done.stdout}{done.stderr}"
+
+    def console(self, block: Block) -> None:
+        for command, shown in commands_in(block.text):
+            if command is None:
+                self._expect_of_kernel(block, shown)
+            elif command == "^C":
+                assert self.kernel is not None, f"{block.where}: nothing runs that could be interrupted"
+                self.kernel.interrupt()
+                self._expect_of_kernel(block, shown)
+                assert self.kernel.ended() == 0, f"{block.where}: {self.kernel.fresh()}"
+                self.kernel.close()
+                self.kernel = None
+            elif command == "agentos run" or command.startswith("agentos run "):
+                self._run_kernel(shlex.split(command)[2:])
+                self._expect_of_kernel(block, shown)
+            else:
+                self._type(block, command, shown)
+
+    # -- Steps -----------------------------------------------------------------------------------------------------
+
+    def _write(self, block: Block) -> None:
+        assert block.file is not None, f"{block.where}: its first line says which file it is"
+        path = self.home / block.file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(block.text)
+
+    def _type(self, block: Block, command: str, shown: list[str]) -> None:
+        self._begin_kernel_for(command)
+        deadline = time.monotonic() + PATIENCE / 2
+        while True:
+            _, printed = self.shell.run(command)
+            printed = [self._for_people(line) for line in printed]
+            if same(shown, printed):
+                return
+            if not LOOKS.match(command) or time.monotonic() > deadline:
+                break
+            time.sleep(0.1)
+        kernel = self.kernel.fresh() if self.kernel is not None else "(none)"
+        sides = "\n".join(["expected:", *shown, "got:", *printed, "the kernel since:", kernel])
+        raise AssertionError(f"{block.where}: $ {command}\n{sides}")
+
+    def _run_kernel(self, words: list[str]) -> None:
+        if self.kernel is not None:
+            self.kernel.close()
+        if os.geteuid() == 0 and "--state-dir" not in words:
+            words = [*words, "--state-dir", str(self.state)]  # root's default place is the host's
+        _, where = self.shell.run("pwd")
+        self.kernel = Kernel([f"{BIN}/agentos", "run", *words], where[0], self.env)
+
+    def begin_kernel(self) -> None:
+        if self.kernel is None:
+            self._run_kernel([])
+            assert self.kernel is not None
+            assert self.kernel.until(lambda text: "ready, listening on" in text), self.kernel.fresh()
+
+    def _begin_kernel_for(self, commands: str) -> None:
+        """The page's kernel, if a command talks to one."""
+        if re.search(r"^(\w+=\S+ )*(agentos (?!run|check|-|[a-z]+ --help)|python|perl)", commands, re.MULTILINE):
+            self.begin_kernel()
+
+    def _expect_of_kernel(self, block: Block, shown: list[str]) -> None:
+        assert self.kernel is not None, f"{block.where}: a console block begins with a command"
+        came = self.kernel.until(lambda text: not missing(shown, self._lines(text)))
+        absent = missing(shown, self._lines(self.kernel.fresh())) if not came else []
+        assert came, f"{block.where}: these lines did not come: {absent}, but\n{self.kernel.fresh()}"
+
+    def _lines(self, text: str) -> list[str]:
+        return [self._for_people(line) for line in text.split("\n")]
+
+    def _for_people(self, line: str) -> str:
+        return line.replace(str(self.home), "/home/ada").replace(str(self.runtime), "/run/user/1000")
+
+
+CHECKS: Mapping[str, Callable[[Visit, Block], None]] = {
+    "text": Visit.text,
+    "json": Visit.json,
+    "bash": Visit.bash,
+    "perl": Visit.perl,
+    "ini": Visit.ini,
+    "toml": Visit.toml,
+    "python": Visit.python,
+    "console": Visit.console,
+}
+
+
+def commands_in(text: str) -> Iterator[tuple[str | None, list[str]]]:
+    """Each command with the output shown below it; None before the first."""
+    command: str | None = None
+    shown: list[str] = []
+    begun = False
+    for line in text.rstrip("\n").split("\n"):
+        if line.startswith("$ ") or line == "^C":
+            if begun:
+                yield command, shown
+            command, shown = line.removeprefix("$ "), []
+        elif line.startswith("> ") and command is not None and not shown:
+            command += "\n" + line.removeprefix("> ")
+        else:
+            shown.append(line)
+        begun = True
+    yield command, shown
+
+
+def scripts_in(data: object) -> Iterator[str]:
+    """Every ``script`` of a configuration's children."""
+    if isinstance(data, dict):
+        if isinstance(script := data.get("script"), str):
+            yield script
+        for value in data.values():
+            yield from scripts_in(value)
+    elif isinstance(data, list):
+        for value in data:
+            yield from scripts_in(value)

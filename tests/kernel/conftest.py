@@ -1,0 +1,23 @@
+"""What every test of a client that misbehaves ends with."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.kernel import Kernel, until
+
+SLACK = 24 << 20  # bytes; what an allocator may keep of what it was once given
+
+
+@pytest.fixture
+def unharmed(kernel: Kernel) -> Iterator[None]:
+    """After the test the kernel answers at once, and holds no more files, connections or memory than before."""
+    assert kernel.answers()
+    until(lambda: kernel.connections == 0, "connections of the test before are gone")
+    files, memory = kernel.open_files, kernel.rss
+    yield
+    assert kernel.answers()
+    until(lambda: kernel.connections == 0, "its connections are closed")
+    until(lambda: kernel.open_files <= files, f"its files are closed: {files} before")
+    until(lambda: kernel.rss <= memory + SLACK, f"its memory is given back: {memory >> 10} KiB before")
+    assert "bug" not in kernel.said

@@ -1,0 +1,162 @@
+"""How much one caller may have under way: connections, calls and bytes; over the limit it isn't read, not refused."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conftest import Connect, StartKernel
+from tests.support.kernel import Kernel, until
+from tests.support.wire import KILL, NOOP, RECV, SEND, Wire, fill, frame, header, settle
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def agent(kernel: Kernel, wire: Wire) -> Iterator[int]:
+    """The id of an agent that does nothing, in whose name the test makes calls."""
+    number = kernel.spawn("busybody")
+    yield number
+    assert wire.call(KILL, {"id": number})["killed"]
+
+
+def test_the_65th_connection_of_an_agent_is_told_why_and_closed(kernel: Kernel, agent: int) -> None:
+    with contextlib.ExitStack() as stack:
+        wires = [stack.enter_context(kernel.connect_as(agent)) for _ in range(64)]
+        assert {wire.ask(NOOP).id for wire in wires} == {agent}
+
+        with kernel.connect_as(agent) as one_more:
+            assert one_more.receive().json["code"] == "busy"
+            assert one_more.ends()
+
+        wires[0].close()
+        until(lambda: admitted(kernel, agent), "a connection that was closed makes room for another")
+
+
+def admitted(kernel: Kernel, agent: int) -> bool:
+    with kernel.connect_as(agent) as wire:
+        wire.stop_sending()
+        return wire.ends()
+
+
+def test_other_callers_have_connections_left_when_one_agent_has_none(kernel: Kernel, agent: int) -> None:
+    other = kernel.spawn("bystander")
+    with contextlib.ExitStack() as stack:
+        for _ in range(70):
+            stack.enter_context(kernel.connect_as(agent))
+
+        with kernel.connect_as(other) as wire:
+            assert wire.ask(NOOP).id == other
+        assert kernel.answers()
+    with kernel.connect() as wire:
+        assert wire.call(KILL, {"id": other})["killed"]
+
+
+def test_a_reserve_of_connections_is_kept_for_the_operator(start_kernel: StartKernel) -> None:
+    kernel = start_kernel("[kernel]\nmax_connections = 70\n")
+    agent = kernel.spawn("greedy")
+    with contextlib.ExitStack() as stack:
+        wires = [stack.enter_context(kernel.connect_as(agent)) for _ in range(10)]
+        refused = [wire for wire in wires[6:] if wire.receive().json["code"] == "busy"]
+        assert wires[0].ask(NOOP).id == agent
+        assert len(refused) == 4
+
+        assert kernel.answers()
+
+
+def test_the_operator_is_told_when_the_house_is_full(start_kernel: StartKernel) -> None:
+    kernel = start_kernel("[kernel]\nmax_connections = 3\n")
+    with contextlib.ExitStack() as stack:
+        wires = [stack.enter_context(kernel.connect()) for _ in range(3)]
+        for wire in wires:
+            wire.ask(NOOP)
+
+        with kernel.connect() as one_more:
+            reply = one_more.receive().json
+            assert reply["code"] == "busy"
+            assert "max_connections = 3" in reply["error"]
+            assert one_more.ends()
+
+        wires[0].close()
+        until(lambda: lets_in(kernel), "a connection that was closed makes room for another")
+
+
+def lets_in(kernel: Kernel) -> bool:
+    with kernel.connect() as wire:
+        wire.stop_sending()
+        return wire.ends()
+
+
+def test_with_256_calls_in_flight_reading_stops_and_goes_on_when_one_is_answered(connect: Connect) -> None:
+    two, other = connect(), connect()
+    own = two.hello()["agent_id"]
+    two.write(b"".join(frame(RECV, {"max": 1, "timeout": 1000}, n) for n in range(1, 257)))
+    settle(other)
+    two.send(NOOP, b"not read yet", 1000)
+    assert two.is_silent()
+
+    other.call(SEND, {"to": own, "message": "for one of them"})
+
+    assert two.receive().id in range(1, 257)
+    assert two.receive() == (1000, NOOP, b"not read yet")
+
+
+def test_all_connections_of_an_agent_share_its_256_calls(kernel: Kernel, wire: Wire, agent: int) -> None:
+    with kernel.connect_as(agent) as one, kernel.connect_as(agent) as two:
+        one.hello()
+        two.hello()
+        for each in (one, two):
+            each.write(b"".join(frame(RECV, {"max": 1, "timeout": 1000}, n) for n in range(1, 129)))
+        settle(wire)
+        for each in (one, two):
+            each.send(RECV, {"timeout": 0}, 1000)
+            assert each.is_silent()
+        assert kernel.answers()
+
+        one.close()  # and with it its 128 calls
+        assert two.receive().id == 1000
+
+
+def test_calls_that_came_in_one_write_are_no_more_than_256_in_flight_either(wire: Wire) -> None:
+    wire.hello()
+
+    wire.write(b"".join(frame(RECV, {"timeout": 1}, n) for n in range(1, 301)))
+    wire.replies(256)
+    begin = time.monotonic()
+    wire.replies(44)
+
+    assert time.monotonic() - begin > 0.8
+
+
+def test_bodies_that_arrive_on_many_connections_of_an_agent_take_at_most_64_mib(kernel: Kernel, agent: int) -> None:
+    most = b"x" * (15 * MIB)
+    before = kernel.rss
+    with contextlib.ExitStack() as stack:
+        wires = [stack.enter_context(kernel.connect_as(agent)) for _ in range(12)]
+        taken: list[int] = []
+        for wire in wires:
+            wire.write(header(NOOP, 16 * MIB))
+            taken.append(fill(wire, most, 0.2, times=1))
+
+        assert [size == len(most) for size in taken] == [True] * 4 + [False] * 8
+        assert max(taken[4:]) < MIB
+        assert kernel.rss - before < 100 * MIB
+        assert kernel.answers()
+
+    until(lambda: kernel.rss - before < 32 * MIB, "the memory is given back")
+
+
+def test_a_reply_that_is_not_read_stops_the_reading_of_requests(kernel: Kernel, wire: Wire) -> None:
+    before = kernel.rss
+
+    taken = fill(wire, frame(NOOP, b"x" * 1000))
+
+    assert taken < 4 * MIB
+    assert kernel.rss - before < 8 * MIB
+    assert kernel.answers()
+    whole, rest = divmod(taken, 1017)
+    for _ in range(whole):
+        assert wire.receive().body == b"x" * 1000
+    wire.write(frame(NOOP, b"x" * 1000)[rest:])
+    assert wire.receive().body == b"x" * 1000

@@ -1,0 +1,274 @@
+"""One client that misbehaves harms nobody: the others are answered, and what it took is given back."""
+
+import contextlib
+import select
+import socket
+import time
+
+import pytest
+
+from tests.conftest import Connect, StartKernel
+from tests.support.kernel import Kernel, until
+from tests.support.wire import (
+    BROADCAST,
+    LIST,
+    LOGS,
+    NOOP,
+    RECV,
+    SEND,
+    SPAWN,
+    Wire,
+    fill,
+    frame,
+    header,
+)
+
+KIB, MIB = 1 << 10, 1 << 20
+SLACK = 24 * MIB  # what an allocator may keep of what it was once given
+PROMPT = 1.0  # seconds: says that nobody is kept waiting; how quick it is, make bench measures
+
+pytestmark = pytest.mark.usefixtures("unharmed")
+
+
+def slowest_answer(wire: Wire, seconds: float) -> float:
+    """The longest that a NOOP, asked again and again for that long, took to be answered."""
+    slowest, end = 0.0, time.monotonic() + seconds
+    while (begin := time.monotonic()) < end:
+        wire.ask(NOOP, b"x" * 64)
+        slowest = max(slowest, time.monotonic() - begin)
+    return slowest
+
+
+@pytest.mark.parametrize("cut", [1, 4, 16, 17, 18, 100])
+def test_one_that_resets_in_the_middle_of_a_frame(kernel: Kernel, cut: int) -> None:
+    for _ in range(20):
+        with kernel.connect() as wire:
+            wire.write(frame(NOOP, b"unread"))  # closing with a reply unread is a reset
+            wire.write(frame(SPAWN, {"name": "x" * 200})[:cut])
+            select.select([wire.socket], [], [], 5)
+
+
+def test_one_that_closes_in_the_middle_of_a_large_body(kernel: Kernel) -> None:
+    for _ in range(5):
+        with kernel.connect() as wire:
+            wire.write(header(NOOP, 16 * MIB) + b"x" * (5 * MIB))
+
+
+def test_some_that_stall_in_the_middle_of_a_frame(kernel: Kernel, connect: Connect) -> None:
+    half = frame(SEND, {"to": 1, "message": "x" * 1000})
+    stalled = [connect() for _ in range(100)]
+
+    for n, wire in enumerate(stalled):
+        wire.write(half[: 1 + n * 9])
+
+    assert kernel.answers()
+    for n, wire in enumerate(stalled):
+        wire.write(half[1 + n * 9 :])
+        assert wire.receive().op == SEND
+        wire.close()
+
+
+def test_one_that_sends_byte_by_byte(connect: Connect) -> None:
+    slow, other = connect(), connect()
+    data = frame(NOOP, b"slow") + frame(LIST, b"{}") + frame(0x99)
+
+    for byte in data:
+        slow.write(bytes([byte]))
+        other.ask(NOOP)
+
+    assert [reply.op for reply in slow.replies(3)] == [NOOP, LIST, 0x99]
+
+
+@pytest.mark.parametrize("body", [b"", b"x" * 64, b"x" * 60_000])
+def test_one_that_floods_with_noops_and_never_reads(kernel: Kernel, connect: Connect, body: bytes) -> None:
+    flood, other = connect(), connect()
+    before = kernel.rss
+
+    fill(flood, frame(NOOP, body) * 50)
+
+    assert slowest_answer(other, 0.5) < PROMPT
+    assert kernel.rss - before < SLACK
+
+
+def test_some_that_send_16_mib_and_never_read(kernel: Kernel, connect: Connect) -> None:
+    before = kernel.rss
+    wires = [connect() for _ in range(4)]
+
+    for wire in wires:
+        wire.write(frame(NOOP, b"x" * (16 * MIB)))
+    assert kernel.answers()
+
+    assert kernel.rss - before < 4 * 3 * 16 * MIB
+    for wire in wires:
+        wire.close()
+
+
+def test_one_that_asks_for_long_lists_in_one_write_and_never_reads(start_kernel: StartKernel) -> None:
+    kernel = start_kernel()
+    with kernel.connect() as flood, kernel.connect() as other:
+        flood.hello()
+        flood.write(b"".join(frame(SPAWN, {"name": f"a{n}", "command": ["sleep", "99"]}, n) for n in range(1, 61)))
+        assert all(reply.json["success"] for reply in flood.replies(60))
+        before = kernel.rss
+
+        flood.write(b"".join(frame(LIST, b"", n) for n in range(1, 3001)))
+
+        assert slowest_answer(other, 1) < PROMPT
+        assert kernel.peak_rss - before < SLACK
+
+
+def test_one_that_asks_for_long_logs_in_one_write_and_never_reads(start_kernel: StartKernel) -> None:
+    kernel = start_kernel()
+    script = "for i in $(seq 2000); do printf '%0200d\\n' $i; done; sleep 99"
+    agent = kernel.spawn("talkative", ["sh", "-c", script])
+    with kernel.connect() as flood, kernel.connect() as other:
+        until(lambda: len(other.call(LOGS, {"id": agent, "tail": 2000})["lines"]) == 2000, "it has said all")
+        flood.hello()
+        before = kernel.rss
+
+        flood.write(b"".join(frame(LOGS, {"id": agent, "tail": 2000}, n) for n in range(1, 1001)))
+
+        assert slowest_answer(other, 1) < PROMPT
+        assert kernel.peak_rss - before < 96 * MIB
+
+
+def test_thousands_that_come_and_go(kernel: Kernel) -> None:
+    for n in range(2000):
+        with kernel.connect() as wire:
+            if n % 3 == 1:
+                wire.send(NOOP, b"x")
+            if n % 3 == 2:
+                assert wire.ask(NOOP, b"x").body == b"x"
+
+
+def test_hundreds_that_come_at_once(connect: Connect) -> None:
+    wires = [connect() for _ in range(500)]
+
+    for wire in wires:
+        wire.send(NOOP, b"hello")
+
+    assert len({wire.receive().id for wire in wires}) == 500
+    for wire in wires:
+        wire.close()
+
+
+def test_one_that_hangs_up_while_its_calls_wait(kernel: Kernel) -> None:
+    for version in (1, 2):
+        for _ in range(20):
+            with kernel.connect() as wire:
+                if version == 2:
+                    wire.hello()
+                wire.write(b"".join(frame(RECV, {"timeout": 1000}, n) for n in range(1, 50)))
+
+
+def test_one_that_hangs_up_while_it_spawns(kernel: Kernel) -> None:
+    with kernel.connect() as wire:
+        wire.send(SPAWN, {"name": "half-born", "command": ["sleep", "99"]})
+
+    until(lambda: not kernel.processes(), "what it spawned is gone, or never came to be")
+
+
+def test_one_that_half_closes_still_gets_what_is_finished(wire: Wire) -> None:
+    wire.write(frame(NOOP, b"x" * (16 * MIB)) + frame(LIST))
+    wire.stop_sending()
+
+    assert len(wire.receive().body) == 16 * MIB
+    assert wire.receive().op == LIST
+    assert wire.ends()
+    wire.close()
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_one_that_half_closes_is_gone_and_its_waiting_calls_are_withdrawn(wire: Wire, version: int) -> None:
+    if version == 2:
+        wire.hello()
+    wire.write(frame(NOOP, b"finished", 1) + frame(RECV, {"timeout": 1000}, 2))
+    wire.stop_sending()
+
+    assert wire.receive().body == b"finished"
+    with contextlib.suppress(ConnectionError):  # the end comes next, or after the word that it was withdrawn
+        assert wire.receive().json["code"] == "cancelled"
+    assert wire.ends()
+    wire.close()
+
+
+def test_one_that_half_closes_and_does_not_read_is_let_go_when_it_closes(kernel: Kernel, wire: Wire) -> None:
+    wire.hello()
+    wire.write(frame(NOOP, b"x" * (8 * MIB), 1))
+    wire.stop_sending()
+    assert kernel.answers()
+
+    wire.close()
+
+    until(lambda: kernel.connections == 0, "the kernel has let it go")
+
+
+def test_one_that_shuts_its_reading_side(wire: Wire, kernel: Kernel) -> None:
+    wire.socket.shutdown(socket.SHUT_RD)
+
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        for _ in range(100):
+            wire.send(NOOP, b"x" * 1000)
+
+    until(lambda: kernel.connections == 0, "it is let go")
+
+
+@pytest.mark.parametrize("lie", [-3, 3])
+def test_a_header_that_lies_about_its_length(wire: Wire, lie: int) -> None:
+    body = b'{"name": "liar"}'
+    wire.write(header(0x23, len(body) + lie) + body + frame(NOOP, b"x" * 20) * 3)
+
+    answer = wire.receive().json
+
+    assert answer["code"] == "bad_request"
+    while wire.socket.recv(65536):
+        pass
+    wire.close()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"[" * 500_000 + b"]" * 500_000,
+        b"[" + b",".join([b"[" * 60 + b"]" * 60] * 8000) + b"]",
+        b"[" + b",".join([b'{"a":1}'] * 120_000) + b"]",
+        b"[" + b",".join([b"[]"] * 330_000) + b"]",
+        b'"' + b"\\u00e9" * 160_000 + b'"',
+        b"[" + b"1e5," * 240_000 + b"1]",
+        b"[" + b"1" * 900_000 + b"]",
+        b'"' + b"\\\\" * 480_000 + b'"',
+        b"[" + b'"",' * 330_000 + b"1e999]",
+    ],
+    ids=["too deep", "deep", "objects", "arrays", "escapes", "floats", "one number", "backslashes", "late mistake"],
+)
+def test_one_that_sends_the_largest_messages_again_and_again(connect: Connect, message: bytes) -> None:
+    hostile, other = connect(), connect()
+    to = other.ask(NOOP).id
+    body = frame(SEND, b'{"to": %d, "message": %b}' % (to, message))
+    assert len(body) <= MIB + 17
+    slowest = 0.0
+
+    for _ in range(20):
+        hostile.write(body)
+        slowest = max(slowest, slowest_answer(other, 0.02))
+        hostile.receive()
+        other.send(RECV, {"max": 1})
+        other.receive()
+
+    assert slowest < PROMPT
+    hostile.close()
+    other.close()
+
+
+def test_one_that_broadcasts_without_end(kernel: Kernel, connect: Connect) -> None:
+    hostile, other = connect(), connect()
+    crowd = [connect() for _ in range(500)]
+    for wire in crowd:
+        wire.ask(NOOP)
+
+    hostile.write(frame(BROADCAST, {"message": 1}) * 1900)
+
+    assert slowest_answer(other, 1) < PROMPT
+    for wire in [*crowd, hostile]:
+        wire.close()
+    assert kernel.answers()

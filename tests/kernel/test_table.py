@@ -1,0 +1,119 @@
+"""What a caller gets for each opcode, and what it is told when a handler fails."""
+
+import json
+import logging
+from typing import Any
+
+import pytest
+import trio
+from attrs import frozen
+
+from agentos.kernel.caller import Caller
+from agentos.kernel.ports import Right
+from agentos.kernel.table import SMALL, Syscall, Table
+from agentos_sdk.errors import Busy, CallError, PermissionDenied
+from agentos_sdk.opcodes import Op
+
+
+@frozen
+class Wish:
+    what: str
+    count: int = 1
+
+
+class Everything:
+    """An authorizer that refuses nothing but ``forbidden``."""
+
+    def check(self, caller: Caller, right: Right) -> None:
+        if right.action == "forbidden":
+            raise PermissionDenied("nobody may do that")
+
+
+def caller(table: Table) -> Caller:
+    return Caller(7, "agent", "tester", table, Everything())
+
+
+def ask(table: Table, op: int, body: bytes) -> Any:
+    now = table.now[op]
+    assert now is not None
+    return json.loads(now(caller(table), body))
+
+
+def test_there_is_an_entry_for_every_opcode() -> None:
+    table = Table(())
+
+    assert len(table.now) == len(table.later) == len(table.limits) == 256
+    for op in set(range(256)) - {Op.HELLO, Op.CANCEL, Op.EXIT}:
+        assert ask(table, op, b"")["code"] == "unknown_call"
+    assert {op for op in range(256) if table.limits[op] != SMALL} == {Op.THINK, Op.WRITE, Op.HTTP, Op.STORE, Op.EMIT}
+
+
+def test_a_handler_gets_its_request_and_gives_its_reply() -> None:
+    table = Table((Syscall(Op.KEYS, Wish, lambda caller, wish: {"got": wish.what * wish.count}, limit=5),))
+
+    assert ask(table, Op.KEYS, b'{"what": "x", "count": 3}') == {"got": "xxx"}
+    assert table.limits[Op.KEYS] == 5
+
+
+def test_a_request_that_does_not_fit_never_reaches_the_handler() -> None:
+    def handler(caller: Caller, wish: Wish) -> object:
+        raise AssertionError("reached")
+
+    table = Table((Syscall(Op.KEYS, Wish, handler, failure={"keys": []}),))
+
+    reply = ask(table, Op.KEYS, b'{"count": 1}')
+    assert reply == {
+        "success": False,
+        "error": "what: required field missing",
+        "code": "bad_request",
+        "keys": [],
+    }
+
+
+def test_a_refused_right_is_a_reply() -> None:
+    table = Table((Syscall(Op.KEYS, Wish, lambda caller, wish: caller.check(Right("forbidden"))),))
+
+    assert ask(table, Op.KEYS, b'{"what": ""}')["code"] == "permission_denied"
+
+
+@pytest.mark.parametrize("error", [Busy("full", room=3), CallError("odd", room=3)])
+def test_what_else_an_error_carries_is_in_the_reply(error: CallError) -> None:
+    def handler(caller: Caller, wish: Wish) -> object:
+        raise error
+
+    reply = ask(Table((Syscall(Op.KEYS, Wish, handler),)), Op.KEYS, b'{"what": ""}')
+
+    assert reply == {"success": False, "error": str(error), "code": error.code, "room": 3}
+
+
+def test_a_bug_of_ours_is_logged_and_its_reference_is_all_that_gets_out(caplog: pytest.LogCaptureFixture) -> None:
+    def handler(caller: Caller, wish: Wish) -> object:
+        raise ZeroDivisionError("a secret path")
+
+    reply = ask(Table((Syscall(Op.KEYS, Wish, handler),)), Op.KEYS, b'{"what": ""}')
+
+    [record] = [each for each in caplog.records if each.levelno == logging.ERROR]
+    reference = record.getMessage().split()[1]
+    assert reply["code"] == "internal"
+    assert reference in reply["error"]
+    assert "secret" not in reply["error"]
+    assert record.exc_info
+
+
+def test_what_takes_bare_bytes_gets_them_as_they_came() -> None:
+    table = Table((Syscall(Op.NOOP, None, lambda caller, body: body),))
+    now = table.now[Op.NOOP]
+
+    assert now is not None
+    assert now(caller(table), b"\xff") == b"\xff"
+
+
+def test_a_handler_that_may_wait_is_answered_later() -> None:
+    async def handler(call: object, wish: Wish) -> object:
+        await trio.lowlevel.checkpoint()
+        return {}
+
+    table = Table((Syscall(Op.KEYS, Wish, handler),))
+
+    assert table.now[Op.KEYS] is None
+    assert table.later[Op.KEYS] is not None

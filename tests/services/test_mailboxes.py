@@ -1,0 +1,239 @@
+"""Mailboxes against a model of a few lines, and readers that wait in them."""
+
+from collections import deque
+
+import pytest
+import trio
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from trio.testing import wait_all_tasks_blocked
+
+from agentos.services.mailboxes import BATCH_BYTES, MAX_BYTES, MAX_MESSAGES, MAX_NAMES, Letter, Mailbox, Mailboxes
+from agentos_sdk.errors import AlreadyExists, BadRequest, Busy, NotFound
+
+SIZES = st.sampled_from([0, 1, 10, 1 << 10, BATCH_BYTES // 2, BATCH_BYTES - 1, BATCH_BYTES, BATCH_BYTES + 1, MAX_BYTES])
+
+
+def letter(text: str | bytes = b"1") -> Letter:
+    return Letter(1, "somebody", text.encode() if isinstance(text, str) else text)
+
+
+def box() -> Mailbox:
+    return Mailbox(1, [])
+
+
+def bodies(letters: list[Letter]) -> list[bytes]:
+    return [each.body for each in letters]
+
+
+class MailboxModel(RuleBasedStateMachine):
+    """What went in comes out once and in order, within the limits; what was put back comes first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.box = box()
+        self.model: deque[bytes] = deque()
+        self.out: list[Letter] = []
+
+    @rule(size=SIZES, many=st.sampled_from([1, 1, 1, 3, 400]))
+    def put(self, size: int, many: int) -> None:
+        body = bytes(size)
+        for _ in range(many):
+            fits = len(self.model) < MAX_MESSAGES and sum(map(len, self.model)) + size <= MAX_BYTES
+            assert self.box.has_room(size) == fits
+            if fits:
+                self.box.put(letter(body))
+                self.model.append(body)
+            else:
+                with pytest.raises(Busy):
+                    self.box.put(letter(body))
+                return
+
+    @rule(most=st.sampled_from([1, 2, 10, 5000]))
+    def take(self, most: int) -> None:
+        expected: list[bytes] = []
+        while self.model and len(expected) < most:
+            if expected and sum(map(len, expected)) + len(self.model[0]) > BATCH_BYTES:
+                break
+            expected.append(self.model.popleft())
+        self.out = self.box.take(most)
+        assert bodies(self.out) == expected
+
+    @precondition(lambda self: self.out)
+    @rule()
+    def put_back(self) -> None:
+        self.box.put_back(self.out)
+        self.model.extendleft(reversed(bodies(self.out)))
+        self.out = []
+
+    @invariant()
+    def it_knows_its_size(self) -> None:
+        assert self.box.size == sum(map(len, self.model))
+        assert bodies(list(self.box.letters)) == list(self.model)
+
+
+TestMailboxModel = MailboxModel.TestCase
+TestMailboxModel.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+
+
+async def test_one_letter_wakes_one_reader_and_the_one_that_waited_longest() -> None:
+    mailbox, woken = box(), list[int]()
+
+    async def read(number: int) -> None:
+        await mailbox.wait()
+        woken.append(number)
+        mailbox.take(1)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(3):
+            nursery.start_soon(read, number)
+            await wait_all_tasks_blocked()
+        for count in range(3):
+            mailbox.put(letter())
+            await wait_all_tasks_blocked()
+            assert woken == list(range(count + 1))
+
+
+async def test_as_many_readers_wake_as_letters_are_put_back() -> None:
+    mailbox, taken = box(), list[bytes]()
+    for text in ("a", "b", "c"):
+        mailbox.put(letter(text))
+    out = mailbox.take(3)
+
+    async def read() -> None:
+        await mailbox.wait()
+        taken.extend(bodies(mailbox.take(1)))
+
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(read)
+            await wait_all_tasks_blocked()
+            mailbox.put_back(out)
+
+    assert sorted(taken) == [b"a", b"b", b"c"]
+
+
+async def test_a_reader_that_is_cancelled_with_the_wake_up_in_hand_passes_it_on() -> None:
+    mailbox, woken = box(), list[str]()
+
+    async def read(name: str, scope: trio.CancelScope) -> None:
+        with scope:
+            await mailbox.wait()
+            woken.append(name)
+
+    first, second = trio.CancelScope(), trio.CancelScope()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read, "first", first)
+        await wait_all_tasks_blocked()
+        nursery.start_soon(read, "second", second)
+        await wait_all_tasks_blocked()
+        first.cancel()
+        mailbox.put(letter())
+        await wait_all_tasks_blocked()
+        second.cancel()
+
+    assert woken == ["second"]
+    assert len(mailbox.letters) == 1
+
+
+async def test_a_reader_whom_another_forestalled_waits_on() -> None:
+    mailbox = box()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(mailbox.wait)
+        await wait_all_tasks_blocked()
+
+        mailbox.put(letter())
+        mailbox.take(1)
+        await wait_all_tasks_blocked()
+        assert nursery.child_tasks
+
+        mailbox.put(letter())
+
+
+async def test_a_cancelled_reader_leaves_no_trace() -> None:
+    mailbox = box()
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await mailbox.wait()
+
+    mailbox.put(letter())
+
+    assert not mailbox._readers
+    assert len(mailbox.letters) == 1
+
+
+def test_a_mailbox_is_found_by_its_id_and_by_each_of_its_names() -> None:
+    mail = Mailboxes()
+    mine = mail.open(7, "agent")
+
+    mail.register(7, "nickname")
+
+    assert mail.of(7) is mail.named("agent") is mail.named("nickname") is mine
+    assert mine.name == "nickname"
+    with pytest.raises(NotFound):
+        mail.of(8)
+    with pytest.raises(NotFound):
+        mail.named("nobody")
+
+
+def test_a_name_belongs_to_one_mailbox_until_that_is_closed() -> None:
+    mail = Mailboxes()
+    mail.open(1, "one")
+    mail.open(2)
+
+    with pytest.raises(AlreadyExists):
+        mail.register(2, "one")
+    mail.close(1)
+    mail.register(2, "one")
+
+    assert mail.named("one").id == 2
+    assert not mail.is_taken("two")
+
+
+def test_the_name_registered_last_is_the_one_letters_are_sent_under() -> None:
+    mail = Mailboxes()
+    mine = mail.open(1, "a")
+    mail.register(1, "b")
+
+    mail.register(1, "a")
+
+    assert mine.name == "a"
+    assert mail.open(2).name == "#2"
+
+
+def test_a_mailbox_has_a_bounded_number_of_names() -> None:
+    mail = Mailboxes()
+    mail.open(1)
+    for n in range(MAX_NAMES):
+        mail.register(1, f"n{n}")
+
+    with pytest.raises(BadRequest, match="name: "):
+        mail.register(1, "one-more")
+    mail.register(1, "n0")
+
+
+def test_closing_twice_or_what_never_was_is_no_error() -> None:
+    mail = Mailboxes()
+    mail.open(1, "a")
+
+    mail.close(1)
+    mail.close(1)
+    mail.close(99)
+
+    assert list(mail) == []
+
+
+def test_a_broadcast_goes_to_all_that_are_wanted_and_have_room() -> None:
+    mail = Mailboxes()
+    for number, name in ((1, "sender"), (2, "free"), (3, "full")):
+        mail.open(number, name)
+    for _ in range(MAX_MESSAGES):
+        mail.of(3).put(letter())
+
+    delivered, full = mail.post_all(letter("all"), lambda each: each.id != 1)
+
+    assert (delivered, full) == (1, ["full"])
+    assert bodies(list(mail.of(2).letters)) == [b"all"]
+    assert not mail.of(1).letters

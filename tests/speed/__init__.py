@@ -1,0 +1,1 @@
+"""How fast the kernel is, beside the least that a server could do: ``python -m tests.speed.bench``."""

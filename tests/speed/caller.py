@@ -1,0 +1,64 @@
+"""A caller in a few lines, for what is asked seldom: the SDK would be measured along with the kernel."""
+
+import json
+import socket
+import struct
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.speed.processes import MeasurementError
+
+HEADER = struct.Struct("<IIBQ")  # magic, id, opcode, length
+MAGIC = 0x41474E54
+NOOP, LIST, LOGS = 0x00, 0x12, 0x17
+
+
+class Caller:
+    """One connection, version 1, one request at a time."""
+
+    def __init__(self, path: Path, timeout: float = 20.0) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(timeout)
+        try:
+            self._socket.connect(str(path))
+        except OSError:
+            self._socket.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._socket.close()
+
+    def _take(self, n: int) -> bytes:
+        data = b""
+        while len(data) < n:
+            piece = self._socket.recv(n - len(data))
+            if not piece:
+                raise MeasurementError("the kernel closed the connection")
+            data += piece
+        return data
+
+    def call(self, opcode: int, body: bytes = b"") -> bytes:
+        self._socket.sendall(HEADER.pack(MAGIC, 0, opcode, len(body)) + body)
+        magic, _, answered, length = HEADER.unpack(self._take(HEADER.size))
+        if magic != MAGIC or answered != opcode:
+            raise MeasurementError(f"a reply with magic 0x{magic:08X} and opcode 0x{answered:02X} to 0x{opcode:02X}")
+        return self._take(length)
+
+    def noop(self) -> None:
+        if (said := self.call(NOOP, b"still there?")) != b"still there?":
+            raise MeasurementError(f"NOOP answered {said[:50]!r}")
+
+    def agents(self) -> dict[str, dict[str, Any]]:
+        """LIST, by name."""
+        return {agent["name"]: agent for agent in json.loads(self.call(LIST))}
+
+    def lines(self, name: str) -> list[str]:
+        """What an agent has printed."""
+        reply = json.loads(self.call(LOGS, json.dumps({"name": name}).encode()))
+        if not reply.get("success"):
+            raise MeasurementError(f"LOGS of {name}: {reply}")
+        return [line["text"] for line in reply["lines"]]

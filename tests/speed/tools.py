@@ -1,0 +1,38 @@
+"""The C programs of the measurement, compiled when they are needed."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from attrs import frozen
+
+HERE = Path(__file__).parent
+FLAGS = ("-O2", "-Wall", "-Wextra", "-Werror")
+SOURCES = {
+    "floor": ("floor.c",),
+    "load": ("load.c", "conns.c", "heavy.c", "tally.c", "wire.c"),
+    "born": ("born.c",),
+}
+
+
+class NoCompilerError(Exception):
+    """There is no ``cc`` on the path; the message says what to do."""
+
+
+@frozen
+class Tools:
+    """Where the compiled programs are."""
+
+    floor: Path
+    load: Path
+    born: Path
+
+
+def compile_tools(into: Path) -> Tools:
+    """Raises ``NoCompilerError``, or ``CalledProcessError`` where the sources do not compile."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        raise NoCompilerError("No C compiler: the load and the floor are C programs; install one that is called cc.")
+    for name, sources in SOURCES.items():
+        subprocess.run([compiler, *FLAGS, "-o", into / name, *(HERE / source for source in sources)], check=True)
+    return Tools(**{name: into / name for name in SOURCES})

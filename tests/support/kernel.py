@@ -1,0 +1,270 @@
+"""A real kernel in a process of its own, watched from its first line to its last."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from agentos_sdk import AgentOSClient
+from tests.support.wire import LIST, NOOP, PATIENCE, SPAWN, Wire
+
+PROGRAM = (sys.executable, "-m", "agentos", "run")
+READY = re.compile(r"\| ready, listening on")
+
+
+class Kernel:
+    """``agentos run`` in a short temporary directory, with a socket, a state directory and a home of its own.
+
+    ``toml`` is the text of its configuration, written to ``agentos.toml`` there; None = without one.
+    """
+
+    def __init__(self, toml: str | None = None, env: Mapping[str, str] | None = None) -> None:
+        # Short, because a socket's path has at most 107 bytes.
+        self.place = Path(tempfile.mkdtemp(prefix="aos-", dir="/tmp"))
+        self.socket = str(self.place / "s")
+        self.state_dir = self.place / "state"
+        self.lines: list[str] = []
+        self._env = env or {}
+        self._news = threading.Condition()
+        self._closed = False
+        if toml is not None:
+            (self.place / "agentos.toml").write_text(toml)
+        self._config = ["agentos.toml"] if toml is not None else []
+        self._begin()
+
+    def _begin(self) -> None:
+        self._closed = False
+        self.is_over = False  # a test waited for its end
+        self.process = subprocess.Popen(
+            [*PROGRAM, *self._config, "--socket", self.socket, "--state-dir", str(self.state_dir)],
+            cwd=self.place,
+            env={**environment(self.place), **self._env},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,  # a ^C in the terminal is for the tests, which end it in order
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._news:
+                self.lines.append(line.rstrip("\n"))
+                self._news.notify_all()
+        with self._news:
+            self._closed = True
+            self._news.notify_all()
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def said(self) -> str:
+        """Everything it printed so far."""
+        with self._news:
+            return "\n".join(self.lines)
+
+    def wait_ready(self) -> None:
+        self.wait_line(READY)
+
+    def wait_line(self, pattern: str | re.Pattern[str], since: int = 0) -> str:
+        """The first line from number ``since`` on that matches; fails when it ends or the deadline passes first."""
+        found = re.compile(pattern)
+        deadline = time.monotonic() + PATIENCE
+        with self._news:
+            while True:
+                for line in self.lines[since:]:
+                    if found.search(line):
+                        return line
+                left = deadline - time.monotonic()
+                if self._closed or left <= 0:
+                    why = "ended" if self._closed else f"took more than {PATIENCE:g} s"
+                    text = "\n".join(self.lines)
+                    raise AssertionError(f"the kernel {why} before it said {found.pattern!r}:\n{text}")
+                self._news.wait(left)
+
+    def connect(self, timeout: float = PATIENCE) -> Wire:
+        """A raw connection; close it, or use it in ``with``."""
+        return Wire(self.socket, timeout)
+
+    def client(self, timeout: float | None = PATIENCE) -> AgentOSClient:
+        """The SDK's blocking client, to be used in ``with``."""
+        return AgentOSClient(self.socket, timeout)
+
+    def spawn(self, name: str, command: Sequence[str] = ("sleep", "1000"), **more: object) -> int:
+        """An agent that runs ``command``; its id."""
+        with self.connect() as wire:
+            reply = wire.call(SPAWN, {"name": name, "command": list(command), **more})
+        assert reply["success"], reply
+        return int(reply["id"])
+
+    def connect_as(self, agent: int, timeout: float = PATIENCE) -> Wire:
+        """A raw connection to an agent's own socket: who comes in there is that agent."""
+        return Wire(f"{self._run['directory']}/{agent}.sock", timeout)
+
+    @property
+    def run_id(self) -> str:
+        """What every process of this run carries in its environment as AGENTOS_RUN_ID."""
+        return str(self._run["id"])
+
+    @property
+    def _run(self) -> dict[str, str]:
+        note: dict[str, str] = json.loads((self.state_dir / "run.json").read_text())
+        return note
+
+    def processes(self) -> Sequence[int]:
+        """The pids of the processes that were started by this run's agents or as such; the kernel isn't among them."""
+        return marked(f"AGENTOS_RUN_ID={self.run_id}")
+
+    @property
+    def rss(self) -> int:
+        """Bytes of memory it holds now."""
+        return proc_status(self.pid, "VmRSS") << 10
+
+    @property
+    def peak_rss(self) -> int:
+        """Bytes of memory it held at most."""
+        return proc_status(self.pid, "VmHWM") << 10
+
+    @property
+    def open_files(self) -> int:
+        """File descriptors it holds; Linux from 6.2 on tells that to everybody."""
+        try:
+            return len(os.listdir(f"/proc/{self.pid}/fd"))
+        except PermissionError:
+            count = os.stat(f"/proc/{self.pid}/fd").st_size
+            assert count, "this Linux is older than 6.2"
+            return count
+
+    @property
+    def connections(self) -> int:
+        """Connections to its operator's socket that it holds open, waiting for it to accept them or not."""
+        with open("/proc/net/unix") as file:
+            lines = [line.split() for line in file if line.rstrip().endswith(f" {self.socket}")]
+        return sum(line[3] != "00010000" for line in lines)  # that flag: the listening socket itself
+
+    def stop(self) -> None:
+        """SIGTERM; it must end with status 0 and leave no process, no socket and no runtime directory."""
+        status = self.process.poll()
+        assert status is None, f"the kernel ended by itself with status {status}:\n{self.said}"
+        run_id = self.run_id
+        self.process.send_signal(signal.SIGTERM)
+        status = self.wait_end()
+        assert status == 0, f"the kernel ended with status {status}:\n{self.said}"
+        left = marked(f"AGENTOS_RUN_ID={run_id}")
+        assert not left, f"processes that outlived their kernel: {left}"
+        assert not os.path.exists(self.socket), "the socket is still there"
+        runtime = [name for name in os.listdir(self.place) if name.startswith("agentos-")]
+        assert not runtime, f"a runtime directory is still there: {runtime}"
+        assert not re.search(r" kernel \| Traceback", self.said), f"a bug was logged:\n{self.said}"
+
+    def kill(self) -> None:
+        """SIGKILL, as the out-of-memory killer would."""
+        self.process.kill()
+        self.wait_end()
+
+    def start_again(self) -> None:
+        """A new kernel in the same place, once the one before has ended."""
+        assert self.process.poll() is not None, "it still runs"
+        self._close()
+        self.lines.clear()
+        self._begin()
+        self.wait_ready()
+
+    def wait_end(self) -> int:
+        """Its exit status, once it has ended, which a test that asks for it expects it to do."""
+        self.is_over = True
+        status = self.process.wait(PATIENCE)
+        self._reader.join(PATIENCE)
+        return status
+
+    def clean_up(self) -> None:
+        """However it stands: nothing of it stays on this machine."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(PATIENCE)
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            for pid in self.processes():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        self._close()
+        shutil.rmtree(self.place, ignore_errors=True)
+
+    def _close(self) -> None:
+        self._reader.join(PATIENCE)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def answers(self, within: float = 2.0) -> bool:
+        """Whether somebody who comes in now is served, and promptly."""
+        begin = time.monotonic()
+        with self.connect() as wire:
+            assert wire.ask(NOOP, b"are you there?").body == b"are you there?"
+            assert isinstance(wire.call(LIST), list)
+        return time.monotonic() - begin < within
+
+
+@contextlib.contextmanager
+def running(toml: str | None = None, env: Mapping[str, str] | None = None) -> Iterator[Kernel]:
+    """A kernel from its ready line to its clean stop, which is asserted unless the test has seen to its end."""
+    kernel = Kernel(toml, env)
+    try:
+        kernel.wait_ready()
+        yield kernel
+        if not kernel.is_over:
+            kernel.stop()
+    finally:
+        kernel.clean_up()
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Ours, without what says where a kernel is, and with all that is kept in a home under ``home``."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("AGENTOS_")}
+    return {**kept, "HOME": str(home), "XDG_STATE_HOME": str(home / "xdg-state"), "XDG_RUNTIME_DIR": str(home)}
+
+
+def until(condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
+    """Return when ``condition()`` is true; fails with ``what`` when it hasn't become so in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
+        time.sleep(0.01)
+
+
+def listens(path: str) -> bool:
+    """Whether somebody accepts connections there: a socket's file exists a moment before it listens."""
+    with socket.socket(socket.AF_UNIX) as sock:
+        return sock.connect_ex(path) == 0
+
+
+def marked(variable: str) -> Sequence[int]:
+    """The pids of living processes that have ``NAME=value`` in the environment they were started with."""
+    found = []
+    for name in os.listdir("/proc"):
+        with contextlib.suppress(OSError):
+            if name.isdigit() and variable.encode() in Path("/proc", name, "environ").read_bytes().split(b"\0"):
+                found.append(int(name))
+    return found
+
+
+def proc_status(pid: int, field: str) -> int:
+    """A number out of /proc/PID/status, which is everybody's to read: the kernel's other files are not."""
+    for line in Path("/proc", str(pid), "status").read_text().splitlines():
+        name, _, rest = line.partition(":")
+        if name == field:
+            return int(rest.split()[0])
+    raise AssertionError(f"/proc/{pid}/status has no {field}")

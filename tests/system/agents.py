@@ -1,0 +1,90 @@
+"""Agents to test with: their scripts, and what to ask about them."""
+
+from textwrap import dedent
+from typing import Any
+
+from agentos_sdk import AgentOSClient
+from tests.support.kernel import Kernel, until
+
+SLEEPER = "import time\ntime.sleep(1000)\n"
+
+STUBBORN = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("deaf now", flush=True)
+time.sleep(1000)
+"""
+
+RELAY = """
+from agentos_sdk import AgentOSClient
+
+me = AgentOSClient()
+me.hello()
+while True:
+    for letter in me.recv_messages(timeout=60)["messages"]:
+        asked = letter["message"]
+        answer = getattr(me, asked["method"])(**asked.get("with", {}))
+        me.send_message(answer, to=letter["from_id"])
+"""
+"""Makes the calls that it is sent, and sends back what they answered."""
+
+
+def write(kernel: Kernel, name: str, text: str) -> str:
+    """A script in the kernel's place; its path."""
+    path = kernel.place / name
+    path.write_text(dedent(text))
+    return str(path)
+
+
+def relay(kernel: Kernel, client: AgentOSClient, name: str, **more: Any) -> int:
+    """Start an agent that makes calls for us; its id."""
+    return int(up(client.spawn(name, write(kernel, "relay.py", RELAY), ready="hello", **more))["id"])
+
+
+def ask(client: AgentOSClient, agent: int, method: str, **arguments: object) -> Any:
+    """What that agent was answered to a call of its own."""
+    sent = client.send_message({"method": method, "with": arguments}, to=agent)
+    assert sent["success"], sent
+    [letter] = client.recv_messages(1, timeout=20)["messages"]
+    assert letter["from_id"] == agent
+    return letter["message"]
+
+
+def up(reply: dict[str, Any]) -> dict[str, Any]:
+    """A reply that must be a success."""
+    assert reply["success"], reply
+    return reply
+
+
+def info(client: AgentOSClient, name: str) -> dict[str, Any]:
+    """What LIST says of the agent that got the name last."""
+    return [agent for agent in client.list_agents() if agent["name"] == name][-1]
+
+
+def known(client: AgentOSClient, name: str) -> int:
+    """Wait until an agent of that name has a process; its pid."""
+
+    def pids() -> list[int]:
+        return [agent["pid"] for agent in client.list_agents() if agent["name"] == name and agent["pid"]]
+
+    until(pids, f"{name} has a process")
+    return pids()[-1]
+
+
+def in_state(client: AgentOSClient, name: str, state: str) -> dict[str, Any]:
+    """Wait until an agent is in that state; what LIST says of it then."""
+    until(lambda: info(client, name)["state"] == state, f"{name} is {state}, it is {info(client, name)}")
+    return info(client, name)
+
+
+def lines(client: AgentOSClient, name: str, stream: str | None = None) -> list[str]:
+    """What an agent has written, without the kernel's notes."""
+    found = up(client.logs(name, tail=2000))["lines"]
+    return [
+        line["text"] for line in found if line["stream"] == stream or (stream is None and line["stream"] != "kernel")
+    ]
+
+
+def written(client: AgentOSClient, name: str, line: str) -> None:
+    """Wait until an agent has written that line."""
+    until(lambda: line in lines(client, name), f"{name} writes {line!r}")

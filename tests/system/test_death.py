@@ -1,0 +1,259 @@
+"""The end of the kernel: asked for, asked for twice, or by SIGKILL; and the next one in its place."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from agentos_sdk import AgentOSClient
+from tests.conftest import StartKernel
+from tests.support.kernel import Kernel, environment, marked, until
+from tests.system.agents import STUBBORN, ask, known, relay, up, write, written
+
+DAEMON = "setsid sleep 1000 & (setsid sh -c 'sleep 1000 & sleep 1000' &) ; echo on; exec sleep 1000"
+
+
+def test_no_agent_outlives_a_kernel_that_is_killed(start_kernel: StartKernel) -> None:
+    kernel = start_kernel()
+    with kernel.client() as client:
+        boss = relay(kernel, client, "boss")
+        up(ask(client, boss, "spawn", name="child", command=["sleep", "1000"]))
+        up(client.spawn("deaf", write(kernel, "deaf.py", STUBBORN)))
+    run = f"AGENTOS_RUN_ID={kernel.run_id}"
+    assert len(marked(run)) == 3
+
+    kernel.kill()
+
+    until(lambda: not marked(run), "no agent is left", 1.0)
+
+
+def test_agents_whose_kernel_dies_while_they_start_die_too(start_kernel: StartKernel) -> None:
+    kernel = start_kernel()
+    run = f"AGENTOS_RUN_ID={kernel.run_id}"
+    wires = [kernel.connect() for _ in range(10)]
+    for number, wire in enumerate(wires):
+        wire.send(0x10, {"name": f"agent-{number}", "command": ["sleep", "1000"]})
+    until(lambda: marked(run), "one has begun")
+
+    kernel.kill()
+
+    until(lambda: not marked(run), "none is left", 2.0)
+    for wire in wires:
+        wire.close()
+
+
+def test_what_escaped_a_killed_kernel_ends_when_the_next_one_starts(start_kernel: StartKernel) -> None:
+    kernel = start_kernel()
+    with kernel.client() as client:
+        up(client.spawn("daemon", command=["sh", "-c", DAEMON]))
+        written(client, "daemon", "on")
+    run = f"AGENTOS_RUN_ID={kernel.run_id}"
+    until(lambda: len(marked(run)) == 5, "it has left four behind")
+    kernel.kill()
+    until(lambda: len(marked(run)) == 4, "they outlive it")
+
+    kernel.start_again()
+
+    assert not marked(run)
+    assert len([name for name in os.listdir(kernel.place) if name.startswith("agentos-")]) == 1
+    kernel.stop()
+
+
+def test_orphans_end_with_their_agent_and_no_zombie_stays(start_kernel: StartKernel) -> None:
+    kernel = start_kernel()
+    with kernel.client() as client:
+        agent = up(client.spawn("daemon", command=["sh", "-c", DAEMON]))
+        mark = f"AGENTOS_AGENT_ID={agent['id']}"
+        until(lambda: len(marked(mark)) == 5, "it has left four behind")
+
+        client.kill("daemon")
+
+        until(lambda: not marked(mark), "they ended with it")
+        until(lambda: not children_of(kernel.pid), "and were reaped")
+        kernel.wait_line("ended agents left processes behind, which were killed: ")
+
+
+def test_orphans_that_end_by_themselves_are_reaped(start_kernel: StartKernel) -> None:
+    kernel = start_kernel()
+    with kernel.client() as client:
+        orphans = "for i in 1 2 3 4 5 6 7 8; do (sleep 0.2 &); done; sleep 0.21"
+        for number in range(4):
+            client.spawn(f"brief-{number}", command=["sh", "-c", orphans])
+        until(lambda: not children_of(kernel.pid), "agents and orphans are reaped")
+
+
+def children_of(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split() + [
+        child
+        for task in os.listdir(f"/proc/{pid}/task")
+        if int(task) != pid
+        for child in Path(f"/proc/{pid}/task/{task}/children").read_text().split()
+    ]
+
+
+def test_orphans_end_with_the_kernel(start_kernel: StartKernel) -> None:
+    kernel = start_kernel()
+    with kernel.client() as client:
+        up(client.spawn("daemon", command=["sh", "-c", DAEMON]))
+        written(client, "daemon", "on")
+
+    kernel.stop()  # asserts that nobody is left
+
+
+PATIENT = """
+[[supervisor.children]]
+name = "outer"
+script = "deaf.py"
+shutdown = "60s"
+[[supervisor.children]]
+name = "group"
+type = "supervisor"
+[[supervisor.children.children]]
+name = "inner"
+script = "deaf.py"
+shutdown = "60s"
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_drains_in_order_and_the_second_hurries(start_kernel: StartKernel, number: int) -> None:
+    kernel = start_kernel()
+    kernel.stop()
+    write(kernel, "deaf.py", STUBBORN)
+    patient = start_kernel(PATIENT.replace("deaf.py", str(kernel.place / "deaf.py")))
+    with patient.client() as client:
+        up(client.spawn("mine", str(kernel.place / "deaf.py"), shutdown="infinity"))
+        for name in ("outer", "inner", "mine"):
+            written(client, name, "deaf now")
+    patient.process.send_signal(number)
+    patient.wait_line("stopping, agents first")
+    began = time.monotonic()
+    until(lambda: patient.process.poll() is not None or time.monotonic() > began + 0.5, "it waits")
+    assert patient.process.poll() is None
+
+    patient.process.send_signal(number)
+
+    assert patient.wait_end() == 0
+    assert time.monotonic() - began < 5
+    assert [name for name in ("inner", "outer", "mine") if f"{name}: stopped: killed by SIGKILL" in patient.said] == [
+        *("inner", "outer", "mine")
+    ]
+    assert patient.said.endswith("| stopped")
+
+
+def test_a_signal_during_the_start_breaks_it_off(start_kernel: StartKernel) -> None:
+    kernel = Kernel('[[supervisor.children]]\nname = "slow"\ncommand = ["sleep", "1000"]\nready = "hello"\n')
+    try:
+        until(lambda: is_open(kernel.socket), "the door is open")
+        with kernel.client() as client:
+            known(client, "slow")
+        kernel.process.send_signal(signal.SIGTERM)
+
+        kernel.wait_end()
+
+        assert "Traceback" not in kernel.said
+    finally:
+        kernel.clean_up()
+
+
+def is_open(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as sock:
+        return sock.connect_ex(path) == 0
+
+
+def run_again(kernel: Kernel, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "agentos", "run", *arguments]
+    return subprocess.run(
+        command, env=environment(kernel.place), capture_output=True, text=True, timeout=20, check=False
+    )
+
+
+def test_there_is_one_kernel_per_state_directory(kernel: Kernel) -> None:
+    second = run_again(kernel, "--socket", f"{kernel.socket}2", "--state-dir", str(kernel.state_dir))
+
+    assert second.returncode == 1
+    assert f"{kernel.state_dir}: a kernel (pid {kernel.pid}) works with it" in second.stderr
+
+
+def test_a_live_socket_is_not_taken_away(kernel: Kernel) -> None:
+    second = run_again(kernel, "--socket", kernel.socket, "--state-dir", str(kernel.place / "other"))
+
+    assert second.returncode == 1
+    assert "a kernel is listening there already" in second.stderr
+    assert kernel.answers()
+
+
+def test_a_file_that_is_no_socket_is_not_replaced(kernel: Kernel) -> None:
+    file = kernel.place / "precious"
+    file.write_text("data")
+
+    second = run_again(kernel, "--socket", str(file), "--state-dir", str(kernel.place / "other"))
+
+    assert (second.returncode, file.read_text()) == (1, "data")
+    assert "what is there is no socket" in second.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a socket that is another's")
+def test_a_foreign_socket_is_not_replaced(kernel: Kernel) -> None:
+    import socket
+
+    path = str(kernel.place / "foreign")
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(path)
+    os.chown(path, 65534, 65534)
+
+    second = run_again(kernel, "--socket", path, "--state-dir", str(kernel.place / "other"))
+
+    assert second.returncode == 1
+    assert "belongs to uid 65534" in second.stderr
+
+
+def test_a_stale_socket_is_replaced_and_the_new_one_is_private(start_kernel: StartKernel) -> None:
+    kernel = start_kernel()
+    kernel.kill()
+    assert os.path.exists(kernel.socket)
+
+    kernel.start_again()
+
+    assert os.stat(kernel.socket).st_mode & 0o777 == 0o600
+    kernel.stop()
+
+
+def test_a_kernel_whose_socket_was_removed_still_ends_well(start_kernel: StartKernel) -> None:
+    kernel = start_kernel()
+    os.unlink(kernel.socket)
+
+    kernel.stop()
+
+
+@pytest.mark.parametrize("name", ["not there", "x" * 100])
+def test_agents_find_their_socket_whatever_the_runtime_directory_is(
+    start_kernel: StartKernel, tmp_path: Path, name: str
+) -> None:
+    base = tmp_path / name
+    if len(name) > 50:
+        base.mkdir()
+    kernel = start_kernel(None, {"XDG_RUNTIME_DIR": str(base), "TMPDIR": str(base)})
+    with kernel.client() as client:
+        assert relay(kernel, client, "agent")
+
+
+def test_an_agent_older_than_fifteen_seconds_is_alive(start_kernel: StartKernel) -> None:
+    """An agent started from a thread that ends is killed some ten seconds later, when the thread does."""
+    kernel = start_kernel()
+    with kernel.client() as client:
+        agent = relay(kernel, client, "old")
+        pid = known(client, "old")
+        until(lambda: uptime(client, "old") > 16, "it is 16 s old", 30)
+
+        assert ask(client, agent, "echo", message="still here") == "still here"
+        assert known(client, "old") == pid
+
+
+def uptime(client: AgentOSClient, name: str) -> float:
+    return float(next(agent["uptime_ms"] for agent in client.list_agents() if agent["name"] == name)) / 1000

@@ -1,0 +1,195 @@
+"""What an agent finds when it begins to run, and what it doesn't."""
+
+import json
+import os
+import pwd
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentos_sdk import AgentOSClient
+from tests.support.kernel import Kernel, running, until
+from tests.system.agents import lines, up, write
+
+OTHER_PYTHON = "/usr/bin/python3"
+
+LOOK_AROUND = """
+import json, os, sys, time
+print(json.dumps({
+    "environment": dict(os.environ),
+    "files": {name: os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")
+              if os.path.exists(f"/proc/self/fd/{name}")},
+    "pid": os.getpid(), "session": os.getsid(0), "group": os.getpgid(0), "parent": os.getppid(),
+    "path": sys.path, "argv": sys.argv, "file": __file__, "cwd": os.getcwd(),
+    "blocked": [line for line in open("/proc/self/status") if line.startswith("SigBlk")][0].split()[1],
+}))
+time.sleep(1000)
+"""
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Iterator[Kernel]:
+    with running(env={"SECRET": "of the kernel", "PYTHONPATH": "/nowhere", "LC_ALL": "C"}) as started:
+        yield started
+
+
+def look_around(kernel: Kernel, client: AgentOSClient, name: str, **more: Any) -> dict[str, Any]:
+    up(client.spawn(name, write(kernel, f"look-{name}.py", LOOK_AROUND), **more))
+    until(lambda: lines(client, name), "it has looked around")
+    found: dict[str, Any] = json.loads(lines(client, name)[0])
+    return found
+
+
+def test_the_environment_is_built_and_nothing_of_the_kernels_is_in_it(kernel: Kernel, client: AgentOSClient) -> None:
+    found = look_around(kernel, client, "env", env={"MINE": "yes", "PATH": "/bin"})
+
+    environment = found["environment"]
+    ours = {name: environment.pop(name) for name in list(environment) if name.startswith("AGENTOS_")}
+    assert environment == {
+        "PATH": "/bin",
+        "HOME": pwd.getpwuid(os.geteuid()).pw_dir,
+        "LANG": "C.UTF-8",
+        "MINE": "yes",
+    }
+    assert set(ours) == {
+        "AGENTOS_SOCKET",
+        "AGENTOS_AGENT_NAME",
+        "AGENTOS_AGENT_ID",
+        "AGENTOS_RUN_ID",
+        "AGENTOS_LIFE",
+    }
+    assert ours["AGENTOS_AGENT_NAME"] == "env"
+
+
+def test_it_has_its_standard_streams_and_no_other_file(kernel: Kernel, client: AgentOSClient) -> None:
+    files = look_around(kernel, client, "files")["files"]
+
+    assert files["0"] == "/dev/null"
+    assert sorted(files) == ["0", "1", "2"]
+
+
+def test_a_command_has_no_other_file_either(client: AgentOSClient) -> None:
+    up(client.spawn("ls", command=["sh", "-c", "ls /proc/self/fd | wc -l; sleep 1000"]))
+
+    until(lambda: lines(client, "ls"), "it has counted")
+    assert lines(client, "ls") == ["4"]  # 0, 1, 2 and the directory it reads
+
+
+def test_it_leads_a_session_and_a_process_group_of_its_own(kernel: Kernel, client: AgentOSClient) -> None:
+    found = look_around(kernel, client, "session")
+
+    assert found["pid"] == found["session"] == found["group"]
+    assert found["parent"] == kernel.pid
+    assert int(found["blocked"], 16) == 0
+
+
+def test_a_script_runs_as_its_interpreter_would_run_it(kernel: Kernel, client: AgentOSClient) -> None:
+    (kernel.place / "beside.py").write_text("here = True")
+
+    found = look_around(kernel, client, "script", args=["--flag", "a b"], cwd="/")
+
+    assert found["path"][0] == str(kernel.place)
+    assert found["file"] == str(kernel.place / "look-script.py")
+    assert found["argv"] == [found["file"], "--flag", "a b"]
+    assert found["cwd"] == "/"
+
+
+def test_the_socket_is_private_and_in_a_private_directory(kernel: Kernel, client: AgentOSClient) -> None:
+    found = look_around(kernel, client, "socket")["environment"]
+
+    path = Path(found["AGENTOS_SOCKET"])
+    assert path.name == f"{found['AGENTOS_AGENT_ID']}.sock"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert len(bytes(path)) <= 107
+
+
+def test_an_uncaught_error_is_told_from_the_script_on(kernel: Kernel, client: AgentOSClient) -> None:
+    script = write(kernel, "boom.py", "def inner():\n    1 / 0\n\ninner()\n")
+
+    reply = client.spawn("boom", script)
+
+    assert reply["stderr"][:2] == ["Traceback (most recent call last):", f'  File "{script}", line 4, in <module>']
+    assert reply["stderr"][-1] == "ZeroDivisionError: division by zero"
+    assert not [line for line in reply["stderr"] if "start.py" in line]
+
+
+def test_a_script_may_use_everything_that_scripts_use(kernel: Kernel, client: AgentOSClient) -> None:
+    text = """
+        import concurrent.futures, dataclasses, inspect, multiprocessing, pickle, sys, time
+
+        @dataclasses.dataclass
+        class Point:
+            x: int
+
+        def double(x):
+            return 2 * x
+
+        if __name__ == "__main__":
+            assert pickle.loads(pickle.dumps(Point(1))) == Point(1)
+            assert "return 2 * x" in inspect.getsource(double)
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                assert pool.map(double, [1, 2]) == [2, 4]
+            print("all of it works")
+            time.sleep(1000)
+        """
+    up(client.spawn("everything", write(kernel, "everything.py", text)))
+
+    until(lambda: "all of it works" in lines(client, "everything"), "it has tried all", 20)
+
+
+def test_what_a_script_prints_is_seen_line_by_line(kernel: Kernel, client: AgentOSClient) -> None:
+    up(client.spawn("prints", write(kernel, "prints.py", "import time\nprint('seen')\ntime.sleep(1000)\n")))
+
+    until(lambda: lines(client, "prints") == ["seen"], "the line is seen while it runs")
+
+
+@pytest.mark.skipif(not os.path.exists(OTHER_PYTHON), reason="there is no other Python here")
+def test_another_interpreter_has_the_sdk_though_nothing_is_installed(kernel: Kernel, client: AgentOSClient) -> None:
+    text = """
+        import sys, time
+        import agentos_sdk
+        from agentos import AgentOSClient
+
+        with AgentOSClient() as me:
+            print(sys.prefix, me.hello()["name"], me.echo("through the kernel"))
+        time.sleep(1000)
+        """
+    up(client.spawn("other", write(kernel, "other.py", text), python=OTHER_PYTHON))
+
+    until(lambda: lines(client, "other"), "it has printed")
+    prefix, *rest = lines(client, "other")[0].split()
+    assert prefix != sys.prefix
+    assert rest == ["other", "through", "the", "kernel"]
+
+
+def test_the_safe_path_of_python_is_respected(kernel: Kernel, client: AgentOSClient) -> None:
+    found = look_around(kernel, client, "safe", env={"PYTHONSAFEPATH": "1"})
+
+    assert str(kernel.place) not in found["path"]
+    assert any(entry.endswith("/sdk") for entry in found["path"])
+
+
+def test_open_files_are_limited_as_programs_expect(client: AgentOSClient) -> None:
+    up(client.spawn("limit", command=["sh", "-c", "ulimit -Sn; sleep 1000"]))
+
+    until(lambda: lines(client, "limit"), "it has looked")
+    assert lines(client, "limit") == ["1024"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+@pytest.mark.parametrize("file", ["environ", "mem", "maps"])
+def test_an_agent_cannot_read_the_kernel(kernel: Kernel, client: AgentOSClient, file: str) -> None:
+    up(client.spawn("spy", command=["sh", "-c", f"head -c1 /proc/{kernel.pid}/{file} >/dev/null; sleep 1000"]))
+
+    until(lambda: lines(client, "spy"), "it has tried")
+    assert "Permission denied" in lines(client, "spy")[0]
+
+
+def test_the_kernel_cannot_be_dumped(kernel: Kernel, client: AgentOSClient) -> None:
+    up(client.spawn("any", command=["sleep", "1000"]))
+
+    assert os.stat(f"/proc/{kernel.pid}/environ").st_uid == 0

@@ -1,0 +1,168 @@
+"""Groups of real processes: who is restarted with whom, and what a supervisor further up makes of it."""
+
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from agentos_sdk import AgentOSClient
+from tests.conftest import StartKernel
+from tests.support.kernel import until
+from tests.system.agents import in_state, info, known, up
+
+NAMES = ("a", "b", "c")
+
+
+def group(strategy: str, **more: str) -> str:
+    """Three agents under one supervisor of that strategy."""
+    head = "".join(f"{key} = {value}\n" for key, value in more.items())
+    children = "".join(f'[[supervisor.children]]\nname = "{name}"\ncommand = ["sleep", "1000"]\n' for name in NAMES)
+    return f'[supervisor]\nstrategy = "{strategy}"\nintensity = 10\nperiod = 60\n{head}{children}'
+
+
+def restarts(client: AgentOSClient, names: Sequence[str] = NAMES) -> list[int]:
+    return [info(client, name)["restarts"] for name in names]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"), [("one_for_one", [0, 1, 0]), ("rest_for_one", [0, 1, 1]), ("one_for_all", [1, 1, 1])]
+)
+def test_a_crash_takes_along_whom_the_strategy_says(
+    start_kernel: StartKernel, strategy: str, expected: list[int]
+) -> None:
+    kernel = start_kernel(group(strategy))
+    with kernel.client() as client:
+        before = {name: info(client, name) for name in NAMES}
+
+        os.kill(known(client, "b"), signal.SIGKILL)
+
+        until(lambda: restarts(client) == expected, f"restarts are {expected}")
+        for name in NAMES:
+            in_state(client, name, "running")
+            assert info(client, name)["id"] == before[name]["id"]
+            assert (info(client, name)["pid"] == before[name]["pid"]) == (info(client, name)["restarts"] == 0)
+
+
+def test_groups_start_in_order_and_stop_in_reverse(start_kernel: StartKernel) -> None:
+    kernel = start_kernel(group("one_for_all"))
+
+    kernel.process.send_signal(signal.SIGTERM)
+    assert kernel.wait_end() == 0
+
+    def order(event: str) -> list[str]:
+        return [line.split("| ")[1].split(":")[0] for line in kernel.lines if event in line]
+
+    assert order(": running") == ["a", "b", "c"]
+    assert order(": stopped") == ["c", "b", "a"]
+
+
+NESTED = """
+[supervisor]
+intensity = 3
+period = 60
+[[supervisor.children]]
+name = "inner"
+type = "supervisor"
+strategy = "one_for_all"
+intensity = 1
+period = 60
+[[supervisor.children.children]]
+name = "weak"
+command = ["sleep", "1000"]
+{weak}
+[[supervisor.children.children]]
+name = "sound"
+command = ["sleep", "1000"]
+[[supervisor.children]]
+name = "aside"
+command = ["sleep", "1000"]
+"""
+
+
+def test_a_group_that_gave_up_comes_back_by_the_supervisor_above(start_kernel: StartKernel) -> None:
+    kernel = start_kernel(NESTED.format(weak=""))
+    with kernel.client() as client, kernel.connect() as waiting:
+        weak = info(client, "weak")["id"]
+        up(client.send_message("kept", to_name="weak"))
+        waiting.send(0x13, {"name": "weak"})
+
+        for lives in range(1, 4):
+            os.kill(known(client, "weak"), signal.SIGKILL)
+            until(lambda n=lives: info(client, "weak")["restarts"] == n, "it is back")  # type: ignore[misc]
+            in_state(client, "sound", "running")
+
+        assert "inner: given up" in kernel.said
+        assert info(client, "weak")["id"] == weak
+        assert restarts(client, ("weak", "sound", "aside")) == [3, 3, 0]
+        assert waiting.is_silent()  # WAIT is for an end for good, and it has come back
+        assert "'kept'" not in kernel.said
+        assert up(client.send_message("more", to_name="weak"))["delivered_to"] == weak
+        client.kill("weak")
+        assert waiting.receive().json["signal"] == signal.SIGTERM
+
+
+def test_what_orphans_a_life_leaves_are_not_taken_for_the_next_life(start_kernel: StartKernel) -> None:
+    """A sweep after one life must spare the one that begins at the same time."""
+    kernel = start_kernel(group("one_for_all", intensity="50").replace("intensity = 10\n", ""))
+    with kernel.client() as client:
+        for lives in range(1, 9):
+            os.kill(known(client, "a"), signal.SIGKILL)
+            until(lambda n=lives: restarts(client) == [n] * 3, "all are back")  # type: ignore[misc]
+
+        assert restarts(client) == [8] * 3
+        for name in NAMES:
+            in_state(client, name, "running")
+
+
+def test_a_transient_group_that_gave_up_is_over_for_good(start_kernel: StartKernel) -> None:
+    tree = NESTED.format(weak="").replace('type = "supervisor"', 'type = "supervisor"\nrestart = "transient"')
+    kernel = start_kernel(tree)
+    with kernel.client() as client:
+        for lives in (1, 2):
+            os.kill(known(client, "weak"), signal.SIGKILL)
+            until(lambda n=lives: info(client, "weak")["restarts"] >= n or n == 2, "it is back")  # type: ignore[misc]
+            until(lambda: info(client, "weak")["state"] in ("running", "failed"), "it has settled")
+
+        assert client.wait("weak", timeout=10)["signal"] == signal.SIGKILL
+        assert client.wait("sound", timeout=10)["success"]
+        assert info(client, "weak")["state"] == "failed"
+        assert info(client, "aside")["state"] == "running"
+        assert client.kill("weak")["code"] == "not_found"
+
+
+def test_a_significant_child_takes_its_group_along(start_kernel: StartKernel) -> None:
+    weak = 'restart = "transient"\nsignificant = true'
+    tree = NESTED.format(weak=weak).replace('= "one_for_all"', '= "one_for_all"\nauto_shutdown = "any_significant"')
+    tree = tree.replace('"sleep", "1000"', '"sleep", "0.5"', 1).replace(
+        'type = "supervisor"', 'type = "supervisor"\nrestart = "transient"'
+    )
+    kernel = start_kernel(tree)
+    with kernel.client() as client:
+        assert client.wait("weak", timeout=10)["exit_code"] == 0
+        assert client.wait("sound", timeout=10)["reason"] == "stopped: killed by SIGTERM"
+        assert info(client, "aside")["state"] == "running"
+
+
+def test_a_restart_that_fails_is_tried_again_within_the_budget(start_kernel: StartKernel, tmp_path: Path) -> None:
+    fine = tmp_path / "fine"
+    fine.touch()
+    kernel = start_kernel(f"""
+        [supervisor]
+        intensity = 100
+        period = 1000
+        [[supervisor.children]]
+        name = "a"
+        command = ["sh", "-c", "test -e {fine} && exec sleep 1000"]
+        backoff = {{ max_failures = 99 }}
+        """)
+    with kernel.client() as client:
+        fine.unlink()
+        os.kill(known(client, "a"), signal.SIGKILL)
+        kernel.wait_line("a: exit status 1 before it was ready")
+        in_state(client, "a", "backing_off")
+
+        fine.touch()
+
+        in_state(client, "a", "running")

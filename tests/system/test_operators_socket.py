@@ -1,0 +1,87 @@
+"""Whoever comes in at the operator's door and descends from an agent is that agent."""
+
+import json
+import os
+
+import pytest
+
+from agentos_sdk import AgentOSClient
+from tests.support.kernel import Kernel, until
+from tests.system.agents import lines, up, write
+
+INTRUDER = """
+import json, os, sys, time
+from agentos_sdk import AgentOSClient, ConnectionFailed
+
+def come_in():
+    try:
+        with AgentOSClient(sys.argv[1]) as me:
+            hello = me.hello()
+            print(json.dumps([hello["agent_id"], me.kill(name="victim").get("code")]), flush=True)
+    except ConnectionFailed as error:
+        print(json.dumps(str(error)), flush=True)
+
+for _ in range(int(sys.argv[2])):
+    if os.fork():
+        os.wait() if sys.argv[3] == "waits" else time.sleep(1000)
+        time.sleep(1000)
+if sys.argv[3] == "orphaned":
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    while os.getppid() != int(sys.argv[4]):
+        time.sleep(0.01)
+come_in()
+time.sleep(1000)
+"""
+
+
+@pytest.fixture
+def victim(client: AgentOSClient) -> int:
+    return int(up(client.spawn("victim", command=["sleep", "1000"]))["id"])
+
+
+@pytest.mark.parametrize("generations", [0, 1, 3])
+def test_a_descendant_of_an_agent_is_served_as_that_agent(
+    kernel: Kernel, client: AgentOSClient, victim: int, generations: int
+) -> None:
+    name = f"intruder-{generations}"
+    args = [kernel.socket, str(generations), "stays", str(kernel.pid)]
+
+    agent = up(client.spawn(name, write(kernel, "intruder.py", INTRUDER), args=args))["id"]
+
+    until(lambda: lines(client, name), "it has tried")
+    assert json.loads(lines(client, name)[0]) == [agent, "permission_denied"]
+
+
+def test_an_orphan_of_an_agent_is_refused(kernel: Kernel, client: AgentOSClient, victim: int) -> None:
+    args = [kernel.socket, "1", "orphaned", str(kernel.pid)]
+
+    up(client.spawn("forker", write(kernel, "intruder.py", INTRUDER), args=args))
+
+    until(lambda: lines(client, "forker"), "it has tried")
+    assert "you descend from this kernel but from none of its agents" in lines(client, "forker")[0]
+
+
+def test_everybody_else_of_this_uid_is_the_operator(client: AgentOSClient) -> None:
+    hello = client.hello()
+
+    assert hello["name"] == f"operator#{hello['agent_id']}"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another")
+def test_another_uid_is_refused(kernel: Kernel) -> None:
+    os.chmod(kernel.socket, 0o666)
+    os.chmod(kernel.place, 0o755)
+    read, write_end = os.pipe()
+    if (pid := os.fork()) == 0:
+        os.setuid(65534)
+        with kernel.connect() as wire:
+            os.write(write_end, wire.receive().body)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    os.chmod(kernel.socket, 0o600)
+
+    assert json.loads(os.read(read, 4096))["code"] == "permission_denied"
+    os.close(read)
+    os.close(write_end)

@@ -1,0 +1,167 @@
+"""Coming back: with the same id and mailbox, with growing delays, and not for ever."""
+
+import os
+import re
+import signal
+import time
+
+from agentos_sdk import AgentOSClient
+from tests.conftest import StartKernel
+from tests.support.kernel import Kernel, until
+from tests.system.agents import ask, in_state, info, known, lines, relay, up, write, written
+
+READER = """
+import os, time
+from agentos_sdk import AgentOSClient
+me = AgentOSClient()
+me.hello()
+print("up as", me.agent_id, flush=True)
+while True:
+    for letter in me.recv_messages(timeout=60)["messages"]:
+        print("got", letter["message"], flush=True)
+        if letter["message"] == "die":
+            os._exit(3)
+"""
+
+
+def test_a_restarted_agent_keeps_its_id_and_what_was_sent_meanwhile(kernel: Kernel, client: AgentOSClient) -> None:
+    script = write(kernel, "reader.py", READER)
+    first = up(client.spawn("reader", script, ready="hello", restart="permanent", backoff={"first": 0.5, "min": 0.5}))
+
+    client.send_message("die", to=first["id"])
+    in_state(client, "reader", "backing_off")
+    for word in ("while", "you", "slept"):
+        up(client.send_message(word, to_name="reader"))
+
+    written(client, "reader", "got slept")
+    again = info(client, "reader")
+    assert (again["id"], again["restarts"]) == (first["id"], 1)
+    assert again["pid"] != first["pid"]
+    assert [line for line in lines(client, "reader") if line.startswith(("up", "got"))] == [
+        f"up as {first['id']}",
+        "got die",
+        f"up as {first['id']}",
+        *("got while", "got you", "got slept"),
+    ]
+
+
+def test_delays_grow_and_the_list_says_that_it_waits(kernel: Kernel, client: AgentOSClient) -> None:
+    backoff = {"first": 0.1, "min": 0.3, "factor": 3, "jitter": 0}
+    up(client.spawn("flaky", command=["sleep", "1000"], restart="permanent", max_restarts=5, backoff=backoff))
+    waits = []
+    for lives in range(3):
+        os.kill(known(client, "flaky"), signal.SIGKILL)
+        began = time.monotonic()
+        until(lambda: info(client, "flaky")["state"] != "running", "it has ended")
+        until(lambda n=lives + 1: info(client, "flaky")["restarts"] == n, "it is back")  # type: ignore[misc]
+        waits.append(time.monotonic() - began)
+        in_state(client, "flaky", "running")
+
+    assert 0.1 <= waits[0] < waits[1] < waits[2]
+    assert waits[2] >= 0.9
+
+
+def test_an_agent_that_keeps_crashing_is_given_up_and_its_spawner_is_told(client: AgentOSClient) -> None:
+    agent = up(client.spawn("hopeless", command=["sh", "-c", "sleep 0.3; exit 9"], restart="permanent", max_restarts=2))
+
+    end = client.wait("hopeless", timeout=20)
+
+    assert (end["success"], end["exit_code"], end["reason"]) == (True, 9, "exit status 9")
+    assert info(client, "hopeless")["state"] == "failed"
+    assert info(client, "hopeless")["restarts"] == 2
+    [letter] = client.recv_messages(timeout=5)["messages"]
+    assert letter["from_name"] == "kernel"
+    assert letter["message"]["event"] == "AGENT_ESCALATED"
+    assert (letter["message"]["agent_id"], letter["message"]["name"]) == (agent["id"], "hopeless")
+    assert "3 restarts in 60 s were needed" in letter["message"]["reason"]
+
+
+def test_an_agent_is_told_that_its_child_was_given_up(kernel: Kernel, client: AgentOSClient) -> None:
+    boss = relay(kernel, client, "boss")
+    child = {"name": "child", "command": ["sh", "-c", "sleep 0.3; exit 9"], "restart": "permanent", "max_restarts": 0}
+
+    up(ask(client, boss, "spawn", **child))
+
+    # The relay takes the letter for a request and ends by it: whoever watches sees what came.
+    until(lambda: info(client, "boss")["state"] == "exited", "the boss has its letter")
+    assert info(client, "child")["state"] == "failed"
+    assert "KeyError: 'method'" in lines(client, "boss")
+
+
+def test_a_transient_agent_comes_back_after_a_crash_and_not_after_a_clean_end(client: AgentOSClient) -> None:
+    up(client.spawn("once", command=["sh", "-c", "sleep 0.3"], restart="transient"))
+    assert client.wait("once", timeout=10)["exit_code"] == 0
+    assert info(client, "once")["restarts"] == 0
+
+    up(client.spawn("twice", command=["sleep", "1000"], restart="transient"))
+    os.kill(known(client, "twice"), signal.SIGKILL)
+    until(lambda: info(client, "twice")["restarts"] == 1, "it is back")
+
+
+def test_a_temporary_agent_stays_away(client: AgentOSClient) -> None:
+    up(client.spawn("gone", command=["sleep", "1000"]))
+
+    os.kill(known(client, "gone"), signal.SIGKILL)
+
+    end = client.wait("gone", timeout=10)
+    assert (end["exit_code"], end["signal"], end["reason"]) == (None, 9, "killed by SIGKILL")
+
+
+def test_children_end_before_their_parent_comes_back(kernel: Kernel, client: AgentOSClient) -> None:
+    boss = relay(kernel, client, "boss2", restart="permanent")
+    pid = known(client, "boss2")
+    up(ask(client, boss, "spawn", name="kid", command=["sleep", "1000"]))
+    grandchild = relay_of(client, kernel, boss)
+
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: info(client, "boss2")["restarts"] == 1, "it is back")
+
+    assert info(client, "kid")["state"] == "exited"
+    assert info(client, "kid2")["state"] == "exited"
+    assert info(client, "nested")["state"] == "exited"
+    assert client.wait("kid", timeout=1)["success"]
+    assert client.wait(agent_id=grandchild, timeout=1)["success"]
+    up(ask(client, boss, "spawn", name="kid", command=["sleep", "1000"]))  # the name is free again
+
+
+def relay_of(client: AgentOSClient, kernel: Kernel, boss: int) -> int:
+    """A relay that ``boss`` spawned, and that spawned ``kid2`` itself."""
+    nested = up(ask(client, boss, "spawn", name="nested", script=str(kernel.place / "relay.py"), ready="hello"))["id"]
+    up(ask(client, nested, "spawn", name="kid2", command=["sleep", "1000"]))
+    return int(nested)
+
+
+def test_what_a_start_that_failed_had_spawned_ends_with_it(kernel: Kernel, client: AgentOSClient) -> None:
+    text = """
+        from agentos import AgentOSClient
+        with AgentOSClient() as me:
+            assert me.spawn("early", command=["sleep", "1000"])["success"]
+        raise SystemExit(3)
+        """
+
+    reply = client.spawn("hasty", write(kernel, "hasty.py", text), ready="hello")
+
+    assert reply["exit_code"] == 3
+    assert client.wait("early", timeout=5)["success"]
+    assert info(client, "early")["state"] == "exited"
+
+
+def test_a_declared_tree_escalates_and_the_kernel_says_why(start_kernel: StartKernel) -> None:
+    child = 'name = "bad"\ncommand = ["sh", "-c", "sleep 0.3; exit 5"]'
+    kernel = start_kernel(f"[supervisor]\nintensity = 1\nperiod = 60\n[[supervisor.children]]\n{child}\n")
+
+    assert kernel.wait_end() == 1
+    last = kernel.lines[-1]
+    assert re.search(r"the root supervisor gave up: 2 restarts in 60 s were needed; the last for 'bad'", last), last
+    assert "exit status 5" in last
+
+
+def test_a_tree_that_does_not_come_up_ends_the_kernel_with_the_reason() -> None:
+    kernel = Kernel('[[supervisor.children]]\nname = "bad"\ncommand = ["sh", "-c", "echo why >&2; exit 5"]\n')
+    try:
+        assert kernel.wait_end() == 1
+        assert "gave up: bad did not start: exit status 5 before it was ready" in kernel.said
+        assert "why" in kernel.said
+        assert "Traceback" not in kernel.said
+    finally:
+        kernel.clean_up()

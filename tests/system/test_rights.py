@@ -1,0 +1,138 @@
+"""What an agent may do to whom, how many it may spawn, and PAUSE, RESUME, WAIT, LOGS from inside."""
+
+import pytest
+
+from agentos_sdk import AgentOSClient
+from tests.conftest import StartKernel
+from tests.support.kernel import Kernel, proc_status, until
+from tests.system.agents import ask, info, known, lines, relay, up
+
+CALLS = {
+    "kill": {},
+    "pause": {},
+    "resume": {},
+    "wait": {"timeout": 0.01},
+    "logs": {},
+}
+
+
+@pytest.mark.parametrize("method", CALLS)
+def test_an_agent_has_no_power_over_others(kernel: Kernel, client: AgentOSClient, method: str) -> None:
+    agent = relay(kernel, client, f"weak-{method}")
+    other = up(client.spawn(f"other-{method}", command=["sleep", "1000"]))["id"]
+
+    reply = ask(client, agent, method, agent_id=other, **CALLS[method])
+
+    assert reply["code"] == "permission_denied"
+    assert f"{other} is neither" in reply["error"]
+    assert info(client, f"other-{method}")["state"] == "running"
+
+
+@pytest.mark.parametrize("method", CALLS)
+def test_nor_over_its_parent(kernel: Kernel, client: AgentOSClient, method: str) -> None:
+    parent = relay(kernel, client, f"parent-{method}")
+    child = ask(client, parent, "spawn", name=f"c-{method}", script=str(kernel.place / "relay.py"), ready="hello")["id"]
+
+    reply = ask(client, child, method, agent_id=parent, **CALLS[method])
+
+    assert reply["code"] == "permission_denied"
+
+
+def test_an_agent_commands_its_descendants(kernel: Kernel, client: AgentOSClient) -> None:
+    boss = relay(kernel, client, "boss")
+    middle = up(ask(client, boss, "spawn", name="middle", script=str(kernel.place / "relay.py"), ready="hello"))["id"]
+    up(ask(client, middle, "spawn", name="leaf", command=["sh", "-c", "echo here; exec sleep 1000"]))
+
+    assert ask(client, boss, "pause", name="leaf")["paused"]
+    assert info(client, "leaf")["state"] == "paused"
+    assert ask(client, boss, "resume", name="leaf")["resumed"]
+    assert [line["text"] for line in ask(client, boss, "logs", name="leaf")["lines"]] == ["here"]
+    assert ask(client, boss, "wait", name="leaf", timeout=0.01)["code"] == "timeout"
+    assert ask(client, boss, "kill", name="leaf")["killed"]
+    assert ask(client, boss, "wait", name="leaf")["signal"] == 15
+
+
+def test_an_agent_may_wait_for_and_read_itself(kernel: Kernel, client: AgentOSClient) -> None:
+    agent = relay(kernel, client, "self")
+
+    assert ask(client, agent, "wait", agent_id=agent, timeout=0.01)["code"] == "timeout"
+    assert up(ask(client, agent, "logs", agent_id=agent))
+
+
+def test_everybody_may_list_and_write_to_everybody(kernel: Kernel, client: AgentOSClient) -> None:
+    one = relay(kernel, client, "one")
+    two = up(client.spawn("two", command=["sleep", "1000"]))["id"]
+
+    assert {agent["name"] for agent in ask(client, one, "list_agents")} >= {"one", "two"}
+    assert up(ask(client, one, "send_message", message="hi", to_name="two"))["delivered_to"] == two
+
+
+def test_the_thirty_third_child_is_refused_until_another_has_ended(kernel: Kernel, client: AgentOSClient) -> None:
+    boss = relay(kernel, client, "many")
+    for number in range(32):
+        reply = ask(client, boss, "spawn", name=f"child-{number}", command=["sleep", "1000"])
+        assert reply["success"], reply
+
+    one_more = {"name": "child-32", "command": ["sleep", "1000"]}
+    refused = ask(client, boss, "spawn", **one_more)
+    assert (refused["code"], "32 living agents" in refused["error"]) == ("quota_exceeded", True)
+
+    client.kill("child-7")
+    until(lambda: ask(client, boss, "spawn", **one_more)["success"], "there is room again")
+
+
+def test_children_of_children_count_too(start_kernel: StartKernel) -> None:
+    kernel = start_kernel("[kernel]\nmax_children = 2\n")
+    with kernel.client() as client:
+        boss = relay(kernel, client, "boss")
+        script = str(kernel.place / "relay.py")
+        child = up(ask(client, boss, "spawn", name="child", script=script, ready="hello"))["id"]
+        up(ask(client, child, "spawn", name="leaf", command=["sleep", "1000"]))
+
+        assert ask(client, child, "spawn", name="leaf2", command=["sleep", "1000"])["code"] == "quota_exceeded"
+        up(client.spawn("mine", command=["sleep", "1000"]))  # the operator is not rationed
+
+
+def test_spawning_too_fast_is_refused_with_when_to_try_again(start_kernel: StartKernel) -> None:
+    kernel = start_kernel("[kernel]\nmax_children = 2\nspawn_rate = 0.1\n")
+    with kernel.client() as client:
+        boss = relay(kernel, client, "boss")
+        for _ in range(2):
+            ask(client, boss, "spawn", name="brief", command=["true"])
+
+        reply = ask(client, boss, "spawn", name="brief", command=["true"])
+
+    assert reply["code"] == "quota_exceeded"
+    assert "0.1 agents per second" in reply["error"]
+
+
+def test_a_paused_agent_stands_still_and_goes_on(client: AgentOSClient) -> None:
+    counts = "i=0; while :; do i=$((i+1)); echo $i; sleep 0.01; done"
+    up(client.spawn("counts", command=["sh", "-c", counts]))
+    pid = known(client, "counts")
+
+    assert up(client.pause("counts"))["paused"]
+    assert info(client, "counts")["state"] == "paused"
+    until(lambda: "T (stopped)" in state_of(pid), "the process is stopped")
+    count = len(lines(client, "counts"))
+    assert client.pause("counts")["paused"]  # again is fine
+
+    assert up(client.resume("counts"))["resumed"]
+    until(lambda: len(lines(client, "counts")) > count + 3, "it goes on")
+    assert client.resume("counts")["resumed"]
+    assert proc_status(pid, "VmRSS") > 0
+
+
+def state_of(pid: int) -> str:
+    with open(f"/proc/{pid}/status") as file:
+        return next(line for line in file if line.startswith("State"))
+
+
+def test_only_who_runs_can_be_paused(client: AgentOSClient) -> None:
+    up(client.spawn("over", command=["sleep", "0.3"]))
+    client.wait("over", timeout=10)
+
+    reply = client.pause("over")
+
+    assert (reply["success"], reply["paused"], reply["code"]) == (False, False, "bad_request")
+    assert client.resume("over")["resumed"] is False

@@ -1,0 +1,58 @@
+"""Programs that end at once, terminals that are closed, and letters to the dead."""
+
+import signal
+
+import pytest
+
+from tests.conftest import StartKernel
+
+JOBS = """
+[[supervisor.children]]
+name = "steady"
+command = ["sleep", "1000"]
+[[supervisor.children]]
+name = "job"
+command = ["sh", "-c", "echo done; exit 0"]
+restart = "{restart}"
+"""
+
+
+@pytest.mark.parametrize("restart", ["temporary", "transient"])
+def test_a_declared_job_that_is_done_at_once_is_no_failed_start(start_kernel: StartKernel, restart: str) -> None:
+    kernel = start_kernel(JOBS.format(restart=restart))
+    with kernel.client() as client:
+        states = {agent["name"]: agent["state"] for agent in client.list_agents()}
+
+        assert states == {"steady": "running", "job": "exited"}
+        assert client.wait("job", timeout=5)["exit_code"] == 0
+        assert client.logs("job")["lines"][0]["text"] == "done"
+        assert client.send_message("hello", to_name="job")["code"] == "not_found"
+
+
+def test_a_permanent_agent_that_ends_at_once_is_a_failed_start(start_kernel: StartKernel) -> None:
+    with pytest.raises(AssertionError, match="exit status 0 before it was ready"):
+        start_kernel(JOBS.format(restart="permanent"))
+
+
+def test_a_closed_terminal_stops_the_kernel_in_order(start_kernel: StartKernel) -> None:
+    kernel = start_kernel(JOBS.format(restart="temporary"))
+
+    kernel.process.send_signal(signal.SIGHUP)
+
+    assert kernel.wait_end() == 0
+    assert "steady: stopped: killed by SIGTERM" in kernel.said
+
+
+@pytest.mark.parametrize("name", ["123", "kernel", "root", "spawned"])
+def test_names_that_would_mislead_a_person_are_refused(start_kernel: StartKernel, name: str) -> None:
+    with start_kernel().client() as client:
+        assert client.spawn(name, command=["sleep", "9"])["code"] in ("bad_request", "already_exists")
+        assert client.register_name(name)["code"] in ("bad_request", "already_exists")
+
+
+def test_max_restarts_has_an_end(start_kernel: StartKernel) -> None:
+    with start_kernel().client() as client:
+        reply = client.spawn("x", command=["sleep", "9"], max_restarts=100_000_000, restart="permanent", backoff={})
+
+        assert reply["code"] == "bad_request"
+        assert "max_restarts" in reply["error"]

@@ -1,0 +1,10 @@
+"""An agent in ten lines: a program that talks to its kernel. The kernel's socket is in its environment already."""
+
+import os
+
+from agentos import AgentOSClient
+
+with AgentOSClient() as kernel:
+    who = kernel.hello()
+    print(f"I am {who['name']}, agent {who['agent_id']}, process {os.getpid()}", flush=True)
+    print(f"the kernel echoes: {kernel.echo('hello from the other side')}", flush=True)

@@ -1,0 +1,1 @@
+"""How agents talk: names, mailboxes, one to one and one to all."""

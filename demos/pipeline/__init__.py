@@ -1,0 +1,1 @@
+"""Four agent processes solve five word problems: parser, reasoner, verifier, orchestrator."""

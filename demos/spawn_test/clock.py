@@ -1,0 +1,21 @@
+"""Prints the seconds it has been alive, until it is told to stop; then says goodbye."""
+
+import signal
+import sys
+import time
+
+from agentos import AgentOSClient
+
+
+def goodbye(*_: object) -> None:
+    print("told to stop: goodbye", flush=True)
+    sys.exit(0)
+
+
+signal.signal(signal.SIGTERM, goodbye)
+with AgentOSClient() as kernel:
+    kernel.hello()  # spawned with ready="hello": from here on it counts as started
+born = time.monotonic()
+while True:
+    print(f"alive for {time.monotonic() - born:.1f} s", flush=True)
+    time.sleep(0.2)

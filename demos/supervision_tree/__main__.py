@@ -1,0 +1,134 @@
+"""``python -m demos.supervision_tree``: a tree from a file, and twelve seconds of crashes and restarts."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import click
+from attrs import define, field
+
+from agentos_sdk import AgentOSClient
+from demos import stage
+from demos.stage import Kernel, notice, say
+
+FILE = stage.HERE / "supervision_tree" / "agentos.toml"
+RESTARTS = 4  # of unstable, that are watched
+PATIENCE = 40.0  # seconds that the whole story may take; it takes about twelve
+ROUND = re.compile(r"ping \| sent (\d+), pong answered (\d+)")
+DELAY = re.compile(r"unstable: will be restarted in ([\d.]+) s")
+REMARKS: Mapping[str, str] = {
+    r"ping \| sent 2,": "ping and pong are two processes. Every message between them goes through the kernel.",
+    r"unstable: will be restarted in 0.2": "unstable crashed. Its supervisor waits 0.2 s, then starts it again.",
+    r"hopeless: running": "hopeless crashed. It has no backoff, so its supervisor starts it again at once.",
+    r"given up": "3 restarts in 10 s are forgiven, a 4th is not: the supervisor of hopeless gives up and ends. "
+    "To the root it was temporary, so the root goes on without it.",
+    r"unstable: will be restarted in 0.8": "unstable again: 0.2, 0.4, 0.8 s. Who keeps failing is given more time.",
+}
+
+
+@define
+class Watch:
+    """What the kernel's console has told so far."""
+
+    announced: list[float] = field(factory=list)  # seconds that unstable was to wait
+    waited: list[float] = field(factory=list)  # seconds that it did
+    rounds: list[tuple[int, int]] = field(factory=list)  # what ping sent, and pong's count of what it got
+    given_up: bool = False
+    remarks: dict[str, str] = field(factory=lambda: dict(REMARKS))
+    _since: float = 0.0
+
+    @property
+    def complete(self) -> bool:
+        return self.given_up and len(self.waited) >= RESTARTS
+
+    def see(self, line: stage.Printed) -> None:
+        if delay := DELAY.search(line.plain):
+            self.announced.append(float(delay[1]))
+            self._since = line.at
+        elif "unstable: running" in line.plain and self._since:
+            self.waited.append(line.at - self._since)
+        elif counts := ROUND.search(line.plain):
+            self.rounds.append((int(counts[1]), int(counts[2])))
+        self.given_up |= "doomed: given up" in line.plain
+
+    def remark(self, line: stage.Printed) -> str | None:
+        """What to say after this line, once."""
+        found = next((pattern for pattern in self.remarks if re.search(pattern, line.plain)), None)
+        return self.remarks.pop(found) if found else None
+
+
+def supervision_tree() -> None:
+    stage.title("A supervision tree")
+    say(
+        f"The file {stage.short(str(FILE))} describes who is to run and who looks after whom. "
+        "The kernel starts it all; each agent is a process. This takes about twelve seconds."
+    )
+    stage.act("The kernel starts the tree (lines with a time are its own console)")
+    click.secho(f"$ agentos run {stage.short(str(FILE))}", bold=True)
+    with stage.kernel(FILE, show=True) as kernel, AgentOSClient(kernel.socket) as client:
+        stage.act("Who looks after whom")
+        stage.agentos(kernel.socket, "tree")
+        notice("Four agents below three supervisors; 'spawned' is where agents go that are started later, by hand.")
+        before = agents(client)
+
+        stage.act("Watch them live")
+        watch = live(kernel)
+
+        stage.act("What is left")
+        after = agents(client)
+        stage.agentos(kernel.socket, "ps", "--all")
+        stage.agentos(kernel.socket, "tree")
+        unharmed(before, after)
+
+        stage.act("The kernel is told to stop (SIGTERM, or Ctrl-C in a terminal)")
+        kernel.stop(show=True)
+        notice("Last started, first stopped; exit status 0, and no process is left behind.")
+
+    summary(watch, after)
+
+
+def live(kernel: Kernel) -> Watch:
+    """Show the console, with a remark here and there, until all has happened that was to be seen."""
+    watch = Watch()
+    for line in kernel.lines(PATIENCE):
+        click.echo(line.text)
+        watch.see(line)
+        if remark := watch.remark(line):
+            notice(remark)
+        if watch.complete:
+            return watch
+    raise stage.StageError("the kernel has ended")
+
+
+def agents(client: AgentOSClient) -> dict[str, dict[str, Any]]:
+    return {agent["name"]: agent for agent in client.list_agents()}
+
+
+def unharmed(before: dict[str, Any], after: dict[str, Any]) -> None:
+    for name in ("ping", "pong"):
+        stage.check(before[name]["pid"] == after[name]["pid"], f"{name} lives on while others crash")
+    stage.check(after["hopeless"]["state"] == "failed", "hopeless is given up")
+    stage.check(after["unstable"]["state"] == "running", "unstable is back")
+    notice(
+        "hopeless has failed for good and 'doomed' is gone from the tree; unstable is back, in its life number "
+        f"{after['unstable']['restarts'] + 1}; ping and pong are the processes they were."
+    )
+
+
+def summary(watch: Watch, after: dict[str, Any]) -> None:
+    stage.act("What you saw")
+    stage.check(
+        all(later > sooner * 1.5 for sooner, later in zip(watch.announced, watch.announced[1:], strict=False)),
+        "the delays grow",
+    )
+    stage.check(
+        watch.rounds == [(number, number) for number, _ in enumerate(watch.rounds, watch.rounds[0][0])],
+        "every ping is answered",
+    )
+    click.echo("   unstable     announced   " + "".join(f"{delay:7.1f} s" for delay in watch.announced))
+    click.echo("                waited      " + "".join(f"{delay:7.2f} s" for delay in watch.waited))
+    click.echo(f"   hopeless     given up after {after['hopeless']['restarts']} restarts")
+    click.echo(f"   ping, pong   0 restarts, {watch.rounds[-1][0]} pings and as many answers")
+
+
+stage.play(supervision_tree)

@@ -1,0 +1,62 @@
+"""``python -m demos.worker``: three workers share nine jobs; who is done gets the next."""
+
+from collections import Counter
+from typing import Any
+
+import click
+
+from agentos_sdk import AgentOSClient
+from demos import stage
+
+WORKER = str(stage.HERE / "worker" / "worker.py")
+NAMES = ("worker-1", "worker-2", "worker-3")
+KNOWN = {10**exponent: count for exponent, count in enumerate((4, 25, 168, 1229, 9592, 78498, 664579), 1)}
+JOBS = (*KNOWN, 2_000_000, 5_000_000)
+
+
+def worker(socket: str) -> None:
+    with stage.speaker(socket) as kernel:
+        stage.act("Three workers are spawned from one script")
+        pids = {}
+        for name in NAMES:
+            born = kernel("spawn", name, WORKER, restart="permanent")
+            stage.check(born["success"], f"{name} starts")
+            pids[name] = born["pid"]
+
+        stage.act(f"{len(JOBS)} jobs: how many primes are there below ...? Who has answered gets the next one")
+        results = deal(kernel.client, list(JOBS))
+        stage.check({result["below"] for _, result in results} == set(JOBS), "every job is done once")
+        for name, result in results:
+            stage.check(result["pid"] == pids[name], "a worker's answers come from its process")
+            stage.check(KNOWN.get(result["below"], result["primes"]) == result["primes"], "known counts come out")
+
+        stage.act("The workers go")
+        for name in NAMES:
+            kernel("kill", name)
+    stage.act("What to notice")
+    shares = Counter(name for name, _ in results)
+    stage.notice("Jobs done: " + ", ".join(f"{name} {shares[name]}" for name in NAMES) + ".")
+    stage.notice("They ran at the same time: three processes, each with an interpreter, and a crash, of its own.")
+    stage.notice("A job is a letter: the same worker takes jobs from anybody, and answers whoever sent it.")
+
+
+def deal(client: AgentOSClient, jobs: list[int]) -> list[tuple[str, dict[str, Any]]]:
+    """Give every worker one job at a time until all are done: the results, with who found them."""
+    results: list[tuple[str, dict[str, Any]]] = []
+    waiting = list(jobs)
+    idle = list(NAMES)
+    while len(results) < len(jobs):
+        while idle and waiting:
+            sent = client.send_message({"below": waiting.pop(0)}, to_name=idle.pop(0))
+            stage.check(sent["success"], "a job is delivered")
+        letters = client.recv_messages(timeout=20)["messages"]
+        stage.check(bool(letters), "every job is answered")
+        for letter in letters:
+            name, result = letter["from_name"], letter["message"]
+            click.echo(f"    {name} (pid {result['pid']}): {result['primes']:>7,} primes below {result['below']:,}")
+            results.append((name, result))
+            idle.append(name)
+    return results
+
+
+stage.play_with_kernel(worker, "Workers: jobs in, results out, through mailboxes")

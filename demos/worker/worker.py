@@ -1,0 +1,22 @@
+"""Takes jobs from its mailbox, one at a time: how many primes are there below a number?"""
+
+import os
+
+from agentos import AgentOSClient
+
+
+def primes_below(limit: int) -> int:
+    """Counted with the sieve of Eratosthenes."""
+    sieve = bytearray([0, 0]) + bytearray([1]) * (limit - 2)
+    for number in range(2, int(limit**0.5) + 1):
+        if sieve[number]:
+            sieve[number * number :: number] = bytes(len(range(number * number, limit, number)))
+    return sum(sieve)
+
+
+with AgentOSClient() as kernel:
+    while True:
+        for letter in kernel.recv_messages(max_messages=1, timeout=60)["messages"]:
+            below = letter["message"]["below"]
+            result = {"below": below, "primes": primes_below(below), "pid": os.getpid()}
+            kernel.send_message(result, to=letter["from_id"])

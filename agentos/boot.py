@@ -9,12 +9,14 @@ import os
 import resource
 import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import trio
 from attrs import frozen
 
 import agentos_sdk
+from agentos.agents.jail import Jails
 from agentos.agents.life import Kit
 from agentos.agents.orphans import Run, Sweeper
 from agentos.agents.output import Line
@@ -22,15 +24,22 @@ from agentos.agents.peers import Peers
 from agentos.agents.registry import Agent, Registry
 from agentos.agents.spec import RESERVED
 from agentos.agents.supervision import SpawnLimits, Supervision, why
+from agentos.agents.workspace import Workspaces
 from agentos.config.load import Config
 from agentos.kernel.caller import Caller
 from agentos.kernel.door import Door, DoorError, House, Peer, listen
 from agentos.kernel.table import Table
 from agentos.permissions.authorizer import SubtreeAuthorizer
-from agentos.sandbox.plain import Launcher
+from agentos.sandbox import cgroups, levels, probe
+from agentos.sandbox.cgroup_values import CgroupError
+from agentos.sandbox.cgroups import Cgroups
+from agentos.sandbox.errors import SandboxError
+from agentos.sandbox.levels import Finding
+from agentos.sandbox.outer_ids import OuterIdError, OuterIds
+from agentos.sandbox.spawner import Spawner
 from agentos.services.mailboxes import Letter, Mailboxes
 from agentos.syscalls import table
-from agentos.syscalls.spawn import Spawner
+from agentos.syscalls.spawn import Spawning
 from agentos_sdk import codec
 from agentos_sdk.errors import CallError
 from supervisors import GaveUp, StartFailed
@@ -93,29 +102,63 @@ def sole_kernel(state_dir: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def run(settings: Settings, ready: Callable[[], None]) -> str | None:
+def run(settings: Settings, ready: Callable[[str], None]) -> str | None:
     """Be a kernel until it is told to stop (None) or its root supervisor gives up (why).
 
-    ``ready`` is called when the whole tree is up. Raises :class:`BootError` where nothing could be begun.
+    ``ready`` is called when the whole tree is up, with a sentence on the isolation that agents get. Raises
+    :class:`BootError` where nothing could be begun.
     """
     harden()
-    with sole_kernel(settings.state_dir):
+    with contextlib.ExitStack() as undo:
         try:
+            spawner = Spawner.start()  # first: it must not inherit anything that is opened or read from here on
+            undo.callback(spawner.close)
+            undo.enter_context(sole_kernel(settings.state_dir))
             this = Run.begin(settings.state_dir)
+            undo.callback(this.end)
+            groups = undo.enter_context(own_cgroup())
+            uids = settings.config.kernel.uids
+            outer = OuterIds(settings.state_dir / "outer-ids.json", uids.first, uids.count) if is_root() else None
         except OSError as error:
             raise BootError(f"{error.filename}: {error.strerror}: choose another directory with --state-dir") from None
+        except (SandboxError, OuterIdError) as error:
+            raise BootError(str(error)) from None
         try:
-            return trio.run(Kernel(settings, this).serve, ready)
+            return trio.run(Kernel(settings, this, spawner, groups, outer).serve, ready)
         except DoorError as error:
             raise BootError(str(error)) from None
-        finally:
-            this.end()
+
+
+def is_root() -> bool:
+    return os.geteuid() == 0
+
+
+@contextlib.contextmanager
+def own_cgroup() -> Iterator[Cgroups]:
+    """The group around all agents, where this host lets us have one; what killed kernels left is swept."""
+    found = cgroups.discover_here()
+    try:
+        cgroups.sweep(found)
+    except CgroupError as error:
+        log.warning("a control group of an earlier kernel stays: %s", error)
+    groups = cgroups.open_root(found)
+    try:
+        yield groups
+    finally:
+        if groups.root is not None:
+            try:
+                groups.root.kill()
+                groups.root.remove()
+            except CgroupError as error:
+                log.warning("a control group stays: %s", error)
 
 
 class Kernel:
     """One of everything, made in order of need."""
 
-    def __init__(self, settings: Settings, this: Run) -> None:
+    def __init__(
+        self, settings: Settings, this: Run, spawner: Spawner, groups: Cgroups, outer: OuterIds | None
+    ) -> None:
         kernel = settings.config.kernel
         self.settings = settings
         self.this = this
@@ -125,38 +168,64 @@ class Kernel:
         self.peers = Peers(self.registry)
         self.authorizer = SubtreeAuthorizer(self.registry.descends)
         self.house = House(kernel.max_connections)
-        self.launcher = Launcher()
+        self.spawner = spawner
         self.sweeper = Sweeper(this)
+        sdk_alone, package = lay_out_sdk(this)
+        self.jails = Jails(
+            spawner=spawner,
+            host=probe.host(),
+            cgroups=groups,
+            outer_ids=outer,
+            workspaces=Workspaces(settings.state_dir, is_root(), [Path(this.directory), Path(settings.socket).parent]),
+            sdk=package,
+            sdk_alone=sdk_alone,
+            waived=kernel.waive,
+        )
         self.supervision = Supervision(
             registry=self.registry,
             make_caller=self.make_caller,
-            kit=Kit(self.launcher, self.house, this, self.sweeper, lay_out_sdk(this)),
+            kit=Kit(self.jails, self.house, this, self.sweeper),
             limits=SpawnLimits(kernel.max_children, kernel.spawn_rate),
             show=settings.show,
             escalated=self.escalated,
             ended=self.ended,
         )
-        spawner = Spawner(self.registry, self.supervision, self.mail.is_taken, str(settings.config.directory))
-        calls = table(self.registry, self.supervision, spawner, self.mail, kernel.max_payload)
+        spawning = Spawning(self.registry, self.supervision, self.mail.is_taken, str(settings.config.directory))
+        calls = table(self.registry, self.supervision, spawning, self.mail, kernel.max_payload)
         self.table = Table(calls, kernel.max_payload)
         self.root = self.supervision.build(settings.config.root)
         self.stopping = False
 
-    async def serve(self, ready: Callable[[], None]) -> str | None:
+    async def serve(self, ready: Callable[[str], None]) -> str | None:
         """Open the door, start the tree, drain; the answer is why the root gave up, None where it was asked to end."""
+        isolation = await self.examine()
         with listen(self.settings.socket) as listener:
             try:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(Door(listener, self.house, self.admit, self.left).serve)
                     nursery.start_soon(self.reap)
                     nursery.start_soon(self.sweeper.serve)
-                    await self.keep(ready)
+                    nursery.start_soon(self.jails.serve)
+                    await self.keep(partial(ready, isolation))
                     nursery.cancel_scope.cancel()
             finally:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(self.settings.socket)
         assert self.root.exit is not None
         return why(self.root.exit)
+
+    async def examine(self) -> str:
+        """Find out by doing which walls this host lets us build; the answer is what agents get, in a sentence."""
+        found = await probe.probe(self.spawner, self.jails.host)
+        self.jails.host = probe.usable(self.jails.host, found)
+        root = self.jails.cgroups.root
+        limits = {
+            name: Finding(
+                True, mechanism=f"cgroup v{root.version}" if root is not None and name in root.controllers else ""
+            )
+            for name in ("memory", "pids", "cpu")
+        }
+        return levels.verdict({**found, **limits}, os.geteuid())
 
     async def keep(self, ready: Callable[[], None]) -> None:
         """Run the tree until it ends; the first signal to stop asks it to, a second one makes it hurry."""
@@ -189,7 +258,7 @@ class Kernel:
             async for _ in signals:
                 done = False
                 while not done:
-                    done = await self.launcher.reap()
+                    done = await self.spawner.reap_strangers()
                     await trio.sleep(REAP_AGAIN)  # a storm of them is reaped in batches
 
     def make_caller(self, name: str) -> Caller:
@@ -233,11 +302,11 @@ def stop_signals() -> list[signal.Signals]:
     return wanted if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [*wanted, signal.SIGHUP]
 
 
-def lay_out_sdk(launched: Run) -> str:
-    """A directory that holds the SDK and nothing else, for interpreters that don't have it."""
+def lay_out_sdk(launched: Run) -> tuple[str, str]:
+    """A directory that holds the SDK and nothing else, for interpreters that don't have it, and the package's own."""
     directory = Path(launched.directory, "sdk")
     directory.mkdir()
-    package = Path(agentos_sdk.__file__).parent
+    package = Path(agentos_sdk.__file__).resolve().parent
     (directory / "agentos_sdk").symlink_to(package)
     (directory / "agentos.py").symlink_to(package / "in_sandbox" / "agentos.py")
-    return str(directory)
+    return str(directory), str(package)

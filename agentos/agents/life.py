@@ -4,19 +4,21 @@ import contextlib
 import os
 import pwd
 import signal
-import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import trio
 from attrs import frozen
 
 from agentos.kernel.caller import Caller
 from agentos.kernel.door import Door, DoorError, House, Peer, listen
-from agentos.sandbox.plain import Launch, Launcher, LaunchError, Program
+from agentos.sandbox.handle import Sandbox
+from agentos.sandbox.plan import SOCKET
 from agentos.sandbox.status import Status
+from agentos_sdk.errors import Busy, CallError, IsolationUnavailable, Unavailable
 from supervisors import Ended, Ignore, Supervisor, SupervisorSpec, Template
 from supervisors.reports import Observer
 
+from .jail import Jail, JailError, Jails
 from .lifecycle import State
 from .orphans import ID_VARIABLE, LIFE_VARIABLE, RUN_VARIABLE, Run, Sweeper
 from .output import Pump
@@ -37,11 +39,10 @@ FOR_SPAWNED = SupervisorSpec(
 class Kit:
     """What every life needs of the kernel."""
 
-    launcher: Launcher
+    jails: Jails
     house: House
     run: Run
     sweeper: Sweeper
-    sdk: str  # the directory that is put on a script's path
 
 
 @frozen
@@ -67,88 +68,80 @@ class Life:
                 life.start_soon(Door(listener, self.kit.house, self._admit).serve)
                 agent.children = Supervisor(FOR_SPAWNED, id=agent.name, within=agent.path, observe=self.observe)
                 await life.start(agent.children.run)
-                program = await self._launch(path)
-                status = await self._accompany(program, stop, task_status)
+                agent.lives += 1
+                agent.since = trio.current_time()
+                async with self._jail(path) as jail:
+                    status = await self._accompany(jail, stop, task_status)
                 life.cancel_scope.cancel()
         finally:
             agent.children = None
             listener.close()
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
-            self.kit.sweeper.add(agent.id, agent.lives)
+            if not agent.spec.jailed:  # of the others nothing can be left
+                self.kit.sweeper.add(agent.id, agent.lives)
         if stop.is_set():
             raise Ended("shutdown", status)
         if status != Status(0, None):
             raise Ended("crash", status)
 
-    async def _launch(self, path: str) -> Program:
-        agent, spec = self.agent, self.agent.spec
-        agent.lives += 1
-        agent.since = trio.current_time()
-        command = spec.script is None
-        argv = [*(spec.command or ()), *spec.args] if command else [spec.script or "", *spec.args]
-        launch = Launch(
-            kind="command" if command else "script",
-            argv=argv,
-            python=spec.python or sys.executable,
-            env=environment(agent, self.kit.run, path),
-            cwd=spec.cwd or "/",
-            sdk=self.kit.sdk,
-        )
-        try:
-            agent.program = await self.kit.launcher.start(launch)
-        except LaunchError as error:
-            raise self._not_started(End(None, None, str(error))) from None
-        return agent.program
-
-    async def _accompany(self, program: Program, stop: trio.Event, up: trio.TaskStatus[Agent]) -> Status:
-        """See a program through from its start to its end; whatever happens, it has ended on return."""
+    @contextlib.asynccontextmanager
+    async def _jail(self, socket: str) -> AsyncIterator[Jail]:
         agent = self.agent
+        try:
+            async with self.kit.jails.open(agent, socket, environment(agent, self.kit.run, socket)) as jail:
+                agent.program, agent.layers = jail.sandbox, jail.layers
+                yield jail
+        except JailError as error:
+            kind = IsolationUnavailable if error.isolation else Busy if error.busy else Unavailable
+            raise self._not_started(End(None, None, str(error)), kind) from None
+
+    async def _accompany(self, jail: Jail, stop: trio.Event, up: trio.TaskStatus[Agent]) -> Status:
+        """See a program through to its end; whatever happens, it has ended on return."""
+        agent, program = self.agent, jail.sandbox
         pumps = [Pump(program.stdout, "stdout", agent.output), Pump(program.stderr, "stderr", agent.output)]
         began, problem = False, None
-        executed = False
         try:
             async with trio.open_nursery() as reading:
                 for pump in pumps:
                     reading.start_soon(pump.run)
                 try:
-                    await program.started()
-                    executed = True
-                    await self._settle(program)
-                    if program.status is None:
+                    problem = await self._settle(program)
+                    if program.status is None and problem is None:
                         began = True
                         agent.enter(State.RUNNING)
                         agent.settle()
                         up.started(agent)
                         await self._until_over(program, stop)
-                except LaunchError as error:
-                    problem = str(error)
                 finally:
-                    status = await program.kill()  # noqa: ASYNC102 - it shields itself, and SIGKILL is soon over
-                    agent.end = End.of(status, stop.is_set() or agent.dismissed.is_set())
+                    status = await jail.end()  # noqa: ASYNC102 - it shields itself, and SIGKILL is soon over
+                    agent.end = End.of(status, stop.is_set() or agent.dismissed.is_set(), jail.why(status))
                 reading.cancel_scope.cancel()
         finally:
             for pump in pumps:
                 pump.finish()
-        if not executed:
-            raise self._not_started(End(None, None, problem or str(status)))
         if not began and status == Status(0, None) and agent.declared and agent.spec.restart != "permanent":
             raise Ignore  # a short job that is done is no failed start: nobody would start it again
         if not began:
-            raise self._not_started(End(status.code, status.signal, problem or f"{status} before it was ready"))
+            reason = problem or f"{agent.end.reason} before it was ready"
+            raise self._not_started(End(status.code, status.signal, reason))
         return status
 
-    async def _settle(self, program: Program) -> None:
-        """Return at the first of: its end, what it counts as ready by, its being alive long enough, its dismissal."""
+    async def _settle(self, program: Sandbox) -> str | None:
+        """Return at the first of: its end, what it counts as ready by, its being alive long enough, its dismissal.
+
+        The answer is what is wrong, if something is.
+        """
         ready, patience = self.agent.connected, SETTLED
         if self.agent.spec.ready == "hello":
             ready, patience = self.agent.greeted, READY_TIMEOUT
         with trio.move_on_after(patience) as deadline:
             await first(program.wait, ready.wait, self.agent.dismissed.wait)
         if deadline.cancelled_caught and self.agent.spec.ready == "hello":
-            raise LaunchError(f'it didn\'t say HELLO within {READY_TIMEOUT:g} s, and ready = "hello" waits for that')
+            return f'it didn\'t say HELLO within {READY_TIMEOUT:g} s, and ready = "hello" waits for that'
+        return None
 
-    async def _until_over(self, program: Program, stop: trio.Event) -> None:
+    async def _until_over(self, program: Sandbox, stop: trio.Event) -> None:
         """Return when the program has ended, or has had its time to after ``stop``; its children end before it."""
         agent = self.agent
         await first(program.wait, stop.wait)
@@ -172,10 +165,10 @@ class Life:
         self.agent.connected.set()
         return self.agent.caller
 
-    def _not_started(self, end: End) -> StartError:
+    def _not_started(self, end: End, error: type[CallError] = Unavailable) -> StartError:
         self.agent.end = end
         self.agent.output.add("kernel", f"did not start: {end.reason}")
-        problem = StartError(end, [line.text for line in self.agent.output.last(10, "stderr")])
+        problem = StartError(end, [line.text for line in self.agent.output.last(10, "stderr")], error)
         self.agent.settle(problem)
         return problem
 
@@ -193,13 +186,15 @@ async def first(*waits: Callable[[], Awaitable[object]]) -> None:
 
 
 def environment(agent: Agent, run: Run, socket: str) -> dict[str, str]:
-    """All that an agent finds in its environment: nothing of ours, so no secret that we were started with."""
+    """What an agent finds in its environment: nothing of ours, so no secret that we were started with.
+
+    A jail adds what it has itself: a home, a path.
+    """
+    outside = {} if agent.spec.jailed else {"PATH": PATH, "HOME": home(), "LANG": "C.UTF-8"}
     return {
-        "PATH": PATH,
-        "HOME": home(),
-        "LANG": "C.UTF-8",
+        **outside,
         **agent.spec.env,
-        "AGENTOS_SOCKET": socket,
+        "AGENTOS_SOCKET": SOCKET if agent.spec.jailed else socket,
         "AGENTOS_AGENT_NAME": agent.name,
         ID_VARIABLE: str(agent.id),
         RUN_VARIABLE: run.id,

@@ -26,7 +26,8 @@ class Peers:
             raise PermissionDenied(f"this socket is for uid {os.geteuid()}, and you are uid {peer.uid}")
         if peer.pid == os.getpid():
             return None
-        pids = {agent.pid: agent for agent in self.registry if agent.pid is not None}
+        alive = [agent for agent in self.registry if agent.pid is not None]
+        pids = {agent.program.pid: agent for agent in alive if agent.program is not None}  # above all that it started
         ancestors = await trio.to_thread.run_sync(line_of, peer.pid, frozenset(pids))
         if ancestors is None:
             raise PermissionDenied(

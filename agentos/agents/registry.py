@@ -2,15 +2,16 @@
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import trio
 from attrs import define, field, frozen
 
 from agentos.kernel.caller import Caller
-from agentos.sandbox.plain import Program
+from agentos.sandbox.handle import Sandbox
 from agentos.sandbox.status import Status
-from agentos_sdk.errors import AlreadyExists, BadRequest, NotFound
+from agentos_sdk.errors import AlreadyExists, BadRequest, CallError, NotFound, Unavailable
 from supervisors import Supervisor
 
 from .lifecycle import ALIVE, NEXT, State
@@ -32,17 +33,27 @@ class End:
     reason: str
 
     @classmethod
-    def of(cls, status: Status, asked: bool = False) -> "End":
-        return cls(status.code, status.signal, f"stopped: {status}" if asked else str(status))
+    def of(cls, status: Status, asked: bool = False, limits: str | None = None) -> "End":
+        """``asked``: somebody wanted it to end; ``limits`` are those that it came up against."""
+        reason = f"stopped: {status}" if asked else str(status)
+        if limits is not None and limits.startswith("killed"):
+            reason = limits
+        elif limits is not None:
+            reason = f"{reason}; {limits}"
+        return cls(status.code, status.signal, reason)
 
 
 class StartError(Exception):
-    """A program didn't come up. ``end`` says how it ended, ``stderr`` holds its last lines."""
+    """A program didn't come up. ``end`` says how it ended, ``stderr`` holds its last lines.
 
-    def __init__(self, end: End, stderr: list[str]) -> None:
+    ``error`` is what its spawner gets to hear.
+    """
+
+    def __init__(self, end: End, stderr: list[str], error: type[CallError] = Unavailable) -> None:
         super().__init__("\n".join([end.reason, *stderr]))
         self.end = end
         self.stderr = stderr
+        self.error = error
 
     def __repr__(self) -> str:  # supervisors write it into a line about why they gave up
         return self.end.reason
@@ -62,7 +73,8 @@ class Agent:
     state: State = State.STARTING
     lives: int = 0
     since: float = 0.0  # trio's clock, seconds: when the present life began
-    program: Program | None = None
+    program: Sandbox | None = None
+    layers: Mapping[str, Mapping[str, Any]] = field(factory=dict)  # of isolation, in the present life or the last
     children: Supervisor | None = None  # of the agents that it spawned, while it lives
     keeper: Supervisor | None = None  # its own, if it was spawned and has begun
     grace: float | None = None  # seconds; set by KILL for this once
@@ -89,7 +101,8 @@ class Agent:
 
     @property
     def pid(self) -> int | None:
-        return self.program.pid if self.program is not None and self.program.status is None else None
+        """Its program's, as the host numbers it."""
+        return self.program.program if self.program is not None and self.program.status is None else None
 
     @property
     def alive(self) -> bool:

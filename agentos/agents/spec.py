@@ -1,7 +1,8 @@
 """What is to run: the values that a configuration file and a SPAWN both become."""
 
+import os.path
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from attrs import field, frozen
@@ -12,7 +13,8 @@ Restart = Literal["permanent", "transient", "temporary"]
 Shutdown = float | Literal["brutal_kill", "infinity"]
 Strategy = Literal["one_for_one", "one_for_all", "rest_for_one"]
 AutoShutdown = Literal["never", "any_significant", "all_significant"]
-Isolation = Literal["strict", "standard", "best_effort", "none"]
+Isolation = Literal["strict", "standard", "none"]
+Runtime = Literal["exec", "fast"]
 
 NAME = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)  # digits alone would be taken for an id
 NAME_RULE = "a name of 1 to 64 letters, digits, '.', '_' or '-', begun by a letter or digit, and not of digits alone"
@@ -21,7 +23,7 @@ RESERVED = ("root", "spawned", "kernel")  # supervisors that the kernel makes, a
 
 @frozen
 class Limits:
-    """What an agent may use at most; ``None`` leaves the kernel's default.
+    """What an agent may use at most; ``None`` wasn't named and leaves the kernel's default.
 
     ``memory``, ``file_size``, ``disk`` and ``tmp`` are bytes, ``cpu_quota`` is a share of one CPU (0.5 = half of one),
     ``cpu_weight`` is cgroup v2's 1 to 10,000.
@@ -42,8 +44,10 @@ class Limits:
 class AgentSpec:
     """One agent: exactly one of ``script`` (run by ``python``) and ``command`` (an argv) is set.
 
-    Paths are absolute. ``max_restarts`` in ``restart_window`` seconds counts only for agents that were SPAWNed: in a
-    declared tree the supervisor's intensity does. ``ready="hello"`` makes the start wait for the agent's HELLO.
+    Paths are absolute and the host's, but for ``cwd``, which is the jail's where there is one. ``code`` is a directory
+    that has the script in it. ``workspace`` is ``tmp``, ``keep`` or a directory. ``max_restarts`` in
+    ``restart_window`` seconds counts only for agents that were SPAWNed: in a declared tree the supervisor's intensity
+    does. ``ready="hello"`` makes the start wait for the agent's HELLO.
     """
 
     name: str
@@ -60,10 +64,34 @@ class AgentSpec:
     shutdown: Shutdown = 5.0
     significant: bool = False
     backoff: Backoff | None = None
-    sandboxed: bool = True
     network: bool = False
     isolation: Isolation = "standard"
     limits: Limits = Limits()
+    code: str | None = None
+    workspace: str = "tmp"
+    runtime: Runtime = "exec"
+
+    @property
+    def jailed(self) -> bool:
+        """Walls are to stand around it."""
+        return self.isolation != "none"
+
+
+def isolation_of(level: str | None, sandboxed: bool | None) -> Isolation:
+    """What ``isolation`` and ``sandboxed`` say together, in a file or a SPAWN; ``ValueError`` if they differ."""
+    if sandboxed is False and level == "strict":
+        raise ValueError("strict isolation needs a sandbox, and sandboxed is false: leave one of them out")
+    if sandboxed is False or level == "none":
+        return "none"
+    return "strict" if level == "strict" else "standard"
+
+
+def workspace_of(given: str | None, place: Callable[[str], str | None]) -> str:
+    """``tmp``, ``keep``, or a directory of the host's, for which ``place`` gives its absolute path."""
+    if given in (None, "tmp", "keep"):
+        return given or "tmp"
+    assert given is not None
+    return os.path.realpath(place(given) or given)
 
 
 @frozen

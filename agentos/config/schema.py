@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 
 from attrs import field, frozen
 
-from agentos.agents.spec import NAME, NAME_RULE, RESERVED, AutoShutdown, Isolation, Restart, Strategy
+from agentos.agents.spec import NAME, NAME_RULE, RESERVED, AutoShutdown, Restart, Runtime, Strategy
+from agentos.sandbox.outer_ids import COUNT, FIRST
 from agentos_sdk.codec import CpuShare, Rule, Seconds, Size
 
 MIN_PAYLOAD = 1 << 20  # bytes; no kernel may take less, so that every client knows what gets through
@@ -33,12 +34,24 @@ Intensity = Annotated[int, Rule(lambda number: 0 <= number <= 1000, "a whole num
 Period = Annotated[Seconds, Rule(lambda seconds: seconds > 0, "a duration above 0s")]
 
 
+Limit = Literal["memory", "max_pids", "cpu_quota", "cpu_weight", "open_files", "file_size", "disk", "inodes", "tmp"]
+Level = Literal["strict", "standard", "best_effort", "none"]
+
+
+@frozen(kw_only=True)
+class UidRange:
+    """``uids = {...}``: the host's uids that a kernel with root gives to agents, one each."""
+
+    first: Annotated[int, Rule(lambda first: first >= 1, "a uid from 1 up, 0 being root's")] = FIRST
+    count: Annotated[int, Rule(lambda count: count >= 1, "a whole number from 1 up")] = COUNT
+
+
 @frozen(kw_only=True)
 class KernelSettings:
     """``[kernel]``. Sizes are bytes; ``None`` leaves a path to the kernel's default place.
 
     ``max_children`` is how many children of one agent may be alive at once, ``spawn_rate`` how many agents one caller
-    may start per second.
+    may start per second. ``waive`` names limits that may stay unenforced where this host can't enforce them.
     """
 
     socket: str | None = None
@@ -48,6 +61,8 @@ class KernelSettings:
     max_connections: Count = 4096
     max_children: Count = 32
     spawn_rate: Annotated[float, Rule(lambda rate: rate > 0, "a number above 0")] = 10.0
+    waive: Sequence[Limit] = ()
+    uids: UidRange = UidRange()
 
 
 @frozen(kw_only=True)
@@ -127,5 +142,8 @@ class AgentTable(ChildTable):
     ready: Literal["hello"] | None = None
     sandboxed: bool | None = None
     network: bool | None = None
-    isolation: Isolation | None = None
+    isolation: Level | None = None
     limits: object = None
+    code: str | None = None
+    workspace: str | None = None
+    runtime: Runtime | None = None

@@ -1,6 +1,7 @@
 """From a file's tables to the values that run, with every mistake on the way."""
 
 import os
+import shutil
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -9,7 +10,8 @@ from typing import Any, TypeVar
 
 import attrs
 
-from agentos.agents.spec import AgentSpec, GroupSpec, Limits
+from agentos.agents import dwelling
+from agentos.agents.spec import AgentSpec, GroupSpec, Isolation, Limits, isolation_of, workspace_of
 from agentos.config.lines import Keys
 from agentos.config.schema import (
     AgentTable,
@@ -26,6 +28,10 @@ from supervisors import Backoff, ChildSpec, SpecError, SupervisorSpec
 T = TypeVar("T")
 
 ROOT = "root"
+MADE_ELSEWHERE = (
+    *("type", "script", "command", "cwd", "python", "limits", "backoff", "isolation", "sandboxed", "code"),
+    "workspace",
+)  # fields of an agent's table that aren't taken over as they are
 
 
 @attrs.frozen
@@ -104,8 +110,6 @@ class Builder:
             self._wrong(read, "a script or a command, but not both", "command")
         elif "script" not in data and "command" not in data:
             self._wrong(read, "a script or a command is missing")
-        if table.isolation == "strict":
-            self._wrong(read, "strict can't be had: this version has no sandbox", "isolation")
         script = self._place(table.script)
         if script is not None and (why := unreadable(script)):
             self._wrong(read, f"expected a readable file, got {script!r}: {why}", "script")
@@ -115,14 +119,41 @@ class Builder:
         limits = Limits()
         if table.limits is not None:
             limits = Limits(**self._read(LimitsTable, table.limits, (*read.keys, "limits")).given())
-        return AgentSpec(
+        spec = AgentSpec(
             script=script,
             command=command,
-            cwd=self._place(table.cwd) or str(self.directory),
-            python=self._place(table.python) if "/" in (table.python or "") else table.python,
+            python=self._python(read),
             limits=limits,
-            **read.given("type", "script", "command", "cwd", "python", "limits", "backoff"),
+            isolation=self._isolation(read),
+            code=self._place(table.code),
+            workspace=workspace_of(table.workspace, self._place),
+            **read.given(*MADE_ELSEWHERE),
         )
+        try:
+            if spec.jailed:
+                dwelling.check(spec)
+                return attrs.evolve(spec, cwd=dwelling.directory_inside(table.cwd))
+        except dwelling.Misplaced as error:
+            if error.field not in read.wrong:
+                self._wrong(read, error.message, error.field)
+        return attrs.evolve(spec, cwd=self._place(table.cwd) or str(self.directory))
+
+    def _isolation(self, read: Read) -> Isolation:
+        level, sandboxed = read.table.isolation, read.table.sandboxed
+        try:
+            return isolation_of(level, sandboxed)
+        except ValueError as error:
+            self._wrong(read, str(error), "isolation")
+            return "standard"
+
+    def _python(self, read: Read) -> str | None:
+        python: str | None = read.table.python
+        if python is None:
+            return None
+        found = shutil.which(str(self._place(python)) if "/" in python else python)
+        if found is None:
+            self._wrong(read, f"expected an interpreter, and there is no {python!r} that can be run", "python")
+        return found
 
     def _backoff(self, read: Read) -> Backoff | None:
         if read.table.backoff is None:

@@ -1,5 +1,6 @@
 """Which walls stand around a program, as the kernel tells it: read from outside before its first instruction."""
 
+import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -21,6 +22,7 @@ _NAMESPACES = {
     "uts_ns": "uts",
     "cgroup_ns": "cgroup",
 }
+_WALLS = LAYERS[: LAYERS.index("rlimits")]
 _SETS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 _LIMIT_LINES = {  # of /proc/PID/limits
     "NOFILE": "Max open files",
@@ -49,7 +51,7 @@ class Observed:
 class Layer:
     """One wall: whether it was asked for, whether it stands, what it's made of, what shows that, and why not."""
 
-    asked: bool
+    asked: bool | int  # of a limit, how much
     active: bool
     mechanism: str
     evidence: str
@@ -63,8 +65,13 @@ def observe(pid: int, namespaces: Mapping[str, int]) -> Observed:
         status = {name: value.strip() for name, value in pairs}
     with open(f"/proc/{pid}/limits", encoding="utf-8") as file:
         rows = [(line[:26].strip(), line[26:].split()) for line in file.readlines()[1:]]
-    ours = {name: os.stat(f"/proc/self/ns/{name}").st_ino for name in os.listdir("/proc/self/ns")}
-    return Observed(status, {name: (fields[0], fields[1]) for name, fields in rows}, dict(namespaces), ours)
+    limits = {name: (fields[0], fields[1]) for name, fields in rows}
+    return Observed(status, limits, dict(namespaces), _our_namespaces())
+
+
+@functools.cache
+def _our_namespaces() -> Mapping[str, int]:
+    return {name: os.stat(f"/proc/self/ns/{name}").st_ino for name in os.listdir("/proc/self/ns")}
 
 
 def layers(plan: Sequence[Step], observed: Observed) -> dict[str, dict[str, object]]:
@@ -73,11 +80,18 @@ def layers(plan: Sequence[Step], observed: Observed) -> dict[str, dict[str, obje
 
 
 def _layers(plan: Sequence[Step], observed: Observed) -> Iterator[tuple[str, Layer]]:
-    clone = plan[0]
-    assert isinstance(clone, s.Clone)
+    first = plan[0]
+    if isinstance(first, s.Clone) and not first.flags:
+        yield from ((name, _not_asked_for(name, observed)) for name in _WALLS)
+        yield "rlimits", _limits(plan, observed)
+        return
     for name, short in _NAMESPACES.items():
-        yield name, _namespace(short, observed, host_network=short == "net" and not clone.flags & 0x40000000)
-    yield "root", _by_step(plan, s.SwitchRoot, "pivot_root onto a tmpfs", f"mnt:[{observed.namespaces.get('mnt')}]")
+        yield name, _namespace(short, observed, first)
+    root = f"mnt:[{observed.namespaces.get('mnt')}]"
+    if isinstance(first, s.Join):
+        yield "root", _by_step(plan, s.Join, "setns", root)
+    else:
+        yield "root", _by_step(plan, s.SwitchRoot, "pivot_root onto a tmpfs", root)
     yield "own_uid", _own_uid(observed)
     sets = {name: observed.status.get(name, "?") for name in _SETS}
     empty = all(set(value) == {"0"} for value in sets.values())
@@ -99,12 +113,21 @@ def _layers(plan: Sequence[Step], observed: Observed) -> Iterator[tuple[str, Lay
     yield "rlimits", _limits(plan, observed)
 
 
-def _namespace(short: str, observed: Observed, host_network: bool) -> Layer:
+def _not_asked_for(name: str, observed: Observed) -> Layer:
+    short = _NAMESPACES.get(name)
+    seen = f"{short}:[{observed.namespaces.get(short)}], ours is {short}:[{observed.ours.get(short)}]" if short else ""
+    return Layer(False, False, "", seen, "isolation none was asked for")
+
+
+def _namespace(short: str, observed: Observed, first: Step) -> Layer:
     inode, ours = observed.namespaces.get(short), observed.ours.get(short)
     active = inode is not None and inode != ours
+    host_network = short == "net" and not (first.flags & 0x40000000 if isinstance(first, s.Clone) else active)
     why = "network: true gives it the host's" if host_network else f"no {short} namespace of its own"
     evidence = f"{short}:[{inode}], ours is {short}:[{ours}]"
-    return Layer(not host_network, active, "clone" if short != "cgroup" else "unshare", evidence, "" if active else why)
+    made = "setns" if isinstance(first, s.Join) and short not in ("pid", "mnt") else "clone"
+    how = "unshare" if made == "clone" and short == "cgroup" else made
+    return Layer(not host_network, active, how, evidence, "" if active else why)
 
 
 def _by_step(plan: Sequence[Step], kind: type, mechanism: str, evidence: str) -> Layer:

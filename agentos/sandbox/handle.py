@@ -1,13 +1,15 @@
 """One running sandbox, from outside: its PID 1 by pidfd, its namespaces, its output, and how it ended."""
 
+import contextlib
 import os
 import signal
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import trio
 from attrs import Factory, define
 
+from .errors import SandboxError
 from .evidence import Observed
 from .inside.shim import CONTINUE_ALL, STOP_ALL
 from .status import Status
@@ -17,7 +19,8 @@ from .status import Status
 class Sandbox:
     """A program behind its walls. ``stdout`` and ``stderr`` are pipes to read, not blocking; whoever reads closes them.
 
-    ``pid`` is its PID 1 and ``program`` the program itself, as the host numbers them.
+    ``pid`` is its PID 1 and ``program`` the program itself, as the host numbers them. They are one where there are no
+    walls: then its process group is all that can be reached of it, and that ends with the program.
     """
 
     pid: int
@@ -28,7 +31,10 @@ class Sandbox:
     namespaces: Mapping[str, int]  # by name, descriptors to join them; closed at the end
     observed: Observed
     _last_word: int  # a pipe: the program's wait status, written by PID 1
+    _reaped: Callable[[int], None]
     status: Status | None = None
+    frozen: bool = False  # also for whoever freezes its cgroup to set: nobody gets in meanwhile
+    _beside: "list[Sandbox]" = Factory(list)  # what has entered it
     _waiting: trio.Lock = Factory(trio.Lock)
 
     async def wait(self) -> Status:
@@ -43,16 +49,27 @@ class Sandbox:
 
     def signal(self, number: int) -> None:
         """Send a signal to the program's process group; SIGKILL to all that is inside. Nothing where it has ended."""
-        if self.status is None:
+        if self.status is not None:
+            return
+        if self._bare:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+        else:
             signal.pidfd_send_signal(self.pidfd, number)
 
     def freeze(self) -> None:
         """Stop all that is inside, but for PID 1."""
-        self.signal(STOP_ALL)
+        self.frozen = True
+        self.signal(signal.SIGSTOP if self._bare else STOP_ALL)
+        for other in self._beside:  # our PID 1 may not be allowed to reach them
+            other.freeze()
 
     def thaw(self) -> None:
         """Let it go on."""
-        self.signal(CONTINUE_ALL)
+        self.frozen = False
+        self.signal(signal.SIGCONT if self._bare else CONTINUE_ALL)
+        for other in self._beside:
+            other.thaw()
 
     async def kill(self) -> Status:
         """End all that is inside and wait for it; not interrupted by cancellation."""
@@ -62,10 +79,57 @@ class Sandbox:
         assert self.status is not None
         return self.status
 
+    def to_enter(self) -> dict[str, int]:
+        """The namespaces that a further program has to join, by name; closing them stays our affair.
+
+        :class:`SandboxError` where there is nothing to enter.
+        """
+        namespaces = self._own_namespaces()
+        if self.frozen:
+            raise SandboxError("the sandbox is frozen")
+        if missing := {"user", "pid", "mnt"} - namespaces.keys():
+            raise SandboxError(f"no sandbox to enter: the host's own namespaces {', '.join(sorted(missing))}")
+        return namespaces
+
+    def to_listen_in(self) -> dict[str, int]:
+        """The namespaces that whoever is to listen on its loopback has to join; otherwise as :meth:`to_enter`."""
+        namespaces = self._own_namespaces()
+        if "net" not in namespaces:
+            raise SandboxError("it has the host's network: there is no 127.0.0.1 of its own to listen on")
+        return {name: namespaces[name] for name in ("user", "net") if name in namespaces}
+
+    def accompany(self, other: "Sandbox") -> None:
+        """Take note of one that has entered us.
+
+        It is waited for by us too: our PID 1 can't end before all that is in its PID namespace was waited for, and this
+        one isn't its child.
+        """
+        self._beside = [*(one for one in self._beside if one.status is None), other]
+        trio.lowlevel.spawn_system_task(other.wait)
+        if self.frozen:
+            other.freeze()
+
+    def _own_namespaces(self) -> dict[str, int]:
+        if self.status is not None or has_ended(self.pidfd):
+            raise SandboxError("the sandbox has ended")
+        return {
+            name: fd
+            for name, fd in self.namespaces.items()
+            if os.fstat(fd).st_ino != os.stat(f"/proc/self/ns/{name}").st_ino
+        }
+
+    @property
+    def _bare(self) -> bool:
+        return self.program == self.pid
+
     def _reap(self) -> None:
+        if self._bare:  # the rest of its group, while the zombie still keeps the group's number ours
+            with contextlib.suppress(PermissionError):  # all of them have become somebody else
+                self.signal(signal.SIGKILL)
         how = reap(self.pidfd)
+        self._reaped(self.pid)
         word = os.read(self._last_word, 4)  # it has ended: what isn't there now never comes
-        if len(word) == 4:  # otherwise PID 1 itself was killed, and everything with it
+        if len(word) == 4:  # otherwise there was no PID 1, or it was killed itself, and everything with it
             (wait_status,) = struct.unpack("=i", word)
             code = os.waitstatus_to_exitcode(wait_status)
             how = Status(code, None) if code >= 0 else Status(None, -code)

@@ -2,23 +2,24 @@
 
 The order matters, and each neighbour has its reason:
 
-- Sources are opened first, while we are still who may open them; mounts are made from what was opened, so that nothing
-  is named twice. The identity comes between: who isn't mapped can't make a directory (EOVERFLOW), and who has changed
-  can't reach a home of mode 0700 any more.
+- Sources are opened first, while we are still who may open them (with root before we are born: a user namespace takes
+  that away); mounts are made from what was opened, so that nothing is named twice. The identity comes between: who
+  isn't mapped can't make a directory (EOVERFLOW), and who has changed can't reach a home of mode 0700 any more.
 - Sources are closed before the root is switched: a directory's descriptor would lead back out.
 - What needs a capability (limits, loopback) comes before the capabilities go; no_new_privs before Landlock and seccomp,
   which without capabilities need it; seccomp last, because it refuses what the others use.
 """
 
 import os.path
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 
 from attrs import field, frozen
 
 from . import landlock, seccomp
 from . import steps as s
 from .landlock import PathRule
-from .policy import MIB, BadPolicy, Policy, Program
+from .policy import MIB, BadPolicy, Directory, Image, Interpreter, Limits, Policy, Program
 from .steps import Step
 
 NEWNS, NEWCGROUP, NEWUTS, NEWIPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
@@ -49,6 +50,7 @@ class Host:
     cgroup_namespace: bool = True
     memory_cgroup: bool = False  # otherwise each process is held to the limit for all
     hard_limits: Mapping[str, int] = field(factory=dict)
+    interpreter: Interpreter | None = None  # the kernel's own
 
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -91,6 +93,8 @@ def plan(policy: Policy, program: Program, host: Host, outer: Outer | None = Non
     host's that has everything in it.
     """
     who = _outer(host, outer)
+    if host.uid != 0 and isinstance(policy.workspace, Image):
+        raise BadPolicy("without root no image can be mounted")
     binds = tuple(_binds(policy, host))
     return (
         s.Clone(
@@ -99,9 +103,10 @@ def plan(policy: Policy, program: Program, host: Host, outer: Outer | None = Non
             f"{GID} {who.gid} 1",
             deny_setgroups=host.uid != 0,
         ),
+        *(_detached(policy, binds, who) if host.uid == 0 else []),
         *([s.UnshareCgroup()] if host.cgroup_namespace else []),
         s.PrivateMounts(),
-        *(s.OpenSource(path) for path in dict.fromkeys(bind.source for bind in binds)),
+        *(_opened(policy, binds) if host.uid != 0 else []),
         s.TakeIdentity(UID, GID, drop_groups=host.uid == 0),
         s.ForbidNamespaces(),
         s.Hostname(policy.hostname),
@@ -111,12 +116,59 @@ def plan(policy: Policy, program: Program, host: Host, outer: Outer | None = Non
         s.SwitchRoot(),
         s.ReadOnlyRoot(),
         *([] if policy.network else [s.LoopbackUp()]),
-        s.SetLimits(_limits(policy, host)),
-        s.DropCapabilities(),
-        s.NoNewPrivileges(),
-        *_landlock(policy, host, binds),
-        s.Seccomp(seccomp.program(policy.profile, host.architecture).hex()),
-        s.Execute(tuple(program.argv), _environment(policy, program), program.directory),
+        *_confined(policy, program, host, binds),
+    )
+
+
+def enter(policy: Policy, program: Program, host: Host) -> tuple[Step, ...]:
+    """The steps for one more program, beside one that was started by a :func:`plan` of the same policy."""
+    return (
+        s.Join(),
+        s.TakeIdentity(UID, GID, drop_groups=host.uid == 0),
+        s.Descend(0),
+        s.Descend(NEWPID | NEWNS),
+        s.OwnProc("/proc"),
+        *_confined(policy, program, host, tuple(_binds(policy, host))),
+    )
+
+
+def _confined(policy: Policy, program: Program, host: Host, binds: tuple[s.Bind, ...]) -> Iterator[Step]:
+    """The last steps of whoever is to run in there."""
+    yield s.SetLimits(_limits(policy, host))
+    yield s.DropCapabilities()
+    yield s.NoNewPrivileges()
+    yield from _landlock(policy, host, binds)
+    yield s.Seccomp(seccomp.program(policy.profile, host.architecture).hex())
+    yield _program(policy, program, host)
+
+
+def _program(policy: Policy, program: Program, host: Host) -> s.Execute | s.RunScript:
+    argv, environment = tuple(program.argv), _environment(policy, program)
+    if not program.fast:
+        return s.Execute(argv, environment, program.directory)
+    where = policy.interpreter
+    if where is None or where != host.interpreter:
+        raise BadPolicy(f"fast: the interpreter is the kernel's, {host.interpreter}, and not {where}")
+    if policy.code is None and (policy.script is None or argv[0] != _script_at(policy.script)):
+        raise BadPolicy(f"fast: {argv[0]} is not the script")
+    if os.path.normpath(argv[0]) != argv[0] or not argv[0].startswith(f"{CODE}/"):
+        raise BadPolicy(f"fast: {argv[0]} is not in {CODE}")
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    packages = (f"{where.prefix}/lib/{version}/site-packages",) if where.prefix != where.base_prefix else ()
+    return s.RunScript(argv, environment, program.directory, (SDK,) if policy.sdk is not None else (), packages)
+
+
+def bare(program: Program, host: Host, limits: Limits) -> tuple[Step, ...]:
+    """The steps where no wall is wanted: the kernel's own user, with the host's files and network.
+
+    Resource limits of its own are all that it gets; of these none that counts what others of this user have.
+    """
+    wanted = {"NOFILE": limits.open_files, "FSIZE": limits.file_size, "CORE": 0}
+    environment = tuple(program.environment.items())
+    return (
+        s.Clone(0, "", "", deny_setgroups=False),
+        s.SetLimits(_attainable(wanted, host)),
+        s.Execute(tuple(program.argv), environment, program.directory, alone=True),
     )
 
 
@@ -128,6 +180,33 @@ def _outer(host: Host, outer: Outer | None) -> Outer:
     if outer is None or 0 in (outer.uid, outer.gid):
         raise BadPolicy("with root a program needs a user and a group of its own outside, and never root's")
     return outer
+
+
+def _opened(policy: Policy, binds: Sequence[s.Bind]) -> Iterator[Step]:
+    followed = dict.fromkeys((bind.source for bind in binds), True)
+    followed |= {bind.source: False for bind in binds if bind.target in _unfollowed(policy)}
+    return (s.OpenSource(path, follow) for path, follow in followed.items())
+
+
+def _detached(policy: Policy, binds: Sequence[s.Bind], who: Outer) -> Iterator[Step]:
+    for bind in binds:
+        if bind.writable and isinstance(policy.workspace, Image):
+            yield s.DetachImage(bind.source, bind.target)
+            continue
+        ours = bind.device or bind.source in (*SYSTEM, *SYSTEM_FILES, *NETWORK_FILES, policy.socket)
+        follow = bind.target not in _unfollowed(policy)
+        always = bind.target in (CODE, WORKSPACE)
+        owner = None if ours else (who.uid, who.gid)
+        yield s.DetachSource(bind.source, bind.target, follow, owner, always, bind.writable)
+
+
+def _unfollowed(policy: Policy) -> Sequence[str]:
+    """What may come from an agent, in directories that it or another one can write to."""
+    return (CODE, WORKSPACE, *([_script_at(policy.script)] if policy.script is not None else ()))
+
+
+def _script_at(script: str) -> str:
+    return f"{CODE}/{os.path.basename(script)}"
 
 
 def _binds(policy: Policy, host: Host) -> Iterator[s.Bind]:
@@ -151,11 +230,11 @@ def _binds(policy: Policy, host: Host) -> Iterator[s.Bind]:
         yield s.Bind(policy.sdk, f"{SDK}/agentos_sdk")
         yield s.Bind(f"{policy.sdk}/in_sandbox/agentos.py", f"{SDK}/agentos.py")
     if policy.script is not None:
-        yield s.Bind(policy.script, f"{CODE}/{os.path.basename(policy.script)}")
+        yield s.Bind(policy.script, _script_at(policy.script))
     if policy.code is not None:
         yield s.Bind(policy.code, CODE)
     if policy.workspace is not None:
-        yield s.Bind(policy.workspace, WORKSPACE, writable=True)
+        yield s.Bind(policy.workspace.path, WORKSPACE, writable=True)
     if policy.socket is not None:
         yield s.Bind(policy.socket, SOCKET)
 
@@ -173,6 +252,8 @@ def _root(policy: Policy, host: Host, binds: tuple[s.Bind, ...]) -> Iterator[Ste
     if policy.workspace is None:
         yield s.MountTmpfs(WORKSPACE, limits.disk, limits.inodes, executable=policy.profile != "strict")
     yield from binds
+    if isinstance(policy.workspace, Directory) and policy.workspace.protected:
+        yield s.Protect(WORKSPACE, policy.workspace.protected)
     yield s.MakeDirectory("/dev/shm")
     yield s.MountTmpfs("/dev/shm", limits.tmp, limits.inodes, executable=False)
     for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
@@ -183,7 +264,6 @@ def _root(policy: Policy, host: Host, binds: tuple[s.Bind, ...]) -> Iterator[Ste
 
 
 def _limits(policy: Policy, host: Host) -> tuple[tuple[str, int], ...]:
-    """Never more than the host's own: raising a hard limit takes a capability that no sandbox has."""
     limits = policy.limits
     wanted = {
         "NOFILE": limits.open_files,
@@ -196,6 +276,11 @@ def _limits(policy: Policy, host: Host) -> tuple[tuple[str, int], ...]:
         "MSGQUEUE": 800 << 10,
         **({} if host.memory_cgroup else {"AS": limits.memory}),
     }
+    return _attainable(wanted, host)
+
+
+def _attainable(wanted: Mapping[str, int], host: Host) -> tuple[tuple[str, int], ...]:
+    """Never more than the host's own: raising a hard limit takes a capability that no sandbox has."""
     return tuple((name, min(value, host.hard_limits.get(name, value))) for name, value in wanted.items())
 
 

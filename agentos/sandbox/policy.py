@@ -48,6 +48,50 @@ def _absolute(_: object, attribute: "attrs.Attribute[Any]", path: Any) -> None:
         raise BadPolicy(f"{attribute.name}: {path!r} is not an absolute path without . and ..")
 
 
+def _names(_: object, attribute: "attrs.Attribute[Any]", names: Sequence[str]) -> None:
+    for name in names:
+        if not name or name.startswith(("/", "../")) or name == ".." or os.path.normpath(name) != name or "\0" in name:
+            raise BadPolicy(f"{attribute.name}: {name!r} is not a name below a directory")
+
+
+@frozen
+class Directory:
+    """A directory of the host's, to be written to; what is at the ``protected`` names below it stays as it is."""
+
+    path: str = field(validator=_absolute)
+    protected: tuple[str, ...] = field(default=(), validator=_names)
+
+    def within(self, parent: "Directory | Image | None") -> "Directory":
+        """This directory with what is protected in its parent's; :class:`BadPolicy` where that leaves nothing of it."""
+        if not isinstance(parent, Directory) or not _beneath(self.path, parent.path):
+            raise BadPolicy(f"workspace: {self.path} is not in the parent's workspace")
+        held = [os.path.join(parent.path, name) for name in parent.protected]
+        if any(_beneath(self.path, path) for path in held):
+            raise BadPolicy(f"workspace: {self.path} is protected in the parent's workspace")
+        also = (os.path.relpath(path, self.path) for path in held if _beneath(path, self.path))
+        return Directory(self.path, tuple(dict.fromkeys((*self.protected, *also))))
+
+
+def _beneath(path: str, directory: str) -> bool:
+    return os.path.commonpath([path, directory]) == directory
+
+
+@frozen
+class Image:
+    """A file with an ext4 in it; for a kernel with root. Nobody else may use it meanwhile."""
+
+    path: str = field(validator=_absolute)
+
+
+def _as_workspace(given: Directory | Image | str | None) -> Directory | Image | None:
+    if isinstance(given, str):
+        try:
+            return Directory(given)
+        except BadPolicy as error:
+            raise BadPolicy(f"workspace: {error}") from None
+    return given
+
+
 @frozen
 class Interpreter:
     """A Python, as it names itself: ``sys.executable``, ``sys.prefix`` and ``sys.base_prefix``."""
@@ -61,15 +105,18 @@ class Interpreter:
 class Policy:
     """What exists inside, and which walls stand around it. Paths are the host's.
 
-    ``script`` is a file in /agent, or ``code`` a directory as /agent, read-only; ``workspace`` a directory for
-    /workspace, or None for one in memory; ``sdk`` the directory of the package ``agentos_sdk``; ``socket`` the one of
-    the kernel's for this program, at /run/agentos.sock.
+    ``script`` is a file in /agent, or ``code`` a directory as /agent, read-only; ``workspace`` a directory (its path
+    alone will do) or an image for /workspace, or None for one in memory; ``sdk`` the directory of the package
+    ``agentos_sdk``; ``socket`` the one of the kernel's for this program, at /run/agentos.sock.
+
+    Script, code and workspace may lie where other programs can write: no component of their paths may be a symbolic
+    link.
     """
 
     interpreter: Interpreter | None = None
     script: str | None = field(default=None, validator=_absolute)
     code: str | None = field(default=None, validator=_absolute)
-    workspace: str | None = field(default=None, validator=_absolute)
+    workspace: Directory | Image | None = field(default=None, converter=_as_workspace)
     sdk: str | None = field(default=None, validator=_absolute)
     socket: str | None = field(default=None, validator=_absolute)
     network: bool = False  # the host's; otherwise loopback alone
@@ -87,27 +134,28 @@ class Policy:
         :class:`BadPolicy` where it names a directory of the host's for writing that isn't in its parent's: there is no
         lesser directory to give instead.
         """
-        if self.workspace is not None and not _beneath(self.workspace, parent.workspace):
-            raise BadPolicy(f"workspace: {self.workspace} is not in the parent's workspace")
+        workspace = self.workspace
         return attrs.evolve(
             self,
+            workspace=workspace.within(parent.workspace) if isinstance(workspace, Directory) else workspace,
             network=self.network and parent.network,
             limits=self.limits.within(parent.limits),
             profile=max(self.profile, parent.profile, key=PROFILES.index),
         )
 
 
-def _beneath(path: str, directory: str | None) -> bool:
-    return directory is not None and os.path.commonpath([path, directory]) == directory
-
-
 @frozen
 class Program:
-    """What to run inside. Paths are the sandbox's; ``directory`` is where it starts."""
+    """What to run inside. Paths are the sandbox's; ``directory`` is where it starts.
+
+    ``fast``: ``argv`` begins with a Python file in /agent, which the kernel's own interpreter runs without an exec. It
+    has the standard library, the SDK, and the packages of that interpreter's virtual environment.
+    """
 
     argv: Sequence[str]
     environment: Mapping[str, str] = field(factory=dict)
     directory: str = field(default="/workspace", validator=_absolute)
+    fast: bool = False
 
     def __attrs_post_init__(self) -> None:
         if not self.argv or not self.argv[0]:

@@ -4,32 +4,33 @@ Not by a kernel's version and not by a setting: a host may allow the call and re
 only looked at to say which of them is in the way.
 """
 
-import errno
 import os
 import resource
+import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-from attrs import frozen
+from attrs import evolve
 
-from . import landlock, seccomp
+from . import knobs, landlock, outer_ids, seccomp
 from . import plan as p
 from . import steps as s
+from .levels import Finding as Finding
 from .plan import Host, Outer
-from .spawner import Spawner, StepFailed
+from .policy import Interpreter
+from .spawner import SandboxError, Spawner, StepFailed
 from .steps import Step
 
 _LIMITS = ("NOFILE", "FSIZE", "NPROC", "CORE", "AS", "RTPRIO", "NICE", "MEMLOCK", "MSGQUEUE")
+_MECHANISMS = {
+    "cgroup_ns": "unshare",
+    "root": "pivot_root onto a tmpfs",
+    "own_uid": "uid_map",
+    "capabilities": "capset, bounding set, securebits",
+    "no_new_privs": "prctl",
+    "rlimits": "setrlimit",
+}
+SOMEBODY = Outer(outer_ids.FIRST, outer_ids.FIRST)
 _NOTHING = s.Execute(("/bin/true",), (("PATH", "/usr/bin:/bin"),), "/")
-
-
-@frozen
-class Finding:
-    """Whether a wall can be built here; where it can't, what happened and what to change."""
-
-    works: bool
-    reason: str = ""
-    knob: str = ""
 
 
 def host(memory_cgroup: bool = False) -> Host:
@@ -43,21 +44,69 @@ def host(memory_cgroup: bool = False) -> Host:
         os.uname().machine,
         directories=frozenset(path for path in paths if path not in links and os.path.exists(path)),
         links=links,
-        landlock_abi=landlock.probe_abi(),
+        landlock_abi=_landlock_abi(),
         cgroup_namespace=os.path.exists("/proc/self/ns/cgroup"),
         memory_cgroup=memory_cgroup,
         hard_limits={name: limit for name, limit in hard.items() if limit != resource.RLIM_INFINITY},
+        interpreter=Interpreter(sys.executable, sys.prefix, sys.base_prefix),
+    )
+
+
+def _landlock_abi() -> int:
+    try:
+        return landlock.probe_abi()
+    except OSError:  # not even the question is allowed; the trial says why
+        return 0
+
+
+def usable(here: Host, found: Mapping[str, Finding]) -> Host:
+    """The host without the layers that it has in name only: a plan with those would fail at them."""
+    return evolve(
+        here,
+        landlock_abi=here.landlock_abi if found["landlock"].works else 0,
+        cgroup_namespace=here.cgroup_namespace and found["cgroup_ns"].works,
     )
 
 
 async def probe(spawner: Spawner, here: Host, outer: Outer | None = None) -> Mapping[str, Finding]:
-    """A finding for each layer that doesn't need a cgroup, by its name on the wire."""
-    who = outer or Outer(here.uid, here.gid)
-    return {layer: await _try(spawner, trial) for layer, trial in _trials(here, who).items()}
+    """A finding for each layer that doesn't need a cgroup, by its name on the wire.
+
+    With root programs are tried as ``outer``; where they can't be, the other layers are tried as the kernel's user.
+    """
+    around = knobs.surroundings()
+    who = outer or (SOMEBODY if here.uid == 0 else Outer(here.uid, here.gid))
+    own_uid = Finding(False, "without root a program is the kernel's own user outside", asked=False)
+    if here.uid == 0:
+        own_uid = await _try(spawner, _trials(here, who)["user_ns"], around)
+        who = who if own_uid.works else Outer(here.uid, here.gid)
+    found = {layer: await _try(spawner, steps, around) for layer, steps in _trials(here, who).items()}
+    return {
+        layer: evolve(finding, mechanism=_mechanism(layer, here) if finding.works else "")
+        for layer, finding in {**found, "own_uid": own_uid, **_absent(here)}.items()
+    }
 
 
-def _trials(here: Host, who: Outer) -> Mapping[str, Sequence[Step] | str]:
-    """For each layer the steps that show it, or why there is nothing to try."""
+def _absent(here: Host) -> Mapping[str, Finding]:
+    """What there is no use in trying."""
+    absent = {}
+    if not here.cgroup_namespace:
+        absent["cgroup_ns"] = Finding(False, "there is no /proc/self/ns/cgroup", asked=False)
+    if here.architecture not in seccomp.ARCHITECTURES:
+        known = ", ".join(seccomp.ARCHITECTURES)
+        absent["seccomp"] = Finding(False, f"there are filters for {known}, and none for {here.architecture}")
+    return absent
+
+
+def _mechanism(layer: str, here: Host) -> str:
+    if layer == "landlock":
+        return f"ABI {here.landlock_abi}"
+    if layer == "seccomp":
+        return f"BPF filter, {len(seccomp.filter_for('standard', here.architecture))} instructions"
+    return _MECHANISMS.get(layer, "clone3")
+
+
+def _trials(here: Host, who: Outer) -> Mapping[str, Sequence[Step]]:
+    """For each layer the steps that show it."""
 
     def trial(flags: int, *steps: Step) -> tuple[Step, ...]:
         maps = (f"{p.UID} {who.uid} 1", f"{p.GID} {who.gid} 1", here.uid != 0)
@@ -72,15 +121,12 @@ def _trials(here: Host, who: Outer) -> Mapping[str, Sequence[Step] | str]:
         "net_ns": trial(p.NEWNET, s.LoopbackUp()),
         "ipc_ns": trial(p.NEWIPC),
         "uts_ns": trial(p.NEWUTS, s.Hostname("trial")),
-        "cgroup_ns": trial(0, s.UnshareCgroup()) if here.cgroup_namespace else "this kernel has no cgroup namespaces",
+        "cgroup_ns": trial(0, s.UnshareCgroup()),
         "root": trial(p.NEWNS, *root, *_a_small_root(here)),
-        "own_uid": trial(0) if here.uid == 0 else "without root a program is the kernel's own user outside",
         "capabilities": trial(0, s.DropCapabilities()),
         "no_new_privs": trial(0, s.NoNewPrivileges()),
-        "seccomp": trial(0, s.NoNewPrivileges(), s.Seccomp(seccomp.program("standard", here.architecture).hex())),
-        "landlock": trial(0, s.NoNewPrivileges(), *_a_rule(here.landlock_abi))
-        if here.landlock_abi
-        else "this kernel has no Landlock, or it is switched off",
+        "seccomp": trial(0, s.NoNewPrivileges(), *_a_filter(here)),
+        "landlock": trial(0, s.NoNewPrivileges(), *_a_rule(here.landlock_abi or 1)),  # 1: the refusal says why
         "rlimits": trial(0, s.SetLimits((("CORE", 0), ("RTPRIO", 0)))),
     }
 
@@ -100,6 +146,11 @@ def _a_small_root(here: Host) -> Sequence[Step]:
     )
 
 
+def _a_filter(here: Host) -> Sequence[Step]:
+    known = here.architecture in seccomp.ARCHITECTURES
+    return (s.Seccomp(seccomp.program("standard", here.architecture).hex()),) if known else ()
+
+
 def _a_rule(abi: int) -> Sequence[Step]:
     walls = landlock.Walls(landlock.ALL_FILES)
     allowed = landlock.READ | landlock.EXECUTE | landlock.Files.WRITE_FILE
@@ -108,40 +159,14 @@ def _a_rule(abi: int) -> Sequence[Step]:
     return (s.Landlock(rules.pack().hex(), paths, ()),)
 
 
-async def _try(spawner: Spawner, trial: Sequence[Step] | str) -> Finding:
-    if isinstance(trial, str):
-        return Finding(False, trial)
+async def _try(spawner: Spawner, trial: Sequence[Step], around: knobs.Surroundings) -> Finding:
     try:
         sandbox = await spawner.spawn(trial)
     except StepFailed as failure:
-        return Finding(False, str(failure), _knob(failure))
+        return Finding(False, str(failure), knobs.knob(failure.step, failure.text, failure.errno, around))
+    except SandboxError as failure:
+        return Finding(False, str(failure))
     for fd in (sandbox.stdout, sandbox.stderr):
         os.close(fd)
     status = await sandbox.wait()
     return Finding(status.code == 0, "" if status.code == 0 else f"{_NOTHING.argv[0]}: {status}")
-
-
-_SETTINGS = (  # what stands in the way at this value
-    ("/proc/sys/user/max_user_namespaces", "0", "sysctl user.max_user_namespaces=10000"),
-    ("/proc/sys/kernel/unprivileged_userns_clone", "0", "sysctl kernel.unprivileged_userns_clone=1"),
-    (
-        "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
-        "1",
-        "an AppArmor profile with 'userns,' for this interpreter, or "
-        "sysctl kernel.apparmor_restrict_unprivileged_userns=0",
-    ),
-)
-
-
-def _knob(failure: StepFailed) -> str:
-    if failure.errno not in (errno.EPERM, errno.EACCES, errno.ENOSPC, errno.EUSERS):
-        return ""
-    for path, bad, knob in _SETTINGS:
-        try:
-            if Path(path).read_text().strip() == bad:
-                return knob
-        except FileNotFoundError:
-            continue
-    if failure.step.startswith("MountProc"):
-        return "something is mounted over parts of /proc here, as containers do: give this one an unmasked /proc"
-    return "a container's seccomp profile or capabilities may refuse this: allow unshare, clone and mount in it"

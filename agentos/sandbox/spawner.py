@@ -9,21 +9,26 @@ import array
 import contextlib
 import json
 import os
-import signal
 import socket
-import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import trio
-from attrs import define, frozen
+from attrs import Factory, define, frozen
 
+import agentos_sdk
+
+from . import handshake
 from . import steps as s
+from .errors import SandboxError as SandboxError
+from .errors import StepFailed as StepFailed
+from .errors import ZygoteDied as ZygoteDied
 from .evidence import Observed, observe
-from .handle import Sandbox, has_ended, reap
+from .handle import Sandbox
+from .handshake import Ends, close_all
 from .inside import messages
 from .inside.zygote import NAMESPACES
 from .steps import Step
@@ -31,37 +36,19 @@ from .steps import Step
 _CODE = str(Path(__file__).resolve().parents[2])  # where the package agentos lies
 _START = (
     "import os, sys; sys.path.append(os.getcwd()); os.chdir('/'); "
-    "from agentos.sandbox.inside.zygote import main; main()"
+    "from agentos.sandbox.inside.zygote import main; sys.path.pop(); main()"
 )
+_SDK = str(Path(agentos_sdk.__file__).resolve().parent)
 _PATIENCE = 10  # seconds, for what takes the zygote a few milliseconds
-_CREDENTIALS = struct.Struct("=iII")  # struct ucred: pid uid gid
-
-
-class SandboxError(Exception):
-    """No sandbox came of it, and nothing is left of the attempt."""
-
-
-class StepFailed(SandboxError):
-    """A step could not be done: which, the errno (0 where it was no system call), and the text."""
-
-    def __init__(self, step: str, errno: int, text: str) -> None:
-        super().__init__(f"{step}: {text}")
-        self.step, self.errno, self.text = step, errno, text
-
-
-class ZygoteDied(SandboxError):
-    """The process that clones was lost with the request; there's another one by now. Worth another try."""
 
 
 @frozen
-class _Ends:
-    """Both sides of what connects a new process with us."""
+class _Born:
+    """A new process: its pid, a pidfd, and descriptors of the namespaces that it was born with."""
 
-    control: socket.socket
-    last_word: int
-    stdout: int
-    stderr: int
-    theirs: tuple[int, ...]
+    pid: int
+    pidfd: int
+    namespaces: Mapping[str, int]
 
 
 @define
@@ -72,6 +59,7 @@ class Spawner:
     _channel: socket.socket
     _turn: trio.Lock
     _closed: bool = False
+    _ours: set[int] = Factory(set)  # the children that somebody here waits for, by pid
 
     @classmethod
     def start(cls) -> "Spawner":
@@ -89,59 +77,211 @@ class Spawner:
         return self._zygote.pid
 
     async def spawn(
-        self, plan: Sequence[Step], admit: Callable[[int], None] | None = None, cgroup: int | None = None
+        self,
+        plan: Sequence[Step],
+        admit: Callable[[int], None] | None = None,
+        cgroup: int | None = None,
+        look: Callable[[Observed, int], None] | None = None,
     ) -> Sandbox:
         """Walk the plan in a new process and run its program; return when that has been exec'ed.
 
         ``admit`` is called with the pid while the process waits, to put it into its cgroups; ``cgroup`` is a directory
-        of cgroup v2 to be born in. :class:`StepFailed` where a step fails: then there is no process any more.
+        of cgroup v2 to be born in. ``look`` gets what was observed of the program, and its pid, before it begins: what
+        that raises ends it. Both are called in a thread. :class:`StepFailed` where a step fails: then there is no
+        process any more.
         """
         try:
-            return await self._attempt(plan, admit, cgroup)
+            return await self._spawn(plan, admit, cgroup, look)
         except ZygoteDied:
-            return await self._attempt(plan, admit, cgroup)
+            return await self._spawn(plan, admit, cgroup, look)
 
-    async def _attempt(self, plan: Sequence[Step], admit: Callable[[int], None] | None, cgroup: int | None) -> Sandbox:
+    async def enter(
+        self,
+        sandbox: Sandbox,
+        plan: Sequence[Step],
+        admit: Callable[[int], None] | None = None,
+        cgroup: int | None = None,
+    ) -> Sandbox:
+        """Run a further program beside a sandboxed one, in its namespaces and a PID namespace below its own.
+
+        It ends with the sandbox, or before. The plan is one of :func:`agentos.sandbox.plan.enter`; the rest is as with
+        :meth:`spawn`, but that what ``admit`` gets the pid of is the program's forebear. :class:`SandboxError` where
+        the sandbox has ended or is frozen. A program in there may be able to stop the process on its way, so that this
+        takes until somebody cancels it.
+        """
+        try:
+            return await self._enter(sandbox, plan, admit, cgroup)
+        except ZygoteDied:
+            return await self._enter(sandbox, plan, admit, cgroup)
+
+    async def listen(self, sandbox: Sandbox, port: int = 0) -> socket.socket:
+        """A TCP listener on 127.0.0.1 as it is in the sandbox, not blocking. Port 0 is any that is free.
+
+        :class:`SandboxError` where the sandbox has the host's network; :class:`StepFailed` where the port is taken.
+        """
+        try:
+            return await self._listen(sandbox, port)
+        except ZygoteDied:
+            return await self._listen(sandbox, port)
+
+    async def reap_strangers(self) -> bool:
+        """Wait for the ended processes that programs left to us (we are their subreaper), or they'd stay zombies.
+
+        False where one of our own hides others, until it is reaped itself: then ask again.
+        """
+        async with self._turn:  # what is just being made isn't known as ours yet
+            return self._reap_strangers()
+
+    def _reap_strangers(self) -> bool:
+        with contextlib.suppress(ChildProcessError):
+            while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+                if found.si_pid in self._ours:
+                    return False
+                if found.si_pid == self._zygote.pid and self._zygote.returncode is None:
+                    self._zygote.poll()  # the next spawn finds that out, and replaces it
+                else:
+                    os.waitid(os.P_PID, found.si_pid, os.WEXITED | os.WNOHANG)
+        return True
+
+    async def _spawn(
+        self,
+        plan: Sequence[Step],
+        admit: Callable[[int], None] | None,
+        cgroup: int | None,
+        look: Callable[[Observed, int], None] | None,
+    ) -> Sandbox:
         with contextlib.ExitStack() as undo:
-            async with self._turn:
-                with trio.CancelScope(shield=True):  # a request without its answer would be answered to the next
-                    ends = _connect(undo)
-                    pid, pidfd, namespaces = await self._ask(plan, ends, cgroup)
-            undo.callback(_close_all, pidfd, *namespaces.values())
-            try:
-                program, observed = await _accompany(ends.control, pid, namespaces, admit)
-            except BaseException:
-                await _end(pidfd)  # noqa: ASYNC102 - it shields itself
-                raise
-            undo.pop_all()
-            ends.control.close()
-            return Sandbox(pid, program, pidfd, ends.stdout, ends.stderr, namespaces, observed, ends.last_word)
+            ends, born = await self._bear(undo, plan, cgroup)
+            undo.callback(close_all, *born.namespaces.values())
+            async with self._or_end(born):
+                await handshake.admit(ends.control, born.pid, admit)
+                sandbox = await self._see_off(undo, ends, born, look)
+        return sandbox
 
-    async def _ask(self, plan: Sequence[Step], ends: _Ends, cgroup: int | None) -> tuple[int, int, dict[str, int]]:
-        """The new process's pid, a pidfd and its namespaces, all of which are the caller's to close."""
+    async def _enter(
+        self, sandbox: Sandbox, plan: Sequence[Step], admit: Callable[[int], None] | None, cgroup: int | None
+    ) -> Sandbox:
+        with contextlib.ExitStack() as undo:
+            ends, born = await self._bear(undo, plan, cgroup, sandbox.to_enter)
+            async with self._or_end(born):
+                await handshake.admit(ends.control, born.pid, admit)
+            for step in plan:
+                if isinstance(step, s.Descend):
+                    born = await self._relieve(ends.control, born)
+            async with self._or_end(born):
+                entered = await self._see_off(undo, ends, born)
+        sandbox.accompany(entered)
+        return entered
+
+    async def _relieve(self, control: socket.socket, former: _Born) -> _Born:
+        """The child that goes on in another's place; the other is waited for."""
+        try:
+            born = _Born(*await handshake.below(control, former.pid), {})
+            self._ours.add(born.pid)
+            await handshake.end(former.pidfd)
+        except BaseException:
+            await handshake.end_group(former.pid, former.pidfd)  # noqa: ASYNC102 - it shields itself
+            raise
+        finally:
+            self._ours.discard(former.pid)
+            os.close(former.pidfd)
+        handshake.go(control)
+        return born
+
+    async def _listen(self, sandbox: Sandbox, port: int) -> socket.socket:
+        with contextlib.ExitStack() as undo:
+            ends, born = await self._bear(undo, (s.Join(), s.Listen(port)), None, sandbox.to_listen_in)
+            async with self._or_end(born):
+                await handshake.admit(ends.control, born.pid, None)
+                listener = await handshake.listening(ends.control)
+            await self._end(born)
+        return listener
+
+    async def _see_off(
+        self,
+        undo: contextlib.ExitStack,
+        ends: Ends,
+        born: _Born,
+        look: Callable[[Observed, int], None] | None = None,
+    ) -> Sandbox:
+        """See a process through its plan, up to its exec. What it has is nothing to undo any more then."""
+        program, found = await handshake.confined(ends.control)
+        undo.callback(close_all, *found.values())
+        namespaces = {**born.namespaces, **found}
+        try:
+            observed = observe(program, {name: os.fstat(fd).st_ino for name, fd in namespaces.items()})
+        except (FileNotFoundError, ProcessLookupError):
+            raise SandboxError("the process ended before it was the program") from None
+        if look is not None:
+            await trio.to_thread.run_sync(look, observed, program)
+        await handshake.running(ends.control)
+        undo.pop_all()
+        ends.control.close()
+        return Sandbox(
+            *(born.pid, program, born.pidfd, ends.stdout, ends.stderr, namespaces, observed, ends.last_word),
+            self._ours.discard,
+        )
+
+    @contextlib.asynccontextmanager
+    async def _or_end(self, born: _Born) -> AsyncIterator[None]:
+        """Where something goes wrong with a process, it is ended and waited for."""
+        try:
+            yield
+        except BaseException:
+            await self._end(born)  # noqa: ASYNC102 - it shields itself
+            raise
+
+    async def _end(self, born: _Born) -> None:
+        await handshake.end(born.pidfd)
+        self._ours.discard(born.pid)
+        os.close(born.pidfd)
+
+    async def _bear(
+        self,
+        undo: contextlib.ExitStack,
+        plan: Sequence[Step],
+        cgroup: int | None,
+        to_join: Callable[[], Mapping[str, int]] = dict,
+    ) -> tuple[Ends, _Born]:
+        """A process that waits to be let go, with what connects us; its descriptors are the caller's to close."""
+        async with self._turn:
+            with trio.CancelScope(shield=True):  # a request without its answer would be answered to the next
+                ends = handshake.connect(undo)
+                born = await self._ask(plan, ends, cgroup, to_join)
+        return ends, born
+
+    async def _ask(
+        self, plan: Sequence[Step], ends: Ends, cgroup: int | None, to_join: Callable[[], Mapping[str, int]]
+    ) -> _Born:
         try:
             if self._closed:
                 raise SandboxError("the spawner is closed")
-            with _as_file(s.encode(plan)) as file:
-                fds = [file, *ends.theirs, *([] if cgroup is None else [cgroup])]
-                answer, new = await self._exchange({"cgroup": cgroup is not None}, fds)
+            ours = s.encode(s.for_zygote(plan))
+            with _as_file(ours + s.encode(plan)) as file:
+                join = to_join()  # now: at the next checkpoint these numbers may be other files'
+                fds = [file, *ends.theirs, *([] if cgroup is None else [cgroup]), *join.values()]
+                answer, new = await self._exchange(
+                    {"ours": len(ours), "cgroup": cgroup is not None, "join": list(join)}, fds
+                )
         finally:
-            _close_all(*ends.theirs)
+            close_all(*ends.theirs)
         if answer is None:
             self._end_zygote()  # first: it may hold their ends
-            await _bury(ends.control)
+            await handshake.bury(ends.control)
             self._zygote, self._channel = _start_zygote()
             raise ZygoteDied("the zygote died")
         if "errno" in answer:
             for pidfd in new:  # it had been born, and was killed
-                await _end(pidfd)
+                await handshake.end(pidfd)
                 os.close(pidfd)
             raise StepFailed(answer["step"], answer["errno"], answer["text"])
-        if len(new) != 1 + len(NAMESPACES):
-            _close_all(*new)
-            await _bury(ends.control)
+        names = () if join else NAMESPACES  # who joins some has none of its own
+        if len(new) != 1 + len(names):
+            close_all(*new)
+            await handshake.bury(ends.control)
             raise SandboxError("too many files are open here to take those of one more sandbox")
-        return answer["pid"], new[0], dict(zip(NAMESPACES, new[1:], strict=True))
+        self._ours.add(answer["pid"])
+        return _Born(answer["pid"], new[0], dict(zip(names, new[1:], strict=True)))
 
     async def _exchange(
         self, request: dict[str, object], fds: Sequence[int]
@@ -174,6 +314,7 @@ def _start_zygote() -> tuple["subprocess.Popen[bytes]", socket.socket]:
         )
     ours.settimeout(_PATIENCE)
     try:
+        ours.send(os.fsencode(_SDK))
         ready = ours.recv(messages.MAX_MESSAGE)
     except TimeoutError:
         ready = b""
@@ -183,72 +324,6 @@ def _start_zygote() -> tuple["subprocess.Popen[bytes]", socket.socket]:
         raise SandboxError(f"the zygote could not be started: exit status {process.wait()}")
     ours.setblocking(False)
     return process, ours
-
-
-def _connect(undo: contextlib.ExitStack) -> _Ends:
-    """Pipes and a socket for one process. Our ends are closed by ``undo``, theirs by whoever sends them."""
-    control, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    undo.callback(control.close)
-    theirs = [its.detach()]
-    try:
-        control.setblocking(False)
-        control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # each message comes with its sender's pid
-        reads = []
-        for _ in range(3):
-            read, write = os.pipe2(os.O_CLOEXEC)
-            undo.callback(os.close, read)
-            theirs.append(write)
-            reads.append(read)
-            os.set_blocking(read, False)
-    except BaseException:
-        _close_all(*theirs)
-        raise
-    last_word, stdout, stderr = reads
-    return _Ends(control, last_word, stdout, stderr, tuple(theirs))
-
-
-async def _accompany(
-    control: socket.socket, pid: int, namespaces: dict[str, int], admit: Callable[[int], None] | None
-) -> tuple[int, Observed]:
-    """See a process through its plan, up to its exec; the program's pid, and what was seen of it."""
-    await _hear(control, messages.BORN)
-    if admit is not None:
-        admit(pid)
-    _go(control)
-    said, program = await _hear(control, messages.CONFINED)
-    inodes = {name: os.fstat(fd).st_ino for name, fd in namespaces.items()}
-    observed = observe(program, {**inodes, **said["namespaces"]})
-    _go(control)
-    await _hear(control, None)
-    return program, observed
-
-
-def _go(control: socket.socket) -> None:
-    with contextlib.suppress(BrokenPipeError):  # it has ended; the next message is its end
-        control.send(messages.GO.encode())
-
-
-async def _hear(control: socket.socket, wanted: str | None) -> tuple[dict[str, Any], int]:
-    """The next message, which must be ``wanted``, and its sender's pid; ``None`` is the end."""
-    said, sender = await _receive_from(control)
-    if said is not None and said["what"] == messages.FAILED:
-        raise StepFailed(said["step"], said["errno"], said["text"])
-    if (said and said["what"]) != wanted:
-        raise SandboxError(f"the process ended before it was {wanted}" if said is None else f"unexpected: {said}")
-    return said or {}, sender
-
-
-async def _receive_from(control: socket.socket) -> tuple[dict[str, Any] | None, int]:
-    while True:
-        try:
-            data, ancillary, _, _ = control.recvmsg(messages.MAX_MESSAGE, socket.CMSG_SPACE(_CREDENTIALS.size))
-            break
-        except BlockingIOError:
-            await trio.lowlevel.wait_readable(control)
-        except ConnectionResetError:  # it ended without reading our last message
-            return None, 0
-    pids = [_CREDENTIALS.unpack(bytes(value))[0] for _, kind, value in ancillary if kind == socket.SCM_CREDENTIALS]
-    return (json.loads(data) if data else None), (pids[0] if pids else 0)
 
 
 async def _receive(channel: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
@@ -266,29 +341,6 @@ async def _receive(channel: socket.socket) -> tuple[dict[str, Any] | None, list[
     return (json.loads(data) if data else None), list(fds)
 
 
-async def _end(pidfd: int) -> None:
-    """Kill a child and wait for it, whoever cancels."""
-    with trio.CancelScope(shield=True):
-        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-        while not has_ended(pidfd):
-            await trio.lowlevel.wait_readable(pidfd)
-        reap(pidfd)
-
-
-async def _bury(control: socket.socket) -> None:
-    """Wait for a child that the zygote may have made and not told of: it ends when nobody tells it to go."""
-    control.shutdown(socket.SHUT_WR)
-    pid, said = 0, None
-    while (message := await _receive_from(control))[0] is not None:
-        said, pid = message
-    if said is not None:
-        pidfd = os.pidfd_open(pid)
-        try:
-            await _end(pidfd)
-        finally:
-            os.close(pidfd)
-
-
 @contextlib.contextmanager
 def _as_file(data: bytes) -> Iterator[int]:
     """A descriptor to read this from: a plan with its environment is more than a packet holds."""
@@ -304,8 +356,3 @@ def _as_file(data: bytes) -> Iterator[int]:
 
 def _rights(fds: Sequence[int]) -> tuple[int, int, "array.array[int]"]:
     return (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))
-
-
-def _close_all(*fds: int) -> None:
-    for fd in fds:
-        os.close(fd)

@@ -5,18 +5,43 @@ path is one inside the sandbox, unless it says otherwise. Nothing but the standa
 has nothing else.
 """
 
-import json
+import marshal
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 class Clone(NamedTuple):
-    """Be born in new namespaces; done by the zygote. ``flags`` are CLONE_NEW*, the maps are lines of uid_map."""
+    """Be born in new namespaces; done by the zygote. ``flags`` are CLONE_NEW*, the maps are lines of uid_map.
+
+    With no flags it is born in ours, as who we are, and there are no maps to write.
+    """
 
     flags: int
     uid_map: str
     gid_map: str
     deny_setgroups: bool
+
+
+class Join(NamedTuple):
+    """Be born in no new namespaces, and join those of a sandbox that runs, as they come with the request."""
+
+
+class Descend(NamedTuple):
+    """Go on in a child, one PID namespace below: the one that was joined, or a new one with these CLONE_NEW* flags."""
+
+    flags: int
+
+
+class OwnProc(NamedTuple):
+    """Show the processes of this PID namespace where those of the one above were shown."""
+
+    target: str
+
+
+class Listen(NamedTuple):
+    """Hand over a TCP listener on 127.0.0.1, and end there; port 0 is any that is free."""
+
+    port: int
 
 
 class UnshareCgroup(NamedTuple):
@@ -27,10 +52,34 @@ class PrivateMounts(NamedTuple):
     """What is mounted here from now on is seen nowhere else."""
 
 
+class DetachSource(NamedTuple):
+    """Take a copy of what is mounted at a path of the host's, to be bound at ``target``; done by the zygote, with root.
+
+    It may open what the child, whose capabilities are worth nothing to the host's files, may not. ``owner``: the files
+    of the path's owner belong to this user and group inside, by an id-mapped mount; where others can read the path
+    anyway only if ``always``.
+    """
+
+    path: str
+    target: str
+    follow: bool  # symbolic links; otherwise one in any component is an error
+    owner: tuple[int, int] | None
+    always: bool = False
+    writable: bool = False
+
+
+class DetachImage(NamedTuple):
+    """Mount a file that holds an ext4, to be bound at ``target``; done by the zygote, with root."""
+
+    path: str
+    target: str
+
+
 class OpenSource(NamedTuple):
     """Open a path of the host's, to be bound later; what it names then is what is bound."""
 
     path: str
+    follow: bool = True  # symbolic links; otherwise one in any component is an error
 
 
 class TakeIdentity(NamedTuple):
@@ -85,6 +134,13 @@ class Bind(NamedTuple):
     target: str
     writable: bool = False
     device: bool = False  # a device node, which nodev would make useless
+
+
+class Protect(NamedTuple):
+    """Keep names below ``directory`` as they are: read-only, and no directory on the way to them can be replaced."""
+
+    directory: str
+    names: tuple[str, ...]  # relative, each of something that exists
 
 
 class MountTmpfs(NamedTuple):
@@ -147,17 +203,41 @@ class Seccomp(NamedTuple):
 
 
 class Execute(NamedTuple):
-    """Leave a shim behind as PID 1 and become the program, in a session of its own."""
+    """Leave a shim behind as PID 1 and become the program, in a session of its own.
+
+    ``alone``: without a shim, where there is no PID namespace that needs one.
+    """
 
     argv: tuple[str, ...]
     environment: tuple[tuple[str, str], ...]
     directory: str
+    alone: bool = False
+
+
+class RunScript(NamedTuple):
+    """As :class:`Execute`, but run a Python file in the interpreter that the zygote is; ``argv[0]`` is that file.
+
+    ``first`` and ``last`` are directories to import from, before and after the standard library.
+    """
+
+    argv: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...]
+    directory: str
+    first: tuple[str, ...]
+    last: tuple[str, ...]
+    alone: bool = False
 
 
 Step = (
     Clone
+    | Join
+    | Descend
+    | OwnProc
+    | Listen
     | UnshareCgroup
     | PrivateMounts
+    | DetachSource
+    | DetachImage
     | OpenSource
     | TakeIdentity
     | ForbidNamespaces
@@ -167,6 +247,7 @@ Step = (
     | WriteFile
     | Link
     | Bind
+    | Protect
     | MountTmpfs
     | MountProc
     | CloseSources
@@ -179,6 +260,7 @@ Step = (
     | Landlock
     | Seccomp
     | Execute
+    | RunScript
 )
 
 KINDS: dict[str, type] = {kind.__name__: kind for kind in Step.__args__}
@@ -186,16 +268,17 @@ KINDS: dict[str, type] = {kind.__name__: kind for kind in Step.__args__}
 
 def encode(steps: Sequence[Step]) -> bytes:
     """The steps as bytes for another process."""
-    return json.dumps([[type(step).__name__, *step] for step in steps]).encode()
+    return marshal.dumps([(type(step).__name__, *step) for step in steps])
+
+
+def for_zygote(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """Those of a plan that the zygote does. All else may hold secrets, and is read by the new process alone."""
+    return tuple(step for step in steps if isinstance(step, (Clone, Join, DetachSource, DetachImage)))
 
 
 def decode(data: bytes) -> tuple[Step, ...]:
-    """The steps of :func:`encode`; ``KeyError`` or ``TypeError`` for anything else."""
-    return tuple(KINDS[name](*map(_tuples, fields)) for name, *fields in json.loads(data))
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+    """The steps of :func:`encode`; an exception for anything else."""
+    return tuple(KINDS[name](*fields) for name, *fields in marshal.loads(data))  # noqa: S302 - from the kernel
 
 
 def describe(step: Step) -> str:
@@ -204,12 +287,16 @@ def describe(step: Step) -> str:
     match step:
         case Bind():
             about = (f"{step.source} at {step.target}" if step.source != step.target else step.target,)
-        case OpenSource() | MakeDirectory() | WriteFile() | Link():
+        case DetachSource() | DetachImage() | OpenSource() | MakeDirectory() | WriteFile() | Link():
             about = (step.path,)
-        case MountTmpfs() | MountProc():
+        case Protect():
+            about = (step.directory,)
+        case MountTmpfs() | MountProc() | OwnProc():
             about = (step.target,)
         case Hostname():
             about = (step.name,)
-        case Execute():
+        case Listen():
+            about = (step.port,)
+        case Execute() | RunScript():
             about = (step.argv[0],)
     return " ".join([type(step).__name__, *map(str, about)])

@@ -8,16 +8,16 @@ from agentos.services.mailboxes import Mailboxes
 from agentos_sdk.opcodes import Op
 
 from . import agents, messages
-from .spawn import Spawner
+from .spawn import Spawning
 
 
 def table(
-    registry: Registry, supervision: Supervision, spawner: Spawner, mail: Mailboxes, max_payload: int
+    registry: Registry, supervision: Supervision, spawning: Spawning, mail: Mailboxes, max_payload: int
 ) -> tuple[Syscall, ...]:
     """What callers may ask for; the connection itself answers HELLO, CANCEL and EXIT."""
     return (
         Syscall(Op.NOOP, None, echo, limit=max_payload),
-        *agents.syscalls(registry, supervision, spawner),
+        *agents.syscalls(registry, supervision, spawning),
         *messages.syscalls(mail, registry),
     )
 

@@ -22,12 +22,12 @@ from agentos_sdk.calls import agents as calls
 from agentos_sdk.errors import BadRequest, NotFound, Timeout
 from agentos_sdk.opcodes import Op
 
-from .spawn import Spawner
+from .spawn import Spawning
 
 MAX_TAIL = 2000  # lines in one reply
 
 
-def syscalls(registry: Registry, supervision: Supervision, spawner: Spawner) -> tuple[Syscall, ...]:
+def syscalls(registry: Registry, supervision: Supervision, spawner: Spawning) -> tuple[Syscall, ...]:
     paging = trio.Lock()  # a long page takes 5 ms to make: between two of them others have their turn
 
     async def kill(call: Call, request: calls.Kill) -> calls.Killed:

@@ -302,11 +302,12 @@ def reason(body: bytes) -> str:
 def absolute(fields: Mapping[str, Any]) -> dict[str, Any]:
     """SPAWN's fields with this process's relative paths made absolute, and None left out."""
     given = {name: value for name, value in fields.items() if value is not None}
-    for name in ("script", "cwd", "code"):
-        if name in given:
+    jailed = given.get("sandboxed", True) and given.get("isolation") != "none"
+    for name in ("script", "code", "workspace"):
+        if name in given and given[name] not in ("tmp", "keep"):
             given[name] = os.path.abspath(os.path.expanduser(given[name]))
-    if "cwd" not in given:
-        given["cwd"] = os.getcwd()
+    if not jailed:  # otherwise it is a directory of the jail
+        given["cwd"] = os.path.abspath(os.path.expanduser(given.get("cwd", os.curdir)))
     if "/" in given.get("python", ""):
         given["python"] = os.path.abspath(os.path.expanduser(given["python"]))
     if given.get("command") and "/" in given["command"][0]:

@@ -13,7 +13,7 @@ import agentos_sdk.calls
 from agentos.agents.registry import Registry
 from agentos.services.mailboxes import Mailboxes
 from agentos.syscalls import table
-from agentos.syscalls.spawn import Spawner
+from agentos.syscalls.spawn import Spawning
 from agentos_sdk.calls.request import Request
 from agentos_sdk.opcodes import Op
 
@@ -27,7 +27,7 @@ def served() -> frozenset[Op]:
     """What the kernel's one list says; no handler is called here, so that nobody has to supervise."""
     registry, mail = Registry(), Mailboxes()
     nobody: Any = None
-    spawner = Spawner(registry, nobody, mail.is_taken, "/")
+    spawner = Spawning(registry, nobody, mail.is_taken, "/")
     listed = [syscall.op for syscall in table(registry, nobody, spawner, mail, 1 << 20)]
     assert len(listed) == len(set(listed)), "an opcode is served twice"
     return frozenset(listed) | BY_THE_CONNECTION

@@ -82,7 +82,7 @@ def test_a_whole_file_becomes_the_values_that_run(home: Path) -> None:
         shutdown="infinity",
         backoff=Backoff(first=0.1, min=1.0, max=60.0, max_failures=5),
         limits=Limits(memory=256 << 20, cpu_quota=0.5, max_pids=20),
-        isolation="best_effort",
+        isolation="standard",
         network=True,
     )
     lead = AgentSpec(

@@ -15,7 +15,7 @@ from agentos.sandbox import probe
 from agentos.sandbox.handle import Sandbox
 from agentos.sandbox.plan import Outer, plan
 from agentos.sandbox.policy import Interpreter, Policy, Program
-from agentos.sandbox.spawner import Spawner
+from agentos.sandbox.spawner import Spawner, StepFailed
 from agentos.sandbox.status import Status
 from agentos.sandbox.steps import Step
 
@@ -81,6 +81,20 @@ async def kill(sandbox: Sandbox) -> None:
     await sandbox.kill()
     os.close(sandbox.stdout)
     os.close(sandbox.stderr)
+
+
+def maps_files(spawner: Spawner, directory: Path) -> bool:
+    """Whether files there can be shown as somebody else's: found out by doing it. Nobody else may enter it."""
+
+    async def trial() -> Ended:
+        return await run(spawner, a_plan("/bin/true", code=str(directory)))
+
+    try:
+        return trio.run(trial).status == Status(0, None)
+    except StepFailed as failure:
+        if "can't be mapped" not in str(failure):
+            raise
+        return False
 
 
 @frozen

@@ -5,18 +5,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos.sandbox import steps as s
-from agentos.sandbox.plan import SYSTEM, SYSTEM_FILES, Host, Outer, plan
-from agentos.sandbox.policy import PROFILES, BadPolicy, Interpreter, Limits, Policy, Program
+from agentos.sandbox.plan import SYSTEM, SYSTEM_FILES, Host, Outer, enter, plan
+from agentos.sandbox.policy import PROFILES, BadPolicy, Directory, Image, Interpreter, Limits, Policy, Program
 from agentos.sandbox.steps import Step
 
-MOUNTING = (s.MountRoot, s.MakeDirectory, s.WriteFile, s.Link, s.Bind, s.MountTmpfs, s.MountProc)
+MOUNTING = (s.MountRoot, s.MakeDirectory, s.WriteFile, s.Link, s.Bind, s.Protect, s.MountTmpfs, s.MountProc)
+OPENING = (s.OpenSource, s.DetachSource, s.DetachImage)
 paths = st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map(lambda names: "/x/" + "/".join(names))
 interpreters = st.builds(Interpreter, st.just("/x/bin/python"), paths, paths)
 policies = st.builds(
     Policy,
     interpreter=st.none() | interpreters,
     script=st.none() | paths,
-    workspace=st.none() | paths,
+    workspace=st.none() | paths | st.builds(Directory, paths, st.sampled_from(((), ("a", "b/c")))),
     sdk=st.none() | paths,
     socket=st.none() | paths,
     network=st.booleans(),
@@ -55,7 +56,7 @@ def at(steps: tuple[Step, ...], kind: type) -> int:
 def test_nothing_is_mounted_after_the_root_is_switched(steps: tuple[Step, ...]) -> None:
     behind = steps[at(steps, s.SwitchRoot) :]
 
-    assert not [step for step in behind if isinstance(step, (*MOUNTING, s.OpenSource))]
+    assert not [step for step in behind if isinstance(step, (*MOUNTING, *OPENING))]
 
 
 @given(plans)
@@ -63,17 +64,58 @@ def test_nothing_leads_back_when_the_root_is_switched(steps: tuple[Step, ...]) -
     closed = at(steps, s.CloseSources)
 
     assert closed < at(steps, s.SwitchRoot)
-    assert not [step for step in steps[closed:] if isinstance(step, s.OpenSource)]
+    assert not [step for step in steps[closed:] if isinstance(step, OPENING)]
 
 
 @given(plans)
 def test_what_is_bound_was_opened_by_who_we_were_and_is_bound_by_who_we_become(steps: tuple[Step, ...]) -> None:
     taken = at(steps, s.TakeIdentity)
-    opened = {step.path for step in steps[:taken] if isinstance(step, s.OpenSource)}
+    opened = {step.path for step in steps[:taken] if isinstance(step, OPENING)}
     bound = {step.source for step in steps[taken:] if isinstance(step, s.Bind)}
 
     assert opened == bound
     assert not [step for step in steps[:taken] if isinstance(step, MOUNTING)]
+
+
+@given(policies, hosts)
+def test_with_root_each_place_has_a_source_that_the_zygote_opens(policy: Policy, host: Host) -> None:
+    steps = made(policy, host)
+    detached = {step.target: step for step in steps if isinstance(step, s.DetachSource)}
+    binds = {step.target: step for step in steps if isinstance(step, s.Bind)}
+
+    assert detached.keys() == (binds.keys() if host.uid == 0 else set())
+    assert bool(detached) != any(isinstance(step, s.OpenSource) for step in steps)
+    for target, step in detached.items():
+        assert (step.path, step.writable) == (binds[target].source, binds[target].writable)
+
+
+@given(policies, hosts)
+def test_no_link_is_followed_to_what_an_agent_may_have_made(policy: Policy, host: Host) -> None:
+    steps = made(policy, host)
+    agents = {policy.script, policy.code} | ({policy.workspace.path} if policy.workspace else set()) - {None}
+
+    for step in steps:
+        if isinstance(step, s.OpenSource) and step.path in agents:
+            assert not step.follow
+        if isinstance(step, s.DetachSource) and step.target.startswith(("/agent", "/workspace")):
+            assert not step.follow
+
+
+@given(plans)
+def test_names_are_protected_when_the_workspace_is_there(steps: tuple[Step, ...]) -> None:
+    for place, step in enumerate(steps):
+        if isinstance(step, s.Protect):
+            assert [type(former) for former in steps[:place] if getattr(former, "target", "") == step.directory][
+                -1:
+            ] == [s.Bind]
+
+
+def test_an_image_is_mounted_with_root_and_refused_without() -> None:
+    policy = Policy(workspace=Image("/state/a.img"))
+
+    assert s.DetachImage("/state/a.img", "/workspace") in made(policy, Host(0, 0, "x86_64"))
+    with pytest.raises(BadPolicy, match="without root no image"):
+        made(policy, Host(1001, 1001, "x86_64"))
 
 
 @given(plans)
@@ -83,6 +125,17 @@ def test_capabilities_go_after_all_that_needs_them_and_before_the_filters(steps:
     last = [s.SetLimits, s.DropCapabilities, s.NoNewPrivileges, s.Landlock, s.Seccomp, s.Execute]
     assert kinds in (last, [kind for kind in last if kind is not s.Landlock])
     assert kinds[-1] is s.Execute
+
+
+@given(policies, hosts)
+def test_who_enters_a_sandbox_gets_the_last_steps_of_who_was_there_first(policy: Policy, host: Host) -> None:
+    first, entered = made(policy, host), enter(policy, TRUE, host)
+
+    last = entered[at(entered, s.SetLimits) :]
+    assert last == first[at(first, s.SetLimits) :]
+    kinds = [type(step) for step in entered[: -len(last)]]
+    assert kinds == [s.Join, s.TakeIdentity, s.Descend, s.Descend, s.OwnProc]
+    assert entered[1] == first[at(first, s.TakeIdentity)]
 
 
 @given(plans)

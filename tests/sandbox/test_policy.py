@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.sandbox.policy import PROFILES, BadPolicy, Interpreter, Limits, Policy, Program
+from agentos.sandbox.policy import PROFILES, BadPolicy, Directory, Image, Interpreter, Limits, Policy, Program
 
 numbers = st.integers(1, 1 << 40)
 limits = st.builds(Limits, **{one.name: numbers for one in attrs.fields(Limits)})
@@ -36,7 +36,36 @@ def test_a_directory_outside_of_the_parents_workspace_is_refused(parent: str | N
 
 
 def test_a_directory_in_the_parents_workspace_is_kept() -> None:
-    assert Policy(workspace="/srv/data/part").within(Policy(workspace="/srv/data")).workspace == "/srv/data/part"
+    child = Policy(workspace="/srv/data/part")
+
+    assert child.within(Policy(workspace="/srv/data")).workspace == Directory("/srv/data/part")
+
+
+@pytest.mark.parametrize("path", ["/srv/.git/hooks", "/srv/.git/hooks/deep"])
+def test_what_is_protected_from_the_parent_cannot_be_the_childs(path: str) -> None:
+    with pytest.raises(BadPolicy, match="is protected in the parent's workspace"):
+        Policy(workspace=path).within(Policy(workspace=Directory("/srv", (".git/hooks", ".envrc"))))
+
+
+def test_what_is_protected_from_the_parent_is_protected_from_the_child() -> None:
+    parent = Policy(workspace=Directory("/srv", (".git/hooks", ".git/config", ".envrc")))
+    child = Policy(workspace=Directory("/srv/.git", ("x", "config")))
+
+    assert child.within(parent).workspace == Directory("/srv/.git", ("x", "config", "hooks"))
+
+
+def test_an_image_of_its_own_takes_nothing_from_the_parent() -> None:
+    child = Policy(workspace=Image("/state/child.img"))
+
+    assert child.within(Policy()).workspace == child.workspace
+    with pytest.raises(BadPolicy, match="not in the parent's workspace"):
+        Policy(workspace="/state/child.img").within(child)
+
+
+@pytest.mark.parametrize("name", ["", "/etc", "..", "../x", "a/../b", "a/", "./a", "a\0"])
+def test_only_names_below_a_directory_can_be_protected_in_it(name: str) -> None:
+    with pytest.raises(BadPolicy, match="protected"):
+        Directory("/srv", (name,))
 
 
 @pytest.mark.parametrize("path", ["", "relative", "/a/../b", "/a/", "/a//b", "/a\0b"])

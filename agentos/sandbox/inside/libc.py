@@ -10,16 +10,21 @@ _LIBC = ctypes.PyDLL(None, use_errno=True)
 _LIBC.syscall.restype = ctypes.c_long
 
 _CLONE3, _OPEN_TREE, _MOVE_MOUNT, _CLOSE_RANGE, _MOUNT_SETATTR = 435, 428, 429, 436, 442  # the same everywhere
+_FSOPEN, _FSCONFIG, _FSMOUNT, _OPENAT2 = 430, 431, 432, 437
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
+_SIG_SETMASK = 2
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 
 AT_FDCWD = -100
 AT_EMPTY_PATH, AT_RECURSIVE = 0x1000, 0x8000
 OPEN_TREE_CLONE, OPEN_TREE_CLOEXEC = 1, os.O_CLOEXEC
-MOVE_MOUNT_F_EMPTY_PATH = 4
+MOVE_MOUNT_F_EMPTY_PATH, MOVE_MOUNT_T_EMPTY_PATH = 4, 0x40
+MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV, MOUNT_ATTR_IDMAP = 2, 4, 0x10_0000
+RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH = 2, 4, 8
+FSCONFIG_SET_STRING, FSCONFIG_CMD_CREATE = 1, 6
 CLONE_PARENT, CLONE_PIDFD, CLONE_INTO_CGROUP = 0x8000, 0x1000, 0x2_0000_0000
 
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_KEEPCAPS = 1, 4, 8
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_SET_NAME = 1, 4, 8, 15
 PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_SECUREBITS, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 22, 24, 28, 38, 47
 PR_CAP_AMBIENT_CLEAR_ALL = 4
 SECCOMP_MODE_FILTER = 2
@@ -62,6 +67,11 @@ def clone(flags: int, cgroup: int | None = None) -> tuple[int, int]:
     return pid, pidfd.value
 
 
+def setns(namespace: int, kind: int) -> None:
+    """Join a namespace; ``kind`` is its CLONE_NEW*."""
+    _checked(_LIBC.setns(namespace, kind), "setns")
+
+
 def unshare(flags: int) -> None:
     _checked(_LIBC.unshare(flags), "unshare")
 
@@ -86,9 +96,33 @@ def move_mount(fd: int, target: str) -> None:
     _call("move_mount", _MOVE_MOUNT, fd, b"", AT_FDCWD, os.fsencode(target), MOVE_MOUNT_F_EMPTY_PATH)
 
 
-def set_mount_attributes(fd: int, path: str, attributes: int, recursive: bool) -> None:
+def move_mount_onto(fd: int, target: int) -> None:
+    """As :func:`move_mount`, onto what is open as ``target``."""
+    flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH
+    _call("move_mount", _MOVE_MOUNT, fd, b"", target, b"", flags)
+
+
+def open_without_links(directory: int, path: str, flags: int = 0, resolve: int = 0) -> int:
+    """Open as O_PATH; ELOOP where a component is a symbolic link. ``flags`` are O_*, ``resolve`` RESOLVE_*."""
+    resolve |= RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS
+    how = ctypes.create_string_buffer(struct.pack("=3Q", os.O_PATH | os.O_CLOEXEC | flags, 0, resolve), 24)
+    return _call("openat2", _OPENAT2, directory, os.fsencode(path), how, 24)
+
+
+def mount_detached(kind: str, source: str) -> int:
+    """A file system of a device, mounted nowhere yet; without set-uid programs and devices."""
+    context = _call("fsopen", _FSOPEN, kind.encode(), 1)  # FSOPEN_CLOEXEC
+    try:
+        _call("fsconfig", _FSCONFIG, context, FSCONFIG_SET_STRING, b"source", os.fsencode(source), 0)
+        _call(f"mount {kind}", _FSCONFIG, context, FSCONFIG_CMD_CREATE, None, None, 0)
+        return _call("fsmount", _FSMOUNT, context, 1, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV)  # FSMOUNT_CLOEXEC
+    finally:
+        os.close(context)
+
+
+def set_mount_attributes(fd: int, path: str, attributes: int, recursive: bool, user_namespace: int = 0) -> None:
     """Set MOUNT_ATTR_* where ``path`` (from ``fd``, or "" for that itself) is mounted."""
-    arguments = ctypes.create_string_buffer(struct.pack("=4Q", attributes, 0, 0, 0), 32)
+    arguments = ctypes.create_string_buffer(struct.pack("=4Q", attributes, 0, 0, user_namespace), 32)
     flags = AT_EMPTY_PATH | (AT_RECURSIVE if recursive else 0)
     _call("mount_setattr", _MOUNT_SETATTR, fd, os.fsencode(path), flags, arguments, 32)
 
@@ -103,9 +137,30 @@ def close_range(first: int, last: int = 0xFFFF_FFFF) -> None:
         _call("close_range", _CLOSE_RANGE, first, last, 0)
 
 
+def keep_only(*fds: int) -> None:
+    """Close all descriptors but these and the first three."""
+    former = 2
+    for fd in sorted(fds):
+        close_range(former + 1, fd - 1)
+        former = max(former, fd)
+    close_range(former + 1)
+
+
 def prctl(option: int, argument: int = 0, second: int = 0) -> int:
     words = [ctypes.c_ulong(one) for one in (argument, second, 0, 0)]
     return _checked(_LIBC.prctl(option, *words), "prctl")
+
+
+def set_signal_mask(blocked: bool) -> None:
+    """Block all signals, or none. (The signal module would make an object of each.)"""
+    mask = ctypes.create_string_buffer((b"\xff" if blocked else b"\0") * 128, 128)  # sigset_t
+    _checked(_LIBC.sigprocmask(_SIG_SETMASK, mask, None), "sigprocmask")
+
+
+def set_name(name: str) -> None:
+    """What ps calls us; 15 bytes of it."""
+    text = ctypes.create_string_buffer(os.fsencode(name)[:15])
+    prctl(PR_SET_NAME, ctypes.addressof(text))
 
 
 def set_hostname(name: str) -> None:

@@ -3,23 +3,29 @@
 ::
 
     process            kernel
-    born          →                 its pid comes with the message, as the kernel numbers it
+    born          →                 its pid comes with each message, as the kernel numbers it
                   ←    go           it was put into its cgroup
-    confined      →                 every wall stands; the kernel looks at it from outside
+    below         →                 only who joined a sandbox: the child that goes on in its place, in its process group
+                  ←    go           that one is known by a pidfd; it leaves the group. All this for each Descend
+    confined      →                 every wall stands; the kernel looks at it from outside. With it come descriptors of
+                                    the namespaces that nobody else could open
                   ←    go
     (closed by exec)                the program runs
 
-At any point the process may say ``failed`` instead, with the step and the error, and ends. A kernel that is gone closes
-the socket, and the process ends too.
+Who joins a sandbox only to listen says ``listening`` after that first ``go``, with the socket, and ends. At any point
+the process may say ``failed`` instead, with the step and the error, and ends. A kernel that is gone closes the socket,
+and the process ends too.
 """
 
+import array
 import contextlib
 import json
 import os
 import socket
+from collections.abc import Sequence
 from typing import Any
 
-BORN, CONFINED, FAILED, GO = "born", "confined", "failed", "go"
+BORN, BELOW, CONFINED, LISTENING, FAILED, GO = "born", "below", "confined", "listening", "failed", "go"
 MAX_MESSAGE = 4096  # bytes
 EX_SETUP = 125  # the exit status of a process that didn't become a program
 
@@ -28,8 +34,10 @@ class KernelGone(Exception):
     """The other end of the control socket is closed."""
 
 
-def say(control: socket.socket, what: str, **fields: Any) -> None:
-    control.send(json.dumps({"what": what, **fields}).encode())
+def say(control: socket.socket, what: str, fds: Sequence[int] = (), **fields: Any) -> None:
+    """Say it, and hand these descriptors over with it."""
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+    control.sendmsg([json.dumps({"what": what, **fields}).encode()], rights)
 
 
 def say_failed(control: socket.socket, step: str, error: BaseException) -> None:

@@ -6,10 +6,11 @@ it is.
 
 import os
 import stat
+from collections.abc import Iterator
 
 from agentos.sandbox import steps as s
 
-from . import libc
+from . import libc, sources
 
 NEW_ROOT = "/tmp"  # every host has it, and whatever lies there was opened before
 
@@ -19,40 +20,52 @@ RDONLY, NOSUID, NODEV, NOEXEC = 1, 2, 4, 8  # MOUNT_ATTR_*
 
 
 class Root:
-    """The root in the making, and the sources that are opened for it."""
+    """The root in the making, and the sources that are opened for it, by us or (``trees``) before we were born."""
 
-    def __init__(self) -> None:
+    def __init__(self, trees: sources.Trees) -> None:
         self._sources: dict[str, int] = {}
+        self._trees = trees
 
     def make_private(self) -> None:
         libc.mount("none", "/", None, MS_REC | MS_PRIVATE)
 
-    def open_source(self, path: str) -> None:
-        self._sources[path] = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    def open_source(self, step: s.OpenSource) -> None:
+        self._sources[step.path] = sources.open_source(step.path, step.follow)
 
     def close_sources(self) -> None:
         while self._sources:
             os.close(self._sources.popitem()[1])
+        sources.close(self._trees)
 
     def mount(self, step: s.MountRoot) -> None:
         options = f"size={step.size},nr_inodes={step.inodes},mode=755"
         libc.mount("agent", NEW_ROOT, "tmpfs", MS_NOSUID | MS_NODEV, options)
 
     def bind(self, step: s.Bind) -> None:
-        source = self._sources[step.source]
         target = NEW_ROOT + step.target
-        if stat.S_ISDIR(os.stat(source).st_mode):
-            os.makedirs(target, exist_ok=True)
-        else:
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644))
-        tree = libc.open_tree(source)
+        tree = self._trees.pop(step.target, None)
+        if tree is None:
+            tree = libc.open_tree(self._sources[step.source])
         try:
+            if stat.S_ISDIR(os.stat(tree).st_mode):
+                os.makedirs(target, exist_ok=True)
+            else:
+                os.makedirs(os.path.dirname(target), exist_ok=True)
+                os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644))
             attributes = NOSUID | (0 if step.writable else RDONLY) | (NOEXEC if step.device else NODEV)
             libc.set_mount_attributes(tree, "", attributes, recursive=True)
             libc.move_mount(tree, target)
         finally:
             os.close(tree)
+
+    def protect(self, step: s.Protect) -> None:
+        """Each name, and each directory on the way to it, becomes a mount: whoever lives with that can't move it."""
+        top = os.open(NEW_ROOT + step.directory, os.O_PATH | os.O_CLOEXEC)
+        try:
+            for name in _with_parents(step.names):
+                _mount_on_itself(top, name, read_only=name in step.names)
+        finally:
+            os.close(top)
 
     def mount_tmpfs(self, step: s.MountTmpfs) -> None:
         os.makedirs(NEW_ROOT + step.target, exist_ok=True)
@@ -83,3 +96,26 @@ class Root:
 
     def make_read_only(self) -> None:
         libc.set_mount_attributes(libc.AT_FDCWD, "/", RDONLY | NOSUID | NODEV | NOEXEC, recursive=False)
+
+
+def _with_parents(names: tuple[str, ...]) -> Iterator[str]:
+    """What is mounted over a directory hides what was mounted in it: parents first, each once."""
+    parents = {name[:place] for name in names for place, letter in enumerate(name) if letter == "/"}
+    yield from sorted({*parents, *names}, key=lambda name: (name.count("/"), name))
+
+
+def _mount_on_itself(top: int, name: str, read_only: bool) -> None:
+    try:
+        here = libc.open_without_links(top, name, os.O_NOFOLLOW, libc.RESOLVE_BENEATH)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, name) from None
+    try:
+        tree = libc.open_tree(here)
+        try:
+            if read_only:
+                libc.set_mount_attributes(tree, "", RDONLY, recursive=True)
+            libc.move_mount_onto(tree, here)
+        finally:
+            os.close(tree)
+    finally:
+        os.close(here)

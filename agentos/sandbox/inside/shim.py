@@ -15,27 +15,32 @@ from typing import NoReturn
 
 from agentos.sandbox import steps as s
 
-from . import libc, messages
+from . import libc, messages, program, script
 
 STOP_ALL, CONTINUE_ALL = signal.SIGRTMIN + 1, signal.SIGRTMIN + 2  # to PID 1: what to do with all others
 _SENT_BY_KILL = 0  # SI_USER: unlike with a queued signal, nobody but the kernel says who sent it
-_EVERY_SIGNAL = signal.valid_signals()
+_EVERY_SIGNAL = frozenset(map(int, signal.valid_signals()))  # numbers lie closer together in memory than names
 
 
 def execute(
-    step: s.Execute, control: socket.socket, status: int, stdout: int, stderr: int, found: Mapping[str, int]
+    step: s.Execute | s.RunScript,
+    control: socket.socket,
+    status: int,
+    stdout: int,
+    stderr: int,
+    found: Mapping[str, int],
 ) -> NoReturn:
     """Fork the program off and stay behind as PID 1. Errors before the fork are raised, later ones told."""
     libc.prctl(libc.PR_SET_DUMPABLE, 0)
     libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)  # taking the identity would have cleared it
-    signal.pthread_sigmask(signal.SIG_BLOCK, _EVERY_SIGNAL)
-    program = os.fork()
-    if program == 0:
+    libc.set_signal_mask(blocked=True)
+    child = os.fork()
+    if child == 0:
         _become_program(step, control, stdout, stderr, found)
     try:
         libc.close_range(0, status - 1)
         libc.close_range(status + 1)
-        _serve(program, status)
+        _serve(child, status)
     except BaseException as error:
         messages.say_failed(control, s.describe(step), error)
     finally:
@@ -43,25 +48,16 @@ def execute(
 
 
 def _become_program(
-    step: s.Execute, control: socket.socket, stdout: int, stderr: int, found: Mapping[str, int]
+    step: s.Execute | s.RunScript, control: socket.socket, stdout: int, stderr: int, found: Mapping[str, int]
 ) -> NoReturn:
     try:
         os.setsid()
         libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != 1:
             raise messages.KernelGone
-        os.dup2(os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC), 0)
-        os.dup2(stdout, 1)
-        os.dup2(stderr, 2)
-        libc.close_range(3, control.fileno() - 1)
-        libc.close_range(control.fileno() + 1)
-        os.chdir(step.directory)
-        messages.say(control, messages.CONFINED, namespaces=found)
-        messages.await_go(control)
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and a program would inherit that
-            signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        os.execvpe(step.argv[0], step.argv, dict(step.environment))
+        program.become(step, control, stdout, stderr, found)
+    except script.Ready:
+        raise
     except messages.KernelGone:
         pass
     except BaseException as error:
@@ -69,11 +65,11 @@ def _become_program(
     os._exit(messages.EX_SETUP)
 
 
-def _serve(program: int, status: int) -> NoReturn:
+def _serve(child: int, status: int) -> NoReturn:
     while True:
         info = signal.sigwaitinfo(_EVERY_SIGNAL)
         if info.si_signo == signal.SIGCHLD:
-            _reap(program, status)
+            _reap(child, status)
         elif info.si_pid != 0 or info.si_code != _SENT_BY_KILL:
             pass  # from inside; only those outside, who have no number here, may ask for anything
         elif info.si_signo in (STOP_ALL, CONTINUE_ALL):
@@ -81,15 +77,15 @@ def _serve(program: int, status: int) -> NoReturn:
                 os.kill(-1, signal.SIGSTOP if info.si_signo == STOP_ALL else signal.SIGCONT)
         else:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(program, info.si_signo)
+                os.killpg(child, info.si_signo)
 
 
-def _reap(program: int, status: int) -> None:
+def _reap(child: int, status: int) -> None:
     """Wait for all that has ended; where it's the program, it is over, and the kernel ends whatever it left."""
     while True:
         pid, how = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
             return
-        if pid == program:
+        if pid == child:
             os.write(status, struct.pack("=i", how))
             os._exit(os.WEXITSTATUS(how) if os.WIFEXITED(how) else 128 + os.WTERMSIG(how))

@@ -2,13 +2,14 @@
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
 from agentos.sandbox import steps as s
 
-from . import filters, identity, libc, messages, shim
+from . import enter, filters, identity, libc, messages, program, script, shim
 from .mounts import Root
+from .sources import Trees
 
 _NEWCGROUP = 0x2000000
 
@@ -22,50 +23,60 @@ class Streams(NamedTuple):
     stderr: int
 
 
-def become(steps: Sequence[s.Step], streams: Streams) -> NoReturn:
-    """From the moment of birth to the program. Never returns, and never goes on after a failure."""
-    doing = "Clone"
+def become(steps: Sequence[s.Step], streams: Streams, trees: Trees, namespaces: Mapping[str, int]) -> NoReturn:
+    """From the moment of birth to the program. Never returns, and never goes on after a failure.
+
+    Where the program is a script, :class:`script.Ready` is raised for it.
+
+    ``namespaces`` are those to join, where the first step is to.
+    """
+    doing = steps[0]
     control = socket.socket(fileno=streams.control)
     try:
-        _keep_only(streams)
+        libc.keep_only(*streams, *trees.values(), *namespaces.values())
         os.setsid()
         messages.say(control, messages.BORN)
         messages.await_go(control)
-        walker = _Walker()
+        walker = _Walker(control, trees, namespaces)
         for step in steps:
-            doing = s.describe(step)
-            if isinstance(step, s.Execute):
+            doing = step
+            if isinstance(step, s.Execute | s.RunScript):
+                if step.alone:
+                    program.alone(step, control, streams.stdout, streams.stderr, walker.found)
                 shim.execute(step, control, streams.status, streams.stdout, streams.stderr, walker.found)
             walker.do(step)
         raise AssertionError("a plan ends with Execute")
+    except script.Ready:
+        trees.clear()  # these numbers aren't theirs any more
+        raise
     except messages.KernelGone:
         pass
     except BaseException as error:
-        messages.say_failed(control, doing, error)
+        messages.say_failed(control, s.describe(doing), error)
     os._exit(messages.EX_SETUP)
 
 
-def _keep_only(streams: Streams) -> None:
-    """Close what the zygote had open besides: its own socket."""
-    former = 2
-    for fd in sorted(streams):
-        libc.close_range(former + 1, fd - 1)
-        former = fd
-    libc.close_range(former + 1)
-
-
 class _Walker:
-    def __init__(self) -> None:
-        self.root = Root()
-        self.found: dict[str, int] = {}  # namespaces made on the way, by inode
+    def __init__(self, control: socket.socket, trees: Trees, to_join: Mapping[str, int]) -> None:
+        self.control, self.to_join = control, to_join
+        self.root = Root(trees)
+        self.found: dict[str, int] = {}  # namespaces that the kernel can't open itself, as descriptors
 
     def do(self, step: s.Step) -> None:
         match step:
-            case s.Clone():
-                pass  # that's how we came to be
+            case s.Clone() | s.DetachSource() | s.DetachImage():
+                pass  # that's how we came to be, and what we came with
+            case s.Join():
+                enter.join(self.to_join)
+            case s.Descend():
+                enter.descend(step, self.control)
+            case s.OwnProc():
+                self.found = enter.show_own(step)
+            case s.Listen():
+                enter.listen(step, self.control)
             case s.UnshareCgroup():
                 libc.unshare(_NEWCGROUP)
-                self.found["cgroup"] = os.stat("/proc/self/ns/cgroup").st_ino
+                self.found["cgroup"] = os.open("/proc/self/ns/cgroup", os.O_RDONLY | os.O_CLOEXEC)
             case s.TakeIdentity():
                 identity.take(step)
             case s.ForbidNamespaces():
@@ -93,7 +104,7 @@ class _Walker:
             case s.PrivateMounts():
                 root.make_private()
             case s.OpenSource():
-                root.open_source(step.path)
+                root.open_source(step)
             case s.MountRoot():
                 root.mount(step)
             case s.MakeDirectory():
@@ -104,6 +115,8 @@ class _Walker:
                 root.link(step)
             case s.Bind():
                 root.bind(step)
+            case s.Protect():
+                root.protect(step)
             case s.MountTmpfs():
                 root.mount_tmpfs(step)
             case s.MountProc():

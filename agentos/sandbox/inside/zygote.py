@@ -2,8 +2,9 @@
 
 Run as ``python -I -S -c ... SOCKET_FD KERNEL_PID``. One packet asks for one clone, with these descriptors: the plan,
 the control socket, the pipe for the shim's last word, stdout, stderr and, where the request says so, a cgroup's
-directory. One packet answers: the pid, with a pidfd and the new namespaces in the order of ``NAMESPACES``, or the
-error. The child's parent is not this process but the one that asked: nobody's life depends on the zygote's.
+directory and the namespaces to join. One packet answers: the pid, with a pidfd and the new namespaces in the order of
+``NAMESPACES`` (none for who joins some), or the error. The child's parent is not this process but the one that asked:
+nobody's life depends on the zygote's.
 """
 
 import array
@@ -13,23 +14,34 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Mapping
 from typing import NoReturn
 
 from agentos.sandbox import steps as s
 
-from . import identity, libc, messages, walk
+from . import identity, libc, messages, script, sources, walk
 
 NAMESPACES = ("user", "pid", "mnt", "net", "uts", "ipc")
 MAX_REQUEST = 4096  # bytes
-_MAX_FDS = 8
+_MAX_FDS = 16
 
 
 def main() -> None:
-    """Serve until the kernel closes its end."""
-    channel, kernel = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
+    """Serve until the kernel closes its end, and in a child that has a script to run, run that."""
+    try:
+        _serve_forever(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
+        return
+    except script.Ready as ready:
+        step, source = ready.step, ready.source
+    script.run(step, source)
+
+
+def _serve_forever(channel: socket.socket, kernel: int) -> None:
     libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != kernel:
         return
+    script.preload(os.fsdecode(channel.recv(MAX_REQUEST)))
+    gc.disable()
     gc.collect()
     gc.freeze()  # no collection in a child touches, and thereby copies, what it shares with us
     channel.send(b"ready")
@@ -45,6 +57,10 @@ def main() -> None:
             os.close(fd)
 
 
+def _text(error: OSError) -> str:
+    return f"{error.filename}: {error.strerror}"
+
+
 def _receive(channel: socket.socket) -> tuple[bytes, list[int]] | None:
     space = socket.CMSG_SPACE(_MAX_FDS * 4)
     data, ancillary, _, _ = channel.recvmsg(MAX_REQUEST, space, socket.MSG_CMSG_CLOEXEC)
@@ -56,17 +72,30 @@ def _receive(channel: socket.socket) -> tuple[bytes, list[int]] | None:
 
 def _serve(data: bytes, fds: list[int]) -> tuple[dict[str, object], list[int]]:
     request = json.loads(data)
-    with open(os.dup(fds[0]), "rb") as file:
-        file.seek(0)
-        steps = s.decode(file.read())
+    steps = s.decode(os.pread(fds[0], request["ours"], 0))
+    cgroup = fds[5] if request["cgroup"] else None
     clone = steps[0]
-    assert isinstance(clone, s.Clone), "a plan begins with Clone"
-    pid, pidfd = libc.clone(clone.flags, fds[5] if request["cgroup"] else None)
-    if pid == 0:
-        _child(steps, walk.Streams(*fds[1:5]))
+    if isinstance(clone, s.Join):
+        pid, pidfd = libc.clone(0, cgroup)
+        if pid == 0:
+            names = request["join"]
+            _child(request["ours"], fds, {}, dict(zip(names, fds[len(fds) - len(names) :], strict=True)))
+        return {"pid": pid}, [pidfd]
+    assert isinstance(clone, s.Clone), "a plan begins with Clone or Join"
+    try:
+        trees = sources.detach(steps)
+    except sources.SourceFailed as failed:
+        return {"step": s.describe(failed.step), "errno": failed.error.errno, "text": _text(failed.error)}, []
+    try:
+        pid, pidfd = libc.clone(clone.flags, cgroup)
+        if pid == 0:
+            _child(request["ours"], fds, trees, {})
+    finally:
+        sources.close(trees)
     new = [pidfd]
     try:
-        identity.write_maps(pid, clone)
+        if clone.flags:  # without walls there is no user namespace that needs them
+            identity.write_maps(pid, clone)
         # Now, while it waits: later it is not dumpable, and a kernel without root may not open these.
         new += [os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in NAMESPACES]
     except OSError as error:
@@ -79,8 +108,12 @@ def _serve(data: bytes, fds: list[int]) -> tuple[dict[str, object], list[int]]:
     return {"pid": pid}, new
 
 
-def _child(steps: tuple[s.Step, ...], streams: walk.Streams) -> NoReturn:
+def _child(start: int, fds: list[int], trees: sources.Trees, namespaces: Mapping[str, int]) -> NoReturn:
+    """``start`` is where the plan begins that only this process may know: it has an environment in it."""
     try:
-        walk.become(steps, streams)
-    finally:
+        steps = s.decode(os.pread(fds[0], os.fstat(fds[0]).st_size, start))
+        walk.become(steps, walk.Streams(*fds[1:5]), trees, namespaces)
+    except script.Ready:
+        raise
+    except BaseException:
         os._exit(messages.EX_SETUP)

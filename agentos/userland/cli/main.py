@@ -11,6 +11,7 @@ from agentos import __version__
 COMMANDS = {
     "run": "run",
     "check": "check",
+    "doctor": "doctor",
     "ps": "agents",
     "tree": "agents",
     "spawn": "spawn",

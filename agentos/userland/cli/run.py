@@ -9,8 +9,6 @@ import click
 from .common import Failed, socket_path
 from .main import CONFIG
 
-NOT_ISOLATED = "no isolation: agents have your rights; sandboxed, network and limits aren't enforced by this version"
-
 
 @click.command()
 @click.argument("file", required=False, type=click.Path(path_type=Path))
@@ -41,9 +39,9 @@ def run(file: Path | None, socket: str | None, state_dir: Path | None) -> None:
     state = state_dir or (Path(config.kernel.state_dir) if config.kernel.state_dir else default_state_dir())
     with Console(config.kernel.log_level) as console:
 
-        def ready() -> None:
+        def ready(isolation: str) -> None:
             console.say(f"ready, listening on {path} (pid {os.getpid()})")
-            console.say(NOT_ISOLATED)
+            console.say(f"isolation {isolation}")
             if file is None:
                 console.say("there is no agentos.toml here, so no agent yet: start some with `agentos spawn`")
 

@@ -1,0 +1,153 @@
+"""From what an agent is to what its jail has in it: the host's paths to paths inside. Pure, but for links it follows.
+
+Inside, an agent's script or code is in /agent, its workspace in /workspace, and nothing else of the host's is there but
+the system and the interpreter. Whoever names a place, a file or a caller, is told here what is wrong with it.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+
+from attrs import frozen
+
+from agentos.sandbox.plan import CODE, SDK, SYSTEM, WORKSPACE
+from agentos.sandbox.policy import Interpreter, Limits, Policy, Program
+
+from .inherit import effective
+from .spec import AgentSpec
+from .workspace import Workspace
+
+START = "agentos_sdk/start.py"  # in a directory that holds the SDK
+INSIDE = (WORKSPACE, CODE, "/tmp")  # where an agent's working directory may be
+PERIOD = 100_000  # microseconds, of which a CPU quota is a part
+
+
+class Misplaced(ValueError):
+    """A path that can't be what it is given for. ``field`` is the one that names it."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field, self.message = field, message
+
+
+@frozen
+class Shown:
+    """What /agent is made of: a ``script`` alone, or ``code``, a directory."""
+
+    script: str | None = None
+    code: str | None = None
+
+
+def directory_inside(cwd: str | None) -> str:
+    """A working directory as the jail has it; a relative one begins at /workspace."""
+    path = os.path.normpath(os.path.join(WORKSPACE, cwd or "."))
+    if not any(path == place or path.startswith(f"{place}/") for place in INSIDE):
+        raise Misplaced(
+            "cwd", f"expected a directory in {', '.join(INSIDE)}, which are all that a jail has, got {cwd!r}"
+        )
+    return path
+
+
+def check(spec: AgentSpec) -> None:
+    """Whether a jail can have what the spec names; :class:`Misplaced` if not. Blocks: it looks at the files."""
+    shown(spec)
+    if spec.workspace not in ("tmp", "keep") and not os.path.isdir(spec.workspace):
+        raise Misplaced("workspace", f"expected tmp, keep or a directory, got {spec.workspace!r}")
+    if spec.runtime == "fast" and spec.script is None:
+        raise Misplaced("runtime", "fast runs a script, and this is a command")
+    if spec.runtime == "fast" and spec.python is not None:
+        raise Misplaced("runtime", "fast uses the kernel's own interpreter: leave out python, or say exec")
+
+
+def shown(spec: AgentSpec) -> Shown:
+    """What of the host's files an agent gets to see of its program; links are followed once, here. Blocks."""
+    code = os.path.realpath(spec.code) if spec.code is not None else None
+    if code is not None and not os.path.isdir(code):
+        raise Misplaced("code", f"expected a directory, got {spec.code!r}")
+    program = spec.script if spec.script is not None else own_program(spec)
+    if program is None:
+        return Shown(code=code)
+    program = os.path.realpath(program)
+    if code is None:
+        return Shown(script=program)
+    if os.path.commonpath([program, code]) != code:
+        field = "script" if spec.script is not None else "command"
+        raise Misplaced(field, f"expected a file in code ({spec.code}), since /agent has nothing else, got {program!r}")
+    return Shown(code=code)
+
+
+def own_program(spec: AgentSpec) -> str | None:
+    """A command's program where it is a file that no jail has by itself, and so has to be shown."""
+    program = (spec.command or ("",))[0]
+    if "/" not in program or any(program.startswith(f"{place}/") for place in (*SYSTEM, *INSIDE)):
+        return None
+    return program
+
+
+def inside(host_path: str, what: Shown) -> str:
+    """Where a file of the host's is in /agent."""
+    if what.code is not None:
+        return os.path.join(CODE, os.path.relpath(os.path.realpath(host_path), what.code))
+    return os.path.join(CODE, os.path.basename(os.path.realpath(host_path)))
+
+
+def outside(path: str, what: Shown) -> str | None:
+    """Where on the host a path in an agent's own /agent is; None for any other, and for what isn't there."""
+    if what.script is not None:
+        return what.script if path == inside(what.script, what) else None
+    if what.code is None or os.path.commonpath([path, CODE]) != CODE:
+        return None
+    found = os.path.realpath(os.path.join(what.code, os.path.relpath(path, CODE)))
+    return found if os.path.commonpath([found, what.code]) == what.code and os.path.exists(found) else None
+
+
+def limits(spec: AgentSpec) -> Limits:
+    """An agent's limits as a sandbox has them."""
+    found = effective(spec)
+    if not spec.jailed:
+        return Limits(
+            **{
+                name: value
+                for name, value in (("open_files", found.open_files), ("file_size", found.file_size))
+                if value
+            }
+        )
+    assert found.cpu_quota is not None
+    quota = max(1, round(found.cpu_quota * PERIOD))
+    names = ("memory", "max_pids", "cpu_weight", "open_files", "file_size", "disk", "inodes", "tmp")
+    return Limits(cpu_quota=quota, **{name: getattr(found, name) for name in names})
+
+
+def policy(spec: AgentSpec, what: Shown, python: Interpreter, workspace: Workspace, socket: str, sdk: str) -> Policy:
+    """What exists in an agent's jail. ``sdk`` is the directory of the package."""
+    return Policy(
+        interpreter=python,
+        script=what.script,
+        code=what.code,
+        workspace=workspace.mount,
+        sdk=sdk,
+        socket=socket,
+        network=spec.network,
+        limits=limits(spec),
+        profile="strict" if spec.isolation == "strict" else "standard",
+        hostname=spec.name[:64],
+    )
+
+
+def program(spec: AgentSpec, what: Shown, python: str, environment: Mapping[str, str]) -> Program:
+    """What runs in the jail."""
+    directory = spec.cwd or WORKSPACE
+    if spec.script is not None:
+        script = inside(spec.script, what)
+        argv: Sequence[str] = (script,) if spec.runtime == "fast" else (python, f"{SDK}/{START}", script)
+        return Program((*argv, *spec.args), environment, directory, fast=spec.runtime == "fast")
+    first, *rest = spec.command or ()
+    first = first if own_program(spec) is None else inside(first, what)
+    return Program((first, *rest, *spec.args), environment, directory)
+
+
+def bare_program(spec: AgentSpec, python: str, sdk: str, environment: Mapping[str, str]) -> Program:
+    """What runs without a jail. ``sdk`` is the directory that holds the SDK and nothing else."""
+    argv = (*(spec.command or ()), *spec.args)
+    if spec.script is not None:
+        argv = (python, f"{sdk}/{START}", spec.script, *spec.args)
+    return Program(argv, environment, spec.cwd or "/")

@@ -1,0 +1,62 @@
+"""What an agent that spawns may give on: never more than it has itself. Pure."""
+
+import attrs
+
+from .spec import AgentSpec, Isolation, Limits
+
+DEFAULTS = Limits(
+    memory=512 << 20,
+    max_pids=64,
+    cpu_quota=1.0,
+    cpu_weight=100,
+    open_files=1024,
+    file_size=256 << 20,
+    disk=256 << 20,
+    inodes=16384,
+    tmp=64 << 20,
+)
+"""What a jailed agent may use where nothing was named; an agent without a jail has only the limits that were."""
+
+STRICTNESS: tuple[Isolation, ...] = ("none", "standard", "strict")
+
+
+class Beyond(Exception):
+    """A child was to get what its parent hasn't got. ``field`` is the one of the request that asks for it."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field = field
+
+
+def inherit(spec: AgentSpec, parent: AgentSpec) -> AgentSpec:
+    """``spec`` as a child of ``parent`` may have it: limits are cut down, what can't be cut down is :class:`Beyond`."""
+    if not spec.jailed:
+        raise Beyond("isolation", "an agent without isolation is the operator's alone to start")
+    if spec.network and parent.jailed and not parent.network:
+        raise Beyond("network", f"{parent.name} has no network itself, so that its children have none either")
+    if spec.runtime == "fast" and parent.jailed and parent.runtime != "fast":
+        raise Beyond("runtime", f"{parent.name} was started by exec itself, and so are its children")
+    return attrs.evolve(
+        spec,
+        isolation=max(spec.isolation, parent.isolation, key=STRICTNESS.index),
+        limits=cut(spec.limits, effective(parent)),
+    )
+
+
+def effective(spec: AgentSpec) -> Limits:
+    """The limits that hold for an agent, named or not; ``None`` is no limit."""
+    if not spec.jailed:
+        return spec.limits
+    return Limits(**{name: named(spec.limits).get(name, default) for name, default in attrs.asdict(DEFAULTS).items()})
+
+
+def named(limits: Limits) -> dict[str, float]:
+    """The limits that somebody set, by name."""
+    return {name: value for name, value in attrs.asdict(limits).items() if value is not None}
+
+
+def cut(limits: Limits, bounds: Limits) -> Limits:
+    """``limits`` of a jailed child, where they are above their bounds cut down to these."""
+    asked, defaults = named(limits), named(DEFAULTS)
+    bounded = {name: bound for name, bound in named(bounds).items() if asked.get(name, defaults[name]) > bound}
+    return Limits(**{**asked, **bounded})  # type: ignore[arg-type]

@@ -1,0 +1,286 @@
+"""One life's sandbox: what it needs is made ready before its program starts, and taken away when it has ended."""
+
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from functools import partial
+
+import attrs
+import trio
+from attrs import define, field, frozen
+
+from agentos.sandbox import disk, knobs, watcher
+from agentos.sandbox.cgroup_values import CgroupError, Evidence
+from agentos.sandbox.cgroup_values import Limits as GroupLimits
+from agentos.sandbox.cgroups import Cgroups, Group
+from agentos.sandbox.disk import DiskWatcher
+from agentos.sandbox.errors import SandboxError, StepFailed, ZygoteDied
+from agentos.sandbox.evidence import Observed
+from agentos.sandbox.handle import Sandbox
+from agentos.sandbox.limits_evidence import SHIM, ending
+from agentos.sandbox.outer_ids import OuterIdError, OuterIds
+from agentos.sandbox.plan import Host, Outer, bare, plan
+from agentos.sandbox.policy import BadPolicy, Interpreter, Limits
+from agentos.sandbox.spawner import Spawner
+from agentos.sandbox.status import Status
+from agentos.sandbox.steps import Step
+from agentos.sandbox.watcher import MemoryWatcher
+
+from . import dwelling
+from .inherit import effective
+from .interpreters import NoInterpreter, interpreter
+from .registry import Agent
+from .spec import AgentSpec
+from .walls import Layers, NotIsolated, Walls, judge
+from .workspace import BadWorkspace, Workspace, Workspaces
+
+log = logging.getLogger(__name__)
+
+LOOK = 1.0  # seconds between two looks for groups in which only a part was killed for memory
+NO_PROGRAM = ("Execute", "RunScript")  # the steps that fail where the program itself can't be run
+
+
+class JailError(Exception):
+    """No program came of it. ``isolation``: because a wall or a limit can't be had on this host."""
+
+    def __init__(self, text: str, isolation: bool = False, busy: bool = False) -> None:
+        super().__init__(text)
+        self.isolation, self.busy = isolation, busy
+
+
+@define(eq=False)
+class Jail:
+    """A program in its sandbox, with what was made for it."""
+
+    sandbox: Sandbox
+    layers: Layers
+    limits: Limits
+    group: Group | None
+    steps: Sequence[Step]
+    over: watcher.Exceeded | disk.Exceeded | None = None
+    evidence: Evidence | None = None  # of its cgroup, once it has ended
+
+    def exceeded(self, what: watcher.Exceeded | disk.Exceeded) -> None:
+        """A watcher found it over a limit: it is killed for that."""
+        self.over = what
+        self.sandbox.signal(signal.SIGKILL)
+
+    async def end(self) -> Status:
+        """Kill all that is in it, and keep what its cgroup has counted; whoever cancels."""
+        status = await self.sandbox.kill()
+        if self.group is not None and self.evidence is None:
+            with trio.CancelScope(shield=True), contextlib.suppress(CgroupError):
+                self.evidence = await trio.to_thread.run_sync(self.group.evidence)
+        return status
+
+    def why(self, status: Status) -> str | None:
+        """Which limits it came up against."""
+        return ending(status, self.limits, self.evidence, self.over)
+
+
+@frozen
+class Making:
+    """What is there for a program that is about to start."""
+
+    agent: Agent
+    socket: str
+    outer: Outer | None
+    group: Group | None
+    workspace: Workspace | None
+    python: Interpreter
+    environment: Mapping[str, str]
+
+
+@define(eq=False)
+class Jails:
+    """Makes them, for one kernel. ``sdk`` is the package's directory, ``sdk_alone`` one that has nothing else in it."""
+
+    spawner: Spawner
+    host: Host
+    cgroups: Cgroups
+    outer_ids: OuterIds | None
+    workspaces: Workspaces
+    sdk: str
+    sdk_alone: str
+    waived: Collection[str]
+    memory: MemoryWatcher = field(factory=MemoryWatcher)
+    disk: DiskWatcher = field(factory=DiskWatcher)
+    _living: dict[str, Jail] = field(factory=dict)  # by lineage
+
+    async def serve(self) -> None:
+        """Watch what no cgroup holds to its limits, until cancelled."""
+        await self.workspaces.sweep()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.memory.serve)
+            nursery.start_soon(self.disk.serve)
+            if self.cgroups.root is not None and self.cgroups.root.version == 1:
+                nursery.start_soon(self._finish_off)
+
+    @contextlib.asynccontextmanager
+    async def open(self, agent: Agent, socket: str, environment: Mapping[str, str]) -> AsyncIterator[Jail]:
+        """A sandbox with the agent's program running in it; nothing of it is left on return. :class:`JailError`."""
+        async with contextlib.AsyncExitStack() as undo:
+            try:
+                making = await self._make_ready(undo, agent, socket, environment)
+                jail = await self._start(making)
+            except (NotIsolated, CgroupError, OuterIdError) as error:
+                raise JailError(str(error), isolation=True) from None
+            except StepFailed as failure:
+                raise refusal(agent.spec, failure) from None
+            except ZygoteDied as error:
+                raise JailError(str(error), busy=True) from None
+            except (SandboxError, BadPolicy, BadWorkspace, NoInterpreter, dwelling.Misplaced) as error:
+                raise JailError(str(error)) from None
+            except OSError as error:
+                raise JailError(f"{error.filename or 'the sandbox'}: {error.strerror}") from None
+            undo.push_async_callback(self._close, making, jail)
+            self._living[lineage(agent)] = jail
+            self._watch(making, jail)
+            yield jail
+
+    async def _make_ready(
+        self, undo: contextlib.AsyncExitStack, agent: Agent, socket: str, environment: Mapping[str, str]
+    ) -> Making:
+        spec = agent.spec
+        group = await trio.to_thread.run_sync(self._nest, agent)
+        if group is not None:
+            undo.push_async_callback(remove, group)
+        outer, workspace = None, None
+        if spec.jailed:
+            key = lineage(agent)
+            if self.outer_ids is not None:
+                kept = await trio.to_thread.run_sync(self.workspaces.kept)
+                outer = await self.outer_ids.take(key, self._living.keys(), kept)
+                await trio.to_thread.run_sync(os.chown, socket, outer.uid, outer.gid)
+            workspace = await self.workspaces.prepare(key, spec.workspace, dwelling.limits(spec), outer)
+            undo.push_async_callback(self.workspaces.release, workspace)
+        python = self.host.interpreter
+        assert python is not None, "the probe tells our own interpreter"
+        if spec.python is not None and spec.python != python.executable:
+            python = await trio.to_thread.run_sync(interpreter, spec.python)
+        return Making(agent, socket, outer, group, workspace, python, environment)
+
+    async def _start(self, making: Making) -> Jail:
+        agent, group = making.agent, making.group
+        host = attrs.evolve(self.host, memory_cgroup=group is not None and "memory" in group.controllers)
+        steps = await trio.to_thread.run_sync(self._plan, making, host)
+        limits = dwelling.limits(agent.spec)
+        watched = agent.spec.jailed and not host.memory_cgroup
+        walls = Walls(agent.spec, limits, steps, group, self.cgroups.missing, watched, making.workspace)
+        seen: list[Layers] = []
+
+        def look(observed: Observed, program: int) -> None:
+            seen.append(walls.record(observed, program))
+            judge(agent.spec, seen[-1], self.waived)
+
+        leaf = group.open_leaf() if group is not None else None
+        try:
+            admit = group.admit if group is not None and leaf is None else None
+            sandbox = await self.spawner.spawn(steps, admit, leaf, look)
+        finally:
+            if leaf is not None:
+                os.close(leaf)
+        return Jail(sandbox, seen[-1], limits, group, steps)
+
+    def _plan(self, making: Making, host: Host) -> Sequence[Step]:
+        spec, python = making.agent.spec, making.python
+        if not spec.jailed:
+            program = dwelling.bare_program(spec, python.executable, self.sdk_alone, making.environment)
+            return bare(program, host, dwelling.limits(spec))
+        assert making.workspace is not None
+        shown = dwelling.shown(spec)
+        policy = dwelling.policy(spec, shown, python, making.workspace, making.socket, self.sdk)
+        program = dwelling.program(spec, shown, python.executable, making.environment)
+        return plan(policy, program, host, making.outer)
+
+    def _nest(self, agent: Agent) -> Group | None:
+        """A cgroup of this life's own, within that of the agent which spawned it."""
+        around = self._around(agent)
+        if around is None:
+            return None
+        asked = effective(agent.spec)
+        limits = GroupLimits(
+            memory=asked.memory,
+            pids=asked.max_pids + SHIM if asked.max_pids is not None else None,
+            cpu=asked.cpu_quota,
+            weight=asked.cpu_weight,
+        )
+        return around.nest(f"{agent.id}-{agent.lives}", limits.only(around.controllers))
+
+    def _around(self, agent: Agent) -> Group | None:
+        parent = self._living.get(lineage(agent.parent)) if agent.parent is not None else None
+        return parent.group if parent is not None else self.cgroups.root
+
+    def _watch(self, making: Making, jail: Jail) -> None:
+        agent, sandbox = making.agent, jail.sandbox
+        if not agent.spec.jailed:
+            return
+        if jail.group is None or "memory" not in jail.group.controllers:
+            parent = agent.parent.id if agent.parent is not None else None
+            self.memory.add(agent.id, sandbox.pid, jail.limits.memory, jail.exceeded, parent)
+        if making.workspace is not None and making.workspace.watched is not None:
+            directory = os.open(making.workspace.watched, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                self.disk.add(agent.id, directory, jail.limits.disk, jail.limits.inodes, jail.exceeded, sandbox.pid)
+            finally:
+                os.close(directory)
+
+    async def _close(self, making: Making, jail: Jail) -> None:
+        """Its program has ended, or ends now; the rest is undone by what made it."""
+        self.memory.remove(making.agent.id)
+        self.disk.remove(making.agent.id)
+        await jail.end()
+        self._living.pop(lineage(making.agent), None)
+
+    async def _finish_off(self) -> None:
+        """Version 1 kills the biggest process of a group that is out of memory; the others are no agent any more."""
+        while True:
+            await trio.sleep(LOOK)
+            groups = {key: jail.group for key, jail in self._living.items() if jail.group is not None}
+            for key in await trio.to_thread.run_sync(partial(out_of_memory, groups)):
+                if (jail := self._living.get(key)) is not None:
+                    jail.sandbox.signal(signal.SIGKILL)
+
+
+def out_of_memory(groups: Mapping[str, Group]) -> Sequence[str]:
+    """Those in which processes were killed for their own memory limit. Blocks: it reads files."""
+    found = []
+    for key, group in groups.items():
+        with contextlib.suppress(CgroupError):
+            if group.evidence().out_of_memory:
+                found.append(key)
+    return found
+
+
+async def remove(group: Group) -> None:
+    """Kill what is left in a group, and remove it; whoever cancels."""
+
+    def end() -> None:
+        group.kill()
+        group.remove()
+
+    with trio.CancelScope(shield=True):
+        try:
+            await trio.to_thread.run_sync(end)
+        except CgroupError as error:
+            log.warning("a control group stays: %s", error)
+
+
+def refusal(spec: AgentSpec, failure: StepFailed) -> JailError:
+    """What a failed step means to whoever wanted the agent."""
+    if failure.step.startswith(NO_PROGRAM):
+        where = (
+            " (in its jail, which has nothing of the host's but the system and the agent's own)" if spec.jailed else ""
+        )
+        return JailError(f"{failure.text}{where}")
+    if failure.step.startswith(("OpenSource", "DetachSource", "Bind")):
+        return JailError(failure.text)
+    knob = knobs.knob(failure.step, failure.text, failure.errno, knobs.surroundings())
+    return JailError(f"isolation {spec.isolation} can't be had here: {failure}" + (f": {knob}" if knob else ""), True)
+
+
+def lineage(agent: Agent) -> str:
+    """What is kept for an agent is kept by this: nobody gets somebody else's by taking a name that has become free."""
+    return agent.name if agent.parent is None else f"{lineage(agent.parent)}+{agent.name}"

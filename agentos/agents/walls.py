@@ -1,0 +1,107 @@
+"""What was asked of an agent's isolation and what stands, and whether that will do."""
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from attrs import asdict, frozen
+
+from agentos.sandbox import disk, evidence, levels
+from agentos.sandbox.cgroup_values import InForce
+from agentos.sandbox.cgroups import Group, Missing
+from agentos.sandbox.evidence import Observed
+from agentos.sandbox.limits_evidence import Found, limit_layers
+from agentos.sandbox.policy import Limits
+from agentos.sandbox.steps import Step
+from agentos.sandbox.usage import Usage, measure
+
+from .inherit import named
+from .spec import AgentSpec
+from .workspace import Workspace
+
+NO_LIMIT = "no such limit was asked for"
+Layers = Mapping[str, Mapping[str, Any]]  # as the wire has them
+
+
+class NotIsolated(Exception):
+    """An agent can't have the isolation that it was to have; the text says what is missing and what to change."""
+
+
+@frozen
+class Walls:
+    """One sandbox in the making: all that its record is read from."""
+
+    spec: AgentSpec
+    limits: Limits
+    steps: Sequence[Step]
+    group: Group | None
+    missing: Sequence[Missing]
+    watched: bool  # its memory
+    workspace: Workspace | None
+
+    def record(self, observed: Observed, program: int) -> Layers:
+        """All layers as they stand, read from the kernel before the program's first instruction. Blocks."""
+        layers: Layers = evidence.layers(self.steps, observed)
+        found = Found(
+            in_force=self.group.in_force() if self.group is not None else None,
+            version=self.group.version if self.group is not None else None,
+            missing=self.missing,
+            rlimits=observed.limits,
+            watched=self.watched,
+            workspace=self._usage(program),
+        )
+        if self.spec.jailed:
+            limits: Layers = {name: asdict(layer) for name, layer in limit_layers(self.limits, found).items()}
+        else:
+            limits = unjailed(self.spec, found.in_force, found.version)
+        return {**layers, **limits}
+
+    def _usage(self, program: int) -> disk.Tmpfs | disk.Image | Usage | None:
+        if self.workspace is None:
+            return None
+        if self.workspace.kind == "tmp":
+            return disk.tmpfs_at(program)
+        place = self.workspace.watched or f"/proc/{program}/root/workspace"
+        directory = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if self.workspace.kind == "image":
+                return disk.image_at(directory)
+            return measure(directory, self.limits.disk, self.limits.inodes)
+        finally:
+            os.close(directory)
+
+
+def unjailed(spec: AgentSpec, in_force: InForce | None, version: int | None) -> Layers:
+    """The limits of an agent without a jail: those that were named, where a cgroup holds it to them."""
+    asked = {"memory": spec.limits.memory, "pids": spec.limits.max_pids, "cpu": spec.limits.cpu_quota}
+    layers: dict[str, Mapping[str, Any]] = {}
+    for name, amount in asked.items():
+        value = getattr(in_force, name) if in_force is not None else None
+        active = amount is not None and value is not None
+        layers[name] = {
+            "asked": amount if amount is not None else False,
+            "active": active,
+            "mechanism": f"cgroup v{version}" if active else "",
+            "evidence": f"{name}={value}" if active else "",
+            "reason": "" if active else "no cgroup delegated" if amount is not None else NO_LIMIT,
+        }
+    reason = "without a jail nothing bounds what it writes" if spec.limits.disk else NO_LIMIT
+    layers["disk"] = {"asked": spec.limits.disk or False, "active": False, "mechanism": "", "evidence": ""} | {
+        "reason": reason
+    }
+    return layers
+
+
+def judge(spec: AgentSpec, layers: Layers, waived: Collection[str]) -> None:
+    """:class:`NotIsolated` where less stands than the agent's level, or a limit by name, requires."""
+    lacking: Sequence[object] = levels.missing_for(spec.isolation, levels.of_record(layers), named(spec.limits), waived)
+    if not spec.jailed:
+        by_layer = {levels.LIMITS[name]: name for name in named(spec.limits) if name not in waived}
+        lacking = [
+            f"{by_layer[name]}: {layer['reason']}"
+            for name, layer in layers.items()
+            if name in by_layer and not layer["active"] and name != "root"
+        ]
+    if lacking:
+        what = "; ".join(map(str, lacking))
+        raise NotIsolated(f"isolation {spec.isolation} can't be had here: {what}. `agentos doctor` tells more")

@@ -1,0 +1,174 @@
+"""Where an agent's /workspace is: in memory, kept by its name under the state directory, or a host's directory."""
+
+import os
+import pwd
+import sys
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+from typing import Literal
+
+import trio
+from attrs import frozen
+
+import agentos
+import agentos_sdk
+import supervisors
+from agentos.sandbox import images
+from agentos.sandbox.images import ImageInUse, NoImage, Size
+from agentos.sandbox.plan import Outer
+from agentos.sandbox.policy import MIB, Directory, Image, Limits
+
+from .protected import Stubs, Unprotectable
+
+_PATIENCE = 10  # seconds, for the kernel to let go of an image whose agent has ended
+_WATCHED = "watched, may overshoot"
+_SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/sbin", "/sys", "/usr")
+_WHOLE = ("/", "/home", "/media", "/mnt", "/opt", "/root", "/run", "/srv", "/tmp", "/var", "/var/lib", "/var/tmp")
+
+
+class BadWorkspace(Exception):
+    """This can't be an agent's workspace; the text says why."""
+
+
+@frozen
+class Workspace:
+    """One that is ready for one life of an agent; ``mount`` is for its policy."""
+
+    kind: Literal["tmp", "image", "directory", "host"]
+    mount: Directory | Image | None
+    mechanism: str  # by which it is limited
+    reason: str = ""  # why it is less than an image
+
+    @property
+    def watched(self) -> str | None:
+        """The directory whose size somebody has to look at."""
+        return self.mount.path if isinstance(self.mount, Directory) else None
+
+
+class Workspaces:
+    """All of one kernel's. ``state`` is its directory; ``off_limits`` are others that no agent may come near."""
+
+    def __init__(self, state: Path, is_root: bool, off_limits: Sequence[Path] = ()) -> None:
+        self._kept, self._is_root = state / "workspaces", is_root
+        self._off_limits = [os.path.realpath(path) for path in (state, *off_limits)]
+        self._stubs = Stubs(state / "stubs.json")
+        self._turn = trio.Lock()
+
+    async def sweep(self) -> None:
+        """Remove what a kernel that was killed has left in directories of the host's; at the start."""
+        async with self._turn:
+            await trio.to_thread.run_sync(self._stubs.sweep)
+
+    def kept(self) -> AbstractSet[str]:
+        """The names whose files are kept."""
+        found = os.listdir(self._kept) if self._kept.is_dir() else []
+        return {name.removesuffix(".img") for name in found} | set(found)
+
+    async def prepare(self, name: str, wanted: str, limits: Limits, outer: Outer | None) -> Workspace:
+        """See to it that a workspace is there: ``tmp``, ``keep`` or an absolute path without symbolic links.
+
+        To be asked for each life anew, and given back by :meth:`release`. ``outer`` is who the agent is on the host.
+        :class:`BadWorkspace` for what can't be one.
+        """
+        if wanted == "tmp":
+            return Workspace("tmp", None, f"tmpfs of {_sized(limits.disk)}, {limits.inodes} inodes")
+        if wanted == "keep":
+            return await self._keep(name, limits, outer)
+        async with self._turn:
+            try:
+                return await trio.to_thread.run_sync(self._hosts, wanted)
+            except (OSError, Unprotectable) as error:
+                raise BadWorkspace(f"workspace {wanted}: {error}") from None
+
+    async def release(self, workspace: Workspace) -> None:
+        """When nothing of the agent is left; not interrupted by cancellation."""
+        if workspace.kind == "host" and workspace.watched is not None:
+            with trio.CancelScope(shield=True):
+                async with self._turn:
+                    await trio.to_thread.run_sync(self._stubs.let_go, workspace.watched)
+
+    async def _keep(self, name: str, limits: Limits, outer: Outer | None) -> Workspace:
+        deadline = trio.current_time() + _PATIENCE
+        while True:
+            try:
+                return await trio.to_thread.run_sync(self._kept_by_name, name, limits, outer)
+            except ImageInUse as error:  # a file system is unmounted a little later than its last process ends
+                if trio.current_time() > deadline:
+                    raise BadWorkspace(f"workspace keep: {error}") from None
+                await trio.sleep(0.01)
+            except OSError as error:
+                raise BadWorkspace(f"workspace keep: can't be used: {error}") from None
+
+    def _kept_by_name(self, name: str, limits: Limits, outer: Outer | None) -> Workspace:
+        self._kept.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory, reason = self._kept / name, "without root no image can be mounted"
+        if self._is_root and outer is not None:
+            if directory.is_dir():
+                reason = f"it was begun as a directory: move {directory} away for an image"
+            else:
+                try:
+                    return _image(self._kept / f"{name}.img", limits, outer)
+                except NoImage as error:
+                    reason = str(error)
+        _own_directory(directory, outer)
+        return Workspace("directory", Directory(str(directory)), _WATCHED, reason)
+
+    def _hosts(self, path: str) -> Workspace:
+        self._check(path)
+        protected = (*self._stubs.hold(path), *_ours_in(path))
+        return Workspace(
+            "host", Directory(path, protected), _WATCHED, "a directory of the host's has no size of its own"
+        )
+
+    def _check(self, path: str) -> None:
+        """Nothing from which the host, or the kernel itself, could be taken over."""
+        if os.path.realpath(path) != path:
+            raise BadWorkspace(f"workspace {path}: not an absolute path without symbolic links, . and ..")
+        if not os.path.isdir(path):
+            raise BadWorkspace(f"workspace {path}: not a directory")
+        if any(_within(path, system) for system in _SYSTEM) or path in _WHOLE:
+            raise BadWorkspace(f"workspace {path}: a directory of the system's")
+        if path in {one.pw_dir for one in pwd.getpwall()}:
+            raise BadWorkspace(f"workspace {path}: somebody's whole home; name a directory in it")
+        for other in self._off_limits:
+            if _within(path, other) or _within(other, path):
+                raise BadWorkspace(f"workspace {path}: {other} is the kernel's own")
+        for code in _our_code():
+            if _within(path, code):
+                raise BadWorkspace(f"workspace {path}: in {code}, which the kernel runs")
+
+
+def _image(path: Path, limits: Limits, outer: Outer) -> Workspace:
+    size = images.provide(path, Size(limits.disk, limits.inodes), outer)
+    mechanism = f"ext4 in an image of {_sized(size.bytes)}, {size.inodes} inodes"
+    other = f"{_sized(limits.disk)} was asked for, but it was made with another size"
+    return Workspace("image", Image(str(path)), mechanism, "" if size.bytes == limits.disk else other)
+
+
+def _own_directory(path: Path, outer: Outer | None) -> None:
+    path.mkdir(mode=0o700, exist_ok=True)
+    if outer is not None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.fchown(fd, outer.uid, outer.gid)
+        finally:
+            os.close(fd)
+
+
+def _our_code() -> Iterator[str]:
+    """What the kernel imports from: an agent that could write there would be the kernel."""
+    packages = (os.path.dirname(str(package.__file__)) for package in (agentos, agentos_sdk, supervisors))
+    yield from dict.fromkeys(os.path.realpath(path) for path in (sys.prefix, sys.base_prefix, *packages))
+
+
+def _ours_in(path: str) -> tuple[str, ...]:
+    return tuple(os.path.relpath(code, path) for code in _our_code() if _within(code, path))
+
+
+def _within(path: str, directory: str) -> bool:
+    return os.path.commonpath([path, directory]) == directory
+
+
+def _sized(size: int) -> str:
+    return f"{size // MIB}M" if size % MIB == 0 else f"{size} bytes"

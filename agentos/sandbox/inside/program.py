@@ -1,0 +1,50 @@
+"""The last moments before a process is the program: its streams, its place, a word to the kernel, and over."""
+
+import os
+import signal
+import socket
+from collections.abc import Mapping
+from typing import NoReturn
+
+from agentos.sandbox import steps as s
+
+from . import libc, messages, script
+
+# Python ignores two of them, and whoever started the kernel may ignore more (nohup): a program would inherit that.
+_IGNORED = [number for number in signal.valid_signals() if signal.getsignal(number) == signal.SIG_IGN]
+
+
+def alone(
+    step: s.Execute | s.RunScript, control: socket.socket, stdout: int, stderr: int, found: Mapping[str, int]
+) -> NoReturn:
+    """Become the program without a PID 1 in between; the session is its own already."""
+    libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)  # a kernel that died before this closes the control socket
+    libc.set_signal_mask(blocked=True)
+    become(step, control, stdout, stderr, found)
+
+
+def become(
+    step: s.Execute | s.RunScript, control: socket.socket, stdout: int, stderr: int, found: Mapping[str, int]
+) -> NoReturn:
+    """Tell the kernel that every wall stands, and be the program when it says go; all signals are blocked until then.
+
+    Errors are raised, and for a script :class:`script.Ready`.
+    """
+    os.dup2(os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC), 0)
+    os.dup2(stdout, 1)
+    os.dup2(stderr, 2)
+    libc.keep_only(control.fileno(), *found.values())
+    os.chdir(step.directory)
+    if isinstance(step, s.RunScript):
+        libc.prctl(libc.PR_SET_DUMPABLE, 1)  # as after an exec
+    messages.say(control, messages.CONFINED, tuple(found.values()), namespaces=list(found))
+    libc.keep_only(control.fileno())
+    messages.await_go(control)
+    if isinstance(step, s.RunScript):
+        ready = script.ready(step)
+        control.close()  # as an exec does
+        raise ready
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_DFL)
+    libc.set_signal_mask(blocked=False)
+    os.execvpe(step.argv[0], step.argv, dict(step.environment))

@@ -1,0 +1,172 @@
+"""The other way out: no exec, but a script run by the interpreter that the zygote is, its imports already done.
+
+:func:`preload` is for the zygote, and does whatever is the same for all scripts. In its child, when every wall stands,
+:class:`Ready` is raised, so that all that was done for the walls is left behind, and :func:`run` makes of what remains
+the interpreter that ``python SCRIPT`` is.
+
+Not as with exec: string hashes have one seed and memory has one layout for all scripts of a zygote; ``sys.flags`` are
+the zygote's (isolated, no site); no ``.pth`` file is read; and what memory still holds of a script's own plan is there
+to be read. So this is for scripts that are trusted half.
+"""
+
+import builtins
+import ctypes
+import functools
+import gc
+import importlib.machinery as machinery
+import io
+import os
+import signal
+import site
+import sys
+import time
+import types
+
+from agentos.sandbox import steps as s
+
+from . import libc
+
+SDK = "/sdk"  # where the SDK lies in every sandbox
+_PRELOADED = ("agentos_sdk", "agentos_sdk.blocking")
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+_IGNORED_BY_OTHERS = [
+    number
+    for number in signal.valid_signals()
+    if signal.getsignal(number) == signal.SIG_IGN and number not in _IGNORED_BY_PYTHON
+]
+
+
+class Ready(BaseException):
+    """Every wall stands, and the kernel has said go."""
+
+    def __init__(self, step: s.RunScript, source: bytes) -> None:
+        super().__init__(step.argv[0])
+        self.step, self.source = step, source
+
+
+def preload(package: str) -> None:
+    """Import what scripts need; ``package`` is the directory of the SDK's package, which they see in ``SDK``."""
+    finder = _Finder(package)
+    sys.meta_path.insert(0, finder)
+    try:
+        for name in _PRELOADED:
+            __import__(name)
+    finally:
+        sys.meta_path.remove(finder)
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "agentos_sdk":
+            assert module.__spec__ is not None
+            assert module.__file__ is not None
+            module.__loader__ = module.__spec__.loader = machinery.SourceFileLoader(name, module.__file__)
+    site.setquit()
+    site.sethelper()
+    for place in sys.path_importer_cache.keys() - set(sys.path):
+        del sys.path_importer_cache[place]
+    sys.dont_write_bytecode = True
+    sys.stdin = _stream(0, "r", "surrogateescape")
+    sys.stdout = _stream(1, "w", "surrogateescape")
+    sys.stderr = _stream(2, "w", "backslashreplace")
+    vars(sys).update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
+    _arguments_at()
+
+
+class _Finder:
+    """Finds the modules of the SDK and has them believe that they lie where they lie in a sandbox."""
+
+    def __init__(self, package: str) -> None:
+        self._package = package
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> machinery.ModuleSpec | None:
+        top, _, below = name.partition(".")
+        if top != "agentos_sdk":
+            return None
+        file = f"{below.replace('.', '/') or '__init__'}.py"
+        loader = _Loader(name, f"{SDK}/{top}/{file}", f"{self._package}/{file}")
+        spec = machinery.ModuleSpec(name, loader, origin=loader.path, is_package=not below)
+        spec.has_location = True
+        if not below:
+            spec.submodule_search_locations = [f"{SDK}/{top}"]
+        return spec
+
+
+class _Loader(machinery.SourceFileLoader):
+    def __init__(self, name: str, path: str, really: str) -> None:
+        super().__init__(name, path)
+        self._really = really
+
+    def get_data(self, path: str) -> bytes:
+        return super().get_data(self._really)
+
+
+def ready(step: s.RunScript) -> Ready:
+    """What to raise when the script is to run; ``OSError`` where it can't be read."""
+    with open(step.argv[0], "rb") as file:
+        return Ready(step, file.read())
+
+
+def run(step: s.RunScript, source: bytes) -> None:
+    """Be the interpreter that runs this script, from its first line on; ends and raises as the script does."""
+    path = step.argv[0]
+    _rename(step.argv)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "agentos"]:
+        del sys.modules[name]  # inside, that's a module of the SDK's
+    _surround(step)
+    module = types.ModuleType("__main__")
+    module.__dict__.update(
+        __file__=path, __builtins__=builtins, __loader__=machinery.SourceFileLoader("__main__", path), __cached__=None
+    )
+    sys.modules["__main__"] = module
+
+    def show(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
+        while trace is not None and trace.tb_frame.f_globals is not module.__dict__:
+            trace = trace.tb_next  # tracebacks begin in the script
+        sys.__excepthook__(kind, error.with_traceback(trace), trace)
+
+    sys.excepthook = show
+    _hear_signals()
+    gc.freeze()
+    gc.enable()
+    exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - it is what this file is for
+
+
+def _surround(step: s.RunScript) -> None:
+    """What an interpreter finds around it when it starts."""
+    os.environ.clear()
+    os.environ.update(step.environment)
+    if "TZ" in os.environ:
+        time.tzset()
+    sys.argv[:] = step.argv
+    sys.path[:] = [os.path.dirname(step.argv[0]), *step.first, *sys.path, *step.last]
+    if "random" in sys.modules:
+        sys.modules["random"].seed()
+
+
+def _stream(fd: int, mode: str, errors: str) -> io.TextIOWrapper:
+    stream = open(fd, mode, buffering=1, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115
+    assert isinstance(stream, io.TextIOWrapper)
+    return stream
+
+
+def _hear_signals() -> None:
+    for number in _IGNORED_BY_OTHERS:
+        signal.signal(number, signal.SIG_DFL)
+    if signal.SIGINT in _IGNORED_BY_OTHERS:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    libc.set_signal_mask(blocked=False)
+
+
+def _rename(argv: tuple[str, ...]) -> None:
+    """Say in /proc what runs here, as far as there is room."""
+    libc.set_name(os.path.basename(argv[0]))
+    begin, end = _arguments_at()
+    text = b"\0".join([b"python3", *map(os.fsencode, argv)])[: end - begin - 1]
+    ctypes.memset(begin, 0, end - begin)
+    ctypes.memmove(begin, text, len(text))
+
+
+@functools.cache
+def _arguments_at() -> tuple[int, int]:
+    """Where the kernel reads our command line from."""
+    with open("/proc/self/stat", encoding="utf-8") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return int(fields[45]), int(fields[46])

@@ -1,0 +1,197 @@
+"""Sources that only the zygote can open for its child: copies of mounts, and file systems in images, mounted nowhere.
+
+The child is born with their descriptors and puts them into its root. In its own user namespace it has no right to a
+host's file that its outer user hasn't got: a script in a home of mode 0700 is beyond it, however privileged it looks.
+Nothing of this is ever seen in the host's mount table, and when the last descriptor or mount is gone, so is all of it.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+import struct
+from collections.abc import Sequence
+
+from agentos.sandbox import steps as s
+
+from . import libc
+
+_NEWUSER = 0x1000_0000
+_LOOP_CONFIGURE, _LOOP_CTL_GET_FREE, _LO_FLAGS_AUTOCLEAR = 0x4C0A, 0x4C82, 4
+_LOOP_CONFIG_SIZE, _LOOP_FLAGS_OFFSET = 304, 60  # struct loop_config: u32 fd, u32 block size, struct loop_info64
+_ATTEMPTS = 16  # somebody else may take the free loop device first
+
+
+class SourceFailed(Exception):
+    """A source could not be had."""
+
+    def __init__(self, step: s.Step, error: OSError) -> None:
+        super().__init__(str(error))
+        self.step, self.error = step, error
+
+
+Trees = dict[str, int]  # detached mounts by the target that they are for
+
+
+def detach(steps: Sequence[s.Step]) -> Trees:
+    """What these steps ask for; :func:`close` it when the child is born. All or nothing (:class:`SourceFailed`)."""
+    trees: Trees = {}
+    with _Namespaces() as namespaces:
+        for step in steps:
+            try:
+                if isinstance(step, s.DetachSource):
+                    trees[step.target] = _copy(step, namespaces)
+                elif isinstance(step, s.DetachImage):
+                    trees[step.target] = mount_image(step.path)
+            except OSError as error:
+                close(trees)
+                raise SourceFailed(step, error) from None
+    return trees
+
+
+def close(trees: Trees) -> None:
+    while trees:
+        os.close(trees.popitem()[1])
+
+
+def open_source(path: str, follow: bool) -> int:
+    """Open a path as O_PATH; what it names now is what is meant."""
+    try:
+        if follow:
+            return os.open(path, os.O_PATH | os.O_CLOEXEC)
+        return libc.open_without_links(libc.AT_FDCWD, path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from None
+
+
+def mount_image(path: str) -> int:
+    """The file system in an image, mounted nowhere. ``EWOULDBLOCK`` where it's still mounted for somebody else.
+
+    The lock belongs to the open file, and the loop device keeps that open: a second device, with a cache of its own,
+    can't come to be, and the lock is gone when the device is.
+    """
+    image = open_locked(path)
+    try:
+        loop, name = _attach(image)
+        try:
+            return libc.mount_detached("ext4", name)
+        finally:
+            os.close(loop)  # unmounted as it is, that clears the device
+    finally:
+        os.close(image)
+
+
+def open_locked(path: str) -> int:
+    """An image, for whoever is alone with it."""
+    image = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(image, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(image)
+        raise OSError(error.errno, error.strerror, path) from None
+    return image
+
+
+def _attach(image: int) -> tuple[int, str]:
+    """A loop device of this file's, and its name; it goes when nobody has it open or mounted."""
+    control = os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        for _ in range(_ATTEMPTS):
+            name = f"/dev/loop{fcntl.ioctl(control, _LOOP_CTL_GET_FREE)}"
+            loop = os.open(name, os.O_RDWR | os.O_CLOEXEC)
+            configuration = bytearray(_LOOP_CONFIG_SIZE)
+            struct.pack_into("=I", configuration, 0, image)
+            struct.pack_into("=I", configuration, _LOOP_FLAGS_OFFSET, _LO_FLAGS_AUTOCLEAR)
+            try:
+                fcntl.ioctl(loop, _LOOP_CONFIGURE, bytes(configuration))
+                return loop, name
+            except OSError as error:
+                os.close(loop)
+                if error.errno != errno.EBUSY:
+                    raise OSError(error.errno, error.strerror, name) from None
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), "/dev/loop-control")
+    finally:
+        os.close(control)
+
+
+def _copy(step: s.DetachSource, namespaces: "_Namespaces") -> int:
+    source = open_source(step.path, step.follow)
+    try:
+        found = os.stat(source)
+        tree = libc.open_tree(source)
+    finally:
+        os.close(source)
+    try:
+        if step.owner is not None and _must_be_mapped(step, found):
+            _map_owner(tree, step, found, namespaces)
+    except BaseException:
+        os.close(tree)
+        raise
+    return tree
+
+
+def _must_be_mapped(step: s.DetachSource, found: os.stat_result) -> bool:
+    return (found.st_uid, found.st_gid) != step.owner and (step.always or not _open_to_others(found, step.writable))
+
+
+def _open_to_others(found: os.stat_result, writable: bool) -> bool:
+    needed = (0o005 if stat.S_ISDIR(found.st_mode) else 0o004) | (0o002 if writable else 0)
+    return found.st_mode & needed == needed
+
+
+def _map_owner(tree: int, step: s.DetachSource, found: os.stat_result, namespaces: "_Namespaces") -> None:
+    """Not every file system can do it: what can't be used even so is refused."""
+    assert step.owner is not None
+    namespace = namespaces.mapping((found.st_uid, found.st_gid), step.owner)
+    try:
+        libc.set_mount_attributes(tree, "", libc.MOUNT_ATTR_IDMAP, recursive=True, user_namespace=namespace)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EPERM) or not _open_to_others(found, step.writable):
+            fix = f"chown it to {step.owner[0]}:{step.owner[1]} or move it to ext4"
+            why = f"{step.path} (its files can't be mapped to another user: {fix})"
+            raise OSError(error.errno, error.strerror, why) from None
+
+
+class _Namespaces(contextlib.AbstractContextManager["_Namespaces"]):
+    """User namespaces that say as whose files an owner's are shown; nobody lives in them."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[tuple[int, int], tuple[int, int]], int] = {}
+
+    def mapping(self, owner: tuple[int, int], shown: tuple[int, int]) -> int:
+        if (owner, shown) not in self._made:
+            self._made[owner, shown] = _make_namespace(owner, shown)
+        return self._made[owner, shown]
+
+    def __exit__(self, *_: object) -> None:
+        while self._made:
+            os.close(self._made.popitem()[1])
+
+
+def _make_namespace(owner: tuple[int, int], shown: tuple[int, int]) -> int:
+    """It exists only while a process is in it or a descriptor is open: a child makes it, and ends when we have it."""
+    made, tell = os.pipe2(os.O_CLOEXEC)
+    wait, go = os.pipe2(os.O_CLOEXEC)
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(go)  # or it would never see its end
+            libc.unshare(_NEWUSER)
+            os.write(tell, b"!")
+            os.read(wait, 1)
+        finally:
+            os._exit(0)
+    try:
+        os.close(tell)
+        os.close(wait)
+        if not os.read(made, 1):
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM), "unshare")
+        for name, outside, inside in (("gid_map", owner[1], shown[1]), ("uid_map", owner[0], shown[0])):
+            with open(f"/proc/{child}/{name}", "w", encoding="ascii") as file:
+                file.write(f"{outside} {inside} 1")
+        return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(made)
+        os.close(go)
+        os.waitpid(child, 0)

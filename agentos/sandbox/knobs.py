@@ -1,0 +1,146 @@
+"""What to change on a host that refused a step: judged from the step, the error and what surrounds this process.
+
+Whether a wall can be built is found out by building it. This only explains a refusal, and says nothing where it would
+have to guess.
+"""
+
+import errno
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from attrs import field, frozen
+
+NAMESPACES = ("user", "pid", "mnt", "net", "ipc", "uts", "cgroup")
+_ENOUGH = 10_000  # namespaces
+_EMPTY_IN_PROC = ("/proc/sys/fs/binfmt_misc",)  # what is mounted there hides nothing
+PROFILE = "agentos-python"
+PROFILE_FILE = f"/etc/apparmor.d/{PROFILE}"
+APPARMOR = (
+    f"install the AppArmor profile that `agentos doctor` prints as {PROFILE_FILE}, or "
+    "sysctl kernel.apparmor_restrict_unprivileged_userns=0"
+)
+CALLS = "clone3, unshare, mount, umount2, pivot_root, open_tree, move_mount, mount_setattr"
+FILTER = (
+    f"the seccomp filter around this process, a container's perhaps, must allow {CALLS}: "
+    "docker run --security-opt seccomp=unconfined, or a profile with these"
+)
+LANDLOCK_CALLS = "landlock_create_ruleset, landlock_add_rule, landlock_restrict_self"
+
+
+@frozen
+class Surroundings:
+    """What may be in the way of walls: settings by name, and what stands around this process already."""
+
+    uid: int
+    settings: Mapping[str, str] = field(factory=dict)  # of /proc/sys, as sysctl names them
+    filtered: bool = False  # by somebody's seccomp
+    apparmor: str = ""  # the profile that confines us, if one does
+    chroot: bool = False
+    covered: tuple[str, ...] = ()  # in /proc, what something is mounted over
+    lsm: str = ""  # the security modules that are switched on
+    ids: str = ""  # our user namespace's uid_map
+    processes: str = ""  # how many this user may have
+    proc: bool = True  # /proc is there
+
+
+def surroundings() -> Surroundings:
+    """Those of this process. Reads /proc and /sys; what can't be read is taken not to be there."""
+    names = [f"user.max_{name}_namespaces" for name in NAMESPACES]
+    names += ["kernel.unprivileged_userns_clone", "kernel.apparmor_restrict_unprivileged_userns"]
+    settings = {name: _read(f"/proc/sys/{name.replace('.', '/')}") for name in names}
+    status = dict(line.split(":", 1) for line in _read("/proc/self/status").splitlines() if ":" in line)
+    points = [line.split(" ")[4] for line in _read("/proc/self/mountinfo").splitlines()]
+    apparmor = _read("/proc/self/attr/apparmor/current") or _read("/proc/self/attr/current")
+    limits = _read("/proc/self/limits").splitlines()
+    return Surroundings(
+        uid=os.geteuid(),
+        settings={name: value for name, value in settings.items() if value},
+        filtered=status.get("Seccomp", "").strip() == "2",
+        apparmor=apparmor if "(" in apparmor else "",  # "docker-default (enforce)"; other modules have other labels
+        chroot=bool(points) and "/" not in points,
+        covered=tuple(path for path in points if path.startswith("/proc/") and path not in _EMPTY_IN_PROC),
+        lsm=_read("/sys/kernel/security/lsm"),
+        ids=" ".join(_read("/proc/self/uid_map").split()),
+        processes=next((line[26:].split()[0] for line in limits if line.startswith("Max processes")), ""),
+        proc=os.path.exists("/proc/self"),
+    )
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(errors="replace").strip("\0\n ")
+    except OSError:
+        return ""
+
+
+def knob(step: str, text: str, error: int, around: Surroundings) -> str:
+    """What to change so that a step which failed with ``error`` works; empty where that isn't known."""
+    if not around.proc:
+        return "mount proc at /proc"
+    match error:
+        case errno.ENOSPC | errno.EUSERS if step == "Clone":
+            return _too_few_namespaces(around)
+        case errno.EAGAIN:
+            return f"let this user have more processes (ulimit -u, now {around.processes}), and its container or unit"
+        case errno.ENOSYS | errno.EOPNOTSUPP if step == "Landlock":
+            return _no_landlock(error, around)
+        case errno.EPERM if step == "Landlock" and around.filtered:
+            return _no_landlock(error, around)
+        case errno.ENOSYS:
+            return FILTER if around.filtered else "a newer kernel: Linux 5.14 or later"
+        case errno.EPERM | errno.EACCES:
+            return _forbidden(step, text, error, around)
+    return ""
+
+
+def _too_few_namespaces(around: Surroundings) -> str:
+    closed = [name for name in NAMESPACES if around.settings.get(f"user.max_{name}_namespaces") == "0"]
+    if closed:
+        return "sysctl " + " ".join(f"user.max_{name}_namespaces={_ENOUGH}" for name in closed)
+    return "this user has all the namespaces that it may have here, or around this container: sysctl user.max_*"
+
+
+def _no_landlock(error: int, around: Surroundings) -> str:
+    if error == errno.EOPNOTSUPP:
+        return f"boot with landlock in the kernel's parameter lsm= (now {around.lsm or 'not to be seen'})"
+    if around.filtered:
+        return f"unless the kernel hasn't got it, the seccomp filter around this process must allow {LANDLOCK_CALLS}"
+    return "a kernel with it: Linux 5.13 or later, built with CONFIG_SECURITY_LANDLOCK"
+
+
+def _forbidden(step: str, text: str, error: int, around: Surroundings) -> str:
+    if "_map:" in text:
+        return f"give this user namespace more ids (its uid_map is {around.ids}), or run as an ordinary user"
+    if around.uid != 0 and around.settings.get("kernel.unprivileged_userns_clone") == "0":
+        return "sysctl kernel.unprivileged_userns_clone=1"
+    if around.uid != 0 and around.settings.get("kernel.apparmor_restrict_unprivileged_userns") == "1":
+        return APPARMOR
+    if step == "Clone" and around.chroot:
+        return "not in a chroot: the kernel makes no user namespace in one; a container or pivot_root will do"
+    if step.startswith("MountProc") and around.covered:
+        return (
+            f"nothing may be mounted over parts of /proc, as containers do ({_some(around.covered)}): "
+            "docker run --security-opt systempaths=unconfined, podman run --security-opt unmask=ALL"
+        )
+    if error == errno.EACCES and around.apparmor and not around.apparmor.startswith("unconfined"):
+        return f"the AppArmor profile {around.apparmor} is in the way: docker run --security-opt apparmor=unconfined"
+    return FILTER if around.filtered else ""
+
+
+def _some(paths: tuple[str, ...]) -> str:
+    return ", ".join(paths[:2]) + (f" and {len(paths) - 2} more" if len(paths) > 2 else "")
+
+
+def apparmor_profile() -> str:
+    """A profile that lets this interpreter make user namespaces, and takes nothing from it."""
+    return f"""\
+abi <abi/4.0>,
+include <tunables/global>
+
+profile {PROFILE} {os.path.realpath(sys.executable)} flags=(unconfined) {{
+  userns,
+  include if exists <local/{PROFILE}>
+}}
+"""

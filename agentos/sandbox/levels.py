@@ -1,0 +1,129 @@
+"""What each level of isolation requires, and what of it is missing. Pure: it judges what others found out.
+
+A host is judged by what was tried on it, before an agent is spawned; a spawn by the record that was read back from the
+kernel. Both are findings by layer, so that both are judged by the same rule.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from attrs import frozen
+
+from .evidence import LAYERS
+
+WALLS = (
+    *("user_ns", "pid_ns", "mount_ns", "net_ns", "ipc_ns", "uts_ns", "cgroup_ns", "root", "own_uid", "capabilities"),
+    *("no_new_privs", "seccomp", "rlimits"),
+)
+REQUIRED: Mapping[str, Collection[str]] = {"none": (), "standard": WALLS, "best_effort": WALLS, "strict": LAYERS}
+"""The layers without which there is no such level, as far as they are asked for."""
+
+LIMITS: Mapping[str, str] = {
+    "memory": "memory",
+    "max_pids": "pids",
+    "cpu_quota": "cpu",
+    "cpu_weight": "cpu",
+    "open_files": "rlimits",
+    "file_size": "rlimits",
+    "disk": "disk",
+    "inodes": "disk",
+    "tmp": "root",
+}
+"""The layer that holds a program to each limit, by the limit's name on the wire."""
+
+
+@frozen
+class Finding:
+    """Whether a layer stands, or can be had; where not, what happened and what to change.
+
+    ``asked`` is false where nobody needs it: a uid of one's own without root, a network namespace with the host's
+    network, a cgroup namespace of a kernel that has none.
+    """
+
+    works: bool
+    reason: str = ""
+    knob: str = ""
+    mechanism: str = ""
+    asked: bool = True
+
+
+@frozen
+class Lack:
+    """A layer that was required and isn't there."""
+
+    layer: str
+    reason: str
+    knob: str
+
+    def __str__(self) -> str:
+        return f"{self.layer}: {self.reason}" + (f" ({self.knob})" if self.knob else "")
+
+
+def missing_for(
+    level: str,
+    layers: Mapping[str, Finding],
+    named: Collection[str] = (),
+    waived: Collection[str] = (),
+) -> Sequence[Lack]:
+    """What stands between these layers and a level, in the layers' order; empty if nothing does.
+
+    ``named`` are the limits that somebody asked for by name: they must hold at any level but ``none``, unless they are
+    among the ``waived``. ``strict`` knows no waiver. A layer of which nothing was found out counts as missing.
+    ``KeyError`` for an unknown level or limit.
+    """
+    required = set(REQUIRED[level])
+    if required:
+        required |= {LIMITS[limit] for limit in set(named) - set(waived)}
+    found = {name: layers.get(name, Finding(False, "nobody tried")) for name in LAYERS if name in required}
+    return [
+        Lack(name, finding.reason, finding.knob)
+        for name, finding in found.items()
+        if finding.asked and not finding.works
+    ]
+
+
+def of_record(record: Mapping[str, Mapping[str, object]]) -> Mapping[str, Finding]:
+    """The record of a spawn as findings: ``asked``, ``active``, ``mechanism``, ``reason`` by layer."""
+    return {
+        name: Finding(
+            bool(layer["active"]),
+            str(layer["reason"]),
+            mechanism=str(layer["mechanism"]),
+            asked=bool(layer["asked"]),
+        )
+        for name, layer in record.items()
+    }
+
+
+def best(layers: Mapping[str, Finding]) -> str:
+    """The highest level that can be had with these: ``strict``, ``standard`` or ``none``."""
+    return next(level for level in ("strict", "standard", "none") if not missing_for(level, layers))
+
+
+def verdict(layers: Mapping[str, Finding], uid: int) -> str:
+    """One sentence: the isolation that an agent gets by default from a kernel of this user's, and as whom it runs."""
+    if lacks := missing_for("standard", layers):
+        names = _listed([lack.layer for lack in lacks])
+        return f"none: {names} can't be had here: no agent starts in a sandbox"
+    landlock = layers["landlock"]
+    second = f"Landlock {landlock.mechanism}" if landlock.works else "no Landlock"
+    who = "each agent a user of its own" if layers["own_uid"].works else f"agents run as uid {uid}"
+    return f"standard: all walls; {_about_limits(layers)}; {second}; {who}"
+
+
+def about_strict(layers: Mapping[str, Finding]) -> str:
+    """Whether ``strict`` can be had, or what is missing."""
+    lacks = missing_for("strict", layers)
+    return f"strict: no: {_listed([lack.layer for lack in lacks])} missing" if lacks else "strict: can be had too"
+
+
+def _about_limits(layers: Mapping[str, Finding]) -> str:
+    grouped = [name for name in ("memory", "pids", "cpu") if layers[name].mechanism.startswith("cgroup")]
+    if not grouped:
+        return "limits by rlimits, not of CPU"
+    others = [name for name in ("memory", "pids", "cpu") if name not in grouped]
+    by = f"limits by {layers[grouped[0]].mechanism}"
+    return f"{by}, but not {' and '.join(others)}" if others else by
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:3])} and {len(names) - 3} more"

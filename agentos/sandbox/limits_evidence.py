@@ -1,0 +1,169 @@
+"""Which limits are in force on a program, by what, and which of them it came up against: from what was read back."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+import attrs
+from attrs import frozen
+
+from . import disk, watcher
+from .cgroup_values import Evidence, InForce
+from .cgroup_values import Limits as CgroupLimits
+from .cgroups import Missing
+from .disk import Image, Tmpfs
+from .evidence import Layer
+from .policy import Limits
+from .status import Status
+from .usage import Usage
+
+SHIM = 1  # process of our own, on top of those that an agent may have
+PERIOD = 100_000  # microseconds: what ``cpu_quota`` is a part of
+NOT_DELEGATED = {
+    "memory": "no cgroup delegated, and nobody watches its memory",
+    "pids": "no cgroup delegated, and no limit on processes is in force",
+    "cpu": "no cgroup delegated: CPU shares can't be had",
+}
+_FILES = {  # by version
+    1: ("memory.limit_in_bytes", "pids.max", "cpu.cfs_quota_us", "cpu.shares"),
+    2: ("memory.max", "pids.max", "cpu.max", "cpu.weight"),
+}
+_NAMES = {"memory": "memory", "max_pids": "pids", "cpu_quota": "cpu", "cpu_weight": "cpu", "disk": "disk"} | {
+    "inodes": "disk"
+}
+
+
+@frozen
+class Found:
+    """What was read back of a program before its first instruction, or is done for it from outside."""
+
+    in_force: InForce | None = None  # of its cgroup
+    version: int | None = None  # of that
+    missing: Sequence[Missing] = ()  # of what cgroups can limit
+    rlimits: Mapping[str, tuple[str, str]] = attrs.field(factory=dict)  # /proc/PID/limits by its first column
+    watched: bool = False  # its memory
+    workspace: Tmpfs | Image | Usage | None = None  # a usage is what a watched directory had at the start
+
+
+def limit_layers(asked: Limits, found: Found) -> dict[str, Layer]:
+    """The layers ``memory``, ``pids``, ``cpu`` and ``disk``."""
+    return {
+        "memory": _memory(asked, found),
+        "pids": _pids(asked, found),
+        "cpu": _cpu(asked, found),
+        "disk": _disk(asked, found),
+    }
+
+
+def unenforced(named: Collection[str], layers: Mapping[str, Layer]) -> tuple[str, ...]:
+    """For each limit that was named (``cpu_quota``) and isn't in force, a sentence that says why."""
+    lacking = [name for name in _NAMES if name in named and not layers[_NAMES[name]].active]
+    return tuple(f"{name}: {layers[_NAMES[name]].reason}" for name in lacking)
+
+
+def _memory(asked: Limits, found: Found) -> Layer:
+    enforced = found.in_force
+    if enforced is not None and enforced.memory is not None:
+        file, *_ = _FILES[found.version or 2]
+        weaker = enforced.weaker_than(CgroupLimits(memory=asked.memory))
+        swap = "" if enforced.swap is None else f" swap={enforced.swap}"
+        reason = weaker or ("" if enforced.swap == 0 else "what is swapped out comes on top: no limit on it can be had")
+        return Layer(asked.memory, weaker is None, _cgroup(found, file), f"{file}={enforced.memory}{swap}", reason)
+    each = _rlimit(found, "Max address space")
+    if found.watched and each is not None and each <= asked.memory:
+        evidence = f"Max address space={each} of each process; looked at every {watcher.PULSE:g} to {watcher.IDLE:g} s"
+        why = "watched, may overshoot; what lies in its tmpfs's comes on top"
+        return Layer(asked.memory, True, "watcher + RLIMIT_AS", evidence, why)
+    return _absent("memory", asked.memory, found)
+
+
+def _pids(asked: Limits, found: Found) -> Layer:
+    enforced = found.in_force
+    if enforced is not None and enforced.pids is not None:
+        weaker = enforced.weaker_than(CgroupLimits(pids=asked.max_pids + SHIM))
+        return Layer(
+            asked.max_pids, weaker is None, _cgroup(found, "pids.max"), f"pids.max={enforced.pids}", weaker or ""
+        )
+    each = _rlimit(found, "Max processes")
+    if each is not None and each <= asked.max_pids + SHIM:
+        why = "agents that it spawns are bounded one by one"
+        mechanism = "RLIMIT_NPROC in a user namespace of its own"
+        return Layer(asked.max_pids, True, mechanism, f"Max processes={each}", why)
+    return _absent("pids", asked.max_pids, found)
+
+
+def _cpu(asked: Limits, found: Found) -> Layer:
+    enforced = found.in_force
+    if enforced is None or enforced.cpu is None:
+        return _absent("cpu", asked.cpu_quota, found)
+    _, _, quota, weight = _FILES[found.version or 2]
+    weaker = enforced.weaker_than(CgroupLimits(cpu=asked.cpu_quota / PERIOD, weight=asked.cpu_weight))
+    evidence = f"{quota}: {enforced.cpu * 100:g} % of a CPU, {weight}: weight {enforced.weight}"
+    return Layer(asked.cpu_quota, weaker is None, _cgroup(found, quota), evidence, weaker or "")
+
+
+def _disk(asked: Limits, found: Found) -> Layer:
+    match found.workspace:
+        case None:
+            return Layer(asked.disk, False, "", "", "nothing bounds its workspace")
+        case Usage() as usage:
+            return Layer(asked.disk, True, "watched", f"{usage} at the start", "watched, may overshoot")
+        case Tmpfs(options=options) as mount:
+            mechanism = ",".join(one for one in options.split(",") if one.startswith(("size=", "nr_inodes=")))
+            return _sized(asked, f"tmpfs {mechanism}", options, mount.size, mount.inodes)
+        case Image(size, inodes):
+            return _sized(asked, "loop image", f"statfs: {size} bytes, {inodes} inodes", size, inodes)
+
+
+def _sized(asked: Limits, mechanism: str, evidence: str, size: int | None, inodes: int | None) -> Layer:
+    wrong = [
+        f"{name}: the kernel enforces {found or 'no limit'}, not {wanted}"
+        for name, found, wanted in (("disk", size, _pages(asked.disk)), ("inodes", inodes, asked.inodes))
+        if not found or found > wanted
+    ]
+    return Layer(asked.disk, not wrong, mechanism, evidence, "; ".join(wrong))
+
+
+def _pages(size: int) -> int:
+    """A size as the kernel rounds it."""
+    return -(-size // 4096) * 4096
+
+
+def _absent(what: str, amount: int, found: Found) -> Layer:
+    why = next((one for one in found.missing if one.what == what), None)
+    reason = NOT_DELEGATED[what] + (f" ({why.reason}); {why.knob}" if why is not None else "")
+    return Layer(amount, False, "", "", reason)
+
+
+def _cgroup(found: Found, file: str) -> str:
+    return f"cgroup v{found.version} {file}"
+
+
+def _rlimit(found: Found, line: str) -> int | None:
+    """The hard limit, which is the one that it can't raise."""
+    _, hard = found.rlimits.get(line, ("?", "?"))
+    return int(hard) if hard.isdecimal() else None
+
+
+def ending(
+    status: Status,
+    asked: Limits,
+    cgroup: Evidence | None = None,
+    watched: watcher.Exceeded | disk.Exceeded | None = None,
+) -> str | None:
+    """Which limits a program came up against; ``None`` if the evidence names none.
+
+    Where RLIMIT_NPROC bounds the processes nobody counts refused forks, and nothing is said of them.
+    """
+    if watched is not None:
+        return f"killed: {watched}"
+    if cgroup is None:
+        return None
+    if not cgroup.refused_above and cgroup.pids_limit == asked.max_pids + SHIM:
+        cgroup = attrs.evolve(cgroup, pids_limit=asked.max_pids)
+    first, *rest = cgroup.sentences() or ("",)
+    if cgroup.out_of_memory and cgroup.memory_limit is not None:
+        first = f"killed: {first}" if _killed(status) else f"{first}: processes of it were killed"
+    return "; ".join((first, *rest)) or None
+
+
+def _killed(status: Status) -> bool:
+    return status.signal == 9 or status.code == 128 + 9

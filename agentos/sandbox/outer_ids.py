@@ -1,0 +1,114 @@
+"""Which user an agent is on the host when the kernel has root: one of its own, and the same in each of its lives.
+
+Kept in a file in the state directory, a line of JSON per name, the one used longest ago first::
+
+    {"name": "writer", "id": 1610612736}
+
+``id`` is user and group alike.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+
+import trio
+
+from .plan import Outer
+
+FIRST, COUNT = 1610612736, 65536  # 0x60000000: above what hosts give to people, services and their subordinate ids
+_HIGHEST = (1 << 32) - 2  # -1 is no id
+
+
+class OuterIdError(Exception):
+    """No identity can be given; the text says why and what to do."""
+
+
+class OuterIds:
+    """Hands out identities of a range. With all in use, the one used longest ago is given to another name."""
+
+    def __init__(self, path: Path, first: int = FIRST, count: int = COUNT) -> None:
+        """:class:`OuterIdError` where the file is damaged: ids are never given anew in silence."""
+        if first < 1 or count < 1 or first + count - 1 > _HIGHEST or first <= os.geteuid() < first + count:
+            raise OuterIdError(
+                f"{first}+{count} is no range for agents: it has root's, the kernel's or no user's id in it"
+            )
+        self._path, self._range, self._turn = path, range(first, first + count), trio.Lock()
+        self._given = _load(path, self._range)
+
+    async def take(
+        self, name: str, in_use: AbstractSet[str] = frozenset(), kept: AbstractSet[str] = frozenset()
+    ) -> Outer:
+        """The identity of this name, which is in use from now on.
+
+        ``in_use`` are the names that run, ``kept`` those whose files are kept: neither loses its identity.
+        :class:`OuterIdError` where there is none left.
+        """
+        async with self._turn:
+            new = choose(self._given, name, self._range, in_use | kept)
+            if name not in self._given:  # the order alone isn't worth a write each time
+                await trio.to_thread.run_sync(_save, self._path, new)
+            self._given = new
+        return Outer(new[name], new[name])
+
+
+def choose(given: Mapping[str, int], name: str, ids: range, busy: AbstractSet[str]) -> dict[str, int]:
+    """What is given out when this name has taken its id: the name last, as the one used last."""
+    left = {other: number for other, number in given.items() if other != name}
+    if name in given:
+        return {**left, name: given[name]}
+    if len(left) < len(ids):
+        return {**left, name: _free(ids, left.values())}
+    idle = next((other for other in left if other not in busy), None)
+    if idle is None:
+        raise OuterIdError(
+            f"all {len(ids)} ids for agents are in use or belong to kept workspaces: remove some of those"
+        )
+    number = left.pop(idle)
+    return {**left, name: number}
+
+
+def _free(ids: range, taken: Iterable[int]) -> int:
+    """The next one that nobody has: in order, so that it's found at once as long as none was given up."""
+    taken = frozenset(taken)
+    after = ids[0] + len(taken)
+    return after if after not in taken else next(number for number in ids if number not in taken)
+
+
+def _save(path: Path, given: Mapping[str, int]) -> None:
+    temporary = path.with_name(path.name + ".new")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with open(fd, "w", encoding="utf-8") as file:
+        file.writelines(json.dumps({"name": name, "id": number}) + "\n" for name, number in given.items())
+        file.flush()
+        os.fsync(fd)
+    os.replace(temporary, path)
+
+
+def _load(path: Path, ids: range) -> dict[str, int]:
+    given: dict[str, int] = {}
+    try:
+        entries = list(_read(path))
+        given = dict(entries)
+        if not len(entries) == len(given) == len(set(given.values())):
+            raise ValueError("a name or an id is in it twice")
+        if outside := [number for number in given.values() if number not in ids]:
+            raise ValueError(f"{outside[0]} is not in the range {ids[0]}+{len(ids)}")
+    except FileNotFoundError:
+        pass
+    except (ValueError, KeyError, TypeError) as error:
+        raise OuterIdError(
+            f"{path} can't be relied on ({error}): restore it, or remove it together with the kept workspaces, "
+            "whose files belong to the users in it"
+        ) from None
+    return given
+
+
+def _read(path: Path) -> Iterator[tuple[str, int]]:
+    for line in path.read_text(encoding="utf-8").splitlines():
+        entry = json.loads(line)
+        name, number = entry["name"], entry["id"]
+        if not isinstance(name, str) or type(number) is not int:
+            raise ValueError(f"not a name and an id: {line}")
+        yield name, number

@@ -1,0 +1,219 @@
+"""Kills whoever is over its memory limit, for hosts that have no memory cgroup for us.
+
+One task watches all groups: a group is an agent with all that it runs, and the groups of the agents that it spawned
+are in it, as control groups nest. Each process is held to the limit by RLIMIT_AS besides, so that what an agent can
+have beyond its limit is what its processes take between two looks. What counts is what a cgroup would count, except
+for what lies in the agent's own tmpfs's: those are bounded by their sizes, which come on top of ``memory``.
+
+Not seen, and so not bounded: kernel memory (pipes, sockets, page tables), memory files whose only descriptor is on its
+way through a socket, System V segments that nobody has attached.
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+import trio
+from attrs import Factory, define, field, frozen
+
+from . import census
+from .census import Census, Hidden, Memory, Process, distinct, hidden, memory
+from .cgroup_values import short_size
+
+PULSE = 0.1  # seconds between two glances at the host's free memory: where a quarter of a limit is gone, we look
+GLANCES = 10  # in one go
+IDLE = 2.0  # seconds between two looks while everybody uses less than a quarter of the limit
+BUSY = 0.5  # and while everybody has a quarter left; otherwise each pulse
+MOST = 20  # times what a look took must pass before the next: at most 5 % of a CPU
+HASTE = 4  # the same when the host's memory goes
+FORGOTTEN_FILES = 10.0  # seconds after which memory files are looked for even if the host's shared memory is the same
+
+
+@frozen
+class Exceeded:
+    """A group had more than its limit. ``found`` is bytes, ``measure`` how they were counted."""
+
+    limit: int
+    found: int
+    measure: str  # PSS or RSS
+
+    def __str__(self) -> str:
+        found = short_size(self.found >> 20 << 20 or self.found)
+        return f"memory limit {short_size(self.limit)} reached (watched: {self.measure} {found})"
+
+
+@frozen
+class Group:
+    """An agent to be watched: PID 1 of each PID namespace that is its own, with when it was started."""
+
+    limit: int  # bytes
+    exceeded: Callable[[Exceeded], None]
+    parent: int | None
+    roots: Mapping[int, int]  # pid, when it was started
+
+
+def subtree_sums(own: Mapping[int, int], parents: Mapping[int, int | None]) -> dict[int, int]:
+    """What each group has together with all groups below it."""
+    sums = dict.fromkeys(own, 0)
+    for group, amount in own.items():
+        at: int | None = group
+        while at is not None:
+            sums[at] += amount
+            at = parents[at]
+    return sums
+
+
+def outermost(over: Collection[int], parents: Mapping[int, int | None]) -> set[int]:
+    """Those of the groups that have none of the others around them."""
+
+    def around(group: int) -> Iterable[int]:
+        at = parents[group]
+        while at is not None:
+            yield at
+            at = parents[at]
+
+    return {group for group in over if not any(outer in over for outer in around(group))}
+
+
+@define
+class _Looker:
+    """What one look after the other remembers; used by one thread at a time."""
+
+    people: Census = Factory(Census)
+    roots: frozenset[int] = frozenset()
+    files: dict[int, list[Hidden]] = Factory(dict)  # memory files by group
+    files_known: tuple[float, int] = (float("-inf"), 0)  # when they were looked for, and the host's shared memory then
+    free: int = 0  # the host's, at the last look
+    seconds: float = 0.0  # what the last look took
+    last: float = float("-inf")
+    fullest: float = 1.0  # the largest share of a limit that was used
+
+    def watch(self, groups: Mapping[int, Group]) -> dict[int, tuple[Group, Exceeded]]:
+        """Glance for a second, or until there's something to tell: a thread for each glance would cost more than it."""
+        for _ in range(GLANCES):
+            now = dict(groups)  # at once: others add and remove
+            if not now:
+                break
+            if found := self.glance(now):
+                return {name: (now[name], exceeded) for name, exceeded in found.items()}
+            time.sleep(PULSE)
+        return {}
+
+    def glance(self, groups: Mapping[int, Group]) -> dict[int, Exceeded]:
+        """Look if it is time: then the outermost groups over their limits."""
+        free, shared = _free_and_shared()
+        now = time.monotonic()
+        wait = IDLE if self.fullest < 0.25 else BUSY if self.fullest < 0.75 else PULSE
+        going = self.free - free > min(group.limit for group in groups.values()) // 4
+        roots = frozenset(pid for group in groups.values() for pid in group.roots)
+        due = self.last + max(wait, self.seconds * MOST) - PULSE / 2
+        if going or roots - self.roots:
+            due = self.last + self.seconds * HASTE
+        if now < due:
+            return {}
+        self.roots = roots
+        found = self._look(groups, shared, now)
+        self.free, self.last, self.seconds = free, now, time.monotonic() - now
+        return found
+
+    def _look(self, groups: Mapping[int, Group], shared: int, now: float) -> dict[int, Exceeded]:
+        processes = self.people.of({name: group.roots for name, group in groups.items()})
+        self._find_files(groups, processes, shared, now)
+        parents = {name: group.parent if group.parent in groups else None for name, group in groups.items()}
+        files = {name: sum(file.size for file in self.files.get(name, ())) for name in groups}
+        most = subtree_sums(
+            {name: sum(one.rss for one in processes[name]) + files[name] for name in groups}, parents
+        )  # never less than what they really have, and cheap
+        self.fullest = max(amount / groups[name].limit for name, amount in most.items())
+        close = {name for name, amount in most.items() if amount > groups[name].limit}
+        if not close:
+            return {}
+        over = self._count(groups, parents, processes, files, close)
+        return {name: over[name] for name in outermost(over, parents)}
+
+    def _find_files(
+        self, groups: Mapping[int, Group], processes: Mapping[int, Sequence[Process]], shared: int, now: float
+    ) -> None:
+        then, former = self.files_known
+        smallest = min(group.limit for group in groups.values())
+        if abs(shared - former) > smallest // 8 or now - then > FORGOTTEN_FILES:
+            self.files = {name: [file for file in hidden(processes[name]) if file.in_memory] for name in groups}
+            self.files_known = now, shared
+
+    def _count(
+        self,
+        groups: Mapping[int, Group],
+        parents: Mapping[int, int | None],
+        processes: Mapping[int, Sequence[Process]],
+        files: Mapping[int, int],
+        close: Collection[int],
+    ) -> dict[int, Exceeded]:
+        """Count exactly where it may be too much."""
+        around = {name for name in groups if _any_above(name, close, parents)}
+        counted = {name: sum(map(memory, distinct(processes[name])), Memory()) for name in around}
+        # A memory file that is mapped is in both; which of its pages are isn't told.
+        own = {
+            name: counted[name].own + max(counted[name].shared, files[name]) if name in around else 0 for name in groups
+        }
+        sums = subtree_sums(own, parents)
+        measure = "PSS" if all(one.exact for one in counted.values()) else "RSS"
+        return {
+            name: Exceeded(groups[name].limit, sums[name], measure) for name in close if sums[name] > groups[name].limit
+        }
+
+
+def _any_above(group: int, names: Collection[int], parents: Mapping[int, int | None]) -> bool:
+    at: int | None = group
+    while at is not None:
+        if at in names:
+            return True
+        at = parents[at]
+    return False
+
+
+def _free_and_shared() -> tuple[int, int]:
+    """The host's memory that can be had, and that in tmpfs's, memory files and shared mappings, in bytes."""
+    text = census.read("/proc/meminfo")
+    free, shared = (text[text.index(name) + len(name) :].split(None, 1)[0] for name in (b"MemAvailable:", b"Shmem:"))
+    return int(free) << 10, int(shared) << 10
+
+
+@define(eq=False)
+class MemoryWatcher:
+    """Watches groups while :meth:`serve` runs."""
+
+    _groups: dict[int, Group] = field(factory=dict)
+    _some: trio.Event = field(factory=trio.Event)  # there are groups
+
+    def add(
+        self, group: int, pid: int, limit: int, exceeded: Callable[[Exceeded], None], parent: int | None = None
+    ) -> None:
+        """Watch the namespace whose PID 1 has this pid. ``parent`` is the group around it, if that is watched.
+
+        ``exceeded`` is called once, by the task that serves, and has to kill the group with all groups in it.
+        """
+        self._groups[group] = Group(limit, exceeded, parent, census.roots(pid))
+        self._some.set()
+
+    def join(self, group: int, pid: int) -> None:
+        """A further program of a watched group, by its PID 1; it is forgotten when that ends."""
+        known = self._groups.get(group)
+        if known is not None:
+            living = {root: when for root, when in known.roots.items() if census.roots(root) == {root: when}}
+            self._groups[group] = Group(known.limit, known.exceeded, known.parent, {**living, **census.roots(pid)})
+
+    def remove(self, group: int) -> None:
+        """Watch it no longer; nothing where it isn't watched."""
+        self._groups.pop(group, None)
+        if not self._groups:
+            self._some = trio.Event()
+
+    async def serve(self) -> None:
+        """Watch until cancelled."""
+        looker, turn = _Looker(), trio.CapacityLimiter(1)  # of its own: it doesn't wait behind others' threads
+        while True:
+            await self._some.wait()
+            found = await trio.to_thread.run_sync(looker.watch, self._groups, limiter=turn, abandon_on_cancel=True)
+            for name, (group, exceeded) in found.items():
+                if self._groups.get(name) is group:  # it may have been removed while we looked
+                    self.remove(name)
+                    group.exceeded(exceeded)

@@ -1,0 +1,123 @@
+"""Whose a path in a SPAWN is: the operator's are the host's, a jailed agent's are those of its own jail."""
+
+import os
+import shutil
+import stat
+from collections.abc import Sequence
+
+from attrs import evolve, frozen
+
+from agentos.agents import copies, dwelling
+from agentos.agents.life import PATH
+from agentos.agents.registry import Agent
+from agentos.agents.spec import AgentSpec, workspace_of
+from agentos.sandbox.plan import WORKSPACE
+from agentos_sdk.calls.agents import Spawn
+from agentos_sdk.errors import BadRequest, NotFound, PermissionDenied
+
+HOSTS = "is a path of the host's, and {name} has none of these: it has its own /agent and /workspace"
+
+
+@frozen
+class Places:
+    """Reads the paths of one request. ``base`` is where the operator's relative ones begin; all of it blocks.
+
+    ``runtime`` is the directory of this kernel's run, for what has to be copied out of a jail.
+    """
+
+    base: str
+    parent: Agent | None  # the agent that asks; None for the operator
+    runtime: str
+
+    def outside(self, spec: AgentSpec, request: Spawn) -> AgentSpec:
+        """For an agent without a jail."""
+        if request.code is not None or request.workspace is not None or request.runtime == "fast":
+            raise BadRequest("code, workspace, runtime: only a jail has these, and none was asked for")
+        cwd = self._host(request.cwd or self.base)
+        if not os.path.isdir(cwd):
+            raise NotFound(f"cwd: there is no directory {cwd}")
+        search = request.env.get("PATH", PATH)
+        return evolve(
+            spec,
+            script=readable("script", self._host(request.script)) if request.script is not None else None,
+            command=runnable("command", request.command, self.base, search) if request.command else None,
+            cwd=cwd,
+            python=runnable("python", (request.python,), self.base, PATH)[0] if request.python else None,
+        )
+
+    def inside(self, spec: AgentSpec, request: Spawn) -> AgentSpec:
+        """For an agent with a jail."""
+        spec = evolve(spec, cwd=dwelling.directory_inside(request.cwd))
+        if self.parent is not None and self.parent.spec.jailed:
+            spec = self._of_a_jailed_parent(spec, request, self.parent)
+        else:
+            spec = self._of_the_hosts(spec, request)
+        dwelling.check(spec)
+        return spec
+
+    def _of_the_hosts(self, spec: AgentSpec, request: Spawn) -> AgentSpec:
+        script, code, command = request.script, request.code, tuple(request.command or ())
+        if command and "/" in command[0]:
+            command = (self._host(command[0]), *command[1:])
+        return evolve(
+            spec,
+            script=readable("script", self._host(script)) if script is not None else None,
+            code=self._host(code) if code is not None else None,
+            command=command or None,
+            workspace=workspace_of(request.workspace, self._host),
+            python=runnable("python", (request.python,), self.base, PATH)[0] if request.python else None,
+        )
+
+    def _of_a_jailed_parent(self, spec: AgentSpec, request: Spawn, parent: Agent) -> AgentSpec:
+        own = dwelling.shown(parent.spec)
+        python = parent.spec.python
+        if request.python is not None and request.python not in (python, os.path.basename(python or "")):
+            raise PermissionDenied(f"python: {request.python} {HOSTS.format(name=parent.name)}; leave it out")
+        if request.workspace not in (None, "tmp", "keep"):
+            raise PermissionDenied(f"workspace: {request.workspace} {HOSTS.format(name=parent.name)}: say tmp or keep")
+        code = None
+        if request.code is not None:
+            code = dwelling.outside(os.path.normpath(os.path.join(WORKSPACE, request.code)), own)
+            if code is None:
+                raise PermissionDenied(f"code: {request.code}: expected a directory in your own /agent")
+        script = None
+        if request.script is not None:
+            path = os.path.normpath(os.path.join(WORKSPACE, request.script))
+            script = dwelling.outside(path, own)
+            if script is None:
+                script = copies.of_script(parent, path, self.runtime)
+        return evolve(
+            spec,
+            script=script,
+            code=code,
+            command=tuple(request.command) if request.command else None,
+            workspace=workspace_of(request.workspace, lambda path: None),
+            python=python,
+        )
+
+    def _host(self, path: str) -> str:
+        return os.path.normpath(os.path.join(self.base, os.path.expanduser(path)))
+
+
+def readable(field: str, path: str) -> str:
+    """``path`` if it is a file that can be read; ``NotFound`` or ``BadRequest`` if not."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise BadRequest(f"{field}: {path} is no file")  # and to open a FIFO would wait for its writer
+        with open(path, "rb"):
+            return path
+    except FileNotFoundError:
+        raise NotFound(f"{field}: there is no file {path}") from None
+    except OSError as error:
+        raise BadRequest(f"{field}: {path} can't be read: {error.strerror}") from None
+
+
+def runnable(field: str, argv: Sequence[str], base: str, search: str) -> tuple[str, ...]:
+    """``argv`` with its program as an absolute path; ``NotFound`` where there is none."""
+    program, *rest = argv
+    if "/" in program:
+        program = os.path.normpath(os.path.join(base, os.path.expanduser(program)))
+    found = shutil.which(program, path=search)
+    if found is None:
+        raise NotFound(f"{field}: there is no program {program!r} that can be run")
+    return (found, *rest)

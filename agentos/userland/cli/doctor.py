@@ -1,0 +1,104 @@
+"""``agentos doctor``: what can this host do, and what has to be changed?"""
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import click
+
+from .common import json_option, plain, print_json, table
+from .run import default_state_dir
+
+if TYPE_CHECKING:
+    from agentos.sandbox.doctor import Report
+    from agentos.sandbox.levels import Finding
+
+NARROW, WIDE = 80, 100  # columns
+
+
+@click.command()
+@json_option
+def doctor(as_json: bool) -> None:
+    """Try what this host can do for agents, and say what to change.
+
+    Needs no kernel. Each layer is tried by building it around a program that does nothing. The exit status is 0 where
+    an agent gets standard isolation, and 1 where not.
+    """
+    from agentos.sandbox.doctor import examine
+
+    report = examine(default_state_dir())
+    if as_json:
+        print_json(as_values(report))
+    else:
+        width = min(max(shutil.get_terminal_size((WIDE, 24)).columns, NARROW), WIDE)
+        for line in described(report, width):
+            click.echo(plain(line))
+    sys.exit(0 if report.level != "none" else 1)
+
+
+def as_values(report: "Report") -> dict[str, object]:
+    """The same for programs."""
+    layers = {
+        name: {
+            "asked": one.asked,
+            "works": one.works,
+            "mechanism": one.mechanism,
+            "reason": one.reason,
+            "knob": one.knob,
+        }
+        for name, one in report.layers.items()
+    }
+    return {
+        "level": report.level,
+        "verdict": report.verdict,
+        "layers": layers,
+        "facts": dict(report.facts),
+        "apparmor_profile": report.profile,
+    }
+
+
+def described(report: "Report", width: int) -> Iterator[str]:
+    """The verdict, a row for each layer, what to change, and the facts."""
+    yield report.verdict
+    yield report.strict
+    yield ""
+    rows = [[name, works(one), one.mechanism if one.works else one.reason] for name, one in report.layers.items()]
+    yield from wrapped(table(rows, ["LAYER", "WORKS", "HOW, OR WHY NOT"]), width, indent=21)
+    for knob, names in knobs(report.layers).items():
+        yield ""
+        yield from filled(f"For {', '.join(names)}: {knob}", width, indent="  ")
+    if report.profile is not None:
+        yield ""
+        yield from report.profile.splitlines()
+    yield ""
+    yield from wrapped(table([list(fact) for fact in report.facts.items()], ["HOST", ""]), width, indent=17)
+
+
+def works(one: "Finding") -> str:
+    """``yes``, ``no``, and ``-`` where nobody needs it."""
+    return "yes" if one.works else "no" if one.asked else "-"
+
+
+def knobs(layers: "Mapping[str, Finding]") -> dict[str, list[str]]:
+    """What to change, with the layers that it is for."""
+    found: dict[str, list[str]] = {}
+    for name, one in layers.items():
+        if one.knob:
+            found.setdefault(one.knob, []).append(name)
+    return found
+
+
+def wrapped(lines: Iterator[str], width: int, indent: int) -> Iterator[str]:
+    """Rows of a table whose last column may be long."""
+    for line in lines:
+        head, tail = line[:indent], line[indent:]
+        first, *more = filled(tail, width - indent) or [""]
+        yield f"{head}{first}".rstrip()
+        yield from (" " * indent + part for part in more)
+
+
+def filled(text: str, width: int, indent: str = "") -> list[str]:
+    """Lines in which commands and paths stay whole."""
+    return textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

@@ -1,0 +1,116 @@
+"""Which directories an agent may be given, and what is told of each."""
+
+# A file in /tmp keeps nobody waiting here.
+# ruff: file-ignore[ASYNC240]
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import agentos
+from agentos.agents.protected import STUBS
+from agentos.agents.workspace import BadWorkspace, Workspaces
+from agentos.sandbox.policy import MIB, Directory, Limits
+
+LIMITS = Limits(disk=8 * MIB)
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="aos-", dir="/tmp") as made:
+        for name in ("state", "sockets", "project"):
+            Path(made, name).mkdir()
+        yield Path(made)
+
+
+@pytest.fixture
+def workspaces(place: Path) -> Workspaces:
+    return Workspaces(place / "state", False, [place / "sockets"])
+
+
+async def test_one_in_memory_needs_nothing(workspaces: Workspaces, place: Path) -> None:
+    found = await workspaces.prepare("a", "tmp", LIMITS, None)
+    await workspaces.release(found)
+
+    assert (found.kind, found.mount, found.watched) == ("tmp", None, None)
+    assert found.mechanism == "tmpfs of 8M, 16384 inodes"
+    assert os.listdir(place / "state") == []
+
+
+async def test_a_directory_of_the_hosts_is_watched_and_protected(workspaces: Workspaces, place: Path) -> None:
+    found = await workspaces.prepare("a", str(place / "project"), LIMITS, None)
+
+    assert found.mount == Directory(str(place / "project"), tuple(STUBS))
+    assert (found.kind, found.watched) == ("host", str(place / "project"))
+    await workspaces.release(found)
+    assert os.listdir(place / "project") == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/", "/etc", "/etc/cron.d", "/usr/local", "/home", "/root", "/tmp", "/var/lib", "/proc/self", "/dev/shm"),
+        *("relative", "", "/tmp/../etc", "/no/such/directory"),
+    ],
+)
+async def test_a_directory_of_the_systems_is_refused(workspaces: Workspaces, path: str) -> None:
+    with pytest.raises(BadWorkspace, match=f"workspace {path}: "):
+        await workspaces.prepare("a", path, LIMITS, None)
+
+
+@pytest.mark.parametrize("below", ["state", "state/workspaces", "sockets", "sockets/deep", "."])
+async def test_what_the_kernel_keeps_for_itself_is_refused(workspaces: Workspaces, place: Path, below: str) -> None:
+    path = os.path.normpath(place / below)
+    os.makedirs(path, exist_ok=True)
+
+    with pytest.raises(BadWorkspace, match="is the kernel's own"):
+        await workspaces.prepare("a", path, LIMITS, None)
+
+
+async def test_what_the_kernel_runs_is_refused(workspaces: Workspaces) -> None:
+    with pytest.raises(BadWorkspace, match="which the kernel runs"):
+        await workspaces.prepare("a", os.path.dirname(os.path.realpath(agentos.__file__)), LIMITS, None)
+
+
+async def test_what_the_kernel_runs_stays_read_only_in_a_directory_around_it(
+    workspaces: Workspaces, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = place / "project" / ".venv"
+    environment.mkdir()
+    monkeypatch.setattr(sys, "prefix", str(environment))
+
+    found = await workspaces.prepare("a", str(place / "project"), LIMITS, None)
+
+    assert isinstance(found.mount, Directory)
+    assert ".venv" in found.mount.protected
+    await workspaces.release(found)
+
+
+async def test_a_link_a_file_and_somebodys_home_are_refused(workspaces: Workspaces, place: Path) -> None:
+    (place / "link").symlink_to("project")
+    (place / "file").touch()
+
+    with pytest.raises(BadWorkspace, match="without symbolic links"):
+        await workspaces.prepare("a", str(place / "link"), LIMITS, None)
+    with pytest.raises(BadWorkspace, match="not a directory"):
+        await workspaces.prepare("a", str(place / "file"), LIMITS, None)
+    home = os.path.realpath(os.path.expanduser("~"))
+    with pytest.raises(BadWorkspace, match=f"workspace {home}: (somebody's whole home|a directory of the system's)"):
+        await workspaces.prepare("a", home, LIMITS, None)
+
+
+async def test_one_where_stubs_cannot_be_made_is_refused_and_left_as_it_was(
+    workspaces: Workspaces, place: Path
+) -> None:
+    project = place / "project"
+    (project / ".git").symlink_to("elsewhere")
+
+    with pytest.raises(BadWorkspace, match=r"\.git is a symbolic link to what the agent can write to"):
+        await workspaces.prepare("a", str(project), LIMITS, None)
+
+    assert os.listdir(project) == [".git"]
+    assert not [fd for fd in os.listdir("/proc/self/fd") if os.path.realpath(f"/proc/self/fd/{fd}") == str(project)]

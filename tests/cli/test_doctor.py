@@ -1,0 +1,99 @@
+"""``agentos doctor`` as a person and as a program read it. What it finds is tested in tests/sandbox."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentos.sandbox import cgroups, knobs
+from agentos.sandbox.cgroups import Hierarchies, Scope
+from agentos.sandbox.doctor import Report, limits_here
+from agentos.sandbox.evidence import LAYERS
+from agentos.sandbox.levels import Finding
+from agentos.userland.cli.doctor import described
+
+Result = subprocess.CompletedProcess[str]
+
+
+def doctor(*options: str, **env: str) -> Result:
+    return subprocess.run(
+        [sys.executable, "-m", "agentos", "doctor", *options],
+        env={**os.environ, "AGENTOS_SOCKET": "/nowhere", **env},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_the_first_line_is_the_verdict_and_every_layer_has_a_row() -> None:
+    done = doctor()
+
+    verdict, strict, empty, header, *rows = done.stdout.splitlines()
+    assert re.match(r"(standard: all walls; .*|none: .* can't be had here: no agent starts in a sandbox)$", verdict)
+    assert re.match(r"strict: (can be had too|no: .* missing)$", strict)
+    assert (empty, header.split()[:2]) == ("", ["LAYER", "WORKS"])
+    table = [row.split()[:2] for row in rows[: rows.index("")] if not row.startswith(" ")]
+    assert [name for name, _ in table] == list(LAYERS)
+    assert {works for _, works in table} <= {"yes", "no", "-"}
+    assert done.returncode == (0 if verdict.startswith("standard") else 1)
+    assert done.stderr == ""
+
+
+def test_programs_get_the_same_as_json() -> None:
+    said, done = doctor().stdout.splitlines(), doctor("--json")
+
+    report = json.loads(done.stdout)
+    assert report["verdict"] == said[0]
+    assert (report["level"] == "strict") == (said[1] == "strict: can be had too")
+    assert list(report["layers"]) == list(LAYERS)
+    assert all(set(one) == {"asked", "works", "mechanism", "reason", "knob"} for one in report["layers"].values())
+    assert all(one["works"] or one["reason"] for one in report["layers"].values())
+    assert done.returncode == (1 if report["level"] == "none" else 0)
+
+
+@pytest.mark.parametrize("columns", ["80", "100", "300"])
+def test_lines_are_as_wide_as_the_terminal_within_reason(columns: str) -> None:
+    verdict, *lines = doctor(COLUMNS=columns).stdout.splitlines()
+
+    assert len(verdict) <= 100
+    assert all(len(line) <= min(int(columns), 100) for line in lines if " /" not in line), lines  # paths stay whole
+
+
+def test_a_wrong_command_line_is_2() -> None:
+    assert doctor("--nonsense").returncode == 2
+    assert doctor("argument").returncode == 2
+
+
+def test_nothing_is_left_where_the_state_would_be(tmp_path: Path) -> None:
+    doctor(XDG_STATE_HOME=str(tmp_path), HOME=str(tmp_path))
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_control_group_is_left() -> None:
+    found = cgroups.discover_here()
+    places = [found.directory] if isinstance(found, Scope) else []
+    places += found.directories.values() if isinstance(found, Hierarchies) else []
+
+    limits_here()
+
+    assert [place for place in places if os.path.exists(f"{place}/{cgroups.instance()}")] == []
+
+
+def test_knobs_are_told_once_and_a_profile_is_printed_whole() -> None:
+    no = Finding(False, "TakeIdentity: Operation not permitted", knobs.APPARMOR)
+    layers = {name: no if name in ("user_ns", "pid_ns") else Finding(True, mechanism="m") for name in LAYERS}
+    report = Report("none", "none: ...", "strict: no: ...", layers, {"kernel": "Linux"}, knobs.apparmor_profile())
+
+    lines = list(described(report, 80))
+
+    (told,) = [line for line in lines if line.startswith("For ")]
+    assert told.startswith("For user_ns, pid_ns: install the AppArmor profile")
+    start = lines.index("abi <abi/4.0>,")
+    assert "\n".join(lines[start:]).startswith(knobs.apparmor_profile())

@@ -1,0 +1,80 @@
+"""Sources and workspaces on a kernel of another age, whose files can't be mapped and which has no loop devices."""
+
+import os
+import re
+import sys
+
+import pytest
+
+from tests.tools import cgroup2_vm
+from tests.tools.cgroup2_vm import Ended, Job
+
+TESTS = ("tests/sandbox/test_sources.py", "tests/sandbox/test_workspaces.py")
+OPEN_TO_ALL = """
+import os, tempfile
+from pathlib import Path
+import trio
+from agentos.agents.workspace import Workspaces
+from agentos.sandbox.plan import Outer
+from agentos.sandbox.policy import Limits
+from agentos.sandbox.spawner import Spawner, StepFailed
+from tests.sandbox import jail
+
+async def main(spawner, place):
+    os.mkdir(place / "state"); os.mkdir(place / "project"); os.mkdir(place / "project" / ".git")
+    workspaces, who = Workspaces(place / "state", True), Outer(1610700000, 1610700000)
+    kept = await workspaces.prepare("a", "keep", Limits(), who)
+    print(kept.kind, "|", kept.reason)
+    project = await workspaces.prepare("a", str(place / "project"), Limits(), who)
+    try:
+        await spawner.spawn(jail.a_plan("/bin/true", workspace=project.mount))
+    except StepFailed as failure:
+        print(failure)
+    os.chmod(place / "project", 0o777)
+    code = "echo x > file; echo x > .envrc; rm -rf .vscode; mv .git x; cat file"
+    print((await jail.run(spawner, jail.a_plan("/bin/sh", "-c", code, workspace=project.mount))))
+    await workspaces.release(project)
+    print(sorted(os.listdir(place / "project")))
+
+spawner = Spawner.start()
+with tempfile.TemporaryDirectory(prefix="aos-", dir="/tmp") as place:
+    trio.run(main, spawner, Path(place))
+spawner.close()
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def guest_kernel() -> None:
+    """A host without the guest kernel skips loudly; where nothing may be skipped, it fails."""
+    if why := cgroup2_vm.lacking():
+        if "AGENTOS_MUST_SANDBOX" in os.environ:
+            pytest.fail(why)
+        pytest.skip(why)
+
+
+def guest(*argv: str, user: bool = False) -> Ended:
+    env = {"AGENTOS_MUST_SANDBOX": "1", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    return cgroup2_vm.run(Job([sys.executable, *argv], user=user, env=env), timeout=170)
+
+
+@pytest.mark.parametrize("user", [False, True], ids=["root", "user"])
+def test_nothing_that_holds_here_fails_there(user: bool) -> None:
+    options = ("-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-k", "not swapped")  # that takes two CPUs
+
+    ended = guest("-m", "pytest", *options, *TESTS, user=user)
+
+    assert ended.code == 0, ended.out + ended.err
+    assert re.search(r"^\d+ passed", ended.out, re.MULTILINE), ended.out
+
+
+def test_with_root_what_cannot_be_had_there_is_told() -> None:
+    ended = guest("-c", OPEN_TO_ALL)
+
+    kept, refused, done, left = ended.out.splitlines()
+    assert kept.startswith("directory | "), ended.err
+    assert "/dev/loop-control" in kept or "e2fsprogs" in kept
+    assert "its files can't be mapped to another user: chown it to" in refused
+    assert "out='x\\n'" in done
+    assert done.count("Read-only file system") >= 1
+    assert done.count("busy") >= 2
+    assert left == "['.git', 'file']"

@@ -176,7 +176,7 @@ class Kernel:
             host=probe.host(),
             cgroups=groups,
             outer_ids=outer,
-            workspaces=Workspaces(settings.state_dir, is_root(), [Path(this.directory), Path(settings.socket).parent]),
+            workspaces=Workspaces(settings.state_dir, is_root(), [Path(this.directory), Path(settings.socket)]),
             sdk=package,
             sdk_alone=sdk_alone,
             waived=kernel.waive,

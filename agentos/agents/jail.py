@@ -22,7 +22,7 @@ from agentos.sandbox.handle import Sandbox
 from agentos.sandbox.limits_evidence import SHIM, ending
 from agentos.sandbox.outer_ids import OuterIdError, OuterIds
 from agentos.sandbox.plan import Host, Outer, bare, plan
-from agentos.sandbox.policy import BadPolicy, Interpreter, Limits
+from agentos.sandbox.policy import BadPolicy, Directory, Interpreter, Limits
 from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.status import Status
 from agentos.sandbox.steps import Step
@@ -31,6 +31,7 @@ from agentos.sandbox.watcher import MemoryWatcher
 from . import dwelling
 from .inherit import effective
 from .interpreters import NoInterpreter, interpreter
+from .protected import lost
 from .registry import Agent
 from .spec import AgentSpec
 from .walls import Layers, NotIsolated, Walls, judge
@@ -50,6 +51,16 @@ class JailError(Exception):
         self.isolation, self.busy = isolation, busy
 
 
+@frozen
+class Unprotected:
+    """The host has replaced what was to be kept from an agent, and nothing keeps it any more."""
+
+    names: Collection[str]
+
+    def __str__(self) -> str:
+        return f"{', '.join(sorted(self.names))} in its workspace, replaced by the host, is not protected any more"
+
+
 @define(eq=False)
 class Jail:
     """A program in its sandbox, with what was made for it."""
@@ -59,11 +70,12 @@ class Jail:
     limits: Limits
     group: Group | None
     steps: Sequence[Step]
-    over: watcher.Exceeded | disk.Exceeded | None = None
+    protected: Sequence[str] = ()  # names in its workspace that it must not write
+    over: watcher.Exceeded | disk.Exceeded | Unprotected | None = None
     evidence: Evidence | None = None  # of its cgroup, once it has ended
 
-    def exceeded(self, what: watcher.Exceeded | disk.Exceeded) -> None:
-        """A watcher found it over a limit: it is killed for that."""
+    def exceeded(self, what: watcher.Exceeded | disk.Exceeded | Unprotected) -> None:
+        """A watcher found that it can't go on: it is killed for that."""
         self.over = what
         self.sandbox.signal(signal.SIGKILL)
 
@@ -115,6 +127,7 @@ class Jails:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.memory.serve)
             nursery.start_soon(self.disk.serve)
+            nursery.start_soon(self._guard)
             if self.cgroups.root is not None and self.cgroups.root.version == 1:
                 nursery.start_soon(self._finish_off)
 
@@ -182,7 +195,9 @@ class Jails:
         finally:
             if leaf is not None:
                 os.close(leaf)
-        return Jail(sandbox, seen[-1], limits, group, steps)
+        mount = making.workspace.mount if making.workspace is not None else None
+        protected = mount.protected if isinstance(mount, Directory) else ()
+        return Jail(sandbox, seen[-1], limits, group, steps, protected)
 
     def _plan(self, making: Making, host: Host) -> Sequence[Step]:
         spec, python = making.agent.spec, making.python
@@ -234,6 +249,18 @@ class Jails:
         await jail.end()
         self._living.pop(lineage(making.agent), None)
 
+    async def _guard(self) -> None:
+        """Kill whoever could write now what it was to be kept from."""
+        while True:
+            await trio.sleep(LOOK)
+            names = {jail.sandbox.program: jail.protected for jail in self._living.values() if jail.protected}
+            if not names:
+                continue
+            found = await trio.to_thread.run_sync(unprotected, names)
+            for jail in self._living.values():
+                if jail.sandbox.program in found:
+                    jail.exceeded(found[jail.sandbox.program])
+
     async def _finish_off(self) -> None:
         """Version 1 kills the biggest process of a group that is out of memory; the others are no agent any more."""
         while True:
@@ -242,6 +269,16 @@ class Jails:
             for key in await trio.to_thread.run_sync(partial(out_of_memory, groups)):
                 if (jail := self._living.get(key)) is not None:
                     jail.sandbox.signal(signal.SIGKILL)
+
+
+def unprotected(names: Mapping[int, Sequence[str]]) -> Mapping[int, Unprotected]:
+    """The programs, by pid, for which some of their names are lost. Blocks: it reads /proc."""
+    found = {}
+    for pid, theirs in names.items():
+        with contextlib.suppress(OSError):  # it has ended
+            if gone := lost(pid, theirs):
+                found[pid] = Unprotected(gone)
+    return found
 
 
 def out_of_memory(groups: Mapping[str, Group]) -> Sequence[str]:

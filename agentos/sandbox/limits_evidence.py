@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 import attrs
 from attrs import frozen
 
-from . import disk, watcher
+from . import watcher
 from .cgroup_values import Evidence, InForce
 from .cgroup_values import Limits as CgroupLimits
 from .cgroups import Missing
@@ -147,7 +147,7 @@ def ending(
     status: Status,
     asked: Limits,
     cgroup: Evidence | None = None,
-    watched: watcher.Exceeded | disk.Exceeded | None = None,
+    watched: object | None = None,
 ) -> str | None:
     """Which limits a program came up against; ``None`` if the evidence names none.
 

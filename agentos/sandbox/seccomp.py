@@ -101,6 +101,7 @@ _FAMILIES = (1, 2, 10)  # AF_UNIX AF_INET AF_INET6
 _PROTOCOLS = (0, 1, 6, 17, 58)  # the usual one, ICMP (and AF_UNIX itself), TCP, UDP, ICMPv6; not SCTP, DCCP, SMC
 _TERMINAL_TRICKS = (0x5412, 0x541C, 0x5423)  # TIOCSTI TIOCLINUX TIOCSETD: typing for others, line disciplines
 _SETUID = 0o4000  # a file of this mode in a host's directory would lend the user's identity to other users there
+_REAL_TIME = 0x60  # the bits that signals from 32 on have, and none below
 _CREATES = 0o100 | 0o20000000  # O_CREAT __O_TMPFILE: otherwise the mode is whatever was in the register
 
 
@@ -142,6 +143,10 @@ _ARGUMENTS: Mapping[str, Rule] = {
     "ioctl": (Refusal(errno.EPERM, (OneOf(1, _TERMINAL_TRICKS),)),),
     "personality": (Refusal(errno.EPERM, (NoneOf(0, (0, 0xFFFF_FFFF)),)),),  # PER_LINUX, and the question
     "seccomp": (Refusal(errno.EPERM, (AnyBit(1, 8),)),),  # SECCOMP_FILTER_FLAG_NEW_LISTENER
+    # Where none can be queued any more, Linux delivers a real-time signal without its sender: PID 1 would take it for one
+    # from outside. A pidfd may be PID 1's.
+    "kill": (Refusal(errno.EPERM, (OneOf(0, (1,)), AnyBit(1, _REAL_TIME))),),
+    "pidfd_send_signal": (Refusal(errno.EPERM, (AnyBit(1, _REAL_TIME),)),),
     **_each("chmod fchmod creat mknod", _no_setuid(mode=1)),
     **_each("fchmodat fchmodat2 mknodat", _no_setuid(mode=2)),
     "open": _no_setuid(mode=2, flags=1),
@@ -161,7 +166,7 @@ _NEEDED = _each(
     removexattr lremovexattr fremovexattr setxattrat getxattrat listxattrat removexattrat memfd_create cachestat
     mmap munmap mprotect mremap msync mincore madvise brk mlock mlock2 munlock mlockall munlockall membarrier mseal
     pkey_mprotect pkey_alloc pkey_free get_mempolicy set_mempolicy mbind map_shadow_stack remap_file_pages
-    fork vfork execve execveat exit exit_group wait4 waitid kill tkill tgkill pidfd_open pidfd_send_signal
+    fork vfork execve execveat exit exit_group wait4 waitid tkill tgkill pidfd_open
     rt_sigaction rt_sigprocmask rt_sigreturn rt_sigpending rt_sigsuspend rt_sigtimedwait rt_sigqueueinfo
     rt_tgsigqueueinfo sigaltstack pause restart_syscall futex futex_waitv futex_wake futex_wait futex_requeue
     set_robust_list get_robust_list set_tid_address rseq arch_prctl prctl uretprobe uprobe

@@ -7,11 +7,12 @@ READY := $(VENV)/ready
 ASYNC_RULES := ASYNC101,ASYNC102,ASYNC103,ASYNC104,ASYNC105,ASYNC106,ASYNC111,ASYNC112,ASYNC118,ASYNC120,ASYNC300
 RUN_READY := $(VENV)/run-ready
 
-.PHONY: help demo test check format bench cover docs clean
+.PHONY: help demo test security check format bench cover docs clean
 
 help:
 	@echo "make demo    set up, then show the main job, offline"
 	@echo "make test    set up, then run all tests"
+	@echo "make security  set up, then run the attacks alone"
 	@echo "make check   ruff, mypy, import-linter, flake8-async"
 	@echo "make bench   measure speed against a C floor (docs/reference/speed.md)"
 	@echo "make cover   tests with coverage, subprocesses included"
@@ -35,6 +36,9 @@ demo: $(RUN_READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest
+
+security: $(READY)
+	$(BIN)/python -m pytest tests/security
 
 check: $(READY)
 	$(BIN)/ruff check .

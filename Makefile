@@ -10,13 +10,13 @@ RUN_READY := $(VENV)/run-ready
 .PHONY: help demo test security check format bench cover docs clean
 
 help:
-	@echo "make demo    set up, then show the main job, offline"
-	@echo "make test    set up, then run all tests"
+	@echo "make demo      set up, then show the main job, offline"
+	@echo "make test      set up, then run all tests"
 	@echo "make security  set up, then run the attacks alone"
-	@echo "make check   ruff, mypy, import-linter, flake8-async"
-	@echo "make bench   measure speed against a C floor (docs/reference/speed.md)"
-	@echo "make cover   tests with coverage, subprocesses included"
-	@echo "make docs    run every command and code block of README and docs"
+	@echo "make check     ruff, mypy, import-linter, flake8-async"
+	@echo "make bench     measure speed against a C floor (docs/reference/speed.md)"
+	@echo "make cover     tests with coverage, subprocesses included"
+	@echo "make docs      run every command and code block of README and docs"
 
 $(RUN_READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

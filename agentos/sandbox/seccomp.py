@@ -143,8 +143,8 @@ _ARGUMENTS: Mapping[str, Rule] = {
     "ioctl": (Refusal(errno.EPERM, (OneOf(1, _TERMINAL_TRICKS),)),),
     "personality": (Refusal(errno.EPERM, (NoneOf(0, (0, 0xFFFF_FFFF)),)),),  # PER_LINUX, and the question
     "seccomp": (Refusal(errno.EPERM, (AnyBit(1, 8),)),),  # SECCOMP_FILTER_FLAG_NEW_LISTENER
-    # Where none can be queued any more, Linux delivers a real-time signal without its sender: PID 1 would take it for one
-    # from outside. A pidfd may be PID 1's.
+    # Where none can be queued any more, Linux delivers a real-time signal without naming its sender: PID 1 would take
+    # it for one from outside. A pidfd may be PID 1's.
     "kill": (Refusal(errno.EPERM, (OneOf(0, (1,)), AnyBit(1, _REAL_TIME))),),
     "pidfd_send_signal": (Refusal(errno.EPERM, (AnyBit(1, _REAL_TIME),)),),
     **_each("chmod fchmod creat mknod", _no_setuid(mode=1)),

@@ -66,6 +66,8 @@ def expected(profile: str, architecture: str, number: int, args: tuple[int, ...]
             name == "seccomp" and low[1] & 8,
             name == "ioctl" and low[1] in (0x5412, 0x541C, 0x5423),
             name == "personality" and low[0] not in (0, 0xFFFFFFFF),
+            name == "kill" and low[0] == 1 and low[1] & 0x60,
+            name == "pidfd_send_signal" and low[1] & 0x60,
             name in MODE_AT and low[MODE_AT[name]] & 0o4000,
             name == "open" and low[2] & 0o4000 and low[1] & 0o20000100,
             name == "openat" and low[3] & 0o4000 and low[2] & 0o20000100,

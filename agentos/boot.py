@@ -18,7 +18,7 @@ from attrs import frozen
 import agentos_sdk
 from agentos.agents.jail import Jails
 from agentos.agents.life import Kit
-from agentos.agents.orphans import Run, Sweeper
+from agentos.agents.orphans import RUN_VARIABLE, Run, Sweeper
 from agentos.agents.output import Line
 from agentos.agents.peers import Peers
 from agentos.agents.registry import Agent, Registry
@@ -34,6 +34,7 @@ from agentos.sandbox import cgroups, levels, probe
 from agentos.sandbox.cgroup_values import CgroupError
 from agentos.sandbox.cgroups import Cgroups
 from agentos.sandbox.errors import SandboxError
+from agentos.sandbox.inside.janitor import Remains
 from agentos.sandbox.levels import Finding
 from agentos.sandbox.outer_ids import OuterIdError, OuterIds
 from agentos.sandbox.spawner import Spawner
@@ -60,12 +61,16 @@ class BootError(Exception):
 
 @frozen
 class Settings:
-    """What ``agentos run`` was asked for: ``socket`` and ``state_dir`` are settled, ``show`` gets agents' output."""
+    """What ``agentos run`` was asked for: ``socket`` and ``state_dir`` are settled, ``show`` gets agents' output.
+
+    ``stopping`` is called when the kernel was told to stop, and begins to.
+    """
 
     config: Config
     socket: str
     state_dir: Path
     show: Show | None = None
+    stopping: Callable[[], None] | None = None
 
 
 def harden() -> None:
@@ -117,6 +122,7 @@ def run(settings: Settings, ready: Callable[[str], None]) -> str | None:
             this = Run.begin(settings.state_dir)
             undo.callback(this.end)
             groups = undo.enter_context(own_cgroup())
+            spawner.bequeath(remains(this, groups))
             uids = settings.config.kernel.uids
             outer = OuterIds(settings.state_dir / "outer-ids.json", uids.first, uids.count) if is_root() else None
         except OSError as error:
@@ -151,6 +157,12 @@ def own_cgroup() -> Iterator[Cgroups]:
                 groups.root.remove()
             except CgroupError as error:
                 log.warning("a control group stays: %s", error)
+
+
+def remains(this: Run, groups: Cgroups) -> Remains:
+    """What the zygote is to remove when we are killed: all but what the next kernel starts from."""
+    places = groups.root.places if groups.root is not None else ()
+    return Remains(groups=places, directories=(this.directory,), mark=f"{RUN_VARIABLE}={this.id}")
 
 
 class Kernel:
@@ -241,6 +253,8 @@ class Kernel:
                         else:
                             log.info("stopping, agents first; once more to hurry")
                             self.stopping = True
+                            if self.settings.stopping is not None:
+                                self.settings.stopping()
                             self.root.stop()
 
                 nursery.start_soon(obey)

@@ -96,14 +96,17 @@ def speaker(socket: str) -> Iterator[Speaker]:
                 client.kill(agent_id=number)
 
 
-LONG = {"isolation": "{...}", "stderr": "[...]"}
-
-
 def brief(value: object) -> str:
     """A reply on few lines: what is long is only named."""
     if not isinstance(value, dict):
         return repr(value)
-    return "{" + ", ".join(f"{key!r}: {LONG.get(key) or first_line(part)}" for key, part in value.items()) + "}"
+    return "{" + ", ".join(f"{key!r}: {outline(key, part)}" for key, part in value.items()) + "}"
+
+
+def outline(key: str, part: object) -> str:
+    if key == "isolation" and isinstance(part, dict):
+        return f"{{'level': {part['level']!r}, ...}}"
+    return "[...]" if key == "stderr" else first_line(part)
 
 
 def first_line(value: object) -> str:

@@ -4,6 +4,7 @@ What the agent has there it may change, or swap for something else, at any momen
 without following links, and what was read then is what the child runs, in each of its lives.
 """
 
+import contextlib
 import ctypes
 import os
 import stat
@@ -13,6 +14,7 @@ import tempfile
 from agentos_sdk.errors import BadRequest, NotFound, PermissionDenied
 
 from .registry import Agent
+from .spec import AgentSpec
 
 MAX_SCRIPT = 4 << 20  # bytes
 READABLE = ("/workspace", "/agent", "/tmp")
@@ -33,27 +35,50 @@ def of_script(agent: Agent, path: str, runtime: str) -> str:
     return copy
 
 
+def discard(spec: AgentSpec) -> None:
+    """Remove what was copied for an agent; its script is nobody else's but its children's, who end before it."""
+    if spec.copied and spec.script is not None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(spec.script)
+            os.rmdir(os.path.dirname(spec.script))
+
+
 def read(agent: Agent, path: str) -> bytes:
     """What a regular file in an agent's jail has in it. Blocks; ``NotFound``, ``BadRequest`` for what is none."""
     program = agent.program
+    ended = NotFound(f"script: {agent.name} has ended, and its files with it")
     if program is None or program.status is not None:
-        raise NotFound(f"script: {agent.name} has ended, and its files with it")
+        raise ended
+    proc = f"/proc/{program.program}"
     try:
-        root = os.open(f"/proc/{program.program}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        root = os.open(f"{proc}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
+            # Looked at afterwards: it may have ended, and its number be a stranger's by now.
+            if os.stat(f"{proc}/ns/mnt").st_ino != program.observed.namespaces["mnt"]:
+                raise ended
             fd = open_beneath(root, path.lstrip("/"))
         finally:
             os.close(root)
-        with open(fd, "rb") as file:
+        try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise BadRequest(f"script: {path} is no file")
-            data = file.read(MAX_SCRIPT + 1)
+            data = read_at_most(fd, MAX_SCRIPT + 1)
+        finally:
+            os.close(fd)
     except FileNotFoundError:
         raise NotFound(f"script: there is no file {path} in the jail of {agent.name}") from None
     except OSError as error:
         raise BadRequest(f"script: {path} can't be read: {error.strerror}") from None
     if len(data) > MAX_SCRIPT:
         raise BadRequest(f"script: {path} has more than {MAX_SCRIPT >> 20} MiB")
+    return data
+
+
+def read_at_most(fd: int, size: int) -> bytes:
+    """The beginning of a file; what is appended meanwhile counts too."""
+    data = b""
+    while len(data) < size and (piece := os.read(fd, size - len(data))):
+        data += piece
     return data
 
 

@@ -5,19 +5,22 @@ the system and the interpreter. Whoever names a place, a file or a caller, is to
 """
 
 import os
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 
 from attrs import frozen
 
 from agentos.sandbox.plan import CODE, SDK, SYSTEM, WORKSPACE
 from agentos.sandbox.policy import Interpreter, Limits, Policy, Program
 
-from .inherit import effective
+from .inherit import effective, named
+from .interpreters import NoInterpreter, interpreter
 from .spec import AgentSpec
-from .workspace import Workspace
+from .workspace import Workspace, unfit
 
 START = "agentos_sdk/start.py"  # in a directory that holds the SDK
 INSIDE = (WORKSPACE, CODE, "/tmp")  # where an agent's working directory may be
+MOST = {"cpu_weight": 10_000, "max_pids": 1 << 22}  # what Linux takes
 PERIOD = 100_000  # microseconds, of which a CPU quota is a part
 
 
@@ -49,13 +52,33 @@ def directory_inside(cwd: str | None) -> str:
 
 def check(spec: AgentSpec) -> None:
     """Whether a jail can have what the spec names; :class:`Misplaced` if not. Blocks: it looks at the files."""
-    shown(spec)
-    if spec.workspace not in ("tmp", "keep") and not os.path.isdir(spec.workspace):
-        raise Misplaced("workspace", f"expected tmp, keep or a directory, got {spec.workspace!r}")
+    for mistake in mistakes(spec):
+        raise mistake
+
+
+def mistakes(spec: AgentSpec) -> Iterator[Misplaced]:
+    """All that the spec names and a jail can't have. Blocks: it looks at the files."""
+    try:
+        shown(spec)
+    except Misplaced as error:
+        yield error
+    else:
+        if spec.code is not None and not os.access(spec.code, os.R_OK | os.X_OK):
+            yield Misplaced("code", f"expected a directory that can be read, got {spec.code!r}")
+    if spec.workspace not in ("tmp", "keep"):
+        if not os.path.isdir(spec.workspace):
+            yield Misplaced("workspace", f"expected tmp, keep or a directory, got {spec.workspace!r}")
+        elif (why := unfit(spec.workspace)) is not None:
+            yield Misplaced("workspace", f"expected a directory that an agent may have, got {spec.workspace!r}: {why}")
     if spec.runtime == "fast" and spec.script is None:
-        raise Misplaced("runtime", "fast runs a script, and this is a command")
+        yield Misplaced("runtime", "fast runs a script, and this is a command")
     if spec.runtime == "fast" and spec.python is not None:
-        raise Misplaced("runtime", "fast uses the kernel's own interpreter: leave out python, or say exec")
+        yield Misplaced("runtime", "fast uses the kernel's own interpreter: leave out python, or say exec")
+    for name, amount in named(spec.limits).items():
+        most = MOST.get(name)
+        if name != "cpu_quota" and (amount < 1 or (most is not None and amount > most)):
+            expected = "at least 1" if most is None else f"1 to {most}"
+            yield Misplaced(f"limits.{name}", f"expected {expected}, got {amount}")
 
 
 def shown(spec: AgentSpec) -> Shown:
@@ -76,10 +99,28 @@ def shown(spec: AgentSpec) -> Shown:
 
 
 def own_program(spec: AgentSpec) -> str | None:
-    """A command's program where it is a file that no jail has by itself, and so has to be shown."""
+    """A command's program where it is a file that no jail has by itself, and so has to be shown. Blocks."""
     program = (spec.command or ("",))[0]
-    if "/" not in program or any(program.startswith(f"{place}/") for place in (*SYSTEM, *INSIDE)):
+    there = (*SYSTEM, WORKSPACE, CODE, *prefixes(spec))
+    return None if "/" not in program or any(program.startswith(f"{place}/") for place in there) else program
+
+
+def prefixes(spec: AgentSpec) -> Sequence[str]:
+    """Where the interpreter is that a jail has. Blocks."""
+    try:
+        python = interpreter(spec.python or sys.executable)
+    except (OSError, NoInterpreter):  # whoever starts it says so
+        return ()
+    return (python.prefix, python.base_prefix)
+
+
+def program_file(spec: AgentSpec) -> str | None:
+    """The host's file that a command's program is; None for one that is looked for in its PATH or its workspace."""
+    program = (spec.command or ("",))[0]
+    if "/" not in program or (spec.jailed and program.startswith(f"{WORKSPACE}/")):
         return None
+    if spec.jailed and program.startswith(f"{CODE}/"):
+        return outside(program, shown(spec)) or program
     return program
 
 

@@ -1,9 +1,11 @@
 """One life's sandbox: what it needs is made ready before its program starts, and taken away when it has ended."""
 
 import contextlib
+import errno
 import logging
 import os
 import signal
+from collections import Counter
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from functools import partial
 
@@ -12,7 +14,7 @@ import trio
 from attrs import define, field, frozen
 
 from agentos.sandbox import disk, knobs, watcher
-from agentos.sandbox.cgroup_values import CgroupError, Evidence
+from agentos.sandbox.cgroup_values import MAX_MEMORY, MIN_CPU, CgroupError, Evidence, Usage
 from agentos.sandbox.cgroup_values import Limits as GroupLimits
 from agentos.sandbox.cgroups import Cgroups, Group
 from agentos.sandbox.disk import DiskWatcher
@@ -22,11 +24,12 @@ from agentos.sandbox.handle import Sandbox
 from agentos.sandbox.limits_evidence import SHIM, ending
 from agentos.sandbox.outer_ids import OuterIdError, OuterIds
 from agentos.sandbox.plan import Host, Outer, bare, plan
-from agentos.sandbox.policy import BadPolicy, Directory, Interpreter, Limits
+from agentos.sandbox.policy import BadPolicy, Directory, Interpreter, Limits, Policy
 from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.status import Status
 from agentos.sandbox.steps import Step
 from agentos.sandbox.watcher import MemoryWatcher
+from agentos_sdk.errors import BadRequest, Busy, CallError, IsolationUnavailable, NotFound, QuotaExceeded, Unavailable
 
 from . import dwelling
 from .inherit import effective
@@ -44,11 +47,11 @@ NO_PROGRAM = ("Execute", "RunScript")  # the steps that fail where the program i
 
 
 class JailError(Exception):
-    """No program came of it. ``isolation``: because a wall or a limit can't be had on this host."""
+    """No program came of it. ``error`` is what whoever wanted it gets to hear."""
 
-    def __init__(self, text: str, isolation: bool = False, busy: bool = False) -> None:
+    def __init__(self, text: str, error: type[CallError] = Unavailable) -> None:
         super().__init__(text)
-        self.isolation, self.busy = isolation, busy
+        self.error = error
 
 
 @frozen
@@ -69,10 +72,15 @@ class Jail:
     layers: Layers
     limits: Limits
     group: Group | None
-    steps: Sequence[Step]
+    making: "Making"
+    host: Host  # as the plan took it
+    policy: Policy | None  # None: there are no walls
     protected: Sequence[str] = ()  # names in its workspace that it must not write
     over: watcher.Exceeded | disk.Exceeded | Unprotected | None = None
     evidence: Evidence | None = None  # of its cgroup, once it has ended
+    usage: Usage | None = None  # likewise
+    guests: Counter[str] = field(factory=Counter)  # commands that run beside it, by who asked for them
+    left: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)  # where one waits for a guest to leave
 
     def exceeded(self, what: watcher.Exceeded | disk.Exceeded | Unprotected) -> None:
         """A watcher found that it can't go on: it is killed for that."""
@@ -82,9 +90,11 @@ class Jail:
     async def end(self) -> Status:
         """Kill all that is in it, and keep what its cgroup has counted; whoever cancels."""
         status = await self.sandbox.kill()
-        if self.group is not None and self.evidence is None:
+        group = self.group
+        if group is not None and self.evidence is None:
             with trio.CancelScope(shield=True), contextlib.suppress(CgroupError):
-                self.evidence = await trio.to_thread.run_sync(self.group.evidence)
+                counted = await trio.to_thread.run_sync(lambda: (group.evidence(), group.usage()))
+                self.evidence, self.usage = counted
         return status
 
     def why(self, status: Status) -> str | None:
@@ -134,23 +144,28 @@ class Jails:
     @contextlib.asynccontextmanager
     async def open(self, agent: Agent, socket: str, environment: Mapping[str, str]) -> AsyncIterator[Jail]:
         """A sandbox with the agent's program running in it; nothing of it is left on return. :class:`JailError`."""
+        making: Making | None = None
         async with contextlib.AsyncExitStack() as undo:
             try:
                 making = await self._make_ready(undo, agent, socket, environment)
                 jail = await self._start(making)
+                undo.push_async_callback(self._close, making, jail)
+                self._living[lineage(agent)] = jail
+                self._watch(making, jail)
             except (NotIsolated, CgroupError, OuterIdError) as error:
-                raise JailError(str(error), isolation=True) from None
+                raise JailError(str(error), IsolationUnavailable) from None
             except StepFailed as failure:
-                raise refusal(agent.spec, failure) from None
+                raise await self._too_little(making, failure) or refusal(agent.spec, failure) from None
             except ZygoteDied as error:
-                raise JailError(str(error), busy=True) from None
-            except (SandboxError, BadPolicy, BadWorkspace, NoInterpreter, dwelling.Misplaced) as error:
+                raise JailError(str(error), Busy) from None
+            except SandboxError as error:
+                raise await self._too_little(making, error) or JailError(str(error)) from None
+            except (BadPolicy, NoInterpreter, dwelling.Misplaced) as error:
+                raise JailError(str(error), BadRequest) from None
+            except BadWorkspace as error:
                 raise JailError(str(error)) from None
             except OSError as error:
                 raise JailError(f"{error.filename or 'the sandbox'}: {error.strerror}") from None
-            undo.push_async_callback(self._close, making, jail)
-            self._living[lineage(agent)] = jail
-            self._watch(making, jail)
             yield jail
 
     async def _make_ready(
@@ -177,8 +192,9 @@ class Jails:
 
     async def _start(self, making: Making) -> Jail:
         agent, group = making.agent, making.group
-        host = attrs.evolve(self.host, memory_cgroup=group is not None and "memory" in group.controllers)
-        steps = await trio.to_thread.run_sync(self._plan, making, host)
+        grouped = group.controllers if group is not None else frozenset()
+        host = attrs.evolve(self.host, memory_cgroup="memory" in grouped, pids_cgroup="pids" in grouped)
+        policy, steps = await trio.to_thread.run_sync(self._plan, making, host)
         limits = dwelling.limits(agent.spec)
         watched = agent.spec.jailed and not host.memory_cgroup
         walls = Walls(agent.spec, limits, steps, group, self.cgroups.missing, watched, making.workspace)
@@ -197,18 +213,18 @@ class Jails:
                 os.close(leaf)
         mount = making.workspace.mount if making.workspace is not None else None
         protected = mount.protected if isinstance(mount, Directory) else ()
-        return Jail(sandbox, seen[-1], limits, group, steps, protected)
+        return Jail(sandbox, seen[-1], limits, group, making, host, policy, protected)
 
-    def _plan(self, making: Making, host: Host) -> Sequence[Step]:
+    def _plan(self, making: Making, host: Host) -> tuple[Policy | None, Sequence[Step]]:
         spec, python = making.agent.spec, making.python
         if not spec.jailed:
             program = dwelling.bare_program(spec, python.executable, self.sdk_alone, making.environment)
-            return bare(program, host, dwelling.limits(spec))
+            return None, bare(program, host, dwelling.limits(spec))
         assert making.workspace is not None
         shown = dwelling.shown(spec)
         policy = dwelling.policy(spec, shown, python, making.workspace, making.socket, self.sdk)
         program = dwelling.program(spec, shown, python.executable, making.environment)
-        return plan(policy, program, host, making.outer)
+        return policy, plan(policy, program, host, making.outer)
 
     def _nest(self, agent: Agent) -> Group | None:
         """A cgroup of this life's own, within that of the agent which spawned it."""
@@ -216,8 +232,10 @@ class Jails:
         if around is None:
             return None
         asked = effective(agent.spec)
+        if asked.cpu_quota is not None and asked.cpu_quota < MIN_CPU:
+            raise BadPolicy(f"limits.cpu_quota: the least that Linux can give is {MIN_CPU * 100:g}% of a CPU")
         limits = GroupLimits(
-            memory=asked.memory,
+            memory=min(asked.memory, MAX_MEMORY) if asked.memory is not None else None,
             pids=asked.max_pids + SHIM if asked.max_pids is not None else None,
             cpu=asked.cpu_quota,
             weight=asked.cpu_weight,
@@ -227,6 +245,22 @@ class Jails:
     def _around(self, agent: Agent) -> Group | None:
         parent = self._living.get(lineage(agent.parent)) if agent.parent is not None else None
         return parent.group if parent is not None else self.cgroups.root
+
+    async def _too_little(self, making: Making | None, error: SandboxError) -> JailError | None:
+        """Which limit is too low for a program even to begin, if that is why none did."""
+        if making is None or not making.agent.spec.jailed:
+            return None
+        group, limits = making.group, dwelling.limits(making.agent.spec)
+        field = None
+        if isinstance(error, StepFailed):
+            field = too_low(error)
+        elif group is not None:
+            with trio.CancelScope(shield=True), contextlib.suppress(CgroupError):
+                counted = await trio.to_thread.run_sync(group.evidence)
+                field = "memory" if counted.out_of_memory or counted.killed_above else None
+        if field is None:
+            return None
+        return JailError(f"limits.{field}: {getattr(limits, field)} is too little to begin with ({error})", BadRequest)
 
     def _watch(self, making: Making, jail: Jail) -> None:
         agent, sandbox = making.agent, jail.sandbox
@@ -247,6 +281,9 @@ class Jails:
         self.memory.remove(making.agent.id)
         self.disk.remove(making.agent.id)
         await jail.end()
+        with trio.CancelScope(shield=True):  # they have ended with it, and what was theirs goes before what was its
+            while jail.guests.total():
+                await jail.left.park()
         self._living.pop(lineage(making.agent), None)
 
     async def _guard(self) -> None:
@@ -307,15 +344,27 @@ async def remove(group: Group) -> None:
 
 def refusal(spec: AgentSpec, failure: StepFailed) -> JailError:
     """What a failed step means to whoever wanted the agent."""
+    if failure.errno == errno.EAGAIN and failure.step.startswith(("Clone", *NO_PROGRAM)):
+        return JailError("its limit max_pids is reached, or that of an agent which it descends from", QuotaExceeded)
     if failure.step.startswith(NO_PROGRAM):
         where = (
             " (in its jail, which has nothing of the host's but the system and the agent's own)" if spec.jailed else ""
         )
-        return JailError(f"{failure.text}{where}")
+        return JailError(f"{failure.text}{where}", NotFound if failure.errno == errno.ENOENT else Unavailable)
     if failure.step.startswith(("OpenSource", "DetachSource", "Bind")):
         return JailError(failure.text)
     knob = knobs.knob(failure.step, failure.text, failure.errno, knobs.surroundings())
-    return JailError(f"isolation {spec.isolation} can't be had here: {failure}" + (f": {knob}" if knob else ""), True)
+    return JailError(f"isolation {spec.isolation} can't be had here: {failure}" + (f": {knob}" if knob else ""), IsolationUnavailable)
+
+
+def too_low(failure: StepFailed) -> str | None:
+    """The limit that a step came up against."""
+    if failure.errno == errno.EMFILE:
+        return "open_files"
+    if failure.errno == errno.ENOMEM or "MemoryError" in failure.text:
+        return "memory"
+    filled = ("MakeDirectory", "WriteFile", "Link", "Bind", "Protect")
+    return "inodes" if failure.errno == errno.ENOSPC and failure.step.startswith(filled) else None
 
 
 def lineage(agent: Agent) -> str:

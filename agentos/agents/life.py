@@ -14,7 +14,7 @@ from agentos.kernel.door import Door, DoorError, House, Peer, listen
 from agentos.sandbox.handle import Sandbox
 from agentos.sandbox.plan import SOCKET
 from agentos.sandbox.status import Status
-from agentos_sdk.errors import Busy, CallError, IsolationUnavailable, Unavailable
+from agentos_sdk.errors import CallError, Unavailable
 from supervisors import Ended, Ignore, Supervisor, SupervisorSpec, Template
 from supervisors.reports import Observer
 
@@ -23,6 +23,7 @@ from .lifecycle import State
 from .orphans import ID_VARIABLE, LIFE_VARIABLE, RUN_VARIABLE, Run, Sweeper
 from .output import Pump
 from .registry import Agent, End, StartError
+from .walls import lacking
 
 SETTLED = 0.2  # seconds after exec that a program has to stay alive to count as started
 READY_TIMEOUT = 30.0  # seconds that an agent with ready="hello" has to say HELLO
@@ -90,11 +91,14 @@ class Life:
         agent = self.agent
         try:
             async with self.kit.jails.open(agent, socket, environment(agent, self.kit.run, socket)) as jail:
-                agent.program, agent.layers = jail.sandbox, jail.layers
-                yield jail
+                agent.program, agent.jail = jail.sandbox, jail
+                agent.layers, agent.lacking = jail.layers, lacking(jail.layers)
+                try:
+                    yield jail
+                finally:
+                    agent.jail, agent.used = None, jail.usage
         except JailError as error:
-            kind = IsolationUnavailable if error.isolation else Busy if error.busy else Unavailable
-            raise self._not_started(End(None, None, str(error)), kind) from None
+            raise self._not_started(End(None, None, str(error)), error.error) from None
 
     async def _accompany(self, jail: Jail, stop: trio.Event, up: trio.TaskStatus[Agent]) -> Status:
         """See a program through to its end; whatever happens, it has ended on return."""
@@ -156,7 +160,7 @@ class Life:
             return
         program.signal(signal.SIGTERM)
         if paused:
-            program.signal(signal.SIGCONT)  # or it could not even hear that it is asked to stop
+            program.thaw()  # or it could not even hear that it is asked to stop
         with trio.move_on_after(agent.allowed) as agent.patience:
             await program.wait()
         agent.patience = None

@@ -3,12 +3,13 @@
 import math
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 from attrs import define, field, frozen
 
 from agentos.kernel.caller import Caller
+from agentos.sandbox.cgroup_values import Usage
 from agentos.sandbox.handle import Sandbox
 from agentos.sandbox.status import Status
 from agentos_sdk.errors import AlreadyExists, BadRequest, CallError, NotFound, Unavailable
@@ -18,6 +19,9 @@ from .lifecycle import ALIVE, NEXT, State
 from .output import Output
 from .rate import Rate
 from .spec import AgentSpec
+
+if TYPE_CHECKING:
+    from .jail import Jail
 
 KEPT = 1000  # ended agents that are remembered, so that their end can be waited for and their logs be read
 KEPT_WHOLE = 50  # of these, how many keep all of their output; of the others only the last lines stay
@@ -74,7 +78,10 @@ class Agent:
     lives: int = 0
     since: float = 0.0  # trio's clock, seconds: when the present life began
     program: Sandbox | None = None
+    jail: "Jail | None" = None  # while that program runs
     layers: Mapping[str, Mapping[str, Any]] = field(factory=dict)  # of isolation, in the present life or the last
+    lacking: Sequence[str] = ()  # of these, what was asked for and doesn't stand
+    used: Usage | None = None  # in the last life, as its cgroup has counted
     children: Supervisor | None = None  # of the agents that it spawned, while it lives
     keeper: Supervisor | None = None  # its own, if it was spawned and has begun
     grace: float | None = None  # seconds; set by KILL for this once

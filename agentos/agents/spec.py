@@ -70,6 +70,7 @@ class AgentSpec:
     code: str | None = None
     workspace: str = "tmp"
     runtime: Runtime = "exec"
+    copied: bool = False  # the script is a copy made for this agent alone, to be removed when it is over
 
     @property
     def jailed(self) -> bool:

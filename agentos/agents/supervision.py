@@ -13,6 +13,7 @@ from supervisors import ChildSpec, Exit, NoProc, Refused, StartFailed, Superviso
 from supervisors.exits import gave_up
 from supervisors.strategy import comes_back
 
+from . import copies
 from .life import FOR_SPAWNED, Kit, Life, first
 from .lifecycle import State
 from .output import Line, Output
@@ -293,6 +294,7 @@ class Supervision:
         agent.over.set()
         if not agent.declared:
             del self._by_place[agent.path, agent.name]
+            copies.discard(agent.spec)
         self.ended(agent)
 
 

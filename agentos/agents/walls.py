@@ -92,6 +92,11 @@ def unjailed(spec: AgentSpec, in_force: InForce | None, version: int | None) -> 
     return layers
 
 
+def lacking(layers: Layers) -> Sequence[str]:
+    """The layers that were asked for and don't stand."""
+    return tuple(name for name, layer in layers.items() if layer["asked"] and not layer["active"])
+
+
 def judge(spec: AgentSpec, layers: Layers, waived: Collection[str]) -> None:
     """:class:`NotIsolated` where less stands than the agent's level, or a limit by name, requires."""
     lacking: Sequence[object] = levels.missing_for(spec.isolation, levels.of_record(layers), named(spec.limits), waived)

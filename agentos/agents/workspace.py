@@ -127,16 +127,21 @@ class Workspaces:
             raise BadWorkspace(f"workspace {path}: not an absolute path without symbolic links, . and ..")
         if not os.path.isdir(path):
             raise BadWorkspace(f"workspace {path}: not a directory")
-        if any(_within(path, system) for system in _SYSTEM) or path in _WHOLE:
-            raise BadWorkspace(f"workspace {path}: a directory of the system's")
-        if path in {one.pw_dir for one in pwd.getpwall()}:
-            raise BadWorkspace(f"workspace {path}: somebody's whole home; name a directory in it")
+        if (why := unfit(path)) is not None:
+            raise BadWorkspace(f"workspace {path}: {why}")
         for other in self._off_limits:
             if _within(path, other) or _within(other, path):
                 raise BadWorkspace(f"workspace {path}: {other} is the kernel's own")
-        for code in _our_code():
-            if _within(path, code):
-                raise BadWorkspace(f"workspace {path}: in {code}, which the kernel runs")
+
+
+def unfit(path: str) -> str | None:
+    """Why no agent may have this directory, whoever's kernel it is. Blocks: it reads the list of users."""
+    if any(_within(path, system) for system in _SYSTEM) or path in _WHOLE:
+        return "a directory of the system's"
+    if path in {one.pw_dir for one in pwd.getpwall()}:
+        return "somebody's whole home; name a directory in it"
+    code = next((code for code in _our_code() if _within(path, code)), None)
+    return f"in {code}, which the kernel runs" if code is not None else None
 
 
 def _image(path: Path, limits: Limits, outer: Outer) -> Workspace:

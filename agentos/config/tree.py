@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import attrs
 
 from agentos.agents import dwelling
+from agentos.agents.interpreters import NoInterpreter, interpreter
 from agentos.agents.spec import AgentSpec, GroupSpec, Isolation, Limits, isolation_of, workspace_of
 from agentos.config.lines import Keys
 from agentos.config.schema import (
@@ -129,14 +130,27 @@ class Builder:
             workspace=workspace_of(table.workspace, self._place),
             **read.given(*MADE_ELSEWHERE),
         )
+        self._check_places(spec, read)
+        if not spec.jailed:
+            return attrs.evolve(spec, cwd=self._place(table.cwd) or str(self.directory))
         try:
-            if spec.jailed:
-                dwelling.check(spec)
-                return attrs.evolve(spec, cwd=dwelling.directory_inside(table.cwd))
+            return attrs.evolve(spec, cwd=dwelling.directory_inside(table.cwd))
         except dwelling.Misplaced as error:
-            if error.field not in read.wrong:
-                self._wrong(read, error.message, error.field)
-        return attrs.evolve(spec, cwd=self._place(table.cwd) or str(self.directory))
+            self._wrong(read, error.message, error.field)
+            return spec
+
+    def _check_places(self, spec: AgentSpec, read: Read) -> None:
+        """What of the host's files and directories can't be what it is named for."""
+        if spec.jailed:
+            for mistake in dwelling.mistakes(spec):
+                if mistake.field not in read.wrong:
+                    self._wrong(read, mistake.message, *mistake.field.split("."))
+        else:
+            for name in ("code", "workspace", "runtime"):
+                if getattr(read.table, name) not in (None, "exec"):
+                    self._wrong(read, "only a jail has this, and isolation is none: leave it out", name)
+        if (program := dwelling.program_file(spec)) is not None and (why := unusable(program)):
+            self._wrong(read, f"expected a program that can be run, got {program!r}: {why}", "command", 0)
 
     def _isolation(self, read: Read) -> Isolation:
         level, sandboxed = read.table.isolation, read.table.sandboxed
@@ -153,6 +167,11 @@ class Builder:
         found = shutil.which(str(self._place(python)) if "/" in python else python)
         if found is None:
             self._wrong(read, f"expected an interpreter, and there is no {python!r} that can be run", "python")
+            return None
+        try:
+            interpreter(found)
+        except (NoInterpreter, OSError) as error:
+            self._wrong(read, str(error), "python")
         return found
 
     def _backoff(self, read: Read) -> Backoff | None:
@@ -200,7 +219,7 @@ class Builder:
     def _place(self, place: str | None) -> str | None:
         return None if place is None else str(self.directory / os.path.expanduser(place))
 
-    def _wrong(self, read: Read, message: str, *keys: str) -> None:
+    def _wrong(self, read: Read, message: str, *keys: str | int) -> None:
         self.mistakes.append(((*read.keys, *keys), message))
 
 
@@ -212,3 +231,12 @@ def unreadable(place: str) -> str | None:
     except OSError as error:
         return "no such file" if isinstance(error, FileNotFoundError) else str(error.strerror).lower()
     return None if os.access(place, os.R_OK) else "permission denied"
+
+
+def unusable(program: str) -> str | None:
+    """Why this is no program that can be run, or ``None`` if it is one."""
+    if not os.path.exists(program):
+        return "no such file"
+    if not os.path.isfile(program):
+        return "not a file"
+    return None if os.access(program, os.X_OK) else "not executable"

@@ -45,6 +45,11 @@ class Group:
         """Those that limit something in it."""
         return LIMITING & self.directories.keys()
 
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Its directories."""
+        return tuple(dict.fromkeys(self.directories.values()))
+
     def nest(self, name: str, limits: Limits) -> "Group":
         """Make a group in this one: what it may use is bounded by its limits and by ours. Blocks: file writes.
 
@@ -58,7 +63,7 @@ class Group:
         group = Group({controller: f"{directory}/{name}" for controller, directory in self.directories.items()})
         made: list[str] = []
         try:
-            for directory in group._unique():
+            for directory in group.places:
                 files.make(directory)
                 made.append(directory)
             group._limit(limits)
@@ -78,7 +83,7 @@ class Group:
 
         After a :class:`CgroupError` it may be in some of the hierarchies only: kill it.
         """
-        for directory in self._unique():
+        for directory in self.places:
             files.write(f"{directory}/cgroup.procs", pid)
 
     def processes(self) -> frozenset[int]:
@@ -253,11 +258,8 @@ class Group:
         """The path of a controller's file; one that isn't there, where the controller isn't."""
         return f"{self.directories.get(controller, '/proc/self/no')}/{name}"
 
-    def _unique(self) -> Sequence[str]:
-        return tuple(dict.fromkeys(self.directories.values()))
-
     def _tree(self) -> Sequence[str]:
-        return [found for directory in self._unique() for found in files.tree(directory)]
+        return [found for directory in self.places for found in files.tree(directory)]
 
 
 def _full(directory: str) -> bool:

@@ -39,6 +39,11 @@ class Group:
     version = 2
 
     @property
+    def places(self) -> tuple[str, ...]:
+        """Its directories: one, as there is one hierarchy."""
+        return (self.directory,)
+
+    @property
     def leaf(self) -> str:
         """Where its own processes are."""
         return f"{self.directory}/self"

@@ -81,7 +81,7 @@ class DiskWatcher:
         self._closed.pop(group, None)
         if watched is not None:
             os.close(watched.directory)
-        if not self._watched:
+        if not self._watched and self._some.is_set():  # otherwise somebody waits for this one
             self._some = trio.Event()
 
     async def serve(self) -> None:

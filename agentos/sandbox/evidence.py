@@ -34,6 +34,7 @@ _LIMIT_LINES = {  # of /proc/PID/limits
     "NICE": "Max nice priority",
     "MEMLOCK": "Max locked memory",
     "MSGQUEUE": "Max msgqueue size",
+    "SIGPENDING": "Max pending signals",
 }
 
 
@@ -71,7 +72,9 @@ def observe(pid: int, namespaces: Mapping[str, int]) -> Observed:
 
 @functools.cache
 def _our_namespaces() -> Mapping[str, int]:
-    return {name: os.stat(f"/proc/self/ns/{name}").st_ino for name in os.listdir("/proc/self/ns")}
+    places = ((name, f"/proc/self/ns/{name}") for name in _NAMESPACES.values())
+    # By name: a process that isn't dumpable, as the kernel, may enter this directory of its own, but not list it.
+    return {name: os.stat(path).st_ino for name, path in places if os.path.exists(path)}
 
 
 def layers(plan: Sequence[Step], observed: Observed) -> dict[str, dict[str, object]]:

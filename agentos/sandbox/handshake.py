@@ -86,7 +86,7 @@ async def confined(control: socket.socket) -> tuple[int, dict[str, int]]:
     """The pid of the program, which waits behind its walls, and the namespaces that it hands over."""
     said = await _hear(control, messages.CONFINED)
     assert said.fields is not None
-    names = said.fields["namespaces"]
+    names = said.fields["fds"]
     if len(said.fds) != len(names):
         close_all(*said.fds)
         raise SandboxError("too many files are open here to take those of one more sandbox")
@@ -111,7 +111,7 @@ async def running(control: socket.socket) -> None:
 
 def go(control: socket.socket) -> None:
     """Tell it to go on."""
-    with contextlib.suppress(BrokenPipeError):  # it has ended; the next message is its end
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has ended; the next message is its end
         control.send(messages.GO.encode())
 
 
@@ -160,7 +160,7 @@ async def bury(control: socket.socket) -> None:
 
 async def _hear(control: socket.socket, wanted: str | None) -> _Said:
     """The next message after that of its birth, which must be ``wanted``; ``None`` is the end."""
-    while (said := await _receive(control)).fields == {"what": messages.BORN}:
+    while (said := await _receive(control)).fields is not None and said.fields["what"] == messages.BORN:
         pass  # who asked the zygote knows it from there; this is for when that has died
     fields = said.fields
     if (fields and fields["what"]) == wanted:

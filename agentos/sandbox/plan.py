@@ -34,6 +34,11 @@ _OUR_ETC = {
     "hosts": "127.0.0.1 localhost\n::1 localhost\n",
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
 }
+_SPARE = 8  # processes: a cgroup is to refuse before the resource limit does, since it counts what it refused
+# Bytes; less than a page, so no file is written. And where core_pattern is a pipe, 0 holds nothing back, but 1 is what
+# Linux knows the dumps of its own dump helpers by: it writes none.
+_NO_CORE = 1
+_PENDING = 256  # signals that wait; each takes memory of the kernel's
 _ROOT_SIZE, _ROOT_INODES = MIB, 512  # the root itself holds directories, links and the files of /etc
 
 
@@ -49,6 +54,7 @@ class Host:
     landlock_abi: int = 0
     cgroup_namespace: bool = True
     memory_cgroup: bool = False  # otherwise each process is held to the limit for all
+    pids_cgroup: bool = False
     hard_limits: Mapping[str, int] = field(factory=dict)
     interpreter: Interpreter | None = None  # the kernel's own
 
@@ -145,7 +151,7 @@ def _confined(policy: Policy, program: Program, host: Host, binds: tuple[s.Bind,
 def _program(policy: Policy, program: Program, host: Host) -> s.Execute | s.RunScript:
     argv, environment = tuple(program.argv), _environment(policy, program)
     if not program.fast:
-        return s.Execute(argv, environment, program.directory)
+        return s.Execute(argv, environment, program.directory, stdin=program.stdin)
     where = policy.interpreter
     if where is None or where != host.interpreter:
         raise BadPolicy(f"fast: the interpreter is the kernel's, {host.interpreter}, and not {where}")
@@ -268,12 +274,13 @@ def _limits(policy: Policy, host: Host) -> tuple[tuple[str, int], ...]:
     wanted = {
         "NOFILE": limits.open_files,
         "FSIZE": limits.file_size,
-        "NPROC": limits.max_pids + 1,  # the shim is one
-        "CORE": 0,
+        "NPROC": limits.max_pids + 1 + (_SPARE if host.pids_cgroup else 0),  # the shim is one
+        "CORE": _NO_CORE,
         "RTPRIO": 0,
         "NICE": 0,
         "MEMLOCK": 64 << 10,
         "MSGQUEUE": 800 << 10,
+        "SIGPENDING": _PENDING,
         **({} if host.memory_cgroup else {"AS": limits.memory}),
     }
     return _attainable(wanted, host)

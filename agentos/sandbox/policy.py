@@ -149,13 +149,15 @@ class Program:
     """What to run inside. Paths are the sandbox's; ``directory`` is where it starts.
 
     ``fast``: ``argv`` begins with a Python file in /agent, which the kernel's own interpreter runs without an exec. It
-    has the standard library, the SDK, and the packages of that interpreter's virtual environment.
+    has the standard library, the SDK, and the packages of that interpreter's virtual environment. ``stdin`` is what it
+    can read there, where it is exec'ed.
     """
 
     argv: Sequence[str]
     environment: Mapping[str, str] = field(factory=dict)
     directory: str = field(default="/workspace", validator=_absolute)
     fast: bool = False
+    stdin: bytes = b""
 
     def __attrs_post_init__(self) -> None:
         if not self.argv or not self.argv[0]:

@@ -30,6 +30,7 @@ from .evidence import Observed, observe
 from .handle import Sandbox
 from .handshake import Ends, close_all
 from .inside import messages
+from .inside.janitor import Remains
 from .inside.zygote import NAMESPACES
 from .steps import Step
 
@@ -59,6 +60,7 @@ class Spawner:
     _channel: socket.socket
     _turn: trio.Lock
     _closed: bool = False
+    _remains: Remains = Remains()
     _ours: set[int] = Factory(set)  # the children that somebody here waits for, by pid
 
     @classmethod
@@ -70,6 +72,12 @@ class Spawner:
         """End the zygote; the sandboxes live on."""
         self._closed = True
         self._end_zygote()
+
+    def bequeath(self, remains: Remains) -> None:
+        """Have this ended and removed where we are killed; instead of what was to be before."""
+        self._remains = remains
+        with contextlib.suppress(ConnectionError):  # the next zygote is told
+            self._channel.send(json.dumps({"remains": remains._asdict()}).encode())
 
     @property
     def zygote(self) -> int:
@@ -257,7 +265,7 @@ class Spawner:
             if self._closed:
                 raise SandboxError("the spawner is closed")
             ours = s.encode(s.for_zygote(plan))
-            with _as_file(ours + s.encode(plan)) as file:
+            with _as_file(ours + s.encode(s.for_child(plan))) as file:
                 join = to_join()  # now: at the next checkpoint these numbers may be other files'
                 fds = [file, *ends.theirs, *([] if cgroup is None else [cgroup]), *join.values()]
                 answer, new = await self._exchange(
@@ -269,6 +277,7 @@ class Spawner:
             self._end_zygote()  # first: it may hold their ends
             await handshake.bury(ends.control)
             self._zygote, self._channel = _start_zygote()
+            self.bequeath(self._remains)
             raise ZygoteDied("the zygote died")
         if "errno" in answer:
             for pidfd in new:  # it had been born, and was killed
@@ -295,9 +304,9 @@ class Spawner:
             return None, []
 
     def _end_zygote(self) -> None:
-        self._channel.close()
         self._zygote.kill()
         self._zygote.wait()
+        self._channel.close()  # not before: that is what it knows our end by
 
 
 def _start_zygote() -> tuple["subprocess.Popen[bytes]", socket.socket]:
@@ -316,12 +325,13 @@ def _start_zygote() -> tuple["subprocess.Popen[bytes]", socket.socket]:
     try:
         ours.send(os.fsencode(_SDK))
         ready = ours.recv(messages.MAX_MESSAGE)
-    except TimeoutError:
+    except (TimeoutError, ConnectionError):
         ready = b""
     if not ready:
-        ours.close()
         process.kill()
-        raise SandboxError(f"the zygote could not be started: exit status {process.wait()}")
+        status = process.wait()
+        ours.close()
+        raise ZygoteDied(f"the zygote could not be started: exit status {status}")
     ours.setblocking(False)
     return process, ours
 

@@ -205,13 +205,14 @@ class Seccomp(NamedTuple):
 class Execute(NamedTuple):
     """Leave a shim behind as PID 1 and become the program, in a session of its own.
 
-    ``alone``: without a shim, where there is no PID namespace that needs one.
+    ``alone``: without a shim, where there is no PID namespace that needs one. ``stdin`` is what it can read there.
     """
 
     argv: tuple[str, ...]
     environment: tuple[tuple[str, str], ...]
     directory: str
     alone: bool = False
+    stdin: bytes = b""
 
 
 class RunScript(NamedTuple):
@@ -264,11 +265,14 @@ Step = (
 )
 
 KINDS: dict[str, type] = {kind.__name__: kind for kind in Step.__args__}
+_KINDS = tuple(KINDS.values())
+_NUMBERS = {kind: number for number, kind in enumerate(_KINDS)}
 
 
 def encode(steps: Sequence[Step]) -> bytes:
-    """The steps as bytes for another process."""
-    return marshal.dumps([(type(step).__name__, *step) for step in steps])
+    """The steps as bytes for another process of the same program."""
+    # Version 0: a newer one has each name looked up among all that the reader knows, which it must copy for that.
+    return marshal.dumps([(_NUMBERS[type(step)], *step) for step in steps], 0)
 
 
 def for_zygote(steps: Sequence[Step]) -> tuple[Step, ...]:
@@ -276,9 +280,14 @@ def for_zygote(steps: Sequence[Step]) -> tuple[Step, ...]:
     return tuple(step for step in steps if isinstance(step, (Clone, Join, DetachSource, DetachImage)))
 
 
+def for_child(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """Those that the new process does, from its birth on."""
+    return tuple(step for step in steps if not isinstance(step, (DetachSource, DetachImage)))
+
+
 def decode(data: bytes) -> tuple[Step, ...]:
     """The steps of :func:`encode`; an exception for anything else."""
-    return tuple(KINDS[name](*fields) for name, *fields in marshal.loads(data))  # noqa: S302 - from the kernel
+    return tuple(tuple.__new__(_KINDS[number], fields) for number, *fields in marshal.loads(data))  # noqa: S302
 
 
 def describe(step: Step) -> str:

@@ -204,7 +204,7 @@ class MemoryWatcher:
     def remove(self, group: int) -> None:
         """Watch it no longer; nothing where it isn't watched."""
         self._groups.pop(group, None)
-        if not self._groups:
+        if not self._groups and self._some.is_set():  # otherwise somebody waits for this one
             self._some = trio.Event()
 
     async def serve(self) -> None:

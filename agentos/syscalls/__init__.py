@@ -7,7 +7,7 @@ from agentos.kernel.table import Syscall
 from agentos.services.mailboxes import Mailboxes
 from agentos_sdk.opcodes import Op
 
-from . import agents, messages
+from . import agents, host, inspect, messages
 from .spawn import Spawning
 
 
@@ -17,7 +17,9 @@ def table(
     """What callers may ask for; the connection itself answers HELLO, CANCEL and EXIT."""
     return (
         Syscall(Op.NOOP, None, echo, limit=max_payload),
+        *host.syscalls(registry, supervision),
         *agents.syscalls(registry, supervision, spawning),
+        *inspect.syscalls(registry),
         *messages.syscalls(mail, registry),
     )
 

@@ -1,8 +1,7 @@
 """SPAWN, KILL, LIST, WAIT, PAUSE, RESUME, TREE, LOGS."""
 
 import math
-import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import trio
@@ -17,6 +16,7 @@ from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.table import Syscall
+from agentos.sandbox.handle import Sandbox
 from agentos_sdk import codec
 from agentos_sdk.calls import agents as calls
 from agentos_sdk.errors import BadRequest, NotFound, Timeout
@@ -57,13 +57,13 @@ def syscalls(registry: Registry, supervision: Supervision, spawner: Spawning) ->
     def pause(caller: Caller, request: calls.Pause) -> calls.Paused:
         agent = registry.find(request.id, request.name)
         caller.check(Right("pause", agent=agent.id))
-        step(agent, State.RUNNING, State.PAUSED, signal.SIGSTOP)
+        step(agent, State.RUNNING, State.PAUSED, Sandbox.freeze)
         return calls.Paused(paused=True, agent_id=agent.id)
 
     def resume(caller: Caller, request: calls.Resume) -> calls.Resumed:
         agent = registry.find(request.id, request.name)
         caller.check(Right("resume", agent=agent.id))
-        step(agent, State.PAUSED, State.RUNNING, signal.SIGCONT)
+        step(agent, State.PAUSED, State.RUNNING, Sandbox.thaw)
         return calls.Resumed(resumed=True, agent_id=agent.id)
 
     def tree(caller: Caller, request: calls.Tree) -> calls.TreeReply:
@@ -110,16 +110,19 @@ def info(agent: Agent, now: float) -> calls.AgentInfo:
         restarts=max(0, agent.lives - 1),
         uptime_ms=int((now - agent.since) * 1000) if pid is not None else 0,
         running=agent.alive and pid is not None,
+        isolation=agent.spec.isolation,
+        missing=agent.lacking,
+        end=agent.end.reason if agent.end is not None else None,
     )
 
 
-def step(agent: Agent, here: State, there: State, number: int) -> None:
-    """Signal an agent's process group and take the step; nothing happens where it is taken already."""
+def step(agent: Agent, here: State, there: State, do: Callable[[Sandbox], None]) -> None:
+    """Do it to all that is in an agent's jail and take the step; nothing happens where it is taken already."""
     if agent.state is there:
         return
     if agent.state is not here or agent.program is None:
         raise BadRequest(f"{agent.name} is {agent.state}: expected an agent that is {here}")
-    agent.program.signal(number)
+    do(agent.program)
     agent.enter(there)
 
 

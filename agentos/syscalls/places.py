@@ -52,13 +52,19 @@ class Places:
             spec = self._of_a_jailed_parent(spec, request, self.parent)
         else:
             spec = self._of_the_hosts(spec, request)
-        dwelling.check(spec)
+        try:
+            dwelling.check(spec)
+        except dwelling.Misplaced:
+            copies.discard(spec)
+            raise
         return spec
 
     def _of_the_hosts(self, spec: AgentSpec, request: Spawn) -> AgentSpec:
         script, code, command = request.script, request.code, tuple(request.command or ())
         if command and "/" in command[0]:
             command = (self._host(command[0]), *command[1:])
+            if dwelling.own_program(evolve(spec, command=command)) is not None:
+                runnable("command", command, self.base, "")
         return evolve(
             spec,
             script=readable("script", self._host(script)) if script is not None else None,
@@ -84,19 +90,33 @@ class Places:
         if request.script is not None:
             path = os.path.normpath(os.path.join(WORKSPACE, request.script))
             script = dwelling.outside(path, own)
-            if script is None:
-                script = copies.of_script(parent, path, self.runtime)
+        command = _command_inside(request.command, parent) if request.command else None
+        workspace = workspace_of(request.workspace, lambda path: None)
+        copied = request.script is not None and script is None
+        if copied:  # last: who is refused before has nothing copied
+            script = copies.of_script(parent, path, self.runtime)
         return evolve(
             spec,
             script=script,
+            copied=copied,
             code=code,
-            command=tuple(request.command) if request.command else None,
-            workspace=workspace_of(request.workspace, lambda path: None),
+            command=command,
+            workspace=workspace,
             python=python,
         )
 
     def _host(self, path: str) -> str:
         return os.path.normpath(os.path.join(self.base, os.path.expanduser(path)))
+
+
+def _command_inside(argv: Sequence[str], parent: Agent) -> tuple[str, ...]:
+    """A command as a child of a jailed agent may have it: what a jail has by itself, and never a file of the host's."""
+    program, *rest = argv
+    if "/" in program:
+        program = os.path.normpath(os.path.join(WORKSPACE, program))
+        if dwelling.own_program(evolve(parent.spec, command=(program,))) is not None:
+            raise PermissionDenied(f"command: {program} {HOSTS.format(name=parent.name)}")
+    return (program, *rest)
 
 
 def readable(field: str, path: str) -> str:

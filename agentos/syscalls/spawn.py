@@ -1,11 +1,12 @@
 """SPAWN: from what a caller asks for to an agent that is up, and what to say about it."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 
 import trio
 from attrs import asdict, frozen
 
-from agentos.agents import dwelling
+from agentos.agents import copies, dwelling
 from agentos.agents.inherit import Beyond, inherit
 from agentos.agents.registry import Agent, Registry, StartError
 from agentos.agents.spec import NAME, NAME_RULE, AgentSpec, Limits, Restart, isolation_of
@@ -39,12 +40,27 @@ class Spawning:
         await call.require(Right("spawn"))
         parent = self.registry.find(caller.id, None) if caller.kind == "agent" else None
         spec = await trio.to_thread.run_sync(self._spec, parent, request)
+        try:
+            agent = await self._start(spec, caller, parent)
+        except BaseException:
+            copies.discard(spec)
+            raise
+        return calls.Spawned(
+            id=agent.id,
+            name=agent.name,
+            pid=agent.pid or 0,
+            status=str(agent.state),
+            restart_policy=POLICIES[spec.restart],
+            isolation=isolation(agent),
+        )
+
+    async def _start(self, spec: AgentSpec, caller: Caller, parent: Agent | None) -> Agent:
         if self.registry.is_taken(spec.name) or self.is_taken(spec.name):
             raise AlreadyExists(f"name: {spec.name!r} is taken")
         if parent is not None:
             self._ration(caller)
         try:
-            agent = await self.supervision.spawn(spec, caller, parent)
+            return await self.supervision.spawn(spec, caller, parent)
         except SpecError as error:
             raise BadRequest(f"backoff: {error}") from None
         except StartError as error:
@@ -54,14 +70,6 @@ class Spawning:
                 signal=error.end.signal,
                 stderr=error.stderr,
             ) from None
-        return calls.Spawned(
-            id=agent.id,
-            name=agent.name,
-            pid=agent.pid or 0,
-            status=str(agent.state),
-            restart_policy=POLICIES[spec.restart],
-            isolation=isolation(agent),
-        )
 
     def _ration(self, caller: Caller) -> None:
         limits = self.supervision.limits
@@ -96,6 +104,9 @@ class Spawning:
         for name in request.env:
             if not name or "=" in name or name.startswith("AGENTOS_"):
                 raise BadRequest(f"env.{name}: expected a variable's name, without '=' and not AGENTOS_... (ours)")
+        for field, texts in passed_on(request).items():
+            if not all(map(can_be_passed, texts)):
+                raise BadRequest(f"{field}: NUL and half characters can't be passed on to a program")
         try:
             isolated = isolation_of(request.isolation, request.sandboxed)
         except ValueError as error:
@@ -124,6 +135,24 @@ class Spawning:
         except dwelling.Misplaced as error:
             raise BadRequest(str(error)) from None
         return spec
+
+
+def passed_on(request: calls.Spawn) -> dict[str, Sequence[str]]:
+    """What of a request becomes a name of a file, or the program's, by field."""
+    single = {name: getattr(request, name) for name in ("script", "code", "workspace", "cwd", "python")}
+    return {
+        **{name: [value] for name, value in single.items() if value is not None},
+        "command": request.command or [],
+        "args": request.args,
+        "env": [*request.env, *request.env.values()],
+    }
+
+
+def can_be_passed(text: str) -> bool:
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can say
+        return False
 
 
 def restart_of(request: calls.Spawn) -> Restart:

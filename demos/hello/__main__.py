@@ -14,6 +14,7 @@ def hello(socket: str) -> None:
         stage.act("An agent is any program: this one is a Python script of ten lines")
         born = kernel("spawn", "hello", AGENT)
         stage.check(born["success"], "the agent starts")
+        stage.check(born["isolation"]["level"] == "standard", "the agent is in a jail")
         ended = kernel("wait", agent_id=born["id"], timeout=10)
         stage.check(ended.get("exit_code") == 0, "the agent ends with exit status 0")
 
@@ -26,7 +27,11 @@ def hello(socket: str) -> None:
         stage.check(any("from the other side" in line for line in lines), "the agent's echo arrives")
 
     stage.act("What to notice")
-    stage.notice("The agent was a process of its own: it says its pid, and it is the one that spawn answered.")
+    stage.notice(
+        "The agent was a process of its own, in a jail of its own. "
+        f"The kernel knows it as process {born['pid']}; inside, where process 1 only looks after it and there is nobody "
+        "else, it is process 2."
+    )
     stage.notice(
         "It gave no address and no name: it found its kernel by the environment it was started with, and the kernel "
         "knew who called from the socket that the call came in by, not from anything the agent said."

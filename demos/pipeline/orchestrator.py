@@ -69,7 +69,7 @@ def report(questions: dict[int, str], solved: dict[int, dict[str, Any]]) -> bool
 
 
 def main() -> None:
-    with open(sys.argv[1], encoding="utf-8") as file:
+    with open(f"{HERE}/{sys.argv[1]}", encoding="utf-8") as file:
         questions = dict(enumerate((line.strip() for line in file if line.strip()), 1))
     with AgentOSClient() as kernel:
         for name in ("verifier", "reasoner", "parser"):

@@ -17,17 +17,17 @@ JOBS = (*KNOWN, 2_000_000, 5_000_000)
 def worker(socket: str) -> None:
     with stage.speaker(socket) as kernel:
         stage.act("Three workers are spawned from one script")
-        pids = {}
+        jails = {}
         for name in NAMES:
             born = kernel("spawn", name, WORKER, restart="permanent")
             stage.check(born["success"], f"{name} starts")
-            pids[name] = born["pid"]
+            jails[name] = born["isolation"]["layers"]["pid_ns"]["evidence"]
 
         stage.act(f"{len(JOBS)} jobs: how many primes are there below ...? Who has answered gets the next one")
         results = deal(kernel.client, list(JOBS))
         stage.check({result["below"] for _, result in results} == set(JOBS), "every job is done once")
         for name, result in results:
-            stage.check(result["pid"] == pids[name], "a worker's answers come from its process")
+            stage.check(result["jail"] in jails[name], "a worker's answers come from its own jail")
             stage.check(KNOWN.get(result["below"], result["primes"]) == result["primes"], "known counts come out")
 
         stage.act("The workers go")
@@ -37,6 +37,7 @@ def worker(socket: str) -> None:
     shares = Counter(name for name, _ in results)
     stage.notice("Jobs done: " + ", ".join(f"{name} {shares[name]}" for name in NAMES) + ".")
     stage.notice("They ran at the same time: three processes, each with an interpreter, and a crash, of its own.")
+    stage.notice("None of them can see the others: pid:[...] is the Linux namespace in which each is alone.")
     stage.notice("A job is a letter: the same worker takes jobs from anybody, and answers whoever sent it.")
 
 
@@ -53,7 +54,7 @@ def deal(client: AgentOSClient, jobs: list[int]) -> list[tuple[str, dict[str, An
         stage.check(bool(letters), "every job is answered")
         for letter in letters:
             name, result = letter["from_name"], letter["message"]
-            click.echo(f"    {name} (pid {result['pid']}): {result['primes']:>7,} primes below {result['below']:,}")
+            click.echo(f"    {name} in {result['jail']}: {result['primes']:>7,} primes below {result['below']:,}")
             results.append((name, result))
             idle.append(name)
     return results

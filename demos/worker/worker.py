@@ -4,6 +4,8 @@ import os
 
 from agentos import AgentOSClient
 
+JAIL = os.readlink("/proc/self/ns/pid")  # every jail is process 2 to itself; this tells them apart
+
 
 def primes_below(limit: int) -> int:
     """Counted with the sieve of Eratosthenes."""
@@ -18,5 +20,5 @@ with AgentOSClient() as kernel:
     while True:
         for letter in kernel.recv_messages(max_messages=1, timeout=60)["messages"]:
             below = letter["message"]["below"]
-            result = {"below": below, "primes": primes_below(below), "pid": os.getpid()}
+            result = {"below": below, "primes": primes_below(below), "jail": JAIL}
             kernel.send_message(result, to=letter["from_id"])

@@ -3,9 +3,12 @@
 Names are loaded when they are first used, so that an agent that needs the blocking client pays for nothing else.
 """
 
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
 
+TYPE_CHECKING = False  # as typing has it, which nobody needs at run time
 if TYPE_CHECKING:
+    from typing import Any
+
     from .blocking import AgentOSClient, default_socket
     from .client import Kernel, connect
     from .errors import AgentOSError, CallError, ConnectionFailed

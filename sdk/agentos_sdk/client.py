@@ -12,7 +12,7 @@ from attrs import define, field
 
 from . import codec
 from .blocking import absolute, check_owner, default_socket, unreachable
-from .calls import agents, messages
+from .calls import agents, host, inspect, messages
 from .calls.connection import Cancel, Hello, Welcome
 from .calls.request import Request
 from .errors import ConnectionFailed, from_reply
@@ -156,6 +156,36 @@ class Kernel:
     async def tree(self) -> Mapping[str, Any]:
         """The supervision tree, nested."""
         return (await self.call(agents.Tree())).tree
+
+    async def inspect(self, name: str | None = None, *, id: int | None = None) -> inspect.Inspected:
+        """Everything about one agent: what it was started with, its walls, limits and usage."""
+        return await self.call(inspect.Inspect(name=name, id=id))
+
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        name: str | None = None,
+        *,
+        id: int | None = None,
+        cwd: str | None = None,
+        timeout: float = 30.0,
+        env: Mapping[str, str] | None = None,
+        stdin: str = "",
+    ) -> host.Executed:
+        """Run a command, a line for the shell or an argv, in our own jail or in that of an agent.
+
+        Cancelled, it leaves nothing running.
+        """
+        request = host.Exec(
+            command=command,
+            name=name,
+            id=id,
+            cwd=cwd,
+            timeout=codec.Seconds(timeout),
+            env=env or {},
+            stdin=codec.Text(stdin),
+        )
+        return await self.call(request)
 
     async def logs(self, name: str | None = None, *, id: int | None = None, tail: int = 100) -> agents.LogsReply:
         """The last lines that an agent wrote."""

@@ -46,7 +46,9 @@ SERVED = sorted(served())
 
 
 def test_these_are_the_calls_of_this_version() -> None:
-    names = "NOOP SPAWN KILL LIST WAIT PAUSE RESUME TREE LOGS SEND RECV BROADCAST REGISTER CANCEL HELLO EXIT"
+    names = (
+        "NOOP EXEC SPAWN KILL LIST WAIT PAUSE RESUME TREE LOGS INSPECT SEND RECV BROADCAST REGISTER CANCEL HELLO EXIT"
+    )
 
     assert {op.name for op in SERVED} == set(names.split())
 

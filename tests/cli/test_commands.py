@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from agentos.userland.cli.main import COMMANDS
 from tests.cli.conftest import Agentos
 from tests.support.kernel import Kernel
 
@@ -20,7 +21,7 @@ def test_ps_shows_a_table_and_hides_who_has_ended(agentos: Agentos) -> None:
 
     assert shown.returncode == 0
     header, *rows = shown.stdout.splitlines()
-    assert header.split() == ["ID", "NAME", "PID", "STATE", "RESTARTS", "UPTIME", "SUPERVISOR"]
+    assert header.split() == ["ID", "NAME", "PID", "STATE", "RESTARTS", "UPTIME", "ISOLATION", "SUPERVISOR"]
     assert [row.split()[1:2] for row in rows if "alive" in row] == [["alive"]]
     assert "ended" not in rows[0]
     assert re.fullmatch(r"\(\d+ ended, see --all\)", rows[-1])
@@ -55,10 +56,10 @@ def test_spawn_takes_scripts_with_their_arguments_and_its_options(agentos: Agent
     (kernel.place / "show.py").write_text("import os, sys\nprint(sys.argv[1:], os.environ['X'], os.getcwd())\n")
 
     done = agentos(
-        "spawn", "show", "--wait", "--env", "X=a=b", "--cwd", "/", "show.py", "--flag", "-x", "--wait", "--", "y"
+        "spawn", "show", "--wait", "--env", "X=a=b", "--cwd", "/tmp", "show.py", "--flag", "-x", "--wait", "--", "y"
     )
 
-    assert done.stdout == "['--flag', '-x', '--wait', '--', 'y'] a=b /\n"
+    assert done.stdout == "['--flag', '-x', '--wait', '--', 'y'] a=b /tmp\n"
     assert done.returncode == 0
 
 
@@ -156,6 +157,6 @@ def test_the_socket_is_found_in_this_order(agentos: Agentos, kernel: Kernel) -> 
 
 
 def test_help_needs_no_kernel(agentos: Agentos) -> None:
-    for command in ("run", "check", "ps", "tree", "spawn", "kill", "pause", "resume", "logs", "send", "call"):
+    for command in COMMANDS:
         assert agentos(command, "--help").returncode == 0
         assert command in agentos("--help").stdout

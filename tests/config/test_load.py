@@ -5,7 +5,7 @@ import pytest
 
 from agentos.agents.spec import AgentSpec, GroupSpec, Limits
 from agentos.config.load import Config, ConfigError, load
-from agentos.config.schema import KernelSettings
+from agentos.config.schema import KernelSettings, UidRange
 from agentos_sdk.codec import Size
 from supervisors import Backoff
 from tests.config.saying import agent, loaded, said
@@ -18,6 +18,8 @@ log_level = "debug"
 max_payload = "32M"
 max_children = 5
 spawn_rate = 2
+waive = ["cpu_quota"]
+uids = { first = 200000, count = 1000 }
 
 [supervisor]
 strategy = "rest_for_one"
@@ -35,6 +37,10 @@ backoff = { first = "100ms", min = "1s", max = "1m", max_failures = 5 }
 limits = { memory = "256M", cpu_quota = "50%", max_pids = 20 }
 isolation = "best_effort"
 network = true
+code = "."
+workspace = "work"
+cwd = "inner"
+runtime = "fast"
 
 [[supervisor.children]]
 name = "team"
@@ -47,7 +53,7 @@ shutdown = "30s"
 name = "lead"
 type = "agent"
 command = ["./tool", "./a.py"]
-python = "python3.12"
+sandboxed = false
 cwd = "work"
 restart = "transient"
 significant = true
@@ -55,11 +61,22 @@ significant = true
 [[supervisor.children.children]]
 name = "inner"
 type = "supervisor"
-children = [{ name = "last", command = ["echo"], python = "./bin/python" }]
+children = [{ name = "last", command = ["echo"], python = "./bin/python", workspace = "keep", isolation = "strict" }]
 """
 
 
+def executable(path: Path) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("")
+    path.chmod(0o755)
+    return path
+
+
 def test_a_whole_file_becomes_the_values_that_run(home: Path) -> None:
+    executable(home / "tool")
+    executable(home / "bin" / "python")
+    (home / "work").mkdir()
+
     config = loaded(WHOLE)
 
     assert config.file == home / "agentos.toml"
@@ -71,29 +88,41 @@ def test_a_whole_file_becomes_the_values_that_run(home: Path) -> None:
         max_payload=Size(32 << 20),
         max_children=5,
         spawn_rate=2.0,
+        waive=("cpu_quota",),
+        uids=UidRange(first=200000, count=1000),
     )
     database = AgentSpec(
         "database",
         script=str(home / "a.py"),
         args=("-v",),
         env={"LEVEL": "1"},
-        cwd=str(home),
+        cwd="/workspace/inner",
         ready="hello",
         shutdown="infinity",
         backoff=Backoff(first=0.1, min=1.0, max=60.0, max_failures=5),
         limits=Limits(memory=256 << 20, cpu_quota=0.5, max_pids=20),
         isolation="standard",
         network=True,
+        code=str(home),
+        workspace=str(home / "work"),
+        runtime="fast",
     )
     lead = AgentSpec(
         "lead",
         command=(str(home / "tool"), "./a.py"),
         cwd=str(home / "work"),
-        python="python3.12",
+        isolation="none",
         restart="transient",
         significant=True,
     )
-    last = AgentSpec("last", command=("echo",), cwd=str(home), python=str(home / "bin/python"))
+    last = AgentSpec(
+        "last",
+        command=("echo",),
+        cwd="/workspace",
+        python=str(home / "bin/python"),
+        workspace="keep",
+        isolation="strict",
+    )
     team = GroupSpec(
         "team",
         auto_shutdown="any_significant",
@@ -112,7 +141,7 @@ def test_an_empty_file_is_a_kernel_that_supervises_nothing(home: Path) -> None:
 
 
 def test_a_tilde_is_the_home_directory(home: Path) -> None:
-    config = loaded('kernel.state_dir = "~/state"\n' + agent('script = "~/a.py"\ncwd = "~"'))
+    config = loaded('kernel.state_dir = "~/state"\n' + agent('script = "~/a.py"\ncwd = "~"\nsandboxed = false'))
 
     [child] = config.root.children
     assert config.kernel.state_dir == str(home / "state")

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +138,101 @@ def test_garbage_is_only_ever_a_list_of_mistakes(home: Path, data: Any) -> None:
     assert all(isinstance(message, str) and isinstance(keys, tuple) for keys, message in builder.mistakes)
 
 
-def test_strict_isolation_is_refused_while_there_is_no_sandbox(home: Path) -> None:
-    [line] = said('[[supervisor.children]]\nname = "a"\ncommand = ["x"]\nisolation = "strict"')
+@pytest.mark.parametrize(
+    ("lines", "sentence"),
+    [
+        (
+            'script = "a.py"\npython = "nopython"',
+            "4: {}.python: expected an interpreter, and there is no 'nopython'",
+        ),
+        (
+            'script = "a.py"\npython = "./wrapper"',
+            "4: {}.python: {home}/wrapper is a script that starts an interpreter: name the interpreter itself",
+        ),
+        (
+            'command = ["./nothing"]',
+            "3: {}.command[0]: expected a program that can be run, got '{home}/nothing'",
+        ),
+        ('command = ["./a.py"]', "3: {}.command[0]: expected a program that can be run, got '{home}/a.py': not execut"),
+        ('command = ["/usr/bin"]', "3: {}.command[0]: expected a program that can be run, got '/usr/bin': not a file"),
+        (
+            'command = ["/agent/x"]',
+            "3: {}.command[0]: expected a program that can be run, got '/agent/x': no such file",
+        ),
+        (
+            'command = ["/agent/x"]\nsandboxed = false',
+            "3: {}.command[0]: expected a program that can be run, got '/agent/x': no such file",
+        ),
+        ('script = "a.py"\ncode = "b"', "4: {}.code: expected a directory, got '{home}/b'"),
+        ('script = "a.py"\ncode = "a.py"', "4: {}.code: expected a directory, got '{home}/a.py'"),
+        (
+            'script = "a.py"\ncode = "inner"',
+            "3: {}.script: expected a file in code ({home}/inner), since /agent has nothing else, got '{home}/a.py'",
+        ),
+        ('script = "a.py"\nworkspace = "b"', "4: {}.workspace: expected tmp, keep or a directory, got '{home}/b'"),
+        (
+            'script = "a.py"\nworkspace = "/etc"',
+            "4: {}.workspace: expected a directory that an agent may have, got '/etc': a directory of the system's",
+        ),
+        ('script = "a.py"\ncwd = "/etc"', "4: {}.cwd: expected a directory in /workspace, /agent, /tmp, which are all"),
+        ('script = "a.py"\ncwd = "../x"', "4: {}.cwd: expected a directory in /workspace, /agent, /tmp, which are all"),
+        ('command = ["x"]\nruntime = "fast"', "4: {}.runtime: fast runs a script, and this is a command"),
+        (
+            'script = "a.py"\nsandboxed = false\nisolation = "strict"',
+            "5: {}.isolation: strict isolation needs a sandbox, and sandboxed is false: leave one of them out",
+        ),
+        (
+            'script = "a.py"\nisolation = "none"\ncode = "."',
+            "5: {}.code: only a jail has this, and isolation is none: leave it out",
+        ),
+        ('script = "a.py"\nlimits.disc = "1M"', "4: {}.limits.disc: unknown field, did you mean disk?"),
+        ('script = "a.py"\nlimits.disk = 0', "4: {}.limits.disk: expected at least 1, got 0"),
+        ('script = "a.py"\nlimits.max_pids = 9999999', "4: {}.limits.max_pids: expected 1 to 4194304, got 9999999"),
+    ],
+)
+def test_what_a_jail_cannot_have(home: Path, lines: str, sentence: str) -> None:
+    (home / "inner").mkdir()
+    (home / "wrapper").write_text("#!/bin/sh\n")
+    (home / "wrapper").chmod(0o755)
 
-    assert line.startswith("agentos.toml:4: supervisor.children[0].isolation: strict can't be had")
+    [line] = said(agent(lines))
+
+    assert line.startswith("agentos.toml:" + sentence.replace("{}", "supervisor.children[0]").format(home=home))
+
+
+def test_all_that_a_jail_cannot_have_is_told_at_once(home: Path) -> None:
+    mistakes = said(
+        agent('command = ["./no"]\ncode = "no"\nworkspace = "no"\npython = "no"\ncwd = "/"\nlimits.disk = 0')
+    )
+
+    assert [line.split(": ")[1].removeprefix("supervisor.children[0].") for line in mistakes] == [
+        *("command[0]", "code", "workspace", "python", "cwd", "limits.disk"),
+    ]
+
+
+@pytest.mark.parametrize("command", ["no-such-program", "/workspace/made-later", "/usr/bin/env"])
+def test_a_program_that_cannot_be_judged_yet_is_let_pass(home: Path, command: str) -> None:
+    assert loaded(agent(f'command = ["{command}"]')).root.children
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_code_that_may_not_be_read_is_no_code(home: Path) -> None:
+    (home / "closed").mkdir(0o000)
+
+    assert said(agent('command = ["sh"]\ncode = "closed"')) == [
+        f"agentos.toml:4: supervisor.children[0].code: expected a directory that can be read, got '{home}/closed'"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "sentence"),
+    [
+        ('waive = ["memroy"]', "2: kernel.waive[0]: expected "),
+        ("uids = { first = 0 }", "2: kernel.uids.first: expected a uid from 1 up, 0 being root's, got 0"),
+        ("uids = { count = 0 }", "2: kernel.uids.count: expected a whole number from 1 up, got 0"),
+    ],
+)
+def test_a_kernel_that_cannot_be(home: Path, lines: str, sentence: str) -> None:
+    [line] = said(f"[kernel]\n{lines}")
+
+    assert line.startswith("agentos.toml:" + sentence)

@@ -9,15 +9,15 @@ from pathlib import Path
 from tests.demos.conftest import ROOT, Run, processes_of
 
 
-def test_hello_spawns_an_agent_that_echoes_and_is_the_process_it_says(run: Run) -> None:
+def test_hello_spawns_an_agent_that_echoes_from_its_jail(run: Run) -> None:
     shown = run("hello")
 
     assert "hello | the kernel echoes: hello from the other side" in shown
-    spawned = re.search(r"'name': 'hello', 'pid': (\d+)", shown)
-    said = re.search(r"I am hello, agent \d+, process (\d+)", shown)
+    assert re.search(r"I am hello, agent \d+, in my jail process 2\n", shown)
+    assert re.search(r"'isolation':\s+\{'level':\s+'standard', \.\.\.\}", shown)
+    spawned = re.search(r"'name':\s+'hello',\s+'pid':\s+(\d+)", shown)
     assert spawned is not None
-    assert said is not None
-    assert spawned[1] == said[1]
+    assert f"The kernel knows it as process {spawned[1]};" in re.sub(r"\s+", " ", shown)
 
 
 def test_spawn_test_shows_a_whole_life_and_every_refusal(run: Run) -> None:
@@ -35,13 +35,13 @@ def test_spawn_test_shows_a_whole_life_and_every_refusal(run: Run) -> None:
     assert "No module named 'a_module_that_nobody_wrote'" in shown
 
 
-def test_three_workers_in_three_processes_do_all_the_jobs(run: Run) -> None:
+def test_three_workers_in_three_jails_do_all_the_jobs(run: Run) -> None:
     shown = run("worker")
 
-    results = re.findall(r"(worker-\d) \(pid (\d+)\): +([\d,]+) primes below ([\d,]+)", shown)
+    results = re.findall(r"(worker-\d) in pid:\[(\d+)\]: +([\d,]+) primes below ([\d,]+)", shown)
     assert len(results) == 9
     assert ("664,579", "10,000,000") in [(primes, below) for _, _, primes, below in results]
-    assert len({(name, pid) for name, pid, _, _ in results}) == 3
+    assert len({jail for _, jail, _, _ in results}) == len({(name, jail) for name, jail, _, _ in results}) == 3
 
 
 def test_ipc_keeps_the_order_and_reaches_everybody(run: Run) -> None:

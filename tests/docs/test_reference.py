@@ -14,7 +14,7 @@ from agentos.agents.lifecycle import State
 from agentos.config import schema
 from agentos.userland.cli.main import COMMANDS, cli
 from agentos_sdk import AgentOSClient, Kernel
-from agentos_sdk.calls import agents, connection, messages
+from agentos_sdk.calls import agents, connection, host, inspect, messages
 from agentos_sdk.calls.request import Request
 from agentos_sdk.errors import BY_CODE
 from agentos_sdk.opcodes import Op
@@ -25,7 +25,7 @@ REFERENCE = ROOT / "docs" / "reference"
 CALLS = REFERENCE / "calls"
 REQUESTS: list[type[Request[object]]] = [
     value
-    for module in (agents, connection, messages)
+    for module in (agents, connection, host, inspect, messages)
     for value in vars(module).values()
     if isinstance(value, type) and issubclass(value, Request) and value is not Request
 ]

@@ -181,7 +181,7 @@ def test_hundreds_of_waiting_calls_are_all_answered(connect: Connect) -> None:
 
 def test_followed_logs_are_chunks_and_then_the_reply_itself(kernel: Kernel, two: Wire) -> None:
     script = "echo first; until [ -e go-on ]; do sleep 0.02; done; echo last"
-    agent = kernel.spawn("talker", ["sh", "-c", script], cwd=str(kernel.place))
+    agent = kernel.spawn("talker", ["sh", "-c", script], cwd=str(kernel.place), sandboxed=False)
     two.send(LOGS, {"id": agent, "follow": True}, 5)
     chunk = two.receive()
     assert (chunk.id, chunk.op) == (5, CHUNK)

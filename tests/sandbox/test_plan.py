@@ -189,7 +189,7 @@ def test_no_limit_is_above_the_hosts(policy: Policy, host: Host) -> None:
     limits = next(dict(step.limits) for step in made(policy, host) if isinstance(step, s.SetLimits))
 
     assert all(limits[name] <= hard for name, hard in host.hard_limits.items())
-    assert limits["CORE"] == 0
+    assert limits["CORE"] == 1
     assert ("AS" in limits) != host.memory_cgroup
 
 

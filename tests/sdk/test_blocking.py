@@ -86,7 +86,7 @@ def test_relative_paths_are_those_of_this_process(
     (kernel.place / "where.py").write_text("import os, time; print(os.getcwd(), flush=True); time.sleep(1000)")
     monkeypatch.chdir(kernel.place)
 
-    assert client.spawn("where", "where.py")["success"]
+    assert client.spawn("where", "where.py", sandboxed=False)["success"]
 
     with kernel.client() as follower:
         first = next(iter(follower.follow_logs("where")))

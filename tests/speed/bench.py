@@ -18,7 +18,9 @@ from types import FrameType
 
 from tests.speed.measure_agents import agents
 from tests.speed.measure_host import idle, ready
+from tests.speed.measure_jails import jails
 from tests.speed.measure_replacement import replacement
+from tests.speed.measure_spawn import idle_agents
 from tests.speed.measure_wire import conns, flight, heavy, rtt
 from tests.speed.place import Place
 from tests.speed.processes import MeasurementError
@@ -34,6 +36,8 @@ MEASUREMENTS: dict[str, Callable[[Place], list[Row]]] = {
     "idle": idle,
     "agents": agents,
     "replacement": replacement,
+    "jails": jails,
+    "idle_agents": idle_agents,
 }
 LIMIT, QUICK_LIMIT = 170, 38  # seconds for everything
 NO_TIME = "the whole run had no time left"

@@ -25,6 +25,7 @@ from agentos.sandbox.plan import Outer, plan
 from agentos.sandbox.policy import Interpreter, Policy, Program
 from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.steps import Step
+from tests.speed.place import Place
 from tests.speed.proc import memory
 from tests.speed.processes import MeasurementError
 from tests.speed.results import Row, as_text, machine, ratio
@@ -232,6 +233,12 @@ def _weight(what: str, found: tuple[float, float], most: int) -> Row:
         met=both <= most,
         numbers={"program_mib": program, "pid1_mib": shim},
     )
+
+
+def idle_agents(place: Place) -> list[Row]:
+    """What an idle agent costs, as a row of the whole measurement."""
+    with a_bench(AGENTS, place.cpu) as bench:
+        return size(bench)
 
 
 def main() -> int:

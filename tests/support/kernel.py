@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from agentos_sdk import AgentOSClient
 from tests.support.wire import LIST, NOOP, PATIENCE, SPAWN, Wire
@@ -114,7 +115,12 @@ class Kernel:
 
     def connect_as(self, agent: int, timeout: float = PATIENCE) -> Wire:
         """A raw connection to an agent's own socket: who comes in there is that agent."""
-        return Wire(f"{self._run['directory']}/{agent}.sock", timeout)
+        return Wire(str(self.runtime / f"{agent}.sock"), timeout)
+
+    @property
+    def runtime(self) -> Path:
+        """The directory of this run: of its agents' sockets, and of what is made for them."""
+        return Path(self._run["directory"])
 
     @property
     def run_id(self) -> str:
@@ -125,6 +131,11 @@ class Kernel:
     def _run(self) -> dict[str, str]:
         note: dict[str, str] = json.loads((self.state_dir / "run.json").read_text())
         return note
+
+    @property
+    def family(self) -> "Sequence[Process]":
+        """All that descends from it, in jails or not, but for the process that makes the jails."""
+        return [one for one in descendants(self.pid) if not is_zygote(one.pid)]
 
     def processes(self) -> Sequence[int]:
         """The pids of the processes that were started by this run's agents or as such; the kernel isn't among them."""
@@ -161,12 +172,13 @@ class Kernel:
         """SIGTERM; it must end with status 0 and leave no process, no socket and no runtime directory."""
         status = self.process.poll()
         assert status is None, f"the kernel ended by itself with status {status}:\n{self.said}"
-        run_id = self.run_id
+        run_id, family = self.run_id, descendants(self.pid)
         self.process.send_signal(signal.SIGTERM)
         status = self.wait_end()
         assert status == 0, f"the kernel ended with status {status}:\n{self.said}"
         left = marked(f"AGENTOS_RUN_ID={run_id}")
         assert not left, f"processes that outlived their kernel: {left}"
+        until(lambda: not any(one.lives for one in family), "nobody who descends from it is left", 1.0)
         assert not os.path.exists(self.socket), "the socket is still there"
         runtime = [name for name in os.listdir(self.place) if name.startswith("agentos-")]
         assert not runtime, f"a runtime directory is still there: {runtime}"
@@ -249,6 +261,48 @@ def listens(path: str) -> bool:
     """Whether somebody accepts connections there: a socket's file exists a moment before it listens."""
     with socket.socket(socket.AF_UNIX) as sock:
         return sock.connect_ex(path) == 0
+
+
+class Process(NamedTuple):
+    """``born`` (clock ticks since boot) tells it from a later one of the same number."""
+
+    pid: int
+    born: int
+
+    @property
+    def lives(self) -> bool:
+        found = stat_of(self.pid)
+        return found is not None and found[2] == self.born and found[0] != "Z"
+
+
+def stat_of(pid: int) -> tuple[str, int, int] | None:
+    """State, parent and birth of a process, out of a file that is everybody's to read."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        fields = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
+        return fields[0], int(fields[1]), int(fields[19])
+    return None
+
+
+def descendants(pid: int) -> Sequence[Process]:
+    """All that descend from a process now, zombies too."""
+    found = {int(name): stat for name in os.listdir("/proc") if name.isdigit() and (stat := stat_of(int(name)))}
+    line = [pid]
+    for above in line:
+        line += [below for below, (_, parent, _) in found.items() if parent == above]
+    return [Process(one, found[one][2]) for one in line[1:]]
+
+
+def is_zygote(pid: int) -> bool:
+    """Whether this is what a kernel makes its jails with; its offspring has its name, but a PID namespace below."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return "sandbox.inside.zygote" in Path("/proc", str(pid), "cmdline").read_text() and not in_jail(pid)
+    return False
+
+
+def in_jail(pid: int) -> bool:
+    """Whether a process has one more number, in a PID namespace below ours."""
+    status = Path("/proc", str(pid), "status").read_text().splitlines()
+    return len(next(line for line in status if line.startswith("NSpid:")).split()) > 2
 
 
 def marked(variable: str) -> Sequence[int]:

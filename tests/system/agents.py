@@ -20,13 +20,22 @@ from agentos_sdk import AgentOSClient
 
 me = AgentOSClient()
 me.hello()
+
+def run(code):
+    exec(code, globals())
+    return "done"
+
 while True:
     for letter in me.recv_messages(timeout=60)["messages"]:
         asked = letter["message"]
-        answer = getattr(me, asked["method"])(**asked.get("with", {}))
+        method = run if asked["method"] == "run" else getattr(me, asked["method"])
+        answer = method(**asked.get("with", {}))
         me.send_message(answer, to=letter["from_id"])
 """
-"""Makes the calls that it is sent, and sends back what they answered."""
+"""Makes the calls that it is sent, or runs the code, and sends back what was answered."""
+
+RELAY_INSIDE = "/agent/relay.py"
+"""Where a relay in a jail has its own script, to give to a child."""
 
 
 def write(kernel: Kernel, name: str, text: str) -> str:

@@ -6,13 +6,14 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from agentos_sdk import AgentOSClient
 from tests.conftest import StartKernel
-from tests.support.kernel import Kernel, environment, marked, until
+from tests.support.kernel import Kernel, Process, descendants, environment, is_zygote, marked, until
 from tests.system.agents import STUBBORN, ask, known, relay, up, write, written
 
 DAEMON = "setsid sleep 1000 & (setsid sh -c 'sleep 1000 & sleep 1000' &) ; echo on; exec sleep 1000"
@@ -47,15 +48,74 @@ def test_agents_whose_kernel_dies_while_they_start_die_too(start_kernel: StartKe
         wire.close()
 
 
+SLIPPERY = """
+import os, signal, subprocess, sys, time
+def away():
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+    signal.signal(number, signal.SIG_IGN)
+nameless = subprocess.Popen(["/usr/bin/sleep", "1000"], env={}, preexec_fn=away, close_fds=True)
+stopped = subprocess.Popen(["/usr/bin/sleep", "1000"], preexec_fn=os.setsid)
+os.kill(stopped.pid, signal.SIGSTOP)
+if os.fork() == 0:
+    away()
+    os.closerange(0, 100)
+    time.sleep(1000)
+print("all away", flush=True)
+time.sleep(1000)
+"""
+"""Does what daemons do to outlive whoever started them, in three ways."""
+
+
+def living(family: Sequence[Process]) -> Sequence[Process]:
+    return [one for one in family if one.lives]
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_nothing_of_a_jailed_agent_outlives_a_killed_kernel_whatever_it_did(
+    start_kernel: StartKernel, paused: bool
+) -> None:
+    kernel = start_kernel()
+    with kernel.client() as client:
+        up(client.spawn("slippery", write(kernel, "slippery.py", SLIPPERY)))
+        written(client, "slippery", "all away")
+        until(lambda: len(living(kernel.family)) == 5, "four programs and their PID 1")
+        if paused:
+            up(client.pause("slippery"))
+    family = descendants(kernel.pid)
+
+    kernel.kill()
+
+    until(lambda: not living(family), "nothing is left", 2.0)
+
+
+def test_nothing_of_a_jailed_agent_outlives_its_end_whatever_it_did(start_kernel: StartKernel) -> None:
+    kernel = start_kernel()
+    with kernel.client() as client:
+        agent = up(client.spawn("slippery", write(kernel, "slippery.py", SLIPPERY)))
+        written(client, "slippery", "all away")
+        until(lambda: len(living(kernel.family)) == 5, "four programs and their PID 1")
+        family = kernel.family
+
+        os.kill(agent["pid"], signal.SIGKILL)
+
+        assert client.wait("slippery", timeout=10)["signal"] == signal.SIGKILL
+        assert not living(family)
+        until(lambda: not kernel.family, "no zombie is left either")
+
+
 def test_what_escaped_a_killed_kernel_ends_when_the_next_one_starts(start_kernel: StartKernel) -> None:
     kernel = start_kernel()
     with kernel.client() as client:
-        up(client.spawn("daemon", command=["sh", "-c", DAEMON]))
+        up(client.spawn("daemon", command=["sh", "-c", DAEMON], sandboxed=False))
         written(client, "daemon", "on")
     run = f"AGENTOS_RUN_ID={kernel.run_id}"
     until(lambda: len(marked(run)) == 5, "it has left four behind")
     kernel.kill()
-    until(lambda: len(marked(run)) == 4, "they outlive it")
+    if not has_cgroups(kernel):  # otherwise they may end with their group
+        until(lambda: len(marked(run)) == 4, "they outlive it")
 
     kernel.start_again()
 
@@ -64,10 +124,11 @@ def test_what_escaped_a_killed_kernel_ends_when_the_next_one_starts(start_kernel
     kernel.stop()
 
 
-def test_orphans_end_with_their_agent_and_no_zombie_stays(start_kernel: StartKernel) -> None:
+@pytest.mark.parametrize("sandboxed", [True, False])
+def test_orphans_end_with_their_agent_and_no_zombie_stays(start_kernel: StartKernel, sandboxed: bool) -> None:
     kernel = start_kernel()
     with kernel.client() as client:
-        agent = up(client.spawn("daemon", command=["sh", "-c", DAEMON]))
+        agent = up(client.spawn("daemon", command=["sh", "-c", DAEMON], sandboxed=sandboxed))
         mark = f"AGENTOS_AGENT_ID={agent['id']}"
         until(lambda: len(marked(mark)) == 5, "it has left four behind")
 
@@ -75,25 +136,43 @@ def test_orphans_end_with_their_agent_and_no_zombie_stays(start_kernel: StartKer
 
         until(lambda: not marked(mark), "they ended with it")
         until(lambda: not children_of(kernel.pid), "and were reaped")
-        kernel.wait_line("ended agents left processes behind, which were killed: ")
+        if not sandboxed and not has_cgroups(kernel):  # otherwise nobody has to look for them
+            kernel.wait_line("ended agents left processes behind, which were killed: ")
 
 
-def test_orphans_that_end_by_themselves_are_reaped(start_kernel: StartKernel) -> None:
+@pytest.mark.parametrize("sandboxed", [True, False])
+def test_orphans_that_end_by_themselves_are_reaped(start_kernel: StartKernel, sandboxed: bool) -> None:
     kernel = start_kernel()
     with kernel.client() as client:
         orphans = "for i in 1 2 3 4 5 6 7 8; do (sleep 0.2 &); done; sleep 0.21"
         for number in range(4):
-            client.spawn(f"brief-{number}", command=["sh", "-c", orphans])
+            client.spawn(f"brief-{number}", command=["sh", "-c", orphans], sandboxed=sandboxed)
         until(lambda: not children_of(kernel.pid), "agents and orphans are reaped")
 
 
-def children_of(pid: int) -> list[str]:
-    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split() + [
-        child
+def test_orphans_in_a_jail_are_reaped_by_its_pid_1(start_kernel: StartKernel) -> None:
+    kernel = start_kernel()
+    with kernel.client() as client:
+        orphans = "for i in 1 2 3 4 5 6 7 8; do (sleep 0.05 &); done; echo on; exec sleep 1000"
+        up(client.spawn("parent", command=["sh", "-c", orphans]))
+        written(client, "parent", "on")
+
+        until(lambda: len(kernel.family) == 2, "the program and its PID 1 are left")
+
+
+def has_cgroups(kernel: Kernel) -> bool:
+    """Whether each agent has a control group of its own, with which all that it started is found and ended."""
+    return "limits by cgroup" in kernel.wait_line("isolation standard: ")
+
+
+def children_of(pid: int) -> list[int]:
+    """The children of a kernel's, zombies too, but for what it makes its jails with."""
+    found = [
+        int(child)
         for task in os.listdir(f"/proc/{pid}/task")
-        if int(task) != pid
         for child in Path(f"/proc/{pid}/task/{task}/children").read_text().split()
     ]
+    return [child for child in found if not is_zygote(child)]
 
 
 def test_orphans_end_with_the_kernel(start_kernel: StartKernel) -> None:

@@ -12,9 +12,10 @@ import pytest
 
 from agentos_sdk import AgentOSClient
 from tests.support.kernel import Kernel, running, until
-from tests.system.agents import lines, up, write
+from tests.system.agents import known, lines, up, write
 
 OTHER_PYTHON = "/usr/bin/python3"
+OURS = {"AGENTOS_SOCKET", "AGENTOS_AGENT_NAME", "AGENTOS_AGENT_ID", "AGENTOS_RUN_ID", "AGENTOS_LIFE"}
 
 LOOK_AROUND = """
 import json, os, sys, time
@@ -24,6 +25,7 @@ print(json.dumps({
               if os.path.exists(f"/proc/self/fd/{name}")},
     "pid": os.getpid(), "session": os.getsid(0), "group": os.getpgid(0), "parent": os.getppid(),
     "path": sys.path, "argv": sys.argv, "file": __file__, "cwd": os.getcwd(),
+    "processes": sorted(int(name) for name in os.listdir("/proc") if name.isdigit()), "user": [os.getuid(), os.getgid()],
     "blocked": [line for line in open("/proc/self/status") if line.startswith("SigBlk")][0].split()[1],
 }))
 time.sleep(1000)
@@ -44,7 +46,7 @@ def look_around(kernel: Kernel, client: AgentOSClient, name: str, **more: Any) -
 
 
 def test_the_environment_is_built_and_nothing_of_the_kernels_is_in_it(kernel: Kernel, client: AgentOSClient) -> None:
-    found = look_around(kernel, client, "env", env={"MINE": "yes", "PATH": "/bin"})
+    found = look_around(kernel, client, "env", env={"MINE": "yes", "PATH": "/bin"}, sandboxed=False)
 
     environment = found["environment"]
     ours = {name: environment.pop(name) for name in list(environment) if name.startswith("AGENTOS_")}
@@ -54,42 +56,78 @@ def test_the_environment_is_built_and_nothing_of_the_kernels_is_in_it(kernel: Ke
         "LANG": "C.UTF-8",
         "MINE": "yes",
     }
-    assert set(ours) == {
-        "AGENTOS_SOCKET",
-        "AGENTOS_AGENT_NAME",
-        "AGENTOS_AGENT_ID",
-        "AGENTOS_RUN_ID",
-        "AGENTOS_LIFE",
-    }
+    assert set(ours) == OURS
     assert ours["AGENTOS_AGENT_NAME"] == "env"
 
 
-def test_it_has_its_standard_streams_and_no_other_file(kernel: Kernel, client: AgentOSClient) -> None:
-    files = look_around(kernel, client, "files")["files"]
+def test_in_a_jail_it_has_what_it_needs_there(kernel: Kernel, client: AgentOSClient) -> None:
+    reply = up(client.spawn("jailed", write(kernel, "look-jailed.py", LOOK_AROUND), env={"MINE": "yes"}))
+    until(lambda: lines(client, "jailed"), "it has looked around")
+
+    environment = json.loads(lines(client, "jailed")[0])["environment"]
+    ours = {name: environment.pop(name) for name in list(environment) if name.startswith("AGENTOS_")}
+    assert environment == {
+        "PATH": f"{os.path.dirname(sys.executable)}:/usr/local/bin:/usr/bin:/bin",
+        "PYTHONPATH": "/sdk",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "HOME": "/workspace",
+        "TMPDIR": "/tmp",
+        "LANG": "C.UTF-8",
+        "USER": "agent",
+        "LOGNAME": "agent",
+        "MINE": "yes",
+    }
+    assert set(ours) == OURS
+    assert (ours["AGENTOS_AGENT_NAME"], ours["AGENTOS_AGENT_ID"]) == ("jailed", str(reply["id"]))
+    assert ours["AGENTOS_SOCKET"] == "/run/agentos.sock"
+
+
+def test_the_environment_it_was_given_may_say_otherwise(kernel: Kernel, client: AgentOSClient) -> None:
+    given = {"PATH": "/bin", "HOME": "/tmp", "LANG": "C", "USER": "me"}
+
+    environment = look_around(kernel, client, "otherwise", env=given)["environment"]
+
+    assert {name: environment[name] for name in given} == given
+
+
+@pytest.mark.parametrize("sandboxed", [True, False])
+def test_it_has_its_standard_streams_and_no_other_file(kernel: Kernel, client: AgentOSClient, sandboxed: bool) -> None:
+    files = look_around(kernel, client, f"files-{sandboxed}", sandboxed=sandboxed)["files"]
 
     assert files["0"] == "/dev/null"
     assert sorted(files) == ["0", "1", "2"]
 
 
 def test_a_command_has_no_other_file_either(client: AgentOSClient) -> None:
-    up(client.spawn("ls", command=["sh", "-c", "ls /proc/self/fd | wc -l; sleep 1000"]))
+    for name, sandboxed in (("ls", True), ("bare-ls", False)):
+        up(client.spawn(name, command=["sh", "-c", "ls /proc/self/fd | wc -l; sleep 1000"], sandboxed=sandboxed))
 
-    until(lambda: lines(client, "ls"), "it has counted")
-    assert lines(client, "ls") == ["4"]  # 0, 1, 2 and the directory it reads
+        until(lambda name=name: lines(client, name), "it has counted")  # type: ignore[misc]
+        assert lines(client, name) == ["4"]  # 0, 1, 2 and the directory it reads
 
 
 def test_it_leads_a_session_and_a_process_group_of_its_own(kernel: Kernel, client: AgentOSClient) -> None:
-    found = look_around(kernel, client, "session")
+    found = look_around(kernel, client, "session", sandboxed=False)
 
     assert found["pid"] == found["session"] == found["group"]
     assert found["parent"] == kernel.pid
     assert int(found["blocked"], 16) == 0
 
 
+def test_in_a_jail_there_is_nobody_but_it_and_its_pid_1(kernel: Kernel, client: AgentOSClient) -> None:
+    found = look_around(kernel, client, "alone")
+
+    assert found["pid"] == found["session"] == found["group"]
+    assert found["parent"] == 1
+    assert found["processes"] == [1, found["pid"]]
+    assert int(found["blocked"], 16) == 0
+    assert found["user"] == [1000, 1000]
+
+
 def test_a_script_runs_as_its_interpreter_would_run_it(kernel: Kernel, client: AgentOSClient) -> None:
     (kernel.place / "beside.py").write_text("here = True")
 
-    found = look_around(kernel, client, "script", args=["--flag", "a b"], cwd="/")
+    found = look_around(kernel, client, "script", args=["--flag", "a b"], cwd="/", sandboxed=False)
 
     assert found["path"][0] == str(kernel.place)
     assert found["file"] == str(kernel.place / "look-script.py")
@@ -97,24 +135,61 @@ def test_a_script_runs_as_its_interpreter_would_run_it(kernel: Kernel, client: A
     assert found["cwd"] == "/"
 
 
+def test_a_script_in_a_jail_is_in_agent_and_works_in_workspace(kernel: Kernel, client: AgentOSClient) -> None:
+    found = look_around(kernel, client, "inside", args=["--flag", "a b"])
+
+    assert found["path"][:2] == ["/agent", "/sdk"]
+    assert found["file"] == "/agent/look-inside.py"
+    assert found["argv"] == [found["file"], "--flag", "a b"]
+    assert found["cwd"] == "/workspace"
+    assert look_around(kernel, client, "elsewhere", cwd="/tmp")["cwd"] == "/tmp"
+
+
+def test_what_is_beside_a_script_comes_along_as_code(kernel: Kernel, client: AgentOSClient) -> None:
+    place = kernel.place / "code"
+    place.mkdir()
+    (place / "beside.py").write_text("print('imported', flush=True)")
+    (place / "main.py").write_text("import beside, time; time.sleep(1000)")
+
+    up(client.spawn("with-code", str(place / "main.py"), code=str(place)))
+    alone = client.spawn("without-code", str(place / "main.py"))
+
+    assert lines(client, "with-code") == ["imported"]
+    assert alone["stderr"][-1] == "ModuleNotFoundError: No module named 'beside'"
+
+
 def test_the_socket_is_private_and_in_a_private_directory(kernel: Kernel, client: AgentOSClient) -> None:
-    found = look_around(kernel, client, "socket")["environment"]
+    found = look_around(kernel, client, "socket", sandboxed=False)["environment"]
 
     path = Path(found["AGENTOS_SOCKET"])
     assert path.name == f"{found['AGENTOS_AGENT_ID']}.sock"
+    assert path.stat().st_uid == os.geteuid()
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.parent.stat().st_mode & 0o777 == 0o700
     assert len(bytes(path)) <= 107
 
 
+def test_the_socket_of_a_jail_is_for_its_outer_user_alone(kernel: Kernel, client: AgentOSClient) -> None:
+    found = look_around(kernel, client, "jails-socket")
+    agent = found["environment"]["AGENTOS_AGENT_ID"]
+
+    path = kernel.runtime / f"{agent}.sock"
+    outer = os.stat(f"/proc/{known(client, 'jails-socket')}").st_uid
+    assert path.stat().st_uid == outer
+    assert (outer == os.geteuid()) == (os.geteuid() != 0)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
 def test_an_uncaught_error_is_told_from_the_script_on(kernel: Kernel, client: AgentOSClient) -> None:
     script = write(kernel, "boom.py", "def inner():\n    1 / 0\n\ninner()\n")
 
-    reply = client.spawn("boom", script)
+    for sandboxed, path in ((True, "/agent/boom.py"), (False, script)):
+        reply = client.spawn("boom", script, sandboxed=sandboxed)
 
-    assert reply["stderr"][:2] == ["Traceback (most recent call last):", f'  File "{script}", line 4, in <module>']
-    assert reply["stderr"][-1] == "ZeroDivisionError: division by zero"
-    assert not [line for line in reply["stderr"] if "start.py" in line]
+        assert reply["stderr"][:2] == ["Traceback (most recent call last):", f'  File "{path}", line 4, in <module>']
+        assert reply["stderr"][-1] == "ZeroDivisionError: division by zero"
+        assert not [line for line in reply["stderr"] if "start.py" in line]
 
 
 def test_a_script_may_use_everything_that_scripts_use(kernel: Kernel, client: AgentOSClient) -> None:
@@ -167,10 +242,13 @@ def test_another_interpreter_has_the_sdk_though_nothing_is_installed(kernel: Ker
 
 
 def test_the_safe_path_of_python_is_respected(kernel: Kernel, client: AgentOSClient) -> None:
-    found = look_around(kernel, client, "safe", env={"PYTHONSAFEPATH": "1"})
+    found = look_around(kernel, client, "safe", env={"PYTHONSAFEPATH": "1"}, sandboxed=False)
+    inside = look_around(kernel, client, "safe-inside", env={"PYTHONSAFEPATH": "1"})
 
     assert str(kernel.place) not in found["path"]
     assert any(entry.endswith("/sdk") for entry in found["path"])
+    assert "/agent" not in inside["path"]
+    assert "/sdk" in inside["path"]
 
 
 def test_open_files_are_limited_as_programs_expect(client: AgentOSClient) -> None:
@@ -183,10 +261,20 @@ def test_open_files_are_limited_as_programs_expect(client: AgentOSClient) -> Non
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 @pytest.mark.parametrize("file", ["environ", "mem", "maps"])
 def test_an_agent_cannot_read_the_kernel(kernel: Kernel, client: AgentOSClient, file: str) -> None:
-    up(client.spawn("spy", command=["sh", "-c", f"head -c1 /proc/{kernel.pid}/{file} >/dev/null; sleep 1000"]))
+    tries = f"head -c1 /proc/{kernel.pid}/{file} >/dev/null; sleep 1000"
+    up(client.spawn("spy", command=["sh", "-c", tries], sandboxed=False))
 
     until(lambda: lines(client, "spy"), "it has tried")
     assert "Permission denied" in lines(client, "spy")[0]
+
+
+@pytest.mark.parametrize("file", ["environ", "mem", "status"])
+def test_in_a_jail_there_is_no_kernel_to_be_read(kernel: Kernel, client: AgentOSClient, file: str) -> None:
+    tries = f"head -c1 /proc/{kernel.pid}/{file} >/dev/null; sleep 1000"
+    up(client.spawn("blind", command=["sh", "-c", tries]))
+
+    until(lambda: lines(client, "blind"), "it has tried")
+    assert "No such file or directory" in lines(client, "blind")[0]
 
 
 def test_the_kernel_cannot_be_dumped(kernel: Kernel, client: AgentOSClient) -> None:

@@ -155,6 +155,7 @@ def test_a_restart_that_fails_is_tried_again_within_the_budget(start_kernel: Sta
         [[supervisor.children]]
         name = "a"
         command = ["sh", "-c", "test -e {fine} && exec sleep 1000"]
+        sandboxed = false
         backoff = {{ max_failures = 99 }}
         """)
     with kernel.client() as client:

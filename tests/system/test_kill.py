@@ -9,7 +9,7 @@ import pytest
 from agentos_sdk import AgentOSClient
 from tests.conftest import StartKernel
 from tests.support.kernel import Kernel, listens, marked, until
-from tests.system.agents import STUBBORN, ask, in_state, info, known, lines, relay, up, write, written
+from tests.system.agents import RELAY_INSIDE, STUBBORN, ask, in_state, info, known, lines, relay, up, write, written
 
 POLITE = """
 import signal, sys, time
@@ -20,6 +20,8 @@ signal.signal(signal.SIGTERM, leave)
 print("ready")
 time.sleep(1000)
 """
+
+DEAF = "trap '' TERM; echo deaf now; while :; do sleep 1000; done"
 
 
 def test_a_running_agent_is_asked_to_end_and_has_time_to(kernel: Kernel, client: AgentOSClient) -> None:
@@ -51,6 +53,26 @@ def test_an_agent_that_ignores_sigterm_is_killed_after_its_grace(
     assert client.wait(name, timeout=1)["signal"] == signal.SIGKILL
 
 
+def test_sigterm_reaches_the_whole_process_group(kernel: Kernel, client: AgentOSClient) -> None:
+    up(
+        client.spawn(
+            "pair",
+            command=[
+                "sh",
+                "-c",
+                "trap 'wait; exit 3' TERM; sh -c 'trap \"echo me too; exit\" TERM; "
+                "echo on; while :; do sleep 0.01; done' & wait",
+            ],
+        )
+    )
+    written(client, "pair", "on")
+
+    client.kill("pair")
+
+    assert lines(client, "pair", "stdout") == ["on", "me too"]
+    assert client.wait("pair", timeout=1)["exit_code"] == 3
+
+
 def test_its_whole_process_group_goes_with_it(kernel: Kernel, client: AgentOSClient) -> None:
     text = "import subprocess\nsubprocess.run(['sh', '-c', 'trap \"\" TERM; sleep 1000 & sleep 1000; wait'])\n"
     agent = up(client.spawn("group", write(kernel, "group.py", "print('on', flush=True)\n" + text), shutdown=0.2))
@@ -70,6 +92,17 @@ def test_a_paused_agent_hears_that_it_is_to_end(kernel: Kernel, client: AgentOSC
     client.kill("asleep")
 
     assert lines(client, "asleep")[-1] == "leaving"
+    assert client.wait("asleep", timeout=1)["exit_code"] == 0
+
+
+def test_so_does_a_paused_agent_that_is_stopped_by_itself(kernel: Kernel, client: AgentOSClient) -> None:
+    up(client.spawn("doubly", command=["sh", "-c", "trap 'echo leaving; exit' TERM; echo on; kill -STOP $$; sleep 1"]))
+    written(client, "doubly", "on")
+    up(client.pause("doubly"))
+
+    client.kill("doubly", grace=20)
+
+    assert lines(client, "doubly")[-1] == "leaving"
 
 
 def test_an_agent_that_waits_for_its_restart_does_not_come_back(client: AgentOSClient) -> None:
@@ -111,7 +144,7 @@ def test_a_longer_grace_gives_a_stopping_agent_no_more_time(kernel: Kernel, clie
 
 def test_what_an_agent_spawned_ends_before_it(kernel: Kernel, client: AgentOSClient) -> None:
     boss = relay(kernel, client, "boss")
-    nested = up(ask(client, boss, "spawn", name="middle", script=str(kernel.place / "relay.py"), ready="hello"))["id"]
+    nested = up(ask(client, boss, "spawn", name="middle", script=RELAY_INSIDE, ready="hello"))["id"]
     up(ask(client, nested, "spawn", name="leaf", command=["sleep", "1000"]))
     since = len(kernel.lines)
 
@@ -125,8 +158,7 @@ def test_what_an_agent_spawned_ends_before_it(kernel: Kernel, client: AgentOSCli
 
 def test_no_grace_for_an_agent_is_none_for_what_it_spawned(kernel: Kernel, client: AgentOSClient) -> None:
     boss = relay(kernel, client, "hasty")
-    script = write(kernel, "deaf.py", STUBBORN)
-    up(ask(client, boss, "spawn", name="slow", script=script, shutdown="infinity"))
+    up(ask(client, boss, "spawn", name="slow", command=["sh", "-c", DEAF], shutdown="infinity"))
     written(client, "slow", "deaf now")
 
     assert client.kill("hasty", grace=0)["killed"]

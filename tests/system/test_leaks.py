@@ -18,32 +18,37 @@ def runtime_files(kernel: Kernel) -> set[str]:
 
 def churn(client: AgentOSClient, count: int) -> None:
     for number in range(count):
-        match number % 4:
+        match number % 6:
             case 0:
                 client.spawn("brief", command=BRIEF)
             case 1:
                 up(client.spawn("killed", str(client.socket_path) + ".py"))
                 client.kill("killed", grace=0)
             case 2:
-                client.spawn("broken", command=["/etc/passwd"])
+                client.spawn("broken", command=["/workspace"])
             case 3:
                 up(client.spawn("orphans", command=["sh", "-c", "(setsid sleep 1000 &) ; exec sleep 1000"]))
                 client.kill("orphans")
+            case 4:
+                client.spawn("brief", command=BRIEF, sandboxed=False)
+            case 5:
+                up(client.spawn("bare", command=["sh", "-c", "exec sleep 1000"], sandboxed=False))
+                client.kill("bare")
 
 
-def test_two_hundred_short_lives_leave_nothing(start_kernel: StartKernel) -> None:
+def test_hundreds_of_short_lives_leave_nothing(start_kernel: StartKernel) -> None:
     kernel = start_kernel()
     write(kernel, "s.py", "from agentos import AgentOSClient\nAgentOSClient().recv_messages(timeout=1000)\n")
     with kernel.client() as client:
-        churn(client, 40)  # what is made once is there now
+        churn(client, 48)  # what is made once is there now
         until(lambda: not children_of(kernel.pid), "all have ended")
         files, threads, rss = kernel.open_files, proc_status(kernel.pid, "Threads"), kernel.rss
 
-        churn(client, 200)
+        churn(client, 240)
 
         until(lambda: not children_of(kernel.pid), "all have ended and were reaped")
         until(lambda: kernel.open_files <= files, f"{kernel.open_files} files are open, {files} were before")
         assert proc_status(kernel.pid, "Threads") <= threads + 2  # Trio keeps a few that idle
-        assert kernel.rss - rss < 8 << 20  # 240 ended agents are remembered
+        assert kernel.rss - rss < 8 << 20  # 288 ended agents are remembered
         assert runtime_files(kernel) == {"sdk"}
         assert client.tree()["tree"]["children"][0]["children"] == []

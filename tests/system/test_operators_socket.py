@@ -48,7 +48,7 @@ def test_a_descendant_of_an_agent_is_served_as_that_agent(
     name = f"intruder-{generations}"
     args = [kernel.socket, str(generations), "stays", str(kernel.pid)]
 
-    agent = up(client.spawn(name, write(kernel, "intruder.py", INTRUDER), args=args))["id"]
+    agent = up(client.spawn(name, write(kernel, "intruder.py", INTRUDER), args=args, sandboxed=False))["id"]
 
     until(lambda: lines(client, name), "it has tried")
     assert json.loads(lines(client, name)[0]) == [agent, "permission_denied"]
@@ -57,10 +57,46 @@ def test_a_descendant_of_an_agent_is_served_as_that_agent(
 def test_an_orphan_of_an_agent_is_refused(kernel: Kernel, client: AgentOSClient, victim: int) -> None:
     args = [kernel.socket, "1", "orphaned", str(kernel.pid)]
 
-    up(client.spawn("forker", write(kernel, "intruder.py", INTRUDER), args=args))
+    up(client.spawn("forker", write(kernel, "intruder.py", INTRUDER), args=args, sandboxed=False))
 
     until(lambda: lines(client, "forker"), "it has tried")
     assert "you descend from this kernel but from none of its agents" in lines(client, "forker")[0]
+
+
+@pytest.mark.parametrize("network", [False, True])
+def test_from_a_jail_nobody_finds_the_door(kernel: Kernel, client: AgentOSClient, victim: int, network: bool) -> None:
+    args = [kernel.socket, "0", "stays", "1"]
+
+    up(client.spawn(f"jailed-{network}", write(kernel, "intruder.py", INTRUDER), args=args, network=network))
+
+    until(lambda: lines(client, f"jailed-{network}"), "it has tried")
+    assert f"no kernel at {kernel.socket}" in lines(client, f"jailed-{network}")[0]
+
+
+DESCENDANT = """
+import json, os, sys, time
+from agentos_sdk import AgentOSClient
+for _ in range(int(sys.argv[1])):
+    if os.fork():
+        time.sleep(0.05)  # its child is an orphan then
+        os._exit(0) if os.getpid() != 2 else time.sleep(1000)  # 2: the program itself
+    os.setsid()
+with AgentOSClient() as me:
+    print(me.hello()["agent_id"], me.kill(name="victim").get("code"), flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("generations", [0, 1, 3])
+def test_whoever_is_in_a_jail_is_its_agent_orphans_too(
+    kernel: Kernel, client: AgentOSClient, victim: int, generations: int
+) -> None:
+    script = write(kernel, "descendant.py", DESCENDANT)
+
+    agent = up(client.spawn(f"line-{generations}", script, args=[str(generations)]))["id"]
+
+    until(lambda: lines(client, f"line-{generations}"), "it has tried")
+    assert lines(client, f"line-{generations}") == [f"{agent} permission_denied"]
 
 
 def test_everybody_else_of_this_uid_is_the_operator(client: AgentOSClient) -> None:

@@ -64,7 +64,7 @@ def test_tail_is_checked(client: AgentOSClient) -> None:
 
 
 def test_followed_logs_go_on_over_restarts_and_end_with_the_agent(client: AgentOSClient) -> None:
-    script = "echo up $$; sleep 0.4; exit 1"
+    script = "echo up `date +%s%N`; sleep 0.4; exit 1"
     up(client.spawn("again", command=["sh", "-c", script], restart="permanent", max_restarts=2))
 
     pages = list(client.follow_logs("again"))

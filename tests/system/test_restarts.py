@@ -8,7 +8,7 @@ import time
 from agentos_sdk import AgentOSClient
 from tests.conftest import StartKernel
 from tests.support.kernel import Kernel, until
-from tests.system.agents import ask, in_state, info, known, lines, relay, up, write, written
+from tests.system.agents import RELAY_INSIDE, ask, in_state, info, known, lines, relay, up, write, written
 
 READER = """
 import os, time
@@ -111,7 +111,7 @@ def test_children_end_before_their_parent_comes_back(kernel: Kernel, client: Age
     boss = relay(kernel, client, "boss2", restart="permanent")
     pid = known(client, "boss2")
     up(ask(client, boss, "spawn", name="kid", command=["sleep", "1000"]))
-    grandchild = relay_of(client, kernel, boss)
+    grandchild = relay_of(client, boss)
 
     os.kill(pid, signal.SIGKILL)
     until(lambda: info(client, "boss2")["restarts"] == 1, "it is back")
@@ -124,9 +124,9 @@ def test_children_end_before_their_parent_comes_back(kernel: Kernel, client: Age
     up(ask(client, boss, "spawn", name="kid", command=["sleep", "1000"]))  # the name is free again
 
 
-def relay_of(client: AgentOSClient, kernel: Kernel, boss: int) -> int:
+def relay_of(client: AgentOSClient, boss: int) -> int:
     """A relay that ``boss`` spawned, and that spawned ``kid2`` itself."""
-    nested = up(ask(client, boss, "spawn", name="nested", script=str(kernel.place / "relay.py"), ready="hello"))["id"]
+    nested = up(ask(client, boss, "spawn", name="nested", script=RELAY_INSIDE, ready="hello"))["id"]
     up(ask(client, nested, "spawn", name="kid2", command=["sleep", "1000"]))
     return int(nested)
 

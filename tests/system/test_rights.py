@@ -1,11 +1,14 @@
 """What an agent may do to whom, how many it may spawn, and PAUSE, RESUME, WAIT, LOGS from inside."""
 
+import os
+import signal
+
 import pytest
 
 from agentos_sdk import AgentOSClient
 from tests.conftest import StartKernel
 from tests.support.kernel import Kernel, proc_status, until
-from tests.system.agents import ask, info, known, lines, relay, up
+from tests.system.agents import RELAY_INSIDE, ask, info, known, lines, relay, up, write
 
 CALLS = {
     "kill": {},
@@ -31,7 +34,7 @@ def test_an_agent_has_no_power_over_others(kernel: Kernel, client: AgentOSClient
 @pytest.mark.parametrize("method", CALLS)
 def test_nor_over_its_parent(kernel: Kernel, client: AgentOSClient, method: str) -> None:
     parent = relay(kernel, client, f"parent-{method}")
-    child = ask(client, parent, "spawn", name=f"c-{method}", script=str(kernel.place / "relay.py"), ready="hello")["id"]
+    child = ask(client, parent, "spawn", name=f"c-{method}", script=RELAY_INSIDE, ready="hello")["id"]
 
     reply = ask(client, child, method, agent_id=parent, **CALLS[method])
 
@@ -40,7 +43,7 @@ def test_nor_over_its_parent(kernel: Kernel, client: AgentOSClient, method: str)
 
 def test_an_agent_commands_its_descendants(kernel: Kernel, client: AgentOSClient) -> None:
     boss = relay(kernel, client, "boss")
-    middle = up(ask(client, boss, "spawn", name="middle", script=str(kernel.place / "relay.py"), ready="hello"))["id"]
+    middle = up(ask(client, boss, "spawn", name="middle", script=RELAY_INSIDE, ready="hello"))["id"]
     up(ask(client, middle, "spawn", name="leaf", command=["sh", "-c", "echo here; exec sleep 1000"]))
 
     assert ask(client, boss, "pause", name="leaf")["paused"]
@@ -68,7 +71,7 @@ def test_everybody_may_list_and_write_to_everybody(kernel: Kernel, client: Agent
 
 
 def test_the_thirty_third_child_is_refused_until_another_has_ended(kernel: Kernel, client: AgentOSClient) -> None:
-    boss = relay(kernel, client, "many")
+    boss = relay(kernel, client, "many", limits={"max_pids": 100})
     for number in range(32):
         reply = ask(client, boss, "spawn", name=f"child-{number}", command=["sleep", "1000"])
         assert reply["success"], reply
@@ -81,12 +84,21 @@ def test_the_thirty_third_child_is_refused_until_another_has_ended(kernel: Kerne
     until(lambda: ask(client, boss, "spawn", **one_more)["success"], "there is room again")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="without a control group nothing counts a whole family's processes")
+def test_what_an_agent_spawns_counts_as_its_own_processes(kernel: Kernel, client: AgentOSClient) -> None:
+    boss = relay(kernel, client, "few", limits={"max_pids": 6})
+    replies = [ask(client, boss, "spawn", name=f"one-{n}", command=["sleep", "1000"]) for n in range(4)]
+
+    assert [reply["success"] for reply in replies] == [True, True, False, False]
+    assert replies[3]["code"] == "quota_exceeded"
+    assert "max_pids" in replies[3]["error"]
+
+
 def test_children_of_children_count_too(start_kernel: StartKernel) -> None:
     kernel = start_kernel("[kernel]\nmax_children = 2\n")
     with kernel.client() as client:
         boss = relay(kernel, client, "boss")
-        script = str(kernel.place / "relay.py")
-        child = up(ask(client, boss, "spawn", name="child", script=script, ready="hello"))["id"]
+        child = up(ask(client, boss, "spawn", name="child", script=RELAY_INSIDE, ready="hello"))["id"]
         up(ask(client, child, "spawn", name="leaf", command=["sleep", "1000"]))
 
         assert ask(client, child, "spawn", name="leaf2", command=["sleep", "1000"])["code"] == "quota_exceeded"
@@ -121,6 +133,46 @@ def test_a_paused_agent_stands_still_and_goes_on(client: AgentOSClient) -> None:
     until(lambda: len(lines(client, "counts")) > count + 3, "it goes on")
     assert client.resume("counts")["resumed"]
     assert proc_status(pid, "VmRSS") > 0
+
+
+FAMILY = """
+import os, time
+for number in range(3):
+    if os.fork() == 0:
+        if number == 1:
+            os.setpgid(0, 0)
+        if number == 2:
+            os.setsid()
+        break
+print("on", flush=True)
+while True:
+    time.sleep(0.001)
+"""
+
+
+def test_all_in_a_jail_stands_still_wherever_it_has_gone(kernel: Kernel, client: AgentOSClient) -> None:
+    up(client.spawn("family", write(kernel, "family.py", FAMILY)))
+    until(lambda: lines(client, "family") == ["on"] * 4, "all have begun")
+    shim, *programs = [one.pid for one in kernel.family]
+
+    up(client.pause("family"))
+    until(lambda: all("T (stopped)" in state_of(pid) for pid in programs), "all are stopped")
+    assert len(programs) == 4
+    assert "S (sleeping)" in state_of(shim)
+
+    up(client.resume("family"))
+    until(lambda: not any("T (stopped)" in state_of(pid) for pid in programs), "all go on")
+
+
+def test_a_paused_agent_can_be_killed_without_grace(kernel: Kernel, client: AgentOSClient) -> None:
+    up(client.spawn("frozen", write(kernel, "family.py", FAMILY)))
+    until(lambda: lines(client, "frozen") == ["on"] * 4, "all have begun")
+    up(client.pause("frozen"))
+
+    assert client.kill("frozen", grace=0)["killed"]
+
+    assert client.wait("frozen", timeout=5)["signal"] == signal.SIGKILL
+    until(lambda: not kernel.family, "all have ended")
 
 
 def state_of(pid: int) -> str:

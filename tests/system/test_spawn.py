@@ -8,6 +8,7 @@ import pytest
 from agentos_sdk import AgentOSClient
 from tests.support.kernel import Kernel
 from tests.system.agents import SLEEPER, in_state, info, known, up, write
+from tests.system.jails import cgroups
 
 CONNECTS = """
 import time
@@ -108,8 +109,32 @@ def test_a_script_with_a_mistake_in_it_is_said_with_its_line(kernel: Kernel, cli
 
     reply = client.spawn("typo", script)
 
-    assert reply["error"] == f"typo did not start: {script}:2: invalid syntax"
-    assert (reply["exit_code"], reply["signal"]) == (None, None)
+    assert reply["error"].startswith("typo did not start: exit status 1 before it was ready\n")
+    assert (reply["exit_code"], reply["signal"]) == (1, None)
+    assert reply["stderr"] == [
+        '  File "/agent/typo.py", line 2',
+        "    def f(:",
+        "          ^",
+        "SyntaxError: invalid syntax",
+    ]
+
+
+@pytest.mark.parametrize("sandboxed", [True, False])
+def test_a_script_that_is_removed_between_two_lives_is_a_failed_start(
+    kernel: Kernel, client: AgentOSClient, sandboxed: bool
+) -> None:
+    name = f"brief-{sandboxed}"
+    script = write(kernel, f"{name}.py", SLEEPER)
+    backoff = {"first": 0.1, "min": 0.1, "max": 0.1, "max_failures": 3}
+    up(client.spawn(name, script, restart="permanent", max_restarts=1, backoff=backoff, sandboxed=sandboxed))
+
+    os.unlink(script)
+    os.kill(known(client, name), 9)
+
+    assert client.wait(name, timeout=20)["success"]
+    assert info(client, name)["state"] == "failed"
+    notes = [line["text"] for line in client.logs(name)["lines"] if line["stream"] != "stdout"]
+    assert any("No such file or directory" in line for line in notes), notes
 
 
 def refused(client: AgentOSClient, **fields: object) -> tuple[str, str]:
@@ -158,10 +183,33 @@ def test_what_is_to_run_must_be_there_and_readable(kernel: Kernel, client: Agent
     assert refused(client, script=str(kernel.place)) == ("bad_request", "script")
     assert refused(client, script=fifo) == ("bad_request", "script")
     assert refused(client, command=["/no/such"]) == ("not_found", "command")
-    assert refused(client, command=["no-such-program"]) == ("not_found", "command")
     assert refused(client, command=[str(kernel.place)]) == ("not_found", "command")
-    assert refused(client, command=["true"], cwd="/no/such") == ("not_found", "cwd")
     assert refused(client, script=write(kernel, "s.py", SLEEPER), python="/no/such") == ("not_found", "python")
+
+
+def test_what_is_to_run_inside_must_be_there_too(client: AgentOSClient) -> None:
+    for command in ("no-such-program", "/usr/bin/no-such-program", "/workspace/no-such", "/agent/no-such"):
+        assert refused(client, command=[command]) == ("not_found", "refused did not start")
+    assert refused(client, command=["/workspace"]) == ("unavailable", "refused did not start")
+    assert refused(client, command=["true"], cwd="/no/such") == ("bad_request", "cwd")
+    assert refused(client, command=["true"], cwd="/workspace/no/such") == ("not_found", "refused did not start")
+
+
+def test_without_a_jail_it_must_be_there_before_anything_is_tried(kernel: Kernel, client: AgentOSClient) -> None:
+    bare = {"sandboxed": False}
+    for command in ("/no/such", "no-such-program", str(kernel.place)):
+        assert refused(client, command=[command], **bare) == ("not_found", "command")
+    assert refused(client, command=["true"], cwd="/no/such", **bare) == ("not_found", "cwd")
+
+
+@pytest.mark.parametrize("text", ["a\0b", "a\ud800b"])
+@pytest.mark.parametrize("field", ["script", "command", "args", "env", "cwd", "code", "workspace", "python"])
+@pytest.mark.parametrize("sandboxed", [True, False])
+def test_what_no_program_can_be_given_is_refused(client: AgentOSClient, field: str, text: str, sandboxed: bool) -> None:
+    value = {"command": ["true", text], "args": [text], "env": {"A": text}}.get(field, text)
+    fields = {"command": ["true"]} if field != "script" else {}
+
+    assert refused(client, **{**fields, field: value}, sandboxed=sandboxed) == ("bad_request", field)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -213,18 +261,35 @@ def test_a_backoff_that_makes_intensity_unreachable_is_refused(client: AgentOSCl
 
 
 def test_spawn_says_truthfully_that_nothing_isolates(client: AgentOSClient) -> None:
-    reply = up(client.spawn("bare", command=["sleep", "1000"], limits={"memory": "256M"}))
+    reply = up(client.spawn("bare", command=["sleep", "1000"], sandboxed=False))
 
     layers = reply["isolation"]["layers"]
     assert reply["isolation"]["level"] == "none"
     assert len(layers) == 18
-    assert not any(layer["active"] for layer in layers.values())
-    assert layers["memory"]["asked"] == 256 << 20
+    assert not any(layer["active"] or layer["asked"] for layer in layers.values())
     assert all(layer["reason"] for layer in layers.values())
 
 
-def test_strict_isolation_is_refused_rather_than_pretended(client: AgentOSClient) -> None:
-    assert refused(client, command=["true"], isolation="strict")[0] == "isolation_unavailable"
+def test_a_limit_by_name_holds_without_a_jail_too_or_is_refused(kernel: Kernel, client: AgentOSClient) -> None:
+    reply = client.spawn("bounded", command=["sleep", "1000"], sandboxed=False, limits={"memory": "256M"})
+
+    if cgroups(kernel) is None:
+        assert reply["code"] == "isolation_unavailable"
+    else:
+        layers = up(reply)["isolation"]["layers"]
+        assert [name for name, layer in layers.items() if layer["active"]] == ["memory"]
+        assert layers["memory"]["asked"] == 256 << 20
+
+
+def test_strict_isolation_is_given_whole_or_refused(client: AgentOSClient) -> None:
+    reply = client.spawn("strict", command=["sleep", "1000"], isolation="strict")
+
+    if reply["success"]:
+        assert reply["isolation"]["level"] == "strict"
+        assert all(layer["active"] for layer in reply["isolation"]["layers"].values() if layer["asked"])
+    else:
+        assert reply["code"] == "isolation_unavailable"
+        assert info(client, "strict")["pid"] is None
 
 
 def test_the_words_of_the_original_for_restart_are_understood(client: AgentOSClient) -> None:

@@ -69,5 +69,5 @@ def listen(step: s.Listen, control: socket.socket) -> NoReturn:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", step.port))
         listener.listen()
-        messages.say(control, messages.LISTENING, (listener.fileno(),))
+        messages.say(control, messages.LISTENING, {"listener": listener.fileno()})
     os._exit(0)

@@ -10,7 +10,7 @@ from . import libc
 _PATH_BENEATH, _NET_PORT = 1, 2
 
 
-def no_new_privileges() -> None:
+def no_new_privileges(_: s.NoNewPrivileges) -> None:
     libc.prctl(libc.PR_SET_NO_NEW_PRIVS, 1)
 
 

@@ -1,5 +1,6 @@
 """Who a process is and what it may: id maps, user and group, capabilities, resource limits."""
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -13,7 +14,7 @@ from . import libc
 
 # SECBIT_* NOROOT NO_SETUID_FIXUP NO_CAP_AMBIENT_RAISE with their locks, KEEP_CAPS locked while it is off.
 _SECUREBITS = 0x01 | 0x02 | 0x04 | 0x08 | 0x20 | 0x40 | 0x80
-_SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
+_SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 
 
 def write_maps(pid: int, step: s.Clone) -> None:
@@ -40,19 +41,24 @@ def take(step: s.TakeIdentity) -> None:
         os.setgroups([])
     os.setresgid(step.gid, step.gid, step.gid)
     os.setresuid(step.uid, step.uid, step.uid)
-    _, permitted, _ = libc.capget()
-    libc.capset(permitted, permitted, 0)
+    libc.raise_capabilities()
 
 
-def forbid_namespaces() -> None:
+def forbid_namespaces(_: s.ForbidNamespaces) -> None:
+    """And no more inotify instances than a program needs: they are the host user's, too, who has 128 in all."""
     _write("/proc/sys/user/max_user_namespaces", "0")
+    with contextlib.suppress(FileNotFoundError):  # a Linux without inotify
+        _write("/proc/sys/user/max_inotify_instances", "16")
 
 
-def loopback_up() -> None:
+def set_hostname(step: s.Hostname) -> None:
+    libc.set_hostname(step.name)
+
+
+def loopback_up(_: s.LoopbackUp) -> None:
+    """Its other flags are those that can't be changed."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as any_socket:
-        found = fcntl.ioctl(any_socket, _SIOCGIFFLAGS, struct.pack("16sh22x", b"lo", 0))
-        flags = struct.unpack("16sh22x", found)[1] | _IFF_UP
-        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", flags))
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", _IFF_UP))
 
 
 def set_limits(step: s.SetLimits) -> None:
@@ -63,15 +69,9 @@ def set_limits(step: s.SetLimits) -> None:
             raise OSError(errno.EPERM, os.strerror(errno.EPERM), f"RLIMIT_{name}") from None
 
 
-def drop_capabilities() -> None:
+def drop_capabilities(_: s.DropCapabilities) -> None:
     """Out of all sets; the bounding set first, while we still have the one that it takes."""
     libc.prctl(libc.PR_CAP_AMBIENT, libc.PR_CAP_AMBIENT_CLEAR_ALL)
-    for capability in range(64):
-        try:
-            libc.prctl(libc.PR_CAPBSET_DROP, capability)
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            break  # this kernel has no more of them
+    libc.empty_bounding_set()
     libc.prctl(libc.PR_SET_SECUREBITS, _SECUREBITS)
-    libc.capset(0, 0, 0)
+    libc.drop_capabilities()

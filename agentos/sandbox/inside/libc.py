@@ -1,19 +1,22 @@
 """The system calls that Python hasn't got, through ctypes. Each raises ``OSError`` where the call fails."""
 
 import ctypes
+import errno
 import os
 import struct
+from collections.abc import Callable
+from typing import Any
 
 # PyDLL keeps the interpreter's lock: a process that is alone gains nothing by giving it up, and a clone would be born
 # in the middle of it.
 _LIBC = ctypes.PyDLL(None, use_errno=True)
-_LIBC.syscall.restype = ctypes.c_long
 
 _CLONE3, _OPEN_TREE, _MOVE_MOUNT, _CLOSE_RANGE, _MOUNT_SETATTR = 435, 428, 429, 436, 442  # the same everywhere
 _FSOPEN, _FSCONFIG, _FSMOUNT, _OPENAT2 = 430, 431, 432, 437
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
 _SIG_SETMASK = 2
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+_CLONE = {"x86_64": 56, "aarch64": 220}
 
 AT_FDCWD = -100
 AT_EMPTY_PATH, AT_RECURSIVE = 0x1000, 0x8000
@@ -28,6 +31,49 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_SET_NAME = 1, 4, 8, 15
 PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_SECUREBITS, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 22, 24, 28, 38, 47
 PR_CAP_AMBIENT_CLEAR_ALL = 4
 SECCOMP_MODE_FILTER = 2
+_CAPABILITIES = struct.pack("=Ii", 0x2008_0522, 0)  # struct __user_cap_header_struct: version 3, ourselves
+
+
+_Call = Callable[..., int]
+_int, _long, _bytes = ctypes.c_int, ctypes.c_long, ctypes.c_char_p
+
+
+def _function(name: str, *types: Any, returns: Any = _int) -> _Call:
+    """One of the C library's, looked up now and not in each child anew."""
+    function = _LIBC[name]  # an object of its own each time
+    function.argtypes, function.restype = types, returns
+    return function
+
+
+def _by_number(*types: Any) -> _Call:
+    """System calls that take these, by number."""
+    return _function("syscall", _long, *types, returns=_long)
+
+
+_clone3 = _by_number(ctypes.c_void_p, ctypes.c_size_t)
+_clone = _by_number(ctypes.c_ulong, *[ctypes.c_void_p] * 3, ctypes.c_ulong)
+_open_tree = _by_number(_int, _bytes, ctypes.c_uint)
+_move_mount = _by_number(_int, _bytes, _int, _bytes, ctypes.c_uint)
+_mount_setattr = _by_number(_int, _bytes, ctypes.c_uint, _bytes, ctypes.c_size_t)
+_openat2 = _by_number(_int, _bytes, _bytes, ctypes.c_size_t)
+_fsopen = _by_number(_bytes, ctypes.c_uint)
+_fsconfig = _by_number(_int, ctypes.c_uint, _bytes, _bytes, _int)
+_fsmount = _close_range = _by_number(ctypes.c_uint, ctypes.c_uint, ctypes.c_uint)
+_pivot_root = _by_number(_bytes, _bytes)
+_landlock_create = _by_number(_bytes, ctypes.c_size_t, ctypes.c_uint)
+_landlock_add = _by_number(_int, _int, _bytes, ctypes.c_uint)
+_landlock_restrict = _by_number(_int, ctypes.c_uint)
+_setns = _function("setns", _int, _int)
+_unshare = _function("unshare", _int)
+_mount = _function("mount", _bytes, _bytes, _bytes, ctypes.c_ulong, _bytes)
+_umount2 = _function("umount2", _bytes, _int)
+_prctl = _function("prctl", _int, *[ctypes.c_ulong] * 4)
+_sigprocmask = _function("sigprocmask", _int, _bytes, ctypes.c_void_p)
+_sethostname = _function("sethostname", _bytes, ctypes.c_size_t)
+_capget = _function("capget", _bytes, ctypes.c_char_p)
+_capset = _function("capset", _bytes, _bytes)
+_before_fork = ctypes.pythonapi.PyOS_BeforeFork
+_after_fork_here, _after_fork_in_child = ctypes.pythonapi.PyOS_AfterFork_Parent, ctypes.pythonapi.PyOS_AfterFork_Child
 
 
 def _checked(result: int, what: str) -> int:
@@ -37,31 +83,28 @@ def _checked(result: int, what: str) -> int:
     return result
 
 
-def _call(what: str, number: int, *arguments: int | bytes | ctypes.Array[ctypes.c_char] | None) -> int:
-    words = [ctypes.c_long(one) if isinstance(one, int) else one for one in arguments]
-    return _checked(int(_LIBC.syscall(ctypes.c_long(number), *words)), what)
-
-
 def clone(flags: int, cgroup: int | None = None) -> tuple[int, int]:
     """A child with what ``flags`` say (CLONE_NEW*), whose parent is ours: its pid and a pidfd; pid 0 in the child.
 
     With ``cgroup``, a directory of cgroup v2, it is born in there.
     """
     pidfd = ctypes.c_int(-1)
+    plain = not flags and cgroup is None
     flags |= CLONE_PARENT | CLONE_PIDFD | (CLONE_INTO_CGROUP if cgroup is not None else 0)
     # struct clone_args: flags pidfd child_tid parent_tid exit_signal stack stack_size tls set_tid set_tid_size cgroup.
     # With CLONE_PARENT the exit signal must be 0: the child has its maker's.
     fields = (flags, ctypes.addressof(pidfd), 0, 0, 0, 0, 0, 0, 0, 0, cgroup or 0)
     arguments = ctypes.create_string_buffer(struct.pack("=11Q", *fields), 88)
-    ctypes.pythonapi.PyOS_BeforeFork()
+    pid = error = -1
+    _before_fork()
     try:
-        pid = int(_LIBC.syscall(ctypes.c_long(_CLONE3), arguments, ctypes.c_size_t(88)))
+        pid = _clone3(_CLONE3, arguments, 88)
         error = ctypes.get_errno()
+        if pid < 0 and error == errno.ENOSYS and plain:  # as in most containers, which let the old call do as much
+            pid = _clone(_CLONE[os.uname().machine], flags, None, ctypes.addressof(pidfd), None, 0)
+            error = ctypes.get_errno()
     finally:
-        if "pid" in locals() and pid == 0:
-            ctypes.pythonapi.PyOS_AfterFork_Child()
-        else:
-            ctypes.pythonapi.PyOS_AfterFork_Parent()
+        _after_fork_in_child() if pid == 0 else _after_fork_here()
     if pid < 0:
         raise OSError(error, os.strerror(error), "clone3")
     return pid, pidfd.value
@@ -69,72 +112,76 @@ def clone(flags: int, cgroup: int | None = None) -> tuple[int, int]:
 
 def setns(namespace: int, kind: int) -> None:
     """Join a namespace; ``kind`` is its CLONE_NEW*."""
-    _checked(_LIBC.setns(namespace, kind), "setns")
+    _checked(_setns(namespace, kind), "setns")
 
 
 def unshare(flags: int) -> None:
-    _checked(_LIBC.unshare(flags), "unshare")
+    _checked(_unshare(flags), "unshare")
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
     kinds, options = (None if text is None else text.encode() for text in (kind, data))
-    flag = ctypes.c_ulong(flags)
-    _checked(_LIBC.mount(os.fsencode(source), os.fsencode(target), kinds, flag, options), "mount")
+    _checked(_mount(os.fsencode(source), os.fsencode(target), kinds, flags, options), "mount")
 
 
 def unmount(target: str, flags: int) -> None:
-    _checked(_LIBC.umount2(os.fsencode(target), flags), "umount2")
+    _checked(_umount2(os.fsencode(target), flags), "umount2")
 
 
 def open_tree(fd: int) -> int:
     """A copy, mounted nowhere yet, of what is mounted at ``fd`` and below."""
     flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH | AT_RECURSIVE
-    return _call("open_tree", _OPEN_TREE, fd, b"", flags)
+    return _checked(_open_tree(_OPEN_TREE, fd, b"", flags), "open_tree")
 
 
 def move_mount(fd: int, target: str) -> None:
-    _call("move_mount", _MOVE_MOUNT, fd, b"", AT_FDCWD, os.fsencode(target), MOVE_MOUNT_F_EMPTY_PATH)
+    result = _move_mount(_MOVE_MOUNT, fd, b"", AT_FDCWD, os.fsencode(target), MOVE_MOUNT_F_EMPTY_PATH)
+    _checked(result, "move_mount")
 
 
 def move_mount_onto(fd: int, target: int) -> None:
     """As :func:`move_mount`, onto what is open as ``target``."""
     flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH
-    _call("move_mount", _MOVE_MOUNT, fd, b"", target, b"", flags)
+    _checked(_move_mount(_MOVE_MOUNT, fd, b"", target, b"", flags), "move_mount")
 
 
 def open_without_links(directory: int, path: str, flags: int = 0, resolve: int = 0) -> int:
     """Open as O_PATH; ELOOP where a component is a symbolic link. ``flags`` are O_*, ``resolve`` RESOLVE_*."""
     resolve |= RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS
-    how = ctypes.create_string_buffer(struct.pack("=3Q", os.O_PATH | os.O_CLOEXEC | flags, 0, resolve), 24)
-    return _call("openat2", _OPENAT2, directory, os.fsencode(path), how, 24)
+    how = struct.pack("=3Q", os.O_PATH | os.O_CLOEXEC | flags, 0, resolve)
+    return _checked(_openat2(_OPENAT2, directory, os.fsencode(path), how, len(how)), "openat2")
 
 
 def mount_detached(kind: str, source: str) -> int:
     """A file system of a device, mounted nowhere yet; without set-uid programs and devices."""
-    context = _call("fsopen", _FSOPEN, kind.encode(), 1)  # FSOPEN_CLOEXEC
+    context = _checked(_fsopen(_FSOPEN, kind.encode(), 1), "fsopen")  # FSOPEN_CLOEXEC
     try:
-        _call("fsconfig", _FSCONFIG, context, FSCONFIG_SET_STRING, b"source", os.fsencode(source), 0)
-        _call(f"mount {kind}", _FSCONFIG, context, FSCONFIG_CMD_CREATE, None, None, 0)
-        return _call("fsmount", _FSMOUNT, context, 1, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV)  # FSMOUNT_CLOEXEC
+        set_source = _fsconfig(_FSCONFIG, context, FSCONFIG_SET_STRING, b"source", os.fsencode(source), 0)
+        _checked(set_source, "fsconfig")
+        _checked(_fsconfig(_FSCONFIG, context, FSCONFIG_CMD_CREATE, None, None, 0), f"mount {kind}")
+        attributes = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV
+        return _checked(_fsmount(_FSMOUNT, context, 1, attributes), "fsmount")  # FSMOUNT_CLOEXEC
     finally:
         os.close(context)
 
 
 def set_mount_attributes(fd: int, path: str, attributes: int, recursive: bool, user_namespace: int = 0) -> None:
     """Set MOUNT_ATTR_* where ``path`` (from ``fd``, or "" for that itself) is mounted."""
-    arguments = ctypes.create_string_buffer(struct.pack("=4Q", attributes, 0, 0, user_namespace), 32)
+    arguments = struct.pack("=4Q", attributes, 0, 0, user_namespace)
     flags = AT_EMPTY_PATH | (AT_RECURSIVE if recursive else 0)
-    _call("mount_setattr", _MOUNT_SETATTR, fd, os.fsencode(path), flags, arguments, 32)
+    result = _mount_setattr(_MOUNT_SETATTR, fd, os.fsencode(path), flags, arguments, len(arguments))
+    _checked(result, "mount_setattr")
 
 
 def pivot_root(new: str, old: str) -> None:
-    _call("pivot_root", _PIVOT_ROOT[os.uname().machine], os.fsencode(new), os.fsencode(old))
+    number = _PIVOT_ROOT[os.uname().machine]
+    _checked(_pivot_root(number, os.fsencode(new), os.fsencode(old)), "pivot_root")
 
 
 def close_range(first: int, last: int = 0xFFFF_FFFF) -> None:
     """Close all descriptors from ``first`` to ``last``; Linux 5.9."""
     if first <= last:
-        _call("close_range", _CLOSE_RANGE, first, last, 0)
+        _checked(_close_range(_CLOSE_RANGE, first, last, 0), "close_range")
 
 
 def keep_only(*fds: int) -> None:
@@ -147,14 +194,22 @@ def keep_only(*fds: int) -> None:
 
 
 def prctl(option: int, argument: int = 0, second: int = 0) -> int:
-    words = [ctypes.c_ulong(one) for one in (argument, second, 0, 0)]
-    return _checked(_LIBC.prctl(option, *words), "prctl")
+    return _checked(_prctl(option, argument, second, 0, 0), "prctl")
+
+
+def empty_bounding_set() -> None:
+    """Drop every capability that this kernel has from the bounding set."""
+    capability = 0
+    while _prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0:
+        capability += 1
+    if ctypes.get_errno() != errno.EINVAL or capability == 0:  # it means that there are no more of them
+        _checked(-1, "prctl")
 
 
 def set_signal_mask(blocked: bool) -> None:
     """Block all signals, or none. (The signal module would make an object of each.)"""
-    mask = ctypes.create_string_buffer((b"\xff" if blocked else b"\0") * 128, 128)  # sigset_t
-    _checked(_LIBC.sigprocmask(_SIG_SETMASK, mask, None), "sigprocmask")
+    mask = (b"\xff" if blocked else b"\0") * 128  # sigset_t
+    _checked(_sigprocmask(_SIG_SETMASK, mask, None), "sigprocmask")
 
 
 def set_name(name: str) -> None:
@@ -164,23 +219,20 @@ def set_name(name: str) -> None:
 
 
 def set_hostname(name: str) -> None:
-    _checked(_LIBC.sethostname(name.encode(), ctypes.c_size_t(len(name.encode()))), "sethostname")
+    _checked(_sethostname(name.encode(), len(name.encode())), "sethostname")
 
 
-def capget() -> tuple[int, int, int]:
-    """Effective, permitted and inheritable capabilities, as bits."""
-    header = ctypes.create_string_buffer(struct.pack("=Ii", 0x2008_0522, 0), 8)
+def raise_capabilities() -> None:
+    """Those that are permitted become effective, and none is inheritable."""
     data = ctypes.create_string_buffer(24)
-    _checked(_LIBC.capget(header, data), "capget")
-    words = struct.unpack("=6I", data.raw)
-    return (words[0] | words[3] << 32, words[1] | words[4] << 32, words[2] | words[5] << 32)
+    _checked(_capget(_CAPABILITIES, data), "capget")
+    _, low, _, _, high, _ = struct.unpack("=6I", data.raw)  # effective, permitted, inheritable: of 32 capabilities each
+    _checked(_capset(_CAPABILITIES, struct.pack("=6I", low, low, 0, high, high, 0)), "capset")
 
 
-def capset(effective: int, permitted: int, inheritable: int) -> None:
-    sets = (effective, permitted, inheritable)
-    words = [part for shift in (0, 32) for part in ((one >> shift) & 0xFFFF_FFFF for one in sets)]
-    header = ctypes.create_string_buffer(struct.pack("=Ii", 0x2008_0522, 0), 8)
-    _checked(_LIBC.capset(header, ctypes.create_string_buffer(struct.pack("=6I", *words), 24)), "capset")
+def drop_capabilities() -> None:
+    """None is effective, permitted or inheritable."""
+    _checked(_capset(_CAPABILITIES, bytes(24)), "capset")
 
 
 def set_seccomp_filter(program: bytes) -> None:
@@ -191,13 +243,12 @@ def set_seccomp_filter(program: bytes) -> None:
 
 
 def landlock_create(attributes: bytes) -> int:
-    buffer = ctypes.create_string_buffer(attributes, len(attributes))
-    return _call("landlock_create_ruleset", _LANDLOCK_CREATE, buffer, len(attributes), 0)
+    return _checked(_landlock_create(_LANDLOCK_CREATE, attributes, len(attributes), 0), "landlock_create_ruleset")
 
 
 def landlock_add(ruleset: int, kind: int, rule: bytes) -> None:
-    _call("landlock_add_rule", _LANDLOCK_ADD, ruleset, kind, ctypes.create_string_buffer(rule, len(rule)), 0)
+    _checked(_landlock_add(_LANDLOCK_ADD, ruleset, kind, rule, 0), "landlock_add_rule")
 
 
 def landlock_restrict(ruleset: int) -> None:
-    _call("landlock_restrict_self", _LANDLOCK_RESTRICT, ruleset, 0)
+    _checked(_landlock_restrict(_LANDLOCK_RESTRICT, ruleset, 0), "landlock_restrict_self")

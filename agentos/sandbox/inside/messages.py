@@ -17,16 +17,16 @@ the process may say ``failed`` instead, with the step and the error, and ends. A
 and the process ends too.
 """
 
-import array
 import contextlib
 import json
 import os
 import socket
-from collections.abc import Sequence
-from typing import Any
+import struct
+from collections.abc import Mapping
 
 BORN, BELOW, CONFINED, LISTENING, FAILED, GO = "born", "below", "confined", "listening", "failed", "go"
 MAX_MESSAGE = 4096  # bytes
+NOTHING: Mapping[str, int] = {}
 EX_SETUP = 125  # the exit status of a process that didn't become a program
 
 
@@ -34,10 +34,12 @@ class KernelGone(Exception):
     """The other end of the control socket is closed."""
 
 
-def say(control: socket.socket, what: str, fds: Sequence[int] = (), **fields: Any) -> None:
+def say(control: socket.socket, what: str, fds: Mapping[str, int] = NOTHING) -> None:
     """Say it, and hand these descriptors over with it."""
-    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-    control.sendmsg([json.dumps({"what": what, **fields}).encode()], rights)
+    # Made of as little as possible: each object that a new process touches is copied for it.
+    names = ", ".join([f'"{name}"' for name in fds])
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"={len(fds)}i", *fds.values()))] if fds else []
+    control.sendmsg([f'{{"what": "{what}", "fds": [{names}]}}'.encode()], rights)
 
 
 def say_failed(control: socket.socket, step: str, error: BaseException) -> None:
@@ -47,7 +49,8 @@ def say_failed(control: socket.socket, step: str, error: BaseException) -> None:
     about = error.filename if isinstance(error, OSError) else None
     text = f"{os.fsdecode(about)}: {reason}" if about else reason
     with contextlib.suppress(OSError):
-        say(control, FAILED, step=step, errno=number, text=text[:1000])
+        said = {"what": FAILED, "step": step, "errno": number, "text": text[:1000]}
+        control.send(json.dumps(said).encode())
 
 
 def await_go(control: socket.socket) -> None:

@@ -25,14 +25,15 @@ class Root:
     def __init__(self, trees: sources.Trees) -> None:
         self._sources: dict[str, int] = {}
         self._trees = trees
+        self._made = {""}  # directories of the new root, which has none but those that we make
 
-    def make_private(self) -> None:
+    def make_private(self, _: s.PrivateMounts) -> None:
         libc.mount("none", "/", None, MS_REC | MS_PRIVATE)
 
     def open_source(self, step: s.OpenSource) -> None:
         self._sources[step.path] = sources.open_source(step.path, step.follow)
 
-    def close_sources(self) -> None:
+    def close_sources(self, _: s.CloseSources) -> None:
         while self._sources:
             os.close(self._sources.popitem()[1])
         sources.close(self._trees)
@@ -48,10 +49,10 @@ class Root:
             tree = libc.open_tree(self._sources[step.source])
         try:
             if stat.S_ISDIR(os.stat(tree).st_mode):
-                os.makedirs(target, exist_ok=True)
+                self._make(step.target)
             else:
-                os.makedirs(os.path.dirname(target), exist_ok=True)
-                os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644))
+                self._make(step.target.rpartition("/")[0])
+                os.mknod(target, stat.S_IFREG | 0o644)
             attributes = NOSUID | (0 if step.writable else RDONLY) | (NOEXEC if step.device else NODEV)
             libc.set_mount_attributes(tree, "", attributes, recursive=True)
             libc.move_mount(tree, target)
@@ -68,7 +69,7 @@ class Root:
             os.close(top)
 
     def mount_tmpfs(self, step: s.MountTmpfs) -> None:
-        os.makedirs(NEW_ROOT + step.target, exist_ok=True)
+        self._make(step.target)
         flags = MS_NOSUID | MS_NODEV | (0 if step.executable else MS_NOEXEC)
         options = f"size={step.size},nr_inodes={step.inodes},mode=755"
         libc.mount("agent", NEW_ROOT + step.target, "tmpfs", flags, options)
@@ -78,23 +79,31 @@ class Root:
         libc.mount("proc", NEW_ROOT + step.target, "proc", flags, "subset=pid")
 
     def make_directory(self, step: s.MakeDirectory) -> None:
-        os.makedirs(NEW_ROOT + step.path, exist_ok=True)
+        self._make(step.path)
+
+    def _make(self, path: str) -> None:
+        if path not in self._made:
+            self._make(path.rpartition("/")[0])
+            os.mkdir(NEW_ROOT + path)
+            self._made.add(path)
 
     def write_file(self, step: s.WriteFile) -> None:
         fd = os.open(NEW_ROOT + step.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644)
-        with open(fd, "w") as file:
-            file.write(step.text)
+        try:
+            os.write(fd, step.text.encode())
+        finally:
+            os.close(fd)
 
     def link(self, step: s.Link) -> None:
         os.symlink(step.target, NEW_ROOT + step.path)
 
-    def switch(self) -> None:
+    def switch(self, _: s.SwitchRoot) -> None:
         os.chdir(NEW_ROOT)
         libc.pivot_root(".", ".")
         libc.unmount(".", MNT_DETACH)  # the former root lay on top of the new one
         os.chdir("/")
 
-    def make_read_only(self) -> None:
+    def make_read_only(self, _: s.ReadOnlyRoot) -> None:
         libc.set_mount_attributes(libc.AT_FDCWD, "/", RDONLY | NOSUID | NODEV | NOEXEC, recursive=False)
 
 

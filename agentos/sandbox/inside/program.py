@@ -30,14 +30,14 @@ def become(
 
     Errors are raised, and for a script :class:`script.Ready`.
     """
-    os.dup2(os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC), 0)
+    os.dup2(_stdin(step), 0)
     os.dup2(stdout, 1)
     os.dup2(stderr, 2)
     libc.keep_only(control.fileno(), *found.values())
     os.chdir(step.directory)
     if isinstance(step, s.RunScript):
         libc.prctl(libc.PR_SET_DUMPABLE, 1)  # as after an exec
-    messages.say(control, messages.CONFINED, tuple(found.values()), namespaces=list(found))
+    messages.say(control, messages.CONFINED, found)
     libc.keep_only(control.fileno())
     messages.await_go(control)
     if isinstance(step, s.RunScript):
@@ -48,3 +48,14 @@ def become(
         signal.signal(number, signal.SIG_DFL)
     libc.set_signal_mask(blocked=False)
     os.execvpe(step.argv[0], step.argv, dict(step.environment))
+
+
+def _stdin(step: s.Execute | s.RunScript) -> int:
+    """What it was given to read, in memory; the program's own limits hold for that."""
+    if not isinstance(step, s.Execute) or not step.stdin:
+        return os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    fd = os.memfd_create("stdin", os.MFD_CLOEXEC)
+    with open(fd, "wb", closefd=False) as file:
+        file.write(step.stdin)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd

@@ -67,7 +67,15 @@ def preload(package: str) -> None:
     sys.stdout = _stream(1, "w", "surrogateescape")
     sys.stderr = _stream(2, "w", "backslashreplace")
     vars(sys).update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
+    os.environ.clear()  # it is for scripts to fill
     _arguments_at()
+    _ours()
+
+
+@functools.cache
+def _ours() -> tuple[str, ...]:
+    """The modules that we are made of."""
+    return tuple(name for name in sys.modules if name.partition(".")[0] == "agentos")
 
 
 class _Finder:
@@ -100,15 +108,22 @@ class _Loader(machinery.SourceFileLoader):
 
 def ready(step: s.RunScript) -> Ready:
     """What to raise when the script is to run; ``OSError`` where it can't be read."""
-    with open(step.argv[0], "rb") as file:
-        return Ready(step, file.read())
+    fd = os.open(step.argv[0], os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        size = os.fstat(fd).st_size
+        source = os.read(fd, size + 1)
+        while len(source) < size and (more := os.read(fd, size - len(source))):
+            source += more
+        return Ready(step, source)
+    finally:
+        os.close(fd)
 
 
 def run(step: s.RunScript, source: bytes) -> None:
     """Be the interpreter that runs this script, from its first line on; ends and raises as the script does."""
     path = step.argv[0]
     _rename(step.argv)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "agentos"]:
+    for name in _ours():
         del sys.modules[name]  # inside, that's a module of the SDK's
     _surround(step)
     module = types.ModuleType("__main__")
@@ -131,8 +146,8 @@ def run(step: s.RunScript, source: bytes) -> None:
 
 def _surround(step: s.RunScript) -> None:
     """What an interpreter finds around it when it starts."""
-    os.environ.clear()
-    os.environ.update(step.environment)
+    for name, value in step.environment:
+        os.environ[name] = value
     if "TZ" in os.environ:
         time.tzset()
     sys.argv[:] = step.argv

@@ -2,8 +2,8 @@
 
 import os
 import socket
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 from agentos.sandbox import steps as s
 
@@ -63,9 +63,19 @@ class _Walker:
         self.found: dict[str, int] = {}  # namespaces that the kernel can't open itself, as descriptors
 
     def do(self, step: s.Step) -> None:
+        kind = type(step)
+        if kind in _BUILD:
+            _BUILD[kind](self.root, step)
+        elif kind in _CONFINE:
+            _CONFINE[kind](step)
+        else:
+            self._move(step)
+
+    def _move(self, step: s.Step) -> None:
+        """From one namespace to another."""
         match step:
-            case s.Clone() | s.DetachSource() | s.DetachImage():
-                pass  # that's how we came to be, and what we came with
+            case s.Clone():
+                pass  # that's how we came to be
             case s.Join():
                 enter.join(self.to_join)
             case s.Descend():
@@ -77,55 +87,34 @@ class _Walker:
             case s.UnshareCgroup():
                 libc.unshare(_NEWCGROUP)
                 self.found["cgroup"] = os.open("/proc/self/ns/cgroup", os.O_RDONLY | os.O_CLOEXEC)
-            case s.TakeIdentity():
-                identity.take(step)
-            case s.ForbidNamespaces():
-                identity.forbid_namespaces()
-            case s.Hostname():
-                libc.set_hostname(step.name)
-            case s.LoopbackUp():
-                identity.loopback_up()
-            case s.SetLimits():
-                identity.set_limits(step)
-            case s.DropCapabilities():
-                identity.drop_capabilities()
-            case s.NoNewPrivileges():
-                filters.no_new_privileges()
-            case s.Landlock():
-                filters.landlock(step)
-            case s.Seccomp():
-                filters.seccomp(step)
-            case _:
-                self._build(step)
-
-    def _build(self, step: s.Step) -> None:
-        root = self.root
-        match step:
-            case s.PrivateMounts():
-                root.make_private()
-            case s.OpenSource():
-                root.open_source(step)
-            case s.MountRoot():
-                root.mount(step)
-            case s.MakeDirectory():
-                root.make_directory(step)
-            case s.WriteFile():
-                root.write_file(step)
-            case s.Link():
-                root.link(step)
-            case s.Bind():
-                root.bind(step)
-            case s.Protect():
-                root.protect(step)
-            case s.MountTmpfs():
-                root.mount_tmpfs(step)
-            case s.MountProc():
-                root.mount_proc(step)
-            case s.CloseSources():
-                root.close_sources()
-            case s.SwitchRoot():
-                root.switch()
-            case s.ReadOnlyRoot():
-                root.make_read_only()
             case _:
                 raise AssertionError(f"nobody knows how to do {step}")
+
+
+# By kind: comparing each step with one kind after the other would touch, and thereby copy, the memory of them all.
+_BUILD: Mapping[type, Callable[[Root, Any], None]] = {
+    s.PrivateMounts: Root.make_private,
+    s.OpenSource: Root.open_source,
+    s.MountRoot: Root.mount,
+    s.MakeDirectory: Root.make_directory,
+    s.WriteFile: Root.write_file,
+    s.Link: Root.link,
+    s.Bind: Root.bind,
+    s.Protect: Root.protect,
+    s.MountTmpfs: Root.mount_tmpfs,
+    s.MountProc: Root.mount_proc,
+    s.CloseSources: Root.close_sources,
+    s.SwitchRoot: Root.switch,
+    s.ReadOnlyRoot: Root.make_read_only,
+}
+_CONFINE: Mapping[type, Callable[[Any], None]] = {
+    s.TakeIdentity: identity.take,
+    s.ForbidNamespaces: identity.forbid_namespaces,
+    s.Hostname: identity.set_hostname,
+    s.LoopbackUp: identity.loopback_up,
+    s.SetLimits: identity.set_limits,
+    s.DropCapabilities: identity.drop_capabilities,
+    s.NoNewPrivileges: filters.no_new_privileges,
+    s.Landlock: filters.landlock,
+    s.Seccomp: filters.seccomp,
+}

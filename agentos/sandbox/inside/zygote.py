@@ -5,9 +5,13 @@ the control socket, the pipe for the shim's last word, stdout, stderr and, where
 directory and the namespaces to join. One packet answers: the pid, with a pidfd and the new namespaces in the order of
 ``NAMESPACES`` (none for who joins some), or the error. The child's parent is not this process but the one that asked:
 nobody's life depends on the zygote's.
+
+A packet with ``remains`` asks for nothing, and isn't answered: it says what is to be removed when the kernel has been
+killed. The zygote outlives it for that.
 """
 
 import array
+import contextlib
 import gc
 import json
 import os
@@ -15,63 +19,71 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from agentos.sandbox import steps as s
 
-from . import identity, libc, messages, script, sources, walk
+from . import identity, janitor, libc, messages, script, sources, walk
 
 NAMESPACES = ("user", "pid", "mnt", "net", "uts", "ipc")
-MAX_REQUEST = 4096  # bytes
+MAX_REQUEST = 1 << 15  # bytes
 _MAX_FDS = 16
 
 
 def main() -> None:
     """Serve until the kernel closes its end, and in a child that has a script to run, run that."""
+    kernel = int(sys.argv[2])
     try:
-        _serve_forever(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
+        remains = _serve_forever(socket.socket(fileno=int(sys.argv[1])), kernel)
+        if janitor.has_gone(kernel):
+            janitor.clean(remains)
         return
     except script.Ready as ready:
         step, source = ready.step, ready.source
     script.run(step, source)
 
 
-def _serve_forever(channel: socket.socket, kernel: int) -> None:
-    libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != kernel:
-        return
-    script.preload(os.fsdecode(channel.recv(MAX_REQUEST)))
+def _serve_forever(channel: socket.socket, kernel: int) -> janitor.Remains:
+    """Until the kernel's end of the channel is closed; what it has left then."""
+    remains = janitor.Remains()
+    if not (package := channel.recv(MAX_REQUEST)):
+        return remains
+    script.preload(os.fsdecode(package))
     gc.disable()
     gc.collect()
     gc.freeze()  # no collection in a child touches, and thereby copies, what it shares with us
-    channel.send(b"ready")
-    while request := _receive(channel):
-        data, fds = request
-        try:
-            answer, new = _serve(data, fds)
-        except OSError as error:
-            answer, new = {"step": "Clone", "errno": error.errno, "text": f"{error.filename}: {error.strerror}"}, []
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", new))] if new else []
-        channel.sendmsg([json.dumps(answer).encode()], rights)
-        for fd in (*fds, *new):
-            os.close(fd)
+    with contextlib.suppress(ConnectionResetError, BrokenPipeError):  # it died with something unread
+        channel.send(b"ready")
+        while received := _receive(channel):
+            request, fds = received
+            if "remains" in request:
+                remains = janitor.Remains(**request["remains"])
+                continue
+            try:
+                answer, new = _serve(request, fds)
+            except OSError as error:
+                answer, new = {"step": "Clone", "errno": error.errno, "text": f"{error.filename}: {error.strerror}"}, []
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", new))] if new else []
+            channel.sendmsg([json.dumps(answer).encode()], rights)
+            for fd in (*fds, *new):
+                os.close(fd)
+    return remains
 
 
 def _text(error: OSError) -> str:
     return f"{error.filename}: {error.strerror}"
 
 
-def _receive(channel: socket.socket) -> tuple[bytes, list[int]] | None:
+def _receive(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
     space = socket.CMSG_SPACE(_MAX_FDS * 4)
     data, ancillary, _, _ = channel.recvmsg(MAX_REQUEST, space, socket.MSG_CMSG_CLOEXEC)
     fds = array.array("i")
     for _, _, rights in ancillary:
         fds.frombytes(rights)
-    return (data, list(fds)) if data else None
+    return (json.loads(data), list(fds)) if data else None
 
 
-def _serve(data: bytes, fds: list[int]) -> tuple[dict[str, object], list[int]]:
-    request = json.loads(data)
+def _serve(request: dict[str, Any], fds: list[int]) -> tuple[dict[str, object], list[int]]:
     steps = s.decode(os.pread(fds[0], request["ours"], 0))
     cgroup = fds[5] if request["cgroup"] else None
     clone = steps[0]

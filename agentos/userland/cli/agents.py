@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from .common import checked, json_option, kernel, plural, print_json, say, socket_option, table, target
+from .common import checked, json_option, kernel, plain, plural, print_json, say, socket_option, table, target
 
 STATES = {"running": "green", "paused": "yellow", "backing_off": "yellow", "failed": "red", "exited": "bright_black"}
 
@@ -30,11 +30,14 @@ def ps(socket_path: str | None, as_json: bool, everyone: bool) -> None:
             agent["state"],
             str(agent["restarts"]),
             duration(agent["uptime_ms"] / 1000) if agent["running"] else "-",
+            isolation(agent),
             agent["supervisor"],
+            *([ending(agent)] if everyone else []),
         ]
         for agent in shown
     ]
-    header, *lines = table(rows, ["ID", "NAME", "PID", "STATE", "RESTARTS", "UPTIME", "SUPERVISOR"])
+    columns = ["ID", "NAME", "PID", "STATE", "RESTARTS", "UPTIME", "ISOLATION", "SUPERVISOR"]
+    header, *lines = table(rows, [*columns, *(["END"] if everyone else [])])
     click.secho(header, bold=True)
     for agent, line in zip(shown, lines, strict=True):
         before, state, after = line.partition(f" {agent['state']} ")
@@ -133,6 +136,16 @@ def describe(node: dict[str, Any]) -> str:
 
 def at_most(supervisor: dict[str, Any]) -> str:
     return f"at most {plural(supervisor['intensity'], 'restart')} in {supervisor['period']:g} s"
+
+
+def isolation(agent: dict[str, Any]) -> str:
+    """Its level, and what of that doesn't stand: ``standard -cpu``."""
+    return " ".join([agent["isolation"], *(f"-{layer}" for layer in agent["missing"])])
+
+
+def ending(agent: dict[str, Any]) -> str:
+    """How its last life ended, where it has no other now: in one line."""
+    return plain(" ".join((agent["end"] or "").split())) if not agent["running"] else ""
 
 
 def duration(seconds: float) -> str:

@@ -20,12 +20,16 @@ def run(file: Path | None, socket: str | None, state_dir: Path | None) -> None:
     The default for FILE is ./agentos.toml if there is one. Ctrl-C stops the agents in order, a second one hurries. The
     exit status is 0 after a clean stop and 1 when the root supervisor gave up.
     """
+    import trio
+
     from agentos.boot import BootError, Settings
     from agentos.boot import run as boot
     from agentos.config.load import Config, ConfigError, load
 
     from .console import Console
+    from .notify import Manager
 
+    manager = Manager.take(os.environ)
     if file is None and CONFIG.exists():
         file = CONFIG
     try:
@@ -42,14 +46,21 @@ def run(file: Path | None, socket: str | None, state_dir: Path | None) -> None:
         def ready(isolation: str) -> None:
             console.say(f"ready, listening on {path} (pid {os.getpid()})")
             console.say(f"isolation {isolation}")
+            trio.lowlevel.spawn_system_task(manager.accompany, f"ready; isolation {isolation}")
             if file is None:
                 console.say("there is no agentos.toml here, so no agent yet: start some with `agentos spawn`")
 
+        def stopping() -> None:
+            manager.tell("STOPPING=1", "STATUS=stopping, agents first")
+
         try:
-            gave_up = boot(Settings(config, os.path.abspath(path), state.absolute(), console.show), ready)
+            settings = Settings(config, os.path.abspath(path), state.absolute(), console.show, stopping)
+            gave_up = boot(settings, ready)
         except BootError as error:
             raise Failed(str(error)) from None
-        console.say("stopped" if gave_up is None else f"the root supervisor gave up: {gave_up}")
+        last_words = "stopped" if gave_up is None else f"the root supervisor gave up: {gave_up}"
+        console.say(last_words)
+        manager.tell("STOPPING=1", f"STATUS={last_words}")
     sys.exit(0 if gave_up is None else 1)
 
 

@@ -44,8 +44,18 @@ class SpawnCommand(click.Command):
 @click.option("--restart", type=click.Choice(["permanent", "transient", "temporary"]), help="Default: temporary.")
 @click.option("--ready", type=click.Choice(["hello"]), help="Wait until it has said HELLO.")
 @click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="A variable of its environment; repeatable.")
-@click.option("--cwd", metavar="DIR", help="Its working directory; default: this one.")
+@click.option("--cwd", metavar="DIR", help="Its working directory, inside; default: /workspace. Not jailed: this one.")
 @click.option("--python", metavar="PATH", help="The interpreter for SCRIPT; default: the kernel's.")
+@click.option("--code", metavar="DIR", help="A directory with SCRIPT in it: it sees all of that, as /agent.")
+@click.option("--workspace", metavar="tmp|keep|DIR", help="Its /workspace: in memory (default), kept by name, or DIR.")
+@click.option("--network", is_flag=True, help="Let it use the host's network; default: loopback alone.")
+@click.option(
+    "--limit", "limit", multiple=True, metavar="NAME=VALUE", help="memory=256M, cpu_quota=10%, ...; repeatable."
+)
+@click.option(
+    "--isolation", type=click.Choice(["standard", "strict", "none"]), help="Default: standard. none: no jail."
+)
+@click.option("--runtime", type=click.Choice(["exec", "fast"]), help="fast: SCRIPT without an exec. Default: exec.")
 @json_option
 @socket_option
 @click.pass_context
@@ -58,10 +68,11 @@ def spawn(
     as_json: bool,
     socket_path: str | None,
     env: tuple[str, ...],
+    limit: tuple[str, ...],
     **more: Any,
 ) -> None:
     """Start an agent called NAME: a Python SCRIPT, or any COMMAND."""
-    fields: dict[str, Any] = {"name": name, "env": variables(env), **more}
+    fields: dict[str, Any] = {"name": name, "env": pairs("--env", env), "limits": limits(limit), **more}
     if ctx.meta["command"]:
         fields["command"] = program
     else:
@@ -119,8 +130,13 @@ def show(page: dict[str, Any]) -> None:
             click.echo(plain(line["text"]), err=line["stream"] == "stderr")
 
 
-def variables(given: tuple[str, ...]) -> dict[str, str]:
+def pairs(option: str, given: tuple[str, ...]) -> dict[str, str]:
     for item in given:
         if "=" not in item:
-            raise Failed(f"--env {item}: expected NAME=VALUE")
+            raise Failed(f"{option} {item}: expected NAME=VALUE")
     return dict(item.split("=", 1) for item in given)
+
+
+def limits(given: tuple[str, ...]) -> dict[str, object]:
+    """Limits as SPAWN has them: plain digits are a number, and the kernel judges the rest."""
+    return {name: int(value) if value.isdecimal() else value for name, value in pairs("--limit", given).items()}

@@ -135,7 +135,8 @@ class AgentInfo:
     """One agent as LIST shows it. ``parent`` is the id of the agent that spawned it, ``None`` for the operator's.
 
     ``supervisor`` is the path of its supervisor in the tree. ``state`` is one of starting, running, paused, stopping,
-    backing_off, exited, failed.
+    backing_off, exited, failed. ``missing`` are the layers of its isolation that were asked for and don't stand;
+    ``end`` is how its last life ended, ``None`` before that.
     """
 
     id: int
@@ -147,6 +148,9 @@ class AgentInfo:
     restarts: int
     uptime_ms: int
     running: bool
+    isolation: str
+    missing: Sequence[str]
+    end: str | None
 
 
 @frozen(kw_only=True)

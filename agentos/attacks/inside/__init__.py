@@ -1,0 +1,1 @@
+"""The attacker: what runs inside an agent, with the standard library alone."""

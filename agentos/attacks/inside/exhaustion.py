@@ -1,0 +1,303 @@
+"""Exhaustion: using up what others need too. Each attempt ends by itself, a little above its limit."""
+
+import ctypes
+import fcntl
+import mmap
+import os
+import resource
+import signal
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from .frame import Check, Said, Targets, any_of, blocked, call, escaped, libc, without
+
+MIB = 1 << 20
+PLACES = ("/workspace", "/tmp", "/dev/shm", "/var/tmp", "/run", "/dev", "/run/lock", "/dev/mqueue")
+MOST_INSTANCES = 64  # of inotify; Linux gives 128 to a user
+
+
+def _until(most: int, attempt: Callable[[int], object]) -> tuple[int, str]:
+    """How often it worked, and what stopped it."""
+    for number in range(most):
+        try:
+            attempt(number)
+        except (OSError, RuntimeError, MemoryError) as error:
+            return number, str(error)
+    return most, "nothing"
+
+
+def fork_bomb(targets: Targets) -> Said:
+    most = targets["limits"]["max_pids"]
+    children: list[int] = []
+
+    def fork(_: int) -> None:
+        pid = os.fork()
+        if pid == 0:
+            signal.pause()
+        children.append(pid)
+
+    try:
+        made, why = _until(min(300, 3 * most), fork)
+    finally:
+        for pid in children:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+    return escaped(f"{made} children") if made > most else blocked(f"{made} children: {why}")
+
+
+def threads(targets: Targets) -> Said:
+    most, done = targets["limits"]["max_pids"], threading.Event()
+    threading.stack_size(64 << 10)
+
+    def start(_: int) -> None:
+        threading.Thread(target=done.wait, daemon=True).start()
+
+    made, why = _until(3 * most, start)
+    done.set()
+    return escaped(f"{made} threads") if made > most else blocked(f"{made} threads: {why}")
+
+
+def fd_exhaustion(targets: Targets) -> Said:
+    made, why = _until(5000, lambda _: os.dup(0))
+    return escaped(f"{made} descriptors") if made > targets["limits"]["open_files"] else blocked(f"{made}: {why}")
+
+
+def memory_bomb(targets: Targets) -> Said:
+    """One process, twice the limit."""
+    return _fill(2 * targets["limits"]["memory"], targets)
+
+
+def _fill(size: int, targets: Targets) -> Said:
+    kept = []
+
+    def more(_: int) -> None:
+        kept.append(b"x" * MIB)
+
+    made, why = _until(size // MIB + 64, more)
+    limit = targets["limits"]["memory"]
+    return escaped(f"{made} MiB") if made * MIB > limit else blocked(f"{made} MiB: {why or 'MemoryError'}")
+
+
+def memory_of_many(targets: Targets) -> Said:
+    """Eight processes, half the limit each: a limit for each process doesn't stop them."""
+    limit = targets["limits"]["memory"]
+    read, write = os.pipe()
+    pids = []
+    for _process in range(8):
+        pid = os.fork()
+        if pid == 0:
+            kept = b"x" * (limit // 2)
+            os.write(write, b"full")
+            signal.pause()
+            del kept
+        pids.append(pid)
+    os.close(write)
+    time.sleep(2)
+    living = [pid for pid in pids if os.waitpid(pid, os.WNOHANG)[0] == 0]
+    os.set_blocking(read, False)
+    try:
+        said = len(os.read(read, 64)) // 4
+    except BlockingIOError:
+        said = 0
+    for pid in living:
+        os.kill(pid, signal.SIGKILL)
+    held = min(len(living), said)
+    return escaped(f"{held} times half the limit") if held > 2 else blocked(f"{held} of 8 got their half")
+
+
+def memory_in_files(targets: Targets) -> Said:
+    """Files in memory that no process maps."""
+    size, piece = 2 * targets["limits"]["memory"], bytes(MIB)
+    files = [os.memfd_create(f"hoard {number}") for number in range(8)]
+
+    def more(number: int) -> None:
+        if os.write(files[number % len(files)], piece) != MIB:
+            raise OSError("not all was written")
+
+    made, why = _until(size // MIB, more)
+    time.sleep(6)  # whoever watches gets a look
+    limit = targets["limits"]["memory"]
+    return escaped(f"{made} MiB in memory files") if made * MIB > limit else blocked(f"{made} MiB: {why}")
+
+
+def memory_in_segments(targets: Targets) -> Said:
+    """System V segments that nobody has attached any more."""
+    attach = ctypes.CDLL(None, use_errno=True).shmat
+    attach.restype = ctypes.c_void_p
+
+    def more(_: int) -> None:
+        segment = libc("shmget", 0, 8 * MIB, 0o1600)
+        at = attach(segment, None, 0)
+        if at in (None, ctypes.c_void_p(-1).value):
+            raise OSError("not attached")
+        ctypes.memset(at, 1, 8 * MIB)
+        ctypes.CDLL(None).shmdt(ctypes.c_void_p(at))
+
+    made, why = _until(2 * targets["limits"]["memory"] // (8 * MIB), more)
+    time.sleep(1)
+    limit = targets["limits"]["memory"]
+    return escaped(f"{8 * made} MiB of segments") if 8 * made * MIB > limit else blocked(f"{8 * made} MiB: {why}")
+
+
+def _writable() -> Iterator[str]:
+    for place in dict.fromkeys((*PLACES, os.getcwd())):
+        if os.path.isdir(place) and os.access(place, os.W_OK):
+            yield place
+
+
+def disk_fill(targets: Targets) -> Said:
+    """Many files, so that it isn't a file's size that ends it."""
+    limits, found = targets["limits"], []
+    for place in _writable():
+        most = max(limits["disk"], limits["tmp"])
+        names: list[str] = []
+
+        def more(number: int, place: str = place, names: list[str] = names) -> None:
+            names.append(f"{place}/fill-{os.getpid()}-{number}")
+            fd = os.open(names[-1], os.O_CREAT | os.O_WRONLY, 0o600)
+            try:
+                os.posix_fallocate(fd, 0, MIB)
+            finally:
+                os.close(fd)
+
+        made, why = _until(2 * most // MIB, more)
+        for name in names:
+            os.unlink(name)
+        found.append((place, made, made * MIB > most, why))
+    too_much = [f"{place}: {made} MiB" for place, made, over, _ in found if over]
+    return (
+        escaped("; ".join(too_much))
+        if too_much
+        else blocked(", ".join(f"{place} {made} MiB" for place, made, *_ in found))
+    )
+
+
+def _touch(directory: str, number: int) -> None:
+    os.close(os.open(f"{directory}/{number}", os.O_CREAT))
+
+
+def inode_flood(targets: Targets) -> Said:
+    limit, found = targets["limits"]["inodes"], {}
+    for place in _writable():
+        top = f"{place}/flood-{os.getpid()}"
+        os.mkdir(top)
+        made, _ = _until(2 * limit, partial(_touch, top))
+        for name in os.listdir(top):
+            os.unlink(f"{top}/{name}")
+        os.rmdir(top)
+        found[place] = made
+    too_many = {place: made for place, made in found.items() if made > limit}
+    return (
+        escaped(str(too_many)) if too_many else blocked(", ".join(f"{place} {made}" for place, made in found.items()))
+    )
+
+
+def cpu_hog(targets: Targets) -> Said:
+    """A process for each CPU; how much CPU time they get in two seconds."""
+    children = []
+    start = time.monotonic()
+    for _cpu in range(os.cpu_count() or 1):
+        pid = os.fork()
+        if pid == 0:
+            while True:
+                pass
+        children.append(pid)
+    time.sleep(2)
+    for pid in children:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    share = (used.ru_utime + used.ru_stime) / (time.monotonic() - start)
+    said = f"{share:.0%} of a CPU"
+    return escaped(said) if share > 2 * targets["limits"]["cpu"] else blocked(said)
+
+
+def sparse_file(targets: Targets) -> Said:
+    def stretch(place: str) -> str:
+        path = f"{place}/sparse-{os.getpid()}"
+        fd = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            os.ftruncate(fd, 1 << 40)
+        finally:
+            os.close(fd)
+            os.unlink(path)
+        return "1 TiB"
+
+    return any_of((place, partial(stretch, place)) for place in _writable())
+
+
+def inotify_instances(_: Targets) -> Said:
+    """Each is counted for the host's user who made the sandbox, too: whoever has them all leaves none to him."""
+    made, why = _until(200, lambda _: call("inotify_init1", 0))
+    return escaped(f"{made} instances") if made > MOST_INSTANCES else blocked(f"{made}: {why}")
+
+
+def queued_signals(_: Targets) -> Said:
+    """Blocked real-time signals wait in the kernel's memory, and count for the user who made the sandbox, too."""
+    number = signal.SIGRTMIN + 5
+    signal.pthread_sigmask(signal.SIG_BLOCK, [number])
+    info = struct.pack("=iii4xii", number, 0, -1, os.getpid(), os.getuid()).ljust(128, b"\0")
+    made, why = _until(5000, lambda _: call("rt_sigqueueinfo", os.getpid(), int(number), info))
+    return escaped(f"{made} signals") if made > 1024 else blocked(f"{made}: {why}")
+
+
+def pipe_buffers(_: Targets) -> Said:
+    """Pipes of a MiB each; Linux gives 64 MiB to a user, then a page to each pipe."""
+
+    def make(_: int) -> None:
+        read, _write = os.pipe()
+        fcntl.fcntl(read, 1031, MIB)  # F_SETPIPE_SZ
+
+    made, why = _until(200, make)
+    return escaped(f"{made} MiB") if made > 64 else blocked(f"{made} MiB: {why}")
+
+
+def message_queues(_: Targets) -> Said:
+    attributes = struct.pack("=8q", 0, 10, 8192, 0, 0, 0, 0, 0)
+    flags = os.O_CREAT | os.O_RDWR
+    make = lambda number: call("mq_open", f"queue{number}".encode(), flags, 0o600, attributes)  # noqa: E731
+    made, why = _until(64, make)
+    return escaped(f"{made} queues of 80 KiB") if made > 20 else blocked(f"{made} queues: {why}")
+
+
+def locked_pages(_: Targets) -> Said:
+    """Pages that MAP_LOCKED keeps in memory."""
+    if not hasattr(mmap, "MAP_ANONYMOUS"):
+        return without("no anonymous mappings")
+
+    def lock() -> str:
+        mmap.mmap(-1, 8 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x2000)
+        return "locked"
+
+    return any_of([("MAP_LOCKED", lock)])
+
+
+CHECKS = (
+    Check("dos.fork_bomb", fork_bomb, "three times as many children as allowed", "pids.max; RLIMIT_NPROC"),
+    Check("dos.memory_bomb", memory_bomb, "twice the memory, in one process", "memory.max; RLIMIT_AS"),
+    Check("dos.fd_exhaustion", fd_exhaustion, "5000 descriptors", "RLIMIT_NOFILE"),
+    Check("dos.disk_fill", disk_fill, "twice the size of each writable place", "sized tmpfs"),
+    Check("dos.inode_flood", inode_flood, "twice the files of each writable place", "nr_inodes of each tmpfs"),
+    Check("dos.cpu_hog", cpu_hog, "spin on all CPUs", "cpu.max"),
+)
+FURTHER = (
+    Check("dos.threads", threads, "three times as many threads as allowed", "pids.max; RLIMIT_NPROC"),
+    Check(
+        "dos.memory_of_many", memory_of_many, "half the memory in each of eight processes", "memory.max; the watcher"
+    ),
+    Check(
+        "dos.memory_in_files", memory_in_files, "twice the memory in files that nobody maps", "memory.max; the watcher"
+    ),
+    Check("dos.memory_in_segments", memory_in_segments, "twice the memory in detached segments", "memory.max"),
+    Check("dos.sparse_file", sparse_file, "a file of a TiB with nothing in it", "RLIMIT_FSIZE"),
+    Check(
+        "dos.inotify_instances", inotify_instances, "all of the user's inotify instances", "user.max_inotify_instances"
+    ),
+    Check("dos.queued_signals", queued_signals, "5000 signals that wait", "RLIMIT_SIGPENDING"),
+    Check("dos.pipe_buffers", pipe_buffers, "200 MiB in pipes", "Linux's limit for a user"),
+    Check("dos.message_queues", message_queues, "64 message queues", "RLIMIT_MSGQUEUE"),
+    Check("dos.locked_pages", locked_pages, "8 MiB that are never swapped out", "RLIMIT_MEMLOCK"),
+)

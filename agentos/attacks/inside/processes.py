@@ -1,0 +1,452 @@
+"""Processes: seeing, hitting and outliving others, and taking over the sandbox's PID 1."""
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import resource
+import signal
+import socket
+import stat
+import struct
+import subprocess
+import time
+from collections.abc import Iterator
+from functools import partial
+
+from .frame import (
+    Attempt,
+    Check,
+    Said,
+    Targets,
+    any_of,
+    blocked,
+    call,
+    did,
+    escaped,
+    none_reached,
+    numbers_in_proc,
+    opens,
+    read_some,
+    status,
+    tried,
+    without,
+)
+
+SETUID_PROGRAMS = ("su", "passwd", "mount", "umount", "chsh", "newgrp", "gpasswd", "sudo", "fusermount3", "pkexec")
+TYPING = (0x5412, 0x541C, 0x5423)  # TIOCSTI TIOCLINUX TIOCSETD
+STOP_ALL, GO_ON = signal.SIGRTMIN + 1, signal.SIGRTMIN + 2  # what our PID 1 understands from outside
+
+
+def see_other_processes(targets: Targets) -> Said:
+    word = f"victim-{targets['token']}".encode()  # not as a whole among what we were told: it would be seen there
+
+    def look(pid: int) -> str | None:
+        return f"pid {pid}" if word in read_some(f"/proc/{pid}/cmdline") else None
+
+    return any_of((str(pid), partial(look, pid)) for pid in numbers_in_proc())
+
+
+def steal_environment(_: Targets) -> Said:
+    own = [name for name, value in os.environ.items() if "canary-" in value]
+    if own:
+        return escaped(f"in its own environment: {own}")
+
+    def look(pid: str) -> str | None:
+        text = read_some(f"/proc/{pid}/environ", 1 << 16)
+        return next((word.partition(b"=")[0].decode() for word in text.split(b"\0") if b"canary-" in word), None)
+
+    return any_of((f"/proc/{pid}/environ", partial(look, pid)) for pid in (*map(str, numbers_in_proc()), "self"))
+
+
+def signal_host_pid(targets: Targets) -> Said:
+    """Its number may be another's in here: only those outside see who was hit."""
+    pid = targets["victim"]
+
+    def by_pidfd() -> str:
+        fd = os.pidfd_open(pid)
+        try:
+            signal.pidfd_send_signal(fd, signal.SIGUSR1)
+        finally:
+            os.close(fd)
+        return "sent"
+
+    info = struct.pack("=iii4xii", signal.SIGUSR1, 0, -1, os.getpid(), os.getuid()).ljust(128, b"\0")
+    found = any_of(
+        [
+            ("kill", lambda: did(os.kill, pid, signal.SIGUSR1)),
+            ("killpg", lambda: did(os.killpg, pid, signal.SIGUSR1)),
+            ("rt_sigqueueinfo", lambda: did(call, "rt_sigqueueinfo", pid, int(signal.SIGUSR1), info)),
+            ("pidfd", by_pidfd),
+        ]
+    )
+    return tried(found.detail) if found.outcome == "escaped" else found
+
+
+def ptrace_victim(targets: Targets) -> Said:
+    def seize(pid: int) -> str:
+        call("ptrace", 0x4206, pid, 0, 0)
+        with contextlib.suppress(OSError):
+            call("ptrace", 17, pid, 0, 0)  # PTRACE_DETACH
+        return "seized"
+
+    return any_of([("SEIZE", lambda: seize(targets["victim"]))])
+
+
+def read_memory_of_pid1_or_parent(_: Targets) -> Said:
+    def ways(pid: int) -> Iterator[Attempt]:
+        for name in ("mem", "environ", "auxv", "maps"):
+            yield f"{pid}/{name}", partial(opens, f"/proc/{pid}/{name}", os.O_RDONLY)
+        for name in ("exe", "cwd", "root"):
+            yield f"{pid}/{name}", partial(os.readlink, f"/proc/{pid}/{name}")
+        yield f"{pid}/fd", lambda: os.listdir(f"/proc/{pid}/fd")
+        yield f"{pid}/exe for writing", lambda: opens(f"/proc/{pid}/exe", os.O_WRONLY)
+        yield f"{pid}/mem for writing", lambda: opens(f"/proc/{pid}/mem", os.O_RDWR)
+
+    pids = {1, os.getppid()} if os.getppid() != _attacker() else {1}
+    return any_of(way for pid in pids if pid > 0 for way in ways(pid))
+
+
+def _attacker() -> int:
+    """Each check runs in a child of the attacker's own: that parent is no victim."""
+    return os.getsid(0) if os.getpgid(0) == os.getpid() else os.getppid()
+
+
+def pidfd_getfd_parent(_: Targets) -> Said:
+    def steal(number: int) -> str:
+        fd = os.pidfd_open(1)
+        try:
+            os.close(call("pidfd_getfd", fd, number, 0))
+        finally:
+            os.close(fd)
+        return "got it"
+
+    return any_of((f"fd {number}", partial(steal, number)) for number in range(12))
+
+
+def setuid_binary(_: Targets) -> Said:
+    """A program that has become somebody else ignores LD_SHOW_AUXV."""
+    if os.geteuid() == 0:
+        return without("it is root already")
+
+    def start(path: str) -> str | None:
+        ran = subprocess.run(
+            [path, "--help"],
+            env={"LD_SHOW_AUXV": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=10,
+        )
+        return None if b"AT_EUID" in ran.stdout else "it became its owner"
+
+    paths = [path for path in (f"/usr/bin/{name}" for name in SETUID_PROGRAMS) if _is_setuid(path)]
+    if not paths:
+        return without("no set-uid program is here")
+    found = any_of((path, partial(start, path)) for path in paths[:3])
+    return found if found.outcome == "escaped" else blocked(f"{', '.join(paths[:3])} stay who they were")
+
+
+def _is_setuid(path: str) -> bool:
+    try:
+        return bool(os.stat(path).st_mode & stat.S_ISUID)
+    except OSError:
+        return False
+
+
+def daemon_outlives_sandbox(_: Targets) -> Said:
+    """Five minutes, if nobody ends it."""
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.closerange(0, 64)
+            for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, signal.SIG_IGN)
+            time.sleep(300)
+        os._exit(0)
+    os.wait()
+    return tried("a daemon that ignores signals stays behind")
+
+
+def zombies_reaped(_: Targets) -> Said:
+    orphans = []
+    for _round in range(2):
+        read, write = os.pipe()
+        if os.fork() == 0:
+            for _child in range(24):
+                pid = os.fork()
+                if pid == 0:
+                    os._exit(0)
+                os.write(write, struct.pack("=i", pid))
+            os._exit(0)
+        os.close(write)
+        os.wait()
+        with open(read, "rb") as pids:
+            orphans += [pid for (pid,) in struct.iter_unpack("=i", pids.read())]
+    for _look in range(100):
+        left = [pid for pid in orphans if os.path.exists(f"/proc/{pid}")]
+        if not left:
+            return blocked(f"all {len(orphans)} orphans are gone")
+        time.sleep(0.05)
+    return escaped(f"{len(left)} of {len(orphans)} orphans stay as zombies")
+
+
+def realtime_priority(_: Targets) -> Said:
+    # struct sched_attr, 48 bytes: SCHED_DEADLINE, 10 ms of each 100 ms
+    deadline = struct.pack("=IIQiIQQQ", 48, 6, 0, 0, 0, 10_000_000, 100_000_000, 100_000_000)
+
+    def less_killable() -> str:
+        with open("/proc/self/oom_score_adj", "r+") as file:
+            now = int(file.read())
+            file.seek(0)
+            file.write(str(now - 1))
+        return f"{now} - 1"
+
+    return any_of(
+        [
+            ("nice", lambda: os.nice(-10)),
+            ("SCHED_RR", lambda: did(os.sched_setscheduler, 0, os.SCHED_RR, os.sched_param(1))),
+            ("SCHED_FIFO", lambda: did(os.sched_setscheduler, 0, os.SCHED_FIFO, os.sched_param(1))),
+            ("SCHED_DEADLINE", lambda: did(call, "sched_setattr", 0, deadline, 0)),
+            ("real-time input and output", lambda: did(call, "ioprio_set", 1, 0, 1 << 13)),
+            ("oom_score_adj", less_killable),
+        ]
+    )
+
+
+def terminal_injection(_: Targets) -> Said:
+    """Linux looks at the lower half of a request only; a filter that looks at all of it would let this pass."""
+
+    def type_into(fd: int, request: int) -> str:
+        call("ioctl", fd, request, ctypes.create_string_buffer(b"x"))
+        return "typed"
+
+    requests = [*TYPING, *(1 << 32 | request for request in TYPING)]
+    found = any_of(
+        (f"fd {fd}, {request:#x}", partial(type_into, fd, request)) for fd in (0, 1, 2) for request in requests
+    )
+    if found.outcome == "escaped":
+        return found
+    return any_of([("/dev/tty", lambda: opens("/dev/tty", os.O_RDWR)), ("fd 0", lambda: os.isatty(0) or None)])
+
+
+def requests_with_high_bits(_: Targets) -> Said:
+    return none_reached(
+        (f"{request:#x}", partial(call, "ioctl", 0, request, ctypes.create_string_buffer(b"x")))
+        for request in (1 << 32 | 0x5412, -1 << 32 | 0x5412, 1 << 63 | 0x541C, 1 << 33 | 0x5423)
+    )
+
+
+def memory_of_pid1_by_call(_: Targets) -> Said:
+    room = ctypes.create_string_buffer(8)
+    vector = struct.pack("=QQ", ctypes.addressof(room), 8)
+
+    def madvise() -> int:
+        return call("process_madvise", os.pidfd_open(1), vector, 1, 21, 0)
+
+    return none_reached(
+        [
+            ("process_vm_readv", lambda: call("process_vm_readv", 1, vector, 1, vector, 1, 0)),
+            ("process_vm_writev", lambda: call("process_vm_writev", 1, vector, 1, vector, 1, 0)),
+            ("process_madvise", madvise),
+            ("process_mrelease", lambda: call("process_mrelease", os.pidfd_open(1), 0)),
+            ("kcmp", lambda: call("kcmp", os.getpid(), 1, 0, 0, 0)),
+            ("move_pages", lambda: call("move_pages", 1, 0, None, None, None, 0)),
+            ("migrate_pages", lambda: call("migrate_pages", 1, 8, vector, vector)),
+            ("PTRACE_SEIZE", lambda: call("ptrace", 0x4206, 1, 0, 0)),
+        ]
+    )
+
+
+def stop_pid1(_: Targets) -> Said:
+    """By signals, forged ones too: as if they came from outside, from a file that is ready, from a child."""
+
+    def forge(code: int, number: int) -> None:
+        info = struct.pack("=iii4xii", number, 0, code, 0, 0).ljust(128, b"\0")
+        call("rt_sigqueueinfo", 1, number, info)
+        call("pidfd_send_signal", os.pidfd_open(1), number, info, 0)
+
+    def by_file(number: int) -> None:
+        ours, other = socket.socketpair()
+        fcntl.fcntl(ours, fcntl.F_SETOWN, 1)
+        fcntl.fcntl(ours, 10, number)  # F_SETSIG
+        fcntl.fcntl(ours, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+        other.send(b"x")
+
+    for number in (signal.SIGSTOP, signal.SIGKILL, signal.SIGTERM, STOP_ALL, STOP_ALL + 1, signal.SIGCHLD):
+        with contextlib.suppress(OSError):
+            os.kill(1, number)
+        for code in (0, -1, -2, -6, 0x80, 1):
+            with contextlib.suppress(OSError):
+                forge(code, int(number))
+        with contextlib.suppress(OSError):
+            by_file(int(number))
+    time.sleep(0.1)
+    state = status("State", 1) or "?"
+    return blocked(f"it goes on: {state}") if state[0] in "RS" else escaped(f"PID 1 is {state}")
+
+
+def give_orders_to_pid1(_: Targets) -> Said:
+    """Where no signal can be queued any more, Linux delivers a real-time one without saying who sent it.
+
+    Then nothing tells it from one that comes from outside. What a PID 1 would understand: that all are to go on.
+    """
+    stopped = os.fork()
+    if stopped == 0:
+        signal.pause()
+    os.kill(stopped, signal.SIGSTOP)
+    os.waitpid(stopped, os.WUNTRACED)
+    try:
+        with contextlib.suppress(OSError, ValueError):
+            resource.prlimit(1, resource.RLIMIT_SIGPENDING, (0, 0))
+        _fill_queue()
+        with contextlib.suppress(OSError):
+            os.kill(1, GO_ON)
+        with contextlib.suppress(OSError):
+            signal.pidfd_send_signal(os.pidfd_open(1), GO_ON)
+        time.sleep(0.2)
+        state = status("State", stopped) or "?"
+    finally:
+        os.kill(stopped, signal.SIGKILL)
+        os.waitpid(stopped, 0)
+    return blocked("it stays stopped") if state[0] == "T" else escaped(f"PID 1 let a stopped process go on: {state}")
+
+
+def _fill_queue() -> None:
+    number = int(signal.SIGRTMIN) + 20
+    signal.pthread_sigmask(signal.SIG_BLOCK, [number])
+    info = struct.pack("=iii4xii", number, 0, -1, os.getpid(), os.getuid()).ljust(128, b"\0")
+    with contextlib.suppress(OSError):
+        for _signal in range(20000):
+            call("rt_sigqueueinfo", os.getpid(), number, info)
+
+
+def kill_everything(_: Targets) -> Said:
+    """All that it may signal; the attacker itself is among them."""
+    with contextlib.suppress(OSError):
+        os.kill(-1, signal.SIGKILL)
+    return tried("SIGKILL to all")
+
+
+def core_dump(_: Targets) -> Said:
+    before = set(os.listdir("."))
+    pid = os.fork()
+    if pid == 0:
+        os.abort()
+    how = os.waitpid(pid, 0)[1]
+    new = {name for name in set(os.listdir(".")) - before if "core" in name}
+    return escaped(f"left {new}") if os.WCOREDUMP(how) or new else blocked("no core was written")
+
+
+def raise_own_limits(_: Targets) -> Said:
+    def higher(number: int) -> str | None:
+        _, hard = resource.getrlimit(number)
+        if hard == resource.RLIM_INFINITY:
+            return None
+        try:
+            resource.setrlimit(number, (hard + 1, hard + 1))
+        except ValueError:  # Python's name for EPERM here
+            raise PermissionError(errno.EPERM, "higher than the hard limit") from None
+        return f"{hard} + 1"
+
+    names = ("NOFILE", "FSIZE", "NPROC", "CORE", "AS", "RTPRIO", "NICE", "MEMLOCK", "MSGQUEUE", "SIGPENDING")
+    return any_of((name, partial(higher, getattr(resource, f"RLIMIT_{name}"))) for name in names)
+
+
+def lock_memory(_: Targets) -> Said:
+    """Memory that is never swapped out is the whole host's loss."""
+    import mmap
+
+    room = mmap.mmap(-1, 8 << 20)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(room))
+    from .frame import libc
+
+    return any_of(
+        [
+            ("mlock of 8 MiB", lambda: f"{libc('mlock', address, 8 << 20)}"),
+            ("mlockall", lambda: f"{libc('mlockall', 3)}"),
+        ]
+    )
+
+
+def command_line_of_pid1(targets: Targets) -> Said:
+    text = read_some("/proc/1/cmdline")
+    told = [word for word in targets["private_words"] if word.encode() in text]
+    return escaped(f"it tells {told}") if told else blocked("it tells nothing of the host")
+
+
+CHECKS = (
+    Check(
+        "proc.see_other_processes",
+        see_other_processes,
+        "find another program in /proc",
+        "PID namespace and a /proc of its own",
+    ),
+    Check(
+        "proc.steal_environment",
+        steal_environment,
+        "secrets in its own, PID 1's, any environment",
+        "explicit environment; shim not dumpable",
+    ),
+    Check(
+        "proc.signal_host_pid",
+        signal_host_pid,
+        "signal another program by the host's pid",
+        "PID namespace; Landlock scope",
+    ),
+    Check("proc.ptrace_victim", ptrace_victim, "PTRACE_SEIZE another program", "PID and user namespace; seccomp"),
+    Check(
+        "proc.read_memory_of_pid1_or_parent",
+        read_memory_of_pid1_or_parent,
+        "/proc/1/mem, fd, exe: take over the shim",
+        "shim not dumpable",
+    ),
+    Check("proc.pidfd_getfd_parent", pidfd_getfd_parent, "steal PID 1's descriptors", "shim not dumpable; seccomp"),
+    Check("proc.setuid_binary", setuid_binary, "run su, passwd, mount: who are they?", "no_new_privs; nosuid"),
+    Check(
+        "proc.daemon_outlives_sandbox",
+        daemon_outlives_sandbox,
+        "a daemon that survives",
+        "the PID namespace dies with PID 1",
+    ),
+    Check("proc.zombies_reaped", zombies_reaped, "orphans that pile up as zombies", "a PID 1 that reaps"),
+    Check(
+        "proc.realtime_priority",
+        realtime_priority,
+        "nice, SCHED_RR, DEADLINE, oom_score_adj",
+        "no capability; RLIMIT_RTPRIO, NICE",
+    ),
+    Check(
+        "proc.terminal_injection",
+        terminal_injection,
+        "type into the kernel's terminal",
+        "a session of its own; seccomp",
+    ),
+)
+FURTHER = (
+    Check("proc.requests_with_high_bits", requests_with_high_bits, "TIOCSTI with bits above the lower 32", "seccomp"),
+    Check(
+        "proc.memory_of_pid1_by_call",
+        memory_of_pid1_by_call,
+        "process_vm_writev, kcmp, move_pages on PID 1",
+        "seccomp; shim not dumpable",
+    ),
+    Check("proc.stop_pid1", stop_pid1, "stop or kill PID 1 by forged signals", "PID 1 takes orders from outside only"),
+    Check(
+        "proc.give_orders_to_pid1",
+        give_orders_to_pid1,
+        "orders to PID 1 from a sender that isn't named",
+        "seccomp: no such signal",
+    ),
+    Check("proc.core_dump", core_dump, "a core file", "RLIMIT_CORE"),
+    Check("proc.raise_own_limits", raise_own_limits, "raise its own hard limits", "no capability"),
+    Check("proc.lock_memory", lock_memory, "lock 8 MiB of memory", "RLIMIT_MEMLOCK"),
+    Check(
+        "proc.command_line_of_pid1",
+        command_line_of_pid1,
+        "the host's paths in /proc/1/cmdline",
+        "the zygote has no arguments that tell",
+    ),
+    Check("proc.kill_everything", kill_everything, "SIGKILL to all processes", "PID namespace"),
+)

@@ -1,0 +1,176 @@
+"""Surface: parts of Linux that no agent needs and that most exploits do."""
+
+import ctypes
+import mmap
+import os
+import platform
+import signal
+import struct
+from functools import partial
+
+from .frame import Check, Said, Targets, any_of, by_number, call, did, escaped, libc, none_reached, without
+
+
+def bpf(_: Targets) -> Said:
+    # union bpf_attr: BPF_MAP_TYPE_ARRAY, keys of 4 and values of 8 bytes, one entry
+    return none_reached(
+        [("BPF_MAP_CREATE", lambda: call("bpf", 0, struct.pack("=4I", 2, 4, 8, 1).ljust(128, b"\0"), 128))]
+    )
+
+
+def io_uring(_: Targets) -> Said:
+    room = ctypes.create_string_buffer(120)
+    return none_reached(
+        [
+            ("io_uring_setup", lambda: call("io_uring_setup", 1, room)),
+            ("io_uring_enter", lambda: call("io_uring_enter", -1, 0, 0, 0, None, 0)),
+            ("io_uring_register", lambda: call("io_uring_register", -1, 0, None, 0)),
+        ]
+    )
+
+
+def perf_event_open(_: Targets) -> Said:
+    # struct perf_event_attr: PERF_TYPE_SOFTWARE, 64 bytes; its own task clock, without the kernel's
+    attributes = struct.pack("=IIQ", 1, 64, 1).ljust(40, b"\0") + struct.pack("=Q", 1 << 5 | 1 << 6)
+    return none_reached(
+        [("perf_event_open", lambda: call("perf_event_open", attributes.ljust(64, b"\0"), 0, -1, -1, 0))]
+    )
+
+
+def userfaultfd(_: Targets) -> Said:
+    ways = [("user mode only", lambda: call("userfaultfd", os.O_CLOEXEC | 1)), ("all", lambda: call("userfaultfd", 0))]
+    return none_reached(ways)
+
+
+def keyctl(_: Targets) -> Said:
+    return none_reached([("KEYCTL_GET_KEYRING_ID", lambda: call("keyctl", 0, -3, 0))])
+
+
+def ptrace_own_child(_: Targets) -> Said:
+    def attach() -> str:
+        pid = os.fork()
+        if pid == 0:
+            signal.pause()
+        try:
+            call("ptrace", 0x4206, pid, 0, 0)
+        finally:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        return "attached"
+
+    # Whoever is traced himself stops at the next signal: last.
+    return any_of([("SEIZE", attach), ("TRACEME", lambda: call("ptrace", 0, 0, 0, 0))])
+
+
+def new_mount_api(_: Targets) -> Said:
+    return none_reached([("fsopen", lambda: call("fsopen", b"tmpfs", 0))])
+
+
+def add_seccomp_listener(_: Targets) -> Said:
+    allow = ctypes.create_string_buffer(struct.pack("=HBBI", 6, 0, 0, 0x7FFF0000), 8)
+    program = ctypes.create_string_buffer(struct.pack("@HP", 1, ctypes.addressof(allow)))
+    return none_reached([("NEW_LISTENER", lambda: call("seccomp", 1, 8, program))])
+
+
+def int80_32bit_calls(_: Targets) -> Said:
+    """getpid by its 32-bit number, in machine code: mov eax, 20; int 0x80; ret."""
+    if platform.machine() != "x86_64":
+        return without("only x86_64 has them")
+    code = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    code.write(b"\xb8\x14\x00\x00\x00\xcd\x80\xc3")
+    address = ctypes.addressof(ctypes.c_char.from_buffer(code))
+    got = ctypes.CFUNCTYPE(ctypes.c_int)(address)()
+    return escaped("getpid answered") if got == os.getpid() else Said("blocked", f"it answered {got}")
+
+
+def personality(_: Targets) -> Said:
+    values = {"ADDR_NO_RANDOMIZE": 0x40000, "READ_IMPLIES_EXEC": 0x400000, "MMAP_PAGE_ZERO": 0x100000, "PER_LINUX32": 8}
+    ways = [(name, partial(call, "personality", value)) for name, value in values.items()]
+    return any_of([*ways, ("with high bits", lambda: call("personality", 1 << 32 | 0x40000))])
+
+
+def memfd_exec(_: Targets) -> Said:
+    def run() -> str:
+        fd = os.memfd_create("program", os.MFD_CLOEXEC)
+        with open("/bin/true", "rb") as program:
+            os.write(fd, program.read())
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.execve(fd, ["program"], {})
+            finally:
+                os._exit(126)
+        _, how = os.waitpid(pid, 0)
+        if os.waitstatus_to_exitcode(how) == 126:
+            raise PermissionError(1, "not executed")
+        return "it ran"
+
+    return any_of([("a program from memory", run)])
+
+
+def x32_calls(_: Targets) -> Said:
+    """The filter kills whoever makes one: the check ends by SIGSYS."""
+    if platform.machine() != "x86_64":
+        return without("only x86_64 has them")
+    numbers = {"getpid": 0x40000000 + 39, "ptrace": 0x40000000 + 521, "execve": 0x40000000 + 520}
+    return none_reached((name, partial(by_number, number, 0, 0, 0)) for name, number in numbers.items())
+
+
+def calls_that_came_later(_: Targets) -> Said:
+    """Numbers that nobody has looked at yet, and some that never were."""
+    numbers = (*range(475, 512, 6), 1000, 0x3FFF_FFFF, -1)
+    return none_reached((str(number), partial(by_number, number, 0, 0, 0)) for number in numbers)
+
+
+def rare_calls(_: Targets) -> Said:
+    """Arguments that can't work: whoever says so was reached."""
+    attempts = {
+        "quotactl": (0, None, 0, None),
+        "acct": (b"/no/such/file",),
+        "quotactl_fd": (-1, 0, 0, None),
+        "fanotify_init": (1 << 30, 0),
+        "lookup_dcookie": (0, None, 0),
+        "modify_ldt": (9, None, 0),
+        "uselib": (b"/no/such/file",),
+        "vhangup": (),
+        "memfd_secret": (0,),
+        "lsm_set_self_attr": (0, None, 0, 0),
+        "settimeofday": (None, None),
+        "clock_settime": (99, None),
+        "adjtimex": (None,),
+        "clock_adjtime": (99, None),
+        "name_to_handle_at": (-1, b"", None, None, 0),
+        "ioperm": (0, 0, 1),
+        "openat2": (-1, b"", None, 0),
+    }
+    return none_reached((name, partial(call, name, *given)) for name, given in attempts.items())
+
+
+def memory_descriptors(_: Targets) -> Said:
+    """PR_SET_MM rewrites what /proc says of a process: its command line, its program."""
+    code = 35  # PR_SET_MM
+    options = {"START_CODE": 1, "ARG_START": 8, "EXE_FILE": 13}
+    return any_of((name, partial(did, libc, "prctl", code, value, 0, 0, 0)) for name, value in options.items())
+
+
+CHECKS = (
+    Check("surface.bpf", bpf, "bpf(BPF_MAP_CREATE)", "seccomp"),
+    Check("surface.io_uring", io_uring, "io_uring, whose operations no filter sees", "seccomp"),
+    Check("surface.perf_event_open", perf_event_open, "perf events of itself", "seccomp"),
+    Check("surface.userfaultfd", userfaultfd, "userfaultfd", "seccomp"),
+    Check("surface.keyctl", keyctl, "keyctl", "seccomp"),
+    Check("surface.ptrace_own_child", ptrace_own_child, "ptrace its own child", "seccomp"),
+    Check("surface.new_mount_api", new_mount_api, "fsopen", "seccomp"),
+    Check("surface.add_seccomp_listener", add_seccomp_listener, "a seccomp listener", "seccomp"),
+    Check("surface.int80_32bit_calls", int80_32bit_calls, "int 0x80: numbers of another table", "the filter kills"),
+    Check("surface.personality", personality, "personality(ADDR_NO_RANDOMIZE)", "seccomp"),
+    Check("surface.memfd_exec", memfd_exec, "run a program from memory", "nothing: it may run any Python anyway"),
+)
+FURTHER = (
+    Check("surface.x32_calls", x32_calls, "x32 numbers", "the filter kills"),
+    Check(
+        "surface.calls_that_came_later", calls_that_came_later, "numbers beyond the table", "seccomp: unknown is ENOSYS"
+    ),
+    Check("surface.rare_calls", rare_calls, "quotactl, acct, fanotify, modify_ldt, clocks", "seccomp"),
+    Check("surface.memory_descriptors", memory_descriptors, "PR_SET_MM", "no capability"),
+)

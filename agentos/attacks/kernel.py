@@ -1,0 +1,139 @@
+"""A kernel to attack: ``agentos run`` as somebody careless starts it, and attackers as agents that it is asked for."""
+
+import contextlib
+import fcntl
+import os
+import subprocess
+import sys
+import termios
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from agentos_sdk.blocking import AgentOSClient
+from agentos_sdk.errors import AgentOSError
+
+from .canaries import Canaries
+from .harness import ACCEPTED, ATTACKER, PROGRAM, Ended, Outcome, Shot
+
+PATIENCE = 30.0  # seconds until it is ready, and until it has stopped
+DEADLINE = 150.0  # seconds for one attacker
+ORDERS = '[kernel]\nlog_level = "warning"\nwaive = ["cpu_quota"]\n'  # where no cgroup is had, CPU is for all
+WITHOUT_CGROUPS = {
+    "cpu": ("dos.cpu_hog", "no cgroup delegated: CPU can't be limited"),
+    "memory": ("dos.memory_in_segments", "no cgroup delegated: memory of no process isn't counted"),
+}
+
+Layers = Mapping[str, Mapping[str, Any]]
+
+
+class NoKernel(Exception):
+    """None could be started, or it didn't stop; the text has its last words."""
+
+
+@contextlib.contextmanager
+def running(canaries: Canaries, join: Callable[[], None] | None = None) -> Iterator[AgentOSClient]:
+    """A kernel with secrets in its environment, open files and a terminal; it has ended on return.
+
+    ``join`` is called in its process before it begins. :class:`NoKernel` where none begins.
+    """
+    socket = canaries.kernel_socket
+    socket.parent.mkdir(mode=0o700)
+    (socket.parent / "agentos.toml").write_text(ORDERS)
+    ours = ("AGENTOS_", "NOTIFY_SOCKET")  # what would make it somebody else's kernel
+    environment = {name: value for name, value in canaries.environment.items() if not name.startswith(ours)}
+
+    def begin() -> None:
+        if join is not None:
+            join()
+        os.setsid()
+        fcntl.ioctl(canaries.terminal, termios.TIOCSCTTY, 0)
+
+    with subprocess.Popen(
+        [sys.executable, "-m", "agentos", "run", "--socket", str(socket), "--state-dir", str(socket.parent / "state")],
+        cwd=socket.parent,
+        env={**environment, "XDG_RUNTIME_DIR": str(socket.parent)},
+        stdin=canaries.terminal,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        pass_fds=[canaries.terminal, *canaries.files],
+        preexec_fn=begin,
+    ) as process:
+        try:
+            _wait_ready(process)
+            with AgentOSClient(str(socket), PATIENCE) as client:
+                yield client
+        finally:
+            _stop(process)
+
+
+def _wait_ready(process: "subprocess.Popen[str]") -> None:
+    assert process.stdout is not None
+    words = []
+    late = threading.Timer(PATIENCE, process.kill)
+    late.start()
+    try:
+        for line in process.stdout:
+            words.append(line)
+            if " ready, " in line:
+                return
+    finally:
+        late.cancel()
+    raise NoKernel("".join(words) or f"nothing heard of it in {PATIENCE:g} s")
+
+
+def _stop(process: "subprocess.Popen[str]") -> None:
+    process.terminate()
+    try:
+        said, _ = process.communicate(timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise NoKernel(f"it didn't stop in {PATIENCE:g} s") from None
+    if process.returncode:
+        raise NoKernel(f"it ended with {process.returncode}: {said}")
+
+
+def attacked(client: AgentOSClient, shots: Sequence[Shot], wait: Callable[[Shot], None] | None = None) -> Outcome:
+    """Have each attacker started, one after the other; ``wait`` is told of each before it is."""
+    endings, layers = [], {}
+    for number, shot in enumerate(shots):
+        if wait is not None:
+            wait(shot)
+        try:
+            ended, found = _attacked(client, f"attacker-{number}", shot)
+        except AgentOSError as error:
+            ended, found = Ended("", "", problem=str(error)), {}
+        endings.append(ended)
+        layers = layers or found
+    return Outcome(endings, {**ACCEPTED, **_not_limited(layers)})
+
+
+def _not_limited(layers: Layers) -> Mapping[str, str]:
+    """What can't be promised where the kernel itself says that no cgroup limits it."""
+    return dict(
+        accepted
+        for name, accepted in WITHOUT_CGROUPS.items()
+        if name in layers and not layers[name]["mechanism"].startswith("cgroup")
+    )
+
+
+def _attacked(client: AgentOSClient, name: str, shot: Shot) -> tuple[Ended, Layers]:
+    reply = client.spawn(
+        name, str(ATTACKER / PROGRAM), code=str(ATTACKER), args=[shot.order], limits=shot.limits, isolation="standard"
+    )
+    layers = reply["isolation"]["layers"] if reply["success"] else {}
+    end, hurried = reply, False
+    if reply["success"]:
+        end = client.wait(name, timeout=DEADLINE)
+        hurried = not end["success"]
+        if hurried:
+            client.kill(name, grace=0)
+    elif reply.get("exit_code") is None and reply.get("signal") is None:
+        return Ended("", "", problem=reply["error"]), {}
+    lines = client.logs(name, tail=2000)["lines"]
+    said = [line["text"] for line in lines if line["text"].startswith("{")]
+    noise = [line["text"] for line in lines if not line["text"].startswith("{")]
+    how = f"killed after {DEADLINE:g} s" if hurried else end.get("reason") or end["error"]
+    return Ended("\n".join(said), "; ".join((how, *noise)), killed=not hurried and end.get("signal") == 9), layers

@@ -1,0 +1,86 @@
+"""What is seen of attackers from outside while they run: how many processes, how much memory, how much CPU time."""
+
+import os
+import threading
+import time
+from typing import Any
+
+from attrs import Factory, define
+
+TICK = 0.05  # seconds between two looks
+_PAGE, _CLOCK = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
+
+
+@define
+class Seen:
+    """The most that was seen of one attacker. Memory is bytes of one process: shared pages can't be told apart."""
+
+    processes: int = 0
+    memory: int = 0
+    cpu: float = 0.0  # seconds
+    first: float = 0.0
+    last: float = 0.0
+
+    @property
+    def share(self) -> float:
+        """Of one CPU, while it ran."""
+        return self.cpu / max(self.last - self.first, TICK)
+
+
+@define
+class Watch:
+    """A thread that looks at /proc: attackers are known by a word in their command line."""
+
+    words: frozenset[str]
+    seen: dict[str, Seen] = Factory(dict)
+    _over: threading.Event = Factory(threading.Event)
+    _thread: threading.Thread | None = None
+
+    def __enter__(self) -> "Watch":
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._over.set()
+        assert self._thread is not None
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.wait(TICK):
+            self._look()
+
+    def _look(self) -> None:
+        now, found = time.monotonic(), alive(self.words)
+        for word, pids in found.items():
+            seen = self.seen.setdefault(word, Seen(first=now))
+            seen.processes, seen.last = max(seen.processes, len(pids)), now
+            used = [one for one in map(_usage, pids) if one is not None]
+            seen.memory = max([seen.memory, *(memory for memory, _ in used)])
+            seen.cpu = max(seen.cpu, sum(cpu for _, cpu in used))
+
+
+def alive(words: frozenset[str]) -> dict[str, list[int]]:
+    """The processes with these words in their command line; zombies have none."""
+    found: dict[str, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            text = _read(f"/proc/{name}/cmdline")
+            for word in words:
+                if word.encode() in text and b"probe.py" in text:
+                    found.setdefault(word, []).append(int(name))
+    return found
+
+
+def _usage(pid: int) -> tuple[int, float] | None:
+    """Bytes, and seconds of CPU time with those of the children that it has waited for."""
+    fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    return (int(fields[21]) * _PAGE, sum(map(int, fields[11:15])) / _CLOCK) if fields else None
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:  # it has ended, or is somebody's who doesn't show it
+        return b""

@@ -1,0 +1,137 @@
+"""INSPECT."""
+
+import time
+from collections.abc import Sequence
+
+import attrs
+import trio
+
+from agentos.agents import dwelling
+from agentos.agents.inherit import effective, named
+from agentos.agents.jail import Jail
+from agentos.agents.registry import Agent, Registry
+from agentos.agents.spec import AgentSpec
+from agentos.kernel.call import Call
+from agentos.kernel.ports import Right
+from agentos.kernel.table import Syscall
+from agentos.sandbox import census, cgroup_v2, cgroup_values
+from agentos.sandbox.cgroup_values import CgroupError
+from agentos.sandbox.cgroups import Group
+from agentos_sdk.calls import inspect as calls
+from agentos_sdk.calls.agents import Limits
+from agentos_sdk.opcodes import Op
+from agentos_sdk.quantities import CpuShare, Size
+
+from .spawn import isolation
+
+SIZES = ("memory", "file_size", "disk", "tmp")
+
+
+def syscalls(registry: Registry) -> tuple[Syscall, ...]:
+    async def inspect(call: Call, request: calls.Inspect) -> calls.Inspected:
+        agent = registry.find(request.id, request.name)
+        await call.require(Right("inspect", agent=agent.id))
+        used = await trio.to_thread.run_sync(usage, agent)
+        return inspected(registry, agent, used, call.caller.kind == "operator")
+
+    return (Syscall(Op.INSPECT, calls.Inspect, inspect),)
+
+
+def inspected(registry: Registry, agent: Agent, used: calls.Usage, by_operator: bool) -> calls.Inspected:
+    """All that is known of an agent; the host's paths and users are the operator's to know."""
+    jail, alive = agent.jail, agent.pid is not None
+    age = trio.current_time() - agent.since
+    outer = jail.making.outer if jail is not None and by_operator else None
+    end = agent.end
+    return calls.Inspected(
+        id=agent.id,
+        name=agent.name,
+        state=str(agent.state),
+        pid=agent.pid,
+        lives=agent.lives,
+        restarts=max(0, agent.lives - 1),
+        since=time.time() - age if alive else None,
+        uptime_ms=int(age * 1000) if alive else 0,
+        parent=relative(agent.parent) if agent.parent is not None else None,
+        supervisor="/".join(agent.path),
+        children=[relative(other) for other in registry if other.parent is agent and not other.over.is_set()],
+        spec=started(agent.spec, by_operator),
+        isolation=isolation(agent),
+        limits=limits(agent.spec),
+        named=sorted(named(agent.spec.limits)),
+        usage=used,
+        outer=calls.Outer(uid=outer.uid, gid=outer.gid) if outer is not None else None,
+        cgroups=directories(jail.group) if jail is not None and jail.group is not None and by_operator else None,
+        end=calls.Ended(exit_code=end.code, signal=end.signal, reason=end.reason) if end is not None else None,
+    )
+
+
+def relative(agent: Agent) -> calls.Relative:
+    return calls.Relative(id=agent.id, name=agent.name, state=str(agent.state))
+
+
+def started(spec: AgentSpec, by_operator: bool) -> calls.Started:
+    """What it was started with. The values of variables may be secrets, which whoever gave them has elsewhere."""
+
+    def of_the_host(path: str | None) -> str | None:
+        return path if by_operator else None
+
+    return calls.Started(
+        script=of_the_host(spec.script),
+        command=spec.command if by_operator or dwelling.own_program(spec) is None else None,
+        args=spec.args,
+        env=sorted(spec.env),
+        cwd=spec.cwd,
+        python=of_the_host(spec.python),
+        code=of_the_host(spec.code),
+        workspace=spec.workspace if spec.workspace in ("tmp", "keep") else of_the_host(spec.workspace),
+        runtime=spec.runtime,
+        network=spec.network,
+        ready=spec.ready,
+        restart=spec.restart,
+        shutdown=spec.shutdown,
+    )
+
+
+def limits(spec: AgentSpec) -> Limits:
+    """Those that hold, as SPAWN takes them; null is no limit."""
+    found = attrs.asdict(effective(spec))
+    sizes = {name: Size(found[name]) for name in SIZES if found[name] is not None}
+    quota = found["cpu_quota"]
+    return Limits(**{**found, **sizes, "cpu_quota": CpuShare(quota) if quota is not None else None})
+
+
+def usage(agent: Agent) -> calls.Usage:
+    """What it uses now, or used in its last life. Blocks: it reads files."""
+    jail = agent.jail
+    if jail is None:
+        if agent.used is None:
+            return calls.Usage(reason="no cgroup has counted" if agent.lives else "it hasn't run yet")
+        return of_cgroup(attrs.evolve(agent.used, memory=None, pids=None), "its cgroup, in its last life")
+    if jail.group is not None:
+        try:
+            return of_cgroup(jail.group.usage(), f"cgroup v{jail.group.version}")
+        except CgroupError as error:  # it is ending
+            return calls.Usage(reason=str(error))
+    return of_processes(jail)
+
+
+def of_cgroup(used: cgroup_values.Usage, source: str) -> calls.Usage:
+    return calls.Usage(memory=used.memory, peak=used.peak, pids=used.pids, cpu_seconds=used.cpu_seconds, source=source)
+
+
+def of_processes(jail: Jail) -> calls.Usage:
+    """What /proc says of those below its PID 1, or of the program alone where it has no walls."""
+    living = census.Census().of({0: census.roots(jail.sandbox.pid)})[0]
+    held = sum(map(census.memory, census.distinct(living)), census.Memory())
+    return calls.Usage(
+        memory=held.own + held.shared,
+        pids=sum(process.threads for process in living),
+        source=f"/proc, {'PSS' if held.exact else 'RSS'}; without what it spawned and what runs beside it",
+        reason="no cgroup delegated: nobody counts its CPU time and its peak",
+    )
+
+
+def directories(group: Group) -> Sequence[str]:
+    """Where the host has a group."""
+    return [group.directory] if isinstance(group, cgroup_v2.Group) else sorted(set(group.directories.values()))

@@ -1,0 +1,54 @@
+"""``agentos exec``: run a command in an agent's jail."""
+
+import sys
+
+import click
+
+from .common import checked, json_option, kernel, plain, print_json, socket_option, target
+from .spawn import SpawnCommand
+
+TIMED_OUT = 124  # as with timeout(1)
+
+
+@click.command(cls=SpawnCommand)
+@click.argument("name")
+@click.argument("command", nargs=-1, required=True, metavar="-- COMMAND [ARGS]...")
+@click.option("--timeout", type=float, default=30.0, show_default=True, metavar="SECONDS", help="Then it is killed.")
+@click.option("--cwd", metavar="DIR", help="Its working directory, a path of the jail's; default: the agent's.")
+@json_option
+@socket_option
+def exec(  # noqa: A001 - the command's name
+    name: str,
+    command: tuple[str, ...],
+    timeout: float,
+    cwd: str | None,
+    as_json: bool,
+    socket_path: str | None,
+) -> None:
+    """Run COMMAND in the jail of the agent NAME, within its limits, and end with its exit status.
+
+    All that it started ends with it; so does the command when this is interrupted.
+    """
+    with kernel(socket_path) as client:
+        try:
+            reply = checked(client.exec(list(command), cwd, timeout, **target(name)))
+        except KeyboardInterrupt:
+            sys.exit(130)  # with our connection it is withdrawn
+    if as_json:
+        print_json(reply)
+    else:
+        show(reply["stdout"], err=False)
+        show(reply["stderr"], err=True)
+        if reply["truncated"]:
+            click.secho("(it wrote more than 1 MiB to a stream: the rest was dropped)", fg="bright_black", err=True)
+        if reply["timed_out"]:
+            click.secho(f"agentos: killed after {timeout:g} s", err=True)
+    sys.exit(TIMED_OUT if reply["timed_out"] else reply["exit_code"])
+
+
+def show(text: str, err: bool) -> None:
+    """As it came for a file or another program; for a terminal nothing in it is obeyed."""
+    stream = sys.stderr if err else sys.stdout
+    if stream.isatty():
+        text = "\n".join(map(plain, text.split("\n")))
+    click.echo(text, nl=False, err=err)

@@ -1,0 +1,10 @@
+"""An infinite loop; once a second it prints which share of a CPU it has got since it began."""
+
+import time
+
+born, next_word = time.monotonic(), 1.0
+while True:
+    alive = time.monotonic() - born
+    if alive >= next_word:
+        print(f"after {alive:.1f} s: got {time.process_time() / alive:.1%} of a CPU", flush=True)
+        next_word = alive + 1.0

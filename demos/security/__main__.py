@@ -1,0 +1,231 @@
+"""``python -m demos.security``: one hostile program, let loose without a jail and in one."""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from attrs import frozen
+
+from agentos_sdk import AgentOSClient
+from demos import stage
+from demos.stage import Speaker, notice, say
+
+from .planted import AS_IT_WAS, Planted, planted
+
+HERE = stage.HERE / "security"
+PATIENCE = 30.0  # seconds that a hostile program may take; it takes less than one
+ROW = "{:<37}{:<21}{:<22}{}"
+
+Reply = dict[str, Any]
+
+
+@frozen
+class Attempt:
+    """What is tried: its name in the programs, what it is, and the layer of isolation that it meets first.
+
+    ``sure`` is what succeeds on any host, without a jail: otherwise its being stopped in one would show nothing.
+    """
+
+    name: str
+    what: str
+    layer: str
+    sure: bool = True
+
+
+ATTEMPTS = (
+    Attempt("dns", "network: ask a name server", "net_ns"),
+    Attempt("tcp", "network: connect to a TCP service", "net_ns"),
+    Attempt("http", "network: carry a secret out by HTTP", "net_ns"),
+    Attempt("route", "network: find a way to the Internet", "net_ns", sure=False),
+    Attempt("unix", "network: use an abstract socket", "net_ns"),
+    Attempt("shadow", "files: read /etc/shadow", "root", sure=False),
+    Attempt("ssh", "files: read the user's SSH key", "root"),
+    Attempt("bashrc", "files: add a command to ~/.bashrc", "root"),
+    Attempt("processes", "secrets: see the host's processes", "pid_ns"),
+    Attempt("environ", "secrets: API key in an environment", "pid_ns"),
+    Attempt("memory", "secrets: API key in kernel's memory", "pid_ns", sure=False),
+    Attempt("trace", "processes: trace another one", "seccomp", sure=False),
+    Attempt("kill", "processes: kill another one", "pid_ns"),
+    Attempt("namespace", "privileges: root in a user namespace", "seccomp", sure=False),
+    Attempt("fork", "exhaustion: a fork bomb", "pids", sure=False),
+)
+LAYERS = {
+    "net_ns": "network namespace",
+    "root": "root of its own",
+    "pid_ns": "PID namespace",
+    "seccomp": "system call filter",
+}
+
+
+@frozen
+class Tried:
+    """What a hostile program says of an attempt, and whether it succeeded by what was seen outside."""
+
+    done: bool
+    detail: str
+
+
+@frozen
+class Result:
+    """One setting: how each attempt went, the isolation that SPAWN told, and what was seen from outside."""
+
+    tried: Mapping[str, Tried]
+    layers: Mapping[str, Mapping[str, Any]]
+    seen: Sequence[str]
+
+
+def security() -> None:
+    stage.title("Security")
+    say(
+        "A hostile program tries fifteen things that no agent should be able to do: first in a jail, as every agent is "
+        "started, then without one, which only the operator can ask for. Of /etc/shadow it only counts the bytes; all "
+        "else that it attacks was made for it, and nothing leaves this machine."
+    )
+    isolated = let_loose("isolated", "In a jail: isolation standard, the default", {})
+    bare = let_loose("bare", 'Without: isolation="none"', {"isolation": "none"})
+
+    stage.act("Side by side")
+    table(bare, isolated)
+    stage.act("Seen from outside")
+    for name, result in (("not isolated", bare), ("isolated", isolated)):
+        for line in result.seen:
+            click.echo(f"   {name:<14}{line}")
+    judge(bare, isolated)
+
+
+# -- A hostile program -------------------------------------------------------------------------------------------------
+
+
+def let_loose(name: str, heading: str, isolation: Mapping[str, str]) -> Result:
+    """Everything is planted anew, and a kernel of its own started by a careless user, with a secret in his shell."""
+    stage.act(heading)
+    with planted() as target, stage.kernel() as running, AgentOSClient(running.socket) as client:
+        kernel = Speaker(client)
+        targets = {
+            "dns": target.services.dns.getsockname()[1],
+            "tcp": target.services.tcp.getsockname()[1],
+            "abstract": target.mark,
+            "home": str(target.home),
+            "victim": target.victim.pid,
+            "kernel": running.process.pid,
+        }
+        spawned = start(kernel, f"{name}-intruder", "intruder.py", ready="hello", **isolation)
+        client.send_message(targets, to_name=f"{name}-intruder")  # what to try it on
+        kernel("wait", f"{name}-intruder", timeout=PATIENCE)
+        said = reports(client, f"{name}-intruder", len(ATTEMPTS) - 1)
+
+        start(kernel, f"{name}-bomb", "fork_bomb.py", args=[target.mark], **isolation)
+        said |= reports(client, f"{name}-bomb", 1)
+        most = processes_with(target.mark)
+        kernel("kill", f"{name}-bomb", grace=0)
+        end = kernel("wait", f"{name}-bomb", timeout=PATIENCE)
+        until_gone(target.mark)
+        running.stop()
+        bomb = f"the fork bomb: {most} processes at its biggest", f"the kernel says of it: {end['reason']}"
+        return Result(weigh(said, target, most), spawned["isolation"]["layers"], (*outside(target), *bomb))
+
+
+def start(kernel: Speaker, name: str, script: str, **more: object) -> Reply:
+    reply: Reply = kernel("spawn", name, str(HERE / script), **more)
+    if reply.get("code") == "isolation_unavailable":
+        raise stage.StageError(f"THIS HOST CAN'T ISOLATE, and nothing was let loose.\n{reply['error']}")
+    stage.check(reply["success"], f"{name} starts")
+    return reply
+
+
+def reports(client: AgentOSClient, name: str, count: int) -> dict[str, Tried]:
+    """What it says of so many attempts."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        lines = client.logs(name, tail=200)["lines"]
+        said = [json.loads(line["text"]) for line in lines if line["stream"] == "stdout"]
+        if len(said) == count:
+            return {one["attempt"]: Tried(one["done"], one["detail"]) for one in said}
+        time.sleep(0.05)
+    raise stage.StageError(f"{name} ended early: {[line['text'] for line in lines[-5:]]}")
+
+
+def until_gone(word: str) -> None:
+    """Those without a jail are nobody's children any more when they are killed, and have ended soon after."""
+    deadline = time.monotonic() + PATIENCE
+    while processes_with(word):
+        stage.check(time.monotonic() < deadline, "nothing is left of a fork bomb")
+        time.sleep(0.05)
+
+
+def processes_with(word: str) -> int:
+    """How many processes on this machine have it in their command line."""
+    found = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            found += word.encode() in (process / "cmdline").read_bytes()
+        except OSError:
+            continue  # it has ended
+    return found
+
+
+# -- What came of it ---------------------------------------------------------------------------------------------------
+
+
+def weigh(said: Mapping[str, Tried], target: Planted, most: int) -> Mapping[str, Tried]:
+    """What it says that it has done, and what was seen outside that it has, whatever it says."""
+    seen = {
+        **{service: service in target.services.heard for service in ("dns", "tcp", "http", "unix")},
+        **{name: target.secret in said[name].detail for name in ("ssh", "environ", "memory")},
+        "bashrc": target.startup != AS_IT_WAS,
+        "kill": target.victim.poll() is not None,
+    }
+    tried = {name: Tried(one.done or seen.get(name, False), one.detail) for name, one in said.items()}
+    return {**tried, "fork": Tried(said["fork"].done, str(most))}
+
+
+def outside(target: Planted) -> Sequence[str]:
+    ended = target.victim.poll()
+    return (
+        f"services that were asked: {', '.join(sorted(target.services.heard)) or 'none'}",
+        f"the process that was attacked: {'lives' if ended is None else f'killed by signal {-ended}'}",
+        f"~/.bashrc: {'as it was' if target.startup == AS_IT_WAS else 'changed'}",
+    )
+
+
+def table(bare: Result, isolated: Result) -> None:
+    click.secho(ROW.format("ATTEMPT", "NOT ISOLATED", "ISOLATED", "STOPPED BY"), bold=True)
+    for attempt in ATTEMPTS:
+        free, jailed = bare.tried[attempt.name], isolated.tried[attempt.name]
+        by = "NOTHING" if jailed.done else stopped_by(isolated.layers, attempt.layer)
+        click.echo(ROW.format(attempt.what, cell(attempt, free), cell(attempt, jailed), by))
+
+
+def cell(attempt: Attempt, tried: Tried) -> str:
+    if attempt.name == "fork":
+        return f"DONE: {tried.detail}" if tried.done else f"stopped at {tried.detail}"
+    return "DONE" if tried.done else f"stopped: {tried.detail}"
+
+
+def stopped_by(layers: Mapping[str, Mapping[str, Any]], name: str) -> str:
+    """The layer, if the kernel has read back that it is there."""
+    layer = layers[name]
+    if not layer["active"]:
+        return f"not by {name}: {layer['reason']}"
+    return LAYERS.get(name) or str(layer["mechanism"]).partition(" in ")[0]
+
+
+def judge(bare: Result, isolated: Result) -> None:
+    """The exit status."""
+    held = [attempt for attempt in ATTEMPTS if not isolated.tried[attempt.name].done]
+    free = [attempt for attempt in ATTEMPTS if bare.tried[attempt.name].done]
+    click.echo()
+    notice(f"Of {len(ATTEMPTS)} attempts {len(free)} succeed without a jail, and {len(ATTEMPTS) - len(held)} in one.")
+    notice("What is stopped in both columns, this machine doesn't allow its users anyway.")
+    most = int(isolated.tried["fork"].detail)
+    stage.check(most <= isolated.layers["pids"]["asked"], "a fork bomb stays within its limit, as counted outside")
+    for attempt in ATTEMPTS:
+        stage.check(attempt in held, f"a jail stops this: {attempt.what}")
+        stage.check(isolated.layers[attempt.layer]["active"], f"{attempt.layer} is in force")
+        stage.check(attempt in free or not attempt.sure, f"this succeeds without a jail: {attempt.what}")
+
+
+stage.play(security)

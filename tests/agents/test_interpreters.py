@@ -1,0 +1,101 @@
+"""Which directories a Python needs is told from the files beside it."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentos.agents.interpreters import NoInterpreter, interpreter
+from agentos.sandbox.policy import BadPolicy, Interpreter
+
+
+def test_our_own_is_told_as_it_tells_itself() -> None:
+    assert interpreter(sys.executable) == Interpreter(
+        sys.executable, os.path.realpath(sys.prefix), os.path.realpath(sys.base_prefix)
+    )
+
+
+def test_the_systems_has_the_system_for_its_prefix() -> None:
+    if not os.path.exists("/usr/bin/python3"):
+        pytest.skip("there is no /usr/bin/python3 here")
+
+    assert interpreter("/usr/bin/python3") == Interpreter("/usr/bin/python3", "/usr", "/usr")
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """An installation as of pyenv or uv: python3 is a link to the program beside it."""
+    (tmp_path / "base" / "bin").mkdir(parents=True)
+    (tmp_path / "base" / "bin" / "python3.11").write_bytes(b"\x7fELF")
+    (tmp_path / "base" / "bin" / "python3").symlink_to("python3.11")
+    return tmp_path / "base"
+
+
+def environment(place: Path, home: str, python: Path) -> Path:
+    """A virtual environment; its interpreter."""
+    (place / "bin").mkdir(parents=True)
+    (place / "bin" / "python").symlink_to(python)
+    (place / "pyvenv.cfg").write_text(f"include-system-site-packages = false\nHome = {home}\nversion = 3.11\n")
+    return place / "bin" / "python"
+
+
+def test_a_virtual_environment_has_its_own_prefix_and_its_bases(base: Path, tmp_path: Path) -> None:
+    python = environment(tmp_path / "venv", f"{base}/bin", base / "bin" / "python3")
+
+    assert interpreter(str(python)) == Interpreter(str(python), str(tmp_path / "venv"), str(base))
+
+
+def test_a_base_that_is_named_by_a_link_is_where_it_leads(base: Path, tmp_path: Path) -> None:
+    (tmp_path / "latest").symlink_to(base)
+    python = environment(tmp_path / "venv", f"{tmp_path}/latest/bin", base / "bin" / "python3")
+
+    assert interpreter(str(python)).base_prefix == str(base)
+
+
+def test_an_installation_that_is_named_by_a_link_is_where_it_leads(base: Path, tmp_path: Path) -> None:
+    (tmp_path / "python").symlink_to(base / "bin" / "python3")
+
+    assert interpreter(str(tmp_path / "python")) == Interpreter(str(tmp_path / "python"), str(base), str(base))
+
+
+def test_an_environment_that_does_not_say_where_its_base_is_is_refused(base: Path, tmp_path: Path) -> None:
+    python = environment(tmp_path / "venv", "", base / "bin" / "python3")
+    (tmp_path / "venv" / "pyvenv.cfg").write_text("version = 3.11\n")
+
+    with pytest.raises(NoInterpreter, match="doesn't say home"):
+        interpreter(str(python))
+
+
+@pytest.mark.parametrize("content", [b"home = \xff\xfe\n", None])
+def test_an_environment_whose_file_cannot_be_read_is_refused(base: Path, tmp_path: Path, content: bytes | None) -> None:
+    python = environment(tmp_path / "venv", "/x", base / "bin" / "python3")
+    (tmp_path / "venv" / "pyvenv.cfg").unlink()
+    if content is None:
+        (tmp_path / "venv" / "pyvenv.cfg").mkdir()
+    else:
+        (tmp_path / "venv" / "pyvenv.cfg").write_bytes(content)
+
+    with pytest.raises(NoInterpreter, match="can't be read"):
+        interpreter(str(python))
+
+
+def test_a_wrapper_script_is_refused_with_what_to_name_instead(tmp_path: Path) -> None:
+    """pyenv's shims are such."""
+    shim = tmp_path / "python"
+    shim.write_text("#!/usr/bin/env bash\nexec pyenv exec python\n")
+
+    with pytest.raises(NoInterpreter, match="name the interpreter itself"):
+        interpreter(str(shim))
+
+
+def test_what_is_not_there_is_an_error_of_the_system(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        interpreter(str(tmp_path / "python"))
+
+
+def test_a_relative_path_is_no_interpreter(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(base / "bin")
+
+    with pytest.raises(BadPolicy, match="absolute"):
+        interpreter("python3")

@@ -1,0 +1,126 @@
+"""``agentos inspect``, ``agentos exec``, and what ``agentos ps`` says of walls and ends."""
+
+import json
+import re
+
+import pytest
+
+from agentos_sdk.opcodes import Op
+from tests.cli.conftest import Agentos
+from tests.support.kernel import Kernel
+
+SLEEP = ("--", "sleep", "1000")
+
+
+def test_inspect_shows_facts_and_a_table_of_layers(agentos: Agentos) -> None:
+    agentos("spawn", "a", "--env", "TOKEN=secret", *SLEEP)
+
+    shown = agentos("inspect", "a")
+
+    assert shown.returncode == 0
+    facts, table = shown.stdout.split("\n\n")
+    assert re.search(r"^name +a \(id \d+\)$", facts, re.MULTILINE)
+    assert re.search(r"^state +running, pid \d+$", facts, re.MULTILINE)
+    assert re.search(r"^runs +sleep 1000$", facts, re.MULTILINE)
+    assert re.search(r"^variables +TOKEN$", facts, re.MULTILINE)
+    assert re.search(r"^uses +memory [\d.]+[KM]\b.*pids \d+", facts, re.MULTILINE)
+    header, *rows = table.splitlines()
+    assert re.split(r"  +", header) == ["LAYER", "ASKED", "ACTIVE", "MECHANISM", "EVIDENCE, OR REASON"]
+    names = [row.split()[0] for row in rows if not row.startswith(" ")]
+    assert (len(names), names[0], names[-1]) == (18, "user_ns", "disk")
+    assert "user_ns       yes    yes" in table
+    assert max(map(len, table.splitlines())) <= 100
+    assert "secret" not in shown.stdout
+
+
+def test_inspect_says_what_an_agent_without_walls_hasnt_got(agentos: Agentos, kernel: Kernel) -> None:
+    with kernel.client() as client:
+        client.spawn("bare", command=["sleep", "1000"], sandboxed=False)
+
+    shown = agentos("inspect", "bare").stdout
+
+    assert re.search(r"^isolation +none$", shown, re.MULTILINE)
+    assert re.search(r"^seccomp +no +no +- +isolation none was asked for$", shown, re.MULTILINE)
+
+
+def test_inspect_gives_json_and_takes_ids_and_those_who_have_ended(agentos: Agentos) -> None:
+    number = json.loads(agentos("spawn", "--json", "a", *SLEEP).stdout)["id"]
+    agentos("kill", "a")
+
+    found = json.loads(agentos("inspect", "--json", str(number)).stdout)
+
+    assert (found["name"], found["state"]) == ("a", "exited")
+    assert re.search(r"^ended +stopped: killed by SIGTERM$", agentos("inspect", "a").stdout, re.MULTILINE)
+
+
+def test_ps_shows_isolation_and_how_agents_ended(agentos: Agentos, kernel: Kernel) -> None:
+    with kernel.client() as client:
+        client.spawn("bare", command=["sleep", "1000"], sandboxed=False)
+    spawned = json.loads(agentos("spawn", "--json", "walled", *SLEEP).stdout)
+    agentos("spawn", "gone", *SLEEP)
+    agentos("kill", "gone")
+    layers = spawned["isolation"]["layers"]
+    missing = [f"-{name}" for name, layer in layers.items() if layer["asked"] and not layer["active"]]
+
+    header, *rows = agentos("ps", "-a").stdout.splitlines()
+
+    assert header.split()[-3:] == ["ISOLATION", "SUPERVISOR", "END"]
+    cells = {row.split()[1]: re.split(r"  +", row) for row in rows}
+    assert cells["bare"][6] == "none"
+    assert cells["walled"][6] == " ".join(["standard", *missing])
+    assert cells["gone"][-1] == "stopped: killed by SIGTERM"
+    assert "END" not in agentos("ps").stdout
+
+
+def test_exec_is_the_command_to_whoever_calls_it(agentos: Agentos) -> None:
+    agentos("spawn", "a", *SLEEP)
+
+    done = agentos("exec", "a", "--", "sh", "-c", "echo out; echo err >&2; exit 7")
+
+    assert (done.returncode, done.stdout, done.stderr) == (7, "out\n", "err\n")
+    assert agentos("exec", "a", "hostname").stdout == "a\n"
+    assert agentos("exec", "a", "--cwd", "/tmp", "--", "pwd").stdout == "/tmp\n"
+    assert agentos("exec", "a", "echo", "--timeout", "-x").stdout == "--timeout -x\n"
+    assert agentos("exec", "a", "--", "sh", "-c", "kill -TERM $$").returncode == 143
+
+
+def test_exec_ends_with_124_at_its_timeout(agentos: Agentos) -> None:
+    agentos("spawn", "a", *SLEEP)
+
+    late = agentos("exec", "--timeout", "0.3", "a", "--", "sh", "-c", "echo begun; sleep 100")
+    told = agentos("exec", "a", "--timeout", "0.3", "--json", "--", "sleep", "100")
+
+    assert (late.returncode, late.stdout, late.stderr) == (124, "begun\n", "agentos: killed after 0.3 s\n")
+    assert (told.returncode, json.loads(told.stdout)["timed_out"]) == (124, True)
+
+
+def test_exec_says_when_not_all_is_shown(agentos: Agentos) -> None:
+    agentos("spawn", "a", *SLEEP)
+
+    done = agentos("exec", "a", "--", "head", "-c", "2M", "/dev/zero")
+
+    assert (done.returncode, len(done.stdout)) == (0, 1 << 20)
+    assert "the rest was dropped" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "text"),
+    [
+        (("inspect", "nobody"), 1, "agentos: no agent is called 'nobody'\n"),
+        (("exec", "nobody", "ls"), 1, "agentos: no agent is called 'nobody'\n"),
+        (("exec", "nobody"), 2, None),
+        (("inspect",), 2, None),
+    ],
+)
+def test_an_error_is_one_line(agentos: Agentos, arguments: tuple[str, ...], status: int, text: str | None) -> None:
+    failed = agentos(*arguments)
+
+    assert (failed.returncode, failed.stdout) == (status, "")
+    assert text is None or failed.stderr == text
+
+
+def test_by_number_they_are_calls_like_others(agentos: Agentos) -> None:
+    agentos("spawn", "a", *SLEEP)
+
+    assert json.loads(agentos("call", Op.INSPECT.name, '{"name": "a"}').stdout)["state"] == "running"
+    assert json.loads(agentos("call", Op.EXEC.name, '{"name": "a", "command": "echo hi"}').stdout)["stdout"] == "hi\n"

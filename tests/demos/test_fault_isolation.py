@@ -1,0 +1,70 @@
+"""The fault isolation demo: who misbehaves is dealt with, and its table says only what was so."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.demos.conftest import ROOT, Run, processes_of
+
+
+@pytest.fixture(scope="module")
+def has_groups() -> bool:
+    """Whether this host lets us limit CPU time: as `agentos doctor` tries."""
+    doctor = [sys.executable, "-m", "agentos", "doctor", "--json"]
+    report = json.loads(subprocess.run(doctor, cwd=ROOT, capture_output=True, text=True, timeout=60).stdout)
+    return bool(report["layers"]["cpu"]["works"])
+
+
+def rows(shown: str) -> dict[str, str]:
+    """The table: what follows each agent's name, on one line."""
+    table = shown.partition("What became of them\n")[2].partition("\n──")[0]
+    found = re.findall(r"^   (\S+) +(.*(?:\n {10,}.*)*)", table, re.MULTILINE)
+    return {agent: re.sub(r"\s+", " ", text) for agent, text in found}
+
+
+def test_the_hogs_are_held_and_the_healthy_agent_goes_on_with_its_heartbeat_measured(
+    run: Run, has_groups: bool
+) -> None:
+    shown = run("fault_isolation")
+
+    assert [line for line in shown.splitlines() if len(line) > 100] == []
+    table = rows(shown)
+    assert list(table) == ["AGENT", "cpu-hog", "mem-hog", "crasher", "healthy"]
+    if has_groups:
+        assert re.match(r"THROTTLED 10 % of a CPU by cgroup v[12] \S+; it got [\d.]+ %: throttled \d", table["cpu-hog"])
+    else:
+        assert table["cpu-hog"].startswith("RUNNING not limited: no cgroup delegated; it got ")
+    assert table["mem-hog"].startswith("KILLED memory limit 50M reached")
+    assert re.match(r"RESTARTED \d+ times, after SIGSEGV each", table["crasher"])
+    pid = re.search(r"'name': 'healthy', 'pid': (\d+)", shown)
+    assert pid is not None
+    assert table["healthy"] == f"RUNNING nothing: process {pid[1]} as at first, 0 restarts"
+
+    for phase in ("before", "with the hogs"):
+        found = re.search(rf"   {phase} +(\d+) +([\d.]+) ms +([\d.]+) ms +([\d.]+) ms", shown)
+        assert found is not None
+        beats, *late = (float(number) for number in found.groups())
+        assert beats >= 100
+        assert late == sorted(late)
+
+
+@pytest.mark.parametrize("when", ["A healthy agent, alone", "kernel.spawn('crasher'"])
+def test_stopped_in_the_middle_it_leaves_nothing(when: str, place: Path, environment: dict[str, str]) -> None:
+    demo = [sys.executable, "-m", "demos.fault_isolation"]
+    with subprocess.Popen(demo, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        for line in running.stdout:
+            if when in line:
+                break
+        running.send_signal(signal.SIGINT)
+        running.communicate(timeout=30)
+
+    assert running.returncode == 128 + signal.SIGINT
+    assert processes_of(place) == []
+    assert os.listdir(place) == []

@@ -1,0 +1,84 @@
+"""The security demo: a jail stops all that succeeds without one, and a host without jails is told so."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.demos.conftest import ROOT, Run, processes_of
+from tests.tools import crippled
+
+SURE = (  # succeeds on any host, without a jail
+    "network: ask a name server",
+    "network: connect to a TCP service",
+    "network: carry a secret out by HTTP",
+    "network: use an abstract socket",
+    "files: read the user's SSH key",
+    "files: add a command to ~/.bashrc",
+    "secrets: see the host's processes",
+    "secrets: API key in an environment",
+    "processes: kill another one",
+)
+
+
+def test_what_succeeds_without_a_jail_is_stopped_in_one(run: Run) -> None:
+    shown = run("security")
+
+    assert [line for line in shown.splitlines() if len(line) > 100] == []
+    table = shown.partition("STOPPED BY\n")[2].partition("\n\n")[0]
+    rows = {line[:37].strip(): (line[37:58].strip(), line[58:80].strip(), line[80:]) for line in table.splitlines()}
+    assert len(rows) == 15
+    assert all(rows[attempt][0] == "DONE" for attempt in SURE)
+    assert all(re.match(r"stopped: E[A-Z]+$|stopped at \d+$", isolated) for _, isolated, _ in rows.values())
+    assert all(by and not by.startswith(("NOTHING", "not by")) for _, _, by in rows.values())
+    assert "15 attempts" in shown
+    assert "and 0 in one" in shown
+
+
+def test_the_demo_looks_for_itself_at_what_was_attacked(run: Run) -> None:
+    seen = re.sub(r" +", " ", run("security").partition("Seen from outside\n")[2])
+
+    assert " not isolated services that were asked: dns, http, tcp, unix\n" in seen
+    assert " isolated services that were asked: none\n" in seen
+    assert " not isolated the process that was attacked: killed by signal 9\n" in seen
+    assert " isolated the process that was attacked: lives\n" in seen
+    assert " not isolated ~/.bashrc: changed\n" in seen
+    assert " isolated ~/.bashrc: as it was\n" in seen
+    bombs = [int(most) for most in re.findall(r"the fork bomb: (\d+) processes", seen)]
+    assert bombs[1] <= 64 < bombs[0] <= 301
+
+
+@pytest.mark.parametrize("when", ["kernel.spawn('isolated-intruder'", "kernel.spawn('bare-bomb'"])
+def test_stopped_in_the_middle_it_leaves_nothing(when: str, place: Path, environment: dict[str, str]) -> None:
+    demo = [sys.executable, "-m", "demos.security"]
+    with subprocess.Popen(demo, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        for line in running.stdout:
+            if when in line:
+                break
+        running.send_signal(signal.SIGINT)
+        running.communicate(timeout=30)
+
+    assert running.returncode == 128 + signal.SIGINT
+    assert processes_of(place) == []
+    assert os.listdir(place) == []
+
+
+@pytest.mark.parametrize("demo", ["security", "fault_isolation"])
+def test_on_a_host_that_cannot_isolate_nothing_is_let_loose_and_the_knob_is_named(
+    demo: str, place: Path, environment: dict[str, str]
+) -> None:
+    command = [sys.executable, "-m", f"demos.{demo}"]
+
+    done = crippled.run("--sysctl", "user.max_user_namespaces=0", command=command, env=environment)
+
+    assert done.returncode == 1
+    assert "THIS HOST CAN'T ISOLATE" in done.stderr
+    assert "user.max_user_namespaces" in done.stderr
+    assert "Side by side" not in done.stdout
+    assert "What became of them" not in done.stdout
+    assert list(place.iterdir()) == []

@@ -1,0 +1,56 @@
+"""Each setting is attacked once; each test asks for one of the verdicts. All guests run at once, each on one CPU."""
+
+import os
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+from attrs import frozen
+
+from agentos.attacks.verdicts import Verdict
+from tests.security import settings
+from tests.tools import cgroup2_vm
+
+GUESTS = {"guest-root": settings.Guest(), "guest-user": settings.Guest(user=True), "bare": settings.Guest(bare=True)}
+SETTINGS = ("here", "guest-root", "guest-user")  # here: whoever runs the tests, with the groups that this host has
+
+
+@frozen
+class Attacked:
+    """What came of the attacks in one setting."""
+
+    setting: str
+    verdicts: Mapping[str, Verdict]
+
+    def stopped(self, check: str) -> None:
+        """Blocked, or not promised in this setting: how many aren't is counted in ``test_totals``."""
+        verdict = self.verdicts[check]
+        assert verdict.outcome in ("blocked", "accepted"), verdict.detail
+
+
+@pytest.fixture(scope="session", params=SETTINGS)
+def attacked(request: pytest.FixtureRequest) -> Attacked:
+    """The attacks of one setting; a host that can't have it skips loudly, unless it must."""
+    setting: str = request.param
+    found = settings.here() if setting == "here" else request.getfixturevalue("guests")[setting].result()
+    if all(verdict.outcome in ("unclear", "n/a") for verdict in found):
+        skip(found[0].detail)
+    return Attacked(setting, {verdict.check: verdict for verdict in found})
+
+
+@pytest.fixture(scope="session")
+def guests() -> Iterator[Mapping[str, "Future[list[Verdict]]"]]:
+    """What the attacks in each guest will have come to; a host that can't boot one skips loudly, unless it must."""
+    if why := cgroup2_vm.lacking():
+        skip(why)
+    cpus = iter(sorted(os.sched_getaffinity(0)))
+    count = len(os.sched_getaffinity(0))
+    with ThreadPoolExecutor(count, initializer=lambda: os.sched_setaffinity(0, {next(cpus)})) as pool:
+        yield {name: pool.submit(guest.attacked) for name, guest in GUESTS.items()}
+
+
+def skip(why: str) -> None:
+    """Unless this host must do it."""
+    if "AGENTOS_MUST_SANDBOX" in os.environ:
+        pytest.fail(why)
+    pytest.skip(why)

@@ -1,0 +1,84 @@
+"""Where attacks take place: on this host as whoever runs the tests, and in guests with cgroup v2.
+
+``python -m tests.security.settings`` attacks a kernel here and prints the table; with ``--json`` what tests read. With
+``--bare`` it attacks without a kernel, to show that the attacker gets through: in a guest, which forgets everything.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from attrs import frozen
+
+from agentos.attacks import harness, kernel, verdicts
+from agentos.attacks.canaries import Canaries
+from agentos.attacks.harness import Ended, Outcome, Shot
+from agentos.attacks.verdicts import Verdict
+from tests.tools import cgroup2_vm
+
+
+def run(shots: Sequence[Shot], canaries: Canaries) -> Outcome:
+    """Agents of a kernel's."""
+    with kernel.running(canaries, _room()) as client:
+        return kernel.attacked(client, shots)
+
+
+def run_bare(shots: Sequence[Shot], canaries: Canaries) -> Outcome:
+    """No kernel at all, for the shot that doesn't use anything up: only where there's nothing to lose."""
+    first, *others = shots
+    done = subprocess.run(
+        [sys.executable, "-I", str(harness.ATTACKER / harness.PROGRAM), first.order],
+        env=canaries.environment,
+        cwd=canaries.outside / "workspace",
+        stdin=canaries.terminal,
+        capture_output=True,
+        text=True,
+        pass_fds=canaries.files,
+        start_new_session=True,
+        timeout=240,
+        check=False,
+    )
+    return Outcome([Ended(done.stdout, done.stderr), *(Ended("", "", problem="not tried") for _ in others)], {})
+
+
+def _room() -> Callable[[], None] | None:
+    """In a guest the kernel gets a group of its own: it wouldn't touch one that has strangers in it, like us."""
+    scope = os.environ.get("CGROUP2_SCOPE")
+    if scope is None:
+        return None
+    ours, theirs = Path(scope, "outside"), Path(scope, "kernel.service")
+    for group in (ours, theirs):
+        group.mkdir(exist_ok=True)
+    for pid in Path(scope, "cgroup.procs").read_text().split():
+        (ours / "cgroup.procs").write_text(pid)
+    Path(scope, "cgroup.subtree_control").write_text("+cpu +memory +pids")
+    return lambda: theirs.joinpath("cgroup.procs").write_text("0") and None
+
+
+def here() -> list[Verdict]:
+    """As whoever runs this, on the host that this runs on."""
+    return harness.attack(run)
+
+
+@frozen
+class Guest:
+    """A Linux of its own with cgroup v2: one boot."""
+
+    user: bool = False
+    bare: bool = False
+
+    def attacked(self) -> list[Verdict]:
+        """On the first CPU that the calling thread may use."""
+        env = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        argv = [sys.executable, "-m", "tests.security.settings", "--json", *(["--bare"] if self.bare else [])]
+        ended = cgroup2_vm.run(cgroup2_vm.Job(argv, user=self.user, env=env), timeout=300)
+        if ended.code:
+            raise RuntimeError(f"the guest: {ended.out} {ended.err}")
+        return verdicts.loaded(ended.out)
+
+
+if __name__ == "__main__":
+    found = harness.attack(run_bare) if "--bare" in sys.argv else here()
+    print(verdicts.dumped(found) if "--json" in sys.argv else verdicts.table(found))

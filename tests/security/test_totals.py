@@ -1,0 +1,69 @@
+"""The attacks as a whole: how many are stopped, and who decides that."""
+
+import os
+from collections.abc import Mapping
+from concurrent.futures import Future
+
+from agentos.attacks import harness, verdicts
+from agentos.attacks.inside.checks import BY_NAME, COMPARED, FURTHER
+from agentos.attacks.inside.frame import NUMBERS
+from agentos.attacks.verdicts import Verdict
+from agentos.sandbox import cgroups, syscall_numbers
+from tests.security.conftest import Attacked
+
+# Not in a guest, for root: it lacks devices, networks, instructions or kernel features, or its Linux refuses by itself.
+NOTHING_TO_FIND = {
+    *("file.open_by_handle_at", "file.mknod_host_disk", "file.write_through_own_memory", "proc.setuid_binary"),
+    *("proc.zombies_reaped", "proc.stop_pid1", "proc.give_orders_to_pid1", "proc.core_dump"),
+    *("proc.command_line_of_pid1", "priv.remount_root_rw", "priv.nested_userns_full_caps", "priv.iopl"),
+    *("net.host_loopback_tcp", "net.route_to_metadata_or_internet", "net.see_the_hosts_network", "ipc.message_queue"),
+    *("ipc.peer_of_its_own_socket", "surface.perf_event_open", "surface.int80_32bit_calls", "surface.x32_calls"),
+    *("surface.calls_that_came_later", "surface.memory_descriptors"),
+}
+
+
+def test_all_but_what_is_accepted_is_blocked(attacked: Attacked) -> None:
+    without_groups = attacked.setting == "here" and isinstance(cgroups.discover_here(), cgroups.Nothing)
+    wanted = "61 blocked, 2 accepted" if without_groups else "62 blocked, 1 accepted"
+
+    assert verdicts.totals(list(attacked.verdicts.values())) == f"{wanted}, 2 not applicable of 65"
+
+
+def test_where_there_are_no_walls_the_attacker_gets_through(guests: Mapping[str, "Future[list[Verdict]]"]) -> None:
+    found = {one.check: one.outcome for one in guests["bare"].result()}
+
+    tried = {name for name in found if not name.startswith(("dos.", "deputy.")) and name not in harness.ALONE}
+    assert {name for name in tried if found[name] != "escaped"} <= NOTHING_TO_FIND
+
+
+def test_no_file_is_opened_by_the_kernel_for_an_agent_yet(attacked: Attacked) -> None:
+    assert {attacked.verdicts[f"deputy.{name}"].outcome for name in ("path_tricks", "symlink_race")} == {"n/a"}
+
+
+def test_there_are_65_attacks_to_compare_by_and_each_name_is_used_once() -> None:
+    assert len(COMPARED) == 65
+    assert len(BY_NAME) == len(COMPARED) + len(FURTHER)
+
+
+def test_the_attackers_numbers_are_those_of_linux() -> None:
+    known = syscall_numbers.NUMBERS
+
+    assert all(known[machine][name] == number for machine in NUMBERS for name, number in NUMBERS[machine].items())
+
+
+def test_an_attack_counts_as_blocked_only_where_those_outside_agree() -> None:
+    name = "file.write_system_dirs"
+    said = {name: ("blocked", "EROFS")}
+
+    alone = {one.check: one for one in verdicts.judge(said, {}, {})}
+    denied = {one.check: one for one in verdicts.judge(said, {name: "left behind: /usr/planted"}, {})}
+
+    assert (alone[name].outcome, denied[name].outcome) == ("blocked", "escaped")
+    assert alone["file.read_shadow"].outcome == "unclear", "of which the attacker said nothing"
+
+
+def test_what_a_table_says_can_be_read_back() -> None:
+    found = verdicts.judge({}, {}, {})
+
+    assert verdicts.loaded(verdicts.dumped(found)) == found
+    assert verdicts.table(found).count(os.linesep) == len(found) + 3

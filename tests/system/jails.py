@@ -1,0 +1,126 @@
+"""Jailed agents as the host sees them: what they say of themselves is one thing, /proc and cgroup files the other."""
+
+import contextlib
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentos_sdk import AgentOSClient
+from tests.support.kernel import Kernel, running, until
+from tests.system.agents import lines, up, write
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = (sys.executable, "-m", "agentos", "run")
+LAYERS = (
+    *("user_ns", "pid_ns", "mount_ns", "net_ns", "ipc_ns", "uts_ns", "cgroup_ns", "root", "own_uid", "capabilities"),
+    *("no_new_privs", "seccomp", "landlock", "rlimits", "memory", "pids", "cpu", "disk"),
+)
+WAITS = "\nimport time\nwhile True: time.sleep(1000)\n"
+GROUPED = re.compile(r"\| isolation standard: .*limits by cgroup v(\d)")
+Cripple = Callable[..., Kernel]
+
+
+def said(client: AgentOSClient, kernel: Kernel, name: str, code: str, **more: Any) -> Any:
+    """Start an agent whose script ends with ``print(json.dumps(...))``; what it printed. It goes on living."""
+    up(client.spawn(name, write(kernel, f"{name}.py", code + WAITS), **more))
+    until(lambda: lines(client, name, "stdout"), f"{name} says something: {lines(client, name)}")
+    return json.loads(lines(client, name, "stdout")[0])
+
+
+def layers(reply: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The record of a SPAWN that went well."""
+    assert reply["success"], reply
+    found: dict[str, dict[str, Any]] = reply["isolation"]["layers"]
+    return found
+
+
+def cgroups(kernel: Kernel) -> int | None:
+    """By which version of control groups this kernel limits its agents; None: by none."""
+    found = GROUPED.search(kernel.wait_line(r"\| isolation "))
+    return int(found[1]) if found else None
+
+
+def need_cgroups(kernel: Kernel) -> int:
+    version = cgroups(kernel)
+    if version is None:
+        pytest.skip("no control group is delegated to us here")
+    return version
+
+
+def group_of(pid: int, controller: str) -> Path:
+    """The directory of the control group that limits a process by that controller."""
+    for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+        _, names, path = line.split(":", 2)
+        if controller in names.split(","):
+            return Path(_mounted(controller) + path)
+    path = next(line[3:] for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines() if line.startswith("0::"))
+    return Path("/sys/fs/cgroup" + path).parent  # above the leaf that holds the process
+
+
+def _mounted(controller: str) -> str:
+    for line in Path("/proc/mounts").read_text().splitlines():
+        _, point, kind, options = line.split(" ")[:4]
+        if kind == "cgroup" and controller in options.split(","):
+            return point
+    raise AssertionError(f"no {controller} hierarchy is mounted")
+
+
+def groups_left(pid: int) -> list[str]:
+    """The control groups that a kernel with this pid has made, wherever they are."""
+    return [
+        os.path.join(directory, name)
+        for directory, names, _ in os.walk("/sys/fs/cgroup")
+        for name in names
+        if re.fullmatch(rf"agentos-[0-9a-f]+-\d+-{pid}-\d+", name)
+    ]
+
+
+def loops_in(place: Path) -> list[str]:
+    """The loop devices whose files lie in that directory."""
+    found = []
+    for device in Path("/sys/block").glob("loop*/loop/backing_file"):
+        with contextlib.suppress(OSError):
+            found.append(device.read_text().strip())
+    return [path for path in found if path.startswith(f"{place}/")]
+
+
+def status_of(pid: int) -> dict[str, str]:
+    pairs = (line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return {name: value.strip() for name, value in pairs}
+
+
+def zygotes_of(kernel: int) -> list[int]:
+    """The processes that clone for a kernel with this pid, whoever is their parent now."""
+    found = []
+    for name in os.listdir("/proc"):
+        with contextlib.suppress(OSError):
+            words = Path("/proc", name, "cmdline").read_bytes().split(b"\0") if name.isdigit() else []
+            if any(b"agentos.sandbox.inside.zygote" in word for word in words) and words[-2] == str(kernel).encode():
+                if len(status_of(int(name))["NSpid"].split()) == 1:  # the others are PID 1 of a jail
+                    found.append(int(name))
+    return found
+
+
+def mounts_of(pid: int) -> dict[str, list[str]]:
+    """File system and options by mount point, as a process sees them."""
+    found = {}
+    for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        kind, _, options = after.split(" ", 2)
+        found[before.split(" ")[4]] = [kind, *before.split(" ")[5].split(","), *options.split(",")]
+    return found
+
+
+@contextlib.contextmanager
+def crippled(monkeypatch: pytest.MonkeyPatch, *options: str, toml: str | None = None) -> Iterator[Kernel]:
+    """A kernel on a host from which something was taken away (``tests.tools.crippled``)."""
+    command = (sys.executable, "-m", "tests.tools.crippled", *options, "--", *PROGRAM)
+    monkeypatch.setattr("tests.support.kernel.PROGRAM", command)
+    with running(toml, {"PYTHONPATH": str(ROOT)}) as kernel:
+        yield kernel

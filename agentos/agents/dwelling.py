@@ -1,4 +1,4 @@
-"""From what an agent is to what its jail has in it: the host's paths to paths inside. Pure, but for links it follows.
+"""From what an agent is to what its jail has in it: the host's paths to paths inside.
 
 Inside, an agent's script or code is in /agent, its workspace in /workspace, and nothing else of the host's is there but
 the system and the interpreter. Whoever names a place, a file or a caller, is told here what is wrong with it.
@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from agentos.sandbox.plan import CODE, SDK, SYSTEM, WORKSPACE
 from agentos.sandbox.policy import Interpreter, Limits, Policy, Program
@@ -20,7 +20,7 @@ from .workspace import Workspace, unfit
 
 START = "agentos_sdk/start.py"  # in a directory that holds the SDK
 INSIDE = (WORKSPACE, CODE, "/tmp")  # where an agent's working directory may be
-MOST = {"cpu_weight": 10_000, "max_pids": 1 << 22}  # what Linux takes
+MOST = {"cpu_weight": 10_000, "max_pids": 1 << 22, "inodes": 1 << 32}  # what Linux takes
 PERIOD = 100_000  # microseconds, of which a CPU quota is a part
 
 
@@ -50,6 +50,21 @@ def directory_inside(cwd: str | None) -> str:
     return path
 
 
+def resolved(spec: AgentSpec) -> AgentSpec:
+    """A spec whose host paths have no link in them any more; from then on none is followed. Blocks.
+
+    Once, when the spec is made: whoever may write in one of these directories could lead a later life astray.
+    """
+    script, code, program = spec.script, spec.code, own_program(spec)
+    if program is not None and spec.command is not None:
+        spec = evolve(spec, command=(os.path.realpath(program), *spec.command[1:]))
+    return evolve(
+        spec,
+        script=os.path.realpath(script) if script is not None else None,
+        code=os.path.realpath(code) if code is not None else None,
+    )
+
+
 def check(spec: AgentSpec) -> None:
     """Whether a jail can have what the spec names; :class:`Misplaced` if not. Blocks: it looks at the files."""
     for mistake in mistakes(spec):
@@ -74,6 +89,11 @@ def mistakes(spec: AgentSpec) -> Iterator[Misplaced]:
         yield Misplaced("runtime", "fast runs a script, and this is a command")
     if spec.runtime == "fast" and spec.python is not None:
         yield Misplaced("runtime", "fast uses the kernel's own interpreter: leave out python, or say exec")
+    yield from bad_limits(spec)
+
+
+def bad_limits(spec: AgentSpec) -> Iterator[Misplaced]:
+    """The limits that can't be any, with a jail or without one. Pure."""
     for name, amount in named(spec.limits).items():
         most = MOST.get(name)
         if name != "cpu_quota" and (amount < 1 or (most is not None and amount > most)):
@@ -82,19 +102,18 @@ def mistakes(spec: AgentSpec) -> Iterator[Misplaced]:
 
 
 def shown(spec: AgentSpec) -> Shown:
-    """What of the host's files an agent gets to see of its program; links are followed once, here. Blocks."""
-    code = os.path.realpath(spec.code) if spec.code is not None else None
+    """What of the host's files an agent gets to see of its program. Blocks."""
+    code = spec.code
     if code is not None and not os.path.isdir(code):
-        raise Misplaced("code", f"expected a directory, got {spec.code!r}")
+        raise Misplaced("code", f"expected a directory, got {code!r}")
     program = spec.script if spec.script is not None else own_program(spec)
     if program is None:
         return Shown(code=code)
-    program = os.path.realpath(program)
     if code is None:
         return Shown(script=program)
     if os.path.commonpath([program, code]) != code:
         field = "script" if spec.script is not None else "command"
-        raise Misplaced(field, f"expected a file in code ({spec.code}), since /agent has nothing else, got {program!r}")
+        raise Misplaced(field, f"expected a file in code ({code}), since /agent has nothing else, got {program!r}")
     return Shown(code=code)
 
 
@@ -127,8 +146,8 @@ def program_file(spec: AgentSpec) -> str | None:
 def inside(host_path: str, what: Shown) -> str:
     """Where a file of the host's is in /agent."""
     if what.code is not None:
-        return os.path.join(CODE, os.path.relpath(os.path.realpath(host_path), what.code))
-    return os.path.join(CODE, os.path.basename(os.path.realpath(host_path)))
+        return os.path.join(CODE, os.path.relpath(host_path, what.code))
+    return os.path.join(CODE, os.path.basename(host_path))
 
 
 def outside(path: str, what: Shown) -> str | None:

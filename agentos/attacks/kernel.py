@@ -8,7 +8,6 @@ import sys
 import termios
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from agentos_sdk.blocking import AgentOSClient
@@ -19,7 +18,11 @@ from .harness import ACCEPTED, ATTACKER, PROGRAM, Ended, Outcome, Shot
 
 PATIENCE = 30.0  # seconds until it is ready, and until it has stopped
 DEADLINE = 150.0  # seconds for one attacker
-ORDERS = '[kernel]\nlog_level = "warning"\nwaive = ["cpu_quota"]\n'  # where no cgroup is had, CPU is for all
+CONFIG = """
+[kernel]
+log_level = "warning"
+waive = ["cpu_quota"]  # without a cgroup CPU can't be limited, and the attackers name a limit
+"""
 WITHOUT_CGROUPS = {
     "cpu": ("dos.cpu_hog", "no cgroup delegated: CPU can't be limited"),
     "memory": ("dos.memory_in_segments", "no cgroup delegated: memory of no process isn't counted"),
@@ -40,7 +43,7 @@ def running(canaries: Canaries, join: Callable[[], None] | None = None) -> Itera
     """
     socket = canaries.kernel_socket
     socket.parent.mkdir(mode=0o700)
-    (socket.parent / "agentos.toml").write_text(ORDERS)
+    (socket.parent / "agentos.toml").write_text(CONFIG)
     ours = ("AGENTOS_", "NOTIFY_SOCKET")  # what would make it somebody else's kernel
     environment = {name: value for name, value in canaries.environment.items() if not name.startswith(ours)}
 

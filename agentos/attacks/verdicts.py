@@ -13,7 +13,7 @@ ORDER = ("blocked", "accepted", "escaped", "unclear", "n/a")
 
 @frozen
 class Verdict:
-    """``outcome`` is blocked, escaped, accepted (escaped, and said to be so), n/a, or unclear: no attack took place."""
+    """``outcome`` is blocked, escaped, accepted (nothing is promised here), n/a, or unclear: no attack took place."""
 
     check: str
     outcome: str
@@ -31,7 +31,7 @@ def _judge(check: Check, said: tuple[str, str] | None, seen: str | None, accepte
         outcome, detail = "escaped", f"{detail}; outside: {seen}"
     elif outcome == "tried":
         outcome, detail = "blocked", f"nothing of it outside: {detail}"
-    if outcome == "escaped" and check.name in accepted:
+    if check.name in accepted and outcome in ("blocked", "escaped"):  # a hog may be slow by chance
         return Verdict(check.name, "accepted", f"{accepted[check.name]} ({detail})")
     return Verdict(check.name, outcome, detail)
 

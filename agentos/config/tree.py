@@ -130,6 +130,7 @@ class Builder:
             workspace=workspace_of(table.workspace, self._place),
             **read.given(*MADE_ELSEWHERE),
         )
+        spec = dwelling.resolved(spec) if spec.jailed else spec
         self._check_places(spec, read)
         if not spec.jailed:
             return attrs.evolve(spec, cwd=self._place(table.cwd) or str(self.directory))
@@ -141,11 +142,10 @@ class Builder:
 
     def _check_places(self, spec: AgentSpec, read: Read) -> None:
         """What of the host's files and directories can't be what it is named for."""
-        if spec.jailed:
-            for mistake in dwelling.mistakes(spec):
-                if mistake.field not in read.wrong:
-                    self._wrong(read, mistake.message, *mistake.field.split("."))
-        else:
+        for mistake in dwelling.mistakes(spec) if spec.jailed else dwelling.bad_limits(spec):
+            if mistake.field not in read.wrong:
+                self._wrong(read, mistake.message, *mistake.field.split("."))
+        if not spec.jailed:
             for name in ("code", "workspace", "runtime"):
                 if getattr(read.table, name) not in (None, "exec"):
                     self._wrong(read, "only a jail has this, and isolation is none: leave it out", name)

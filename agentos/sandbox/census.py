@@ -220,6 +220,19 @@ def memory(process: Process) -> Memory:
     return Memory((kilobytes.get(b"Pss", 0) - shared) << 10, shared << 10)
 
 
+def is_closed(process: Process) -> bool:
+    """Whether a living process doesn't show us its open files: without root, those of one that isn't dumpable."""
+    if process.gone and process.name == process.pid:
+        return False
+    try:
+        os.close(os.open(f"/proc/{process.name}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+    except PermissionError:
+        return True
+    except OSError:  # it has ended
+        pass
+    return False
+
+
 @frozen
 class Hidden:
     """A file that has no name any more, or never had one, and lives while somebody has it open."""

@@ -6,7 +6,7 @@ open any more.
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import trio
 from attrs import define, field, frozen
@@ -133,13 +133,14 @@ def _close_all(directories: Mapping[int, int]) -> None:
         os.close(fd)
 
 
-def _measured(directory: int, watched: _Watched, running: Iterable[Process]) -> Usage:
+def _measured(directory: int, watched: _Watched, running: Sequence[Process]) -> Usage:
     try:
         found = measure(directory, watched.disk, watched.inodes)
     except OSError:  # the workspace itself was closed to us
         found = Usage(closed=1)
     more = nameless(os.fstat(directory).st_dev, running)
-    return Usage(found.size + more.size, found.inodes + more.inodes, found.closed)
+    hiding = sum(census.is_closed(one) for one in running if one.pid not in watched.roots)
+    return Usage(found.size + more.size, found.inodes + more.inodes, found.closed + hiding)
 
 
 @frozen

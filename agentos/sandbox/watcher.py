@@ -5,6 +5,7 @@ are in it, as control groups nest. Each process is held to the limit by RLIMIT_A
 have beyond its limit is what its processes take between two looks. What counts is what a cgroup would count, except
 for what lies in the agent's own tmpfs's: those are bounded by their sizes, which come on top of ``memory``.
 
+Whoever hides its open files from us can't be watched, and is killed for that, for memory files are kept in them.
 Not seen, and so not bounded: kernel memory (pipes, sockets, page tables), memory files whose only descriptor is on its
 way through a socket, System V segments that nobody has attached.
 """
@@ -25,18 +26,26 @@ IDLE = 2.0  # seconds between two looks while everybody uses less than a quarter
 BUSY = 0.5  # and while everybody has a quarter left; otherwise each pulse
 MOST = 20  # times what a look took must pass before the next: at most 5 % of a CPU
 HASTE = 4  # the same when the host's memory goes
-FORGOTTEN_FILES = 10.0  # seconds after which memory files are looked for even if the host's shared memory is the same
+FORGOTTEN_FILES = 2.0  # seconds after which memory files are looked for even if the host's shared memory is the same
+HIDING = 1.0  # seconds for which a process may hide its files: before its exec, a program does
 
 
 @frozen
 class Exceeded:
-    """A group had more than its limit. ``found`` is bytes, ``measure`` how they were counted."""
+    """A group had more than its limit. ``found`` is bytes, ``measure`` how they were counted.
+
+    Or it may have: ``hiding`` is a process in it that doesn't show what it holds.
+    """
 
     limit: int
     found: int
     measure: str  # PSS or RSS
+    hiding: int | None = None
 
     def __str__(self) -> str:
+        if self.hiding is not None:
+            who = f"its process {self.hiding} isn't dumpable, and hides its memory files"
+            return f"memory limit {short_size(self.limit)} can't be watched: {who}"
         found = short_size(self.found >> 20 << 20 or self.found)
         return f"memory limit {short_size(self.limit)} reached (watched: {self.measure} {found})"
 
@@ -81,6 +90,7 @@ class _Looker:
     people: Census = Factory(Census)
     roots: frozenset[int] = frozenset()
     files: dict[int, list[Hidden]] = Factory(dict)  # memory files by group
+    closed: dict[tuple[int, int], float] = Factory(dict)  # who hides its files (pid and start), and since when
     files_known: tuple[float, int] = (float("-inf"), 0)  # when they were looked for, and the host's shared memory then
     free: int = 0  # the host's, at the last look
     seconds: float = 0.0  # what the last look took
@@ -125,9 +135,9 @@ class _Looker:
         )  # never less than what they really have, and cheap
         self.fullest = max(amount / groups[name].limit for name, amount in most.items())
         close = {name for name, amount in most.items() if amount > groups[name].limit}
-        if not close:
-            return {}
-        over = self._count(groups, parents, processes, files, close)
+        over = self._hiding(groups, processes, now)
+        if close:
+            over |= self._count(groups, parents, processes, files, close)
         return {name: over[name] for name in outermost(over, parents)}
 
     def _find_files(
@@ -137,7 +147,21 @@ class _Looker:
         smallest = min(group.limit for group in groups.values())
         if abs(shared - former) > smallest // 8 or now - then > FORGOTTEN_FILES:
             self.files = {name: [file for file in hidden(processes[name]) if file.in_memory] for name in groups}
+            everybody = [one for name in groups for one in processes[name] if one.pid not in groups[name].roots]
+            closed = [(one.pid, one.started) for one in everybody if census.is_closed(one)]
+            self.closed = {who: self.closed.get(who, now) for who in closed}
             self.files_known = now, shared
+
+    def _hiding(
+        self, groups: Mapping[int, Group], processes: Mapping[int, Sequence[Process]], now: float
+    ) -> dict[int, Exceeded]:
+        """Those with a process that hides for too long."""
+        return {
+            name: Exceeded(groups[name].limit, one.rss, "RSS", one.pid)
+            for name in groups
+            for one in processes[name]
+            if now - self.closed.get((one.pid, one.started), now) > HIDING
+        }
 
     def _count(
         self,

@@ -33,6 +33,8 @@ class Places:
         """For an agent without a jail."""
         if request.code is not None or request.workspace is not None or request.runtime == "fast":
             raise BadRequest("code, workspace, runtime: only a jail has these, and none was asked for")
+        for mistake in dwelling.bad_limits(spec):
+            raise mistake
         cwd = self._host(request.cwd or self.base)
         if not os.path.isdir(cwd):
             raise NotFound(f"cwd: there is no directory {cwd}")
@@ -51,7 +53,7 @@ class Places:
         if self.parent is not None and self.parent.spec.jailed:
             spec = self._of_a_jailed_parent(spec, request, self.parent)
         else:
-            spec = self._of_the_hosts(spec, request)
+            spec = dwelling.resolved(self._of_the_hosts(spec, request))
         try:
             dwelling.check(spec)
         except dwelling.Misplaced:

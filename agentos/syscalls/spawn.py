@@ -1,7 +1,6 @@
 """SPAWN: from what a caller asks for to an agent that is up, and what to say about it."""
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import trio
 from attrs import asdict, frozen
@@ -104,9 +103,6 @@ class Spawning:
         for name in request.env:
             if not name or "=" in name or name.startswith("AGENTOS_"):
                 raise BadRequest(f"env.{name}: expected a variable's name, without '=' and not AGENTOS_... (ours)")
-        for field, texts in passed_on(request).items():
-            if not all(map(can_be_passed, texts)):
-                raise BadRequest(f"{field}: NUL and half characters can't be passed on to a program")
         try:
             isolated = isolation_of(request.isolation, request.sandboxed)
         except ValueError as error:
@@ -135,24 +131,6 @@ class Spawning:
         except dwelling.Misplaced as error:
             raise BadRequest(str(error)) from None
         return spec
-
-
-def passed_on(request: calls.Spawn) -> dict[str, Sequence[str]]:
-    """What of a request becomes a name of a file, or the program's, by field."""
-    single = {name: getattr(request, name) for name in ("script", "code", "workspace", "cwd", "python")}
-    return {
-        **{name: [value] for name, value in single.items() if value is not None},
-        "command": request.command or [],
-        "args": request.args,
-        "env": [*request.env, *request.env.values()],
-    }
-
-
-def can_be_passed(text: str) -> bool:
-    try:
-        return b"\0" not in os.fsencode(text)
-    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can say
-        return False
 
 
 def restart_of(request: calls.Spawn) -> Restart:

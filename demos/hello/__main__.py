@@ -29,8 +29,8 @@ def hello(socket: str) -> None:
     stage.act("What to notice")
     stage.notice(
         "The agent was a process of its own, in a jail of its own. "
-        f"The kernel knows it as process {born['pid']}; inside, where process 1 only looks after it and there is nobody "
-        "else, it is process 2."
+        f"The kernel knows it as process {born['pid']}; inside, where process 1 only looks after it and there is "
+        "nobody else, it is process 2."
     )
     stage.notice(
         "It gave no address and no name: it found its kernel by the environment it was started with, and the kernel "

@@ -8,7 +8,6 @@ import socket
 import stat
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 
 from .errors import CallError, ConnectionFailed, from_reply
 from .frames import HEADER, MAGIC, frame
@@ -58,7 +57,7 @@ class AgentOSClient:
             self._socket.close()
             self._socket = None
 
-    def __enter__(self) -> "AgentOSClient":
+    def __enter__(self) -> AgentOSClient:
         self.connect()
         return self
 
@@ -73,8 +72,10 @@ class AgentOSClient:
         assert self._socket is not None
         self._socket.settimeout(None if self.timeout is None or wait is None else self.timeout + wait)
         try:
-            with suppress(BrokenPipeError, ConnectionResetError):  # the kernel may have said why before it closed
+            try:  # noqa: SIM105 - suppress would be one module more for each agent
                 self._socket.sendall(frame(0, op, body))
+            except (BrokenPipeError, ConnectionResetError):
+                pass  # the kernel may have said why before it closed
             number, got, reply = receive(self._socket)
         except TimeoutError:
             self.disconnect()  # the reply may still come, and would be taken for the next one's

@@ -13,7 +13,7 @@ import types
 def main():
     program = sys.argv[1:]
     sdk = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    if sys.path[0] == os.path.dirname(os.path.abspath(__file__)):  # not there with PYTHONSAFEPATH
+    if sys.path[0] == os.path.dirname(os.path.realpath(__file__)):  # not there with PYTHONSAFEPATH
         sys.path[0] = os.path.dirname(program[0])
     if sdk not in sys.path:
         sys.path.append(sdk)

@@ -75,10 +75,17 @@ def test_a_script_alone_is_shown_alone(code: Path) -> None:
 
 
 def test_a_link_is_followed_once_and_goes_by_the_name_of_what_it_leads_to(code: Path, tmp_path: Path) -> None:
-    what = dwelling.shown(AgentSpec("a", script=str(code / "out.py")))
+    spec = dwelling.resolved(AgentSpec("a", script=str(code / "out.py")))
 
-    assert what == Shown(script=str(tmp_path / "secret.py"))
-    assert dwelling.inside(str(code / "out.py"), what) == "/agent/secret.py"
+    assert spec.script == str(tmp_path / "secret.py")
+    assert dwelling.inside(spec.script, dwelling.shown(spec)) == "/agent/secret.py"
+
+
+def test_after_that_no_link_is_followed(code: Path) -> None:
+    (code / "main.py").unlink()
+    (code / "main.py").symlink_to("../secret.py")
+
+    assert dwelling.shown(AgentSpec("a", script=str(code / "main.py"))) == Shown(script=str(code / "main.py"))
 
 
 def test_code_is_shown_whole_and_the_script_has_its_place_in_it(code: Path) -> None:
@@ -91,7 +98,7 @@ def test_code_is_shown_whole_and_the_script_has_its_place_in_it(code: Path) -> N
 def test_a_script_that_is_not_in_code_or_leads_out_of_it_is_refused(code: Path, tmp_path: Path) -> None:
     for script in (tmp_path / "secret.py", code / "out.py", tmp_path / "code-and-more.py"):
         with pytest.raises(Misplaced, match="script: expected a file in code"):
-            dwelling.shown(AgentSpec("a", script=str(script), code=str(code)))
+            dwelling.shown(dwelling.resolved(AgentSpec("a", script=str(script), code=str(code))))
 
 
 def test_code_is_a_directory(code: Path) -> None:

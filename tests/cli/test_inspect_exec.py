@@ -1,13 +1,19 @@
 """``agentos inspect``, ``agentos exec``, and what ``agentos ps`` says of walls and ends."""
 
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from agentos_sdk.opcodes import Op
 from tests.cli.conftest import Agentos
-from tests.support.kernel import Kernel
+from tests.support.kernel import Kernel, until
 
 SLEEP = ("--", "sleep", "1000")
 
@@ -92,6 +98,29 @@ def test_exec_ends_with_124_at_its_timeout(agentos: Agentos) -> None:
 
     assert (late.returncode, late.stdout, late.stderr) == (124, "begun\n", "agentos: killed after 0.3 s\n")
     assert (told.returncode, json.loads(told.stdout)["timed_out"]) == (124, True)
+
+
+def test_exec_that_is_interrupted_takes_the_command_with_it(agentos: Agentos, kernel: Kernel) -> None:
+    agentos("spawn", "a", *SLEEP)
+    command = [sys.executable, "-m", "agentos", "exec", "--socket", kernel.socket, "a", "--", "sleep", "7410"]
+    mark = ["sleep", "7410"]
+    with subprocess.Popen(command, cwd=kernel.place, stdin=subprocess.DEVNULL) as process:
+        until(lambda: running(mark), "the command runs")
+
+        process.send_signal(signal.SIGINT)
+
+        assert process.wait(20) == 130
+    until(lambda: not running(mark), "the command has ended")
+
+
+def running(argv: list[str]) -> bool:
+    """Whether a process of this machine has exactly this command line."""
+    wanted = "".join(f"{word}\0" for word in argv).encode()
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            if Path("/proc", name, "cmdline").read_bytes() == wanted:
+                return True
+    return False
 
 
 def test_exec_says_when_not_all_is_shown(agentos: Agentos) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,17 @@ def test_code_is_a_directory_that_the_script_lies_in(agentos: Agentos, kernel: K
     assert (both.stdout, both.returncode) == ("imported /agent/main.py\n", 0)
 
 
+def test_a_program_of_the_hosts_is_shown_and_the_interpreter_is_there_already(agentos: Agentos, kernel: Kernel) -> None:
+    (kernel.place / "tool").write_text("#!/bin/sh\necho $0; ls /agent\n")
+    (kernel.place / "tool").chmod(0o755)
+
+    shown = agentos("spawn", "shown", "--wait", "--", "./tool")
+    python = agentos("spawn", "python", "--wait", "--", sys.executable, "-c", "import sys; print(sys.prefix)")
+
+    assert (shown.stdout, shown.returncode) == ("/agent/tool\ntool\n", 0)
+    assert (python.stdout, python.returncode) == (f"{sys.prefix}\n", 0)
+
+
 def test_the_network_is_the_hosts_only_if_it_is_asked_for(agentos: Agentos) -> None:
     ours, look = os.readlink("/proc/self/ns/net"), "readlink /proc/self/ns/net"
 
@@ -93,6 +105,12 @@ def test_a_limit_that_is_none_is_named(agentos: Agentos, given: str, sentence: s
     failed = agentos("spawn", "wrong", "--limit", given, *SLEEP)
 
     assert (failed.returncode, failed.stdout, failed.stderr) == (1, "", f"agentos: {sentence}\n")
+
+
+def test_a_limit_that_is_none_is_named_without_a_jail_too(agentos: Agentos) -> None:
+    failed = agentos("spawn", "wrong", "--isolation", "none", "--limit", "memory=0", *SLEEP)
+
+    assert failed.stderr == "agentos: limits.memory: expected at least 1, got 0\n"
 
 
 def test_strict_is_refused_or_everything(agentos: Agentos) -> None:

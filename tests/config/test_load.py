@@ -149,6 +149,20 @@ def test_a_tilde_is_the_home_directory(home: Path) -> None:
     assert (child.script, child.cwd) == (str(home / "a.py"), str(home))
 
 
+def test_links_are_followed_once_when_the_file_is_read(home: Path) -> None:
+    (home / "current").symlink_to("v1")
+    executable(home / "v1" / "main.py")
+    executable(home / "v1" / "tool")
+
+    [script] = loaded(agent('script = "current/main.py"\ncode = "current"')).root.children
+    [command] = loaded(agent('command = ["./current/tool", "./x"]')).root.children
+
+    assert isinstance(script, AgentSpec)
+    assert (script.script, script.code) == (str(home / "v1" / "main.py"), str(home / "v1"))
+    assert isinstance(command, AgentSpec)
+    assert command.command == (str(home / "v1" / "tool"), "./x")
+
+
 def test_every_mistake_is_told_at_once_in_the_order_of_the_lines(home: Path) -> None:
     text = (
         '[kernel]\nmax_payload = "512K"\nspwan_rate = 3\n\n[supervisor]\nperiod = "0s"\n\n'

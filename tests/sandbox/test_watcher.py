@@ -2,6 +2,8 @@
 
 import contextlib
 import math
+import os
+import re
 import signal
 from collections.abc import AsyncIterator, Sequence
 
@@ -125,6 +127,18 @@ async def test_a_memory_hog_is_killed(spawner: Spawner, hog: str) -> None:
     assert status.signal == signal.SIGKILL
     assert [(said.limit, said.found > LIMIT) for said in one.exceeded] == [(LIMIT, True)]
     assert str(one.exceeded[0]).startswith(f"memory limit 100M reached (watched: {one.exceeded[0].measure} ")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root sees everybody's open files")
+async def test_a_program_that_hides_its_open_files_is_killed(spawner: Spawner) -> None:
+    hides = "ctypes.CDLL(None).prctl(4, 0, 0, 0, 0); print('hidden', flush=True); signal.pause()"
+    async with running(spawner, hides) as [one], a_watcher() as watcher:
+        watcher.add(1, one.sandbox.pid, LIMIT, one.end)
+        with trio.fail_after(60):
+            status = await one.sandbox.wait()
+
+    assert status.signal == signal.SIGKILL
+    assert re.fullmatch(r"memory limit 100M can't be watched: its process \d+ isn't dumpable, .*", str(*one.exceeded))
 
 
 async def test_memory_that_processes_share_counts_once(spawner: Spawner) -> None:

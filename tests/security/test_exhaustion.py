@@ -39,6 +39,10 @@ def test_memory_cannot_be_hoarded_in_files_that_nobody_maps(attacked: Attacked) 
     attacked.stopped("dos.memory_in_files")
 
 
+def test_memory_cannot_be_hoarded_in_files_that_nobody_may_see(attacked: Attacked) -> None:
+    attacked.stopped("dos.memory_in_hidden_files")
+
+
 def test_memory_cannot_be_hoarded_in_segments_where_groups_count_it(attacked: Attacked) -> None:
     attacked.stopped("dos.memory_in_segments")
 

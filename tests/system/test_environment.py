@@ -25,7 +25,8 @@ print(json.dumps({
               if os.path.exists(f"/proc/self/fd/{name}")},
     "pid": os.getpid(), "session": os.getsid(0), "group": os.getpgid(0), "parent": os.getppid(),
     "path": sys.path, "argv": sys.argv, "file": __file__, "cwd": os.getcwd(),
-    "processes": sorted(int(name) for name in os.listdir("/proc") if name.isdigit()), "user": [os.getuid(), os.getgid()],
+    "processes": sorted(int(name) for name in os.listdir("/proc") if name.isdigit()),
+    "user": [os.getuid(), os.getgid()],
     "blocked": [line for line in open("/proc/self/status") if line.startswith("SigBlk")][0].split()[1],
 }))
 time.sleep(1000)

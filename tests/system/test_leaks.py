@@ -25,7 +25,7 @@ def churn(client: AgentOSClient, count: int) -> None:
                 up(client.spawn("killed", str(client.socket_path) + ".py"))
                 client.kill("killed", grace=0)
             case 2:
-                client.spawn("broken", command=["/workspace"])
+                client.spawn("broken", command=["/usr/bin"])
             case 3:
                 up(client.spawn("orphans", command=["sh", "-c", "(setsid sleep 1000 &) ; exec sleep 1000"]))
                 client.kill("orphans")

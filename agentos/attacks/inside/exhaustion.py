@@ -123,6 +123,12 @@ def memory_in_files(targets: Targets) -> Said:
     return escaped(f"{made} MiB in memory files") if made * MIB > limit else blocked(f"{made} MiB: {why}")
 
 
+def memory_in_hidden_files(targets: Targets) -> Said:
+    """The same, by a process whose descriptors nobody but root may list."""
+    libc("prctl", 4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
+    return memory_in_files(targets)
+
+
 def memory_in_segments(targets: Targets) -> Said:
     """System V segments that nobody has attached any more."""
     attach = ctypes.CDLL(None, use_errno=True).shmat
@@ -290,6 +296,12 @@ FURTHER = (
     ),
     Check(
         "dos.memory_in_files", memory_in_files, "twice the memory in files that nobody maps", "memory.max; the watcher"
+    ),
+    Check(
+        "dos.memory_in_hidden_files",
+        memory_in_hidden_files,
+        "the same, not dumpable, so that nobody sees them",
+        "memory.max; the watcher",
     ),
     Check("dos.memory_in_segments", memory_in_segments, "twice the memory in detached segments", "memory.max"),
     Check("dos.sparse_file", sparse_file, "a file of a TiB with nothing in it", "RLIMIT_FSIZE"),

@@ -68,12 +68,20 @@ _unshare = _function("unshare", _int)
 _mount = _function("mount", _bytes, _bytes, _bytes, ctypes.c_ulong, _bytes)
 _umount2 = _function("umount2", _bytes, _int)
 _prctl = _function("prctl", _int, *[ctypes.c_ulong] * 4)
+_prctl_name = _function("prctl", _int, _bytes)
 _sigprocmask = _function("sigprocmask", _int, _bytes, ctypes.c_void_p)
 _sethostname = _function("sethostname", _bytes, ctypes.c_size_t)
 _capget = _function("capget", _bytes, ctypes.c_char_p)
 _capset = _function("capset", _bytes, _bytes)
+_found = ctypes.create_string_buffer(24)  # here, as what ctypes needs for each new length is much to make in a child
 _before_fork = ctypes.pythonapi.PyOS_BeforeFork
 _after_fork_here, _after_fork_in_child = ctypes.pythonapi.PyOS_AfterFork_Parent, ctypes.pythonapi.PyOS_AfterFork_Child
+
+
+class _Fprog(ctypes.Structure):
+    """struct sock_fprog"""
+
+    _fields_ = (("length", ctypes.c_ushort), ("filter", _bytes))
 
 
 def _checked(result: int, what: str) -> int:
@@ -128,10 +136,10 @@ def unmount(target: str, flags: int) -> None:
     _checked(_umount2(os.fsencode(target), flags), "umount2")
 
 
-def open_tree(fd: int) -> int:
-    """A copy, mounted nowhere yet, of what is mounted at ``fd`` and below."""
+def open_tree(fd: int, path: str = "") -> int:
+    """A copy, mounted nowhere yet, of what is mounted at ``path`` (from ``fd``, or "" for that itself) and below."""
     flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH | AT_RECURSIVE
-    return _checked(_open_tree(_OPEN_TREE, fd, b"", flags), "open_tree")
+    return _checked(_open_tree(_OPEN_TREE, fd, os.fsencode(path), flags), "open_tree")
 
 
 def move_mount(fd: int, target: str) -> None:
@@ -214,8 +222,7 @@ def set_signal_mask(blocked: bool) -> None:
 
 def set_name(name: str) -> None:
     """What ps calls us; 15 bytes of it."""
-    text = ctypes.create_string_buffer(os.fsencode(name)[:15])
-    prctl(PR_SET_NAME, ctypes.addressof(text))
+    _checked(_prctl_name(PR_SET_NAME, os.fsencode(name)), "prctl")
 
 
 def set_hostname(name: str) -> None:
@@ -224,9 +231,8 @@ def set_hostname(name: str) -> None:
 
 def raise_capabilities() -> None:
     """Those that are permitted become effective, and none is inheritable."""
-    data = ctypes.create_string_buffer(24)
-    _checked(_capget(_CAPABILITIES, data), "capget")
-    _, low, _, _, high, _ = struct.unpack("=6I", data.raw)  # effective, permitted, inheritable: of 32 capabilities each
+    _checked(_capget(_CAPABILITIES, _found), "capget")
+    _, low, _, _, high, _ = struct.unpack("=6I", _found.raw)  # effective, permitted, inheritable; 32 bits, then more
     _checked(_capset(_CAPABILITIES, struct.pack("=6I", low, low, 0, high, high, 0)), "capset")
 
 
@@ -237,8 +243,7 @@ def drop_capabilities() -> None:
 
 def set_seccomp_filter(program: bytes) -> None:
     """Install an array of ``struct sock_filter``."""
-    instructions = ctypes.create_string_buffer(program, len(program))
-    fprog = ctypes.create_string_buffer(struct.pack("@HP", len(program) // 8, ctypes.addressof(instructions)))
+    fprog = _Fprog(len(program) // 8, program)
     prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.addressof(fprog))
 
 

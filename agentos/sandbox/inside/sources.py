@@ -116,6 +116,11 @@ def _attach(image: int) -> tuple[int, str]:
 
 
 def _copy(step: s.DetachSource, namespaces: "_Namespaces") -> int:
+    if step.follow and step.owner is None:  # whatever it is, it is shown as it is
+        try:
+            return libc.open_tree(libc.AT_FDCWD, step.path)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, step.path) from None
     source = open_source(step.path, step.follow)
     try:
         found = os.stat(source)

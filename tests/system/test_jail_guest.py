@@ -1,0 +1,77 @@
+"""The kernel under control groups of version 2, in a scope delegated to it, in a guest: as root and as a user."""
+
+import os
+import re
+import sys
+
+import pytest
+
+from tests.support.kernel import running
+from tests.system.jails import group_of, said
+from tests.tools import cgroup2_vm
+from tests.tools.cgroup2_vm import Job
+
+RUNNER = """
+import os, sys
+from pathlib import Path
+import pytest
+from tests.support import kernel
+
+def put(path, text):
+    Path(path).write_text(text)
+
+scope = os.environ["CGROUP2_SCOPE"]
+os.mkdir(f"{scope}/tests")
+put(f"{scope}/tests/cgroup.procs", "0")
+put(f"{scope}/cgroup.subtree_control", "+cpu +memory +pids")
+in_a_scope_of_its_own = f'mkdir {scope}/$$ && echo $$ > {scope}/$$/cgroup.procs && exec "$@"'
+kernel.PROGRAM = ("sh", "-c", in_a_scope_of_its_own, "sh", *kernel.PROGRAM)
+sys.exit(pytest.main(sys.argv[1:]))
+"""
+CHOSEN = (
+    "test_jail_record.py::test_limits_by_control_groups_are_in_their_files",
+    "test_jail_children.py::test_a_childs_control_group_lies_in_its_parents",
+    "test_jail_children.py::test_a_childs_memory_counts_as_its_parents",
+    "test_jail_children.py::test_a_parents_processes_bound_those_of_its_children",
+    "test_jail_children.py::test_children_end_with_their_parent_and_leave_no_control_group",
+    "test_jail_endings.py::test_a_memory_hog_is_killed_and_told_at_which_limit",
+    "test_jail_endings.py::test_an_agent_of_which_one_process_was_killed_for_memory_ends_as_a_whole",
+    "test_jail_endings.py::test_refused_forks_are_told_with_the_limit",
+    "test_jail_endings.py::test_a_throttled_agent_is_told_how_much_of_its_time",
+    "test_jail_kills.py::test_a_killed_kernel_leaves_nothing_at_all",
+    "test_jail_guest.py::test_here_version_2_is_used_and_the_kernel_sits_in_a_leaf",
+)
+
+
+def test_here_version_2_is_used_and_the_kernel_sits_in_a_leaf() -> None:
+    if "CGROUP2_SCOPE" not in os.environ:
+        pytest.skip("meant for the guest, where the test below runs it")
+    with running() as kernel, kernel.client() as client:
+        kernel.wait_line("isolation standard: .*limits by cgroup v2")
+        with open(f"/proc/{kernel.pid}/cgroup") as file:
+            assert file.read().rstrip().endswith(f"/{kernel.pid}/kernel")
+        code = "import json; print(json.dumps(open('/proc/self/cgroup').read().split()), flush=True)"
+        assert said(client, kernel, "looks", code) == ["0::/"]  # it doesn't see where its group lies
+        [agent] = client.list_agents()
+        group = group_of(agent["pid"], "memory")
+        assert (group / "memory.oom.group").read_text() == "1\n"
+        assert group.parent.name.startswith("agentos-")
+        assert (group / "self" / "cgroup.procs").read_text()
+
+
+@pytest.mark.parametrize("user", [False, True], ids=["root", "user"])
+def test_what_holds_here_holds_under_version_2(user: bool) -> None:
+    if "CGROUP2_SCOPE" in os.environ:
+        pytest.skip("this is the guest")
+    if why := cgroup2_vm.lacking():
+        if "AGENTOS_MUST_SANDBOX" in os.environ:
+            pytest.fail(why)
+        pytest.skip(why)
+    env = {"AGENTOS_MUST_SANDBOX": "1", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    tests = [f"tests/system/{name}" for name in CHOSEN]
+    options = ("-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest")
+
+    ended = cgroup2_vm.run(Job([sys.executable, "-c", RUNNER, *options, *tests], user=user, env=env), timeout=165)
+
+    assert ended.code == 0, ended.out + ended.err
+    assert re.search(rf"^{len(CHOSEN)} passed", ended.out, re.MULTILINE), ended.out  # and none skipped

@@ -354,7 +354,8 @@ def refusal(spec: AgentSpec, failure: StepFailed) -> JailError:
     if failure.step.startswith(("OpenSource", "DetachSource", "Bind")):
         return JailError(failure.text)
     knob = knobs.knob(failure.step, failure.text, failure.errno, knobs.surroundings())
-    return JailError(f"isolation {spec.isolation} can't be had here: {failure}" + (f": {knob}" if knob else ""), IsolationUnavailable)
+    text = f"isolation {spec.isolation} can't be had here: {failure}" + (f": {knob}" if knob else "")
+    return JailError(text, IsolationUnavailable)
 
 
 def too_low(failure: StepFailed) -> str | None:

@@ -172,9 +172,9 @@ class Life:
     def _not_started(self, end: End, error: type[CallError] = Unavailable) -> StartError:
         self.agent.end = end
         self.agent.output.add("kernel", f"did not start: {end.reason}")
-        problem = StartError(end, [line.text for line in self.agent.output.last(10, "stderr")], error)
-        self.agent.settle(problem)
-        return problem
+        stderr = [line.text for line in self.agent.output.last(10, "stderr")]
+        self.agent.settle(StartError(end, stderr, error))  # kept: one that is raised holds all that it passes through
+        return StartError(end, stderr, error)
 
 
 async def first(*waits: Callable[[], Awaitable[object]]) -> None:

@@ -292,6 +292,7 @@ class Supervision:
         if agent.state not in (State.EXITED, State.FAILED):
             agent.enter(State.EXITED)
         agent.over.set()
+        agent.program = agent.keeper = None  # it is remembered for long, and these are big
         if not agent.declared:
             del self._by_place[agent.path, agent.name]
             copies.discard(agent.spec)

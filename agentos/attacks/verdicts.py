@@ -71,6 +71,23 @@ def _sums(verdicts: Sequence[Verdict]) -> Iterator[str]:
     yield f"further attacks: {_count([verdict for verdict in verdicts if verdict.check not in names])}"
 
 
+def as_values(verdicts: Sequence[Verdict]) -> list[dict[str, str]]:
+    """For programs."""
+    found = []
+    for verdict in verdicts:
+        check = BY_NAME[verdict.check]
+        found.append(
+            {
+                "check": check.name,
+                "tries": check.tries,
+                "outcome": verdict.outcome,
+                "wall": check.wall,
+                "detail": verdict.detail,
+            }
+        )
+    return found
+
+
 def dumped(verdicts: Sequence[Verdict]) -> str:
     """For another process."""
     return json.dumps([[verdict.check, verdict.outcome, verdict.detail] for verdict in verdicts])

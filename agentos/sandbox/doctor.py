@@ -10,7 +10,7 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import trio
@@ -93,6 +93,25 @@ def limits_here() -> Mapping[str, Finding]:
             return {**{name: _limit(made.root, name) for name in sorted(made.controllers)}, **missing}
     except (CgroupError, OSError) as error:
         return dict.fromkeys(_TRIALS, Finding(False, f"control groups: {error}"))
+
+
+@contextlib.contextmanager
+def room_for_a_kernel() -> Iterator[Callable[[], None]]:
+    """What a kernel that we start has to call first: with version 2 it takes no group with others, like us, in it."""
+    found = discover_here()
+    if not isinstance(found, Scope):
+        yield lambda: None
+        return
+    with _our_groups(found) as made:
+        if made.root is None:
+            yield lambda: None
+            return
+        room = f"{found.directory}/agentos-doctor"
+        files.make(room)
+        try:
+            yield lambda: files.write(f"{room}/cgroup.procs", 0)
+        finally:
+            files.remove(files.tree(room))
 
 
 @contextlib.contextmanager

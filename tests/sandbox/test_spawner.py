@@ -244,7 +244,7 @@ def states():
     for pid in os.listdir('/proc'):
         if pid.isdigit():
             try: yield open(f'/proc/{pid}/stat').read().rsplit(')', 1)[1].split()[0]
-            except FileNotFoundError: pass
+            except (FileNotFoundError, ProcessLookupError): pass
 while 'Z' in set(states()): pass
 print('clean')
 """

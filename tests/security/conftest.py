@@ -8,7 +8,9 @@ import pytest
 from attrs import frozen
 
 from agentos.attacks.verdicts import Verdict
+from agentos_sdk import AgentOSClient
 from tests.security import settings
+from tests.support.kernel import Kernel
 from tests.tools import cgroup2_vm
 
 GUESTS = {"guest-root": settings.Guest(), "guest-user": settings.Guest(user=True), "bare": settings.Guest(bare=True)}
@@ -47,6 +49,19 @@ def guests() -> Iterator[Mapping[str, "Future[list[Verdict]]"]]:
     count = len(os.sched_getaffinity(0))
     with ThreadPoolExecutor(count, initializer=lambda: os.sched_setaffinity(0, {next(cpus)})) as pool:
         yield {name: pool.submit(guest.attacked) for name, guest in GUESTS.items()}
+
+
+@pytest.fixture
+def client(kernel: Kernel) -> Iterator[AgentOSClient]:
+    """An operator of a kernel that has walls for its agents; those that are left when the test ends are ended."""
+    verdict = kernel.wait_line(r"\| isolation ")
+    if "isolation standard" not in verdict:
+        skip(verdict)
+    with kernel.client() as connected:
+        yield connected
+        for agent in connected.list_agents():
+            if agent["state"] not in ("exited", "failed"):
+                connected.kill(agent_id=agent["id"], grace=0)
 
 
 def skip(why: str) -> None:

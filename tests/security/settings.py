@@ -7,8 +7,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 from attrs import frozen
 
@@ -16,12 +15,13 @@ from agentos.attacks import harness, kernel, verdicts
 from agentos.attacks.canaries import Canaries
 from agentos.attacks.harness import Ended, Outcome, Shot
 from agentos.attacks.verdicts import Verdict
+from agentos.sandbox.doctor import room_for_a_kernel
 from tests.tools import cgroup2_vm
 
 
 def run(shots: Sequence[Shot], canaries: Canaries) -> Outcome:
     """Agents of a kernel's."""
-    with kernel.running(canaries, _room()) as client:
+    with room_for_a_kernel() as join, kernel.running(canaries, join) as client:
         return kernel.attacked(client, shots)
 
 
@@ -41,20 +41,6 @@ def run_bare(shots: Sequence[Shot], canaries: Canaries) -> Outcome:
         check=False,
     )
     return Outcome([Ended(done.stdout, done.stderr), *(Ended("", "", problem="not tried") for _ in others)], {})
-
-
-def _room() -> Callable[[], None] | None:
-    """In a guest the kernel gets a group of its own: it wouldn't touch one that has strangers in it, like us."""
-    scope = os.environ.get("CGROUP2_SCOPE")
-    if scope is None:
-        return None
-    ours, theirs = Path(scope, "outside"), Path(scope, "kernel.service")
-    for group in (ours, theirs):
-        group.mkdir(exist_ok=True)
-    for pid in Path(scope, "cgroup.procs").read_text().split():
-        (ours / "cgroup.procs").write_text(pid)
-    Path(scope, "cgroup.subtree_control").write_text("+cpu +memory +pids")
-    return lambda: theirs.joinpath("cgroup.procs").write_text("0") and None
 
 
 def here() -> list[Verdict]:

@@ -58,9 +58,9 @@ def jails(place: Place) -> list[Row]:
         each = _rate(caller, fast, rounds)
     return [
         _row("SPAWN, fast: to its first call (bwrap + true)", taken["fast"], taken["true"], 1.4, 5.0),
-        _row("SPAWN, python -I -S: the same (bwrap + the same)", taken["exec"], taken["python"], 1.3, None),
+        _row("  python -I -S (bwrap + the same)", taken["exec"], taken["python"], 1.3, None),
         Row(
-            "SPAWN, fast: spawned and ended",
+            "  fast: spawned and ended",
             f"{each:.0f}/s",
             target=">= 100/s",
             met=each >= 100,

@@ -1,7 +1,7 @@
 """From asking for a sandbox to the program's first byte, and what an idle agent costs, beside bubblewrap.
 
-Runs alone, on the library: ``python -m tests.speed.measure_spawn [--quick]``. Rounds are interleaved and on one CPU, so
-that drift of the machine cancels in their quotients.
+On the library, without a kernel; runs alone, too: ``python -m tests.speed.measure_spawn [--quick]``. Rounds are
+interleaved and on one CPU, so that drift of the machine cancels in their quotients.
 """
 
 import contextlib
@@ -151,8 +151,8 @@ def times(bench: Bench) -> list[Row]:
     }
     taken = trio.run(_interleaved, ways, bench.rounds)
     return [
-        _row("fast: spawn to first byte (bwrap + true)", taken["fast"], taken["true"], 1.4, 0.005),
-        _row("exec'ed python -I -S: the same (bwrap + the same)", taken["exec"], taken["python"], 1.3, None),
+        _row("sandbox, fast: spawn to first byte (bwrap + true)", taken["fast"], taken["true"], 1.4, 0.005),
+        _row("  exec'ed python -I -S (bwrap + the same)", taken["exec"], taken["python"], 1.3, None),
     ]
 
 
@@ -183,7 +183,7 @@ def rate(bench: Bench) -> list[Row]:
 
     each = trio.run(many)
     return [
-        Row("fast: spawned and ended", f"{each:.0f}/s", target=">= 100/s", met=each >= 100, numbers={"per_s": each})
+        Row("  fast: spawned and ended", f"{each:.0f}/s", target=">= 100/s", met=each >= 100, numbers={"per_s": each})
     ]
 
 
@@ -204,8 +204,8 @@ def size(bench: Bench) -> list[Row]:
         fast = trio.run(_weigh, bench, bench.plan("/agent/idle.py", script="idle.py", fast=True, kernel=path))
         exec_ = trio.run(_weigh, bench, bench.plan(*python, script="idle.py", fast=False, kernel=path))
     return [
-        _weight(f"fast: one of {AGENTS} idle agents, and its PID 1", fast, 5),
-        _weight("exec'ed with the SDK: the same", exec_, 7),
+        _weight(f"idle agent, fast: one of {AGENTS}, with its PID 1", fast, 5),
+        _weight("  exec'ed with the SDK", exec_, 7),
     ]
 
 
@@ -235,10 +235,10 @@ def _weight(what: str, found: tuple[float, float], most: int) -> Row:
     )
 
 
-def idle_agents(place: Place) -> list[Row]:
-    """What an idle agent costs, as a row of the whole measurement."""
-    with a_bench(AGENTS, place.cpu) as bench:
-        return size(bench)
+def spawn(place: Place) -> list[Row]:
+    """All of it, as rows of the whole measurement."""
+    with a_bench(20 if place.quick else 100, place.cpu) as bench:
+        return [*times(bench), *rate(bench), *size(bench)]
 
 
 def main() -> int:

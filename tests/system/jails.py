@@ -101,9 +101,9 @@ def zygotes_of(kernel: int) -> list[int]:
     for name in os.listdir("/proc"):
         with contextlib.suppress(OSError):
             words = Path("/proc", name, "cmdline").read_bytes().split(b"\0") if name.isdigit() else []
-            if any(b"agentos.sandbox.inside.zygote" in word for word in words) and words[-2] == str(kernel).encode():
-                if len(status_of(int(name))["NSpid"].split()) == 1:  # the others are PID 1 of a jail
-                    found.append(int(name))
+            its = any(b"agentos.sandbox.inside.zygote" in word for word in words) and words[-2] == b"%d" % kernel
+            if its and len(status_of(int(name))["NSpid"].split()) == 1:  # the others are PID 1 of a jail
+                found.append(int(name))
     return found
 
 

@@ -45,9 +45,7 @@ def boss(kernel: Kernel) -> Iterator[tuple[AgentOSClient, int]]:
     ],
     ids=str,
 )
-def test_a_jailed_agent_is_refused_what_it_has_not_got(
-    boss: tuple[AgentOSClient, int], fields: dict[str, Any]
-) -> None:
+def test_a_jailed_agent_is_refused_what_it_has_not_got(boss: tuple[AgentOSClient, int], fields: dict[str, Any]) -> None:
     client, agent = boss
     program: dict[str, Any] = {} if "script" in fields else {"command": SLEEP}
     if "python" in fields or "runtime" in fields:
@@ -129,9 +127,7 @@ def test_a_childs_control_group_lies_in_its_parents(kernel: Kernel, client: Agen
 def test_a_childs_memory_counts_as_its_parents(kernel: Kernel, client: AgentOSClient) -> None:
     need_cgroups(kernel)
     parent = relay(kernel, client, "mother", limits={"memory": "64M"})
-    reply = ask(
-        client, parent, "spawn", name="hog", command=["python3", "-c", HOG], limits={"memory": "512M"}
-    )
+    reply = ask(client, parent, "spawn", name="hog", command=["python3", "-c", HOG], limits={"memory": "512M"})
     if reply["success"]:
         client.wait("hog", timeout=20)
 

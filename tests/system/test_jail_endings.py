@@ -178,9 +178,7 @@ def test_a_full_tmpfs_is_the_agents_own_error(kernel: Kernel, client: AgentOSCli
     ]
 
 
-def test_an_agent_that_is_restarted_after_a_limit_says_why_in_its_log(
-    kernel: Kernel, client: AgentOSClient
-) -> None:
+def test_an_agent_that_is_restarted_after_a_limit_says_why_in_its_log(kernel: Kernel, client: AgentOSClient) -> None:
     need_cgroups(kernel)
     script = write(kernel, "again.py", HOG)
     up(client.spawn("again", script, limits={"memory": "40M"}, restart="permanent", max_restarts=1))

@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -71,7 +73,7 @@ def test_a_limit_that_is_none_is_named(client: AgentOSClient, limit: str) -> Non
 @pytest.mark.usefixtures("as_before")
 def test_what_is_not_there_is_named(kernel: Kernel, client: AgentOSClient) -> None:
     script = write(kernel, "sleeper.py", SLEEPER)
-    for fields, named in (
+    mistakes: list[tuple[dict[str, Any], str]] = [
         ({"script": "/no/such.py"}, "script"),
         ({"script": script, "python": "/no/such/python"}, "python"),
         ({"script": script, "code": "/no/such"}, "code"),
@@ -80,8 +82,9 @@ def test_what_is_not_there_is_named(kernel: Kernel, client: AgentOSClient) -> No
         ({"command": SLEEP, "cwd": "/workspace/none"}, "/workspace/none"),
         ({"command": SLEEP, "cwd": "/etc"}, "cwd"),
         ({"script": script, "args": ["x" * 140_000]}, "Argument list too long"),
-    ):
-        reply = client.spawn("lost", **fields)  # type: ignore[arg-type]
+    ]
+    for fields, named in mistakes:
+        reply = client.spawn("lost", **fields)
         assert not reply["success"]
         assert named in reply["error"], (fields, reply)
 
@@ -99,14 +102,15 @@ def test_what_was_removed_between_two_lives_is_named_and_ends_the_agent(
         os.chmod(place / "work", 0o777)
         (place / "code" / "main.py").write_text(SLEEPER)
         shutil.copy(write(kernel, "sleeper.py", SLEEPER), place / "script.py")
-        fields: dict[str, Any] = {
+        choices: dict[str, dict[str, Any]] = {
             "script": {"script": str(place / "script.py")},
             "code": {"script": str(place / "code" / "main.py"), "code": str(place / "code")},
             "python": {"script": str(place / "script.py"), "python": "/usr/bin/python3"},
             "workspace": {"command": SLEEP, "workspace": str(place / "work")},
-        }[gone]
+        }
+        fields = choices[gone]
         if gone == "python":
-            os.system(f"{os.sys.executable} -m venv --without-pip {place}/venv")  # type: ignore[attr-defined] # noqa: S605
+            subprocess.run([sys.executable, "-m", "venv", "--without-pip", place / "venv"], check=True, timeout=60)
             fields["python"] = str(place / "venv" / "bin" / "python")
         up(client.spawn("loser", restart="permanent", max_restarts=2, **fields))
         pid = known(client, "loser")
@@ -213,7 +217,9 @@ def test_who_kills_itself_in_the_middle_of_spawning_leaves_no_heir(
     client.wait("mortal", timeout=20)
 
     def alive() -> list[str]:
-        return [agent["name"] for agent in client.list_agents() if agent["name"].startswith("heir") and agent["running"]]
+        return [
+            agent["name"] for agent in client.list_agents() if agent["name"].startswith("heir") and agent["running"]
+        ]
 
     until(lambda: not alive(), "no heir lives")
     assert kernel.answers()

@@ -11,7 +11,7 @@ from agentos_sdk import AgentOSClient
 from tests.conftest import StartKernel
 from tests.support.kernel import Kernel, marked, until
 from tests.system.agents import ask, info, known, relay, up, write, written
-from tests.system.jails import crippled, group_of, groups_left, loops_in, said, zygotes_of
+from tests.system.jails import crippled, groups_left, loops_in, said, zygotes_of
 
 SLEEP = ["sleep", "1000"]
 DAEMON = "setsid sleep 1000 & (setsid sh -c 'sleep 1000 & sleep 1000' &) ; echo on; exec sleep 1000"
@@ -78,7 +78,9 @@ def test_nothing_is_left_of_agents_that_were_being_born(start_kernel: StartKerne
     traces = Traces(kernel)
     wires = [kernel.connect() for _ in range(12)]
     for number, wire in enumerate(wires):
-        wire.send(0x10, {"name": f"agent-{number}", "command": SLEEP, "workspace": "keep" if number % 4 == 0 else "tmp"})
+        wire.send(
+            0x10, {"name": f"agent-{number}", "command": SLEEP, "workspace": "keep" if number % 4 == 0 else "tmp"}
+        )
     until(lambda: marked(f"AGENTOS_RUN_ID={kernel.run_id}"), "one has begun")
 
     kernel.kill()

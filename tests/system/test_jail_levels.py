@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,13 @@ from tests.system.jails import cgroups, crippled, layers, need_cgroups
 SLEEP = ["sleep", "1000"]
 NEED_A_GROUP = {"cpu_quota": "50%", "cpu_weight": 50}
 NEED_NONE = {
-    **{"memory": "64M", "max_pids": 9, "open_files": 99, "file_size": "1M", "disk": "1M", "inodes": 99, "tmp": "1M"}
+    "memory": "64M",
+    "max_pids": 9,
+    "open_files": 99,
+    "file_size": "1M",
+    "disk": "1M",
+    "inodes": 99,
+    "tmp": "1M",
 }
 
 
@@ -25,9 +32,11 @@ def ungrouped(monkeypatch: pytest.MonkeyPatch) -> Iterator[AgentOSClient]:
         yield client
 
 
-@pytest.mark.parametrize("level", [None, "standard", "best_effort"])
-def test_standard_is_what_one_gets_and_best_effort_means_the_same(client: AgentOSClient, level: str | None) -> None:
-    reply = up(client.spawn("usual", command=SLEEP, **({"isolation": level} if level else {})))
+@pytest.mark.parametrize("fields", [{}, {"isolation": "standard"}, {"isolation": "best_effort"}], ids=str)
+def test_standard_is_what_one_gets_and_best_effort_means_the_same(
+    client: AgentOSClient, fields: dict[str, Any]
+) -> None:
+    reply = up(client.spawn("usual", command=SLEEP, **fields))
 
     assert reply["isolation"]["level"] == "standard"
 
@@ -54,7 +63,6 @@ def test_strict_without_control_groups_is_refused_with_what_to_do(ungrouped: Age
     assert (reply["success"], reply["code"]) == (False, "isolation_unavailable")
     assert "cpu: no cgroup delegated" in reply["error"]
     assert "agentos doctor" in reply["error"]
-    assert reply["id"] is None if "id" in reply else True
     up(ungrouped.spawn("strict", command=SLEEP))  # the name is free
 
 
@@ -120,7 +128,8 @@ def test_strict_and_not_sandboxed_contradict_each_other(client: AgentOSClient) -
 
 
 def test_not_sandboxed_and_none_are_the_same(client: AgentOSClient) -> None:
-    for number, fields in enumerate(({"sandboxed": False}, {"isolation": "none"})):
+    asked: list[dict[str, Any]] = [{"sandboxed": False}, {"isolation": "none"}]
+    for number, fields in enumerate(asked):
         assert up(client.spawn(f"bare-{number}", command=SLEEP, **fields))["isolation"]["level"] == "none"
 
 

@@ -1,4 +1,4 @@
-"""Links in an agent's paths are followed when it is spawned, and in no later life: somebody may have laid them by then."""
+"""Links in an agent's paths are followed when it is spawned, and in no later life: who may have laid them since?"""
 
 import os
 import signal

@@ -125,7 +125,7 @@ def test_an_interpreter_that_is_none_is_refused_with_its_name(
 ) -> None:
     script = write(kernel, "tells.py", TELLS)
     wrapper = home / "python"
-    wrapper.write_text("#!/bin/sh\nexec python3 \"$@\"\n")
+    wrapper.write_text('#!/bin/sh\nexec python3 "$@"\n')
     wrapper.chmod(0o755)
 
     assert "a script that starts an interpreter" in client.spawn("odd", script, python=str(wrapper))["error"]
@@ -145,7 +145,7 @@ def test_fast_runs_the_script_without_an_exec(kernel: Kernel, client: AgentOSCli
 def test_fast_is_for_scripts_and_the_kernels_own_interpreter(kernel: Kernel, client: AgentOSClient) -> None:
     assert client.spawn("swift", command=["sleep", "1"], runtime="fast")["error"].startswith("runtime: ")
     script = write(kernel, "swift.py", TELLS)
-    if os.path.exists(SYSTEM_PYTHON) and SYSTEM_PYTHON != sys.executable:
+    if os.path.exists(SYSTEM_PYTHON) and sys.executable != SYSTEM_PYTHON:
         assert client.spawn("swift", script, runtime="fast", python=SYSTEM_PYTHON)["error"].startswith("runtime: ")
 
 

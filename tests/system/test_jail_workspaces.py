@@ -59,9 +59,9 @@ def test_keep_is_kept_over_restarts_and_kernels_for_the_same_user(start_kernel: 
     for life in range(2):
         with kernel.client() as client:
             up(client.spawn("counts", script, workspace="keep", restart="permanent"))
-            until(lambda: len(lines(client, "counts", "stdout")) == 1, "it has counted")  # noqa: B023
+            until(lambda: len(lines(client, "counts", "stdout")) == 1, "it has counted")
             os.kill(known(client, "counts"), 9)
-            until(lambda: len(lines(client, "counts", "stdout")) == 2, "it has counted again")  # noqa: B023
+            until(lambda: len(lines(client, "counts", "stdout")) == 2, "it has counted again")
             assert [json.loads(line)[0] for line in lines(client, "counts", "stdout")] == [2 * life + 1, 2 * life + 2]
             uids.append(os.stat(f"/proc/{known(client, 'counts')}").st_uid)
         if life == 0:
@@ -143,10 +143,10 @@ def test_who_writes_more_than_its_limit_into_a_watched_directory_is_killed_for_i
     assert (shared / "much").stat().st_size > 8 << 20
 
 
-@pytest.mark.parametrize("where", ["/", "/etc", "/usr/lib", "/tmp", "/proc/self", "STATE", "RUNTIME", "LINK", "/no/such"])
-def test_what_the_host_needs_is_no_workspace(
-    kernel: Kernel, client: AgentOSClient, where: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(
+    "where", ["/", "/etc", "/usr/lib", "/tmp", "/proc/self", "STATE", "RUNTIME", "LINK", "/no/such"]
+)
+def test_what_the_host_needs_is_no_workspace(kernel: Kernel, client: AgentOSClient, where: str, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/etc")
     runtime = next(name for name in os.listdir(kernel.place) if name.startswith("agentos-"))
     places = {"STATE": str(kernel.state_dir), "RUNTIME": str(kernel.place / runtime), "LINK": str(tmp_path / "link")}
@@ -178,8 +178,6 @@ def test_a_workspace_that_was_removed_is_an_error_that_names_it_and_the_next_spa
     os.chmod(work, 0o777)
     up(client.spawn("worker", command=SLEEP, workspace=str(work), restart="permanent", max_restarts=1))
     pid = known(client, "worker")
-    for entry in work.iterdir():
-        entry.unlink() if not entry.is_dir() else None
     os.rename(work, shared / "elsewhere")
 
     os.kill(pid, 9)

@@ -1,8 +1,8 @@
 """What the zygote does last: it ends and removes what a kernel that was killed has left behind.
 
 Nothing but what it was told of: control groups with all that is in them, processes that carry a mark in the environment
-they were started with, directories with the files in them. No symbolic link is followed. What can't be had stays for the
-sweep of the next kernel.
+they were started with, directories with the files in them. No symbolic link is followed. What can't be had stays for
+the sweep of the next kernel.
 """
 
 import contextlib
@@ -51,7 +51,12 @@ def _kill(remains: Remains) -> bool:
     groups = [directory for group in remains.groups for directory in _groups_in(group)]
     for directory in groups:
         # Nobody is to be quicker than us, or to sleep through it; each kernel has some of these files.
-        for name, value in (("pids.max", "0"), ("cgroup.freeze", "0"), ("freezer.state", "THAWED"), ("cgroup.kill", "1")):
+        for name, value in (
+            ("pids.max", "0"),
+            ("cgroup.freeze", "0"),
+            ("freezer.state", "THAWED"),
+            ("cgroup.kill", "1"),
+        ):
             _write(f"{directory}/{name}", value)
     found = {pid for directory in groups for pid in _processes_in(directory)}
     if remains.mark:
@@ -109,12 +114,16 @@ def _remove_group(directory: str, deadline: float) -> None:
 def _remove_tree(top: str) -> None:
     if os.path.islink(top):
         return
-    for _, directories, files, fd in os.fwalk(top, topdown=False, follow_symlinks=False):
-        for name in (*files, *directories):
-            with contextlib.suppress(OSError):
-                try:
-                    os.unlink(name, dir_fd=fd)
-                except IsADirectoryError:
-                    os.rmdir(name, dir_fd=fd)
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # the next kernel may be at it, too
+        for _, directories, files, fd in os.fwalk(top, topdown=False, follow_symlinks=False):
+            for name in (*files, *directories):
+                _remove(name, fd)
         os.rmdir(top)
+
+
+def _remove(name: str, directory: int) -> None:
+    with contextlib.suppress(OSError):
+        try:
+            os.unlink(name, dir_fd=directory)
+        except IsADirectoryError:
+            os.rmdir(name, dir_fd=directory)

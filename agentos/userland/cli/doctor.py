@@ -3,15 +3,20 @@
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
-from .common import json_option, plain, print_json, table
+from agentos_sdk import AgentOSError
+
+from .common import Failed, json_option, plain, print_json, table
 from .run import default_state_dir
 
 if TYPE_CHECKING:
+    from agentos.attacks import harness
+    from agentos.attacks.canaries import Canaries
     from agentos.sandbox.doctor import Report
     from agentos.sandbox.levels import Finding
 
@@ -20,14 +25,17 @@ NARROW, WIDE = 80, 100  # columns
 
 @click.command()
 @json_option
-def doctor(as_json: bool) -> None:
+@click.option("--attack", is_flag=True, help="Attack a kernel from inside its agents, and say what came through.")
+def doctor(as_json: bool, attack: bool) -> None:
     """Try what this host can do for agents, and say what to change.
 
     Needs no kernel. Each layer is tried by building it around a program that does nothing. The exit status is 0 where
-    an agent gets standard isolation, and 1 where not.
+    an agent gets standard isolation, and 1 where not; with --attack, 0 where nothing came through that must not.
     """
     from agentos.sandbox.doctor import examine
 
+    if attack:
+        sys.exit(0 if attacked(as_json) else 1)
     report = examine(default_state_dir())
     if as_json:
         print_json(as_values(report))
@@ -36,6 +44,35 @@ def doctor(as_json: bool) -> None:
         for line in described(report, width):
             click.echo(plain(line))
     sys.exit(0 if report.level != "none" else 1)
+
+
+def attacked(as_json: bool) -> bool:
+    """Start a kernel of our own, let attackers loose in its agents, print what came of it; whether all is well."""
+    from agentos.attacks import kernel, verdicts
+    from agentos.attacks.harness import attack
+    from agentos.sandbox.doctor import room_for_a_kernel
+
+    def run(shots: "Sequence[harness.Shot]", canaries: "Canaries") -> "harness.Outcome":
+        with room_for_a_kernel() as join, kernel.running(canaries, join) as client:
+            return kernel.attacked(client, shots)
+
+    if not as_json:
+        click.echo("Attacking the agents of a kernel that is started for it; this takes about ten seconds.", err=True)
+    began = time.monotonic()
+    try:
+        found = attack(run)
+    except (kernel.NoKernel, AgentOSError) as error:
+        raise Failed(f"no kernel could be attacked: {error}") from None
+    seconds = time.monotonic() - began
+    if as_json:
+        print_json(
+            {"totals": verdicts.totals(found), "seconds": round(seconds, 1), "checks": verdicts.as_values(found)}
+        )
+    else:
+        for line in verdicts.table(found).splitlines():
+            click.echo(plain(line))
+        click.echo(f"took {seconds:.1f} s")
+    return not any(one.outcome in ("escaped", "unclear") for one in found)
 
 
 def as_values(report: "Report") -> dict[str, object]:

@@ -98,12 +98,12 @@ def _stop(process: "subprocess.Popen[str]") -> None:
         raise NoKernel(f"it ended with {process.returncode}: {said}")
 
 
-def attacked(client: AgentOSClient, shots: Sequence[Shot], wait: Callable[[Shot], None] | None = None) -> Outcome:
-    """Have each attacker started, one after the other; ``wait`` is told of each before it is."""
-    endings, layers = [], {}
+def attacked(client: AgentOSClient, shots: Sequence[Shot]) -> Outcome:
+    """Have each attacker started, one after the other."""
+    endings: list[Ended] = []
+    layers: Layers = {}
+    found: Layers
     for number, shot in enumerate(shots):
-        if wait is not None:
-            wait(shot)
         try:
             ended, found = _attacked(client, f"attacker-{number}", shot)
         except AgentOSError as error:

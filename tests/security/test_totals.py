@@ -33,7 +33,8 @@ def test_where_there_are_no_walls_the_attacker_gets_through(guests: Mapping[str,
     found = {one.check: one.outcome for one in guests["bare"].result()}
 
     tried = {name for name in found if not name.startswith(("dos.", "deputy.")) and name not in harness.ALONE}
-    assert {name for name in tried if found[name] != "escaped"} <= NOTHING_TO_FIND
+    closed = {"file.read_shadow"} if os.geteuid() else set()  # a guest reads the host's files as whoever booted it
+    assert {name for name in tried if found[name] != "escaped"} <= NOTHING_TO_FIND | closed
 
 
 def test_no_file_is_opened_by_the_kernel_for_an_agent_yet(attacked: Attacked) -> None:

@@ -1,0 +1,305 @@
+"""The fair choice between agents that wait for the model: the one that was served least goes next.
+
+Each agent has a line of its own, first come first served. Between agents counts what they used, in tokens, by the
+virtual token counter of "Fairness in Serving Large Language Models" (Sheng et al., OSDI 2024): a request is charged
+its input when it is chosen and its output as it arrives; who begins to wait is lifted to the least counter among those
+who wait already, so that idling saves nothing up; between equal counters the request that came first is chosen.
+
+Agents form a tree, and each branch of it (an agent with all that is beneath it) has one share among its siblings,
+however many it spawns: the same choice is made at every level, from the root down, with a counter for each branch.
+
+What that promises, where ``L(x)`` is the largest charge of one request of x, ``w(x)`` its weight, and k requests may be
+in flight: while i waits for its next turn, a sibling j gets at most ``k * (L(j) + L(i) * w(j) / w(i))`` tokens, so with
+equal weights and one worker a request of each size. Where estimates exceed what is used, j may get what it was
+charged too much in addition, ``k * L(j)``. The number of requests that wait elsewhere doesn't matter.
+
+No I/O, no clock: times are arguments, seconds on any clock that doesn't go back.
+"""
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Generic, Literal, TypeAlias, TypeVar
+
+from attrs import define, field, frozen
+
+from agentos_sdk.errors import Busy
+
+PER_AGENT = 100  # requests that wait, of one agent
+IN_ALL = 1000  # and of all of them; see FairQueue.put
+OUTPUT_WEIGHT = 2  # tokens of input that one of output counts for, as in the paper: it holds the worker up for longer
+LEAST = 1  # token that every chosen request is charged, or one who is refunded everything would always be next
+SAMPLES = 256  # waits that are remembered of each agent
+
+T = TypeVar("T")
+Path: TypeAlias = tuple[str, ...]  # an agent: the names from the root of the tree down to its own
+
+
+def weighed(tokens_in: float, tokens_out: float = 0) -> float:
+    """What a request costs, in tokens of input."""
+    return tokens_in + OUTPUT_WEIGHT * tokens_out
+
+
+def jain(values: Iterable[float]) -> float:
+    """Jain's fairness index: 1 when all got the same, 1/n when one of n got everything; 1 when nobody got anything."""
+    got = list(values)
+    squares = sum(value * value for value in got)
+    return sum(got) ** 2 / (len(got) * squares) if squares else 1.0
+
+
+class Full(Busy):
+    """No room for one more request; ``which`` line is full: that of the ``agent``, or that of ``all``."""
+
+    def __init__(self, message: str, which: Literal["agent", "all"]) -> None:
+        super().__init__(message, which=which)
+        self.which = which
+
+
+@frozen
+class Waits:
+    """How long an agent's last requests waited until they were chosen, in seconds; those withdrawn don't count."""
+
+    count: int
+    p50: float
+    p95: float
+
+
+@define(eq=False)
+class Ticket(Generic[T]):
+    """A request in the line, then in flight. ``number``: they count up as requests come."""
+
+    item: T
+    path: Path
+    cost: float  # tokens, charged when it is chosen
+    since: float  # seconds
+    number: int
+    state: Literal["waiting", "chosen", "withdrawn"]
+    charged: float  # tokens so far
+    _leaf: "_Leaf[T]"
+
+
+@define(eq=False)
+class _Share(Generic[T]):
+    """What competes with its siblings. ``served`` is its counter: tokens per weight, or where it was lifted to."""
+
+    parent: "_Branch[T] | None"
+    weight: float = 1.0
+    served: float = 0.0
+
+
+@define(eq=False)
+class _Leaf(_Share[T]):
+    """One agent's own line."""
+
+    waiting: deque[Ticket[T]] = field(factory=deque)
+    waits: deque[float] = field(factory=lambda: deque(maxlen=SAMPLES))
+    used: float = 0.0  # tokens
+    spell: int = 0  # how often it began to wait
+
+
+@define(eq=False)
+class _Branch(_Share[T]):
+    """An agent and everything beneath it: its own line is one of the children that share what it gets."""
+
+    own: _Leaf[T] = field(init=False)
+    children: dict[str, "_Branch[T]"] = field(factory=dict)
+    active: dict[_Share[T], None] = field(factory=dict)  # of own and children those with requests waiting
+    start: float = 0.0  # the counter of the child chosen last, as it was then: nobody who waits is behind it
+
+    def __attrs_post_init__(self) -> None:
+        self.own = _Leaf(self)
+
+    def level(self) -> float:
+        """Where a child that begins to wait is lifted to."""
+        return max(self.start, min((child.served for child in self.active), default=self.start))
+
+    def least(self) -> _Share[T]:
+        served = min(child.served for child in self.active)
+        tied = [child for child in self.active if child.served == served]
+        return tied[0] if len(tied) == 1 else min(tied, key=lambda child: _head(child).number)
+
+
+def _head(share: _Share[T]) -> Ticket[T]:
+    while isinstance(share, _Branch):
+        share = share.least()
+    assert isinstance(share, _Leaf)
+    return share.waiting[0]
+
+
+def _order(share: _Share[T]) -> Iterator[Ticket[T]]:
+    """What waits, as it would be chosen if nobody else came and each request used what it is charged at first."""
+    if isinstance(share, _Leaf):
+        yield from share.waiting
+    elif isinstance(share, _Branch):
+        for _, _, ticket in heapq.merge(*map(_turns, share.active)):
+            yield ticket
+
+
+def _turns(share: _Share[T]) -> Iterator[tuple[float, int, Ticket[T]]]:
+    served = share.served
+    for ticket in _order(share):
+        yield served, ticket.number, ticket
+        served += ticket.cost / share.weight
+
+
+def _backlogged(share: _Share[T], part: float = 1.0) -> Iterator[tuple[_Leaf[T], float]]:
+    """The lines in which somebody waits, with the part of the whole that each is due."""
+    if isinstance(share, _Leaf):
+        yield share, part
+    elif isinstance(share, _Branch):
+        weights = sum(child.weight for child in share.active)
+        for child in share.active:
+            yield from _backlogged(child, part * child.weight / weights)
+
+
+class FairQueue(Generic[T]):
+    """Everything that waits for the model; owned by the line, which chooses from it when a worker is free."""
+
+    def __init__(self, per_agent: int = PER_AGENT, in_all: int = IN_ALL) -> None:
+        self._per_agent, self._in_all = per_agent, in_all
+        self._root: _Branch[T] = _Branch(None)
+        self._waiting = 0
+        self._came = 0
+
+    def __len__(self) -> int:
+        return self._waiting
+
+    def put(self, path: Path, item: T, cost: float, now: float) -> Ticket[T]:
+        """Let a request wait; ``cost`` in tokens is charged when it is chosen, :meth:`charge` corrects it.
+
+        Raises :class:`Full`. A full line still takes the only request of an agent, for it isn't to blame: so there
+        wait at most ``in_all`` requests and one for each agent.
+        """
+        leaf = self._branch(path).own
+        if len(leaf.waiting) >= self._per_agent:
+            raise Full(f"{len(leaf.waiting)} requests of yours wait for the model: let some be answered", "agent")
+        if self._waiting >= self._in_all and leaf.waiting:
+            raise Full(f"{self._waiting} requests wait for the model, some of yours among them: try again later", "all")
+        ticket = Ticket(item, path, max(cost, LEAST), now, self._came, "waiting", 0.0, leaf)
+        leaf.waiting.append(ticket)
+        self._came += 1
+        self._waiting += 1
+        if len(leaf.waiting) == 1:
+            leaf.spell += 1
+            share: _Share[T] = leaf
+            while share.parent is not None and share not in share.parent.active:
+                share.served = max(share.served, share.parent.level())
+                share.parent.active[share] = None
+                share = share.parent
+        return ticket
+
+    def take(self, now: float) -> Ticket[T] | None:
+        """The request whose turn it is; from here on it is in flight."""
+        if not self._waiting:
+            return None
+        share: _Share[T] = self._root
+        while isinstance(share, _Branch):
+            least = share.least()
+            share.start = max(share.start, least.served)
+            share = least
+        assert isinstance(share, _Leaf)
+        ticket = share.waiting[0]
+        share.waits.append(now - ticket.since)
+        self._leave(ticket, "chosen")
+        self.charge(ticket, ticket.cost)
+        return ticket
+
+    def charge(self, ticket: Ticket[T], used: float) -> None:
+        """It has used so many tokens by now, all in all; to be told as output arrives, and once more at the end."""
+        if ticket.state != "chosen":
+            raise ValueError(f"a request that is {ticket.state} uses nothing")
+        more = max(used, LEAST) - ticket.charged
+        ticket.charged += more
+        ticket._leaf.used += more
+        share: _Share[T] | None = ticket._leaf
+        while share is not None:
+            share.served += more / share.weight
+            share = share.parent
+
+    def withdraw(self, ticket: Ticket[T]) -> bool:
+        """Whether it was still waiting, and now isn't."""
+        if ticket.state != "waiting":
+            return False
+        self._leave(ticket, "withdrawn")
+        return True
+
+    def remove(self, path: Path) -> list[Ticket[T]]:
+        """Forget an agent and all beneath it, weights and counters too; what waited is withdrawn and returned.
+
+        What it has in flight is still charged to the branches above. A name that will come back isn't to be removed:
+        it would come back without what it owes.
+        """
+        branch = self._find(path)
+        if branch is None:
+            return []
+        gone = [ticket for ticket in list(_order(branch)) if self.withdraw(ticket)]
+        if branch.parent is not None:
+            del branch.parent.children[path[-1]]
+        return gone
+
+    def weigh(self, path: Path, weight: float) -> None:
+        """Let an agent, with all beneath it, have ``weight`` times the share of a sibling that weighs 1."""
+        if not 0 < weight < math.inf:
+            raise ValueError(f"a weight is a number above 0, not {weight}")
+        self._branch(path).weight = weight
+
+    def depth(self, path: Path) -> int:
+        """How many requests of an agent wait, those beneath it not counted."""
+        branch = self._find(path)
+        return len(branch.own.waiting) if branch else 0
+
+    def order(self) -> Iterator[Ticket[T]]:
+        """What waits, as it would be chosen if nobody else came and each used its ``cost``. Not while it changes."""
+        return _order(self._root)
+
+    def position(self, ticket: Ticket[T]) -> int | None:
+        """How many it takes until ``ticket`` is chosen, as :meth:`order` has it; 1 is the next."""
+        return next((place for place, each in enumerate(self.order(), 1) if each is ticket), None)
+
+    def waits(self, path: Path) -> Waits | None:
+        """``None``: nothing of this agent's was chosen yet."""
+        branch = self._find(path)
+        if branch is None or not branch.own.waits:
+            return None
+        waits = sorted(branch.own.waits)
+        p50, p95 = (waits[math.ceil(len(waits) * part) - 1] for part in (0.5, 0.95))
+        return Waits(len(waits), p50, p95)
+
+    def mark(self) -> Mapping[_Leaf[T], tuple[int, float]]:
+        """A moment for :meth:`fairness` to look back to."""
+        return {leaf: (leaf.spell, leaf.used) for leaf, _ in _backlogged(self._root)}
+
+    def fairness(self, since: Mapping[_Leaf[T], tuple[int, float]]) -> float:
+        """Jain's index over what the agents got that have had requests waiting all the time since then, each relative
+        to the part it was due. The others got what they asked for, as soon as they asked."""
+        got = []
+        for leaf, part in _backlogged(self._root):
+            spell, used = since.get(leaf, (None, 0.0))
+            if spell == leaf.spell:
+                got.append((leaf.used - used) / part)
+        return jain(got)
+
+    def _find(self, path: Path) -> _Branch[T] | None:
+        branch: _Branch[T] | None = self._root
+        for name in path:
+            branch = branch.children.get(name) if branch else None
+        return branch
+
+    def _branch(self, path: Path) -> _Branch[T]:
+        branch = self._root
+        for name in path:
+            if name not in branch.children:
+                branch.children[name] = _Branch(branch)
+            branch = branch.children[name]
+        return branch
+
+    def _leave(self, ticket: Ticket[T], state: Literal["chosen", "withdrawn"]) -> None:
+        leaf = ticket._leaf
+        leaf.waiting.remove(ticket)
+        ticket.state = state
+        self._waiting -= 1
+        share: _Share[T] = leaf
+        while share.parent is not None and not (share.active if isinstance(share, _Branch) else leaf.waiting):
+            share.parent.active.pop(share, None)
+            share = share.parent

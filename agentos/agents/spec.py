@@ -88,11 +88,14 @@ def isolation_of(level: str | None, sandboxed: bool | None) -> Isolation:
 
 
 def workspace_of(given: str | None, place: Callable[[str], str | None]) -> str:
-    """``tmp``, ``keep``, or a directory of the host's, for which ``place`` gives its absolute path."""
+    """``tmp``, ``keep``, or a directory of the host's, for which ``place`` gives its absolute path.
+
+    No link in it is followed: an agent that may write where the directory lies could have put it there.
+    """
     if given in (None, "tmp", "keep"):
         return given or "tmp"
     assert given is not None
-    return os.path.realpath(place(given) or given)
+    return os.path.normpath(place(given) or given)
 
 
 @frozen

@@ -123,8 +123,6 @@ class Workspaces:
 
     def _check(self, path: str) -> None:
         """Nothing from which the host, or the kernel itself, could be taken over."""
-        if os.path.realpath(path) != path:
-            raise BadWorkspace(f"workspace {path}: not an absolute path without symbolic links, . and ..")
         if not os.path.isdir(path):
             raise BadWorkspace(f"workspace {path}: not a directory")
         if (why := unfit(path)) is not None:
@@ -136,6 +134,8 @@ class Workspaces:
 
 def unfit(path: str) -> str | None:
     """Why no agent may have this directory, whoever's kernel it is. Blocks: it reads the list of users."""
+    if (real := os.path.realpath(path)) != path:
+        return f"a symbolic link leads to {real}: name that, if it is what you mean"
     if any(_within(path, system) for system in _SYSTEM) or path in _WHOLE:
         return "a directory of the system's"
     if path in {one.pw_dir for one in pwd.getpwall()}:

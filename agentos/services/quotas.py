@@ -1,0 +1,224 @@
+"""What a name may use up in a window of time, it and everything beneath it: reserved first, settled afterwards.
+
+A quota limits one kind of thing (tokens, calls, money, whatever its owner counts) per window. Windows are fixed and
+aligned to the epoch: of 3600 s, each begins on the hour. A reservation needs room in the quotas of the agent and of
+everybody above it, or it takes none. Counters belong to names, not to lives: who is restarted goes on where it was.
+
+Amounts are whole numbers, so that nothing is lost in adding up: money is counted in billionths. Times are arguments,
+seconds since the epoch.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+from attrs import define, field, frozen
+from attrs.validators import ge
+
+from agentos_sdk.errors import QuotaExceeded
+
+BILLION = 10**9  # of what money is counted in: 1.0 of any currency
+
+Amounts: TypeAlias = Mapping[str, int]
+
+
+def _whole_seconds(_instance: object, _attribute: object, value: float) -> None:
+    if value < 1 or value % 1:
+        raise ValueError(f"a window is a whole number of seconds, not {value}")  # or its end wouldn't be exact
+
+
+@frozen
+class Quota:
+    """At most ``most`` of ``what`` in each window of ``per`` seconds."""
+
+    what: str
+    most: int = field(validator=ge(0))
+    per: float = field(validator=_whole_seconds)
+
+
+class Row(NamedTuple):
+    """A counter as plain values; ``start`` of its window and its length ``per`` in seconds."""
+
+    name: str
+    what: str
+    per: float
+    start: float
+    settled: int
+    reserved: int
+
+
+@frozen
+class Standing:
+    """How much of a quota is used in the present window, and when the next one begins (seconds since the epoch)."""
+
+    name: str
+    quota: Quota
+    settled: int
+    reserved: int
+    renews_at: float
+
+    @property
+    def left(self) -> int:
+        return max(0, self.quota.most - self.settled - self.reserved)
+
+
+@define(eq=False)
+class _Counter:
+    window: int  # how many windows of its length ended between the epoch and its beginning
+    settled: int = 0
+    reserved: int = 0
+
+
+class _Key(NamedTuple):
+    name: str
+    what: str
+    per: float
+
+
+@frozen
+class _Hold:
+    """What a reservation keeps of one counter, that of the window in which it was made."""
+
+    key: _Key
+    counter: _Counter
+    amount: int
+
+
+@frozen(eq=False)
+class Reservation:
+    """Room that is kept until :meth:`Quotas.settle`, for these ``kinds`` of things."""
+
+    kinds: frozenset[str]
+    holds: tuple[_Hold, ...]
+
+
+def window_of(per: float, now: float) -> int:
+    return int(now // per)
+
+
+class Quotas:
+    """Every quota and its counter."""
+
+    def __init__(self, rows: Iterable[Row] = ()) -> None:
+        """``rows`` as :meth:`export` made them. What was reserved by who is no more stays so until its window ends:
+        nobody knows how much of it was used."""
+        self._quotas: dict[str, tuple[Quota, ...]] = {}
+        self._open: set[Reservation] = set()
+        self._counters = {
+            _Key(row.name, row.what, row.per): _Counter(window_of(row.per, row.start), row.settled, row.reserved)
+            for row in rows
+        }
+
+    def limit(self, name: str, quotas: Collection[Quota]) -> None:
+        """From now on these hold for ``name`` and what is beneath it, and no others.
+
+        Counters stay: who takes a limit away and sets it again finds what was used. Several windows for one kind
+        are fine (a minute and a day), two limits for the same are not (``ValueError``).
+        """
+        if len({(quota.what, quota.per) for quota in quotas}) < len(quotas):
+            raise ValueError(f"{name}: two limits for the same kind and window")
+        self._quotas[name] = tuple(quotas)
+        if not quotas:
+            del self._quotas[name]
+
+    def reserve(self, path: Sequence[str], amounts: Amounts, now: float) -> Reservation:
+        """Keep ``amounts`` for the agent at the end of ``path``, which begins with the outermost name above it.
+
+        Raises ``QuotaExceeded`` and changes nothing, where some quota has no room: it says which, and in its details
+        ``renews_at``, seconds since the epoch; ``None`` when the amount is more than a whole window allows.
+        """
+        _check(amounts)
+        concerned = [standing for standing in self.standing(path, now) if standing.quota.what in amounts]
+        lacking = [standing for standing in concerned if amounts[standing.quota.what] > standing.left]
+        if lacking:
+            raise _refusal(lacking, amounts, now)
+        holds = []
+        for standing in concerned:
+            quota = standing.quota
+            key, amount = _Key(standing.name, quota.what, quota.per), amounts[quota.what]
+            counter = self._present(key, now)
+            counter.reserved += amount
+            self._counters[key] = counter
+            holds.append(_Hold(key, counter, amount))
+        reservation = Reservation(frozenset(amounts), tuple(holds))
+        self._open.add(reservation)
+        return reservation
+
+    def settle(self, reservation: Reservation, used: Amounts, now: float) -> None:
+        """It was so much really; what isn't named wasn't used. Once only (``KeyError``), and only what was reserved
+        is settled, be it nothing that was kept of it (``ValueError``).
+
+        It counts in the window in which it was reserved. What goes beyond the reservation counts too, even over the
+        limit, and if that window has ended, in the present one: else a call that lasts would get it for nothing.
+        """
+        _check(used)
+        if unknown := used.keys() - reservation.kinds:
+            raise ValueError(f"nothing was reserved of {', '.join(sorted(unknown))}")
+        self._open.remove(reservation)
+        for hold in reservation.holds:
+            amount = used.get(hold.key.what, 0)
+            counter = self._present(hold.key, now)
+            if counter is hold.counter:
+                counter.reserved -= hold.amount
+                counter.settled += amount
+            elif amount > hold.amount:
+                counter.settled += amount - hold.amount
+            self._counters[hold.key] = counter
+
+    def standing(self, path: Sequence[str], now: float) -> list[Standing]:
+        """Every quota that concerns the agent at the end of ``path``, the outermost first."""
+        standings = []
+        for name in dict.fromkeys(path):
+            for quota in self._quotas.get(name, ()):
+                counter = self._present(_Key(name, quota.what, quota.per), now)
+                renews_at = (counter.window + 1) * quota.per
+                standings.append(Standing(name, quota, counter.settled, counter.reserved, renews_at))
+        return standings
+
+    def export(self, now: float, reservation: Reservation | None = None) -> list[Row]:
+        """The counters (that a reservation concerns) whose window hasn't ended; those of ended ones may be deleted."""
+        keys = self._counters.keys() if reservation is None else [hold.key for hold in reservation.holds]
+        return [
+            Row(*key, counter.window * key.per, counter.settled, counter.reserved)
+            for key in keys
+            if (counter := self._present(key, now)) is self._counters.get(key)
+        ]
+
+    def drop_old(self, now: float) -> None:
+        """Forget the counters of windows that have ended."""
+        self._counters = {key: each for key, each in self._counters.items() if self._present(key, now) is each}
+
+    def _present(self, key: _Key, now: float) -> _Counter:
+        """The counter of the present window: a new one, not kept yet, if there is none or its window has ended.
+
+        A clock that was set back a little renews nothing. One that was far ahead doesn't block a name for years.
+        """
+        window = window_of(key.per, now)
+        counter = self._counters.get(key)
+        return counter if counter and counter.window - 1 <= window <= counter.window else _Counter(window)
+
+
+def _check(amounts: Amounts) -> None:
+    for what, amount in amounts.items():
+        if amount < 0:
+            raise ValueError(f"{what}: {amount} is less than nothing")
+
+
+def _refusal(lacking: Sequence[Standing], wanted: Amounts, now: float) -> QuotaExceeded:
+    """Of several that lack room, the one that lasts longest: before that, asking again would be refused again."""
+    never = [standing for standing in lacking if wanted[standing.quota.what] > standing.quota.most]
+    worst = max(never or lacking, key=lambda standing: standing.renews_at)
+    quota, renews_at = worst.quota, None if never else worst.renews_at
+    asked, most, settled, reserved = (
+        _said(quota.what, amount) for amount in (wanted[quota.what], quota.most, worst.settled, worst.reserved)
+    )
+    told = f"{quota.what}: this needs up to {asked}; the quota of {worst.name!r} is {most} per {quota.per:g} s"
+    if renews_at is None:
+        told += ": it never fits"
+    else:
+        told += f", of which {settled} used and {reserved} reserved: it renews in {math.ceil(renews_at - now)} s"
+    return QuotaExceeded(told, name=worst.name, what=quota.what, most=quota.most, per=quota.per, renews_at=renews_at)
+
+
+def _said(what: str, amount: int) -> str:
+    return f"{amount / BILLION:.6g}" if what == "money" else str(amount)

@@ -66,7 +66,10 @@ class Walls:
         try:
             if self.workspace.kind == "image":
                 return disk.image_at(directory)
-            return measure(directory, self.limits.disk, self.limits.inodes)
+            usage = measure(directory, self.limits.disk, self.limits.inodes)
+            if (over := disk.judge(usage, self.limits.disk, self.limits.inodes)) is not None:
+                raise NotIsolated(f"{over} already: make room in {place}, or give it a higher limit")
+            return usage
         finally:
             os.close(directory)
 
@@ -109,4 +112,8 @@ def judge(spec: AgentSpec, layers: Layers, waived: Collection[str]) -> None:
         ]
     if lacking:
         what = "; ".join(map(str, lacking))
-        raise NotIsolated(f"isolation {spec.isolation} can't be had here: {what}. `agentos doctor` tells more")
+        waivable = ", ".join(
+            f'"{name}"' for name in sorted(named(spec.limits)) if not layers[levels.LIMITS[name]]["active"]
+        )
+        waiver = f", and waive = [{waivable}] under [kernel] lets it run without" if waivable else ""
+        raise NotIsolated(f"isolation {spec.isolation} can't be had here: {what}. `agentos doctor` tells more{waiver}")

@@ -252,7 +252,7 @@ def _root(policy: Policy, host: Host, binds: tuple[s.Bind, ...]) -> Iterator[Ste
         yield s.MakeDirectory(directory)
     for path, target in sorted(host.links.items()):
         yield s.Link(path, target)
-    for name, text in _OUR_ETC.items():
+    for name, text in {**_OUR_ETC, **_for_git(policy)}.items():
         yield s.WriteFile(f"/etc/{name}", text)
     yield s.MountTmpfs("/tmp", limits.tmp, limits.inodes, executable=policy.profile != "strict")
     if policy.workspace is None:
@@ -267,6 +267,14 @@ def _root(policy: Policy, host: Host, binds: tuple[s.Bind, ...]) -> Iterator[Ste
     yield s.MountProc("/proc")
     if policy.socket is not None:
         yield s.Link("/tmp/agentos.sock", SOCKET)
+
+
+def _for_git(policy: Policy) -> Mapping[str, str]:
+    """Files of /etc by which git leaves out what is protected: nobody wants to commit what only keeps a name taken."""
+    if not isinstance(policy.workspace, Directory) or not policy.workspace.protected:
+        return {}
+    ignored = "".join(f"/{name}\n" for name in policy.workspace.protected if not name.startswith(".git/"))
+    return {"gitconfig": "[core]\n\texcludesFile = /etc/gitignore\n", "gitignore": ignored}
 
 
 def _limits(policy: Policy, host: Host) -> tuple[tuple[str, int], ...]:

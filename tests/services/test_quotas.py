@@ -8,13 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, precondition, rule
 
-from agentos.services.quotas import BILLION, Quota, Quotas, Row, window_of
+from agentos.services.quotas import BILLION, Quota, Quotas, Reservation, Row, window_of
 from agentos_sdk.errors import QuotaExceeded
 
 MINUTE, HOUR = 60.0, 3600.0
 NOON = 12 * HOUR
 PATHS = [("team",), ("team", "writer"), ("team", "writer", "helper"), ("team", "reader"), ("loner",)]
 KINDS = ["tokens", "calls", "money"]
+Entry = tuple[str, str, float, int, int]  # name, kind, per, window, amount
 AMOUNTS = st.dictionaries(st.sampled_from(KINDS), st.integers(0, 60))
 
 
@@ -43,11 +44,11 @@ class QuotasModel(RuleBasedStateMachine):
         }
         for name, each in self.limits.items():
             self.quotas.limit(name, each)
-        self.kept: list[tuple[str, str, float, int, int]] = []  # reserved now: name, kind, per, window, amount
-        self.spent: list[tuple[str, str, float, int, int]] = []
-        self.beyond: list[tuple[str, str, float, int, int]] = []  # of what was spent, what had not been reserved
+        self.kept: list[Entry] = []  # reserved now
+        self.spent: list[Entry] = []
+        self.beyond: list[Entry] = []  # of what was spent, what had not been reserved
 
-    def sum(self, entries: list[tuple[str, str, float, int, int]], name: str, quota: Quota) -> int:
+    def sum(self, entries: list[Entry], name: str, quota: Quota) -> int:
         window = window_of(quota.per, self.now)
         return sum(entry[4] for entry in entries if entry[:4] == (name, quota.what, quota.per, window))
 
@@ -79,8 +80,8 @@ class QuotasModel(RuleBasedStateMachine):
         return reservation, amounts, entries
 
     @rule(call=consumes(made), part=st.sampled_from([0.0, 0.3, 1.0, 1.7]), forget=st.booleans())
-    def settle(self, call: object, part: float, forget: bool) -> None:
-        reservation, amounts, entries = call  # type: ignore[misc]
+    def settle(self, call: tuple[Reservation, dict[str, int], list[Entry]], part: float, forget: bool) -> None:
+        reservation, amounts, entries = call
         used = {what: int(amount * part) for what, amount in amounts.items()}
         if forget:
             self.quotas.drop_old(self.now)

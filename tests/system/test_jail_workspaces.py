@@ -2,6 +2,8 @@
 
 import json
 import os
+import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -186,3 +188,25 @@ def test_a_workspace_that_was_removed_is_an_error_that_names_it_and_the_next_spa
     assert str(work) in reason, reason
     os.rename(shared / "elsewhere", work)
     up(client.spawn("worker", command=SLEEP, workspace=str(work)))
+
+
+def test_a_directory_that_is_full_already_is_refused(kernel: Kernel, client: AgentOSClient, shared: Path) -> None:
+    (shared / "much").write_bytes(bytes(9 << 20))
+
+    reply = client.spawn("full", command=SLEEP, workspace=str(shared), limits={"disk": "8M"})
+
+    assert reply["code"] == "isolation_unavailable"
+    assert f"disk limit 8M reached in its workspace already: make room in {shared}" in reply["error"]
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="there is no git here")
+def test_git_commits_none_of_the_names_that_are_only_held(kernel: Kernel, client: AgentOSClient, shared: Path) -> None:
+    git = ["git", "-c", "user.name=x", "-c", "user.email=x@y"]
+    subprocess.run([*git, "init", "-q", str(shared)], check=True)
+    (shared / "work").write_text("done")
+
+    command = "git add -A && git -c user.name=x -c user.email=x@y commit -q -m all; git ls-files; sleep 1000"
+    up(client.spawn("commits", command=["sh", "-c", command], workspace=str(shared)))
+
+    until(lambda: lines(client, "commits"), "it has committed")
+    assert lines(client, "commits") == ["work"]

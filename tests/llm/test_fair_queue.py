@@ -1,0 +1,432 @@
+"""The fair queue: what it promises in tokens, driven as workers would drive it, and its counters against a model."""
+
+from collections import Counter, defaultdict
+from random import Random
+
+import pytest
+from attrs import define, field
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from agentos.llm.fair_queue import LEAST, FairQueue, Full, Path, Ticket, Waits, jain, weighed
+
+TREE: list[Path] = [("a",), ("b",), ("t",), ("t", "x"), ("t", "y"), ("t", "x", "z")]
+
+
+def chain(path: Path) -> list[Path]:
+    """What competes at each level so that this agent is chosen; the last is its own line."""
+    return [path[:length] for length in range(1, len(path) + 1)] + [(*path, "")]
+
+
+@define
+class Drive:
+    """Some workers, in steps. A request is what it costs in the end; the queue hears of that when it ends."""
+
+    workers: int = 1
+    queue: FairQueue[int] = field(factory=lambda: FairQueue[int](10**6, 10**6))
+    in_flight: list[Ticket[int]] = field(factory=list)
+    got: Counter[Path] = field(factory=Counter)
+    chosen: list[Ticket[int]] = field(factory=list)
+
+    def put(self, path: Path, final: int, estimate: int | None = None) -> Ticket[int]:
+        return self.queue.put(path, final, final if estimate is None else estimate, 0.0)
+
+    def start(self) -> Ticket[int] | None:
+        if len(self.in_flight) >= self.workers or (ticket := self.queue.take(0.0)) is None:
+            return None
+        self.in_flight.append(ticket)
+        self.chosen.append(ticket)
+        return ticket
+
+    def end(self, which: int = 0) -> None:
+        ticket = self.in_flight.pop(which % len(self.in_flight))
+        self.queue.charge(ticket, ticket.item)
+        self.got[ticket.path] += ticket.item
+
+    def serve(self) -> Ticket[int] | None:
+        ticket = self.start()
+        if ticket is not None:
+            self.end()
+        return ticket
+
+
+@define
+class PassedOver:
+    """What each sibling's chosen requests cost while somebody waits for his next turn, at every level of the tree."""
+
+    waiting: Counter[Path] = field(factory=Counter)
+    by: defaultdict[Path, Counter[Path]] = field(factory=lambda: defaultdict(Counter))
+
+    def put(self, path: Path) -> None:
+        for node in chain(path):
+            if not self.waiting[node]:
+                self.by[node].clear()
+            self.waiting[node] += 1
+
+    def left(self, path: Path) -> None:
+        for node in chain(path):
+            self.waiting[node] -= 1
+
+    def chosen(self, ticket: Ticket[int]) -> None:
+        self.left(ticket.path)
+        for node in chain(ticket.path):
+            self.by[node].clear()
+            for other in self.waiting:
+                if self.waiting[other] and other != node and other[:-1] == node[:-1]:
+                    self.by[other][node] += ticket.item
+
+
+LARGEST = dict(zip(TREE, [1, 7, 40, 100, 1000, 20], strict=True))
+
+
+def largest(node: Path) -> int:
+    return max(size for path, size in LARGEST.items() if node in chain(path))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.randoms(use_true_random=True), st.integers(1, 3), st.booleans(), st.booleans())
+def test_nobody_who_waits_is_passed_over_by_more_than_the_stated_bound(
+    random: Random, workers: int, overestimated: bool, weighted: bool
+) -> None:
+    drive, passed = Drive(workers), PassedOver()
+    waiting: list[Ticket[int]] = []
+    weights = {path: random.choice([0.5, 1, 2, 3]) if weighted else 1 for path in TREE}
+    for path, weight in weights.items():
+        drive.queue.weigh(path, weight)
+    busy = random.sample(TREE, random.randint(2, len(TREE)))
+
+    for _ in range(300):
+        step = random.choice(["put", "put", "start", "start", "end", "end", "withdraw"])
+        if step == "put":
+            path = random.choice(busy)
+            final, other = (random.choice([1, LARGEST[path], random.randint(1, LARGEST[path])]) for _ in range(2))
+            waiting.append(drive.put(path, final, other if overestimated else min(final, other)))
+            passed.put(path)
+        elif step == "start" and (ticket := drive.start()):
+            passed.chosen(ticket)
+        elif step == "end" and drive.in_flight:
+            drive.end(random.choice([0, -1]))
+        elif step == "withdraw" and waiting and drive.queue.withdraw(gone := random.choice(waiting[-5:])):
+            passed.left(gone.path)
+        for me, others in passed.by.items():
+            for other_one, tokens in others.items():
+                relative = weights.get(other_one, 1) / weights.get(me, 1)
+                theirs, mine = largest(other_one), largest(me) * relative
+                assert tokens <= workers * (theirs + mine + theirs * overestimated) + 1e-6
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 500), st.integers(1, 30)), min_size=1, max_size=80),
+    st.sampled_from([(1.0, 1.0), (1.0, 3.0)]),
+)
+def test_two_who_always_have_work_share_by_weight_within_one_request(
+    sizes: list[tuple[int, int]], weights: tuple[float, float]
+) -> None:
+    drive, agents = Drive(), [("a",), ("b",)]
+    for agent, weight in zip(agents, weights, strict=True):
+        drive.queue.weigh(agent, weight)
+    for of_a, of_b in sizes:
+        drive.put(("a",), of_a)
+        drive.put(("b",), of_b)
+    one = [max(each[side] for each in sizes) / weight for side, weight in enumerate(weights)]
+
+    while drive.queue.depth(("a",)) and drive.queue.depth(("b",)):
+        drive.serve()
+
+        a, b = (drive.got[agent] / weight for agent, weight in zip(agents, weights, strict=True))
+        assert abs(a - b) <= max(one) + 1e-6
+
+
+LIGHT: list[Path] = [(f"light{number}",) for number in range(8)]
+HUGE, FLOOD, SMALL = 20_000, 500, 50
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_a_flooder_and_huge_prompts_hold_up_eight_light_agents_by_no_more_than_the_bound(data: st.DataObject) -> None:
+    drive = Drive()
+    for size in data.draw(st.lists(st.integers(1, FLOOD), min_size=100, max_size=100)):
+        drive.put(("flooder",), size)
+    for size in data.draw(st.lists(st.integers(1, HUGE), min_size=30, max_size=30)):
+        drive.put(("huge",), size)
+    came: dict[Path, tuple[Ticket[int], int]] = {}  # with how many had been chosen before
+    bound = (HUGE + SMALL) + (FLOOD + SMALL) + 7 * (SMALL + SMALL)
+
+    for asking in data.draw(st.lists(st.sets(st.sampled_from(LIGHT)), min_size=40, max_size=40)):
+        for light in sorted(asking - came.keys()):
+            came[light] = drive.put(light, data.draw(st.integers(1, SMALL))), len(drive.chosen)
+        drive.serve()
+        for light, (ticket, before) in list(came.items()):
+            ahead = sum(each.item for each in drive.chosen[before:] if each is not ticket)
+            if ticket.state == "chosen":
+                del came[light]
+            assert ahead <= bound or ticket.state == "chosen"
+
+
+def test_light_agents_go_before_the_flood_that_came_before_them() -> None:
+    drive = Drive()
+    for _ in range(100):
+        drive.put(("flooder",), 500)
+    drive.serve()
+
+    for light in LIGHT:
+        drive.put(light, 50)
+
+    assert [drive.queue.take(0.0).path for _ in range(9)] == [("flooder",), *LIGHT]  # type: ignore[union-attr]
+
+
+@given(st.integers(0, 60), st.integers(1, 60), st.lists(st.integers(1, 100), min_size=30, max_size=30), st.booleans())
+def test_idling_saves_nothing_up(alone: int, gap: int, sizes: list[int], idler_first: bool) -> None:
+    drive = Drive()
+    drive.put(("idler",), 1)
+    drive.serve()
+    for number in range(alone):
+        drive.put(("busy",), 1 + number * gap % 100)
+        drive.serve()
+    drive.got.clear()
+
+    for size in sizes:
+        drive.put(("idler",) if idler_first else ("busy",), size)
+        drive.put(("busy",) if idler_first else ("idler",), size)
+
+    while drive.queue.depth(("busy",)) and drive.queue.depth(("idler",)):
+        drive.serve()
+        assert drive.got[("idler",)] - drive.got[("busy",)] <= 2 * 100
+
+
+@given(st.lists(st.permutations(range(5)), min_size=1, max_size=6), st.integers(1, 100), st.booleans())
+def test_equal_agents_see_plain_first_come_first_served(rounds: list[list[int]], size: int, at_once: bool) -> None:
+    drive, came = Drive(), []
+
+    for each in rounds:
+        came += [drive.put((f"agent{number}",), size) for number in each]
+        while not at_once and drive.serve():
+            pass
+    while drive.serve():
+        pass
+
+    assert drive.chosen == came
+
+
+def test_a_branch_has_one_share_however_many_it_spawns() -> None:
+    drive = Drive()
+    members = [("team",), *[("team", f"worker{number}") for number in range(9)]]
+    for path in [*members * 20, *[("loner",)] * 200]:
+        drive.put(path, 10)
+
+    for _ in range(200):
+        drive.serve()
+
+    assert drive.got[("loner",)] == 1000
+    assert {drive.got[member] for member in members} == {100}
+
+
+def test_a_branch_shares_its_weight_among_its_members() -> None:
+    drive = Drive()
+    drive.queue.weigh(("team",), 3)
+    drive.queue.weigh(("team", "x"), 2)
+    for path in [("team", "x"), ("team", "y"), ("loner",)] * 200:
+        drive.put(path, 10)
+
+    for _ in range(120):
+        drive.serve()
+
+    assert drive.got == {("team", "x"): 600, ("team", "y"): 300, ("loner",): 300}
+
+
+class QueueModel(RuleBasedStateMachine):
+    """Requests come out once or never; counters move by what is charged, and by lifting, which only raises them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue: FairQueue[int] = FairQueue(per_agent=4, in_all=12)
+        self.waiting: list[Ticket[int]] = []
+        self.in_flight: list[Ticket[int]] = []
+        self.weights: dict[Path, float] = {("a",): 3.0, ("t",): 0.5}
+        for path, weight in self.weights.items():
+            self.queue.weigh(path, weight)
+        self.came = 0
+
+    def counters(self) -> dict[Path, float]:
+        found: dict[Path, float] = {}
+        for path in TREE:
+            branch = self.queue._find(path)
+            if branch is not None:
+                found |= {path: branch.served, (*path, ""): branch.own.served}
+        return found
+
+    def assert_only_charged(self, before: dict[Path, float], ticket: Ticket[int], tokens: float) -> None:
+        for node, counter in self.counters().items():
+            expected = tokens / self.weights.get(node, 1.0) if node in chain(ticket.path) else 0
+            assert counter - before[node] == pytest.approx(expected)
+
+    @rule(path=st.sampled_from(TREE), cost=st.integers(0, 100))
+    def put(self, path: Path, cost: int) -> None:
+        own = sum(ticket.path == path for ticket in self.waiting)
+        before = self.counters()
+        if own == 4 or (len(self.waiting) >= 12 and own):
+            with pytest.raises(Full) as caught:
+                self.queue.put(path, 0, cost, 0.0)
+            assert caught.value.which == caught.value.details["which"] == ("agent" if own == 4 else "all")
+            assert self.counters() == before
+            return
+        self.waiting.append(self.queue.put(path, self.came, cost, 0.0))
+        self.came += 1
+        for node, counter in self.counters().items():
+            assert counter >= before.get(node, 0)
+            assert counter == before.get(node, 0) or (node in chain(path) and own == 0)
+
+    @rule()
+    def take(self) -> None:
+        expected = next(self.queue.order(), None)
+        before = self.counters()
+        ticket = self.queue.take(0.0)
+        assert ticket is expected
+        if ticket is None:
+            assert not self.waiting
+        else:
+            self.waiting.remove(ticket)
+            self.in_flight.append(ticket)
+            self.assert_only_charged(before, ticket, max(ticket.cost, LEAST))
+
+    @precondition(lambda self: self.in_flight)
+    @rule(which=st.integers(0, 20), used=st.integers(0, 150), ended=st.booleans())
+    def charge(self, which: int, used: int, ended: bool) -> None:
+        ticket = self.in_flight[which % len(self.in_flight)]
+        before, charged = self.counters(), ticket.charged
+        self.queue.charge(ticket, used)
+        assert ticket.charged == max(used, LEAST)
+        self.assert_only_charged(before, ticket, ticket.charged - charged)
+        if ended:
+            self.in_flight.remove(ticket)
+
+    @precondition(lambda self: self.waiting)
+    @rule(which=st.integers(0, 20))
+    def withdraw(self, which: int) -> None:
+        ticket = self.waiting.pop(which % len(self.waiting))
+        before = self.counters()
+        assert self.queue.withdraw(ticket)
+        assert not self.queue.withdraw(ticket)
+        assert self.counters() == before
+        with pytest.raises(ValueError, match="withdrawn"):
+            self.queue.charge(ticket, 5)
+
+    @rule(path=st.sampled_from([("b",), ("t", "x")]))
+    def remove(self, path: Path) -> None:
+        gone = self.queue.remove(path)
+        beneath = [ticket for ticket in self.waiting if ticket.path[: len(path)] == path]
+        assert sorted(gone, key=lambda each: each.number) == beneath
+        self.waiting = [ticket for ticket in self.waiting if ticket not in beneath]
+        self.in_flight = [ticket for ticket in self.in_flight if ticket.path[: len(path)] != path]
+
+    @invariant()
+    def everything_that_waits_has_a_place(self) -> None:
+        order = list(self.queue.order())
+        assert sorted(order, key=lambda each: each.number) == self.waiting
+        assert [self.queue.position(ticket) for ticket in order] == list(range(1, len(order) + 1))
+        assert len(self.queue) == len(self.waiting)
+        for path in TREE:
+            mine = [ticket for ticket in self.waiting if ticket.path == path]
+            assert [ticket for ticket in order if ticket.path == path] == mine
+            assert self.queue.depth(path) == len(mine)
+
+
+TestQueueModel = QueueModel.TestCase
+TestQueueModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+@given(st.lists(st.tuples(st.sampled_from(TREE), st.integers(1, 100)), max_size=40))
+def test_requests_come_in_the_order_that_was_foretold_if_nothing_happens(came: list[tuple[Path, int]]) -> None:
+    drive = Drive()
+    for path, size in came:
+        drive.put(path, size)
+
+    foretold = list(drive.queue.order())
+    while drive.serve():
+        pass
+
+    assert drive.chosen == foretold
+
+
+def test_what_is_removed_in_flight_is_still_charged_above() -> None:
+    drive = Drive()
+    drive.put(("t", "x"), 1000, 1)
+    drive.start()
+    drive.put(("t", "y"), 10)
+    drive.put(("b",), 10)
+
+    drive.queue.remove(("t", "x"))
+    drive.end()
+
+    assert [ticket.path for ticket in drive.queue.order()] == [("b",), ("t", "y")]
+
+
+def test_somebody_whose_requests_cost_nothing_is_not_always_next() -> None:
+    drive = Drive()
+    for _ in range(10):
+        drive.put(("free",), 0)
+    drive.put(("b",), 1)
+    drive.put(("b",), 1)
+
+    assert [ticket.path for _ in range(4) if (ticket := drive.serve())] == [("free",), ("b",), ("free",), ("b",)]
+
+
+def test_a_full_line_still_takes_the_only_request_of_an_agent() -> None:
+    queue: FairQueue[int] = FairQueue(per_agent=3, in_all=4)
+    for path in [("a",), ("a",), ("b",), ("b",)]:
+        queue.put(path, 0, 1, 0.0)
+
+    queue.put(("c",), 0, 1, 0.0)
+
+    with pytest.raises(Full, match="some of yours") as caught:
+        queue.put(("c",), 0, 1, 0.0)
+    assert (caught.value.code, caught.value.which) == ("busy", "all")
+    assert len(queue) == 5
+
+
+def test_waits_are_told_by_percentile() -> None:
+    queue: FairQueue[int] = FairQueue(per_agent=1000)
+    assert queue.waits(("a",)) is None
+    for second in range(300):
+        queue.put(("a",), 0, 1, float(second))
+
+    for _ in range(300):
+        queue.take(300.0)
+
+    assert queue.waits(("a",)) == Waits(256, 128.0, 244.0)
+    assert queue.waits(("b",)) is None
+
+
+def test_jains_index_is_one_when_all_got_the_same_and_one_nth_when_one_got_everything() -> None:
+    assert jain([]) == jain([0, 0]) == jain([5]) == jain([7, 7, 7]) == 1
+    assert jain([9, 0, 0]) == pytest.approx(1 / 3)
+    assert jain([1, 2, 3]) == pytest.approx(36 / 42)
+
+
+def test_the_figures_count_those_who_waited_all_the_time_by_the_part_they_were_due() -> None:
+    drive = Drive()
+    drive.queue.weigh(("heavy",), 3)
+    for number in range(2000):
+        for size, agent in [(100, "heavy"), (10, "small"), (1 + number % 300, "mixed")]:
+            drive.put((agent,), size)
+    drive.put(("now and then",), 1)
+    mark = drive.queue.mark()
+
+    for _ in range(1000):
+        drive.serve()
+    drive.put(("now and then",), 1)
+
+    assert drive.queue.fairness(mark) > 0.99
+    assert jain([drive.got[("heavy",)], drive.got[("small",)], drive.got[("mixed",)]]) < 0.8
+
+
+def test_a_weight_is_a_number_above_nothing() -> None:
+    for weight in (0, -1, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="above 0"):
+            FairQueue[int]().weigh(("a",), weight)
+
+
+def test_a_token_that_comes_out_counts_for_two_that_go_in() -> None:
+    assert weighed(100) == 100
+    assert weighed(100, 30) == 160

@@ -23,6 +23,7 @@ $(RUN_READY): pyproject.toml
 	  { echo "AgentOS needs Python 3.11 or newer, $(PYTHON) is `$(PYTHON) -V`: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 	  { echo "$(PYTHON) has no venv module: on Debian, apt-get install python3-venv"; exit 1; }
+	@echo "setting up $(VENV) (the first time takes half a minute)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	@touch $@

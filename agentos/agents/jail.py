@@ -268,7 +268,7 @@ class Jails:
             return
         if jail.group is None or "memory" not in jail.group.controllers:
             parent = agent.parent.id if agent.parent is not None else None
-            self.memory.add(agent.id, sandbox.pid, jail.limits.memory, jail.exceeded, parent)
+            self.memory.add(agent.id, sandbox.pid, jail.limits.memory, jail.exceeded, parent, sandbox.tmpfs.values())
         if making.workspace is not None and making.workspace.watched is not None:
             directory = os.open(making.workspace.watched, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:

@@ -7,7 +7,7 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import trio
-from attrs import frozen
+from attrs import evolve, frozen
 
 from agentos.kernel.caller import Caller
 from agentos.kernel.door import Door, DoorError, House, Peer, listen
@@ -124,12 +124,13 @@ class Life:
         finally:
             for pump in pumps:
                 pump.finish()
-        if not began and status == Status(0, None) and agent.declared and agent.spec.restart != "permanent":
+        if began:
+            return status
+        if status == Status(0, None) and agent.declared and agent.spec.restart != "permanent":
             raise Ignore  # a short job that is done is no failed start: nobody would start it again
-        if not began:
-            reason = problem or f"{agent.end.reason} before it was ready"
-            raise self._not_started(End(status.code, status.signal, reason))
-        return status
+        if problem is not None:
+            raise self._not_started(End(status.code, status.signal, problem))
+        raise self._not_started(agent.end, early=True)
 
     async def _settle(self, program: Sandbox) -> str | None:
         """Return at the first of: its end, what it counts as ready by, its being alive long enough, its dismissal.
@@ -169,12 +170,16 @@ class Life:
         self.agent.connected.set()
         return self.agent.caller
 
-    def _not_started(self, end: End, error: type[CallError] = Unavailable) -> StartError:
-        self.agent.end = end
-        self.agent.output.add("kernel", f"did not start: {end.reason}")
-        stderr = [line.text for line in self.agent.output.last(10, "stderr")]
-        self.agent.settle(StartError(end, stderr, error))  # kept: one that is raised holds all that it passes through
-        return StartError(end, stderr, error)
+    def _not_started(self, end: End, error: type[CallError] = Unavailable, early: bool = False) -> StartError:
+        """``early``: it ran, and ended before it was ready, which a short job may; only who waits for it hears that."""
+        agent = self.agent
+        agent.end = end
+        said = evolve(end, reason=f"{end.reason} before it was ready") if early else end
+        if not early or end.code != 0:
+            agent.output.add("kernel", f"did not start: {said.reason}")
+        stderr = [line.text for line in agent.output.last(10, "stderr")]
+        agent.settle(StartError(said, stderr, error))  # kept: one that is raised holds all that it passes through
+        return StartError(said, stderr, error)
 
 
 async def first(*waits: Callable[[], Awaitable[object]]) -> None:

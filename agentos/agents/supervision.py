@@ -27,6 +27,8 @@ ROOT = "root"
 NOT_NOW = "no agent can be started now: what would supervise it is stopping or being restarted"
 SPAWNED = "spawned"  # the supervisor under the root that keeps the agents which the operator spawns
 
+REMEDIES = '. So that one agent can\'t end all: backoff, restart = "temporary", intensity, or a supervisor of its own'
+
 Path = tuple[str, ...]
 Show = Callable[[str, Line], None]
 
@@ -280,7 +282,7 @@ class Supervision:
         reason = str(exit.detail)
         if agent is not None and agent.end is not None:
             reason = f"{reason.partition(';')[0]}; the last time: {agent.end.reason}"
-        log.warning("%s: given up: %s", "/".join(path), reason)
+        log.warning("%s: given up: %s%s", "/".join(path), reason, REMEDIES if path == (ROOT,) else "")
         if agent is not None:
             agent.output.add("kernel", f"given up: {reason}")
             self.escalated(agent, reason)

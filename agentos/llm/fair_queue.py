@@ -10,8 +10,8 @@ however many it spawns: the same choice is made at every level, from the root do
 
 What that promises, where ``L(x)`` is the largest charge of one request of x, ``w(x)`` its weight, and k requests may be
 in flight: while i waits for its next turn, a sibling j gets at most ``k * (L(j) + L(i) * w(j) / w(i))`` tokens, so with
-equal weights and one worker a request of each size. Where estimates exceed what is used, j may get what it was
-charged too much in addition, ``k * L(j)``. The number of requests that wait elsewhere doesn't matter.
+equal weights and one worker a request of each. Where more may be charged at first than is used in the end, j may also
+get back what it was charged too much, ``k * L(j)``. The number of requests that wait elsewhere doesn't matter.
 
 No I/O, no clock: times are arguments, seconds on any clock that doesn't go back.
 """
@@ -105,16 +105,21 @@ class _Branch(_Share[T]):
     own: _Leaf[T] = field(init=False)
     children: dict[str, "_Branch[T]"] = field(factory=dict)
     active: dict[_Share[T], None] = field(factory=dict)  # of own and children those with requests waiting
-    start: float = 0.0  # the counter of the child chosen last, as it was then: nobody who waits is behind it
+    floor: float = 0.0  # the least counter of those who waited, when somebody was chosen or came; never goes down
 
     def __attrs_post_init__(self) -> None:
         self.own = _Leaf(self)
 
-    def level(self) -> float:
-        """Where a child that begins to wait is lifted to."""
-        return max(self.start, min((child.served for child in self.active), default=self.start))
+    def lift(self, child: _Share[T]) -> None:
+        """Let a child begin to wait, on a level with who was served least."""
+        self.floor = max(self.floor, min((each.served for each in self.active), default=self.floor))
+        child.served = max(child.served, self.floor)
+        self.active[child] = None
 
     def least(self) -> _Share[T]:
+        """The child whose turn it is."""
+        if len(self.active) == 1:
+            return next(iter(self.active))
         served = min(child.served for child in self.active)
         tied = [child for child in self.active if child.served == served]
         return tied[0] if len(tied) == 1 else min(tied, key=lambda child: _head(child).number)
@@ -184,8 +189,7 @@ class FairQueue(Generic[T]):
             leaf.spell += 1
             share: _Share[T] = leaf
             while share.parent is not None and share not in share.parent.active:
-                share.served = max(share.served, share.parent.level())
-                share.parent.active[share] = None
+                share.parent.lift(share)
                 share = share.parent
         return ticket
 
@@ -196,7 +200,7 @@ class FairQueue(Generic[T]):
         share: _Share[T] = self._root
         while isinstance(share, _Branch):
             least = share.least()
-            share.start = max(share.start, least.served)
+            share.floor = max(share.floor, least.served)
             share = least
         assert isinstance(share, _Leaf)
         ticket = share.waiting[0]

@@ -220,6 +220,26 @@ def memory(process: Process) -> Memory:
     return Memory((kilobytes.get(b"Pss", 0) - shared) << 10, shared << 10)
 
 
+def mapped(process: Process, devices: Collection[int]) -> int:
+    """What a process has mapped of files on these devices, in bytes: its share, as PSS, without what it changed."""
+    try:
+        with open(f"/proc/{process.name}/smaps", "rb") as file:
+            lines = [line.split() for line in file]
+    except OSError:  # it has ended, or we may not know
+        return 0
+    total = kilobytes = 0
+    counts = False
+    for fields in lines:
+        if not fields[0].endswith(b":"):  # the first line of a mapping: addresses, permissions, offset, device
+            major, minor = (int(number, 16) for number in fields[3].split(b":"))
+            counts = os.makedev(major, minor) in devices
+        elif counts and fields[0] == b"Pss:":
+            kilobytes = int(fields[1])
+        elif counts and fields[0] == b"Anonymous:":
+            total += max(0, kilobytes - int(fields[1]))
+    return total << 10
+
+
 def is_closed(process: Process) -> bool:
     """Whether a living process doesn't show us its open files: without root, those of one that isn't dumpable."""
     if process.gone and process.name == process.pid:

@@ -192,7 +192,7 @@ def _without_cgroups(limits: Mapping[str, Finding], walls: Mapping[str, Finding]
     """What holds in their place: a process's own limits and, for all of them together, a watcher."""
     if not (walls["rlimits"].works and walls["user_ns"].works):
         return limits
-    instead = {"memory": "watcher + RLIMIT_AS", "pids": "RLIMIT_NPROC in a user namespace of its own"}
+    instead = {"memory": "watcher + RLIMIT_DATA", "pids": "RLIMIT_NPROC in a user namespace of its own"}
     return {
         name: evolve(finding, works=True, mechanism=instead[name]) if not finding.works and name in instead else finding
         for name, finding in limits.items()

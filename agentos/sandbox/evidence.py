@@ -29,7 +29,7 @@ _LIMIT_LINES = {  # of /proc/PID/limits
     "FSIZE": "Max file size",
     "NPROC": "Max processes",
     "CORE": "Max core file size",
-    "AS": "Max address space",
+    "DATA": "Max data size",
     "RTPRIO": "Max realtime priority",
     "NICE": "Max nice priority",
     "MEMLOCK": "Max locked memory",

@@ -33,6 +33,7 @@ class Sandbox:
     _last_word: int  # a pipe: the program's wait status, written by PID 1
     _reaped: Callable[[int], None]
     status: Status | None = None
+    tmpfs: Mapping[str, int] = Factory(dict)  # descriptors of those that are to be counted, by place; closed at the end
     frozen: bool = False  # also for whoever freezes its cgroup to set: nobody gets in meanwhile
     _beside: "list[Sandbox]" = Factory(list)  # what has entered it
     _waiting: trio.Lock = Factory(trio.Lock)
@@ -134,7 +135,7 @@ class Sandbox:
             code = os.waitstatus_to_exitcode(wait_status)
             how = Status(code, None) if code >= 0 else Status(None, -code)
         self.status = how
-        for fd in (self.pidfd, self._last_word, *self.namespaces.values()):
+        for fd in (self.pidfd, self._last_word, *self.namespaces.values(), *self.tmpfs.values()):
             os.close(fd)
 
 

@@ -83,7 +83,7 @@ async def below(control: socket.socket, joiner: int) -> tuple[int, int]:
 
 
 async def confined(control: socket.socket) -> tuple[int, dict[str, int]]:
-    """The pid of the program, which waits behind its walls, and the namespaces that it hands over."""
+    """The pid of the program, which waits behind its walls, and its namespaces by name and tmpfs's by path."""
     said = await _hear(control, messages.CONFINED)
     assert said.fields is not None
     names = said.fields["fds"]

@@ -67,11 +67,10 @@ def _memory(asked: Limits, found: Found) -> Layer:
         swap = "" if enforced.swap is None else f" swap={enforced.swap}"
         reason = weaker or ("" if enforced.swap == 0 else "what is swapped out comes on top: no limit on it can be had")
         return Layer(asked.memory, weaker is None, _cgroup(found, file), f"{file}={enforced.memory}{swap}", reason)
-    each = _rlimit(found, "Max address space")
-    if found.watched and each is not None and each <= asked.memory:
-        evidence = f"Max address space={each} of each process; looked at every {watcher.PULSE:g} to {watcher.IDLE:g} s"
-        why = "watched, may overshoot; what lies in its tmpfs's comes on top"
-        return Layer(asked.memory, True, "watcher + RLIMIT_AS", evidence, why)
+    each = _rlimit(found, "Max data size")
+    if found.watched and each is not None and each <= asked.data:
+        evidence = f"Max data size={each} of each process; looked at every {watcher.PULSE:g} to {watcher.IDLE:g} s"
+        return Layer(asked.memory, True, "watcher + RLIMIT_DATA", evidence, "watched, may overshoot")
     return _absent("memory", asked.memory, found)
 
 

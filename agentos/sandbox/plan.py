@@ -53,7 +53,7 @@ class Host:
     links: Mapping[str, str] = field(factory=dict)
     landlock_abi: int = 0
     cgroup_namespace: bool = True
-    memory_cgroup: bool = False  # otherwise each process is held to the limit for all
+    memory_cgroup: bool = False  # otherwise somebody watches, and each process has a limit of its own
     pids_cgroup: bool = False
     hard_limits: Mapping[str, int] = field(factory=dict)
     interpreter: Interpreter | None = None  # the kernel's own
@@ -247,21 +247,22 @@ def _binds(policy: Policy, host: Host) -> Iterator[s.Bind]:
 
 def _root(policy: Policy, host: Host, binds: tuple[s.Bind, ...]) -> Iterator[Step]:
     """Fill the new root. What is mounted over a directory comes before what is mounted in it."""
-    limits = policy.limits
+    limits, counted = policy.limits, not host.memory_cgroup
     for directory in ("/dev", "/etc", "/proc", "/run", "/tmp", CODE, WORKSPACE):
         yield s.MakeDirectory(directory)
     for path, target in sorted(host.links.items()):
         yield s.Link(path, target)
     for name, text in {**_OUR_ETC, **_for_git(policy)}.items():
         yield s.WriteFile(f"/etc/{name}", text)
-    yield s.MountTmpfs("/tmp", limits.tmp, limits.inodes, executable=policy.profile != "strict")
+    executable = policy.profile != "strict"
+    yield s.MountTmpfs("/tmp", limits.tmp, limits.inodes, executable, counted)
     if policy.workspace is None:
-        yield s.MountTmpfs(WORKSPACE, limits.disk, limits.inodes, executable=policy.profile != "strict")
+        yield s.MountTmpfs(WORKSPACE, limits.disk, limits.inodes, executable, counted)
     yield from binds
     if isinstance(policy.workspace, Directory) and policy.workspace.protected:
         yield s.Protect(WORKSPACE, policy.workspace.protected)
     yield s.MakeDirectory("/dev/shm")
-    yield s.MountTmpfs("/dev/shm", limits.tmp, limits.inodes, executable=False)
+    yield s.MountTmpfs("/dev/shm", limits.tmp, limits.inodes, False, counted)
     for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
         yield s.Link(f"/dev/{name}", f"/proc/self/fd{target}")
     yield s.MountProc("/proc")
@@ -289,7 +290,7 @@ def _limits(policy: Policy, host: Host) -> tuple[tuple[str, int], ...]:
         "MEMLOCK": 64 << 10,
         "MSGQUEUE": 800 << 10,
         "SIGPENDING": _PENDING,
-        **({} if host.memory_cgroup else {"AS": limits.memory}),
+        **({} if host.memory_cgroup else {"DATA": limits.data}),
     }
     return _attainable(wanted, host)
 

@@ -20,6 +20,9 @@ def _positive(_: object, attribute: "attrs.Attribute[int]", value: int) -> None:
         raise BadPolicy(f"{attribute.name}: {value} is less than 1")
 
 
+_MAX_RLIMIT = (1 << 63) - 1  # beyond it Python has no number for setrlimit(2)
+
+
 @frozen
 class Limits:
     """How much a program and all that it starts may use. Sizes are bytes."""
@@ -33,6 +36,14 @@ class Limits:
     disk: int = field(default=256 * MIB, validator=_positive)
     inodes: int = field(default=16384, validator=_positive)
     tmp: int = field(default=64 * MIB, validator=_positive)
+
+    @property
+    def data(self) -> int:
+        """What one process may map to write for itself alone (RLIMIT_DATA), where no cgroup counts what it uses.
+
+        More than ``memory``, since of the stack of a thread and of an allocator's arenas most is never touched.
+        """
+        return min(2 * self.memory, _MAX_RLIMIT)
 
     def within(self, parent: "Limits") -> "Limits":
         """The lower of both, one by one."""

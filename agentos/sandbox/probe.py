@@ -20,7 +20,7 @@ from .policy import Interpreter
 from .spawner import SandboxError, Spawner, StepFailed
 from .steps import Step
 
-_LIMITS = ("NOFILE", "FSIZE", "NPROC", "CORE", "AS", "RTPRIO", "NICE", "MEMLOCK", "MSGQUEUE", "SIGPENDING")
+_LIMITS = ("NOFILE", "FSIZE", "NPROC", "CORE", "DATA", "RTPRIO", "NICE", "MEMLOCK", "MSGQUEUE", "SIGPENDING")
 _MECHANISMS = {
     "cgroup_ns": "unshare",
     "root": "pivot_root onto a tmpfs",

@@ -215,6 +215,7 @@ class Spawner:
         """See a process through its plan, up to its exec. What it has is nothing to undo any more then."""
         program, found = await handshake.confined(ends.control)
         undo.callback(close_all, *found.values())
+        tmpfs = {place: found.pop(place) for place in tuple(found) if place.startswith("/")}
         namespaces = {**born.namespaces, **found}
         try:
             observed = observe(program, {name: os.fstat(fd).st_ino for name, fd in namespaces.items()})
@@ -228,6 +229,7 @@ class Spawner:
         return Sandbox(
             *(born.pid, program, born.pidfd, ends.stdout, ends.stderr, namespaces, observed, ends.last_word),
             self._ours.discard,
+            tmpfs=tmpfs,
         )
 
     @contextlib.asynccontextmanager

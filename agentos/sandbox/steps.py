@@ -150,6 +150,7 @@ class MountTmpfs(NamedTuple):
     size: int  # bytes
     inodes: int
     executable: bool
+    counted: bool = False  # the kernel gets a descriptor of it, to see how full it is
 
 
 class MountProc(NamedTuple):

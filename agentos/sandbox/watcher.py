@@ -1,23 +1,25 @@
 """Kills whoever is over its memory limit, for hosts that have no memory cgroup for us.
 
 One task watches all groups: a group is an agent with all that it runs, and the groups of the agents that it spawned
-are in it, as control groups nest. Each process is held to the limit by RLIMIT_AS besides, so that what an agent can
-have beyond its limit is what its processes take between two looks. What counts is what a cgroup would count, except
-for what lies in the agent's own tmpfs's: those are bounded by their sizes, which come on top of ``memory``.
+are in it, as control groups nest. Each process is held to twice the limit by RLIMIT_DATA besides, so that what an agent
+can have beyond its limit is what its processes take between two looks. What counts is what a cgroup would count: what
+its processes hold, memory files, and what lies in the agent's own tmpfs's.
 
 Whoever hides its open files from us can't be watched, and is killed for that, for memory files are kept in them.
 Not seen, and so not bounded: kernel memory (pipes, sockets, page tables), memory files whose only descriptor is on its
 way through a socket, System V segments that nobody has attached.
 """
 
+import os
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import trio
-from attrs import Factory, define, field, frozen
+from attrs import Factory, define, evolve, field, frozen
 
 from . import census
-from .census import Census, Hidden, Memory, Process, distinct, hidden, memory
+from .census import Census, Hidden, Memory, Process, distinct, hidden, mapped, memory
 from .cgroup_values import short_size
 
 PULSE = 0.1  # seconds between two glances at the host's free memory: where a quarter of a limit is gone, we look
@@ -50,6 +52,38 @@ class Exceeded:
         return f"memory limit {short_size(self.limit)} reached (watched: {self.measure} {found})"
 
 
+@define(eq=False)
+class Tmpfs:
+    """An agent's own file systems in memory, kept open to see how full they are; for several threads."""
+
+    _fds: list[int]
+    devices: frozenset[int]
+    _closing: threading.Lock = Factory(threading.Lock)
+
+    @classmethod
+    def of(cls, fds: Collection[int]) -> "Tmpfs":
+        """Those of these descriptors, which stay the caller's."""
+        found = cls([], frozenset(os.fstat(fd).st_dev for fd in fds))
+        try:
+            for fd in fds:
+                found._fds.append(os.dup(fd))
+        except OSError:
+            found.close()
+            raise
+        return found
+
+    def used(self) -> int:
+        """Bytes in all of them; none once they are closed."""
+        with self._closing:
+            return sum((found.f_blocks - found.f_bfree) * found.f_frsize for found in map(os.fstatvfs, self._fds))
+
+    def close(self) -> None:
+        """Let go of them: whoever is just looking isn't to find another file by their numbers."""
+        with self._closing:
+            while self._fds:
+                os.close(self._fds.pop())
+
+
 @frozen
 class Group:
     """An agent to be watched: PID 1 of each PID namespace that is its own, with when it was started."""
@@ -58,6 +92,7 @@ class Group:
     exceeded: Callable[[Exceeded], None]
     parent: int | None
     roots: Mapping[int, int]  # pid, when it was started
+    tmpfs: Tmpfs
 
 
 def subtree_sums(own: Mapping[int, int], parents: Mapping[int, int | None]) -> dict[int, int]:
@@ -130,14 +165,15 @@ class _Looker:
         self._find_files(groups, processes, shared, now)
         parents = {name: group.parent if group.parent in groups else None for name, group in groups.items()}
         files = {name: sum(file.size for file in self.files.get(name, ())) for name in groups}
+        stored = {name: group.tmpfs.used() for name, group in groups.items()}
         most = subtree_sums(
-            {name: sum(one.rss for one in processes[name]) + files[name] for name in groups}, parents
+            {name: sum(one.rss for one in processes[name]) + files[name] + stored[name] for name in groups}, parents
         )  # never less than what they really have, and cheap
         self.fullest = max(amount / groups[name].limit for name, amount in most.items())
         close = {name for name, amount in most.items() if amount > groups[name].limit}
         over = self._hiding(groups, processes, now)
         if close:
-            over |= self._count(groups, parents, processes, files, close)
+            over |= self._count(groups, parents, processes, files, stored, close)
         return {name: over[name] for name in outermost(over, parents)}
 
     def _find_files(
@@ -169,15 +205,20 @@ class _Looker:
         parents: Mapping[int, int | None],
         processes: Mapping[int, Sequence[Process]],
         files: Mapping[int, int],
+        stored: Mapping[int, int],
         close: Collection[int],
     ) -> dict[int, Exceeded]:
         """Count exactly where it may be too much."""
         around = {name for name in groups if _any_above(name, close, parents)}
-        counted = {name: sum(map(memory, distinct(processes[name])), Memory()) for name in around}
-        # A memory file that is mapped is in both; which of its pages are isn't told.
-        own = {
-            name: counted[name].own + max(counted[name].shared, files[name]) if name in around else 0 for name in groups
-        }
+        people = {name: distinct(processes[name]) for name in around}
+        counted = {name: sum(map(memory, people[name]), Memory()) for name in around}
+        own = dict.fromkeys(groups, 0)
+        for name in around:
+            shared = counted[name].shared
+            if shared and stored[name]:  # what is mapped of a tmpfs is in both
+                shared -= min(shared, sum(mapped(one, groups[name].tmpfs.devices) for one in people[name]))
+            # A memory file that is mapped is in both, too; which of its pages are isn't told.
+            own[name] = counted[name].own + max(shared, files[name]) + stored[name]
         sums = subtree_sums(own, parents)
         measure = "PSS" if all(one.exact for one in counted.values()) else "RSS"
         return {
@@ -209,13 +250,21 @@ class MemoryWatcher:
     _some: trio.Event = field(factory=trio.Event)  # there are groups
 
     def add(
-        self, group: int, pid: int, limit: int, exceeded: Callable[[Exceeded], None], parent: int | None = None
+        self,
+        group: int,
+        pid: int,
+        limit: int,
+        exceeded: Callable[[Exceeded], None],
+        parent: int | None = None,
+        tmpfs: Collection[int] = (),
     ) -> None:
         """Watch the namespace whose PID 1 has this pid. ``parent`` is the group around it, if that is watched.
 
+        ``tmpfs`` are descriptors of file systems whose contents count with it; they stay the caller's.
         ``exceeded`` is called once, by the task that serves, and has to kill the group with all groups in it.
         """
-        self._groups[group] = Group(limit, exceeded, parent, census.roots(pid))
+        self.remove(group)
+        self._groups[group] = Group(limit, exceeded, parent, census.roots(pid), Tmpfs.of(tmpfs))
         self._some.set()
 
     def join(self, group: int, pid: int) -> None:
@@ -223,11 +272,13 @@ class MemoryWatcher:
         known = self._groups.get(group)
         if known is not None:
             living = {root: when for root, when in known.roots.items() if census.roots(root) == {root: when}}
-            self._groups[group] = Group(known.limit, known.exceeded, known.parent, {**living, **census.roots(pid)})
+            self._groups[group] = evolve(known, roots={**living, **census.roots(pid)})
 
     def remove(self, group: int) -> None:
         """Watch it no longer; nothing where it isn't watched."""
-        self._groups.pop(group, None)
+        known = self._groups.pop(group, None)
+        if known is not None:
+            known.tmpfs.close()
         if not self._groups and self._some.is_set():  # otherwise somebody waits for this one
             self._some = trio.Event()
 

@@ -65,6 +65,7 @@ def fault_isolation() -> None:
     show(table)
     stage.act("What the healthy agent felt: how late its beats were")
     jitter({"before": before, "with the hogs": during})
+    moral(hog)
 
 
 def start(kernel: Speaker, name: str, **more: object) -> Reply:
@@ -170,8 +171,18 @@ def jitter(phases: Mapping[str, Sequence[float]]) -> None:
     for name, late in phases.items():
         numbers = "".join(f"{value:7.2f} ms" for value in (percentile(late, 50), percentile(late, 99), max(late)))
         click.echo(f"   {name:<14}{len(late):>7}{numbers}")
+
+
+def moral(hog: Reply) -> None:
+    """What may be said of it where CPU time is limited, and where it isn't."""
     click.echo()
-    notice("Each agent has a process, a jail and limits of its own: what one does to itself, no other has to feel.")
+    if hog["isolation"]["layers"]["cpu"]["active"]:
+        notice("Each agent has a process, a jail and limits of its own: what one does to itself, no other has to feel.")
+    else:
+        notice(
+            "A leak and a crash are nobody else's affair. A loop is: without a control group nobody limits CPU time "
+            "here, and the others share it with the hog. `agentos doctor` says what to change."
+        )
 
 
 def percentile(values: Sequence[float], percent: int) -> float:

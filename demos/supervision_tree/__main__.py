@@ -68,7 +68,7 @@ def supervision_tree() -> None:
     with stage.kernel(FILE, show=True) as kernel, AgentOSClient(kernel.socket) as client:
         stage.act("Who looks after whom")
         stage.agentos(kernel.socket, "tree")
-        notice("Four agents below three supervisors; 'spawned' is where agents go that are started later, by hand.")
+        notice("Four agents below three supervisors. Agents that are started by hand would appear under 'spawned'.")
         before = agents(client)
 
         stage.act("Watch them live")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from agentos.userland.cli.inspect import verdict
 from agentos_sdk.opcodes import Op
 from tests.cli.conftest import Agentos
 from tests.support.kernel import Kernel, until
@@ -25,18 +26,47 @@ def test_inspect_shows_facts_and_a_table_of_layers(agentos: Agentos) -> None:
 
     assert shown.returncode == 0
     facts, table = shown.stdout.split("\n\n")
-    assert re.search(r"^name +a \(id \d+\)$", facts, re.MULTILINE)
+    assert re.match(r"name +a \(id \d+\)\nisolation +standard: all walls stand; ", facts)
     assert re.search(r"^state +running, pid \d+$", facts, re.MULTILINE)
     assert re.search(r"^runs +sleep 1000$", facts, re.MULTILINE)
     assert re.search(r"^variables +TOKEN$", facts, re.MULTILINE)
     assert re.search(r"^uses +memory [\d.]+[KM]\b.*pids \d+", facts, re.MULTILINE)
     header, *rows = table.splitlines()
-    assert re.split(r"  +", header) == ["LAYER", "ASKED", "ACTIVE", "MECHANISM", "EVIDENCE, OR REASON"]
+    assert re.split(r"  +", header) == ["LAYER", "ASKED", "ACTIVE", "MECHANISM", "REASON"]
     names = [row.split()[0] for row in rows if not row.startswith(" ")]
     assert (len(names), names[0], names[-1]) == (18, "user_ns", "disk")
-    assert "user_ns       yes    yes" in table
+    assert re.search(r"^user_ns +yes +yes +clone$", table, re.MULTILINE)
     assert max(map(len, table.splitlines())) <= 100
     assert "secret" not in shown.stdout
+
+
+def test_inspect_shows_the_evidence_to_who_asks_for_it(agentos: Agentos) -> None:
+    agentos("spawn", "a", *SLEEP)
+
+    shown = agentos("inspect", "-v", "a").stdout
+
+    assert re.search(r"^LAYER .* EVIDENCE, OR REASON$", shown, re.MULTILINE)
+    assert re.search(r"^no_new_privs +yes +yes +prctl +NoNewPrivs: 1$", shown, re.MULTILINE)
+    assert max(map(len, shown.partition("\n\n")[2].splitlines())) <= 100
+
+
+def test_the_verdict_names_what_is_not_held_and_why() -> None:
+    stands = {"asked": True, "active": True, "reason": ""}
+    cpu = {"asked": 100000, "active": False, "reason": "no cgroup delegated"}
+    landlock = {"asked": True, "active": False, "reason": "this Linux has none"}
+    unasked = {"asked": False, "active": False, "reason": "the host's network"}
+
+    whole = {"level": "standard", "layers": {"root": stands, "net_ns": unasked}}
+    poor = {"level": "standard", "layers": {"root": stands, "landlock": landlock, "cpu": cpu}}
+
+    assert verdict(whole) == "standard: all walls stand; all limits hold"
+    assert verdict(whole | {"layers": {"root": stands, "cpu": cpu}}) == (
+        "standard: all walls stand; cpu not limited: no cgroup delegated"
+    )
+    assert verdict(poor) == (
+        "standard: landlock doesn't stand: this Linux has none; cpu not limited: no cgroup delegated"
+    )
+    assert verdict({"level": "standard", "layers": {}}) == "standard: not started yet"
 
 
 def test_inspect_says_what_an_agent_without_walls_hasnt_got(agentos: Agentos, kernel: Kernel) -> None:
@@ -45,7 +75,7 @@ def test_inspect_says_what_an_agent_without_walls_hasnt_got(agentos: Agentos, ke
 
     shown = agentos("inspect", "bare").stdout
 
-    assert re.search(r"^isolation +none$", shown, re.MULTILINE)
+    assert re.search(r"^isolation +none: no walls$", shown, re.MULTILINE)
     assert re.search(r"^seccomp +no +no +- +isolation none was asked for$", shown, re.MULTILINE)
 
 
@@ -88,6 +118,31 @@ def test_exec_is_the_command_to_whoever_calls_it(agentos: Agentos) -> None:
     assert agentos("exec", "a", "--cwd", "/tmp", "--", "pwd").stdout == "/tmp\n"
     assert agentos("exec", "a", "echo", "--timeout", "-x").stdout == "--timeout -x\n"
     assert agentos("exec", "a", "--", "sh", "-c", "kill -TERM $$").returncode == 143
+
+
+def test_exec_of_a_program_that_does_not_exist_is_127_as_in_a_shell(agentos: Agentos) -> None:
+    agentos("spawn", "a", *SLEEP)
+
+    missing = agentos("exec", "a", "--", "nonesuch")
+
+    assert (missing.returncode, missing.stdout) == (127, "")
+    assert re.match(r"agentos: \S*nonesuch: No such file or directory", missing.stderr)
+
+
+def test_exec_gives_the_command_our_input_if_told_to(agentos: Agentos, kernel: Kernel) -> None:
+    agentos("spawn", "a", *SLEEP)
+    command = [sys.executable, "-m", "agentos", "exec", "--socket", kernel.socket]
+
+    def given(data: bytes, *arguments: str) -> "subprocess.CompletedProcess[bytes]":
+        return subprocess.run(
+            [*command, *arguments], cwd=kernel.place, input=data, capture_output=True, timeout=30, check=False
+        )
+
+    assert given("grün\n".encode(), "-i", "a", "cat").stdout == "grün\n".encode()
+    assert given(b"unheard\n", "a", "cat").stdout == b""
+    assert given(b"x" * (256 << 10), "--stdin", "a", "--", "wc", "-c").stdout == b"262144\n"
+    assert given(b"x" * (1 + (256 << 10)), "-i", "a", "cat").stderr == b"agentos: stdin: expected at most 256 KiB\n"
+    assert given(b"\xff", "-i", "a", "cat").stderr == b"agentos: stdin: expected text in UTF-8\n"
 
 
 def test_exec_ends_with_124_at_its_timeout(agentos: Agentos) -> None:

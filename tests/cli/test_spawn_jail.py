@@ -6,8 +6,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
+from agentos.userland.cli.spawn import LIMITS
+from agentos_sdk.calls.agents import Limits
 from tests.cli.conftest import Agentos
 from tests.support.kernel import Kernel, until
 
@@ -94,7 +97,8 @@ def test_limits_are_given_by_name(agentos: Agentos) -> None:
     [
         ("memory", "--limit memory: expected NAME=VALUE"),
         ("memory=lots", "limits.memory: expected a size such as 256M, got 'lots'"),
-        ("momory=1M", "limits.momory: unknown field, did you mean memory?"),
+        ("momory=1M", "--limit momory: no such limit, did you mean memory?"),
+        ("speed=1", f"--limit speed: no such limit, expected one of {', '.join(LIMITS)}"),
         ("max_pids=many", "limits.max_pids: expected a whole number, got 'many'"),
         ("cpu_quota=half", "limits.cpu_quota: expected a share of one CPU such as 50%, got 'half'"),
         ("cpu_weight=0", "limits.cpu_weight: expected 1 to 10000, got 0"),
@@ -111,6 +115,21 @@ def test_a_limit_that_is_none_is_named_without_a_jail_too(agentos: Agentos) -> N
     failed = agentos("spawn", "wrong", "--isolation", "none", "--limit", "memory=0", *SLEEP)
 
     assert failed.stderr == "agentos: limits.memory: expected at least 1, got 0\n"
+
+
+def test_every_limit_can_be_given() -> None:
+    assert tuple(field.name for field in attrs.fields(Limits)) == LIMITS
+
+
+def test_best_effort_is_another_word_for_standard(agentos: Agentos) -> None:
+    assert isolation(agentos, "best", "--isolation", "best_effort")["layers"]["seccomp"]["active"]
+
+
+def test_a_command_without_dashes_is_told_how_to_write_it(agentos: Agentos) -> None:
+    failed = agentos("spawn", "m", "python3", "x.py")
+
+    assert failed.returncode == 1
+    assert failed.stderr.endswith("; for a command write -- before it: agentos spawn m -- python3 ...\n")
 
 
 def test_strict_is_refused_or_everything(agentos: Agentos) -> None:
@@ -176,6 +195,7 @@ def test_memory_over_its_limit_is_the_end_and_says_so(agentos: Agentos) -> None:
     until(lambda: "ended" in agentos("logs", "hog").stdout, "its end is noted")
     if done.returncode == 137:
         assert "memory limit 64M reached" in agentos("logs", "hog").stdout
+        assert done.stderr == "agentos: hog: killed: memory limit 64M reached\n"
 
 
 def test_an_agents_files_are_beyond_a_workspace(agentos: Agentos, kernel: Kernel) -> None:

@@ -1,6 +1,7 @@
 """``agentos spawn --wait``: to be an agent's terminal."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +21,25 @@ def test_its_exit_status_is_the_agents(agentos: Agentos, pause: str, end: str, s
     done = agentos("spawn", "job", "--wait", "--", "sh", "-c", f"echo out; echo err >&2; {pause}{end}")
 
     assert (done.returncode, done.stdout, done.stderr) == (status, "out\n", "err\n")
+
+
+@pytest.mark.parametrize("restart", ["temporary", "transient"])
+def test_a_short_job_that_ended_well_is_no_failure_anywhere(agentos: Agentos, kernel: Kernel, restart: str) -> None:
+    done = agentos("spawn", "brief", "--restart", restart, "--", "true")
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "brief has ended already: exit status 0\n", "")
+    assert agentos("ps", "-a").stdout.rstrip().endswith("  exit status 0")
+    assert re.search(r"^ended +exit status 0$", agentos("inspect", "brief").stdout, re.MULTILINE)
+    assert [line.split("| ")[1] for line in agentos("logs", "brief").stdout.splitlines()] == ["ended: exit status 0"]
+    kernel.wait_line("brief: exit status 0$")
+
+
+@pytest.mark.parametrize("options", [("--restart", "permanent"), ("--ready", "hello")])
+def test_an_agent_that_should_have_stayed_did_not_start(agentos: Agentos, options: tuple[str, ...]) -> None:
+    failed = agentos("spawn", "brief", *options, "--", "true")
+
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert failed.stderr == "agentos: brief did not start: exit status 0 before it was ready\n"
 
 
 def test_all_of_a_short_job_is_shown(agentos: Agentos) -> None:

@@ -362,6 +362,22 @@ def test_what_is_removed_in_flight_is_still_charged_above() -> None:
     assert [ticket.path for ticket in drive.queue.order()] == [("b",), ("t", "y")]
 
 
+def test_what_another_is_charged_too_much_holds_nobody_up_for_long() -> None:
+    drive = Drive()
+    drive.put(("huge",), 1, 1000)
+    drive.start()
+    drive.put(("huge",), 1, 1000)
+    drive.put(("a",), 1)  # lifted to a counter that was charged too much
+    drive.end()
+    for _ in range(100):
+        drive.put(("b",), 1)
+
+    for _ in range(3):
+        drive.serve()
+
+    assert [ticket.path for ticket in drive.chosen] == [("huge",), ("huge",), ("a",), ("b",)]
+
+
 def test_somebody_whose_requests_cost_nothing_is_not_always_next() -> None:
     drive = Drive()
     for _ in range(10):

@@ -76,7 +76,7 @@ def test_with_hidden_control_groups_the_cpu_is_not_promised(whole: dict[str, Any
     assert "limits by rlimits, not of CPU" in report["verdict"]
     assert lost(report, whole) <= {"cpu"}
     assert (report["layers"]["cpu"]["works"], report["layers"]["cpu"]["mechanism"]) == (False, "")
-    assert report["layers"]["memory"]["mechanism"] == "watcher + RLIMIT_AS"
+    assert report["layers"]["memory"]["mechanism"] == "watcher + RLIMIT_DATA"
     assert report["layers"]["pids"]["mechanism"] == "RLIMIT_NPROC in a user namespace of its own"
     assert all("visible" in report["layers"][name]["reason"] for name in ("memory", "pids", "cpu"))
     assert all(knob.startswith("mount ") for knob in knobs(report, "memory", "pids", "cpu"))

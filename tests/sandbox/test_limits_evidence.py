@@ -21,7 +21,7 @@ from tests.sandbox.jail import kill, line, python
 
 ASKED = Limits(memory=256 * MIB, max_pids=64, cpu_quota=50_000, cpu_weight=100, disk=16 * MIB, inodes=100)
 IN_FORCE = InForce(memory=256 * MIB, swap=0, pids=65, cpu=0.5, weight=100)
-RLIMITS = {"Max address space": (str(256 * MIB),) * 2, "Max processes": ("65", "65")}
+RLIMITS = {"Max data size": (str(512 * MIB),) * 2, "Max processes": ("65", "65")}
 NOTHING = tuple(Missing(what, "the scope isn't delegated", "systemd-run --scope") for what in ("cpu", "memory", "pids"))
 TMPFS = Tmpfs("rw,size=16384k,nr_inodes=100,mode=755")
 KILLED, EXITED = Status(None, 9), Status(0, None)
@@ -53,7 +53,7 @@ def test_without_a_cgroup_it_is_told_what_does_its_work_and_what_nobody_does() -
     layers = limit_layers(ASKED, Found(missing=NOTHING, rlimits=RLIMITS, watched=True, workspace=Usage(8192, 2)))
 
     assert {name: (layer.active, layer.mechanism) for name, layer in layers.items()} == {
-        "memory": (True, "watcher + RLIMIT_AS"),
+        "memory": (True, "watcher + RLIMIT_DATA"),
         "pids": (True, "RLIMIT_NPROC in a user namespace of its own"),
         "cpu": (False, ""),
         "disk": (True, "watched"),

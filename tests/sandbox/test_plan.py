@@ -190,7 +190,7 @@ def test_no_limit_is_above_the_hosts(policy: Policy, host: Host) -> None:
 
     assert all(limits[name] <= hard for name, hard in host.hard_limits.items())
     assert limits["CORE"] == 1
-    assert ("AS" in limits) != host.memory_cgroup
+    assert ("DATA" in limits) != host.memory_cgroup
 
 
 @pytest.mark.parametrize("outer", [None, Outer(0, 70000), Outer(70000, 0)])

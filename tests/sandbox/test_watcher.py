@@ -18,7 +18,7 @@ from agentos.sandbox.handle import Sandbox
 from agentos.sandbox.policy import MIB, Limits
 from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.watcher import Exceeded, MemoryWatcher, outermost, subtree_sums
-from tests.sandbox.jail import kill, line, python
+from tests.sandbox.jail import Belongings, kill, line, python
 
 LIMIT = 100 * MIB
 PRELUDE = """
@@ -64,6 +64,19 @@ kept = []
 for _ in range(8):
     kept.append(os.memfd_create('hidden'))
     for _ in range(20): os.write(kept[-1], bytes(MIB))
+signal.pause()
+""",
+    "with files in memory file systems of its own": """
+for place in ('/workspace', '/tmp', '/dev/shm'):
+    with open(place + '/much', 'wb') as file:
+        for _ in range(40): file.write(bytes(MIB))
+signal.pause()
+""",
+    "with a file of its own and as much shared memory": """
+shared = mmap.mmap(-1, 60 * MIB)
+for page in range(0, 60 * MIB, 4096): shared[page] = 1
+with open('/dev/shm/much', 'wb') as file:
+    for _ in range(60): file.write(bytes(MIB))
 signal.pause()
 """,
     "whose first thread has ended": """
@@ -120,7 +133,7 @@ async def running(spawner: Spawner, *codes: str, memory: int = LIMIT) -> AsyncIt
 @pytest.mark.parametrize("hog", HOGS)
 async def test_a_memory_hog_is_killed(spawner: Spawner, hog: str) -> None:
     async with running(spawner, HOGS[hog]) as [one], a_watcher() as watcher:
-        watcher.add(1, one.sandbox.pid, LIMIT, one.end)
+        watcher.add(1, one.sandbox.pid, LIMIT, one.end, tmpfs=one.sandbox.tmpfs.values())
         with trio.fail_after(60):
             status = await one.sandbox.wait()
 
@@ -161,6 +174,45 @@ signal.pause()
             await hog.sandbox.wait()
 
     assert (len(hog.exceeded), modest.exceeded) == (1, [])
+
+
+async def test_a_file_in_memory_that_processes_map_counts_once(spawner: Spawner) -> None:
+    maps = """
+with open('/dev/shm/data', 'wb') as file:
+    for _ in range(60): file.write(bytes(MIB))
+def look():
+    with open('/dev/shm/data', 'r+b') as file: data = mmap.mmap(file.fileno(), 0)
+    for page in range(0, 60 * MIB, 4096): data[page]
+    print('looked', flush=True)
+    signal.pause()
+for _ in range(2): fork(look)
+signal.pause()
+"""
+    async with running(spawner, maps, MANY) as [modest, hog], a_watcher() as watcher:
+        with trio.fail_after(60):
+            said = ""
+            while said.count("looked") < 2:
+                said += await line(modest.sandbox)
+            assert sum(one.rss for one in _members(modest.sandbox)) > LIMIT, "the test's premise"
+            watcher.add(1, modest.sandbox.pid, LIMIT, modest.end, tmpfs=modest.sandbox.tmpfs.values())
+            watcher.add(2, hog.sandbox.pid, LIMIT, hog.end, tmpfs=hog.sandbox.tmpfs.values())
+            await hog.sandbox.wait()
+
+    assert (len(hog.exceeded), modest.exceeded) == (1, [])
+
+
+async def test_of_fifty_lives_no_file_stays_open(spawner: Spawner) -> None:
+    async with a_watcher() as watcher:
+        before = Belongings.now()
+        for life in range(50):
+            async with running(spawner, "signal.pause()") as [one]:
+                assert sorted(one.sandbox.tmpfs) == ["/dev/shm", "/tmp", "/workspace"]
+                watcher.add(life % 7, one.sandbox.pid, LIMIT, one.end, tmpfs=one.sandbox.tmpfs.values())
+        assert Belongings.now().descriptors > before.descriptors, "the test's premise"
+        for group in range(7):
+            watcher.remove(group)
+
+        assert Belongings.now() == before
 
 
 async def test_a_child_that_has_its_parents_memory_until_it_execs_counts_nothing(spawner: Spawner) -> None:

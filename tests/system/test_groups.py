@@ -161,7 +161,7 @@ def test_a_restart_that_fails_is_tried_again_within_the_budget(start_kernel: Sta
     with kernel.client() as client:
         fine.unlink()
         os.kill(known(client, "a"), signal.SIGKILL)
-        kernel.wait_line("a: exit status 1 before it was ready")
+        kernel.wait_line("a: exit status 1")
         in_state(client, "a", "backing_off")
 
         fine.touch()

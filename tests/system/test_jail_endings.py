@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -30,6 +31,21 @@ try:
 except OSError as error:
     print("refused", made, errno.errorcode[error.errno], flush=True)
     os._exit(3)
+"""
+LEAK = """
+import time
+held = []
+while True:
+    held.append(b"x" * (1 << 18))
+    time.sleep(0.01)
+"""
+HOARD = """
+import time
+for place in ("/workspace", "/tmp", "/dev/shm"):
+    with open(place + "/much", "wb") as file:
+        for _ in range(32):
+            file.write(bytes(1 << 20))
+time.sleep(1000)
 """
 SPINS = "import time\nbegin = time.time()\nwhile time.time() - begin < 1.5: pass\n"
 MANY = """
@@ -145,6 +161,37 @@ def test_without_control_groups_one_process_gets_no_more_memory_than_all(
 
     # One of the two comes first: the resource limit, or who watches.
     assert end["exit_code"] == 1 or end["reason"].startswith("killed: memory limit 100M reached"), end
+
+
+def test_without_control_groups_a_leak_is_called_by_the_limit(ungrouped: tuple[Kernel, AgentOSClient]) -> None:
+    kernel, client = ungrouped
+    up(client.spawn("leak", write(kernel, "leak.py", LEAK), limits={"memory": "64M"}))
+
+    end = client.wait("leak", timeout=60)
+
+    assert end["reason"].startswith("killed: memory limit 64M reached (watched: "), end
+    assert end["signal"] == 9
+
+
+def test_without_control_groups_files_in_memory_count(ungrouped: tuple[Kernel, AgentOSClient]) -> None:
+    kernel, client = ungrouped
+    up(client.spawn("hoard", write(kernel, "hoard.py", HOARD), limits={"memory": "48M"}))
+
+    end = client.wait("hoard", timeout=60)
+
+    assert end["reason"].startswith("killed: memory limit 48M reached (watched: "), end
+    assert end["signal"] == 9
+
+
+def test_without_control_groups_who_only_reserves_addresses_starts(ungrouped: tuple[Kernel, AgentOSClient]) -> None:
+    node = shutil.which("node", path="/usr/local/bin:/usr/bin:/bin")
+    if node is None:
+        pytest.skip("no node on this host, which reserves far more addresses than it uses")
+    _, client = ungrouped
+    up(client.spawn("node", command=[node, "-e", "console.log(1)"]))
+
+    assert client.wait("node", timeout=60)["exit_code"] == 0, lines(client, "node")
+    assert lines(client, "node", "stdout") == ["1"]
 
 
 def test_without_control_groups_forks_are_refused_too(ungrouped: tuple[Kernel, AgentOSClient]) -> None:

@@ -109,7 +109,7 @@ def test_without_control_groups_the_record_says_what_is_watched_and_what_cant_be
         assert cgroups(kernel) is None
         found = layers(client.spawn("ungrouped", command=["sleep", "1000"]))
 
-    assert found["memory"]["mechanism"] == "watcher + RLIMIT_AS"
+    assert found["memory"]["mechanism"] == "watcher + RLIMIT_DATA"
     assert found["pids"]["mechanism"].startswith("RLIMIT_NPROC")
     assert not found["cpu"]["active"]
     assert "CPU shares can't be had" in found["cpu"]["reason"]

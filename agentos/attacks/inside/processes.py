@@ -229,7 +229,7 @@ def raise_own_limits(_: Targets) -> Said:
             raise PermissionError(errno.EPERM, "higher than the hard limit") from None
         return f"{hard} + 1"
 
-    names = ("NOFILE", "FSIZE", "NPROC", "CORE", "AS", "RTPRIO", "NICE", "MEMLOCK", "MSGQUEUE", "SIGPENDING")
+    names = ("NOFILE", "FSIZE", "NPROC", "CORE", "AS", "DATA", "RTPRIO", "NICE", "MEMLOCK", "MSGQUEUE", "SIGPENDING")
     return any_of((name, partial(higher, getattr(resource, f"RLIMIT_{name}"))) for name in names)
 
 

@@ -8,7 +8,7 @@
     below         →                 only who joined a sandbox: the child that goes on in its place, in its process group
                   ←    go           that one is known by a pidfd; it leaves the group. All this for each Descend
     confined      →                 every wall stands; the kernel looks at it from outside. With it come descriptors of
-                                    the namespaces that nobody else could open
+                                    the namespaces that nobody else could open, and of its file systems in memory
                   ←    go
     (closed by exec)                the program runs
 

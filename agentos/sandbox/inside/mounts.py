@@ -25,6 +25,7 @@ class Root:
     def __init__(self, trees: sources.Trees) -> None:
         self._sources: dict[str, int] = {}
         self._trees = trees
+        self.counted: dict[str, int] = {}  # descriptors of mounts whose contents the kernel is to count
         self._made = {""}  # directories of the new root, which has none but those that we make
 
     def make_private(self, _: s.PrivateMounts) -> None:
@@ -73,6 +74,8 @@ class Root:
         flags = MS_NOSUID | MS_NODEV | (0 if step.executable else MS_NOEXEC)
         options = f"size={step.size},nr_inodes={step.inodes},mode=755"
         libc.mount("agent", NEW_ROOT + step.target, "tmpfs", flags, options)
+        if step.counted:
+            self.counted[step.target] = os.open(NEW_ROOT + step.target, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def mount_proc(self, step: s.MountProc) -> None:
         flags = MS_NOSUID | MS_NODEV | MS_NOEXEC

@@ -43,7 +43,8 @@ def become(steps: Sequence[s.Step], streams: Streams, trees: Trees, namespaces: 
             if isinstance(step, s.Execute | s.RunScript):
                 if step.alone:
                     program.alone(step, control, streams.stdout, streams.stderr, walker.found)
-                shim.execute(step, control, streams.status, streams.stdout, streams.stderr, walker.found)
+                found = {**walker.found, **walker.root.counted}
+                shim.execute(step, control, streams.status, streams.stdout, streams.stderr, found)
             walker.do(step)
         raise AssertionError("a plan ends with Execute")
     except script.Ready:

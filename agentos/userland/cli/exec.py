@@ -4,15 +4,17 @@ import sys
 
 import click
 
-from .common import checked, json_option, kernel, plain, print_json, socket_option, target
+from .common import Failed, checked, json_option, kernel, plain, print_json, socket_option, target
 from .spawn import SpawnCommand
 
-TIMED_OUT = 124  # as with timeout(1)
+TIMED_OUT, NOT_FOUND = 124, 127  # as with timeout(1), and a shell
+MOST = 256 << 10  # bytes of input
 
 
 @click.command(cls=SpawnCommand)
 @click.argument("name")
 @click.argument("command", nargs=-1, required=True, metavar="-- COMMAND [ARGS]...")
+@click.option("-i", "--stdin", is_flag=True, help="Give it all of our standard input, text of up to 256 KiB.")
 @click.option("--timeout", type=float, default=30.0, show_default=True, metavar="SECONDS", help="Then it is killed.")
 @click.option("--cwd", metavar="DIR", help="Its working directory, a path of the jail's; default: the agent's.")
 @json_option
@@ -20,6 +22,7 @@ TIMED_OUT = 124  # as with timeout(1)
 def exec(  # noqa: A001 - the command's name
     name: str,
     command: tuple[str, ...],
+    stdin: bool,
     timeout: float,
     cwd: str | None,
     as_json: bool,
@@ -27,13 +30,18 @@ def exec(  # noqa: A001 - the command's name
 ) -> None:
     """Run COMMAND in the jail of the agent NAME, within its limits, and end with its exit status.
 
-    All that it started ends with it; so does the command when this is interrupted.
+    It has no terminal, its input is empty without --stdin, and its output is shown when it has ended. All that it
+    started ends with it; so does the command when this is interrupted.
     """
+    given = read_input() if stdin else None
     with kernel(socket_path) as client:
         try:
-            reply = checked(client.exec(list(command), cwd, timeout, **target(name)))
+            reply = client.exec(list(command), cwd, timeout, stdin=given, **target(name))
+            if reply.get("code") == "not_found" and client.inspect(**target(name))["success"]:
+                raise Failed(str(reply["error"]), NOT_FOUND)
         except KeyboardInterrupt:
             sys.exit(130)  # with our connection it is withdrawn
+    checked(reply)
     if as_json:
         print_json(reply)
     else:
@@ -44,6 +52,17 @@ def exec(  # noqa: A001 - the command's name
         if reply["timed_out"]:
             click.secho(f"agentos: killed after {timeout:g} s", err=True)
     sys.exit(TIMED_OUT if reply["timed_out"] else reply["exit_code"])
+
+
+def read_input() -> str:
+    """What stdin holds, to its end."""
+    data = sys.stdin.buffer.read(MOST + 1)
+    if len(data) > MOST:
+        raise Failed(f"stdin: expected at most {MOST >> 10} KiB")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise Failed("stdin: expected text in UTF-8") from None
 
 
 def show(text: str, err: bool) -> None:

@@ -13,13 +13,15 @@ from .common import checked, json_option, kernel, plain, plural, print_json, soc
 from .doctor import NARROW, WIDE
 
 SIZES = ("memory", "file_size", "disk", "tmp")
+LIMITED = ("memory", "pids", "cpu", "disk")  # layers that are limits; the others are walls
 
 
 @click.command()
 @click.argument("name")
+@click.option("-v", "--verbose", is_flag=True, help="Also the evidence that each wall stands.")
 @json_option
 @socket_option
-def inspect(name: str, socket_path: str | None, as_json: bool) -> None:
+def inspect(name: str, verbose: bool, socket_path: str | None, as_json: bool) -> None:
     """Show all that is known of the agent NAME (or with that id): what it is, what it uses, and its walls."""
     with kernel(socket_path) as client:
         found = checked(client.inspect(**target(name)))
@@ -27,12 +29,12 @@ def inspect(name: str, socket_path: str | None, as_json: bool) -> None:
         print_json(found)
         return
     width = min(max(shutil.get_terminal_size((WIDE, 24)).columns, NARROW), WIDE)
-    for line in described(found, width):
+    for line in described(found, width, verbose):
         click.echo(plain(line))
 
 
-def described(found: Mapping[str, Any], width: int) -> Iterator[str]:
-    """The facts, then a table of the layers."""
+def described(found: Mapping[str, Any], width: int, verbose: bool) -> Iterator[str]:
+    """The facts, then a table of the layers; ``verbose``, with the evidence of those that stand."""
     told = [(label, value) for label, value in facts(found) if value]
     indent = max(len(label) for label, _ in told) + 2
     for label, value in told:
@@ -47,11 +49,11 @@ def described(found: Mapping[str, Any], width: int) -> Iterator[str]:
             asked(name, layer["asked"]),
             "yes" if layer["active"] else "no",
             layer["mechanism"] or "-",
-            "; ".join(filter(None, [layer["evidence"] if layer["active"] else "", layer["reason"]])),
+            "; ".join(filter(None, [layer["evidence"] if verbose and layer["active"] else "", layer["reason"]])),
         ]
         for name, layer in layers.items()
     ]
-    header = ["LAYER", "ASKED", "ACTIVE", "MECHANISM", "EVIDENCE, OR REASON"]
+    header = ["LAYER", "ASKED", "ACTIVE", "MECHANISM", "EVIDENCE, OR REASON" if verbose else "REASON"]
     indent = sum(max(len(row[column]) for row in [header, *rows]) + 2 for column in range(len(header) - 1))
     for line in table(rows, header):
         yield from beside(line[:indent], line[indent:], width, break_long_words=True)
@@ -70,6 +72,7 @@ def facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What is to be said in one line each; nothing for what there is nothing to say of."""
     spec, end, pid = found["spec"], found["end"], found["pid"]
     yield "name", f"{found['name']} (id {found['id']})"
+    yield "isolation", verdict(found["isolation"])
     restarted = f"restarted {plural(found['restarts'], 'time')}" if found["restarts"] else ""
     yield "state", ", ".join(filter(None, [found["state"], f"pid {pid}" if pid else "", restarted]))
     if found["since"] is not None:
@@ -91,7 +94,19 @@ def facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "cgroup", directory
     yield "limits", ", ".join(f"{name} {amount(name, value)}" for name, value in found["limits"].items() if value)
     yield "uses", used(found["usage"])
-    yield "isolation", found["isolation"]["level"]
+
+
+def verdict(isolation: Mapping[str, Any]) -> str:
+    """In one line: ``standard: all walls stand; cpu not limited: no cgroup delegated``."""
+    level, layers = isolation["level"], isolation["layers"]
+    if level == "none":
+        return "none: no walls"
+    if not layers:
+        return f"{level}: not started yet"
+    missing = {name: layer["reason"] for name, layer in layers.items() if layer["asked"] and not layer["active"]}
+    walls = [f"{name} doesn't stand: {reason}" for name, reason in missing.items() if name not in LIMITED]
+    limits = [f"{name} not limited: {reason}" for name, reason in missing.items() if name in LIMITED]
+    return f"{level}: " + "; ".join([*(walls or ["all walls stand"]), *(limits or ["all limits hold"])])
 
 
 def used(usage: Mapping[str, Any]) -> str:

@@ -1,5 +1,7 @@
 """``agentos spawn``: start an agent, and with --wait be its terminal."""
 
+import difflib
+import os
 import signal
 import sys
 from typing import Any
@@ -9,6 +11,8 @@ import click
 from agentos_sdk import AgentOSClient
 
 from .common import Failed, checked, json_option, kernel, plain, say, socket_option
+
+LIMITS = ("memory", "max_pids", "cpu_quota", "cpu_weight", "open_files", "file_size", "disk", "inodes", "tmp")
 
 
 class SpawnCommand(click.Command):
@@ -50,10 +54,15 @@ class SpawnCommand(click.Command):
 @click.option("--workspace", metavar="tmp|keep|DIR", help="Its /workspace: in memory (default), kept by name, or DIR.")
 @click.option("--network", is_flag=True, help="Let it use the host's network; default: loopback alone.")
 @click.option(
-    "--limit", "limit", multiple=True, metavar="NAME=VALUE", help="memory=256M, cpu_quota=10%, ...; repeatable."
+    *("--limit", "limit"),
+    multiple=True,
+    metavar="NAME=VALUE",
+    help=f"Such as memory=256M or cpu_quota=10%; repeatable. NAME is one of {', '.join(LIMITS)}.",
 )
 @click.option(
-    "--isolation", type=click.Choice(["standard", "strict", "none"]), help="Default: standard. none: no jail."
+    "--isolation",
+    type=click.Choice(["standard", "best_effort", "strict", "none"]),
+    help="Default: standard, which best_effort is another word for. none: no jail.",
 )
 @click.option("--runtime", type=click.Choice(["exec", "fast"]), help="fast: SCRIPT without an exec. Default: exec.")
 @json_option
@@ -82,7 +91,11 @@ def spawn(
             for number in (signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.default_int_handler)  # they too stop the agent that we stand for
             sys.exit(run(client, fields))
-        reply = checked(client.spawn(**fields))
+        reply = client.spawn(**fields)
+        if is_done(reply, fields):
+            say(f"{name} has ended already: exit status 0", reply, as_json)
+            return
+        accept(reply, fields)
         say(f"{name} is {reply['status']} (id {reply['id']}, pid {reply['pid']})", reply, as_json)
 
 
@@ -93,14 +106,29 @@ def run(client: AgentOSClient, fields: dict[str, Any]) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT  # with our connection its start is withdrawn, too
     if reply["success"]:
-        return attend(client, reply["id"])
+        return attend(client, fields["name"], reply["id"])
     if reply.get("exit_code") is None and reply.get("signal") is None:
-        checked(reply)
+        accept(reply, fields)
     show(client.logs(fields["name"], tail=2000))  # it ended before it counted as started, which a short job may
+    tell_limits(fields["name"], client.wait(fields["name"]))
     return status(reply)
 
 
-def attend(client: AgentOSClient, number: int) -> int:
+def is_done(reply: dict[str, Any], fields: dict[str, Any]) -> bool:
+    """Whether it was a short job, which has ended well before it counted as started."""
+    waited_for = fields["ready"] is not None or fields["restart"] == "permanent"
+    return not reply["success"] and reply.get("exit_code") == 0 and not waited_for
+
+
+def accept(reply: dict[str, Any], fields: dict[str, Any]) -> None:
+    """Fail where SPAWN did, with a hint for who took a command for a script."""
+    script = fields.get("script")
+    if reply.get("code") == "not_found" and script is not None and not os.path.exists(script):
+        raise Failed(f"{reply['error']}; for a command write -- before it: agentos spawn {fields['name']} -- {script} ...")
+    checked(reply)
+
+
+def attend(client: AgentOSClient, name: str, number: int) -> int:
     """Show an agent's output until it has ended; its exit status."""
     try:
         for page in client.follow_logs(agent_id=number, tail=2000):
@@ -112,7 +140,16 @@ def attend(client: AgentOSClient, number: int) -> int:
             client.disconnect()
             client.kill(agent_id=number, grace=0)
         return 128 + signal.SIGINT
-    return status(checked(client.wait(agent_id=number)))
+    end = checked(client.wait(agent_id=number))
+    tell_limits(name, end)
+    return status(end)
+
+
+def tell_limits(name: str, end: dict[str, Any]) -> None:
+    """What an exit status doesn't say: that it was killed for a limit, or came up against one."""
+    reason = end.get("reason", "")
+    if reason.startswith("killed:") or ";" in reason:  # limits stand behind the status
+        click.echo(f"agentos: {name}: {plain(reason)}", err=True)
 
 
 def status(end: dict[str, Any]) -> int:
@@ -138,5 +175,11 @@ def pairs(option: str, given: tuple[str, ...]) -> dict[str, str]:
 
 
 def limits(given: tuple[str, ...]) -> dict[str, object]:
-    """Limits as SPAWN has them: plain digits are a number, and the kernel judges the rest."""
-    return {name: int(value) if value.isdecimal() else value for name, value in pairs("--limit", given).items()}
+    """Limits as SPAWN has them: plain digits are a number, and the kernel judges the values."""
+    named = pairs("--limit", given)
+    for name in named:
+        if name not in LIMITS:
+            close = difflib.get_close_matches(name, LIMITS, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"expected one of {', '.join(LIMITS)}"
+            raise Failed(f"--limit {name}: no such limit, {hint}")
+    return {name: int(value) if value.isdecimal() else value for name, value in named.items()}

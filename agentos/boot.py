@@ -49,6 +49,7 @@ log = logging.getLogger("agentos.kernel")
 
 PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
 REAP_AGAIN = 0.05  # seconds
+MIN_CONNECTIONS = 128
 HURRY = 3.0  # seconds that stopping in order may still take after the second signal
 KERNEL_ID, KERNEL = 0, "kernel"  # the sender of what the kernel itself has to say
 
@@ -135,6 +136,12 @@ def run(settings: Settings, ready: Callable[[str], None]) -> str | None:
             raise BootError(str(error)) from None
 
 
+def connections_to_be_had() -> int:
+    """How many leave enough descriptors for the agents themselves: each connection takes up to two."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(MIN_CONNECTIONS, files // 4)
+
+
 def is_root() -> bool:
     return os.geteuid() == 0
 
@@ -179,7 +186,7 @@ class Kernel:
         self.registry = Registry()
         self.peers = Peers(self.registry)
         self.authorizer = SubtreeAuthorizer(self.registry.descends)
-        self.house = House(kernel.max_connections)
+        self.house = House(min(kernel.max_connections, connections_to_be_had()))
         self.spawner = spawner
         self.sweeper = Sweeper(this)
         sdk_alone, package = lay_out_sdk(this)

@@ -160,6 +160,17 @@ def outside(path: str, what: Shown) -> str | None:
     return found if os.path.commonpath([found, what.code]) == what.code and os.path.exists(found) else None
 
 
+def as_told(text: str, spec: AgentSpec, parent: AgentSpec | None) -> str:
+    """What is wrong with an agent, for whoever spawned it: a jailed one hears of paths in its own jail."""
+    if parent is None or not parent.jailed:
+        return text
+    if spec.copied and spec.script is not None:
+        text = text.replace(spec.script, os.path.basename(spec.script))
+    if parent.code is not None:
+        return text.replace(parent.code, CODE)
+    return text.replace(parent.script, inside(parent.script, Shown(parent.script))) if parent.script else text
+
+
 def limits(spec: AgentSpec) -> Limits:
     """An agent's limits as a sandbox has them."""
     found = effective(spec)

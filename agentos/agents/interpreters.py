@@ -1,9 +1,15 @@
 """Which directories a Python needs to be seen: told from the files beside it, without running it."""
 
 import os
+import pwd
+from collections.abc import Iterator
 from pathlib import Path
 
+from agentos.sandbox.plan import SYSTEM
 from agentos.sandbox.policy import Interpreter
+
+_SYSTEMS = ("/usr", "/usr/local")  # prefixes that every jail has anyway
+_INSTEAD = "install it in a directory of its own (pyenv, uv and conda do), or name the system's"
 
 
 class NoInterpreter(ValueError):
@@ -11,19 +17,32 @@ class NoInterpreter(ValueError):
 
 
 def interpreter(executable: str) -> Interpreter:
-    """The interpreter at a path. Blocks: it reads links and a file.
+    """The interpreter at a path. Blocks: it reads links, a file and the list of users.
 
-    A virtual environment is known by its ``pyvenv.cfg`` (PEP 405), whose ``home`` is where the base interpreter lies.
+    A virtual environment is known by its ``pyvenv.cfg`` (PEP 405), whose ``home`` is where the base interpreter is
+    found: a link to it often. What the jail shows is what it leads to, and never the directory in which it was found.
     """
+    if not os.path.isabs(executable):
+        raise NoInterpreter(f"{executable}: expected an absolute path")
     with open(executable, "rb") as file:
         if file.read(2) == b"#!":
             raise NoInterpreter(f"{executable} is a script that starts an interpreter: name the interpreter itself")
-    prefix = Path(executable).parent.parent
-    home = _home(prefix / "pyvenv.cfg")
-    base = Path(home).resolve().parent if home is not None else Path(os.path.realpath(executable)).parent.parent
+    environment = Path(executable).parent.parent
+    home = _home(environment / "pyvenv.cfg")
+    real = os.path.realpath(executable if home is None else _in(home, os.path.basename(executable)))
+    base = str(Path(real).parent.parent)
+    _check_installation(base, real)
     if home is None:
-        prefix = base
-    return Interpreter(executable, str(prefix), str(base))
+        return Interpreter(executable if _within(executable, base) else real, base, base)
+    prefix = str(environment)
+    _check_not_a_home(prefix, executable)
+    for hop in _hops(executable):
+        if not any(_within(hop, place) for place in (prefix, base, *SYSTEM)):
+            raise NoInterpreter(
+                f"{executable} leads to {base} by way of {hop}, which no jail has: "
+                f"make the environment anew with {real} -m venv"
+            )
+    return Interpreter(executable, prefix, base)
 
 
 def _home(config: Path) -> str | None:
@@ -37,3 +56,45 @@ def _home(config: Path) -> str | None:
     if "home" not in values:
         raise NoInterpreter(f"{config} doesn't say home = ..., where its base interpreter is")
     return values["home"]
+
+
+def _in(home: str, name: str) -> str:
+    """The base interpreter of an environment whose own has this name."""
+    for path in (os.path.join(home, name), os.path.join(home, "python3"), os.path.join(home, "python")):
+        if os.path.isfile(path):
+            return path
+    raise NoInterpreter(f"there is no {name}, python3 or python in {home}, where pyvenv.cfg says that its base is")
+
+
+def _check_installation(prefix: str, executable: str) -> None:
+    """Whether a directory is a Python's own. One that merely has a Python in its bin has other things beside it."""
+    if prefix in _SYSTEMS:
+        return
+    _check_not_a_home(prefix, executable)
+    if not any(library.is_file() for way in ("lib", "lib64") for library in Path(prefix, way).glob("py*/os.py")):
+        raise NoInterpreter(f"{executable} has no library (lib/python3.*/os.py) in {prefix}: {_INSTEAD}")
+
+
+def _check_not_a_home(prefix: str, executable: str) -> None:
+    for home in _homes():
+        if _within(home, prefix) or prefix == os.path.join(home, ".local"):
+            raise NoInterpreter(f"for {executable} a jail would show {prefix}, with what people have there: {_INSTEAD}")
+
+
+def _homes() -> Iterator[str]:
+    for home in {one.pw_dir for one in pwd.getpwall()}:
+        if os.path.isabs(home):
+            yield from {home, os.path.realpath(home)}
+
+
+def _hops(path: str) -> Iterator[str]:
+    """A path, and where it leads from link to link."""
+    for _ in range(40):  # Linux follows no more
+        yield path
+        if not os.path.islink(path):
+            return
+        path = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(path)))
+
+
+def _within(path: str, directory: str) -> bool:
+    return os.path.commonpath([path, directory]) == directory

@@ -18,7 +18,7 @@ from agentos.sandbox.cgroup_values import MAX_MEMORY, MIN_CPU, CgroupError, Evid
 from agentos.sandbox.cgroup_values import Limits as GroupLimits
 from agentos.sandbox.cgroups import Cgroups, Group
 from agentos.sandbox.disk import DiskWatcher
-from agentos.sandbox.errors import SandboxError, StepFailed, ZygoteDied
+from agentos.sandbox.errors import EXHAUSTED, SandboxError, StepFailed, ZygoteDied
 from agentos.sandbox.evidence import Observed
 from agentos.sandbox.handle import Sandbox
 from agentos.sandbox.limits_evidence import SHIM, ending
@@ -166,6 +166,8 @@ class Jails:
                 raise JailError(str(error)) from None
             except OSError as error:
                 raise JailError(f"{error.filename or 'the sandbox'}: {error.strerror}") from None
+            except RuntimeError as error:  # no thread can be started
+                raise JailError(f"the kernel can't start an agent now: {error}", Busy) from None
             yield jail
 
     async def _make_ready(
@@ -293,7 +295,11 @@ class Jails:
             names = {jail.sandbox.program: jail.protected for jail in self._living.values() if jail.protected}
             if not names:
                 continue
-            found = await trio.to_thread.run_sync(unprotected, names)
+            try:
+                found = await trio.to_thread.run_sync(unprotected, names)
+            except EXHAUSTED as error:
+                log.warning("protected names could not be looked at: %s", error)
+                continue
             for jail in self._living.values():
                 if jail.sandbox.program in found:
                     jail.exceeded(found[jail.sandbox.program])
@@ -303,7 +309,12 @@ class Jails:
         while True:
             await trio.sleep(LOOK)
             groups = {key: jail.group for key, jail in self._living.items() if jail.group is not None}
-            for key in await trio.to_thread.run_sync(partial(out_of_memory, groups)):
+            try:
+                over = await trio.to_thread.run_sync(partial(out_of_memory, groups))
+            except EXHAUSTED as error:
+                log.warning("control groups could not be looked at: %s", error)
+                continue
+            for key in over:
                 if (jail := self._living.get(key)) is not None:
                     jail.sandbox.signal(signal.SIGKILL)
 
@@ -338,7 +349,7 @@ async def remove(group: Group) -> None:
     with trio.CancelScope(shield=True):
         try:
             await trio.to_thread.run_sync(end)
-        except CgroupError as error:
+        except (CgroupError, RuntimeError) as error:  # no thread can be started: it is removed at the kernel's end
             log.warning("a control group stays: %s", error)
 
 

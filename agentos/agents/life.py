@@ -18,6 +18,7 @@ from agentos_sdk.errors import CallError, Unavailable
 from supervisors import Ended, Ignore, Supervisor, SupervisorSpec, Template
 from supervisors.reports import Observer
 
+from . import dwelling
 from .jail import Jail, JailError, Jails
 from .lifecycle import State
 from .orphans import ID_VARIABLE, LIFE_VARIABLE, RUN_VARIABLE, Run, Sweeper
@@ -98,7 +99,8 @@ class Life:
                 finally:
                     agent.jail, agent.used = None, jail.usage
         except JailError as error:
-            raise self._not_started(End(None, None, str(error)), error.error) from None
+            told = dwelling.as_told(str(error), agent.spec, agent.parent.spec if agent.parent is not None else None)
+            raise self._not_started(End(None, None, told), error.error) from None
 
     async def _accompany(self, jail: Jail, stop: trio.Event, up: trio.TaskStatus[Agent]) -> Status:
         """See a program through to its end; whatever happens, it has ended on return."""

@@ -18,6 +18,8 @@ from pathlib import Path
 import trio
 from attrs import asdict, define, field, frozen
 
+from agentos.sandbox.errors import EXHAUSTED
+
 log = logging.getLogger(__name__)
 
 RUN_VARIABLE = "AGENTOS_RUN_ID"
@@ -69,7 +71,13 @@ class Sweeper:
             await self._due.wait()
             await trio.sleep(PAUSE)
             lives, self._lives, self._due = self._lives, set(), trio.Event()
-            left = await trio.to_thread.run_sync(kill_marked, self.run.id, lives)
+            try:
+                left = await trio.to_thread.run_sync(kill_marked, self.run.id, lives)
+            except EXHAUSTED as error:
+                log.warning("what ended agents left could not be looked for: %s", error)
+                self._lives |= lives
+                self._due.set()
+                continue
             if left:
                 log.warning("ended agents left processes behind, which were killed: %s", ", ".join(map(str, left)))
 

@@ -20,6 +20,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from agentos.sandbox.inside import libc
 from agentos.sandbox.plan import WORKSPACE
 
 DIRECTORY = None
@@ -90,18 +91,18 @@ class Stubs:
             return
         for directory in list(self._made):
             with contextlib.suppress(OSError):
-                self._remove(directory, os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC))
+                self._remove(directory, _open(directory))
         self._save()
 
     def hold(self, directory: str) -> tuple[str, ...]:
         """All protected names in a directory, each of which exists until :meth:`let_go`."""
-        top = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        top = _open(directory)
         try:
             fcntl.flock(top, fcntl.LOCK_SH)
             wanted = _wanted(top, set(self._made.get(directory, ())))
             absent = {name: text for name, text in wanted.items() if not _exists(top, name)}
             for name in wanted.keys() - absent.keys():
-                _check_link(directory, name)
+                _check_link(top, name)
             if absent:
                 self._made[directory] = sorted({*self._made.get(directory, ()), *absent})
                 self._save()
@@ -146,6 +147,18 @@ class Stubs:
         os.replace(new, self._record)
 
 
+def _open(directory: str) -> int:
+    """Without following any link: an agent whose workspace it lies in could lead us out of that, to make stubs there.
+
+    From then on all is relative to the descriptor.
+    """
+    path = libc.open_without_links(libc.AT_FDCWD, directory)
+    try:
+        return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=path)
+    finally:
+        os.close(path)
+
+
 def _wanted(top: int, ours: Iterable[str]) -> dict[str, str | None]:
     """In a repository hooks and configuration alone, so that work goes on; where there is none, all that may come."""
     if ".git" in ours or not _is_directory(top, ".git"):
@@ -153,12 +166,16 @@ def _wanted(top: int, ours: Iterable[str]) -> dict[str, str | None]:
     return {**{name: text for name, text in STUBS.items() if name != ".git"}, **IN_GIT}
 
 
-def _check_link(directory: str, name: str) -> None:
+def _check_link(top: int, name: str) -> None:
     """A link that can't be moved still leads to what can, unless that is out of the agent's reach."""
+    directory = os.readlink(f"/proc/self/fd/{top}")
     path = os.path.join(directory, name)
-    if not os.path.islink(path):
-        return
-    leads = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(path)))
+    with _parent(top, name) as (parent, last):
+        try:
+            target = os.readlink(last, dir_fd=parent)
+        except OSError:  # it is none
+            return
+    leads = os.path.normpath(os.path.join(os.path.dirname(path), target))
     if any(os.path.commonpath([place, directory]) == directory for place in (leads, os.path.realpath(path))):
         raise Unprotectable(f"{path} is a symbolic link to what the agent can write to: replace it by what it leads to")
 

@@ -94,8 +94,8 @@ class Door:
         with sock:
             try:
                 caller = await self.admit(Peer.of(sock))
-            except (CallError, OSError) as error:
-                refuse(sock, error)
+            except Exception as error:  # also no thread or no descriptor for looking who it is
+                refuse(sock, error if isinstance(error, CallError) else Busy(f"nobody can be let in now: {error}"))
                 return
             try:
                 full = self.house.full_for(caller)

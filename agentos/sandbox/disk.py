@@ -5,6 +5,7 @@ open any more.
 """
 
 import contextlib
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -14,10 +15,14 @@ from attrs import define, field, frozen
 from . import census
 from .census import Census, Process, hidden
 from .cgroup_values import short_size
+from .errors import EXHAUSTED, NO_DESCRIPTOR
 from .usage import DIRECTORY, Usage, measure
+
+log = logging.getLogger(__name__)
 
 PULSE = 1.0  # seconds between two walks at least
 MOST = 20  # times what the walks took must pass before the next: at most 5 % of a CPU
+LONGEST = 5.0  # seconds, though, that nobody looks
 CLOSED_WALKS = 5  # one after the other that couldn't count everything: it isn't by chance any more
 
 
@@ -91,10 +96,15 @@ class DiskWatcher:
             await self._some.wait()
             began = trio.current_time()
             watched = dict(self._watched)
-            for group, usage in (await _measure_all(watched, people, turn)).items():
+            try:
+                measured = await _measure_all(watched, people, turn)
+            except EXHAUSTED as error:
+                log.warning("workspaces could not be looked at: %s", error)
+                measured = {}
+            for group, usage in measured.items():
                 if self._watched.get(group) is watched[group]:  # it may have been removed while we walked
                     self._decide(group, watched[group], usage)
-            await trio.sleep(max(PULSE, MOST * (trio.current_time() - began)))
+            await trio.sleep(min(max(PULSE, MOST * (trio.current_time() - began)), LONGEST))
 
     def _decide(self, group: int, watched: _Watched, usage: Usage) -> None:
         exceeded = judge(usage, watched.disk, watched.inodes)
@@ -110,7 +120,7 @@ async def _measure_all(
     watched: Mapping[int, _Watched], people: Census, turn: trio.CapacityLimiter
 ) -> Mapping[int, Usage]:
     """One walk of each, in a thread that may go on when nobody waits for it any more: with descriptors of its own."""
-    copies = {group: os.dup(one.directory) for group, one in watched.items()}
+    copies: dict[int, int] = {}
     box = [copies]  # who takes them out closes them: the thread, or we if it never runs
 
     def walk() -> dict[int, Usage]:
@@ -122,6 +132,8 @@ async def _measure_all(
             _close_all(mine)
 
     try:
+        for group, one in watched.items():
+            copies[group] = os.dup(one.directory)
         return await trio.to_thread.run_sync(walk, limiter=turn, abandon_on_cancel=True)
     finally:
         with contextlib.suppress(IndexError):
@@ -136,8 +148,10 @@ def _close_all(directories: Mapping[int, int]) -> None:
 def _measured(directory: int, watched: _Watched, running: Sequence[Process]) -> Usage:
     try:
         found = measure(directory, watched.disk, watched.inodes)
-    except OSError:  # the workspace itself was closed to us
-        found = Usage(closed=1)
+    except OSError as error:
+        if error.errno in NO_DESCRIPTOR:
+            raise
+        found = Usage(closed=1)  # the workspace itself was closed to us
     more = nameless(os.fstat(directory).st_dev, running)
     hiding = sum(census.is_closed(one) for one in running if one.pid not in watched.roots)
     return Usage(found.size + more.size, found.inodes + more.inodes, found.closed + hiding)

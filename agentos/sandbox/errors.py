@@ -1,5 +1,11 @@
 """Why no sandbox came of a request, by what the caller can do about it."""
 
+import errno
+
+NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
+EXHAUSTED = (OSError, RuntimeError)
+"""What no descriptor (EMFILE) and no thread (ulimit -u) look like in Python: who looks again and again goes on."""
+
 
 class SandboxError(Exception):
     """No sandbox came of it, and nothing is left of the attempt."""

@@ -84,13 +84,21 @@ async def below(control: socket.socket, joiner: int) -> tuple[int, int]:
 
 async def confined(control: socket.socket) -> tuple[int, dict[str, int]]:
     """The pid of the program, which waits behind its walls, and its namespaces by name and tmpfs's by path."""
-    said = await _hear(control, messages.CONFINED)
-    assert said.fields is not None
-    names = said.fields["fds"]
-    if len(said.fds) != len(names):
-        close_all(*said.fds)
-        raise SandboxError("too many files are open here to take those of one more sandbox")
-    return said.sender, dict(zip(names, said.fds, strict=True))
+    found: dict[str, int] = {}
+    try:
+        while True:
+            said = await _hear(control, messages.FOUND, messages.CONFINED)
+            assert said.fields is not None
+            if said.fields["what"] == messages.CONFINED:
+                return said.sender, found
+            names = said.fields["fds"]
+            if len(said.fds) != len(names):
+                close_all(*said.fds)
+                raise SandboxError("too many files are open here to take those of one more sandbox")
+            found |= zip(names, said.fds, strict=True)
+    except BaseException:
+        close_all(*found.values())
+        raise
 
 
 async def listening(control: socket.socket) -> socket.socket:
@@ -158,16 +166,16 @@ async def bury(control: socket.socket) -> None:
             os.close(pidfd)
 
 
-async def _hear(control: socket.socket, wanted: str | None) -> _Said:
-    """The next message after that of its birth, which must be ``wanted``; ``None`` is the end."""
+async def _hear(control: socket.socket, *wanted: str | None) -> _Said:
+    """The next message after that of its birth, which must be one of ``wanted``; ``None`` is the end."""
     while (said := await _receive(control)).fields is not None and said.fields["what"] == messages.BORN:
         pass  # who asked the zygote knows it from there; this is for when that has died
     fields = said.fields
-    if (fields and fields["what"]) == wanted:
+    if (fields and fields["what"]) in wanted:
         return said
     close_all(*said.fds)
     if fields is None:
-        raise SandboxError(f"the process ended before it was {wanted}")
+        raise SandboxError(f"the process ended before it was {wanted[-1]}")
     if fields["what"] == messages.FAILED:
         raise StepFailed(fields["step"], fields["errno"], fields["text"])
     raise SandboxError(f"unexpected: {fields}")
@@ -189,7 +197,15 @@ async def _receive(control: socket.socket) -> _Said:
             sender = _CREDENTIALS.unpack(bytes(value))[0]
         else:
             fds.frombytes(value)
-    return _Said(json.loads(data) if data else None, sender, tuple(fds))
+    return _Said(_fields(data), sender, tuple(fds))
+
+
+def _fields(data: bytes) -> dict[str, Any] | None:
+    """A message, of which one that can't be read is nothing that anybody waits for."""
+    try:
+        return dict(json.loads(data)) if data else None
+    except ValueError:
+        return {"what": repr(data[:100])}
 
 
 def close_all(*fds: int) -> None:

@@ -17,6 +17,7 @@ from .usage import Usage
 
 SHIM = 1  # process of our own, on top of those that an agent may have
 PERIOD = 100_000  # microseconds: what ``cpu_quota`` is a part of
+INODE_ROUNDING = 1 << 20  # bytes of an ext4 for which mkfs may add an inode: it fills up the blocks of each group's table
 NOT_DELEGATED = {
     "memory": "no cgroup delegated, and nobody watches its memory",
     "pids": "no cgroup delegated, and no limit on processes is in force",
@@ -109,7 +110,11 @@ def _disk(asked: Limits, found: Found) -> Layer:
             mechanism = ",".join(one for one in options.split(",") if one.startswith(("size=", "nr_inodes=")))
             return _sized(asked, f"tmpfs {mechanism}", options, mount.size, mount.inodes)
         case Image(size, inodes):
-            return _sized(asked, "loop image", f"statfs: {size} bytes, {inodes} inodes", size, inodes)
+            rounded = attrs.evolve(asked, inodes=asked.inodes + asked.disk // INODE_ROUNDING + 16)
+            layer = _sized(rounded, "loop image", f"statfs: {size} bytes, {inodes} inodes", size, inodes)
+            if layer.active and inodes > asked.inodes:
+                return attrs.evolve(layer, reason=f"ext4 has rounded {asked.inodes} inodes up to {inodes}")
+            return layer
 
 
 def _sized(asked: Limits, mechanism: str, evidence: str, size: int | None, inodes: int | None) -> Layer:

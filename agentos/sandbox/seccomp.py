@@ -100,14 +100,14 @@ _UNSHARE_HARMLESS = 0x200 | 0x400 | 0x40000  # CLONE_FS FILES SYSVSEM
 _FAMILIES = (1, 2, 10)  # AF_UNIX AF_INET AF_INET6
 _PROTOCOLS = (0, 1, 6, 17, 58)  # the usual one, ICMP (and AF_UNIX itself), TCP, UDP, ICMPv6; not SCTP, DCCP, SMC
 _TERMINAL_TRICKS = (0x5412, 0x541C, 0x5423)  # TIOCSTI TIOCLINUX TIOCSETD: typing for others, line disciplines
-_SETUID = 0o4000  # a file of this mode in a host's directory would lend the user's identity to other users there
+_SET_ID = 0o6000  # a file of these modes in a host's directory would lend the user's or group's identity to others
 _REAL_TIME = 0x60  # the bits that signals from 32 on have, and none below
 _CREATES = 0o100 | 0o20000000  # O_CREAT __O_TMPFILE: otherwise the mode is whatever was in the register
 
 
-def _no_setuid(mode: int, flags: int | None = None) -> tuple[Refusal, ...]:
+def _no_set_id(mode: int, flags: int | None = None) -> tuple[Refusal, ...]:
     creates = () if flags is None else (AnyBit(flags, _CREATES),)
-    return (Refusal(errno.EPERM, (AnyBit(mode, _SETUID), *creates)),)
+    return (Refusal(errno.EPERM, (AnyBit(mode, _SET_ID), *creates)),)
 
 
 _DENIED: Mapping[str, Rule] = {
@@ -147,10 +147,10 @@ _ARGUMENTS: Mapping[str, Rule] = {
     # it for one from outside. A pidfd may be PID 1's.
     "kill": (Refusal(errno.EPERM, (OneOf(0, (1,)), AnyBit(1, _REAL_TIME))),),
     "pidfd_send_signal": (Refusal(errno.EPERM, (AnyBit(1, _REAL_TIME),)),),
-    **_each("chmod fchmod creat mknod", _no_setuid(mode=1)),
-    **_each("fchmodat fchmodat2 mknodat", _no_setuid(mode=2)),
-    "open": _no_setuid(mode=2, flags=1),
-    "openat": _no_setuid(mode=3, flags=2),
+    **_each("chmod fchmod creat mknod", _no_set_id(mode=1)),
+    **_each("fchmodat fchmodat2 mknodat", _no_set_id(mode=2)),
+    "open": _no_set_id(mode=2, flags=1),
+    "openat": _no_set_id(mode=3, flags=2),
 }
 
 _NEEDED = _each(

@@ -9,6 +9,7 @@ import stat
 from attrs import define, field, frozen
 
 from .cgroup_values import short_size
+from .errors import NO_DESCRIPTOR
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _LOST = 100  # times that a walk finds its way again before it gives up
@@ -94,7 +95,9 @@ class Walk:
         except PermissionError:
             self.closed += self._is_ours(name)
             return
-        except OSError:
+        except OSError as error:
+            if error.errno in NO_DESCRIPTOR:  # our own trouble: what can't be counted now isn't closed to us
+                raise
             return
         found = os.fstat(below)
         if found.st_dev != self.device:

@@ -10,6 +10,7 @@ Not seen, and so not bounded: kernel memory (pipes, sockets, page tables), memor
 way through a socket, System V segments that nobody has attached.
 """
 
+import logging
 import os
 import threading
 import time
@@ -21,6 +22,9 @@ from attrs import Factory, define, evolve, field, frozen
 from . import census
 from .census import Census, Hidden, Memory, Process, distinct, hidden, mapped, memory
 from .cgroup_values import short_size
+from .errors import EXHAUSTED
+
+log = logging.getLogger(__name__)
 
 PULSE = 0.1  # seconds between two glances at the host's free memory: where a quarter of a limit is gone, we look
 GLANCES = 10  # in one go
@@ -287,7 +291,12 @@ class MemoryWatcher:
         looker, turn = _Looker(), trio.CapacityLimiter(1)  # of its own: it doesn't wait behind others' threads
         while True:
             await self._some.wait()
-            found = await trio.to_thread.run_sync(looker.watch, self._groups, limiter=turn, abandon_on_cancel=True)
+            try:
+                found = await trio.to_thread.run_sync(looker.watch, self._groups, limiter=turn, abandon_on_cancel=True)
+            except (*EXHAUSTED, ValueError) as error:  # ValueError: /proc/meminfo couldn't be opened
+                log.warning("the memory of agents could not be looked at: %s", error)
+                await trio.sleep(PULSE)
+                continue
             for name, (group, exceeded) in found.items():
                 if self._groups.get(name) is group:  # it may have been removed while we looked
                     self.remove(name)

@@ -41,7 +41,11 @@ def syscalls(registry: Registry, supervision: Supervision, spawner: Spawning) ->
     def list_agents(caller: Caller, request: calls.List) -> Sequence[calls.AgentInfo]:
         caller.check(Right("list"))
         now = trio.current_time()
-        return [info(agent, now) for agent in registry]
+
+        def tells(agent: Agent) -> bool:  # how it ended may name the host's paths
+            return caller.kind != "agent" or agent.id == caller.id or registry.descends(agent.id, caller.id)
+
+        return [info(agent, now, tells(agent)) for agent in registry]
 
     async def wait(call: Call, request: calls.Wait) -> calls.Exited:
         agent = registry.find(request.id, request.name)
@@ -98,7 +102,8 @@ def syscalls(registry: Registry, supervision: Supervision, spawner: Spawning) ->
     )
 
 
-def info(agent: Agent, now: float) -> calls.AgentInfo:
+def info(agent: Agent, now: float, whole: bool) -> calls.AgentInfo:
+    """``whole``: with how it ended."""
     pid = agent.pid
     return calls.AgentInfo(
         id=agent.id,
@@ -112,7 +117,7 @@ def info(agent: Agent, now: float) -> calls.AgentInfo:
         running=agent.alive and pid is not None,
         isolation=agent.spec.isolation,
         missing=agent.lacking,
-        end=agent.end.reason if agent.end is not None else None,
+        end=agent.end.reason if agent.end is not None and whole else None,
     )
 
 

@@ -56,9 +56,12 @@ class Places:
             spec = dwelling.resolved(self._of_the_hosts(spec, request))
         try:
             dwelling.check(spec)
-        except dwelling.Misplaced:
+        except BaseException as error:
             copies.discard(spec)
-            raise
+            if not isinstance(error, dwelling.Misplaced) or self.parent is None:
+                raise
+            told = dwelling.as_told(error.message, spec, self.parent.spec)
+            raise dwelling.Misplaced(error.field, told) from None
         return spec
 
     def _of_the_hosts(self, spec: AgentSpec, request: Spawn) -> AgentSpec:
@@ -81,8 +84,10 @@ class Places:
         python = parent.spec.python
         if request.python is not None and request.python not in (python, os.path.basename(python or "")):
             raise PermissionDenied(f"python: {request.python} {HOSTS.format(name=parent.name)}; leave it out")
-        if request.workspace not in (None, "tmp", "keep"):
-            raise PermissionDenied(f"workspace: {request.workspace} {HOSTS.format(name=parent.name)}: say tmp or keep")
+        if request.workspace == "keep":  # files on the host's disk that outlive whoever asks, under any name it likes
+            raise PermissionDenied("workspace: keep is the operator's to give: say tmp")
+        if request.workspace not in (None, "tmp"):
+            raise PermissionDenied(f"workspace: {request.workspace} {HOSTS.format(name=parent.name)}: say tmp")
         code = None
         if request.code is not None:
             code = dwelling.outside(os.path.normpath(os.path.join(WORKSPACE, request.code)), own)

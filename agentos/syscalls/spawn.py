@@ -130,6 +130,8 @@ class Spawning:
             raise PermissionDenied(str(error)) from None
         except dwelling.Misplaced as error:
             raise BadRequest(str(error)) from None
+        except OSError as error:  # somebody replaces what lies on the way while it is looked at
+            raise BadRequest(f"a path that is named here can't be followed: {error.strerror}") from None
         return spec
 
 

@@ -3,6 +3,7 @@
 # A file in /tmp keeps nobody waiting here.
 # ruff: file-ignore[ASYNC240]
 
+import json
 import os
 import sys
 import tempfile
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import agentos
-from agentos.agents.protected import STUBS
+from agentos.agents.protected import STUBS, Stubs
 from agentos.agents.workspace import BadWorkspace, Workspaces
 from agentos.sandbox.policy import MIB, Directory, Limits
 
@@ -114,3 +115,27 @@ async def test_one_where_stubs_cannot_be_made_is_refused_and_left_as_it_was(
 
     assert os.listdir(project) == [".git"]
     assert not [fd for fd in os.listdir("/proc/self/fd") if os.path.realpath(f"/proc/self/fd/{fd}") == str(project)]
+
+
+async def test_no_stub_is_made_where_another_agent_leads_us_by_a_link(place: Path) -> None:
+    """The way to one agent's workspace may be in another's, who can replace it at any moment."""
+    (place / "victim" / "inner").mkdir(parents=True)
+    (place / "project" / "way").symlink_to(place / "victim")
+    stubs = Stubs(place / "state" / "stubs.json")
+
+    with pytest.raises(OSError, match="Too many levels of symbolic links"):
+        stubs.hold(f"{place}/project/way/inner")
+
+    assert os.listdir(place / "victim" / "inner") == []
+
+
+async def test_nothing_is_swept_away_where_a_link_leads_by_now(place: Path) -> None:
+    (place / "victim" / "inner").mkdir(parents=True)
+    (place / "victim" / "inner" / ".envrc").touch()
+    (place / "project" / "way").symlink_to(place / "victim")
+    record = place / "state" / "stubs.json"
+    record.write_text(json.dumps({f"{place}/project/way/inner": [".envrc"]}))
+
+    Stubs(record).sweep()
+
+    assert os.listdir(place / "victim" / "inner") == [".envrc"]

@@ -140,8 +140,8 @@ def test_exec_gives_the_command_our_input_if_told_to(agentos: Agentos, kernel: K
 
     assert given("grün\n".encode(), "-i", "a", "cat").stdout == "grün\n".encode()
     assert given(b"unheard\n", "a", "cat").stdout == b""
-    assert given(b"x" * (256 << 10), "--stdin", "a", "--", "wc", "-c").stdout == b"262144\n"
-    assert given(b"x" * (1 + (256 << 10)), "-i", "a", "cat").stderr == b"agentos: stdin: expected at most 256 KiB\n"
+    assert given(b"x" * (128 << 10), "--stdin", "a", "--", "wc", "-c").stdout == b"131072\n"
+    assert given(b"x" * (1 + (128 << 10)), "-i", "a", "cat").stderr == b"agentos: stdin: expected at most 128 KiB\n"
     assert given(b"\xff", "-i", "a", "cat").stderr == b"agentos: stdin: expected text in UTF-8\n"
 
 

@@ -1,10 +1,15 @@
 """What a hostile program tries to use up."""
 
+import sys
+
 import pytest
 
-from agentos.sandbox.policy import MIB, Limits
+from agentos.sandbox import probe
+from agentos.sandbox.plan import enter, plan
+from agentos.sandbox.policy import MIB, Limits, Policy, Program
 from agentos.sandbox.spawner import Spawner
-from tests.sandbox.test_attacks import attack
+from tests.sandbox.jail import PYTHON, SDK, ended, kill, line, outer, run
+from tests.sandbox.test_attacks import PRELUDE, attack
 
 
 async def test_forks_files_and_places_come_to_an_end(spawner: Spawner) -> None:
@@ -41,3 +46,30 @@ print(attempt(os.posix_fallocate, fd, 0, 6 << 20))
 async def test_a_file_doesnt_grow_beyond_its_limit(spawner: Spawner) -> None:
     code = "fd = os.open('/tmp/big', os.O_CREAT | os.O_WRONLY); print(attempt(os.ftruncate, fd, 3 << 20))"
     assert await attack(spawner, code, limits=Limits(file_size=MIB)) == ["EFBIG"]
+
+
+async def test_descriptors_that_one_agent_keeps_under_way_keep_no_other_of_its_user_from_starting(
+    spawner: Spawner,
+) -> None:
+    park = """
+import array, time
+null, ends = os.open('/dev/null', os.O_RDONLY), socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [null] * 50))]
+def until_refused():
+    while True:
+        ends[0].sendmsg([b'x'], rights)
+print(attempt(until_refused), flush=True)
+time.sleep(600)
+"""
+    limits, who = Limits(open_files=100), outer()
+    policy = Policy(interpreter=PYTHON, sdk=SDK, limits=limits)
+    hello = Program(("/bin/sh", "-c", "echo hello"), {}, "/workspace")
+    parks = Program((sys.executable, "-I", "-S", "-c", PRELUDE + park), {}, "/workspace")
+    parker = await spawner.spawn(plan(policy, parks, probe.host(), who))
+    assert await line(parker) == "ETOOMANYREFS\n"
+
+    spawned = await run(spawner, plan(policy, hello, probe.host(), who))
+    entered = await ended(await spawner.enter(parker, enter(policy, hello, probe.host())))
+
+    assert (spawned.out, entered.out) == ("hello\n", "hello\n")
+    await kill(parker)

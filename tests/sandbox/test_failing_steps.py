@@ -2,17 +2,18 @@
 
 import errno
 import os
+import socket
 import tempfile
 from collections.abc import Sequence
 
 import pytest
 from attrs import frozen
 
-from agentos.sandbox import bpf, seccomp
+from agentos.sandbox import bpf, handshake, seccomp
 from agentos.sandbox import steps as s
 from agentos.sandbox.policy import Directory
 from agentos.sandbox.seccomp import ALLOW, OneOf, Profile, Refusal, Rule, compile_filter
-from agentos.sandbox.spawner import Spawner, StepFailed
+from agentos.sandbox.spawner import SandboxError, Spawner, StepFailed
 from agentos.sandbox.steps import Step
 from tests.sandbox.jail import Belongings, a_plan
 
@@ -138,6 +139,35 @@ async def test_flags_that_the_kernel_refuses_are_an_error(spawner: Spawner) -> N
 async def test_a_source_that_doesnt_exist_is_an_error(spawner: Spawner) -> None:
     with pytest.raises(StepFailed, match=r"(Open|Detach)Source /no/such: /no/such: No such file or directory"):
         await spawner.spawn(a_plan("/bin/true", script="/no/such"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a" * 5000, "é" * 1500, "\1" * 2000, "\U0001f4a5" * 900, "\udc80" * 3000],
+    ids=lambda name: f"{ascii(name[0])}-{len(name)}",
+)
+async def test_a_name_however_long_is_an_error_like_others(spawner: Spawner, name: str) -> None:
+    before = Belongings.now()
+
+    with pytest.raises(StepFailed, match="Execute /usr/.*: File name too long") as program:
+        await spawner.spawn(a_plan(f"/usr/{name}"))
+    with pytest.raises(StepFailed, match=r"/tmp/.*: File name too long") as directory:
+        await spawner.spawn(a_plan("/bin/true", cwd=f"/tmp/{name}"))
+    with pytest.raises(StepFailed, match=r"(Open|Detach)Source /tmp/.*: File name too long") as source:
+        await spawner.spawn(a_plan("/bin/true", code=f"/tmp/{name}"))
+
+    assert {failure.value.errno for failure in (program, directory, source)} == {errno.ENAMETOOLONG}
+    assert Belongings.now() == before
+
+
+async def test_a_message_that_cant_be_read_is_an_error() -> None:
+    control, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with control, its:
+        control.setblocking(False)
+        its.send(b'{"what": "failed", "step": "Exec')
+
+        with pytest.raises(SandboxError, match="unexpected: .*failed"):
+            await handshake.confined(control)
 
 
 async def test_a_process_that_is_killed_on_the_way_is_an_error(spawner: Spawner) -> None:

@@ -68,9 +68,9 @@ def expected(profile: str, architecture: str, number: int, args: tuple[int, ...]
             name == "personality" and low[0] not in (0, 0xFFFFFFFF),
             name == "kill" and low[0] == 1 and low[1] & 0x60,
             name == "pidfd_send_signal" and low[1] & 0x60,
-            name in MODE_AT and low[MODE_AT[name]] & 0o4000,
-            name == "open" and low[2] & 0o4000 and low[1] & 0o20000100,
-            name == "openat" and low[3] & 0o4000 and low[2] & 0o20000100,
+            name in MODE_AT and low[MODE_AT[name]] & 0o6000,
+            name == "open" and low[2] & 0o6000 and low[1] & 0o20000100,
+            name == "openat" and low[3] & 0o6000 and low[2] & 0o20000100,
         )
     )
     return refuse(errno.EPERM) if refused else ALLOW
@@ -98,7 +98,7 @@ def test_every_number_gets_the_verdict_that_is_expected(profile: str, architectu
 
 
 INTERESTING = st.sampled_from(
-    [0, 1, 2, 8, 10, 16, 17, 38, 40, 132, 255, 0o4755, 0o100, 0o20200000, 0x80, 0x200, 0x5412, 0x541C, 0x40000]
+    [0, 1, 2, 8, 10, 16, 17, 38, 40, 132, 255, 0o4755, 0o2755, 0o100, 0o20200000, 0x80, 0x200, 0x5412, 0x541C, 0x40000]
     + [1 << bit for bit in range(64)]
 )
 ARGUMENT = INTERESTING | st.builds(lambda low: HIGH | low, INTERESTING) | st.integers(0, 2**64 - 1)
@@ -302,6 +302,10 @@ ATTEMPTS: list[tuple[str, tuple[int, ...]]] = [
     ("fchmod", (2**64 - 1, 0o4755)),
     ("fchmodat", (2**64 - 1, 0, 0o4755)),
     ("openat", (2**64 - 1, 0, 0o101, 0o4755)),
+    ("fchmod", (2**64 - 1, 0o2755)),
+    ("fchmodat", (2**64 - 1, 0, HIGH | 0o2755)),
+    ("openat", (2**64 - 1, 0, 0o101, 0o2755)),
+    ("mknodat", (2**64 - 1, 0, 0o102755, 0)),
 ]
 
 
@@ -327,7 +331,7 @@ def test_without_a_filter_the_kernel_answers_otherwise() -> None:
 
     answers = errors(None, calls)
 
-    assert len(calls) == 11
+    assert len(calls) == 14
     for (name, args), answer in zip(calls, answers, strict=True):
         assert answer != verdict("standard", name, *args, architecture=HERE) & 0xFFFF, name
 
@@ -382,11 +386,12 @@ with tempfile.TemporaryDirectory() as folder:
     path = pathlib.Path(folder, "file")
     path.write_text("some text")
     path.chmod(0o755)
-    try:
-        path.chmod(0o4755)
-    except PermissionError:
-        pass
-    assert not path.stat().st_mode & stat.S_ISUID
+    for mode in (0o4755, 0o2755):
+        try:
+            path.chmod(mode)
+        except PermissionError:
+            pass
+    assert not path.stat().st_mode & (stat.S_ISUID | stat.S_ISGID)
     shutil.copytree(folder, folder + ".copy")
     shutil.rmtree(folder + ".copy")
     database = sqlite3.connect(path.with_name("database"))

@@ -497,3 +497,14 @@ def test_after_a_restart_the_new_life_is_entered(client: AgentOSClient) -> None:
     in_state(client, "a", "running")
 
     assert up(client.exec("ls /workspace", name="a"))["stdout"] == ""
+
+
+def test_a_command_or_directory_with_a_long_name_is_an_error_like_others(client: AgentOSClient, kernel: Kernel) -> None:
+    up(client.spawn("a", write(kernel, "a.py", SLEEPER)))
+    long = "é" * 1500
+
+    for fields in ({"command": [f"/usr/{long}"]}, {"command": "true", "cwd": f"/tmp/{long}"}):
+        reply = client.exec(**fields, name="a")
+        assert (reply["success"], reply["code"]) == (False, "unavailable"), reply
+        assert reply["error"].startswith(("/usr/é", "/tmp/é")), reply
+        assert "File name too long" in reply["error"]

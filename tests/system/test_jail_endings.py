@@ -188,10 +188,9 @@ def test_without_control_groups_who_only_reserves_addresses_starts(ungrouped: tu
     if node is None:
         pytest.skip("no node on this host, which reserves far more addresses than it uses")
     _, client = ungrouped
-    up(client.spawn("node", command=[node, "-e", "console.log(1)"]))
+    up(client.spawn("node", command=[node, "-e", "console.log('runs'); setTimeout(() => {}, 1e6)"]))
 
-    assert client.wait("node", timeout=60)["exit_code"] == 0, lines(client, "node")
-    assert lines(client, "node", "stdout") == ["1"]
+    written(client, "node", "runs")
 
 
 def test_without_control_groups_forks_are_refused_too(ungrouped: tuple[Kernel, AgentOSClient]) -> None:

@@ -181,7 +181,7 @@ import os, threading, time
 from agentos_sdk import AgentOSClient
 def ask(number):
     with AgentOSClient() as me:
-        me.spawn("heir-%d" % number, command=["sleep", "1000"], workspace="keep")
+        me.spawn("heir-%d" % number, command=["sleep", "1000"])
 time.sleep(0.3)
 for number in range(8):
     threading.Thread(target=ask, args=(number,)).start()
@@ -232,7 +232,7 @@ def test_names_with_tricks_are_refused_to_agents_as_well(kernel: Kernel, client:
     if "tricky" not in {agent["name"] for agent in client.list_agents() if agent["running"]}:
         relay(kernel, client, "tricky")
 
-    reply = ask(client, info(client, "tricky")["id"], "spawn", name=name, command=SLEEP, workspace="keep")
+    reply = ask(client, info(client, "tricky")["id"], "spawn", name=name, command=SLEEP)
 
     assert (reply["success"], reply["error"].partition(":")[0]) == (False, "name"), reply
 

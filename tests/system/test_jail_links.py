@@ -1,7 +1,12 @@
 """Links in an agent's paths are followed when it is spawned, and in no later life: who may have laid them since?"""
 
+import ctypes
 import os
 import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from agentos_sdk import AgentOSClient
 from tests.support.kernel import Kernel, until
@@ -9,6 +14,27 @@ from tests.system.agents import lines
 
 ONCE = "import time\nprint('as it was meant', flush=True)\ntime.sleep(1000)\n"
 OTHER = "print('led astray', flush=True)\nraise SystemExit(1)\n"
+
+
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
+
+
+@contextmanager
+def swapping(one: Path, other: Path) -> Iterator[None]:
+    """Two names that change places as fast as can be."""
+    swap, over = ctypes.CDLL(None, use_errno=True).renameat2, threading.Event()
+
+    def keep_on() -> None:
+        while not over.is_set():
+            assert swap(AT_FDCWD, bytes(one), AT_FDCWD, bytes(other), RENAME_EXCHANGE) == 0
+
+    thread = threading.Thread(target=keep_on)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def lives(client: AgentOSClient, kernel: Kernel, name: str, **fields: object) -> str:
@@ -51,3 +77,19 @@ def test_a_link_is_followed_when_it_is_spawned(kernel: Kernel, client: AgentOSCl
     assert client.spawn("linked", str(kernel.place / "link.py"))["success"]
 
     until(lambda: lines(client, "linked", "stdout") == ["/agent/real.py"], "it says where it is")
+
+
+def test_a_directory_that_becomes_a_link_while_it_is_looked_at_is_no_bug(kernel: Kernel, client: AgentOSClient) -> None:
+    real, link = kernel.place / "real", kernel.place / "link"
+    (real / "code").mkdir(parents=True)
+    (kernel.place / "else" / "code").mkdir(parents=True)
+    os.symlink("else", link)
+    codes = set()
+
+    with swapping(real, link):
+        for number in range(150):
+            reply = client.spawn(f"racer{number}", command=["true"], code=str(real / "code"))
+            codes.add(reply.get("code"))
+
+    assert codes <= {None, "bad_request", "unavailable", "not_found"}
+    assert " bug " not in kernel.said

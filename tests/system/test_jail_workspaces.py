@@ -91,11 +91,23 @@ def test_two_agents_of_one_name_but_other_parents_keep_files_apart(kernel: Kerne
     up(client.spawn("notes", write(kernel, "counts.py", COUNTS + "import time; time.sleep(1000)\n"), workspace="keep"))
     until(lambda: lines(client, "notes", "stdout"), "the first has counted")
     client.kill("notes", grace=0)
-    parent = relay(kernel, client, "thief")
+    parent = relay(kernel, client, "thief", isolation="none")
 
     up(ask(client, parent, "spawn", name="notes", command=["sh", "-c", "ls; exec sleep 1000"], workspace="keep"))
 
     assert lines(client, "notes", "stdout") == []
+
+
+def test_keep_is_not_a_jailed_agents_to_give(kernel: Kernel, client: AgentOSClient) -> None:
+    parent = relay(kernel, client, "hoarder")
+
+    reply = ask(client, parent, "spawn", name="hoard", command=["true"], workspace="keep")
+
+    assert (reply["code"], reply["error"]) == (
+        "permission_denied",
+        "workspace: keep is the operator's to give: say tmp",
+    ), reply
+    assert not (kernel.state_dir / "workspaces").exists()
 
 
 def test_a_directory_of_the_hosts_is_worked_in_and_its_protected_names_are_not(

@@ -7,8 +7,9 @@
                   ←    go           it was put into its cgroup
     below         →                 only who joined a sandbox: the child that goes on in its place, in its process group
                   ←    go           that one is known by a pidfd; it leaves the group. All this for each Descend
-    confined      →                 every wall stands; the kernel looks at it from outside. With it come descriptors of
-                                    the namespaces that nobody else could open, and of its file systems in memory
+    found         →                 descriptors of the namespaces that nobody else could open, and of its file systems
+                                    in memory, where it has any; before its limits hold
+    confined      →                 every wall stands; the kernel looks at it from outside
                   ←    go
     (closed by exec)                the program runs
 
@@ -24,8 +25,10 @@ import socket
 import struct
 from collections.abc import Mapping
 
-BORN, BELOW, CONFINED, LISTENING, FAILED, GO = "born", "below", "confined", "listening", "failed", "go"
+BORN, BELOW, FOUND, CONFINED, LISTENING = "born", "below", "found", "confined", "listening"
+FAILED, GO = "failed", "go"
 MAX_MESSAGE = 4096  # bytes
+_MAX_TEXT = 1900  # bytes, of which a failure has two
 NOTHING: Mapping[str, int] = {}
 EX_SETUP = 125  # the exit status of a process that didn't become a program
 
@@ -49,8 +52,20 @@ def say_failed(control: socket.socket, step: str, error: BaseException) -> None:
     about = error.filename if isinstance(error, OSError) else None
     text = f"{os.fsdecode(about)}: {reason}" if about else reason
     with contextlib.suppress(OSError):
-        said = {"what": FAILED, "step": step, "errno": number, "text": text[:1000]}
-        control.send(json.dumps(said).encode())
+        control.send(json.dumps({"what": FAILED, **failure(step, number, text)}).encode())
+
+
+def failure(step: str, number: int, text: str) -> dict[str, object]:
+    """What failed, cut to what a message holds: either text may name a path as long as paths can be."""
+    return {"step": _cut(step), "errno": number, "text": _cut(text)}
+
+
+def _cut(text: str) -> str:
+    """The beginning that takes no more than its share of a message; JSON makes up to twelve bytes of a character."""
+    text = text[:_MAX_TEXT]
+    while len(json.dumps(text)) > _MAX_TEXT:
+        text = text[:-1]
+    return text
 
 
 def await_go(control: socket.socket) -> None:

@@ -3,7 +3,6 @@
 import os
 import signal
 import socket
-from collections.abc import Mapping
 from typing import NoReturn
 
 from agentos.sandbox import steps as s
@@ -14,18 +13,14 @@ from . import libc, messages, script
 _IGNORED = [number for number in signal.valid_signals() if signal.getsignal(number) == signal.SIG_IGN]
 
 
-def alone(
-    step: s.Execute | s.RunScript, control: socket.socket, stdout: int, stderr: int, found: Mapping[str, int]
-) -> NoReturn:
+def alone(step: s.Execute | s.RunScript, control: socket.socket, stdout: int, stderr: int) -> NoReturn:
     """Become the program without a PID 1 in between; the session is its own already."""
     libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)  # a kernel that died before this closes the control socket
     libc.set_signal_mask(blocked=True)
-    become(step, control, stdout, stderr, found)
+    become(step, control, stdout, stderr)
 
 
-def become(
-    step: s.Execute | s.RunScript, control: socket.socket, stdout: int, stderr: int, found: Mapping[str, int]
-) -> NoReturn:
+def become(step: s.Execute | s.RunScript, control: socket.socket, stdout: int, stderr: int) -> NoReturn:
     """Tell the kernel that every wall stands, and be the program when it says go; all signals are blocked until then.
 
     Errors are raised, and for a script :class:`script.Ready`.
@@ -33,12 +28,11 @@ def become(
     os.dup2(_stdin(step), 0)
     os.dup2(stdout, 1)
     os.dup2(stderr, 2)
-    libc.keep_only(control.fileno(), *found.values())
+    libc.keep_only(control.fileno())
     os.chdir(step.directory)
     if isinstance(step, s.RunScript):
         libc.prctl(libc.PR_SET_DUMPABLE, 1)  # as after an exec
-    messages.say(control, messages.CONFINED, found)
-    libc.keep_only(control.fileno())
+    messages.say(control, messages.CONFINED)
     messages.await_go(control)
     if isinstance(step, s.RunScript):
         ready = script.ready(step)

@@ -10,7 +10,6 @@ import os
 import signal
 import socket
 import struct
-from collections.abc import Mapping
 from typing import NoReturn
 
 from agentos.sandbox import steps as s
@@ -22,21 +21,14 @@ _SENT_BY_KILL = 0  # SI_USER: unlike with a queued signal, nobody but the kernel
 _EVERY_SIGNAL = frozenset(map(int, signal.valid_signals()))  # numbers lie closer together in memory than names
 
 
-def execute(
-    step: s.Execute | s.RunScript,
-    control: socket.socket,
-    status: int,
-    stdout: int,
-    stderr: int,
-    found: Mapping[str, int],
-) -> NoReturn:
+def execute(step: s.Execute | s.RunScript, control: socket.socket, status: int, stdout: int, stderr: int) -> NoReturn:
     """Fork the program off and stay behind as PID 1. Errors before the fork are raised, later ones told."""
     libc.prctl(libc.PR_SET_DUMPABLE, 0)
     libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)  # taking the identity would have cleared it
     libc.set_signal_mask(blocked=True)
     child = os.fork()
     if child == 0:
-        _become_program(step, control, stdout, stderr, found)
+        _become_program(step, control, stdout, stderr)
     try:
         libc.close_range(0, status - 1)
         libc.close_range(status + 1)
@@ -47,15 +39,13 @@ def execute(
         os._exit(messages.EX_SETUP)
 
 
-def _become_program(
-    step: s.Execute | s.RunScript, control: socket.socket, stdout: int, stderr: int, found: Mapping[str, int]
-) -> NoReturn:
+def _become_program(step: s.Execute | s.RunScript, control: socket.socket, stdout: int, stderr: int) -> NoReturn:
     try:
         os.setsid()
         libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != 1:
             raise messages.KernelGone
-        program.become(step, control, stdout, stderr, found)
+        program.become(step, control, stdout, stderr)
     except script.Ready:
         raise
     except messages.KernelGone:

@@ -40,11 +40,12 @@ def become(steps: Sequence[s.Step], streams: Streams, trees: Trees, namespaces: 
         walker = _Walker(control, trees, namespaces)
         for step in steps:
             doing = step
+            if isinstance(step, s.SetLimits | s.Execute | s.RunScript):
+                walker.hand_over()
             if isinstance(step, s.Execute | s.RunScript):
                 if step.alone:
-                    program.alone(step, control, streams.stdout, streams.stderr, walker.found)
-                found = {**walker.found, **walker.root.counted}
-                shim.execute(step, control, streams.status, streams.stdout, streams.stderr, found)
+                    program.alone(step, control, streams.stdout, streams.stderr)
+                shim.execute(step, control, streams.status, streams.stdout, streams.stderr)
             walker.do(step)
         raise AssertionError("a plan ends with Execute")
     except script.Ready:
@@ -71,6 +72,19 @@ class _Walker:
             _CONFINE[kind](step)
         else:
             self._move(step)
+
+    def hand_over(self) -> None:
+        """Give the kernel what was found.
+
+        Before there are limits: Linux refuses whoever passes a descriptor on while more of the same user's are under
+        way than the sender may have open, and without root that user has every other agent as well.
+        """
+        found = {**self.found, **self.root.counted}
+        if found:
+            messages.say(self.control, messages.FOUND, found)
+        for fd in found.values():
+            os.close(fd)
+        self.found, self.root.counted = {}, {}
 
     def _move(self, step: s.Step) -> None:
         """From one namespace to another."""

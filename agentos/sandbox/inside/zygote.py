@@ -62,7 +62,7 @@ def _serve_forever(channel: socket.socket, kernel: int) -> janitor.Remains:
             try:
                 answer, new = _serve(request, fds)
             except OSError as error:
-                answer, new = {"step": "Clone", "errno": error.errno, "text": f"{error.filename}: {error.strerror}"}, []
+                answer, new = _failure("Clone", error), []
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", new))] if new else []
             channel.sendmsg([json.dumps(answer).encode()], rights)
             for fd in (*fds, *new):
@@ -70,8 +70,8 @@ def _serve_forever(channel: socket.socket, kernel: int) -> janitor.Remains:
     return remains
 
 
-def _text(error: OSError) -> str:
-    return f"{error.filename}: {error.strerror}"
+def _failure(step: str, error: OSError) -> dict[str, object]:
+    return messages.failure(step, error.errno or 0, f"{error.filename}: {error.strerror}")
 
 
 def _receive(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
@@ -97,7 +97,7 @@ def _serve(request: dict[str, Any], fds: list[int]) -> tuple[dict[str, object], 
     try:
         trees = sources.detach(steps)
     except sources.SourceFailed as failed:
-        return {"step": s.describe(failed.step), "errno": failed.error.errno, "text": _text(failed.error)}, []
+        return _failure(s.describe(failed.step), failed.error), []
     try:
         pid, pidfd = libc.clone(clone.flags, cgroup)
         if pid == 0:
@@ -113,10 +113,9 @@ def _serve(request: dict[str, Any], fds: list[int]) -> tuple[dict[str, object], 
     except OSError as error:
         os.kill(pid, signal.SIGKILL)
         # Whoever asked has to wait for it, and is told its pid for that.
-        problem = {"step": "Clone", "errno": error.errno, "text": f"{error.filename}: {error.strerror}"}
         for fd in new[1:]:
             os.close(fd)
-        return {"pid": pid, **problem}, new[:1]
+        return {"pid": pid, **_failure("Clone", error)}, new[:1]
     return {"pid": pid}, new
 
 

@@ -24,10 +24,6 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, 
 class Failed(click.ClickException):
     """An error in one line, with the way out; below it stands what an agent that didn't start had to say."""
 
-    def __init__(self, message: str, status: int = 1) -> None:
-        super().__init__(message)
-        self.exit_code = status
-
     def show(self, file: Any = None) -> None:
         for line in f"agentos: {self.message}".splitlines():
             click.echo(plain(line), err=True)

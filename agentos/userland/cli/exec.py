@@ -7,14 +7,20 @@ import click
 from .common import Failed, checked, json_option, kernel, plain, print_json, socket_option, target
 from .spawn import SpawnCommand
 
-TIMED_OUT, NOT_FOUND = 124, 127  # as with timeout(1), and a shell
-MOST = 256 << 10  # bytes of input
+TIMED_OUT = 124  # as with timeout(1)
+MOST = 128 << 10  # bytes of input: as JSON they must fit into a call
+
+
+class NoProgram(Failed):
+    """There is no such program in the jail."""
+
+    exit_code = 127  # as in a shell
 
 
 @click.command(cls=SpawnCommand)
 @click.argument("name")
 @click.argument("command", nargs=-1, required=True, metavar="-- COMMAND [ARGS]...")
-@click.option("-i", "--stdin", is_flag=True, help="Give it all of our standard input, text of up to 256 KiB.")
+@click.option("-i", "--stdin", is_flag=True, help="Give it all of our standard input, text of up to 128 KiB.")
 @click.option("--timeout", type=float, default=30.0, show_default=True, metavar="SECONDS", help="Then it is killed.")
 @click.option("--cwd", metavar="DIR", help="Its working directory, a path of the jail's; default: the agent's.")
 @json_option
@@ -38,7 +44,7 @@ def exec(  # noqa: A001 - the command's name
         try:
             reply = client.exec(list(command), cwd, timeout, stdin=given, **target(name))
             if reply.get("code") == "not_found" and client.inspect(**target(name))["success"]:
-                raise Failed(str(reply["error"]), NOT_FOUND)
+                raise NoProgram(str(reply["error"]))
         except KeyboardInterrupt:
             sys.exit(130)  # with our connection it is withdrawn
     checked(reply)

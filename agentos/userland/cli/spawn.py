@@ -124,7 +124,9 @@ def accept(reply: dict[str, Any], fields: dict[str, Any]) -> None:
     """Fail where SPAWN did, with a hint for who took a command for a script."""
     script = fields.get("script")
     if reply.get("code") == "not_found" and script is not None and not os.path.exists(script):
-        raise Failed(f"{reply['error']}; for a command write -- before it: agentos spawn {fields['name']} -- {script} ...")
+        raise Failed(
+            f"{reply['error']}; for a command write -- before it: agentos spawn {fields['name']} -- {script} ..."
+        )
     checked(reply)
 
 

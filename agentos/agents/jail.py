@@ -185,12 +185,17 @@ class Jails:
                 outer = await self.outer_ids.take(key, self._living.keys(), kept)
                 await trio.to_thread.run_sync(os.chown, socket, outer.uid, outer.gid)
             workspace = await self.workspaces.prepare(key, spec.workspace, dwelling.limits(spec), outer)
-            undo.push_async_callback(self.workspaces.release, workspace)
+            undo.push_async_callback(self._release, agent, workspace)
         python = self.host.interpreter
         assert python is not None, "the probe tells our own interpreter"
         if spec.python is not None and spec.python != python.executable:
             python = await trio.to_thread.run_sync(interpreter, spec.python)
         return Making(agent, socket, outer, group, workspace, python, environment)
+
+    async def _release(self, agent: Agent, workspace: Workspace) -> None:
+        for sentence in await self.workspaces.release(workspace):
+            agent.output.add("kernel", sentence)
+            log.warning("%s: %s", agent.name, sentence)
 
     async def _start(self, making: Making) -> Jail:
         agent, group = making.agent, making.group
@@ -210,6 +215,10 @@ class Jails:
         try:
             admit = group.admit if group is not None and leaf is None else None
             sandbox = await self.spawner.spawn(steps, admit, leaf, look)
+        except BaseException:
+            if making.workspace is not None:
+                await self.workspaces.forget(making.workspace)  # noqa: ASYNC120 - it shields itself
+            raise
         finally:
             if leaf is not None:
                 os.close(leaf)

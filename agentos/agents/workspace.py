@@ -5,6 +5,7 @@ import pwd
 import sys
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -15,11 +16,13 @@ import agentos
 import agentos_sdk
 import supervisors
 from agentos.sandbox import images
+from agentos.sandbox.errors import EXHAUSTED
 from agentos.sandbox.images import ImageInUse, NoImage, Size
 from agentos.sandbox.plan import Outer
 from agentos.sandbox.policy import MIB, Directory, Image, Limits
 
 from .protected import Stubs, Unprotectable
+from .repositories import Repositories, look
 
 _PATIENCE = 10  # seconds, for the kernel to let go of an image whose agent has ended
 _WATCHED = "watched, may overshoot"
@@ -39,6 +42,8 @@ class Workspace:
     mount: Directory | Image | None
     mechanism: str  # by which it is limited
     reason: str = ""  # why it is less than an image
+    new: bool = False  # nobody has had it before
+    repositories: Repositories = Repositories()  # in a directory of the host's, at the beginning
 
     @property
     def watched(self) -> str | None:
@@ -81,12 +86,24 @@ class Workspaces:
             except (OSError, Unprotectable) as error:
                 raise BadWorkspace(f"workspace {wanted}: {error}") from None
 
-    async def release(self, workspace: Workspace) -> None:
-        """When nothing of the agent is left; not interrupted by cancellation."""
-        if workspace.kind == "host" and workspace.watched is not None:
+    async def release(self, workspace: Workspace) -> list[str]:
+        """When nothing of the agent is left; what its user should know of its files. Cancellation has to wait."""
+        if workspace.kind != "host" or workspace.watched is None:
+            return []
+        with trio.CancelScope(shield=True):
+            async with self._turn:
+                await trio.to_thread.run_sync(self._stubs.let_go, workspace.watched)
+            try:
+                after = await trio.to_thread.run_sync(look, workspace.watched)
+            except EXHAUSTED:
+                after = Repositories(whole=False)
+        return after.sentences(workspace.repositories)
+
+    async def forget(self, workspace: Workspace) -> None:
+        """A new image in which nothing has ever started goes: with other limits it may be made anew."""
+        if workspace.new and isinstance(workspace.mount, Image):
             with trio.CancelScope(shield=True):
-                async with self._turn:
-                    await trio.to_thread.run_sync(self._stubs.let_go, workspace.watched)
+                await trio.to_thread.run_sync(partial(Path(workspace.mount.path).unlink, missing_ok=True))
 
     async def _keep(self, name: str, limits: Limits, outer: Outer | None) -> Workspace:
         deadline = trio.current_time() + _PATIENCE
@@ -116,10 +133,10 @@ class Workspaces:
 
     def _hosts(self, path: str) -> Workspace:
         self._check(path)
+        before = look(path)
         protected = (*self._stubs.hold(path), *_ours_in(path))
-        return Workspace(
-            "host", Directory(path, protected), _WATCHED, "a directory of the host's has no size of its own"
-        )
+        reason = "a directory of the host's has no size of its own"
+        return Workspace("host", Directory(path, protected), _WATCHED, reason, repositories=before)
 
     def _check(self, path: str) -> None:
         """Nothing from which the host, or the kernel itself, could be taken over."""
@@ -145,10 +162,11 @@ def unfit(path: str) -> str | None:
 
 
 def _image(path: Path, limits: Limits, outer: Outer) -> Workspace:
+    new = not path.exists()
     size = images.provide(path, Size(limits.disk, limits.inodes), outer)
     mechanism = f"ext4 in an image of {_sized(size.bytes)}, {size.inodes} inodes"
     other = f"{_sized(limits.disk)} was asked for, but it was made with another size"
-    return Workspace("image", Image(str(path)), mechanism, "" if size.bytes == limits.disk else other)
+    return Workspace("image", Image(str(path)), mechanism, "" if size.bytes == limits.disk else other, new)
 
 
 def _own_directory(path: Path, outer: Outer | None) -> None:

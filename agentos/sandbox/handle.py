@@ -129,7 +129,9 @@ class Sandbox:
                 self.signal(signal.SIGKILL)
         how = reap(self.pidfd)
         self._reaped(self.pid)
-        word = os.read(self._last_word, 4)  # it has ended: what isn't there now never comes
+        word = b""
+        with contextlib.suppress(BlockingIOError):  # the zygote hasn't closed its copy of the other end yet
+            word = os.read(self._last_word, 4)  # it has ended: what isn't there now never comes
         if len(word) == 4:  # otherwise there was no PID 1, or it was killed itself, and everything with it
             (wait_status,) = struct.unpack("=i", word)
             code = os.waitstatus_to_exitcode(wait_status)

@@ -17,7 +17,7 @@ from .usage import Usage
 
 SHIM = 1  # process of our own, on top of those that an agent may have
 PERIOD = 100_000  # microseconds: what ``cpu_quota`` is a part of
-INODE_ROUNDING = 1 << 20  # bytes of an ext4 for which mkfs may add an inode: it fills up the blocks of each group's table
+INODE_ROUNDING = 1 << 20  # bytes of an ext4 for which mkfs may add an inode, to fill up the blocks of its tables
 NOT_DELEGATED = {
     "memory": "no cgroup delegated, and nobody watches its memory",
     "pids": "no cgroup delegated, and no limit on processes is in force",

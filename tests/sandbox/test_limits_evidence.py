@@ -104,7 +104,7 @@ def test_a_limit_is_only_said_to_be_active_if_no_more_is_let_through(asked: Limi
 def test_inodes_that_mkfs_has_rounded_up_are_told() -> None:
     asked = Limits(disk=10 << 30, inodes=16384)
     image = limit_layers(asked, Found(workspace=Image(10 << 30, 16640)))["disk"]
-    tmpfs = limit_layers(asked, Found(workspace=Tmpfs("size=10g,nr_inodes=16640", 10 << 30, 16640)))["disk"]
+    tmpfs = limit_layers(asked, Found(workspace=Tmpfs("size=10485760k,nr_inodes=16640")))["disk"]
 
     assert (image.active, image.reason) == (True, "ext4 has rounded 16384 inodes up to 16640")
     assert (tmpfs.active, tmpfs.reason) == (False, "inodes: the kernel enforces 16640, not 16384")

@@ -321,3 +321,20 @@ async def test_a_program_that_doesnt_exist_is_a_clear_error(spawner: Spawner) ->
 async def test_a_directory_that_doesnt_exist_is_a_clear_error(spawner: Spawner) -> None:
     with pytest.raises(StepFailed, match="/elsewhere: No such file or directory"):
         await spawner.spawn(a_plan("/bin/true", cwd="/elsewhere"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="PID 1 isn't dumpable: only root may open its files")
+async def test_an_end_is_told_although_somebody_still_holds_the_pipe_for_the_last_word(spawner: Spawner) -> None:
+    sandbox = await spawner.spawn(python("import signal; signal.pause()"))
+    place = f"/proc/{sandbox.pid}/fd"
+    with trio.fail_after(60):
+        while len(names := os.listdir(place)) > 1:  # the shim closes all but that pipe
+            await trio.lowlevel.checkpoint()
+    held = os.open(f"{place}/{names[0]}", os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        with trio.fail_after(60):
+            await kill(sandbox)
+    finally:
+        os.close(held)
+
+    assert sandbox.status == Status(None, 9)

@@ -499,8 +499,8 @@ def test_after_a_restart_the_new_life_is_entered(client: AgentOSClient) -> None:
     assert up(client.exec("ls /workspace", name="a"))["stdout"] == ""
 
 
-def test_a_command_or_directory_with_a_long_name_is_an_error_like_others(client: AgentOSClient, kernel: Kernel) -> None:
-    up(client.spawn("a", write(kernel, "a.py", SLEEPER)))
+def test_a_command_or_directory_with_a_long_name_is_an_error_like_others(client: AgentOSClient) -> None:
+    sleeper(client, "a")
     long = "é" * 1500
 
     for fields in ({"command": [f"/usr/{long}"]}, {"command": "true", "cwd": f"/tmp/{long}"}):

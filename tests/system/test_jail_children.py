@@ -10,7 +10,7 @@ import pytest
 
 from agentos_sdk import AgentOSClient
 from tests.support.kernel import Kernel, until
-from tests.system.agents import SLEEPER, ask, in_state, info, lines, relay, up, write
+from tests.system.agents import RELAY, SLEEPER, ask, in_state, info, lines, relay, up, write
 from tests.system.jails import group_of, layers, need_cgroups
 
 SLEEP = ["sleep", "1000"]
@@ -170,3 +170,34 @@ def test_a_child_of_an_unjailed_agent_is_jailed(kernel: Kernel, client: AgentOSC
 
     assert child["isolation"]["level"] == "standard"
     assert refused["code"] == "permission_denied"
+
+
+def test_how_others_ended_is_not_a_jailed_agents_to_know(kernel: Kernel, client: AgentOSClient) -> None:
+    """It may name the host's paths."""
+    parent = relay(kernel, client, "curious")
+    client.spawn("other", command=["true"], workspace=str(kernel.place / "secret"))
+    client.spawn("stranger", command=["false"])
+    ask(client, parent, "spawn", name="kid", command=["false"])
+    assert client.wait("stranger", timeout=20)["success"]
+    assert client.wait("kid", timeout=20)["success"]
+
+    heard = {agent["name"]: agent["end"] for agent in ask(client, parent, "list_agents")}
+
+    assert (heard["stranger"], heard["kid"]) == (None, "exit status 1")
+    assert str(kernel.place) not in str(heard)
+    assert info(client, "stranger")["end"] == "exit status 1"
+
+
+def test_what_is_wrong_with_a_child_is_told_in_its_parents_own_paths(kernel: Kernel, client: AgentOSClient) -> None:
+    code = kernel.place / "code"
+    (code / "sub").mkdir(parents=True)
+    (code / "relay.py").write_text(Path(write(kernel, "relay.py", RELAY)).read_text())
+    (code / "other.py").touch()
+    started = client.spawn("boss", str(code / "relay.py"), code=str(code), ready="hello")
+
+    refused = ask(client, up(started)["id"], "spawn", name="kid", script="/agent/other.py", code="/agent/sub")
+
+    assert not refused["success"]
+    assert str(kernel.place) not in str(refused)
+    assert "expected a file in code (/agent/sub), " in refused["error"]
+    assert "got '/agent/other.py'" in refused["error"]

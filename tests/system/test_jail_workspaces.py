@@ -107,7 +107,7 @@ def test_keep_is_not_a_jailed_agents_to_give(kernel: Kernel, client: AgentOSClie
         "permission_denied",
         "workspace: keep is the operator's to give: say tmp",
     ), reply
-    assert not (kernel.state_dir / "workspaces").exists()
+    assert list((kernel.state_dir / "workspaces").glob("*hoard")) == []
 
 
 def test_a_directory_of_the_hosts_is_worked_in_and_its_protected_names_are_not(
@@ -222,3 +222,45 @@ def test_git_commits_none_of_the_names_that_are_only_held(kernel: Kernel, client
 
     until(lambda: lines(client, "commits"), "it has committed")
     assert lines(client, "commits") == ["work"]
+
+
+def test_a_new_repository_below_the_top_is_told_when_its_maker_has_ended(
+    kernel: Kernel, client: AgentOSClient, shared: Path
+) -> None:
+    """Git on the host does what the configuration in it says."""
+    (shared / "old" / ".git").mkdir(parents=True)
+    if os.geteuid() == 0:
+        os.chmod(shared, 0o777)
+
+    up(client.spawn("maker", command=["sh", "-c", "mkdir -p sub/.git; exec sleep 1000"], workspace=str(shared)))
+    until((shared / "sub" / ".git").is_dir, "it has made one")
+    client.kill("maker", grace=0)
+
+    told = "its workspace has a new repository at sub/.git: git there does what its configuration says"
+    until(lambda: lines(client, "maker", "kernel"), "something is told")
+    assert [line for line in lines(client, "maker", "kernel") if "repository" in line] == [told]
+    kernel.wait_line(f"maker: {told}")
+
+
+def test_an_image_that_mkfs_gave_more_inodes_than_asked_for_is_one(kernel: Kernel, client: AgentOSClient) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("without root there are no images")
+
+    disk = layers(up(client.spawn("large", command=SLEEP, workspace="keep", limits={"disk": "10G"})))["disk"]
+
+    assert (disk["active"], disk["mechanism"]) == (True, "loop image")
+
+
+def test_an_image_in_which_nothing_has_ever_started_is_removed_again(kernel: Kernel, client: AgentOSClient) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("without root there are no images")
+
+    up(client.spawn("there", command=SLEEP, workspace="keep"))
+    client.kill("there", grace=0)
+    client.wait("there")
+    for name in ("there", "fresh"):
+        assert not client.spawn(name, command=["/no/such/program"], workspace="keep")["success"]
+
+    left = os.listdir(kernel.state_dir / "workspaces")
+    assert "there.img" in left
+    assert not [name for name in left if name.startswith("fresh")]

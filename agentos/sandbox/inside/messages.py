@@ -61,11 +61,11 @@ def failure(step: str, number: int, text: str) -> dict[str, object]:
 
 
 def _cut(text: str) -> str:
-    """The beginning that takes no more than its share of a message; JSON makes up to twelve bytes of a character."""
-    text = text[:_MAX_TEXT]
-    while len(json.dumps(text)) > _MAX_TEXT:
-        text = text[:-1]
-    return text
+    """How it begins and ends, in its share of a message: JSON makes up to twelve bytes of a character."""
+    cut, half = text, _MAX_TEXT // 2
+    while len(json.dumps(cut)) > _MAX_TEXT:
+        cut, half = f"{text[:half]}...{text[-half:]}", half * 3 // 4
+    return cut
 
 
 def await_go(control: socket.socket) -> None:

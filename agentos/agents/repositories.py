@@ -1,0 +1,88 @@
+"""Git repositories below the top of a host's directory: what their configuration names, the host's git runs.
+
+Only the top can be protected. A repository further down that an agent made is not its work's result alone: git called
+at the top goes into it where the index says so, and git called in it does what it says. So it is told.
+"""
+
+import os
+import time
+from collections import deque
+from collections.abc import Collection
+
+from attrs import frozen
+
+MOST = 20_000  # entries that are looked at
+LONGEST = 2.0  # seconds
+TOLD = 10
+
+
+@frozen
+class Repositories:
+    """``found`` are paths of ``.git``, relative to the top; ``whole``: there are no others."""
+
+    found: Collection[str] = ()
+    whole: bool = True
+
+    def sentences(self, before: "Repositories") -> list[str]:
+        """What there is to say of those that are new."""
+        new = sorted(set(self.found) - set(before.found))
+        said = [
+            f"its workspace has a new repository at {_printable(path)}: git there does what its configuration says"
+            for path in new[:TOLD]
+        ]
+        if len(new) > TOLD:
+            said.append(f"its workspace has {len(new) - TOLD} more new repositories")
+        if not self.whole:
+            said.append("its workspace is too large to look for all new repositories in it")
+        return said
+
+
+def look(top: str) -> Repositories:
+    """The nearest first, without following links. Blocks, for a bounded time; ``OSError`` for an unreadable top."""
+    deadline, seen = time.monotonic() + LONGEST, 0
+    found: list[str] = []
+    root = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        waiting = deque([""])
+        while waiting:
+            way = waiting.popleft()
+            fd = _open_below(root, way)
+            if fd is None:
+                continue
+            try:
+                with os.scandir(fd) as entries:
+                    for entry in entries:
+                        seen += 1
+                        if seen > MOST or time.monotonic() > deadline:
+                            return Repositories(found, whole=False)
+                        path = os.path.join(way, entry.name)
+                        if entry.name == ".git":
+                            found += [path] if way else []
+                        elif entry.is_dir(follow_symlinks=False):
+                            waiting.append(path)
+            except OSError:  # it goes while we look
+                continue
+            finally:
+                os.close(fd)
+    finally:
+        os.close(root)
+    return Repositories(found)
+
+
+def _open_below(root: int, way: str) -> int | None:
+    """A directory below, without following links; None where there is none any more, or none that can be read."""
+    fd = os.dup(root)
+    try:
+        for name in way.split("/") if way else (".",):
+            below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+            os.close(fd)
+            fd = below
+    except OSError:
+        os.close(fd)
+        return None
+    return fd
+
+
+def _printable(path: str) -> str:
+    text = os.fsencode(path).decode("utf-8", "backslashreplace")
+    return "".join(one if one.isprintable() else f"\\x{ord(one):02x}" for one in text)

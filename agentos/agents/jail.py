@@ -217,7 +217,7 @@ class Jails:
             sandbox = await self.spawner.spawn(steps, admit, leaf, look)
         except BaseException:
             if making.workspace is not None:
-                await self.workspaces.forget(making.workspace)  # noqa: ASYNC120 - it shields itself
+                await self.workspaces.forget(making.workspace)  # noqa: ASYNC102, ASYNC120 - it shields itself
             raise
         finally:
             if leaf is not None:

@@ -56,12 +56,13 @@ class Places:
             spec = dwelling.resolved(self._of_the_hosts(spec, request))
         try:
             dwelling.check(spec)
-        except BaseException as error:
+        except dwelling.Misplaced as error:
             copies.discard(spec)
-            if not isinstance(error, dwelling.Misplaced) or self.parent is None:
-                raise
-            told = dwelling.as_told(error.message, spec, self.parent.spec)
+            told = error.message if self.parent is None else dwelling.as_told(error.message, spec, self.parent.spec)
             raise dwelling.Misplaced(error.field, told) from None
+        except Exception:
+            copies.discard(spec)
+            raise
         return spec
 
     def _of_the_hosts(self, spec: AgentSpec, request: Spawn) -> AgentSpec:

@@ -232,7 +232,12 @@ class Connection:
         A hang-up can't be told from more data by readiness alone, hence the poll for it.
         """
         done = False
-        with select.epoll() as poll:
+        try:
+            poll = select.epoll()
+        except OSError:  # no descriptor is left: then its hanging up isn't noticed until this is over
+            await wait()
+            return True
+        with poll:
             poll.register(self._socket, select.EPOLLRDHUP)
 
             async def watch() -> None:

@@ -100,6 +100,12 @@ def test_call_makes_any_call(agentos: Agentos) -> None:
     assert (unknown.returncode, json.loads(unknown.stdout)["code"]) == (1, "unknown_call")
 
 
+NO_SCRIPT = (
+    "agentos: script: there is no file /no/such.py; "
+    "for a command write -- before it: agentos spawn x -- /no/such.py ..."
+)
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -109,8 +115,8 @@ def test_call_makes_any_call(agentos: Agentos) -> None:
         (("logs", "nobody"), "agentos: no agent is called 'nobody'"),
         (("logs", "-f", "nobody"), "agentos: no agent is called 'nobody'"),
         (("send", "nobody", "hi"), "agentos: nobody is called 'nobody'"),
-        (("spawn", "x", "/no/such.py"), "agentos: script: there is no file /no/such.py"),
-        (("spawn", "x", "--wait", "/no/such.py"), "agentos: script: there is no file /no/such.py"),
+        (("spawn", "x", "/no/such.py"), NO_SCRIPT),
+        (("spawn", "x", "--wait", "/no/such.py"), NO_SCRIPT),
         (("spawn", "--env", "A", "x", "y.py"), "agentos: --env A: expected NAME=VALUE"),
         (("call", "NONSENSE"), "agentos: there is no system call 'NONSENSE': see docs/reference/calls"),
         (("call", "0x100"), "agentos: there is no system call '0x100': see docs/reference/calls"),

@@ -75,6 +75,8 @@ def executable(path: Path) -> Path:
 def test_a_whole_file_becomes_the_values_that_run(home: Path) -> None:
     executable(home / "tool")
     executable(home / "bin" / "python")
+    (home / "lib" / "python3.11").mkdir(parents=True)
+    (home / "lib" / "python3.11" / "os.py").touch()  # by which a prefix is known for one
     (home / "work").mkdir()
 
     config = loaded(WHOLE)

@@ -97,6 +97,13 @@ def maps_files(spawner: Spawner, directory: Path) -> bool:
         return False
 
 
+async def zygote_closes(spawner: Spawner, files: int) -> None:
+    """Return when the zygote has no more than so many open: it closes what it sent when we may already have it."""
+    with trio.fail_after(20):
+        while len(os.listdir(f"/proc/{spawner.zygote}/fd")) > files:
+            await trio.sleep(0.01)
+
+
 @frozen
 class Belongings:
     """What could be left behind: descriptors, mounts, and children that nobody waited for."""

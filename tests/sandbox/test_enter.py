@@ -22,7 +22,7 @@ from agentos.sandbox.spawner import SandboxError, Spawner, StepFailed
 from agentos.sandbox.status import Status
 from agentos.sandbox.steps import Step
 from tests.sandbox import jail
-from tests.sandbox.jail import PYTHON, SDK, Belongings, a_plan, kill, line, python
+from tests.sandbox.jail import PYTHON, SDK, Belongings, a_plan, kill, line, python, zygote_closes
 from tests.sandbox.test_failing_steps import BROKEN, NO, Broken, broken
 
 FOREVER = "import time; print('here', flush=True); time.sleep(600)"
@@ -357,9 +357,7 @@ async def test_a_hundred_leave_no_descriptor_mount_or_zombie(spawner: Spawner) -
         await kill(await spawner.enter(agent, beside("/bin/sleep", "600")))
 
     assert Belongings.now() == before
-    with trio.fail_after(20):  # it closes what it sent when we may already have it
-        while len(os.listdir(f"/proc/{spawner.zygote}/fd")) > zygotes:
-            await trio.sleep(0.01)
+    await zygote_closes(spawner, zygotes)
     await kill(agent)
 
 

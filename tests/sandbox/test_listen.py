@@ -14,7 +14,7 @@ from agentos.sandbox.plan import bare
 from agentos.sandbox.policy import Limits, Program
 from agentos.sandbox.spawner import SandboxError, Spawner, StepFailed
 from tests.sandbox import jail
-from tests.sandbox.jail import Belongings, kill, line, python
+from tests.sandbox.jail import Belongings, kill, line, python, zygote_closes
 from tests.sandbox.test_enter import beside, python_beside
 
 SO_NETNS_COOKIE = 71
@@ -190,9 +190,7 @@ async def test_a_hundred_leave_no_descriptor_or_zombie(spawner: Spawner) -> None
         (await spawner.listen(agent)).close()
 
     assert Belongings.now() == before
-    with trio.fail_after(20):  # it closes what it sent when we may already have it
-        while len(os.listdir(f"/proc/{spawner.zygote}/fd")) > zygotes:
-            await trio.sleep(0.01)
+    await zygote_closes(spawner, zygotes)
     await kill(agent)
 
 

@@ -8,6 +8,7 @@ import logging
 import os
 import resource
 import signal
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -16,19 +17,27 @@ import trio
 from attrs import frozen
 
 import agentos_sdk
+from agentos.agents import output
 from agentos.agents.jail import Jails
 from agentos.agents.life import Kit
 from agentos.agents.orphans import RUN_VARIABLE, Run, Sweeper
-from agentos.agents.output import Line
 from agentos.agents.peers import Peers
 from agentos.agents.registry import Agent, Registry
 from agentos.agents.spec import RESERVED
 from agentos.agents.supervision import SpawnLimits, Supervision, why
 from agentos.agents.workspace import Workspaces
 from agentos.config.load import Config
+from agentos.database import DatabaseError, open_database
 from agentos.kernel.caller import Caller
 from agentos.kernel.door import Door, DoorError, House, Peer, listen
 from agentos.kernel.table import Table
+from agentos.llm import budgets
+from agentos.llm.asking import Asking
+from agentos.llm.budgets import Budgets
+from agentos.llm.choose import Choice, NoChoice, choose, connect
+from agentos.llm.line import Line
+from agentos.llm.settings import LLMSettings, Party, Share
+from agentos.llm.variables import look
 from agentos.permissions.authorizer import SubtreeAuthorizer
 from agentos.sandbox import cgroups, levels, probe
 from agentos.sandbox.cgroup_values import CgroupError
@@ -41,6 +50,7 @@ from agentos.sandbox.spawner import Spawner
 from agentos.services.mailboxes import Letter, Mailboxes
 from agentos.syscalls import table
 from agentos.syscalls.spawn import Spawning
+from agentos.syscalls.think import seat_of
 from agentos_sdk import codec
 from agentos_sdk.errors import CallError
 from supervisors import GaveUp, StartFailed
@@ -53,7 +63,7 @@ MIN_CONNECTIONS = 128
 HURRY = 3.0  # seconds that stopping in order may still take after the second signal
 KERNEL_ID, KERNEL = 0, "kernel"  # the sender of what the kernel itself has to say
 
-Show = Callable[[str, Line], None]
+Show = Callable[[str, output.Line], None]
 
 
 class BootError(Exception):
@@ -131,9 +141,37 @@ def run(settings: Settings, ready: Callable[[str], None]) -> str | None:
         except (SandboxError, OuterIdError) as error:
             raise BootError(str(error)) from None
         try:
-            return trio.run(Kernel(settings, this, spawner, groups, outer).serve, ready)
-        except DoorError as error:
+            return trio.run(live, settings, partial(Kernel, settings, this, spawner, groups, outer), ready)
+        except (DoorError, DatabaseError) as error:
             raise BootError(str(error)) from None
+
+
+async def live(settings: Settings, kernel: Callable[[Line], "Kernel"], ready: Callable[[str], None]) -> str | None:
+    """Be a kernel, with its database open and a line to the model."""
+    llm, failure = settings.config.llm, None
+    model = await trio.to_thread.run_sync(choice_of_model, llm)
+    asking = Asking(partial(connect, model, llm), llm.retry, llm.timeouts)
+    async with open_database(settings.state_dir / "agentos.db", {"quotas": budgets.TABLES}) as database:
+        accounts = await Budgets.load(llm.prices, database, llm.max_tokens, time.time())
+        name = model.model if isinstance(model, Choice) else ""
+        try:
+            return await kernel(Line(llm, asking, accounts, name)).serve(ready)
+        except DoorError as error:
+            failure = error
+    raise failure  # outside, as the database's nursery would wrap it in a group
+
+
+def choice_of_model(settings: LLMSettings) -> Choice | NoChoice:
+    """Which model is asked; reads files. The agents' part of the environment is another one altogether."""
+    variables = look(os.environ, Path.cwd())
+    for warning in variables.warnings:
+        log.warning("%s", warning)
+    found = choose(settings, variables)
+    if isinstance(found, Choice):
+        log.info("model %s by %s", found.model, found.provider)
+    else:
+        log.info("no model can be asked: %s", found.why)
+    return found
 
 
 def connections_to_be_had() -> int:
@@ -176,9 +214,10 @@ class Kernel:
     """One of everything, made in order of need."""
 
     def __init__(
-        self, settings: Settings, this: Run, spawner: Spawner, groups: Cgroups, outer: OuterIds | None
+        self, settings: Settings, this: Run, spawner: Spawner, groups: Cgroups, outer: OuterIds | None, line: Line
     ) -> None:
         kernel = settings.config.kernel
+        everybody = Party("kernel", Share(budget=settings.config.llm.budget))
         self.settings = settings
         self.this = this
         self.ids = itertools.count(1)
@@ -188,6 +227,8 @@ class Kernel:
         self.authorizer = SubtreeAuthorizer(self.registry.descends)
         self.house = House(min(kernel.max_connections, connections_to_be_had()))
         self.spawner = spawner
+        self.line = line
+        self.seat = partial(seat_of, self.registry, everybody)
         self.sweeper = Sweeper(this)
         sdk_alone, package = lay_out_sdk(this)
         self.jails = Jails(
@@ -208,9 +249,10 @@ class Kernel:
             show=settings.show,
             escalated=self.escalated,
             ended=self.ended,
+            everybody=everybody,
         )
         spawning = Spawning(self.registry, self.supervision, self.mail.is_taken, str(settings.config.directory))
-        calls = table(self.registry, self.supervision, spawning, self.mail, kernel.max_payload)
+        calls = table(self.registry, self.supervision, spawning, self.mail, line, self.seat, kernel.max_payload)
         self.table = Table(calls, kernel.max_payload)
         self.root = self.supervision.build(settings.config.root)
         self.stopping = False
@@ -225,6 +267,7 @@ class Kernel:
                     nursery.start_soon(self.reap)
                     nursery.start_soon(self.sweeper.serve)
                     nursery.start_soon(self.jails.serve)
+                    nursery.start_soon(self.line.serve)
                     await self.keep(partial(ready, isolation))
                     nursery.cancel_scope.cancel()
             finally:
@@ -301,6 +344,7 @@ class Kernel:
         """A connection at the operator's door is over."""
         if caller.kind == "operator":
             self.mail.close(caller.id)
+            self.line.leave(self.seat(caller))
 
     def escalated(self, agent: Agent, reason: str) -> None:
         """An agent was given up: whoever spawned it is told, if it is still there and has room."""
@@ -315,6 +359,7 @@ class Kernel:
         """An agent is over; one that stands in the file may come back, with its group, to its mailbox."""
         if not agent.declared:
             self.mail.close(agent.id)
+            self.line.leave(agent.seat)
 
 
 def stop_signals() -> list[signal.Signals]:

@@ -9,6 +9,7 @@ import trio
 from attrs import define, field, frozen
 
 from agentos.kernel.caller import Caller
+from agentos.llm.settings import Seat
 from agentos.sandbox.cgroup_values import Usage
 from agentos.sandbox.handle import Sandbox
 from agentos.sandbox.status import Status
@@ -72,6 +73,7 @@ class Agent:
     path: tuple[str, ...]  # of the supervisor that restarts it
     parent: "Agent | None"
     spawner: int | None  # id of the caller that spawned it; None: declared
+    seat: Seat  # in the line to the model
     rate: Rate
     output: Output = field(factory=Output)
     state: State = State.STARTING

@@ -7,6 +7,7 @@ from typing import Literal
 
 from attrs import field, frozen
 
+from agentos.llm.settings import Share
 from supervisors import Backoff
 
 Restart = Literal["permanent", "transient", "temporary"]
@@ -70,6 +71,7 @@ class AgentSpec:
     code: str | None = None
     workspace: str = "tmp"
     runtime: Runtime = "exec"
+    llm: Share = Share()
     copied: bool = False  # the script is a copy made for this agent alone, to be removed when it is over
 
     @property
@@ -112,3 +114,4 @@ class GroupSpec:
     shutdown: Shutdown = "infinity"
     significant: bool = False
     backoff: Backoff | None = None
+    llm: Share = Share()

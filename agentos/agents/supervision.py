@@ -8,6 +8,7 @@ import trio
 from attrs import define, field, frozen
 
 from agentos.kernel.caller import Caller
+from agentos.llm.settings import Party, Seat, Share
 from agentos_sdk.errors import Unavailable
 from supervisors import ChildSpec, Exit, NoProc, Refused, StartFailed, Supervisor, SupervisorSpec, reports
 from supervisors.exits import gave_up
@@ -72,7 +73,8 @@ class Supervision:
     """The tree of one kernel.
 
     ``make_caller`` gives an agent its identity, ``show`` gets its output as it comes, ``escalated`` is called with an
-    agent that was given up and why, ``ended`` with one that won't come back.
+    agent that was given up and why, ``ended`` with one that won't come back. ``everybody`` is what all agents may have
+    of the model together.
     """
 
     registry: Registry
@@ -82,6 +84,7 @@ class Supervision:
     show: Show | None
     escalated: Callable[[Agent, str], None]
     ended: Callable[[Agent], None]
+    everybody: Party
     root: Supervisor = field(init=False)
     _by_place: dict[tuple[Path, str], Agent] = field(factory=dict)
     _supervisors: dict[Path, Supervisor] = field(factory=dict)
@@ -214,12 +217,21 @@ class Supervision:
             path,
             parent,
             spawner.id if spawner is not None else None,
+            self._seat(spec, path, parent),
             Rate(self.limits.per_second, self.limits.children),
             Output(partial(self.show, spec.name) if self.show is not None else None),
         )
         self.registry.add(agent)
         self._by_place[path, spec.name] = agent
         return agent
+
+    def _seat(self, spec: AgentSpec, path: Path, parent: Agent | None) -> Seat:
+        """A supervisor stands for all beneath it only where the file gives it a weight or a budget."""
+        if parent is not None:
+            return (*parent.seat, Party(f"{parent.seat[-1].name}/{spec.name}", spec.llm))
+        around = [self._groups[path[:depth]] for depth in range(1, len(path) + 1) if path[:depth] in self._groups]
+        groups = tuple(Party(f"group {group.name}", group.llm) for group in around if group.llm != Share())
+        return (self.everybody, *groups, Party(spec.name, spec.llm))
 
     # -- What the supervisors report -------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from agentos.agents.spec import GroupSpec
 from agentos.config.lines import Keys, lines_of
 from agentos.config.schema import KernelSettings
 from agentos.config.tree import ROOT, Builder
+from agentos.llm.settings import LLMSettings
 from agentos_sdk.codec import path as dotted
 
 MAX_BYTES = 4 << 20
@@ -22,6 +23,7 @@ class Config:
     """What to run, and how; every path in it is absolute. ``file`` is ``None`` when there was none."""
 
     kernel: KernelSettings
+    llm: LLMSettings
     root: GroupSpec
     directory: Path
     file: Path | None = None
@@ -29,7 +31,7 @@ class Config:
     @classmethod
     def without_file(cls, directory: Path) -> "Config":
         """A kernel with all defaults, that supervises nothing yet."""
-        return cls(KernelSettings(), GroupSpec(ROOT), directory.absolute())
+        return cls(KernelSettings(), LLMSettings(), GroupSpec(ROOT), directory.absolute())
 
 
 @frozen
@@ -65,10 +67,10 @@ def load(path: str | Path) -> Config:
     if _deep(data):
         raise ConfigError([Wrong(name, f"nested deeper than {MAX_DEPTH} tables and arrays")])
     builder = Builder(file.parent)
-    kernel, root = builder.build(data)
+    kernel, llm, root = builder.build(data)
     if builder.mistakes:
         raise ConfigError(_with_lines(name, text, builder.mistakes))
-    return Config(kernel, root, file.parent, file)
+    return Config(kernel, llm, root, file.parent, file)
 
 
 def _text(name: str) -> str:

@@ -70,6 +70,7 @@ class FileTable:
     """The whole file; its parts are read one by one, so that a mistake in one hides none in another."""
 
     kernel: object = field(factory=dict)
+    llm: object = field(factory=dict)
     supervisor: object = field(factory=dict)
 
 
@@ -122,6 +123,7 @@ class ChildTable:
     shutdown: Shutdown | None = None
     significant: bool | None = None
     backoff: object = None
+    llm: object = None
 
 
 @frozen(kw_only=True)

@@ -32,9 +32,8 @@ class Syscall:
 
     A ``def`` handler takes ``(caller, request)`` and is answered in the middle of the read; an ``async def`` takes
     ``(call, request)`` and gets a task. Either gives a reply that :func:`agentos_sdk.codec.encode` takes, or finished
-    bytes. A ``request`` of ``None`` means that a ``def`` handler gets the bytes as
-    they came. ``limit`` is the largest body in
-    bytes; ``failure`` holds the keys that a failed reply has besides ``success``, ``error`` and ``code``.
+    bytes. A ``request`` of ``None`` means that the handler gets the bytes as they came. ``limit`` is the largest body
+    in bytes; ``failure`` holds the keys that a failed reply has besides ``success``, ``error`` and ``code``.
     Fields named in ``verbatim`` are JSON that is passed on: they become :class:`~agentos.kernel.body.Verbatim`.
     """
 
@@ -95,11 +94,10 @@ def _now(syscall: Syscall) -> Now:
 
 def _later(syscall: Syscall) -> Later:
     handler, request, verbatim = syscall.handler, syscall.request, syscall.verbatim
-    assert request is not None, "only a handler that answers at once may take bare bytes"
 
     async def answer(call: Call, body: bytes) -> bytes:
         try:
-            return finish(await handler(call, read(request, body, verbatim)))
+            return finish(await handler(call, read(request, body, verbatim) if request is not None else body))
         except Gone:
             raise
         except Exception as error:

@@ -9,7 +9,7 @@ from agentos.kernel.ports import Right
 from agentos_sdk.errors import PermissionDenied
 
 OWN = frozenset({"kill", "pause", "resume", "wait", "logs", "inspect", "exec"})  # of itself and of its descendants
-ANY = frozenset({"send", "broadcast", "list", "tree", "register", "spawn"})
+ANY = frozenset({"send", "broadcast", "list", "tree", "register", "spawn", "think"})
 
 
 @frozen

@@ -1,26 +1,38 @@
 """Every call this kernel serves, in one list."""
 
+from collections.abc import Callable
+
 from agentos.agents.registry import Registry
 from agentos.agents.supervision import Supervision
 from agentos.kernel.caller import Caller
 from agentos.kernel.table import Syscall
+from agentos.llm.line import Line
+from agentos.llm.settings import Seat
 from agentos.services.mailboxes import Mailboxes
 from agentos_sdk.opcodes import Op
 
-from . import agents, host, inspect, messages
+from . import agents, host, inspect, messages, metrics, think
 from .spawn import Spawning
 
 
 def table(
-    registry: Registry, supervision: Supervision, spawning: Spawning, mail: Mailboxes, max_payload: int
+    registry: Registry,
+    supervision: Supervision,
+    spawning: Spawning,
+    mail: Mailboxes,
+    line: Line,
+    seat: Callable[[Caller], Seat],
+    max_payload: int,
 ) -> tuple[Syscall, ...]:
     """What callers may ask for; the connection itself answers HELLO, CANCEL and EXIT."""
     return (
         Syscall(Op.NOOP, None, echo, limit=max_payload),
+        *think.syscalls(line, seat, max_payload),
         *host.syscalls(registry, supervision),
-        *agents.syscalls(registry, supervision, spawning),
-        *inspect.syscalls(registry),
+        *agents.syscalls(registry, supervision, spawning, line),
+        *inspect.syscalls(registry, line),
         *messages.syscalls(mail, registry),
+        *metrics.syscalls(line),
     )
 
 

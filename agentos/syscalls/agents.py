@@ -16,6 +16,7 @@ from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.table import Syscall
+from agentos.llm import line as llm
 from agentos.sandbox.handle import Sandbox
 from agentos_sdk import codec
 from agentos_sdk.calls import agents as calls
@@ -27,7 +28,7 @@ from .spawn import Spawning
 MAX_TAIL = 2000  # lines in one reply
 
 
-def syscalls(registry: Registry, supervision: Supervision, spawner: Spawning) -> tuple[Syscall, ...]:
+def syscalls(registry: Registry, supervision: Supervision, spawner: Spawning, line: llm.Line) -> tuple[Syscall, ...]:
     paging = trio.Lock()  # a long page takes 5 ms to make: between two of them others have their turn
 
     async def kill(call: Call, request: calls.Kill) -> calls.Killed:
@@ -45,7 +46,8 @@ def syscalls(registry: Registry, supervision: Supervision, spawner: Spawning) ->
         def tells(agent: Agent) -> bool:  # how it ended may name the host's paths
             return caller.kind != "agent" or agent.id == caller.id or registry.descends(agent.id, caller.id)
 
-        return [info(agent, now, tells(agent)) for agent in registry]
+        places = line.places()
+        return [info(agent, now, tells(agent), places.get(llm.names(agent.seat), llm.Place())) for agent in registry]
 
     async def wait(call: Call, request: calls.Wait) -> calls.Exited:
         agent = registry.find(request.id, request.name)
@@ -102,8 +104,8 @@ def syscalls(registry: Registry, supervision: Supervision, spawner: Spawning) ->
     )
 
 
-def info(agent: Agent, now: float, whole: bool) -> calls.AgentInfo:
-    """``whole``: with how it ended."""
+def info(agent: Agent, now: float, whole: bool, place: llm.Place) -> calls.AgentInfo:
+    """``whole``: with how it ended. ``place`` is that in the line to the model."""
     pid = agent.pid
     return calls.AgentInfo(
         id=agent.id,
@@ -117,8 +119,13 @@ def info(agent: Agent, now: float, whole: bool) -> calls.AgentInfo:
         running=agent.alive and pid is not None,
         isolation=agent.spec.isolation,
         missing=agent.lacking,
+        llm=in_line(place),
         end=agent.end.reason if agent.end is not None and whole else None,
     )
+
+
+def in_line(place: llm.Place) -> calls.InLine:
+    return calls.InLine(waiting=place.waiting, in_flight=place.in_flight, position=place.position)
 
 
 def step(agent: Agent, here: State, there: State, do: Callable[[Sandbox], None]) -> None:

@@ -14,30 +14,35 @@ from agentos.agents.spec import AgentSpec
 from agentos.kernel.call import Call
 from agentos.kernel.ports import Right
 from agentos.kernel.table import Syscall
+from agentos.llm.line import Line, Place, names
 from agentos.sandbox import census, cgroup_v2, cgroup_values
 from agentos.sandbox.cgroup_values import CgroupError
 from agentos.sandbox.cgroups import Group
+from agentos.services.quotas import BILLION, Standing
 from agentos_sdk.calls import inspect as calls
 from agentos_sdk.calls.agents import Limits
 from agentos_sdk.opcodes import Op
 from agentos_sdk.quantities import CpuShare, Size
 
+from .agents import in_line
 from .spawn import isolation
 
 SIZES = ("memory", "file_size", "disk", "tmp")
 
 
-def syscalls(registry: Registry) -> tuple[Syscall, ...]:
+def syscalls(registry: Registry, line: Line) -> tuple[Syscall, ...]:
     async def inspect(call: Call, request: calls.Inspect) -> calls.Inspected:
         agent = registry.find(request.id, request.name)
         await call.require(Right("inspect", agent=agent.id))
         used = await trio.to_thread.run_sync(usage, agent)
-        return inspected(registry, agent, used, call.caller.kind == "operator")
+        return inspected(registry, agent, used, model(line, agent), call.caller.kind == "operator")
 
     return (Syscall(Op.INSPECT, calls.Inspect, inspect),)
 
 
-def inspected(registry: Registry, agent: Agent, used: calls.Usage, by_operator: bool) -> calls.Inspected:
+def inspected(
+    registry: Registry, agent: Agent, used: calls.Usage, llm: calls.Model, by_operator: bool
+) -> calls.Inspected:
     """All that is known of an agent; the host's paths and users are the operator's to know."""
     jail, alive = agent.jail, agent.pid is not None
     age = trio.current_time() - agent.since
@@ -60,9 +65,35 @@ def inspected(registry: Registry, agent: Agent, used: calls.Usage, by_operator: 
         limits=limits(agent.spec),
         named=sorted(named(agent.spec.limits)),
         usage=used,
+        llm=llm,
         outer=calls.Outer(uid=outer.uid, gid=outer.gid) if outer is not None else None,
         cgroups=directories(jail.group) if jail is not None and jail.group is not None and by_operator else None,
         end=calls.Ended(exit_code=end.code, signal=end.signal, reason=end.reason) if end is not None else None,
+    )
+
+
+def model(line: Line, agent: Agent) -> calls.Model:
+    """Its place in the line to the model, and what is left of its budgets."""
+    waits = line.waits(agent.seat)
+    return calls.Model(
+        weight=agent.spec.llm.weight,
+        place=in_line(line.places().get(names(agent.seat), Place())),
+        waits=calls.Waits(count=waits.count, p50_ms=waits.p50 * 1000, p95_ms=waits.p95 * 1000) if waits else None,
+        budgets=[budget(standing) for standing in line.standing(agent.seat)],
+    )
+
+
+def budget(standing: Standing) -> calls.Budget:
+    quota = standing.quota
+    unit = BILLION if quota.what == "money" else 1
+    return calls.Budget(
+        name=standing.name,
+        what=quota.what,
+        per=quota.per,
+        most=quota.most / unit,
+        used=standing.settled / unit,
+        reserved=standing.reserved / unit,
+        renews_at=standing.renews_at,
     )
 
 

@@ -13,6 +13,8 @@ from agentos.agents.supervision import Supervision
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
+from agentos.llm.settings import Share, budget_of
+from agentos.services.quotas import Quota
 from agentos_sdk.calls import agents as calls
 from agentos_sdk.errors import AlreadyExists, BadRequest, PermissionDenied, QuotaExceeded, Unavailable
 from supervisors import Backoff, SpecError
@@ -121,6 +123,7 @@ class Spawning:
             isolation=isolated,
             limits=Limits(**asdict(request.limits)),
             runtime=request.runtime,
+            llm=share_of(request.llm),
         )
         try:
             spec = inherit(spec, parent.spec) if parent is not None else spec
@@ -157,6 +160,16 @@ def backoff_of(request: calls.Spawn) -> Backoff | None:
         )
     except ValueError as error:
         raise BadRequest(f"backoff: {error}") from None
+
+
+def share_of(given: calls.Share) -> Share:
+    quotas: dict[tuple[str, float], Quota] = {}
+    for line in given.budget:
+        for quota in budget_of(line.per, line.tokens, line.calls, line.money):
+            if (quota.what, quota.per) in quotas:
+                raise BadRequest(f"llm.budget: two budgets of {quota.what} per {quota.per:g} s")
+            quotas[quota.what, quota.per] = quota
+    return Share(given.weight, tuple(quotas.values()))
 
 
 def isolation(agent: Agent) -> calls.Isolation:

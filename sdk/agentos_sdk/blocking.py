@@ -15,7 +15,10 @@ from .opcodes import Op
 
 TYPE_CHECKING = False  # as typing has it; that itself would be a sixth of what an idle agent takes
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Literal, Unpack
+
+    from .chunks import Deltas
+    from .question import ImageFile, More, Options
 
     Reply = dict[str, Any]
 
@@ -214,20 +217,12 @@ class AgentOSClient:
 
         Each item has ``lines`` and ``missed``, how many were dropped before them. Raises the call's error.
         """
+        from .chunks import streamed
+
         fields = {"name": name, "id": agent_id, "tail": tail, "follow": True}
-        with dial(self.socket_path) as sock:
-            try:
-                sock.sendall(frame(0, Op.HELLO, b'{"protocol":2}'))
-                checked(receive(sock)[2])
-                sock.sendall(frame(1, Op.LOGS, json.dumps({k: v for k, v in fields.items() if v is not None}).encode()))
-                op = int(Op.CHUNK)
-                while op == Op.CHUNK:
-                    _, op, body = receive(sock)
-                    page = checked(body)
-                    if page["lines"] or page["missed"]:
-                        yield page
-            except (OSError, ValueError) as error:
-                raise ConnectionFailed(f"the connection to the kernel at {self.socket_path} broke: {error}") from None
+        for _, page in streamed(self.socket_path, Op.LOGS, fields):
+            if page["lines"] or page["missed"]:
+                yield page
 
     # -- Messages --------------------------------------------------------------------------------------------------
 
@@ -249,9 +244,45 @@ class AgentOSClient:
 
     # -- The model -------------------------------------------------------------------------------------------------
 
-    def think(self, prompt: str, **options: object) -> Reply:
-        """Ask the model; ``options`` is what else THINK takes."""
-        return self._dict(Op.THINK, {"prompt": prompt, **options}, wait=None)
+    def think(
+        self,
+        prompt: str | None = None,
+        image: ImageFile | None = None,
+        image_mime_type: str | None = None,
+        system_instruction: str | None = None,
+        thinking_level: Literal["low", "medium", "high"] | None = None,
+        temperature: float | None = None,
+        model: str | None = None,
+        **more: Unpack[More],
+    ) -> Reply:
+        """Ask the model; ``content`` is what it answers, ``more`` what else THINK takes.
+
+        ``image`` is bytes or a file's path, and so is each of ``images``; ``image_mime_type`` says what ``image`` is
+        where its first bytes don't tell. A file that can't be read is an ``OSError``.
+        """
+        from .question import question  # few agents need it
+
+        given = {
+            "image": image,
+            "image_mime_type": image_mime_type,
+            "system_instruction": system_instruction,
+            "thinking_level": thinking_level,
+            "temperature": temperature,
+            "model": model,
+            **more,
+        }
+        return self._dict(Op.THINK, question(prompt, given), wait=more.get("timeout"))
+
+    def think_stream(self, prompt: str | None = None, **options: Unpack[Options]) -> Deltas:
+        """Ask the model, and iterate over its answer while it makes it; over a connection of its own.
+
+        The arguments are those of :meth:`think`, by name. ``thought``, at the end, is the whole reply. To leave
+        ``with client.think_stream(...) as deltas`` withdraws the question. Raises the call's error.
+        """
+        from .chunks import Deltas, streamed
+        from .question import question
+
+        return Deltas(streamed(self.socket_path, Op.THINK, question(prompt, options, stream=True)))
 
     def _dict(self, op: int, fields: Mapping[str, object], wait: float | None = 0.0) -> Reply:
         reply: Reply = self.request(op, fields, wait)

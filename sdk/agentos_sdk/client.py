@@ -5,25 +5,29 @@ import socket
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import trio
 from attrs import define, field
 
 from . import codec
 from .blocking import absolute, check_owner, default_socket, unreachable
-from .calls import agents, host, inspect, messages
+from .calls import agents, host, inspect, messages, think
 from .calls.connection import Cancel, Hello, Welcome
 from .calls.request import Request
 from .errors import ConnectionFailed, from_reply
 from .frames import MAX_ID, Frames, frame
 from .opcodes import Op
+from .streams import Pages, Thoughts, asked
+
+if TYPE_CHECKING:
+    from .question import Options
 
 Reply = TypeVar("Reply")
 
 READ_SIZE = 64 << 10
 MAX_QUEUED = 1 << 20  # bytes of requests that wait to be sent; a call beyond that waits before it is made
-MAX_CHUNKS = 256  # of one stream that nobody has taken; beyond that the connection is not read
+MAX_UNTAKEN = 8 << 20  # bytes of one stream that nobody has taken; beyond that the connection is not read
 NO_LIMIT = [1 << 62] * 256
 
 
@@ -76,6 +80,7 @@ class Pending:
     op: int
     chunks: deque[bytes] | None = None
     reply: bytes | None = None
+    _untaken: int = 0  # bytes in chunks
     _changed: trio.Event = field(factory=trio.Event)
     _taken: trio.Event = field(factory=trio.Event)
 
@@ -92,11 +97,21 @@ class Pending:
             return None
         self._taken.set()
         self._taken = trio.Event()
-        return self.chunks.popleft()
+        chunk = self.chunks.popleft()
+        self._untaken -= len(chunk)
+        return chunk
 
-    async def room(self) -> None:
-        while self.chunks is not None and len(self.chunks) >= MAX_CHUNKS and self.reply is None:
+    async def put(self, chunk: bytes) -> None:
+        """Keep a chunk, when there is room for it, unless nobody wants it."""
+        while self.chunks is not None and self._untaken >= MAX_UNTAKEN:
             await self._taken.wait()
+        if self.chunks is not None:
+            self.chunks.append(chunk)
+            self._untaken += len(chunk)
+
+    def drop_chunks(self) -> None:
+        self.chunks = None
+        self._taken.set()
 
 
 class Kernel:
@@ -191,7 +206,7 @@ class Kernel:
         """The last lines that an agent wrote."""
         return await self.call(agents.Logs(name=name, id=id, tail=tail))
 
-    def follow_logs(self, name: str | None = None, *, id: int | None = None, tail: int = 100) -> "Pages":
+    def follow_logs(self, name: str | None = None, *, id: int | None = None, tail: int = 100) -> Pages:
         """The last lines, then those that come: ``async with kernel.follow_logs("w") as pages: async for page ...``."""
         return Pages(self, agents.Logs(name=name, id=id, tail=tail, follow=True))
 
@@ -214,15 +229,31 @@ class Kernel:
         """Let others reach us by ``name``."""
         return await self.call(messages.Register(name=name))
 
+    # -- The model -------------------------------------------------------------------------------------------------
+
+    async def think(self, prompt: str | None = None, **options: "Unpack[Options]") -> think.Thought:
+        """Ask the model: ``prompt``, ``messages`` before it, and what else THINK takes.
+
+        ``image`` and each of ``images`` are bytes or a file's path. Cancelled, the question is withdrawn.
+        """
+        return self._reply(think.Think, await self.exchange(Op.THINK, await asked(prompt, options)))
+
+    def think_stream(self, prompt: str | None = None, **options: "Unpack[Options]") -> Thoughts:
+        """The same, piece by piece: ``async with kernel.think_stream("Why?") as deltas: async for delta in deltas``.
+
+        When it has come to its end ``deltas.thought`` is the whole answer.
+        """
+        return Thoughts(self, prompt, options)
+
+    # -- Any call --------------------------------------------------------------------------------------------------
+
     async def echo(self, data: bytes) -> bytes:
         """Bytes through the kernel and back."""
         return await self.exchange(Op.NOOP, data)
 
-    # -- Any call --------------------------------------------------------------------------------------------------
-
     async def call(self, request: Request[Reply]) -> Reply:
         """Make a call; its reply, or the ``CallError`` that the kernel answered."""
-        return self._reply(request, await self.exchange(request.op, codec.encode(request)))
+        return self._reply(type(request), await self.exchange(request.op, codec.encode(request)))
 
     async def exchange(self, op: int, body: bytes) -> bytes:
         """Make a call by number with a finished body; the reply's body as it came."""
@@ -234,7 +265,7 @@ class Kernel:
             self._end(number, pending)
         return pending.reply
 
-    def _reply(self, request: Request[Reply], body: bytes) -> Reply:
+    def _reply(self, request: type[Request[Reply]], body: bytes) -> Reply:
         data = codec.parse(body)
         if isinstance(data, dict) and data.get("success") is False:
             raise from_reply(data)
@@ -268,7 +299,7 @@ class Kernel:
             withdrawal = self._free_number()
             self._pending[withdrawal] = Pending(Op.CANCEL)
             self._queue(frame(withdrawal, Op.CANCEL, codec.encode(Cancel(id=number))))
-            pending.chunks = None
+            pending.drop_chunks()
         else:
             self._pending.pop(number, None)
 
@@ -286,7 +317,7 @@ class Kernel:
             await self._stream.send_all(frame(0, Op.HELLO, codec.encode(Hello(protocol=2))))
         while pending.reply is None:
             await self._change(pending)
-        welcome: Welcome = self._reply(Hello(), pending.reply)
+        welcome: Welcome = self._reply(Hello, pending.reply)
         self.id, self.name = welcome.agent_id, welcome.name
 
     async def _write(self) -> None:
@@ -326,44 +357,8 @@ class Kernel:
         if pending is None:
             return
         if op == Op.CHUNK:
-            if pending.chunks is not None:
-                await pending.room()
-                pending.chunks.append(body)
+            await pending.put(body)
         else:
             pending.reply = body
             del self._pending[number]
         pending.notify()
-
-
-class Pages:
-    """The pages of a followed log: an async context manager, and in it an async iterator."""
-
-    def __init__(self, kernel: Kernel, request: agents.Logs) -> None:
-        self._kernel = kernel
-        self._request = request
-        self._finished = False
-
-    async def __aenter__(self) -> "Pages":
-        kernel, body = self._kernel, codec.encode(self._request)
-        self._number, self._pending = await kernel._begin(self._request.op, body, deque())
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        self._kernel._end(self._number, self._pending)
-
-    def __aiter__(self) -> "Pages":
-        return self
-
-    async def __anext__(self) -> agents.LogsReply:
-        if self._finished:
-            raise StopAsyncIteration
-        while True:
-            if (chunk := self._pending.take()) is not None:
-                return self._kernel._reply(self._request, chunk)
-            if self._pending.reply is not None:
-                self._finished = True
-                last = self._kernel._reply(self._request, self._pending.reply)
-                if last.lines or last.missed:
-                    return last
-                raise StopAsyncIteration
-            await self._kernel._change(self._pending)

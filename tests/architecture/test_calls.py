@@ -28,7 +28,7 @@ def served() -> frozenset[Op]:
     registry, mail = Registry(), Mailboxes()
     nobody: Any = None
     spawner = Spawning(registry, nobody, mail.is_taken, "/")
-    listed = [syscall.op for syscall in table(registry, nobody, spawner, mail, 1 << 20)]
+    listed = [syscall.op for syscall in table(registry, nobody, spawner, mail, nobody, nobody, 1 << 20)]
     assert len(listed) == len(set(listed)), "an opcode is served twice"
     return frozenset(listed) | BY_THE_CONNECTION
 
@@ -47,7 +47,8 @@ SERVED = sorted(served())
 
 def test_these_are_the_calls_of_this_version() -> None:
     names = (
-        "NOOP EXEC SPAWN KILL LIST WAIT PAUSE RESUME TREE LOGS INSPECT SEND RECV BROADCAST REGISTER CANCEL HELLO EXIT"
+        "NOOP THINK EXEC SPAWN KILL LIST WAIT PAUSE RESUME TREE LOGS INSPECT SEND RECV BROADCAST REGISTER METRICS_SYSTEM "
+        "CANCEL HELLO EXIT"
     )
 
     assert {op.name for op in SERVED} == set(names.split())

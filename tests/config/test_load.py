@@ -139,7 +139,7 @@ def test_an_empty_file_is_a_kernel_that_supervises_nothing(home: Path) -> None:
     config = loaded("")
 
     assert (config.kernel, config.root) == (KernelSettings(), GroupSpec("root"))
-    assert Config.without_file(home) == Config(config.kernel, config.root, home)
+    assert Config.without_file(home) == Config(config.kernel, config.llm, config.root, home)
 
 
 def test_a_tilde_is_the_home_directory(home: Path) -> None:

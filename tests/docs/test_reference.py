@@ -11,10 +11,10 @@ import pytest
 import supervisors
 from agentos import __version__
 from agentos.agents.lifecycle import State
-from agentos.config import schema
+from agentos.config import llm, schema
 from agentos.userland.cli.main import COMMANDS, cli
 from agentos_sdk import AgentOSClient, Kernel
-from agentos_sdk.calls import agents, connection, host, inspect, messages
+from agentos_sdk.calls import agents, connection, host, inspect, messages, metrics, think
 from agentos_sdk.calls.request import Request
 from agentos_sdk.errors import BY_CODE
 from agentos_sdk.opcodes import Op
@@ -25,12 +25,16 @@ REFERENCE = ROOT / "docs" / "reference"
 CALLS = REFERENCE / "calls"
 REQUESTS: list[type[Request[object]]] = [
     value
-    for module in (agents, connection, host, inspect, messages)
+    for module in (agents, connection, host, inspect, messages, metrics, think)
     for value in vars(module).values()
     if isinstance(value, type) and issubclass(value, Request) and value is not Request
 ]
 TABLES = {
     "`[kernel]`": schema.KernelSettings,
+    "`[llm]`": llm.LLMTable,
+    "`timeouts`": llm.TimeoutsTable,
+    "`retry`": llm.RetryTable,
+    "`[llm.offline]`": llm.OfflineTable,
     "`[supervisor]`": schema.RootTable,
     "`[[supervisor.children]]`": schema.AgentTable,
     "`backoff`": schema.BackoffTable,
@@ -104,6 +108,13 @@ def test_every_key_of_the_configuration_is_described(heading: str, table: type) 
     described = re.findall(r"^\| `(\w+)`", text, re.MULTILINE)
 
     assert sorted(described) == sorted(fields(table))
+
+
+def test_every_key_of_a_budget_is_described() -> None:
+    text = section((REFERENCE / "configuration.md").read_text(), "Budget and weight")
+    described = re.findall(r"^\| `(\w+)`", text, re.MULTILINE)
+
+    assert sorted(described) == sorted([*fields(llm.ShareTable), *fields(llm.BudgetTable)])
 
 
 @pytest.mark.parametrize("name", COMMANDS)

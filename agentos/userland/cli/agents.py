@@ -1,9 +1,12 @@
 """``agentos ps``, ``tree``, ``kill``, ``pause``, ``resume``."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import click
+
+from agentos_sdk.opcodes import Op
 
 from .common import checked, json_option, kernel, plain, plural, print_json, say, socket_option, table, target
 
@@ -18,10 +21,12 @@ def ps(socket_path: str | None, as_json: bool, everyone: bool) -> None:
     """Show the agents: their state, restarts and place in the tree."""
     with kernel(socket_path) as client:
         agents = client.list_agents()
+        line = json.loads(client.call(Op.METRICS_SYSTEM, b"{}")).get("metrics", {}).get("llm")
     if as_json:
         print_json(agents)
         return
     shown = [agent for agent in agents if everyone or agent["state"] != "exited"]
+    asking = any(questions(agent) for agent in agents)
     rows = [
         [
             str(agent["id"]),
@@ -31,17 +36,21 @@ def ps(socket_path: str | None, as_json: bool, everyone: bool) -> None:
             str(agent["restarts"]),
             duration(agent["uptime_ms"] / 1000) if agent["running"] else "-",
             isolation(agent),
+            *([questions(agent)] if asking else []),
             agent["supervisor"],
             *([ending(agent)] if everyone else []),
         ]
         for agent in shown
     ]
-    columns = ["ID", "NAME", "PID", "STATE", "RESTARTS", "UPTIME", "ISOLATION", "SUPERVISOR"]
-    header, *lines = table(rows, [*columns, *(["END"] if everyone else [])])
+    columns = ["ID", "NAME", "PID", "STATE", "RESTARTS", "UPTIME", "ISOLATION", *(["MODEL"] if asking else [])]
+    header, *lines = table(rows, [*columns, "SUPERVISOR", *(["END"] if everyone else [])])
     click.secho(header, bold=True)
     for agent, line in zip(shown, lines, strict=True):
         before, state, after = line.partition(f" {agent['state']} ")
         click.echo(before + click.style(state, fg=STATES.get(agent["state"])) + after)
+    if line and line["waiting"] + line["in_flight"]:
+        counts = f"{line['in_flight']} with the model, {line['waiting']} waiting"
+        click.echo(f"questions: {counts}; fairness of the last minutes {line['fairness']:.2f} (Jain's index)")
     hidden = len(agents) - len(shown)
     if hidden:
         click.secho(f"({hidden} ended, see --all)", fg="bright_black")
@@ -141,6 +150,15 @@ def at_most(supervisor: dict[str, Any]) -> str:
 def isolation(agent: dict[str, Any]) -> str:
     """Its level, and what of that doesn't stand: ``standard -cpu``."""
     return " ".join([agent["isolation"], *(f"-{layer}" for layer in agent["missing"])])
+
+
+def questions(agent: dict[str, Any]) -> str:
+    """Where it stands in the line to the model: ``asks, 3 wait, next #2``."""
+    line = agent["llm"]
+    parts = ["asks"] if line["in_flight"] else []
+    if line["waiting"]:
+        parts += [f"{line['waiting']} {'waits' if line['waiting'] == 1 else 'wait'}", f"next #{line['position']}"]
+    return ", ".join(parts)
 
 
 def ending(agent: dict[str, Any]) -> str:

@@ -22,6 +22,7 @@ COMMANDS = {
     "resume": "agents",
     "logs": "logs",
     "send": "messages",
+    "think": "think",
     "call": "messages",
 }
 CONFIG = Path("agentos.toml")

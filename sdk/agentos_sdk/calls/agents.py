@@ -1,14 +1,22 @@
 """SPAWN, KILL, LIST, WAIT, PAUSE, RESUME, TREE and LOGS: the life of agents, from outside."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from attrs import field, frozen
 
-from agentos_sdk.codec import CpuShare, Seconds, Size
+from agentos_sdk.codec import CpuShare, Rule, Seconds, Size
 from agentos_sdk.opcodes import Op
 
 from .request import Request
+
+
+Amount = Annotated[int, Rule(lambda number: number >= 0, "a whole number from 0 up")]
+Money = Annotated[float, Rule(lambda money: money >= 0, "a number from 0 up")]
+Weight = Annotated[float, Rule(lambda weight: 0.01 <= weight <= 100, "a weight from 0.01 to 100")]
+Window = Annotated[
+    Seconds, Rule(lambda seconds: seconds >= 1 and seconds % 1 == 0, "a window of whole seconds, such as 1h")
+]
 
 
 @frozen(kw_only=True)
@@ -76,6 +84,28 @@ class Backoff:
 
 
 @frozen(kw_only=True)
+class Budget:
+    """At most so much in each window of ``per`` seconds; ``money`` is in the currency of the configured prices."""
+
+    tokens: Amount | None = None
+    calls: Amount | None = None
+    money: Money | None = None
+    per: Window
+
+    def __attrs_post_init__(self) -> None:
+        if self.tokens is None and self.calls is None and self.money is None:
+            raise ValueError("expected at least one of tokens, calls and money")
+
+
+@frozen(kw_only=True)
+class Share:
+    """What an agent, with all that it spawns, may have of the model; never more than what spawned it has."""
+
+    weight: Weight = 1.0
+    budget: Sequence[Budget] = ()
+
+
+@frozen(kw_only=True)
 class Spawn(Request[Spawned]):
     """Start an agent: exactly one of ``script`` and ``command``.
 
@@ -105,6 +135,7 @@ class Spawn(Request[Spawned]):
     code: str | None = None
     workspace: str | None = None
     runtime: Literal["exec", "fast"] = "exec"
+    llm: Share = Share()
     permissions: object = None
 
 
@@ -131,6 +162,16 @@ class Kill(Request[Killed]):
 
 
 @frozen(kw_only=True)
+class InLine:
+    """Questions to the model: those that wait, those that the provider works on, and which of all is the first's turn:
+    1 is the next, ``None`` where none waits."""
+
+    waiting: int = 0
+    in_flight: int = 0
+    position: int | None = None
+
+
+@frozen(kw_only=True)
 class AgentInfo:
     """One agent as LIST shows it. ``parent`` is the id of the agent that spawned it, ``None`` for the operator's.
 
@@ -150,6 +191,7 @@ class AgentInfo:
     running: bool
     isolation: str
     missing: Sequence[str]
+    llm: InLine
     end: str | None
 
 

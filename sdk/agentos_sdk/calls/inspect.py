@@ -6,8 +6,43 @@ from attrs import frozen
 
 from agentos_sdk.opcodes import Op
 
-from .agents import Isolation, Limits
+from .agents import InLine, Isolation, Limits
 from .request import Request
+
+
+@frozen(kw_only=True)
+class Waits:
+    """How long the last ``count`` questions waited for their turn."""
+
+    count: int
+    p50_ms: float
+    p95_ms: float
+
+
+@frozen(kw_only=True)
+class Budget:
+    """Of ``what`` (tokens, calls, or money), ``most`` in each window of ``per`` seconds; ``name`` is whose budget it is.
+
+    ``used`` in the present window, ``reserved`` for what is under way; ``renews_at`` is seconds since the epoch.
+    """
+
+    name: str
+    what: str
+    per: float
+    most: float
+    used: float
+    reserved: float
+    renews_at: float
+
+
+@frozen(kw_only=True)
+class Model:
+    """An agent's place in the line to the model, and what it may use of it: every budget that concerns it."""
+
+    weight: float
+    place: InLine
+    waits: Waits | None
+    budgets: Sequence[Budget]
 
 
 @frozen(kw_only=True)
@@ -102,6 +137,7 @@ class Inspected:
     limits: Limits
     named: Sequence[str]
     usage: Usage
+    llm: Model
     outer: Outer | None
     cgroups: Sequence[str] | None
     end: Ended | None

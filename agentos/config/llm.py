@@ -1,0 +1,173 @@
+"""What a file says of the model: its ``[llm]`` table, and the weight and budget of an agent or a supervisor."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from attrs import evolve, field, frozen
+
+from agentos.config.lines import Keys
+from agentos.config.reading import Read, Reader
+from agentos.llm.settings import (
+    LLMSettings,
+    OfflineSettings,
+    Price,
+    ProviderName,
+    Retry,
+    Share,
+    Timeouts,
+    budget_of,
+)
+from agentos.services.quotas import Quota
+from agentos_sdk.calls.agents import Amount, Money, Weight, Window
+from agentos_sdk.codec import Rule, Seconds
+
+Positive = Annotated[float, Rule(lambda number: number > 0, "a number above 0")]
+Count = Annotated[int, Rule(lambda number: number >= 1, "a whole number from 1 up")]
+Chance = Annotated[float, Rule(lambda number: 0 <= number <= 1, "a number from 0 to 1")]
+Patience = Annotated[Seconds, Rule(lambda seconds: seconds > 0, "a duration above 0s")]
+Url = Annotated[str, Rule(lambda url: url.startswith(("http://", "https://")), "an http:// or https:// URL")]
+
+
+@frozen(kw_only=True)
+class PriceTable:
+    """``[llm.prices]``: of a model, for a million tokens."""
+
+    input: Money
+    output: Money
+
+
+@frozen(kw_only=True)
+class TimeoutsTable:
+    """``timeouts = {...}``: see ``agentos.llm.settings.Timeouts``."""
+
+    connect: Patience | None = None
+    first_token: Patience | None = None
+    idle: Patience | None = None
+    total: Patience | None = None
+
+
+@frozen(kw_only=True)
+class RetryTable:
+    """``retry = {...}``: see ``agentos.llm.settings.Retry``."""
+
+    attempts: Count | None = None
+    patience: Seconds | None = None
+    first: Patience | None = None
+    factor: Annotated[float, Rule(lambda factor: 1 <= factor <= 10, "a number from 1 to 10")] | None = None
+    max: Patience | None = None
+    jitter: Chance | None = None
+    breaker: Count | None = None
+    cooldown: Seconds | None = None
+
+
+@frozen(kw_only=True)
+class OfflineTable:
+    """``[llm.offline]``: see ``agentos.llm.settings.OfflineSettings``; ``rules`` is a path."""
+
+    rules: str | None = None
+    base: Seconds | None = None
+    per_input: Seconds | None = None
+    per_output: Seconds | None = None
+    faults: Chance | None = None
+    seed: int | None = None
+
+
+@frozen(kw_only=True)
+class LLMTable:
+    """``[llm]``: see ``agentos.llm.settings.LLMSettings``. What has a table of its own is read by itself."""
+
+    provider: ProviderName | None = None
+    model: str | None = None
+    base_url: Url | None = None
+    openai_endpoint: bool | None = None
+    concurrency: Annotated[int, Rule(lambda number: 1 <= number <= 1000, "a number from 1 to 1000")] | None = None
+    max_tokens: Count | None = None
+    per_agent: Count | None = None
+    in_all: Count | None = None
+    budget: Sequence[object] = ()
+    prices: Mapping[str, object] = field(factory=dict)
+    timeouts: object = None
+    retry: object = None
+    offline: object = None
+
+
+@frozen(kw_only=True)
+class ShareTable:
+    """``llm = {...}`` of an agent or a supervisor."""
+
+    weight: Weight | None = None
+    budget: Sequence[object] = ()
+
+
+@frozen(kw_only=True)
+class BudgetTable:
+    """One line of a budget: at most so much in each window of ``per`` seconds."""
+
+    tokens: Amount | None = None
+    calls: Amount | None = None
+    money: Money | None = None
+    per: Window
+
+
+TABLES: Sequence[tuple[str, type, type]] = (
+    ("timeouts", TimeoutsTable, Timeouts),
+    ("retry", RetryTable, Retry),
+    ("offline", OfflineTable, OfflineSettings),
+)
+
+
+def llm(reader: Reader, data: object) -> LLMSettings:
+    """The ``[llm]`` table."""
+    read = reader.read(LLMTable, data, ("llm",))
+    made: dict[str, Any] = read.given("prices", "budget", *(name for name, _, _ in TABLES))
+    for name, table, cls in TABLES:
+        if (found := getattr(read.table, name)) is not None:
+            made[name] = cls(**reader.read(table, found, ("llm", name)).given())
+    prices = {}
+    for model, price in read.table.prices.items():
+        one = reader.read(PriceTable, price, ("llm", "prices", model))
+        if not one.wrong and isinstance(price, dict) and price.keys() >= {"input", "output"}:
+            prices[model] = Price(one.table.input, one.table.output)
+    settings = LLMSettings(**made, prices=prices, budget=budget(reader, read))
+    return evolve(settings, offline=evolve(settings.offline, rules=reader.place(settings.offline.rules)))
+
+
+def share(reader: Reader, data: object, keys: Keys) -> Share:
+    """``llm = {...}`` of an agent or a supervisor; ``None`` is no table."""
+    if data is None:
+        return Share()
+    read = reader.read(ShareTable, data, (*keys, "llm"))
+    return Share(**read.given("budget"), budget=budget(reader, read))
+
+
+def budget(reader: Reader, read: Read) -> tuple[Quota, ...]:
+    """What each line of a budget says, as quotas."""
+    quotas: dict[tuple[str, float], Quota] = {}
+    for index, data in enumerate(read.table.budget):
+        line = reader.read(BudgetTable, data, (*read.keys, "budget", index))
+        if line.wrong or not isinstance(data, dict) or "per" not in data:
+            continue
+        found = budget_of(line.table.per, line.table.tokens, line.table.calls, line.table.money)
+        if not found:
+            reader.wrong(line, "expected at least one of tokens, calls and money")
+        for quota in found:
+            if (quota.what, quota.per) in quotas:
+                reader.wrong(line, f"there is a budget of {quota.what} per {quota.per:g} s already", quota.what)
+            quotas[quota.what, quota.per] = quota
+    return tuple(quotas.values())
+
+
+def check_prices(reader: Reader, settings: LLMSettings, shares: Sequence[tuple[Keys, Share]]) -> None:
+    """A budget of money needs to know what the model costs."""
+    everybody: tuple[Keys, Share] = (("llm",), Share(budget=settings.budget))
+    for keys, found in (everybody, *shares):
+        if not any(quota.what == "money" for quota in found.budget):
+            continue
+        if settings.model is not None and settings.model not in settings.prices:
+            lacking = f"[llm.prices] has none for {settings.model!r}"
+        elif not settings.prices:
+            lacking = "there is no [llm.prices]"
+        else:
+            continue
+        place = keys if keys == ("llm",) else (*keys, "llm")
+        reader.mistakes.append(((*place, "budget"), f"a budget of money needs the model's price, and {lacking}"))

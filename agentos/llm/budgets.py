@@ -1,0 +1,200 @@
+"""Who may still ask: tokens, calls and money are reserved before a question goes out and settled when it is answered.
+
+A reservation is on disk before the question leaves, so nobody gains anything by killing the kernel; what a killed one
+had reserved stays so until its window ends. What was used is queued behind it and not waited for: were it lost, the
+larger reservation would still stand there.
+
+The law: of any one thing, what is used in a window exceeds its quota at most by what the calls that were under way at
+the last reservation used beyond theirs. Whoever generates no more than :attr:`Grant.max_tokens` can't, but for what
+was guessed of its input and for attempts that failed and cost something.
+"""
+
+import logging
+import math
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
+from functools import partial
+from typing import Final
+
+from attrs import field, frozen
+
+from agentos.database import Database, DatabaseError
+from agentos.services.quotas import BILLION, Quota, Quotas, Reservation, Row, Standing
+from agentos_sdk.errors import BadRequest, Unavailable
+
+from .provider import Usage
+from .settings import Price, Seat
+
+log = logging.getLogger(__name__)
+
+TABLES: Final = (
+    """CREATE TABLE quotas (
+        name TEXT, what TEXT, per REAL, start REAL NOT NULL, settled INTEGER NOT NULL, reserved INTEGER NOT NULL,
+        PRIMARY KEY (name, what, per)
+    ) WITHOUT ROWID""",
+)
+TIDY = 3600.0  # seconds between two looks for windows that have ended
+
+
+@frozen
+class Rate:
+    """A price, exactly: billionths for one token."""
+
+    input: Fraction
+    output: Fraction
+
+    @classmethod
+    def of(cls, price: Price) -> "Rate":
+        per_token = Fraction(BILLION, 10**6)
+        return cls(Fraction(str(price.input)) * per_token, Fraction(str(price.output)) * per_token)
+
+    def cost(self, tokens_in: int, generated: int) -> int:
+        return math.ceil(tokens_in * self.input + generated * self.output)
+
+    def affords(self, left: int, tokens_in: int) -> float:
+        """How many may be generated for what is ``left``; less than none, if not even the input is paid by it."""
+        rest = left - tokens_in * self.input
+        return math.floor(rest / self.output) if self.output else math.inf if rest >= 0 else -1
+
+
+@frozen
+class Grant:
+    """A question may go out, if no more than ``max_tokens`` are generated (``None``: no budget cares)."""
+
+    max_tokens: int | None
+    reservation: Reservation | None = field(default=None, repr=False)
+    rate: Rate | None = field(default=None, repr=False)
+
+
+class Budgets:
+    """What everybody who asks may use up, on ``quotas`` that outlive the kernel in ``database``.
+
+    ``max_tokens`` is what a question that names no bound may generate, where a budget has to know. Times are arguments,
+    seconds since the epoch.
+    """
+
+    def __init__(self, quotas: Quotas, prices: Mapping[str, Price], database: Database, max_tokens: int) -> None:
+        self._quotas, self._database, self._max_tokens = quotas, database, max_tokens
+        self._rates = {model: Rate.of(price) for model, price in prices.items()}
+        self._limits: dict[str, tuple[Quota, ...]] = {}
+        self._tidied = 0.0
+
+    @classmethod
+    async def load(cls, prices: Mapping[str, Price], database: Database, max_tokens: int, now: float) -> "Budgets":
+        """Go on where the kernel before this one was; :class:`agentos.database.DatabaseError`."""
+        rows = await database.write(partial(_load, now))
+        return cls(Quotas(rows), prices, database, max_tokens)
+
+    def check(self, seat: Seat, model: str, input_tokens: int, now: float) -> None:
+        """Refuse at once what can't be granted in this window, even if everything that is reserved came back unused.
+
+        Raises ``QuotaExceeded``, which says which quota and when it renews, and ``BadRequest`` where money is limited
+        and the model has no price.
+        """
+        if standings := self.standing(seat, now):
+            rate = self._rate(model, standings)
+            self._quotas.check(_path(seat), _amounts(Usage(input_tokens, 1), 1, rate), now)
+
+    async def reserve(self, seat: Seat, model: str, input_tokens: int, max_tokens: int | None, now: float) -> Grant:
+        """Keep what the question may use at most, until it is settled; on disk when this returns.
+
+        Where less is left than it wants to generate, it is granted that, if it is a token at least. Raises what
+        :meth:`check` does, and ``Unavailable`` where nothing can be written down.
+        """
+        if abs(now - self._tidied) >= TIDY:
+            self._tidy(now)
+        standings = self.standing(seat, now)
+        if not standings:
+            return Grant(max_tokens)
+        rate = self._rate(model, standings)
+        wanted = self._max_tokens if max_tokens is None else max_tokens
+        room = min(_room(each, input_tokens, rate) for each in standings)
+        granted = max(1, int(min(wanted, room)))
+        reservation = self._quotas.reserve(_path(seat), _amounts(Usage(input_tokens, granted), 1, rate), now)
+        try:
+            await self._database.write(partial(_save, self._quotas.export(now, reservation)))
+        except BaseException as error:
+            self._quotas.settle(reservation, {}, now)
+            self._note(reservation, now)
+            if isinstance(error, DatabaseError):
+                log.error("nobody with a budget can ask a model: %s", error)
+                raise Unavailable("budgets can't be written down: the kernel's log says why") from None
+            raise
+        return Grant(max_tokens if room == math.inf else granted, reservation, rate)
+
+    def settle(self, grant: Grant, usage: Usage, calls: int, now: float) -> None:
+        """It was so much really, in all ``calls`` to the provider; once for each grant (``KeyError``)."""
+        if grant.reservation is not None:
+            self._quotas.settle(grant.reservation, _amounts(usage, calls, grant.rate), now)
+            self._note(grant.reservation, now)
+
+    def standing(self, seat: Seat, now: float) -> list[Standing]:
+        """Every quota that concerns this seat, the outermost first, as its parties have them now."""
+        for party in seat:
+            if self._limits.get(party.name, ()) != (budget := tuple(party.share.budget)):
+                self._quotas.limit(party.name, budget)
+                self._limits[party.name] = budget
+        return self._quotas.standing(_path(seat), now)
+
+    def _rate(self, model: str, standings: Iterable[Standing]) -> Rate | None:
+        rate = self._rates.get(model)
+        limited = next((each.name for each in standings if each.quota.what == "money"), None)
+        if rate is None and limited is not None:
+            raise BadRequest(f"model: {model!r} has no price, and the money of {limited!r} is limited")
+        return rate
+
+    def _note(self, reservation: Reservation, now: float) -> None:
+        """Have counters written as they are now; whoever is queued later knows better, so the last one is right."""
+        if rows := self._quotas.export(now, reservation):
+            self._submit(partial(_save, rows))
+
+    def _tidy(self, now: float) -> None:
+        """Names come and go: what is left of them when their windows have ended goes, too."""
+        self._tidied = now
+        self._quotas.drop_old(now)
+        counted = {row.name for row in self._quotas.export(now)}
+        for name in self._limits.keys() - counted:
+            self._quotas.limit(name, ())
+            del self._limits[name]
+        self._submit(partial(_drop, now))
+
+    def _submit(self, work: Callable[[sqlite3.Connection], None]) -> None:
+        what = "what budgets have used"
+        try:
+            self._database.submit(work, what)
+        except DatabaseError as error:
+            log.error("%s was not written: %s", what, error)
+
+
+def _path(seat: Seat) -> Sequence[str]:
+    return [party.name for party in seat]
+
+
+def _amounts(usage: Usage, calls: int, rate: Rate | None) -> dict[str, int]:
+    amounts = {"tokens": usage.total, "calls": calls}
+    if rate is not None:
+        amounts["money"] = rate.cost(usage.input, usage.generated)
+    return amounts
+
+
+def _room(standing: Standing, tokens_in: int, rate: Rate | None) -> float:
+    """How many tokens this quota lets be generated."""
+    if standing.quota.what == "tokens":
+        return standing.left - tokens_in
+    if standing.quota.what == "money" and rate is not None:
+        return rate.affords(standing.left, tokens_in)
+    return math.inf
+
+
+def _load(now: float, connection: sqlite3.Connection) -> list[Row]:
+    _drop(now, connection)
+    return [Row(*row) for row in connection.execute("SELECT name, what, per, start, settled, reserved FROM quotas")]
+
+
+def _save(rows: Sequence[Row], connection: sqlite3.Connection) -> None:
+    connection.executemany("INSERT OR REPLACE INTO quotas VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+
+def _drop(now: float, connection: sqlite3.Connection) -> None:
+    connection.execute("DELETE FROM quotas WHERE start + per <= ?", (now,))

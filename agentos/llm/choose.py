@@ -1,0 +1,117 @@
+"""Which provider answers, which model, by which key: what the configuration says, else what keys are there."""
+
+from urllib.parse import urlsplit
+
+import trio
+from attrs import field, frozen
+
+from .provider import Denied, Provider
+from .settings import LLMSettings, OfflineSettings, ProviderName, Timeouts
+from .variables import Variables
+
+GEMINI_MODEL = "gemini-2.0-flash"
+OPENAI_MODEL = "gpt-5-mini"
+KEYS = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY")
+OPENAI_MISSING = "[llm] provider openai needs a package that isn't installed: pip install 'agentos-kernel[openai]'"
+
+
+@frozen
+class Choice:
+    """``base_url=None``: the provider's own. ``variable`` is the one that the key comes from, or would."""
+
+    provider: ProviderName
+    model: str
+    base_url: str | None = None
+    key: str | None = field(default=None, repr=False)
+    variable: str = ""
+
+
+@frozen
+class NoChoice:
+    """Nobody can be asked, and what to do about it."""
+
+    why: str
+
+
+def choose(settings: LLMSettings, variables: Variables) -> Choice | NoChoice:
+    """The configuration comes first; where it names no provider, the first key that is there decides."""
+    provider = settings.provider
+    if provider is None:
+        if settings.base_url is not None:
+            return NoChoice('[llm] base_url needs provider = "gemini" or "openai" beside it')
+        key = next((name for name in KEYS if name in variables), None)
+        if key is None:
+            return NoChoice(f'no key: set {", ".join(KEYS[:-1])} or {KEYS[-1]}, or [llm] provider = "offline"')
+        provider = "openai" if key == "OPENAI_API_KEY" else "gemini"
+    if provider == "offline":
+        return Choice("offline", settings.model or "offline")
+    choice = (_gemini if provider == "gemini" else _openai)(settings, variables)
+    if isinstance(choice, Choice) and not _reachable(choice.base_url):
+        return NoChoice(f"{choice.base_url!r} is no base_url: it begins with http:// or https:// and names a host")
+    return choice
+
+
+def _gemini(settings: LLMSettings, variables: Variables) -> Choice | NoChoice:
+    variable = next((name for name in KEYS[:2] if name in variables), KEYS[0])
+    key = variables.get(variable)
+    if key is None and settings.base_url is None:
+        return NoChoice(f'[llm] provider = "gemini" needs a key: set {KEYS[0]} or {KEYS[1]}')
+    model = settings.model or variables.get("GEMINI_MODEL") or GEMINI_MODEL
+    return Choice("gemini", model, settings.base_url, key, variable)
+
+
+def _openai(settings: LLMSettings, variables: Variables) -> Choice | NoChoice:
+    base_url = settings.base_url or variables.get("OPENAI_BASE_URL")
+    key = variables.get("OPENAI_API_KEY")
+    if key is None and base_url is None:
+        return NoChoice(
+            '[llm] provider = "openai" needs a key: set OPENAI_API_KEY, or base_url to a server of your own'
+        )
+    if settings.model is None and base_url is not None:
+        return NoChoice('[llm] model = "…" has to say which model of that server is meant')
+    return Choice("openai", settings.model or OPENAI_MODEL, base_url, key, "OPENAI_API_KEY")
+
+
+def _reachable(url: str | None) -> bool:
+    try:
+        parts = urlsplit(url or "https://default")
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        return False
+
+
+async def connect(choice: Choice | NoChoice, settings: LLMSettings) -> Provider:
+    """The provider, of which nothing was imported before. Raises :class:`Denied` with what the operator can do."""
+    if isinstance(choice, NoChoice):
+        raise Denied(choice.why)
+    if choice.provider == "offline":
+        return await _offline(settings.offline)
+    return await trio.to_thread.run_sync(_vendor, choice, settings.timeouts)
+
+
+async def _offline(settings: OfflineSettings) -> Provider:
+    from .offline import Offline
+    from .offline_rules import BadRules
+
+    try:
+        return await Offline.connect(settings)
+    except BadRules as error:
+        raise Denied(str(error)) from None
+
+
+def _vendor(choice: Choice, timeouts: Timeouts) -> Provider:
+    """Takes half a second the first time, for the SDKs are large."""
+    from .vendor import Account
+
+    account = Account(choice.provider, choice.key, choice.variable)
+    if choice.provider == "gemini":
+        from .gemini import Gemini
+
+        return Gemini(account, choice.base_url, timeouts)
+    try:
+        from .openai import OpenAI
+    except ModuleNotFoundError as error:
+        if error.name != "openai":
+            raise
+        raise Denied(OPENAI_MISSING) from None
+    return OpenAI(account, choice.base_url, timeouts)

@@ -1,0 +1,209 @@
+"""The line to the model: agents' questions, fairly chosen, put to the provider by one worker.
+
+A question's way: the budget is looked at, it waits in its agent's own line, it is chosen, room in the budget is
+reserved, the provider is asked, and what it used is settled. Whoever asked may go away at any point: then it leaves the
+line, or the connection to the provider is closed, and only what was used until then is charged.
+"""
+
+import logging
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+import trio
+from attrs import define, evolve, field, frozen
+
+from agentos.services.quotas import Standing
+from agentos_sdk.errors import CallError, Internal
+
+from .asking import Asked, Asking
+from .budgets import Budgets
+from .fair_queue import FairQueue, Path, Ticket, Waits, weighed
+from .provider import Answer, Question, Usage, guessed_input
+from .settings import LLMSettings, Seat
+
+log = logging.getLogger(__name__)
+
+LOOK_BACK = 60.0  # seconds, at least, over which fairness is told
+CLOSING = 2.0  # seconds that the provider's connections get to be closed in order
+
+
+@frozen
+class Thought:
+    """An answer; seconds in the line, and from there to the answer."""
+
+    answer: Answer
+    queued: float
+    latency: float
+
+
+@frozen
+class Place:
+    """Where an agent stands in the line. ``position`` 1: its first question is the next to be chosen."""
+
+    waiting: int = 0
+    in_flight: int = 0
+    position: int | None = None
+
+
+@define(eq=False)
+class _Job:
+    seat: Seat
+    asked: Asked
+    came: float
+    chosen: float = 0.0
+    ticket: "Ticket[_Job] | None" = None
+    outcome: Thought | CallError | None = None
+    scope: trio.CancelScope = field(factory=trio.CancelScope)
+    done: trio.Event = field(factory=trio.Event)
+
+
+class Line:
+    """One for a kernel. Its worker is :meth:`serve`; as many questions as ``concurrency`` says are in flight."""
+
+    def __init__(self, settings: LLMSettings, asking: Asking, budgets: Budgets, model: str) -> None:
+        """``model`` is asked where a question names none."""
+        self.model = model
+        self._asking = asking
+        self._budgets = budgets
+        self._free = trio.Semaphore(settings.concurrency)
+        self._queue: FairQueue[_Job] = FairQueue(settings.per_agent, settings.in_all)
+        self._bell = trio.Event()  # somebody came
+        self._in_flight: Counter[Path] = Counter()
+        self._weights: dict[Path, float] = {}
+        now = trio.current_time()
+        self._marks = [(now, self._queue.mark())] * 2
+
+    async def think(self, seat: Seat, question: Question, said: Callable[[str], None] | None = None) -> Thought:
+        """The model's answer to somebody's question; ``said`` is told each piece of its text as it comes.
+
+        Raises ``Busy``, ``QuotaExceeded``, ``BadRequest``, ``Unavailable`` or ``Timeout``.
+        """
+        now, tokens = trio.current_time(), guessed_input(question)
+        self._asking.check()
+        self._budgets.check(seat, question.model, tokens, time.time())
+        self._weigh(seat)
+        job = _Job(seat, Asked(question, tokens, said), now)
+        job.ticket = ticket = self._queue.put(names(seat), job, weighed(tokens), now)
+        job.asked.changed = lambda used: self._queue.charge(ticket, cost(used, tokens))
+        self._bell.set()
+        try:
+            await job.done.wait()
+        finally:
+            if not self._queue.withdraw(ticket):
+                job.scope.cancel()
+        assert job.outcome is not None, "who is cancelled doesn't get here"
+        if isinstance(job.outcome, CallError):
+            raise job.outcome
+        return job.outcome
+
+    async def serve(self) -> None:
+        """Put questions to the provider, until cancelled."""
+        try:
+            async with trio.open_nursery() as jobs:
+                while True:
+                    await self._free.acquire()
+                    jobs.start_soon(self._work, await self._next())
+        finally:
+            with trio.move_on_after(CLOSING, shield=True):
+                await self._asking.aclose()
+
+    async def _next(self) -> _Job:
+        """The question whose turn it is, as soon as the provider wants to be asked and there is one."""
+        while True:
+            await trio.sleep_until(self._asking.not_before)
+            ticket = self._queue.take(trio.current_time())
+            if ticket is not None:
+                return ticket.item
+            self._bell = trio.Event()
+            await self._bell.wait()
+
+    async def _work(self, job: _Job) -> None:
+        path = names(job.seat)
+        job.chosen = trio.current_time()
+        self._in_flight[path] += 1
+        try:
+            with job.scope:
+                job.outcome = await self._answer(job)
+        except CallError as error:
+            job.outcome = error
+        except Exception as bug:
+            reference = secrets.token_hex(4)
+            log.error("bug %s in the line to the model", reference, exc_info=bug)
+            job.outcome = Internal(f"a bug in the kernel: look for {reference} in its log")
+        finally:
+            self._in_flight -= Counter([path])
+            self._free.release()
+            job.done.set()
+
+    async def _answer(self, job: _Job) -> Thought:
+        asked, seat = job.asked, job.seat
+        question = asked.question
+        grant = await self._budgets.reserve(seat, question.model, asked.input, question.max_tokens, time.time())
+        asked.question = evolve(question, max_tokens=grant.max_tokens)
+        try:
+            answer = await self._asking.ask(asked)
+        finally:
+            assert job.ticket is not None
+            self._queue.charge(job.ticket, cost(asked.used, asked.input))
+            self._budgets.settle(grant, asked.used, int(asked.attempts > 0), time.time())
+        return Thought(answer, job.chosen - job.came, trio.current_time() - job.chosen)
+
+    def leave(self, seat: Seat) -> None:
+        """Somebody is gone for good, and so is its name."""
+        self._queue.remove(names(seat))
+        self._weights.pop(names(seat), None)
+
+    def places(self) -> Mapping[Path, Place]:
+        """Where everybody stands who has something in the line or in flight."""
+        positions: dict[Path, int] = {}
+        waiting: Counter[Path] = Counter()
+        for position, ticket in enumerate(self._queue.order(), 1):
+            positions.setdefault(ticket.path, position)
+            waiting[ticket.path] += 1
+        return {
+            path: Place(waiting[path], self._in_flight[path], positions.get(path))
+            for path in waiting.keys() | self._in_flight.keys()
+        }
+
+    def waits(self, seat: Seat) -> Waits | None:
+        """How long its last questions waited."""
+        return self._queue.waits(names(seat))
+
+    def standing(self, seat: Seat) -> Sequence[Standing]:
+        """What is left of every budget that concerns somebody, the outermost first."""
+        return self._budgets.standing(seat, time.time())
+
+    @property
+    def depth(self) -> int:
+        """How many questions wait."""
+        return len(self._queue)
+
+    @property
+    def in_flight(self) -> int:
+        return self._in_flight.total()
+
+    def fairness(self) -> float:
+        """Jain's index over what those got who have had questions waiting all through the last minute or two, each
+        relative to its weight: 1 is entirely fair, 1/n means that one of n got everything."""
+        now = trio.current_time()
+        if now - self._marks[1][0] >= LOOK_BACK:
+            self._marks = [self._marks[1], (now, self._queue.mark())]
+        return self._queue.fairness(self._marks[0][1])
+
+    def _weigh(self, seat: Seat) -> None:
+        for depth, party in enumerate(seat, 1):
+            path = names(seat[:depth])
+            if self._weights.get(path, 1.0) != party.share.weight:
+                self._queue.weigh(path, party.share.weight)
+                self._weights[path] = party.share.weight
+
+
+def names(seat: Seat) -> Path:
+    return tuple(party.name for party in seat)
+
+
+def cost(used: Usage, least: int) -> float:
+    """What the fair choice charges: at least the question's length, or who is always turned away would come first."""
+    return weighed(max(used.input, least), used.generated)

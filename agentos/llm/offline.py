@@ -1,0 +1,194 @@
+"""The provider without a network: it answers as rules say, else with an echo that is labelled as one.
+
+No model is asked. The same questions in the same order get the same answers, and the same faults.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any
+
+import trio
+from attrs import define, evolve, field, frozen
+
+from .offline_rules import Called, Rule, filled, read_rules
+from .provider import (
+    CHARACTERS_PER_TOKEN,
+    Answer,
+    Delta,
+    Denied,
+    Failing,
+    FinishReason,
+    Hear,
+    Message,
+    ProviderError,
+    Question,
+    Rejected,
+    SlowDown,
+    ToolCall,
+    Usage,
+    guessed,
+    guessed_input,
+)
+from .settings import OfflineSettings
+from .smallest import TooHard, smallest
+
+LABEL = "[offline echo, no model was asked]"
+ECHOED = 1000  # characters of a question that an echo repeats
+WORD = re.compile(r"\S+\s*|\s+")  # with the space behind it
+NUMBER = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,15})?")
+
+
+@frozen
+class Script:
+    """What comes of a question: a text, then calls or a ``failure``."""
+
+    text: str = ""
+    calls: Sequence[ToolCall] = ()
+    finish_reason: FinishReason = "stop"
+    failure: ProviderError | None = None
+
+    @property
+    def unseen(self) -> int:
+        """Characters that the calls would have on the way."""
+        return sum(len(call.name) + len(json.dumps(call.arguments)) for call in self.calls)
+
+
+@define(eq=False)
+class Offline:
+    """A :class:`~agentos.llm.provider.Provider`. ``rules``: see :func:`~agentos.llm.offline_rules.read_rules`."""
+
+    settings: OfflineSettings = OfflineSettings()
+    rules: Sequence[Rule] = ()
+    _asked: int = 0
+    _applied: Counter[int] = field(factory=Counter)  # how often, by the rule's place
+
+    @classmethod
+    async def connect(cls, settings: OfflineSettings) -> "Offline":
+        """With the rules of the file that the settings name; raises :class:`~agentos.llm.offline_rules.BadRules`."""
+        rules = await trio.to_thread.run_sync(read_rules, settings.rules) if settings.rules else ()
+        return cls(settings, rules)
+
+    async def answer(self, question: Question, hear: Hear) -> Answer:
+        """As slow as the settings say, and one word after the other."""
+        self._asked += 1
+        fault = self._fault(self._asked)
+        script = Script(failure=fault) if fault else _within_limits(self._script(question, self._asked), question)
+        tokens = guessed_input(question)
+
+        time = trio.current_time() + self.settings.base
+        if script.text or script.calls:
+            time += self.settings.per_input * tokens
+        await trio.sleep_until(time)
+        for word in WORD.finditer(script.text):
+            time += self._seconds(len(word[0]))
+            await trio.sleep_until(time)
+            hear(Delta(word[0]))
+        if script.failure is not None:
+            raise script.failure
+        if script.calls:
+            await trio.sleep_until(time + self._seconds(script.unseen))
+            hear(Delta(unseen=script.unseen))
+        usage = Usage(tokens, guessed(len(script.text) + script.unseen))
+        return Answer(script.text, usage, script.finish_reason, question.model, script.calls)
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
+        await trio.lowlevel.checkpoint()
+
+    def _seconds(self, characters: int) -> float:
+        return characters / CHARACTERS_PER_TOKEN * self.settings.per_output
+
+    def _fault(self, number: int) -> ProviderError | None:
+        dice = Random(f"{self.settings.seed} {number}")  # noqa: S311 - nothing is secret here
+        if dice.random() >= self.settings.faults:
+            return None
+        why = f"the offline provider lets request {number} fail, as its seed says"
+        return dice.choice([SlowDown, Failing])(why)
+
+    def _script(self, question: Question, number: int) -> Script:
+        for place, rule in enumerate(self.rules):
+            if rule.times is not None and self._applied[place] >= rule.times:
+                continue
+            if (found := rule.fits(question)) is not None:
+                self._applied[place] += 1
+                return _by_rule(rule, f"rule[{place}]", found, question, number)
+        try:
+            return _echo(question, number)
+        except TooHard as error:
+            what = "a tool call" if question.tool_choice == "required" else "response_schema"
+            return Script(failure=Rejected(f"no rule fits, and the offline echo has no answer for {what}: {error}"))
+
+
+def _by_rule(rule: Rule, name: str, found: re.Match[str], question: Question, number: int) -> Script:
+    calls = tuple(
+        ToolCall(f"call_{number}_{place}", call.name, _arguments(call, found, question))
+        for place, call in enumerate(rule.tool_calls)
+    )
+    failure: ProviderError | None = None
+    why = f"the offline provider fails, as {name} says"
+    match rule.fail:
+        case "slow_down":
+            failure = SlowDown(why, rule.after)
+        case "failing":
+            failure = Failing(why, rule.after)
+        case "denied":
+            failure = Denied(why)
+        case "rejected":
+            failure = Rejected(why)
+    return Script(found.expand(rule.reply), calls, rule.finish_reason or ("tool_calls" if calls else "stop"), failure)
+
+
+def _arguments(call: Called, found: re.Match[str], question: Question) -> Mapping[str, Any]:
+    """Filled in; a text becomes the number that it is where the tool's schema asks for one."""
+    arguments: dict[str, Any] = filled(found, call.arguments)
+    tool = next((tool for tool in question.tools if tool.name == call.name), None)
+    properties = tool.parameters.get("properties") if tool is not None else None
+    for name, schema in properties.items() if isinstance(properties, Mapping) else ():
+        text = arguments.get(name)
+        if isinstance(text, str) and isinstance(schema, Mapping) and schema.get("type") in ("integer", "number"):
+            arguments[name] = _number(text)
+    return arguments
+
+
+def _number(text: str) -> int | float | str:
+    found = NUMBER.fullmatch(text)
+    if found is None:
+        return text
+    return float(text) if found[1] else int(text)
+
+
+def _echo(question: Question, number: int) -> Script:
+    """The label and the last message, or the least that the question allows to be answered."""
+    if question.tool_choice == "required":
+        return Script(calls=(_least_call(question, number),), finish_reason="tool_calls")
+    if question.response_schema is not None:
+        return Script(json.dumps(smallest(question.response_schema, LABEL), ensure_ascii=False))
+    last = question.messages[-1] if question.messages else Message("user")
+    text = last.text if len(last.text) <= ECHOED else f"{last.text[:ECHOED]}…"
+    images = f"[{len(last.images)} image{'s' * (len(last.images) > 1)}]" if last.images else ""
+    return Script(" ".join(part for part in (LABEL, text, images) if part))
+
+
+def _least_call(question: Question, number: int) -> ToolCall:
+    if not question.tools:
+        raise TooHard("", "there is no tool that could be called")
+    tool = question.tools[0]
+    arguments = smallest(tool.parameters, LABEL)
+    if not isinstance(arguments, Mapping):
+        raise TooHard("", f"the parameters of {tool.name} are no object")
+    return ToolCall(f"call_{number}_0", tool.name, arguments)
+
+
+def _within_limits(script: Script, question: Question) -> Script:
+    """Cut off where a stop word begins, and where as many tokens are generated as are allowed."""
+    ends = [end for stop in question.stop if stop and (end := script.text.find(stop)) >= 0]
+    if ends:
+        script = evolve(script, text=script.text[: min(ends)])
+    if question.max_tokens is None or guessed(len(script.text) + script.unseen) <= question.max_tokens:
+        return script
+    return evolve(
+        script, text=script.text[: question.max_tokens * CHARACTERS_PER_TOKEN], calls=(), finish_reason="length"
+    )

@@ -1,0 +1,186 @@
+r"""What the offline provider answers: rules in a TOML file, of which the first that fits applies.
+
+```toml
+[[rule]]
+match = 'weather in (\w+)'     # searched in the last message: what the user said, or a tool answered
+reply = 'It rains in \1.'      # \1 or \g<name> is what a group found
+
+[[rule]]
+match = '(\d+) times (\d+)'
+tool_calls = [{ name = "multiply", arguments = { a = '\1', b = '\2' } }]
+
+[[rule]]
+tool = "multiply"              # only where the last message is this tool's answer
+match = '.*'
+reply = 'It is \g<0>.'
+
+[[rule]]
+match = 'busy'
+fail = "slow_down"             # or "failing", "denied", "rejected"; behind a reply, if there is one
+after = "2s"                   # what it says about coming back
+times = 2                      # applies to two questions, then no more
+```
+
+A rule may also ask for the question's ``system`` and ``model``, regular expressions both, and name a
+``finish_reason``.
+"""
+
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+from attrs import frozen
+
+from agentos_sdk import codec
+from agentos_sdk.codec import Invalid, Mistake, Seconds
+from agentos_sdk.strict import Several
+
+from .provider import FinishReason, Message, Question
+
+LARGEST_FILE = 4 << 20  # bytes
+SEARCHED = 1 << 16  # characters at the beginning of a text: a search holds everybody up
+
+Positive = Annotated[int, codec.Rule(lambda number: number > 0, "a whole number from 1")]
+Failure = Literal["slow_down", "failing", "denied", "rejected"]
+Keys = tuple[str | int, ...]
+
+
+class BadRules(ValueError):
+    """The file can't be used; ``mistakes`` are all that were found in it."""
+
+    def __init__(self, file: str, mistakes: Sequence[Mistake]) -> None:
+        super().__init__(file, mistakes)
+        self.file = file
+        self.mistakes = tuple(mistakes)
+
+    def __str__(self) -> str:
+        return "\n".join(f"{self.file}: {mistake}" for mistake in self.mistakes)
+
+
+@frozen
+class Called:
+    name: str
+    arguments: Mapping[str, Any] = {}
+
+
+@frozen
+class Rule:
+    """When it applies, and what the answer is then; see above."""
+
+    match: str = ""
+    system: str = ""
+    model: str = ""
+    tool: str | None = None
+    reply: str = ""
+    tool_calls: Sequence[Called] = ()
+    finish_reason: FinishReason | None = None
+    fail: Failure | None = None
+    after: Seconds | None = None
+    times: Positive | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if found := list(self._mistakes()):
+            raise Several(found)
+
+    def fits(self, question: Question) -> re.Match[str] | None:
+        """What ``match`` has found, if all of it applies."""
+        last = question.messages[-1] if question.messages else Message("user")
+        if self.tool is not None and self.tool != tool_answered(question):
+            return None
+        match, system, model = self._patterns
+        if not system.search((question.system or "")[:SEARCHED]) or not model.search(question.model[:SEARCHED]):
+            return None
+        return match.search(last.text[:SEARCHED])
+
+    @cached_property
+    def _patterns(self) -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
+        return re.compile(self.match), re.compile(self.system), re.compile(self.model)
+
+    def _mistakes(self) -> Iterator[tuple[Keys, str]]:
+        for name, pattern in (("match", self.match), ("system", self.system), ("model", self.model)):
+            if why := _refused(re.compile, pattern):
+                yield (name,), f"not a regular expression: {why}"
+        if not _refused(re.compile, self.match):
+            yield from self._wrong_references()
+        for number, call in enumerate(self.tool_calls):
+            if why := _refused(codec.encode, call.arguments):
+                yield ("tool_calls", number, "arguments"), why
+        if self.fail and self.tool_calls:
+            yield ("tool_calls",), "an answer that fails calls no tool"
+        if self.after is not None and self.fail not in ("slow_down", "failing"):
+            yield ("after",), 'only with fail = "slow_down" or "failing"'
+        if not (self.reply or self.tool_calls or self.fail or self.finish_reason):
+            yield (), "says nothing: expected reply, tool_calls, fail or finish_reason"
+
+    def _wrong_references(self) -> Iterator[tuple[Keys, str]]:
+        pattern = re.compile(self.match)
+        texts: list[tuple[Keys, str]] = [(("reply",), self.reply)]
+        for number, call in enumerate(self.tool_calls):
+            texts += _texts(call.arguments, ("tool_calls", number, "arguments"))
+        for keys, text in texts:
+            if why := _refused(lambda template: pattern.sub(template, ""), text):
+                yield keys, why
+
+
+def filled(found: re.Match[str], value: Any) -> Any:
+    """``value`` with what the groups have found in the place of their references."""
+    match value:
+        case str():
+            return found.expand(value)
+        case Mapping():
+            return {key: filled(found, each) for key, each in value.items()}
+        case list():
+            return [filled(found, each) for each in value]
+    return value
+
+
+def tool_answered(question: Question) -> str | None:
+    """The name of the tool whose answer the last message is."""
+    answers = question.messages[-1].answers if question.messages else None
+    calls = (call for message in question.messages for call in message.calls)
+    return next((call.name for call in calls if call.id == answers), None) if answers is not None else None
+
+
+def read_rules(path: str) -> Sequence[Rule]:
+    """The rules in a file; raises :class:`BadRules`. It waits for the disk, so call it in a thread."""
+
+    @frozen
+    class File:
+        rule: Sequence[Rule]
+
+    try:
+        with open(path, "rb") as file:
+            data = file.read(LARGEST_FILE + 1)
+        if len(data) > LARGEST_FILE:
+            raise ValueError(f"larger than {LARGEST_FILE >> 20} MiB")
+        return codec.decode(File, tomllib.loads(data.decode())).rule
+    except Invalid as error:
+        raise BadRules(path, error.mistakes) from None
+    except tomllib.TOMLDecodeError as error:
+        raise BadRules(path, [Mistake("", f"not TOML: {error}")]) from None
+    except UnicodeDecodeError:
+        raise BadRules(path, [Mistake("", "not UTF-8")]) from None
+    except RecursionError:
+        raise BadRules(path, [Mistake("", "nested too deep")]) from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name, a number with too many digits
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise BadRules(path, [Mistake("", why)]) from None
+
+
+def _texts(value: Any, keys: Keys) -> Iterator[tuple[Keys, str]]:
+    if isinstance(value, str):
+        yield keys, value
+    inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in inner:
+        yield from _texts(each, (*keys, key))
+
+
+def _refused(reads: Callable[[Any], object], value: Any) -> str | None:
+    """Why it can't be read, if so. ``IndexError`` is what a group that isn't there raises."""
+    try:
+        reads(value)
+    except (re.error, IndexError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        return str(error)
+    return None

@@ -1,0 +1,108 @@
+"""The keys that are there: in the environment, or else in the nearest ``.env`` file that can be trusted."""
+
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from attrs import field, frozen
+
+NAMES = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "GEMINI_MODEL", "OPENAI_API_KEY", "OPENAI_BASE_URL")
+FILE = ".env"
+MAX_BYTES = 64 << 10  # of such a file
+
+_BLANK = re.compile(r"\s*(#.*)?")
+_ASSIGNED = re.compile(r"\s*(?:export\s+)?(?P<name>[^\s=#'\"]+)\s*=(?P<value>.*)")
+_VALUE = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|((?!["'])(?:[^#]|(?<!\s)#)*))\s*(?:#.*)?""")
+_SENDABLE = re.compile(r"[!-~]+")  # what a header of HTTP can hold
+
+
+@frozen
+class Variable:
+    """``value`` is a secret as often as not. ``file``: where it stands, ``None`` in the environment."""
+
+    value: str = field(repr=False)
+    file: str | None = None
+
+
+@frozen
+class Variables:
+    """Those of ``NAMES`` that are there; ``warnings`` say what was passed over, without showing it."""
+
+    found: Mapping[str, Variable]
+    warnings: Sequence[str] = ()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.found
+
+    def get(self, name: str) -> str | None:
+        return self.found[name].value if name in self.found else None
+
+
+def look(environment: Mapping[str, str], directory: Path) -> Variables:
+    """What the environment says, and what the nearest ``.env`` in ``directory`` or above says besides. Reads files."""
+    warnings: list[str] = []
+    found = _nearest(directory, warnings)
+    for name in NAMES:
+        if value := environment.get(name, "").strip():
+            found[name] = Variable(value)
+    for name, variable in list(found.items()):
+        if not _SENDABLE.fullmatch(variable.value):
+            del found[name]
+            warnings.append(f"{name} in {variable.file or 'the environment'}: has blanks or odd letters, passed over")
+    # Whoever can write a file in the working directory, an agent perhaps, shall not be sent the environment's key.
+    url, key = found.get("OPENAI_BASE_URL"), found.get("OPENAI_API_KEY")
+    if url is not None and url.file is not None and key is not None and key.file is None:
+        del found["OPENAI_BASE_URL"]
+        warnings.append(f"OPENAI_BASE_URL in {url.file}: passed over, as OPENAI_API_KEY is in the environment")
+    return Variables(found, tuple(warnings))
+
+
+def _nearest(directory: Path, warnings: list[str]) -> dict[str, Variable]:
+    for place in (directory, *directory.parents):
+        path = str(place / FILE)
+        try:
+            text = _text(path)
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            warnings.append(f"{path}: {why}, passed over")
+            continue
+        return {name: Variable(value, path) for name, value in _assigned(path, text, warnings) if value}
+    return {}
+
+
+def _text(path: str) -> str:
+    """Raises ``ValueError`` for a file that somebody else may have written."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO would make us wait
+    with open(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError("not a file")
+        if status.st_uid not in (0, os.geteuid()):
+            raise ValueError(f"belongs to somebody else (user {status.st_uid})")
+        if status.st_mode & stat.S_IWOTH:
+            raise ValueError("everybody may write it")
+        read = file.read(MAX_BYTES + 1)
+    if len(read) > MAX_BYTES:
+        raise ValueError(f"larger than {MAX_BYTES >> 10} KiB")
+    return read.decode(errors="replace").removeprefix("\ufeff")
+
+
+def _assigned(path: str, text: str, warnings: list[str]) -> Iterator[tuple[str, str]]:
+    """Our variables in a ``.env`` file."""
+    unread: list[int] = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if _BLANK.fullmatch(line):
+            continue
+        assigned = _ASSIGNED.fullmatch(line.rstrip())
+        value = _VALUE.fullmatch(assigned["value"]) if assigned else None
+        if assigned is None or value is None:
+            unread.append(number)
+        elif assigned["name"] in NAMES:
+            yield assigned["name"], next(group for group in value.groups() if group is not None).strip()
+    if unread:
+        which = f"line {unread[0]} is" if len(unread) == 1 else f"line {unread[0]} and {len(unread) - 1} more are"
+        warnings.append(f"{path}: {which} not NAME=value, passed over")

@@ -1,0 +1,17 @@
+"""METRICS_SYSTEM."""
+
+from agentos.kernel.caller import Caller
+from agentos.kernel.ports import Right
+from agentos.kernel.table import Syscall
+from agentos.llm.line import Line
+from agentos_sdk.calls import metrics as calls
+from agentos_sdk.opcodes import Op
+
+
+def syscalls(line: Line) -> tuple[Syscall, ...]:
+    def system(caller: Caller, request: calls.MetricsSystem) -> calls.MetricsReply:
+        caller.check(Right("metrics"))
+        llm = calls.LineMetrics(waiting=line.depth, in_flight=line.in_flight, fairness=line.fairness())
+        return calls.MetricsReply(metrics=calls.SystemMetrics(llm=llm))
+
+    return (Syscall(Op.METRICS_SYSTEM, calls.MetricsSystem, system),)

@@ -1,0 +1,172 @@
+"""THINK: from what a caller asks to a question in the line, and from the answer to the reply."""
+
+import math
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeVar
+
+import trio
+from attrs import define, field
+
+from agentos.agents.registry import Registry
+from agentos.kernel.body import read
+from agentos.kernel.call import Call, Gone
+from agentos.kernel.caller import Caller
+from agentos.kernel.ports import Right
+from agentos.kernel.table import SMALL, Syscall
+from agentos.llm import provider as llm
+from agentos.llm.line import Line, Thought
+from agentos.llm.settings import Party, Seat
+from agentos_sdk import codec
+from agentos_sdk.calls import think as calls
+from agentos_sdk.errors import BadRequest, CallError, Timeout
+from agentos_sdk.opcodes import Op
+
+T = TypeVar("T")
+
+FAILURE = {"content": "", "tokens": 0}
+
+
+def syscalls(line: Line, seat: Callable[[Caller], Seat], max_payload: int) -> tuple[Syscall, ...]:
+    async def think(call: Call, body: bytes) -> calls.Thought:
+        await call.require(Right("think"))
+        asked, question = await in_a_thread_if_large(len(body), partial(understood, body, line.model))
+        place = seat(call.caller)
+        with trio.move_on_after(math.inf if asked.timeout is None else asked.timeout):
+            if asked.stream:
+                call.require_stream("stream")
+                thought = await streamed(call, partial(line.think, place, question))
+            else:
+                thought = await line.think(place, question)
+            await call.caller.allowance.wait_for_bytes()  # who doesn't read its replies gets no more of them
+            return reply_of(thought)
+        raise Timeout(f"the model hasn't answered within the {asked.timeout:g} s that timeout names")
+
+    return (Syscall(Op.THINK, None, think, limit=max_payload, failure=FAILURE),)
+
+
+def seat_of(registry: Registry, everybody: Party, caller: Caller) -> Seat:
+    """Where a caller's questions wait: an agent's with those of its family, each of the operator's by itself."""
+    if caller.kind == "agent":
+        return registry.find(caller.id, None).seat
+    return (everybody, Party(caller.name))
+
+
+async def in_a_thread_if_large(size: int, work: Callable[[], T]) -> T:
+    """Work that takes the longer, the larger a body is."""
+    return work() if size <= SMALL else await trio.to_thread.run_sync(work)
+
+
+def understood(body: bytes, model: str) -> tuple[calls.Think, llm.Question]:
+    asked = parsed(body)
+    return asked, question_of(asked, model)
+
+
+def parsed(body: bytes) -> calls.Think:
+    """The request. A body that doesn't begin as a JSON object does is the prompt itself, as in version 1."""
+    if body.lstrip()[:1] != b"{":
+        try:
+            return calls.Think(prompt=codec.Text(body.decode()))
+        except ValueError:
+            raise BadRequest("prompt: expected text in UTF-8, or a JSON object") from None
+    if len(body) > SMALL and len(codec.outside_strings(body)) > SMALL:
+        raise BadRequest(f"what isn't text in it is longer than the {SMALL >> 10} KiB of other calls' bodies")
+    return read(calls.Think, body)
+
+
+def question_of(asked: calls.Think, model: str) -> llm.Question:
+    return llm.Question(
+        model=asked.model or model,
+        messages=[message_of(message) for message in asked.turns],
+        system=asked.system,
+        temperature=asked.temperature,
+        max_tokens=asked.max_tokens,
+        thinking_level=asked.thinking_level,
+        tools=[llm.Tool(tool.name, tool.description, tool.parameters) for tool in asked.tools],
+        tool_choice=asked.tool_choice,
+        stop=asked.stop,
+        response_schema=asked.response_schema,
+    )
+
+
+def message_of(message: calls.Message) -> llm.Message:
+    assert message.role != "system", "what the system says is the question's own"
+    return llm.Message(
+        message.role,
+        message.text,
+        [llm.Image(image.decoded, image.mime_type) for image in message.images],
+        [llm.ToolCall(call.id, call.name, call.arguments, call.signature) for call in message.tool_calls],
+        message.tool_call_id,
+    )
+
+
+def reply_of(thought: Thought) -> calls.Thought:
+    answer = thought.answer
+    used = answer.usage
+    return calls.Thought(
+        content=codec.Text(answer.text),
+        tokens=used.total,
+        model=answer.model,
+        usage=calls.Usage(input=used.input, output=used.output, thinking=used.thinking),
+        finish_reason=answer.finish_reason,
+        tool_calls=[
+            calls.ToolCall(id=call.id, name=call.name, arguments=call.arguments, signature=call.signature)
+            for call in answer.calls
+        ],
+        queued_ms=round(thought.queued * 1000, 3),
+        latency_ms=round((thought.queued + thought.latency) * 1000, 3),
+    )
+
+
+@define(eq=False)
+class Pieces:
+    """Text on its way to one reader. What it hasn't taken is joined, so that nobody else waits for it."""
+
+    _call: Call
+    _waiting: list[str] = field(factory=list)
+    _changed: trio.Event = field(factory=trio.Event)
+    _ended: bool = False
+
+    def add(self, text: str) -> None:
+        self._waiting.append(text)
+        self._changed.set()
+
+    def end(self) -> None:
+        self._ended = True
+        self._changed.set()
+
+    async def deliver(self) -> None:
+        """Send what comes until the end has been told; ``Gone`` when the reader is."""
+        while self._waiting or not self._ended:
+            await self._changed.wait()
+            self._changed = trio.Event()
+            text, self._waiting = "".join(self._waiting), []
+            if text:
+                await self._call.send(codec.encode(calls.Delta(delta=codec.Text(text))))
+
+
+async def streamed(call: Call, ask: Callable[[Callable[[str], None]], Awaitable[Thought]]) -> Thought:
+    """Ask, and send each piece of the answer as it comes; all of them are out on return."""
+    pieces = Pieces(call)
+    failure: CallError | Gone | None = None
+    thought: Thought | None = None
+    async with trio.open_nursery() as nursery:
+
+        async def deliver() -> None:
+            nonlocal failure
+            try:
+                await pieces.deliver()
+            except Gone as gone:
+                failure = gone
+                nursery.cancel_scope.cancel()
+
+        nursery.start_soon(deliver)
+        try:
+            thought = await ask(pieces.add)
+        except CallError as error:
+            failure = error
+        pieces.end()
+    if failure is not None:
+        raise failure
+    assert thought is not None, "an answer, or a failure"
+    return thought

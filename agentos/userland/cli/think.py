@@ -1,0 +1,83 @@
+"""``agentos think``: ask the model."""
+
+import sys
+from collections.abc import Iterable
+from io import TextIOWrapper
+from typing import Any
+
+import click
+
+from .common import Failed, checked, json_option, kernel, plain, print_json, socket_option
+
+MOST = 4 << 20  # bytes of a prompt that is read from stdin
+MOST_IMAGE = 16 << 20  # bytes; a kernel takes as much in one call, unless it is configured otherwise
+CUT = {"length": "it reached its limit of tokens", "content_filter": "the provider holds back the rest"}
+
+
+@click.command()
+@click.argument("prompt", required=False)
+@click.option("--image", "images", multiple=True, metavar="FILE", help="An image to look at; repeatable.")
+@click.option("--system", "system_instruction", metavar="TEXT", help="How to answer.")
+@click.option("--model", metavar="NAME", help="Default: the kernel's.")
+@click.option("--temperature", type=float, metavar="NUMBER", help="From 0 to 2.")
+@click.option("--max-tokens", type=int, metavar="N", help="How much it may generate, thoughts included.")
+@click.option("--thinking", "thinking_level", type=click.Choice(["low", "medium", "high"]), help="How hard to think.")
+@click.option("--timeout", type=float, metavar="SECONDS", help="How long the whole answer may take, waiting included.")
+@json_option
+@socket_option
+def think(prompt: str | None, images: tuple[str, ...], as_json: bool, socket_path: str | None, **options: Any) -> None:
+    """Ask the model PROMPT, and show its answer while it makes it.
+
+    Without PROMPT, or where that is -, our standard input is the prompt. To interrupt this withdraws the question.
+    """
+    with kernel(socket_path) as client:
+        try:
+            prompt = read_prompt() if prompt in (None, "-") else prompt
+            options["images"] = [read_image(path) for path in images]
+            if as_json:
+                print_json(checked(client.think(prompt, **options)))
+                return
+            with client.think_stream(prompt, **options) as deltas:
+                show(deltas)
+            assert deltas.thought is not None, "it has come to its end"
+            if why := CUT.get(deltas.thought["finish_reason"]):
+                click.secho(f"(the answer is cut off: {why})", fg="bright_black", err=True)
+        except KeyboardInterrupt:
+            sys.exit(130)
+
+
+def read_prompt() -> str:
+    """What stdin holds, to its end."""
+    if sys.stdin.isatty():
+        click.echo("The question, and then Ctrl-D:", err=True)
+    data = sys.stdin.buffer.read(MOST + 1)
+    if len(data) > MOST:
+        raise Failed(f"stdin: expected at most {MOST >> 20} MiB")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise Failed("stdin: expected text in UTF-8") from None
+
+
+def read_image(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MOST_IMAGE)
+    except OSError as error:
+        raise Failed(f"--image {path}: {error.strerror}") from None
+    if len(data) == MOST_IMAGE:
+        raise Failed(f"--image {path}: expected less than {MOST_IMAGE >> 20} MiB")
+    return data
+
+
+def show(deltas: Iterable[str]) -> None:
+    """Each piece as it comes; for a terminal nothing in it is obeyed but the end of a line."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a model writes what a terminal may have no letters for
+    terminal, last = sys.stdout.isatty(), "\n"
+    try:
+        for last in deltas:
+            click.echo("\n".join(map(plain, last.split("\n"))) if terminal else last, nl=False)
+    finally:
+        if not last.endswith("\n"):
+            click.echo()

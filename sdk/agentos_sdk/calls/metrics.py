@@ -1,0 +1,39 @@
+"""METRICS_SYSTEM: how the kernel as a whole is doing."""
+
+from attrs import frozen
+
+from agentos_sdk.opcodes import Op
+
+from .request import Request
+
+
+@frozen(kw_only=True)
+class LineMetrics:
+    """The line to the model: how many questions wait and are with the provider.
+
+    ``fairness`` is Jain's index over what those got who have been waiting all through the last minute or two, relative
+    to their weights: 1 is entirely fair.
+    """
+
+    waiting: int
+    in_flight: int
+    fairness: float
+
+
+@frozen(kw_only=True)
+class SystemMetrics:
+    llm: LineMetrics
+
+
+@frozen(kw_only=True)
+class MetricsReply:
+    success: bool = True
+    metrics: SystemMetrics
+
+
+@frozen(kw_only=True)
+class MetricsSystem(Request[MetricsReply]):
+    """Takes nothing."""
+
+    op = Op.METRICS_SYSTEM
+    reply = MetricsReply

@@ -1,0 +1,226 @@
+"""THINK: a question to the model, and its answer."""
+
+import re
+from binascii import a2b_base64
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeAlias
+
+from attrs import field, frozen
+
+from agentos_sdk.codec import Rule, Seconds, Text
+from agentos_sdk.opcodes import Op
+
+from .request import Request
+
+ThinkingLevel: TypeAlias = Literal["low", "medium", "high"]
+ToolChoice: TypeAlias = Literal["auto", "none", "required"]
+
+PIECE = 256 << 10  # characters of base64 that are decoded at a time, in a millisecond
+MAX_STOPS = 4
+
+_DIGITS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+_IMAGE_TYPE = re.compile(r"image/[A-Za-z0-9][A-Za-z0-9.+-]{0,62}")
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def _is_base64(text: str) -> bool:
+    padding = text.encode().translate(None, _DIGITS)
+    return bool(text) and len(text) % 4 == 0 and padding in (b"", b"=", b"==") and text.endswith(padding.decode())
+
+
+Base64: TypeAlias = Annotated[Text, Rule(_is_base64, "base64, with padding and without line breaks")]
+ImageType: TypeAlias = Annotated[str, Rule(_IMAGE_TYPE.fullmatch, "the type of an image such as image/png")]
+ToolName: TypeAlias = Annotated[str, Rule(_TOOL_NAME.fullmatch, "1 to 64 letters, digits, _ and -")]
+Temperature: TypeAlias = Annotated[float, Rule(lambda t: 0 <= t <= 2, "a number from 0 to 2")]
+Count: TypeAlias = Annotated[int, Rule(lambda n: n >= 1, "a whole number from 1 up")]
+Name: TypeAlias = Annotated[str, Rule(bool, "a name")]
+Stop: TypeAlias = Annotated[str, Rule(bool, "some text")]
+Stops: TypeAlias = Annotated[Sequence[Stop], Rule(lambda stops: len(stops) <= MAX_STOPS, f"at most {MAX_STOPS} texts")]
+
+
+@frozen(kw_only=True)
+class Usage:
+    """Tokens: of the question, of the answer without thoughts, and of the thoughts."""
+
+    input: int = 0
+    output: int = 0
+    thinking: int = 0
+
+
+@frozen(kw_only=True)
+class ToolCall:
+    """A tool that the model wants called; ``signature``, if there is one, is to be given back with the call."""
+
+    id: str
+    name: str
+    arguments: Mapping[str, Any]
+    signature: str | None = None
+
+
+@frozen(kw_only=True)
+class Image:
+    """``data`` is the file in base64."""
+
+    data: Base64 = field(repr=False)
+    mime_type: ImageType = "image/jpeg"
+
+    @property
+    def decoded(self) -> bytes:
+        """The file. In a thread, if it may be large: decoded piece by piece, so that other threads have their turn."""
+        data = self.data
+        return b"".join(a2b_base64(data[at : at + PIECE]) for at in range(0, len(data), PIECE))
+
+
+@frozen(kw_only=True)
+class Part:
+    """A part of a message: of type text with ``text``, or of type image with ``data`` in base64 and ``mime_type``."""
+
+    type: Literal["text", "image"]
+    text: Text | None = None
+    data: Base64 | None = field(default=None, repr=False)
+    mime_type: ImageType | None = None
+
+    def __attrs_post_init__(self) -> None:
+        needed, foreign = ("text", ("data", "mime_type")) if self.type == "text" else ("data", ("text",))
+        if getattr(self, needed) is None:
+            raise ValueError(f"a part of type {self.type} needs {needed}")
+        if any(getattr(self, name) is not None for name in foreign):
+            raise ValueError(f"a part of type {self.type} has no {' and no '.join(foreign)}")
+
+    @property
+    def image(self) -> Image | None:
+        if self.data is None:
+            return None
+        return Image(data=self.data, mime_type=self.mime_type or "image/jpeg")
+
+
+@frozen(kw_only=True)
+class Message:
+    """One turn of a conversation; the system's say how to answer, wherever they stand.
+
+    An assistant's has what it said, ``tool_calls``, or both; a tool's answers the call ``tool_call_id``.
+    """
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: Text | Sequence[Part] | None = None
+    tool_calls: Sequence[ToolCall] = ()
+    tool_call_id: str | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if self.content is None and not self.tool_calls:
+            raise ValueError("content: required field missing")
+        if self.tool_calls and self.role != "assistant":
+            raise ValueError(f"tool_calls: expected in the assistant's messages only, not in the {self.role}'s")
+        if (self.tool_call_id is not None) != (self.role == "tool"):
+            raise ValueError("tool_call_id: expected in a tool's messages, and in no others")
+        if self.images and self.role != "user":
+            raise ValueError(f"content: expected images in the user's messages only, not in the {self.role}'s")
+
+    @property
+    def text(self) -> str:
+        """All of its text; parts are joined as they are."""
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text or "" for part in self.content or ())
+
+    @property
+    def images(self) -> Sequence[Image]:
+        if isinstance(self.content, str):
+            return ()
+        return [part.image for part in self.content or () if part.image]
+
+
+@frozen(kw_only=True)
+class ToolSpec:
+    """What the model may ask to be called; ``parameters`` is a JSON schema of an object."""
+
+    name: ToolName
+    description: Text = Text("")
+    parameters: Mapping[str, Any] = field(factory=dict)
+
+
+@frozen(kw_only=True)
+class Thought:
+    """The whole answer. ``tokens`` is the sum of ``usage``; ``finish_reason`` is stop, length, tool_calls or
+    content_filter; ``queued_ms`` of ``latency_ms`` it waited for its turn."""
+
+    success: bool = True
+    content: Text
+    tokens: int
+    error: str | None = None
+    model: str
+    usage: Usage
+    finish_reason: str
+    tool_calls: Sequence[ToolCall] = ()
+    queued_ms: float
+    latency_ms: float
+
+    @property
+    def message(self) -> Message:
+        """The answer as a turn of the conversation, for the next question."""
+        return Message(role="assistant", content=self.content, tool_calls=self.tool_calls)
+
+
+@frozen(kw_only=True)
+class Delta:
+    """What a CHUNK of a streamed answer holds: the text that has just come."""
+
+    delta: Text
+
+
+@frozen(kw_only=True)
+class Think(Request[Thought]):
+    """Ask the model: ``prompt``, with what was said before it in ``messages``, or ``messages`` alone.
+
+    ``image`` and ``images`` go with ``prompt``. ``max_tokens`` bounds what is generated, thoughts included;
+    ``response_schema`` is a JSON schema which the answer's text has to match; after ``timeout`` seconds, waiting
+    included, there is no answer. What is None is the model's own choice.
+    """
+
+    op = Op.THINK
+    reply = Thought
+    prompt: Text | None = None
+    messages: Sequence[Message] = ()
+    system_instruction: Text | None = None
+    image: Image | None = None
+    images: Sequence[Image] = ()
+    thinking_level: ThinkingLevel | None = None
+    temperature: Temperature | None = None
+    max_tokens: Count | None = None
+    model: Name | None = None
+    tools: Sequence[ToolSpec] = ()
+    tool_choice: ToolChoice = "auto"
+    stop: Stops = ()
+    response_schema: Mapping[str, Any] | None = None
+    stream: bool = False
+    timeout: Seconds | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if self.prompt is not None and not self.prompt.strip():
+            raise ValueError("prompt: expected some text, got none")
+        if self.prompt is None and (self.image or self.images):
+            raise ValueError("prompt: expected one with image and images; in messages images are parts of the content")
+        if self.prompt is None and not self.turns:
+            raise ValueError("prompt: expected a prompt, or messages of somebody's but the system")
+        twice = [name for name, count in Counter(tool.name for tool in self.tools).items() if count > 1]
+        if twice:
+            raise ValueError(f"tools: expected names that differ, got {twice[0]!r} twice")
+        if self.tool_choice == "required" and not self.tools:
+            raise ValueError("tool_choice: expected tools to choose from")
+
+    @property
+    def turns(self) -> Sequence[Message]:
+        """The conversation: all that isn't the system's, with the prompt and its images as the user's last turn."""
+        said = [message for message in self.messages if message.role != "system"]
+        if self.prompt is None:
+            return said
+        images = [image for image in (self.image, *self.images) if image is not None]
+        shown = [Part(type="image", data=image.data, mime_type=image.mime_type) for image in images]
+        return [*said, Message(role="user", content=[*shown, Part(type="text", text=self.prompt)])]
+
+    @property
+    def system(self) -> str | None:
+        """What the system says: ``system_instruction``, then its messages, with a blank line between them."""
+        said = [message.text for message in self.messages if message.role == "system"]
+        return "\n\n".join(text for text in (self.system_instruction, *said) if text) or None

@@ -1,0 +1,141 @@
+"""Replies that come in pieces: a log that is followed, an answer while the model makes it."""
+
+import weakref
+from collections import deque
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import trio
+
+from . import codec
+from .calls import agents, think
+from .opcodes import Op
+from .question import question
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any, Self
+
+    from .client import Kernel, Pending
+
+Piece = TypeVar("Piece")
+
+
+class Stream(Generic[Piece]):
+    """A request that is made when the first piece is asked for: an async iterator, and an async context manager.
+
+    To leave ``async with`` withdraws what isn't answered yet. A loop without it that is left early says nothing: the
+    request is withdrawn when nobody refers to the stream any more, by :meth:`aclose`, or with the connection.
+    """
+
+    op: Op
+
+    def __init__(self, kernel: "Kernel") -> None:
+        self._kernel = kernel
+        self._begun: tuple[int, Pending] | None = None
+        self._over = False
+
+    async def __aenter__(self) -> "Self":
+        await self._begin()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Withdraw the request, if it isn't answered yet."""
+        self._over = True
+        if self._begun is not None:
+            self._forget.detach()
+            self._kernel._end(*self._begun)
+
+    def __aiter__(self) -> "Self":
+        return self
+
+    async def __anext__(self) -> Piece:
+        if self._over:
+            raise StopAsyncIteration
+        pending = await self._begin()
+        while True:
+            if (chunk := pending.take()) is not None:
+                return self._piece(chunk)
+            if pending.reply is not None:
+                self._over = True
+                return self._last(pending.reply)
+            await self._kernel._change(pending)
+
+    async def _begin(self) -> "Pending":
+        if self._begun is None:
+            number, pending = self._begun = await self._kernel._begin(self.op, await self._body(), deque())
+            end = partial(self._kernel._end, number, pending)
+            self._forget = weakref.finalize(self, _soon, trio.lowlevel.current_trio_token(), end)
+            self._forget.atexit = False
+        return self._begun[1]
+
+    async def _body(self) -> bytes:
+        raise NotImplementedError
+
+    def _piece(self, chunk: bytes) -> Piece:
+        raise NotImplementedError
+
+    def _last(self, reply: bytes) -> Piece:
+        """The reply as the last piece, or ``StopAsyncIteration`` where it is none."""
+        raise NotImplementedError
+
+
+def _soon(token: trio.lowlevel.TrioToken, end: "partial[None]") -> None:
+    """Call ``end`` from Trio: what is forgotten may be collected in any thread, at any time."""
+    with suppress(trio.RunFinishedError):  # and with it went the connection
+        token.run_sync_soon(end)
+
+
+class Pages(Stream[agents.LogsReply]):
+    """The pages of a followed log."""
+
+    op = Op.LOGS
+
+    def __init__(self, kernel: "Kernel", request: agents.Logs) -> None:
+        super().__init__(kernel)
+        self._request = request
+
+    async def _body(self) -> bytes:
+        return codec.encode(self._request)
+
+    def _piece(self, chunk: bytes) -> agents.LogsReply:
+        return self._kernel._reply(agents.Logs, chunk)
+
+    def _last(self, reply: bytes) -> agents.LogsReply:
+        page = self._piece(reply)
+        if not page.lines and not page.missed:
+            raise StopAsyncIteration
+        return page
+
+
+class Thoughts(Stream[str]):
+    """An answer of the model's, piece by piece; when it is complete, ``thought`` is all of it."""
+
+    op = Op.THINK
+    thought: think.Thought | None = None
+
+    def __init__(self, kernel: "Kernel", prompt: str | None, options: "Mapping[str, Any]") -> None:
+        super().__init__(kernel)
+        self._prompt, self._options = prompt, options
+
+    async def _body(self) -> bytes:
+        return await asked(self._prompt, self._options, stream=True)
+
+    def _piece(self, chunk: bytes) -> str:
+        return codec.decode(think.Delta, codec.parse(chunk)).delta
+
+    def _last(self, reply: bytes) -> str:
+        self.thought = self._kernel._reply(think.Think, reply)
+        raise StopAsyncIteration
+
+
+async def asked(prompt: str | None, options: "Mapping[str, Any]", *, stream: bool = False) -> bytes:
+    """THINK's body; files that are named are read in a thread, where images are made base64 too."""
+    if options.get("image") is None and options.get("images") is None:
+        return codec.encode(question(prompt, options, stream=stream))
+    read = partial(question, prompt, options, stream=stream)
+    return codec.encode(await trio.to_thread.run_sync(read, abandon_on_cancel=True))

@@ -1,0 +1,193 @@
+import math
+from random import Random
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from agentos.llm.asking import Asked, Asking
+from agentos.llm.provider import Answer, Delta, Denied, Failing, Provider, Rejected, SlowDown, Usage
+from agentos.llm.settings import Retry, Timeouts
+from agentos_sdk.errors import BadRequest, Timeout, Unavailable
+from tests.llm.scripted import Scripted, Step, question
+
+RETRY = Retry(attempts=3, first=1.0, factor=2.0, max=8.0, jitter=0.0, patience=60.0, breaker=5, cooldown=10.0)
+TIMES = Timeouts()
+
+
+def asking(provider: Scripted, retry: Retry = RETRY, timeouts: Timeouts = TIMES) -> Asking:
+    async def connect() -> Provider:
+        return provider
+
+    return Asking(connect, retry, timeouts, Random(1))
+
+
+def asked(said: list[str] | None = None) -> Asked:
+    return Asked(question(), 7, said.append if said is not None else None)
+
+
+async def ask(*scripts: list[Step], one: Asked | None = None, **more: object) -> tuple[Scripted, Answer]:
+    provider = Scripted(scripts)
+    return provider, await asking(provider, **more).ask(one or asked())  # type: ignore[arg-type]
+
+
+async def test_what_failed_is_asked_again_with_growing_pauses(autojump_clock: MockClock) -> None:
+    one = asked()
+
+    provider, answer = await ask([Failing("500")], [Failing("502")], ["well"], one=one)
+
+    assert answer.text == "well"
+    assert [later - provider.begun[0] for later in provider.begun] == [0.0, 1.0, 3.0]
+    assert (one.attempts, one.used) == (3, Usage(10, 4))
+
+
+async def test_it_fails_when_the_last_attempt_has(autojump_clock: MockClock) -> None:
+    provider = Scripted([[Failing("500 Internal")]])
+
+    with pytest.raises(Unavailable, match=r"500 Internal \(asked 3 times\)"):
+        await asking(provider).ask(asked())
+
+    assert len(provider.asked) == 3
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [(Rejected("no such model"), BadRequest), (Denied("GEMINI_API_KEY was refused"), Unavailable)],
+)
+async def test_what_would_fail_again_is_asked_once(error: Exception, told: type[Exception]) -> None:
+    provider, one = Scripted([[error]]), asked()
+
+    with pytest.raises(told, match=str(error)):
+        await asking(provider).ask(one)
+
+    assert len(provider.asked) == 1
+    assert one.used == Usage()
+
+
+async def test_told_to_slow_down_it_waits_as_long_as_it_was_told_and_counts_no_attempt(
+    autojump_clock: MockClock,
+) -> None:
+    scripts: list[list[Step]] = [[SlowDown("429", 9.0)]] * 4
+    provider, answer = await ask(*scripts, ["at last"])
+
+    assert answer.text == "at last"
+    assert all(later - earlier >= 9.0 for earlier, later in zip(provider.begun, provider.begun[1:], strict=False))
+
+
+async def test_while_one_question_was_told_to_slow_down_the_way_is_closed_for_all(autojump_clock: MockClock) -> None:
+    provider = Scripted([[SlowDown("429", 9.0)], ["yes"]])
+    way = asking(provider)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(way.ask, asked())
+        await trio.testing.wait_all_tasks_blocked()
+
+        assert way.not_before - trio.current_time() >= 9.0
+
+
+async def test_patience_with_a_provider_that_never_has_time_ends(autojump_clock: MockClock) -> None:
+    provider = Scripted([[SlowDown("429 too many requests")]])
+    began = trio.current_time()
+
+    with pytest.raises(Unavailable, match="429 too many requests"):
+        await asking(provider).ask(asked())
+
+    assert 40 < trio.current_time() - began <= RETRY.patience
+
+
+async def test_a_new_question_goes_on_at_the_pace_that_the_last_one_was_told(autojump_clock: MockClock) -> None:
+    provider = Scripted([[SlowDown("429")]] * 3 + [[Rejected("400")], [SlowDown("429")], ["yes"]])
+    way = asking(provider)
+    with pytest.raises(BadRequest):
+        await way.ask(asked())
+
+    await way.ask(asked())
+
+    assert provider.begun[5] - provider.begun[4] == pytest.approx(8.0)  # not the first pause, of 1 s
+
+
+async def test_a_provider_that_does_not_begin_is_left_and_asked_again(autojump_clock: MockClock) -> None:
+    one = asked()
+
+    provider, answer = await ask([math.inf], ["yes"], one=one, timeouts=Timeouts(connect=1, first_token=4, idle=2))
+
+    assert answer.text == "yes"
+    assert provider.aborted == [provider.begun[0] + 5.0]
+    assert one.used == Usage(10 + 7, 3)  # it took the question, and will want its input paid
+
+
+async def test_a_provider_that_stops_in_the_middle_is_left_and_asked_again(autojump_clock: MockClock) -> None:
+    times = Timeouts(connect=1, first_token=4, idle=2)
+
+    provider, answer = await ask(["be", 1.5, "gin", 1.5, "ning", 3.0], ["all of it"], timeouts=times)
+
+    assert answer.text == "all of it"
+    assert provider.aborted == [provider.begun[0] + 5.0]
+
+
+async def test_an_answer_that_takes_too_long_in_all_is_a_timeout(autojump_clock: MockClock) -> None:
+    with pytest.raises(Timeout, match="60 s"):
+        await ask(["more", 5.0] * 100, timeouts=Timeouts(idle=10, total=60))  # type: ignore[list-item]
+
+
+async def test_what_somebody_has_heard_the_beginning_of_is_not_asked_again(autojump_clock: MockClock) -> None:
+    provider, heard = Scripted([["once upon", Failing("broke off")], ["another"]]), list[str]()
+    one = asked(heard)
+
+    with pytest.raises(Unavailable, match="broke off"):
+        await asking(provider).ask(one)
+
+    assert heard == ["once upon"]
+    assert one.used == Usage(7, 3)
+
+
+async def test_an_aborted_question_costs_its_input_and_what_had_arrived(autojump_clock: MockClock) -> None:
+    provider, one = Scripted([["12345678", Delta(unseen=40), math.inf]]), asked()
+
+    with trio.move_on_after(1):
+        await asking(provider).ask(one)
+
+    assert one.used == Usage(7, 2, 10)
+
+
+async def test_the_provider_s_own_count_goes_before_what_was_guessed(autojump_clock: MockClock) -> None:
+    provider, one = Scripted([["1234", Delta(usage=Usage(70, 30, 5)), math.inf]]), asked()
+
+    with trio.move_on_after(1):
+        await asking(provider).ask(one)
+
+    assert one.used == Usage(70, 30, 5)
+
+
+async def test_a_provider_that_keeps_failing_is_left_alone_until_it_has_cooled_down(autojump_clock: MockClock) -> None:
+    provider = Scripted([*[[Failing("500")]] * 5, ["back"]])
+    way = asking(provider)
+    with pytest.raises(Unavailable, match="500"):
+        await way.ask(asked())
+    with pytest.raises(Unavailable, match=r"500 \(asked 2 times\)"):
+        await way.ask(asked())
+    with pytest.raises(Unavailable, match="5 times in a row: try again in 10 s"):
+        way.check()
+    assert len(provider.asked) == 5
+
+    await trio.sleep(10)
+    way.check()
+    answer = await way.ask(asked())
+
+    assert answer.text == "back"
+
+
+async def test_what_can_not_be_connected_is_tried_anew_with_the_next_question() -> None:
+    attempts: list[str] = []
+
+    async def connect() -> Provider:
+        attempts.append("once more")
+        if len(attempts) == 1:
+            raise Denied("set GEMINI_API_KEY")
+        return Scripted()
+
+    way = Asking(connect, RETRY, Timeouts())
+    with pytest.raises(Unavailable, match="set GEMINI_API_KEY"):
+        await way.ask(asked())
+
+    assert (await way.ask(asked())).text == "yes"

@@ -1,0 +1,407 @@
+"""Budgets: what may go out, what it cost, and that the disk knows what the memory knows, whatever happens."""
+
+import logging
+import math
+import sqlite3
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+from attrs import define, field
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentos.database import Database, open_database
+from agentos.llm.budgets import TABLES, TIDY, Budgets, Grant, Rate
+from agentos.llm.provider import Usage
+from agentos.llm.settings import Party, Price, Seat, Share, budget_of
+from agentos.services.quotas import Quota, Standing
+from agentos_sdk.errors import BadRequest, QuotaExceeded, Unavailable
+
+MINUTE, HOUR = 60.0, 3600.0
+NOON = 12 * HOUR
+PRICES = {"cheap": Price(0.1, 0.4), "dear": Price(1.25, 10.0)}
+MAX_TOKENS = 50  # of a question that names no bound
+
+TEAM = Party("team", Share(budget=(*budget_of(MINUTE, tokens=300), *budget_of(HOUR, money=0.003))))
+WRITER = Party("team/writer", Share(budget=budget_of(MINUTE, tokens=180, calls=4)))
+HELPER = Party("team/writer/helper", Share(budget=budget_of(HOUR, money=0.001)))
+READER = Party("team/reader")
+FREE = Party("free")
+SEATS: list[Seat] = [(TEAM,), (TEAM, WRITER), (TEAM, WRITER, HELPER), (TEAM, READER), (FREE,)]
+
+
+@asynccontextmanager
+async def opened(path: Path, now: float = NOON) -> AsyncIterator[tuple[Database, Budgets]]:
+    async with open_database(path / "db", {"quotas": TABLES}) as database:
+        yield database, await Budgets.load(PRICES, database, MAX_TOKENS, now)
+
+
+def seat(*quotas: Quota, name: str = "writer") -> Seat:
+    return (Party("kernel"), Party(name, Share(budget=quotas)))
+
+
+def left(budgets: Budgets, seat: Seat, now: float = NOON) -> list[int]:
+    return [standing.left for standing in budgets.standing(seat, now)]
+
+
+@define
+class World:
+    """Calls, in steps, and what each counter may be over its limit by: what was used beyond since the last grant."""
+
+    database: Database
+    budgets: Budgets
+    now: float = NOON
+    under_way: list[tuple[Seat, str, int, Grant]] = field(factory=list)
+    beyond: Counter[tuple[str, str, float]] = field(factory=Counter)
+
+    async def reserve(self, seat: Seat, model: str, tokens_in: int, max_tokens: int | None) -> None:
+        try:
+            grant = await self.budgets.reserve(seat, model, tokens_in, max_tokens, self.now)
+        except QuotaExceeded:
+            return
+        assert (grant.max_tokens or MAX_TOKENS) <= (max_tokens or MAX_TOKENS)
+        self.under_way.append((seat, model, tokens_in, grant))
+        for standing in self.budgets.standing(seat, self.now):
+            self.beyond.pop(key(standing), None)
+
+    def settle(self, which: int, part_in: float, part_out: float, calls: int) -> None:
+        if not self.under_way:
+            return
+        seat, model, tokens_in, grant = self.under_way.pop(which % len(self.under_way))
+        generated = MAX_TOKENS if grant.max_tokens is None else grant.max_tokens
+        usage = Usage(int(tokens_in * part_in), int(generated * part_out / 2), int(generated * part_out / 2))
+        rate = Rate.of(PRICES[model])
+        over = {
+            "tokens": usage.total - tokens_in - generated,
+            "calls": calls - 1,
+            "money": rate.cost(usage.input, usage.generated) - rate.cost(tokens_in, generated),
+        }
+        for standing in self.budgets.standing(seat, self.now):
+            self.beyond[key(standing)] += max(0, over[standing.quota.what])
+        self.budgets.settle(grant, usage, calls, self.now)
+
+    async def restart(self) -> None:
+        """The kernel is killed: of what is under way nobody hears again."""
+        self.under_way.clear()
+        self.budgets = await Budgets.load(PRICES, self.database, MAX_TOKENS, self.now)
+
+    async def examine(self) -> None:
+        on_disk = await Budgets.load(PRICES, self.database, MAX_TOKENS, self.now)
+        for seat in SEATS:
+            standings = self.budgets.standing(seat, self.now)
+            assert on_disk.standing(seat, self.now) == standings
+            for standing in standings:
+                assert standing.settled + standing.reserved <= standing.quota.most + self.beyond[key(standing)]
+
+
+def key(standing: Standing) -> tuple[str, str, float]:
+    return standing.name, standing.quota.what, standing.quota.per
+
+
+RESERVE = st.tuples(
+    st.just("reserve"),
+    st.sampled_from(SEATS),
+    st.sampled_from(sorted(PRICES)),
+    st.integers(0, 200),
+    st.none() | st.integers(1, 200),
+)
+SETTLE = st.tuples(
+    st.just("settle"), st.integers(0, 9), st.sampled_from([0.0, 0.5, 1.0, 1.5]), st.floats(0, 1.5), st.integers(0, 3)
+)
+RESTART = st.just(("restart",))
+WAIT = st.tuples(st.just("wait"), st.sampled_from([1.0, 45.0, HOUR]))
+STEPS = st.lists(RESERVE | RESERVE | SETTLE | SETTLE | RESTART | WAIT, max_size=30)
+
+
+@given(STEPS)
+@settings(max_examples=80, deadline=None)
+def test_the_disk_knows_what_the_memory_knows_and_only_what_was_under_way_goes_beyond_a_budget(
+    steps: list[tuple[object, ...]],
+) -> None:
+    async def main(path: Path) -> None:
+        async with opened(path) as (database, budgets):
+            world = World(database, budgets)
+            for what, *arguments in steps:
+                if what == "reserve":
+                    await world.reserve(*arguments)  # type: ignore[arg-type]
+                elif what == "settle":
+                    world.settle(*arguments)  # type: ignore[arg-type]
+                elif what == "restart":
+                    await world.restart()
+                else:
+                    world.now += arguments[0]  # type: ignore[operator]
+                await world.examine()
+
+    with tempfile.TemporaryDirectory() as directory:
+        trio.run(main, Path(directory))
+
+
+@given(st.lists(RESERVE, min_size=1, max_size=12))
+@settings(max_examples=30, deadline=None)
+def test_calls_that_keep_to_what_they_were_granted_never_exceed_a_budget(steps: list[tuple[object, ...]]) -> None:
+    async def main(path: Path) -> None:
+        async with opened(path) as (_, budgets):
+
+            async def call(seat: Seat, model: str, tokens_in: int, max_tokens: int | None) -> None:
+                try:
+                    grant = await budgets.reserve(seat, model, tokens_in, max_tokens, NOON)
+                except QuotaExceeded:
+                    return
+                await trio.lowlevel.checkpoint()
+                generated = MAX_TOKENS if grant.max_tokens is None else grant.max_tokens
+                budgets.settle(grant, Usage(tokens_in, generated), 1, NOON)
+
+            async with trio.open_nursery() as nursery:
+                for _, *arguments in steps:
+                    nursery.start_soon(call, *arguments)  # type: ignore[arg-type]
+            for seat in SEATS:
+                assert all(each.settled <= each.quota.most for each in budgets.standing(seat, NOON))
+                assert all(each.reserved == 0 for each in budgets.standing(seat, NOON))
+
+    with tempfile.TemporaryDirectory() as directory:
+        trio.run(main, Path(directory))
+
+
+@given(
+    st.integers(0, 10**12),
+    st.integers(0, 10**6),
+    st.floats(0, 1000, allow_nan=False),
+    st.floats(0.001, 1000, allow_nan=False),
+)
+def test_what_money_affords_is_the_most_that_it_pays_for(
+    left: int, tokens_in: int, input: float, output: float
+) -> None:
+    rate = Rate.of(Price(input, output))
+
+    generated = rate.affords(left, tokens_in)
+
+    if generated >= 0:
+        assert rate.cost(tokens_in, int(generated)) <= left < rate.cost(tokens_in, int(generated) + 1)
+    else:
+        assert rate.cost(tokens_in, 0) > left
+
+
+def test_money_is_exact_and_rounded_up_to_the_billionth() -> None:
+    assert Rate.of(Price(0.1, 0.7)).cost(3, 9) == 6600  # 0.1 * 1000 * 3 and 0.7 * 1000 * 9 as decimals, not as floats
+    assert Rate.of(Price(0.0001, 0.0)).cost(1, 5) == 1
+    assert Rate.of(Price(0.3, 0.0)).affords(300, 1) == math.inf
+    assert Rate.of(Price(0.3, 0.0)).affords(299, 1) < 0
+
+
+async def test_thoughts_cost_what_output_costs(tmp_path: Path) -> None:
+    writer = seat(*budget_of(HOUR, tokens=1000, money=1.0))
+
+    async with opened(tmp_path) as (_, budgets):
+        grant = await budgets.reserve(writer, "dear", 100, None, NOON)
+        budgets.settle(grant, Usage(input=100, output=10, thinking=30), 1, NOON)
+
+        tokens, money = budgets.standing(writer, NOON)
+        assert tokens.settled == 140
+        assert money.settled == 1250 * 100 + 10000 * 40
+
+
+async def test_what_may_be_generated_is_lowered_to_what_every_budget_leaves(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (_, budgets):
+
+        async def granted(*quotas: Quota, asked: int | None = None, name: str) -> int | None:
+            return (await budgets.reserve(seat(*quotas, name=name), "cheap", 100, asked, NOON)).max_tokens
+
+        assert await granted(*budget_of(HOUR, tokens=1000), name="a") == MAX_TOKENS
+        assert await granted(*budget_of(HOUR, tokens=1000), asked=700, name="b") == 700
+        assert await granted(*budget_of(HOUR, tokens=1000), asked=5000, name="c") == 900
+        assert await granted(*budget_of(HOUR, tokens=110), name="d") == 10
+        assert await granted(*budget_of(HOUR, tokens=101), name="e") == 1
+        assert await granted(*budget_of(HOUR, tokens=1000, money=0.00002), name="f") == 25  # 100 for 10 millionths
+        assert await granted(*budget_of(HOUR, calls=1), name="g") is None
+        assert await granted(*budget_of(HOUR, calls=1), asked=5000, name="h") == 5000
+
+
+async def test_who_can_not_even_get_one_token_is_told_which_budget_and_when_it_renews(tmp_path: Path) -> None:
+    writer = (Party("team", Share(budget=budget_of(HOUR, tokens=100))), Party("team/writer"))
+
+    async with opened(tmp_path) as (_, budgets):
+        budgets.check(writer, "cheap", 99, NOON)
+        budgets.settle(await budgets.reserve(writer, "cheap", 50, None, NOON), Usage(50, 45), 1, NOON)
+
+        with pytest.raises(QuotaExceeded) as checked:
+            budgets.check(writer, "cheap", 5, NOON + 600)
+        with pytest.raises(QuotaExceeded) as reserved:
+            await budgets.reserve(writer, "cheap", 5, None, NOON + 600)
+
+    assert (
+        str(checked.value)
+        == str(reserved.value)
+        == (
+            "tokens: this needs up to 6; the quota of 'team' is 100 per 3600 s, "
+            "of which 95 used and 0 reserved: it renews in 3000 s"
+        )
+    )
+    assert reserved.value.details["renews_at"] == NOON + HOUR
+
+
+async def test_what_others_have_reserved_may_come_back_so_nobody_is_turned_away_for_it_at_the_door(
+    tmp_path: Path,
+) -> None:
+    writer = seat(*budget_of(HOUR, tokens=100))
+
+    async with opened(tmp_path) as (_, budgets):
+        grant = await budgets.reserve(writer, "cheap", 40, 60, NOON)
+
+        budgets.check(writer, "cheap", 40, NOON)
+        with pytest.raises(QuotaExceeded, match="0 used and 100 reserved"):
+            await budgets.reserve(writer, "cheap", 40, 60, NOON)
+
+        budgets.settle(grant, Usage(40, 1), 1, NOON)
+        assert (await budgets.reserve(writer, "cheap", 40, 60, NOON)).max_tokens == 19
+
+
+async def test_money_for_a_model_without_a_price_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
+    writer = seat(*budget_of(HOUR, money=1.0))
+
+    async with opened(tmp_path) as (_, budgets):
+        with pytest.raises(BadRequest, match=r"^model: 'secret' has no price, and the money of 'writer' is limited"):
+            budgets.check(writer, "secret", 1, NOON)
+        with pytest.raises(BadRequest, match=r"^model: 'secret' has no price"):
+            await budgets.reserve(writer, "secret", 1, 1, NOON)
+
+        tokens = seat(*budget_of(HOUR, tokens=100), name="reader")
+        budgets.settle(await budgets.reserve(tokens, "secret", 10, None, NOON), Usage(10, 5), 1, NOON)
+        assert left(budgets, tokens) == [85]
+
+
+async def test_who_has_no_budget_needs_no_disk(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (_, budgets):
+        pass  # and it is closed
+
+    budgets.check(seat(), "secret", 10**9, NOON)
+    grant = await budgets.reserve(seat(), "secret", 10**9, None, NOON)
+    budgets.settle(grant, Usage(10**9, 10**9), 9, NOON)
+
+    assert grant.max_tokens is None
+    assert budgets.standing(seat(), NOON) == []
+
+
+async def test_a_reservation_is_on_disk_before_the_question_leaves(tmp_path: Path) -> None:
+    writer = seat(*budget_of(HOUR, tokens=100))
+
+    async with opened(tmp_path) as (_, budgets):
+        await budgets.reserve(writer, "cheap", 40, 50, NOON)
+
+        connection = sqlite3.connect(tmp_path / "db")  # somebody else, so this is what was committed
+        assert connection.execute("SELECT * FROM quotas").fetchall() == [("writer", "tokens", HOUR, NOON, 0, 90)]
+        connection.close()
+
+
+async def test_what_a_killed_kernel_had_reserved_stays_so_until_its_window_ends(tmp_path: Path) -> None:
+    writer = seat(*budget_of(HOUR, tokens=100))
+    async with opened(tmp_path) as (_, budgets):
+        await budgets.reserve(writer, "cheap", 40, 50, NOON)
+
+    async with opened(tmp_path, NOON + 60) as (_, budgets):
+        assert left(budgets, writer, NOON + 60) == [10]
+    async with opened(tmp_path, NOON + HOUR) as (database, budgets):
+        assert left(budgets, writer, NOON + HOUR) == [100]
+        assert await database.write(rows) == 0
+
+
+async def test_a_reservation_whose_caller_goes_away_before_it_is_written_leaves_nothing(tmp_path: Path) -> None:
+    writer = seat(*budget_of(HOUR, tokens=100))
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold(_: sqlite3.Connection) -> None:
+        begun.set()
+        assert go_on.wait(30)
+
+    async with opened(tmp_path) as (database, budgets):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(database.write, hold)
+            assert await trio.to_thread.run_sync(begun.wait, 30)
+            with trio.CancelScope() as caller:
+                nursery.start_soon(budgets.reserve, writer, "cheap", 10, 10, NOON)  # sees both reservations
+                nursery.start_soon(cancel_when_blocked, caller)
+                await budgets.reserve(writer, "cheap", 30, 50, NOON)
+            assert caller.cancelled_caught
+            go_on.set()
+
+        assert left(budgets, writer) == [80]
+        again = await Budgets.load(PRICES, database, MAX_TOKENS, NOON)
+        assert left(again, writer) == [80]
+
+
+async def cancel_when_blocked(scope: trio.CancelScope) -> None:
+    await trio.testing.wait_all_tasks_blocked()
+    scope.cancel()
+
+
+async def test_where_nothing_can_be_written_nobody_with_a_budget_may_ask_and_afterwards_nothing_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("agentos.database.BUSY", 0.01)
+    writer = seat(*budget_of(HOUR, tokens=100))
+
+    async with opened(tmp_path) as (database, budgets):
+        before = await budgets.reserve(writer, "cheap", 10, 10, NOON)
+        other = sqlite3.connect(tmp_path / "db", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")  # it keeps everybody else from writing
+
+        with caplog.at_level(logging.ERROR), pytest.raises(Unavailable) as caught:
+            await budgets.reserve(writer, "cheap", 30, 30, NOON)
+        budgets.settle(before, Usage(10, 5), 1, NOON)
+        await budgets.reserve(seat(), "cheap", 10, None, NOON)
+
+        assert str(caught.value) == "budgets can't be written down: the kernel's log says why"
+        assert "another program holds it" in caplog.text
+        assert left(budgets, writer) == [85]
+        with pytest.raises(Exception, match="another program holds it"):
+            await database.write(rows)
+        other.execute("ROLLBACK")
+        other.close()
+
+        budgets.settle(await budgets.reserve(writer, "cheap", 1, 1, NOON), Usage(1, 1), 1, NOON)
+        again = await Budgets.load(PRICES, database, MAX_TOKENS, NOON)
+        assert left(again, writer) == left(budgets, writer) == [83]
+
+
+async def test_a_budget_that_was_changed_holds_from_the_next_question_on(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (_, budgets):
+        budgets.settle(
+            await budgets.reserve(seat(*budget_of(HOUR, tokens=100)), "cheap", 40, 40, NOON), Usage(40, 40), 1, NOON
+        )
+
+        assert left(budgets, seat(*budget_of(HOUR, tokens=90))) == [10]
+        assert left(budgets, seat()) == []
+        assert left(budgets, seat(*budget_of(HOUR, tokens=200))) == [120]
+
+
+async def test_names_that_are_no_more_are_forgotten_with_their_windows(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (database, budgets):
+        for number in range(50):
+            gone = seat(*budget_of(MINUTE, tokens=100), name=f"agent{number}")
+            budgets.settle(await budgets.reserve(gone, "cheap", 1, 1, NOON), Usage(1, 1), 1, NOON)
+        assert await database.write(rows) == 50
+
+        await budgets.reserve(seat(*budget_of(MINUTE, tokens=100)), "cheap", 1, 1, NOON + TIDY)
+        assert await database.write(rows) == 1
+        assert list(budgets._limits) == ["writer"]
+
+
+def rows(connection: sqlite3.Connection) -> int:
+    (count,) = connection.execute("SELECT count(*) FROM quotas").fetchone()
+    assert isinstance(count, int)
+    return count
+
+
+async def test_a_grant_is_settled_once(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (_, budgets):
+        grant = await budgets.reserve(seat(*budget_of(HOUR, tokens=100)), "cheap", 40, 50, NOON)
+        budgets.settle(grant, Usage(), 0, NOON)
+
+        with pytest.raises(KeyError):
+            budgets.settle(grant, Usage(), 0, NOON)

@@ -1,0 +1,277 @@
+"""THINK through a whole kernel: who may wait for the model how long, and what is left when somebody goes."""
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentos_sdk import AgentOSClient
+from agentos_sdk.opcodes import Op
+from tests.conftest import StartKernel
+from tests.support.kernel import Kernel, running, until
+from tests.system.agents import ask, info, relay, up, written
+
+OFFLINE = """
+[llm]
+provider = "offline"
+"""
+SLOW = """
+[llm]
+provider = "offline"
+[llm.offline]
+base = "1000s"
+"""
+ASKS = """
+from agentos_sdk import AgentOSClient
+with AgentOSClient() as kernel:
+    print("asks", flush=True)
+    print(kernel.think("for ever?"), flush=True)
+"""
+
+
+LOOK_AROUND = """
+import glob, os
+print(os.environ, flush=True)
+for place in glob.glob("/proc/*/environ"):
+    try:
+        print(open(place, "rb").read(), flush=True)
+    except OSError as error:
+        print(error, flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def offline() -> Iterator[Kernel]:
+    with running(OFFLINE) as kernel:
+        yield kernel
+
+
+def metrics(client: AgentOSClient) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(client.call(Op.METRICS_SYSTEM, b"{}"))["metrics"]["llm"]
+    return found
+
+
+def waits(client: AgentOSClient, count: int) -> bool:
+    found = metrics(client)
+    return (found["in_flight"], found["waiting"]) == (1, count)
+
+
+def asking(client: AgentOSClient, kernel: Kernel, name: str) -> None:
+    """Start an agent that asks the model and waits."""
+    script = kernel.place / "asks.py"
+    script.write_text(ASKS)
+    up(client.spawn(name, str(script)))
+    written(client, name, "asks")
+
+
+def test_bare_text_is_a_prompt(offline: Kernel) -> None:
+    with offline.connect() as wire:
+        reply = wire.call(Op.THINK, b"what is 2+2?")
+
+    assert reply["success"] is True
+    assert reply["error"] is None
+    assert reply["content"].endswith("what is 2+2?")
+    assert reply["tokens"] == sum(reply["usage"].values()) > 0
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        (b"", "prompt"),
+        (b"\xff\xfe", "prompt: expected text in UTF-8"),
+        (b'{"prompt": 3}', "prompt"),
+        (b'{"prompt": "a", "temperature": 9}', "temperature"),
+        (b'{"prompt": "a", "image": {"data": "no base64"}}', "image.data"),
+        (b'{"prompt": "a", "timeout": "0s", "budget": 3}', "budget"),
+        (b'{"prompt": ', "not JSON"),
+        (b'{"prompt": "a", "stream": true}', "stream: needs protocol version 2"),
+        (
+            b'{"prompt": "a", "tools": [' + b'{"name": "a", "parameters": {"a": [' + b"1," * 600_000 + b"1]}}]}",
+            "256 KiB",
+        ),
+        (b'{"prompt": ' + b"[" * 1000 + b"]" * 1000 + b"}", "nested deeper"),
+    ],
+)
+def test_what_is_no_question_is_told_where(offline: Kernel, body: bytes, error: str) -> None:
+    with offline.connect() as wire:
+        reply = wire.call(Op.THINK, body)
+
+    assert (reply["success"], reply["code"], reply["content"], reply["tokens"]) == (False, "bad_request", "", 0)
+    assert error in reply["error"]
+
+
+def test_without_a_key_it_is_said_which_variables_to_set(kernel: Kernel, client: AgentOSClient) -> None:
+    reply = client.think("anybody there?")
+
+    assert (reply["success"], reply["code"]) == (False, "unavailable")
+    assert "GEMINI_API_KEY, GOOGLE_API_KEY or OPENAI_API_KEY" in reply["error"]
+
+
+def test_the_key_is_in_no_error_no_log_and_no_agent(start_kernel: StartKernel) -> None:
+    key = "canary-4711-of-the-operator"
+    kernel = start_kernel(
+        '[llm]\nprovider = "gemini"\nbase_url = "http://127.0.0.1:9"\nretry = { attempts = 1 }\n',
+        {"GEMINI_API_KEY": key},
+    )
+
+    with kernel.client() as client:
+        reply = client.think("anybody there?")
+        seen = relay(kernel, client, "a")
+        ask(client, seen, "run", code=LOOK_AROUND)
+        told = str(up(client.logs("a", tail=2000))) + str(client.inspect("a"))
+
+    assert reply["code"] == "unavailable"
+    assert "AGENTOS_AGENT_NAME" in told
+    assert key not in str(reply) + told + kernel.said
+
+
+def test_an_agent_that_is_killed_while_it_asks_frees_the_model_at_once(start_kernel: StartKernel) -> None:
+    kernel = start_kernel(SLOW)
+    with kernel.client() as client:
+        asking(client, kernel, "first")
+        until(lambda: metrics(client)["in_flight"] == 1, "first is being answered")
+        asking(client, kernel, "second")
+        until(lambda: info(client, "second")["llm"]["position"] == 1, "second waits")
+
+        client.kill("first", grace=0)
+
+        until(lambda: info(client, "second")["llm"]["in_flight"] == 1, "second is being answered")
+        client.kill("second", grace=0)
+        until(lambda: metrics(client)["in_flight"] == metrics(client)["waiting"] == 0, "nobody is")
+
+
+def test_one_who_hangs_up_leaves_the_line_at_once(start_kernel: StartKernel) -> None:
+    kernel = start_kernel(SLOW)
+    with kernel.client() as client:
+        with kernel.connect() as wire:
+            wire.send(Op.THINK, b"for ever?")
+            until(lambda: metrics(client)["in_flight"] == 1, "it is being answered")
+
+        until(lambda: metrics(client)["in_flight"] == 0, "nobody is")
+
+
+def test_a_question_s_own_deadline_is_kept(start_kernel: StartKernel) -> None:
+    kernel = start_kernel(SLOW)
+
+    with kernel.client() as client:
+        reply = client.think("for ever?", timeout=0.2)
+
+    assert (reply["success"], reply["code"]) == (False, "timeout")
+
+
+def test_only_so_many_questions_of_one_agent_may_wait(start_kernel: StartKernel) -> None:
+    kernel = start_kernel(SLOW.replace("[llm.offline]", "per_agent = 2\n[llm.offline]"))
+    with kernel.client() as client, contextlib.ExitStack() as stack:
+        agent = kernel.spawn("crowd")
+        wires = [stack.enter_context(kernel.connect_as(agent)) for _ in range(4)]
+        for waiting, wire in enumerate(wires[:3]):
+            wire.send(Op.THINK, b"why?")
+            until(partial(waits, client, waiting), f"{waiting} wait")
+
+        refused = wires[3].call(Op.THINK, b"why?")
+
+        assert (refused["code"], refused["content"]) == ("busy", "")
+
+
+def test_a_budget_outlives_the_agent_and_the_kernel(start_kernel: StartKernel) -> None:
+    kernel = start_kernel(OFFLINE)
+    budget = {"budget": [{"calls": 3, "per": "1d"}]}
+    with kernel.client() as client:
+        first = relay(kernel, client, "spender", llm=budget)
+        assert ask(client, first, "think", prompt="one")["success"]
+        client.kill("spender", grace=0)
+        second = relay(kernel, client, "spender", llm=budget)
+        assert ask(client, second, "think", prompt="two")["success"]
+    kernel.kill()
+    kernel.start_again()
+
+    with kernel.client() as client:
+        third = relay(kernel, client, "spender", llm=budget)
+        assert ask(client, third, "think", prompt="three")["success"]
+        refused = ask(client, third, "think", prompt="four")
+
+        [left] = up(client.inspect("spender"))["llm"]["budgets"]
+        assert (refused["success"], refused["code"], refused["content"]) == (False, "quota_exceeded", "")
+        assert "calls" in refused["error"]
+        assert "spender" in refused["error"]
+        assert "renews in" in refused["error"]
+        assert (left["what"], left["most"], left["used"], left["reserved"]) == ("calls", 3, 3, 0)
+
+
+def test_what_an_agent_spawns_is_paid_from_its_budget(offline: Kernel) -> None:
+    with offline.client() as client:
+        parent = relay(offline, client, "parent", llm={"budget": [{"calls": 1, "per": "1d"}]})
+        child = ask(client, parent, "spawn", name="child", script="/agent/relay.py", ready="hello")["id"]
+        generous = {"budget": [{"calls": 1000, "per": "1d"}], "weight": 100}
+        other = ask(client, parent, "spawn", name="other", script="/agent/relay.py", ready="hello", llm=generous)["id"]
+
+        assert ask(client, parent, "think", prompt="mine")["success"]
+        refused = [ask(client, each, "think", prompt="mine, too") for each in (child, other)]
+
+        assert [reply["code"] for reply in refused] == ["quota_exceeded"] * 2
+        assert "'parent'" in refused[0]["error"]
+
+
+def test_a_declared_agent_has_the_budget_that_its_group_has(start_kernel: StartKernel) -> None:
+    kernel = start_kernel(
+        OFFLINE
+        + """
+        [[supervisor.children]]
+        name = "team"
+        type = "supervisor"
+        llm = { budget = [{ calls = 1, per = "1d" }] }
+        [[supervisor.children.children]]
+        name = "one"
+        command = ["sleep", "1000"]
+        """
+    )
+
+    with kernel.client() as client:
+        number = info(client, "one")["id"]
+        with kernel.connect_as(number) as wire:
+            replies = [wire.call(Op.THINK, b"why?") for _ in range(2)]
+
+    assert [reply["success"] for reply in replies] == [True, False]
+    assert "'group team'" in replies[1]["error"]
+
+
+def test_figures_of_the_line_are_the_operator_s(offline: Kernel) -> None:
+    with offline.client() as client:
+        agent = offline.spawn("a")
+        with offline.connect_as(agent) as wire:
+            refused = wire.call(Op.METRICS_SYSTEM, b"{}")
+
+        assert refused["code"] == "permission_denied"
+        assert metrics(client) == {"waiting": 0, "in_flight": 0, "fairness": 1.0}
+
+
+def test_many_who_ask_at_once_are_all_answered(offline: Kernel) -> None:
+    replies: list[dict[str, Any]] = []
+
+    def one(number: int) -> None:
+        with offline.client() as client:
+            replies.append(client.think(f"question {number}"))
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(int(reply["content"].split()[-1]) for reply in replies) == list(range(20))
+
+
+def test_a_damaged_database_stops_the_kernel_with_what_to_do(start_kernel: StartKernel, tmp_path: Path) -> None:
+    kernel = start_kernel(OFFLINE)
+    kernel.process.terminate()
+    kernel.wait_end()
+    (kernel.state_dir / "agentos.db").write_bytes(b"this is no database at all" * 100)
+
+    with pytest.raises(AssertionError, match=r"agentos\.db: .*move it away"):
+        kernel.start_again()
+    kernel.wait_end()

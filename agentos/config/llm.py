@@ -32,8 +32,8 @@ Url = Annotated[str, Rule(lambda url: url.startswith(("http://", "https://")), "
 class PriceTable:
     """``[llm.prices]``: of a model, for a million tokens."""
 
-    input: Money
-    output: Money
+    input: Money | None = None
+    output: Money | None = None
 
 
 @frozen(kw_only=True)
@@ -106,7 +106,7 @@ class BudgetTable:
     tokens: Amount | None = None
     calls: Amount | None = None
     money: Money | None = None
-    per: Window
+    per: Window | None = None
 
 
 TABLES: Sequence[tuple[str, type, type]] = (
@@ -126,7 +126,7 @@ def llm(reader: Reader, data: object) -> LLMSettings:
     prices = {}
     for model, price in read.table.prices.items():
         one = reader.read(PriceTable, price, ("llm", "prices", model))
-        if not one.wrong and isinstance(price, dict) and price.keys() >= {"input", "output"}:
+        if all([given(reader, one, "input"), given(reader, one, "output")]):
             prices[model] = Price(one.table.input, one.table.output)
     settings = LLMSettings(**made, prices=prices, budget=budget(reader, read))
     return evolve(settings, offline=evolve(settings.offline, rules=reader.place(settings.offline.rules)))
@@ -145,16 +145,25 @@ def budget(reader: Reader, read: Read) -> tuple[Quota, ...]:
     quotas: dict[tuple[str, float], Quota] = {}
     for index, data in enumerate(read.table.budget):
         line = reader.read(BudgetTable, data, (*read.keys, "budget", index))
-        if line.wrong or not isinstance(data, dict) or "per" not in data:
+        if not given(reader, line, "per"):
             continue
         found = budget_of(line.table.per, line.table.tokens, line.table.calls, line.table.money)
-        if not found:
+        if not found and not line.wrong:
             reader.wrong(line, "expected at least one of tokens, calls and money")
         for quota in found:
             if (quota.what, quota.per) in quotas:
                 reader.wrong(line, f"there is a budget of {quota.what} per {quota.per:g} s already", quota.what)
             quotas[quota.what, quota.per] = quota
     return tuple(quotas.values())
+
+
+def given(reader: Reader, read: Read, name: str) -> bool:
+    """Whether a field that must be there is; where it isn't, the file is told."""
+    if getattr(read.table, name) is not None:
+        return True
+    if name not in read.wrong:
+        reader.wrong(read, "required field missing", name)
+    return False
 
 
 def check_prices(reader: Reader, settings: LLMSettings, shares: Sequence[tuple[Keys, Share]]) -> None:

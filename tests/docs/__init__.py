@@ -11,8 +11,8 @@ What a block's language means (a language that isn't listed fails, so that no bl
     A script that must succeed. ``make`` only says what it would do, in both.
 ``python`` ``toml`` ``perl`` ``ini``
     A first line ``# NAME`` makes it that file. Without one, Python is run as a client of the page's kernel, and must
-    succeed; TOML is ``agentos.toml``. TOML must be a right configuration file (``# wrong.toml``: a wrong one); agents'
-    scripts that the page doesn't have are made, empty.
+    succeed; TOML is ``agentos.toml``. TOML must be a right configuration file (``# wrong.toml``: a wrong one), or
+    rules of the offline provider; agents' scripts that the page doesn't have are made, empty.
 ``json``
     Must be JSON.
 ``text``

@@ -18,6 +18,7 @@ import click
 import pytest
 
 from agentos.config.load import ConfigError, load
+from agentos.llm.offline_rules import read_rules
 from agentos.userland.cli.main import cli
 from tests.docs.blocks import ROOT, Block
 from tests.docs.compare import missing, same
@@ -98,7 +99,11 @@ class Visit:
     def toml(self, block: Block) -> None:
         path = self.home / (block.file or "agentos.toml")
         path.write_text(block.text)
-        for script in scripts_in(tomllib.loads(block.text)):
+        data = tomllib.loads(block.text)
+        if "rule" in data:
+            read_rules(str(path))
+            return
+        for script in scripts_in(data):
             if not (self.home / script).exists() and path.name != WRONG:
                 (self.home / script).parent.mkdir(parents=True, exist_ok=True)
                 (self.home / script).write_text("")

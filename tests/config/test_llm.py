@@ -1,0 +1,133 @@
+from pathlib import Path
+
+import pytest
+
+from agentos.agents.spec import AgentSpec, GroupSpec
+from agentos.llm.settings import LLMSettings, OfflineSettings, Price, Retry, Share, Timeouts
+from agentos.services.quotas import BILLION, Quota
+from tests.config.saying import agent, loaded, said
+
+WHOLE = """
+[llm]
+provider = "openai"
+model = "llama"
+base_url = "http://127.0.0.1:8080/v1"
+openai_endpoint = true
+concurrency = 4
+max_tokens = 1000
+per_agent = 5
+in_all = 50
+budget = [{ money = 2.5, per = "1d" }]
+timeouts = { connect = "1s", first_token = "20s", idle = "5s", total = "1m" }
+
+[llm.retry]
+attempts = 2
+patience = "1m"
+first = "1s"
+factor = 3
+max = "9s"
+jitter = 0
+breaker = 4
+cooldown = "5s"
+
+[llm.prices]
+llama = { input = 0.1, output = 0.4 }
+
+[llm.offline]
+rules = "rules.toml"
+base = "1s"
+per_input = "1ms"
+per_output = "2ms"
+faults = 0.5
+seed = 7
+"""
+
+
+def test_a_whole_table_becomes_settings(home: Path) -> None:
+    assert loaded(WHOLE).llm == LLMSettings(
+        provider="openai",
+        model="llama",
+        budget=(Quota("money", 5 * BILLION // 2, 86400.0),),
+        base_url="http://127.0.0.1:8080/v1",
+        openai_endpoint=True,
+        concurrency=4,
+        max_tokens=1000,
+        per_agent=5,
+        in_all=50,
+        prices={"llama": Price(0.1, 0.4)},
+        timeouts=Timeouts(1.0, 20.0, 5.0, 60.0),
+        retry=Retry(attempts=2, patience=60.0, first=1.0, factor=3.0, max=9.0, jitter=0.0, breaker=4, cooldown=5.0),
+        offline=OfflineSettings(str(home / "rules.toml"), 1.0, 0.001, 0.002, 0.5, 7),
+    )
+
+
+def test_without_a_table_everything_is_as_it_is_by_default(home: Path) -> None:
+    assert loaded("").llm == LLMSettings()
+
+
+def test_agents_and_supervisors_have_a_weight_and_a_budget(home: Path) -> None:
+    config = loaded(
+        """
+        [[supervisor.children]]
+        name = "team"
+        type = "supervisor"
+        llm = { weight = 3 }
+        [[supervisor.children.children]]
+        name = "w"
+        script = "a.py"
+        llm = { budget = [{ tokens = 100, calls = 3, per = "1h" }, { tokens = 1000, per = "1d" }] }
+        """
+    )
+
+    [team] = config.root.children
+    assert isinstance(team, GroupSpec)
+    assert team.llm == Share(weight=3.0)
+    [worker] = team.children
+    assert isinstance(worker, AgentSpec)
+    assert worker.llm.budget == (
+        Quota("tokens", 100, 3600.0),
+        Quota("calls", 3, 3600.0),
+        Quota("tokens", 1000, 86400.0),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('[llm]\nprovider = "gpt"', "2: llm.provider: expected offline, gemini or openai"),
+        ('[llm]\nbase_url = "ftp://x"', "2: llm.base_url: expected an http:// or https:// URL"),
+        ("[llm]\nconcurrency = 0", "2: llm.concurrency: expected a number from 1 to 1000"),
+        ("[llm]\nconcurency = 1", "concurency"),
+        ('[llm]\ntimeouts = { idle = "0s" }', "2: llm.timeouts.idle: expected a duration above 0s"),
+        ("[llm]\nretry = { attempts = 0 }", "2: llm.retry.attempts: expected a whole number from 1 up"),
+        ("[llm.offline]\nfaults = 2.0", "2: llm.offline.faults: expected a number from 0 to 1"),
+        ('[llm.prices]\n"m" = { input = 1 }', "llm.prices.m"),
+        ("[llm]\nbudget = [{ tokens = 5 }]", "llm.budget[0]"),
+        ('[llm]\nbudget = [{ tokens = -5, per = "1h" }]', "2: llm.budget[0].tokens: expected a whole number from 0 up"),
+        ('[llm]\nbudget = [{ per = "1h" }]', "2: llm.budget[0]: expected at least one of tokens, calls and money"),
+        (
+            '[llm]\nbudget = [{ tokens = 1, per = "1h" }, { tokens = 2, per = "1h" }]',
+            "2: llm.budget[1].tokens: there is a budget of tokens per 3600 s already",
+        ),
+        ('[llm]\nbudget = [{ tokens = 5, per = "1500ms" }]', "expected a window of whole seconds"),
+        (agent('script = "a.py"\nllm = { weight = 0 }'), "4: supervisor.children[0].llm.weight: expected a weight"),
+        (agent('script = "a.py"\nllm = 3'), "supervisor.children[0].llm"),
+    ],
+)
+def test_a_mistake_is_told_with_its_line_and_its_path(home: Path, text: str, told: str) -> None:
+    [mistake] = said(text)
+
+    assert told in mistake
+
+
+@pytest.mark.parametrize("llm", ["", '[llm]\nmodel = "m"\n[llm.prices]\nother = { input = 1, output = 1 }\n'])
+def test_money_without_the_model_s_price_is_refused(home: Path, llm: str) -> None:
+    [mistake] = said(llm + agent('script = "a.py"\nllm = { budget = [{ money = 1, per = "1h" }] }'))
+
+    assert "supervisor.children[0].llm.budget: a budget of money needs the model's price" in mistake
+
+
+def test_money_of_all_agents_needs_a_price_too(home: Path) -> None:
+    [mistake] = said('[llm]\nbudget = [{ money = 1, per = "1h" }]')
+
+    assert "2: llm.budget: a budget of money needs the model's price, and there is no [llm.prices]" in mistake

@@ -21,6 +21,7 @@ from typing import Any
 import click
 from attrs import frozen
 
+from agentos.sandbox.doctor import room_for_a_kernel
 from agentos_sdk import AgentOSClient, AgentOSError
 
 WIDTH = 96  # columns that a narrated line may take
@@ -137,10 +138,11 @@ class Printed:
 class Kernel:
     """``agentos run`` in a process of its own, with a socket and a state directory that nobody else uses.
 
-    What it prints is kept until somebody wants to see it: so the narrator and the kernel never talk at once.
+    What it prints is kept until somebody wants to see it: so the narrator and the kernel never talk at once. ``begin``
+    is called in its process first.
     """
 
-    def __init__(self, directory: str, config: Path | None) -> None:
+    def __init__(self, directory: str, config: Path | None, begin: Callable[[], None]) -> None:
         self.socket = f"{directory}/socket"
         command = [sys.executable, "-m", "agentos", "run", *([str(config)] if config else [])]
         command += ["--socket", self.socket, "--state-dir", f"{directory}/state"]
@@ -149,7 +151,13 @@ class Kernel:
         reading, writing = pty.openpty() if sys.stdout.isatty() else os.pipe()
         # A session of its own: Ctrl-C is for the demo, which then stops the kernel in order.
         self.process = subprocess.Popen(
-            command, cwd=directory, stdin=subprocess.DEVNULL, stdout=writing, stderr=writing, start_new_session=True
+            command,
+            cwd=directory,
+            stdin=subprocess.DEVNULL,
+            stdout=writing,
+            stderr=writing,
+            start_new_session=True,
+            preexec_fn=begin,
         )
         os.close(writing)
         self._reader = threading.Thread(target=self._read, args=(reading,), daemon=True)
@@ -214,12 +222,13 @@ def kernel(config: Path | None = None, show: bool = False) -> Iterator[Kernel]:
     """A kernel that is ready, and is gone afterwards whatever happens."""
     directory = tempfile.mkdtemp(prefix="aos-demo-")
     try:
-        running = Kernel(directory, config)
-        try:
-            running.until(r"kernel \| ready, ", START, show)
-            yield running
-        finally:
-            running.end()
+        with room_for_a_kernel() as begin:  # in the control group that is ours it would be with us
+            running = Kernel(directory, config, begin)
+            try:
+                running.until(r"kernel \| ready, ", START, show)
+                yield running
+            finally:
+                running.end()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 

@@ -7,6 +7,7 @@ from attrs import evolve, field, frozen
 
 from agentos.config.lines import Keys
 from agentos.config.reading import Read, Reader
+from agentos.llm.offline_rules import BadRules, read_rules
 from agentos.llm.settings import (
     LLMSettings,
     OfflineSettings,
@@ -129,7 +130,18 @@ def llm(reader: Reader, data: object) -> LLMSettings:
         if all([given(reader, one, "input"), given(reader, one, "output")]):
             prices[model] = Price(one.table.input, one.table.output)
     settings = LLMSettings(**made, prices=prices, budget=budget(reader, read))
-    return evolve(settings, offline=evolve(settings.offline, rules=reader.place(settings.offline.rules)))
+    rules = reader.place(settings.offline.rules)
+    if rules is not None:
+        check_rules(reader, rules)
+    return evolve(settings, offline=evolve(settings.offline, rules=rules))
+
+
+def check_rules(reader: Reader, file: str) -> None:
+    """What is wrong with the offline provider's rules is told now, rather than at the first question."""
+    try:
+        read_rules(file)
+    except BadRules as error:
+        reader.mistakes += [(("llm", "offline", "rules"), f"{file}: {mistake}") for mistake in error.mistakes]
 
 
 def share(reader: Reader, data: object, keys: Keys) -> Share:

@@ -112,15 +112,17 @@ class Budgets:
         room = min(_room(each, input_tokens, rate) for each in standings)
         granted = max(1, int(min(wanted, room)))
         reservation = self._quotas.reserve(_path(seat), _amounts(Usage(input_tokens, granted), 1, rate), now)
+        written = False
         try:
             await self._database.write(partial(_save, self._quotas.export(now, reservation)))
-        except BaseException as error:
-            self._quotas.settle(reservation, {}, now)
-            self._note(reservation, now)
-            if isinstance(error, DatabaseError):
-                log.error("nobody with a budget can ask a model: %s", error)
-                raise Unavailable("budgets can't be written down: the kernel's log says why") from None
-            raise
+            written = True
+        except DatabaseError as error:
+            log.error("nobody with a budget can ask a model: %s", error)
+            raise Unavailable("budgets can't be written down: the kernel's log says why") from None
+        finally:
+            if not written:
+                self._quotas.settle(reservation, {}, now)
+                self._note(reservation, now)
         return Grant(max_tokens if room == math.inf else granted, reservation, rate)
 
     def settle(self, grant: Grant, usage: Usage, calls: int, now: float) -> None:

@@ -2,13 +2,13 @@
 
 import base64
 import json
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from google import genai
 from google.genai import errors, types
 
+from .arriving import OURS, Arriving, compact, http_client, new_id
 from .provider import (
     Answer,
     Delta,
@@ -26,7 +26,7 @@ from .provider import (
     Usage,
 )
 from .settings import Timeouts
-from .vendor import OURS, Account, Arriving, compact, http_client, listen, new_id, seconds, seconds_of
+from .vendor import Account, seconds, seconds_of
 
 CHOICES: Mapping[ToolChoice, types.FunctionCallingConfigMode] = {
     "auto": types.FunctionCallingConfigMode.AUTO,
@@ -34,9 +34,6 @@ CHOICES: Mapping[ToolChoice, types.FunctionCallingConfigMode] = {
     "required": types.FunctionCallingConfigMode.ANY,
 }
 BUDGETS: Mapping[ThinkingLevel, int] = {"low": 1024, "medium": 8192, "high": 24576}  # tokens, before there were levels
-# It warns of an answer that isn't all text while it tries to parse one that was asked for by a schema.
-logging.getLogger("google_genai.types").setLevel(logging.ERROR)
-
 FILTERS = (
     *("SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "ESCALATION", "MODEL_ARMOR"),
     *("IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION"),
@@ -67,36 +64,58 @@ class Gemini:
             contents, config = _contents(question.messages), _config(question)
         except ValueError as error:  # a signature that isn't base64, say
             raise Rejected(f"gemini can't be asked this: {self._account.clean(error)}") from None
-        arriving = Arriving()
-        unheard = None
+        arriving = Arriving(hear, self._read)
         with self._account.errors(arriving):
             try:
-                stream = await self._models.generate_content_stream(
-                    model=question.model, contents=contents, config=config
+                await arriving.listen(
+                    lambda: self._models.generate_content_stream(model=question.model, contents=contents, config=config)
                 )
-                unheard = await listen(stream, lambda piece: _read(piece, arriving), hear)
             except errors.APIError as error:
-                raise self._refusal(error) from None
+                headers = getattr(error.response, "headers", None) or {}
+                raise self._refusal(error.code or 500, error.details, seconds_of(headers)) from None
             except ValueError as error:
-                if type(error) is not ValueError:  # a descendant says that the answer can't be read
+                if arriving.unheard or type(error) is not ValueError:  # but a descendant, of something unreadable
                     raise
                 raise Rejected(f"gemini can't be asked this: {self._account.clean(error)}") from None
-        if unheard is not None:
-            raise unheard
         return arriving.answer(self._account.vendor, question)
 
     async def aclose(self) -> None:
         self._client.close()
         await self._http.aclose()
 
-    def _refusal(self, error: errors.APIError) -> ProviderError:
-        details = _details(error.details)
+    def _read(self, arriving: Arriving, piece: Mapping[str, Any]) -> Delta:
+        if "error" in piece:
+            raise self._refusal(piece["error"].get("code") or 500, piece)
+        arriving.model = piece.get("modelVersion") or arriving.model
+        candidate = (piece.get("candidates") or [{}])[0]
+        text, unseen = "", 0
+        for part in (candidate.get("content") or {}).get("parts") or ():
+            if call := part.get("functionCall"):
+                arriving.calls.append(_call(call, part.get("thoughtSignature")))
+                unseen += len(compact(call))
+            elif part.get("thought"):
+                unseen += len(part.get("text") or "")
+            else:
+                text += part.get("text") or ""
+        if finish := candidate.get("finishReason"):
+            if finish not in FINISHED:  # a malformed call, say: the next may be better
+                raise Failing(f"{self._account.vendor} ended its answer with {self._account.clean(finish)}")
+            arriving.finish = FINISHED[finish]
+        elif (piece.get("promptFeedback") or {}).get("blockReason"):
+            arriving.finish = "content_filter"
+        return Delta(text, unseen, _usage(piece.get("usageMetadata") or {}))
+
+    def _refusal(self, status: int, body: object, after: float | None = None) -> ProviderError:
+        told = body.get("error") if isinstance(body, dict) else None
+        if not isinstance(told, dict):
+            return self._account.refusal(status, body.get("message") if isinstance(body, dict) else body, after)
+        details = [detail for detail in told.get("details") or () if isinstance(detail, dict)]
         if any(detail.get("reason") == "API_KEY_INVALID" for detail in details):
-            return self._account.denied(error.code)  # which is 400
-        # A duration, as Google writes it: "34.5s".
-        delays = [seconds(str(detail["retryDelay"]).removesuffix("s")) for detail in details if "retryDelay" in detail]
-        after = delays[0] if delays else seconds_of(getattr(error.response, "headers", None) or {})
-        return self._account.refusal(error.code or 500, error.message or error.status, after)
+            return self._account.denied(status)  # which is 400
+        for detail in details:
+            if "retryDelay" in detail:  # as Google writes a duration: "34.5s"
+                after = seconds(str(detail["retryDelay"]).removesuffix("s"))
+        return self._account.refusal(status, told.get("message") or told.get("status"), after)
 
 
 def _contents(messages: Sequence[Message]) -> list[types.ContentUnion]:
@@ -179,52 +198,15 @@ def _thinking(model: str, level: ThinkingLevel | None) -> types.ThinkingConfig |
     return types.ThinkingConfig(thinking_level=types.ThinkingLevel(level.upper()))
 
 
-def _read(piece: types.GenerateContentResponse, arriving: Arriving) -> Delta:
-    arriving.model = piece.model_version or arriving.model
-    text, unseen = "", 0
-    candidate = piece.candidates[0] if piece.candidates else None
-    for part in (candidate and candidate.content and candidate.content.parts) or ():
-        if part.function_call is not None:
-            call = _call(part.function_call, part.thought_signature)
-            arriving.calls.append(call)
-            unseen += len(call.name) + len(compact(call.arguments))
-        elif part.thought:
-            unseen += len(part.text or "")
-        else:
-            text += part.text or ""
-    if candidate is not None and candidate.finish_reason is not None:
-        arriving.finish = _finish(candidate.finish_reason)
-    elif piece.prompt_feedback is not None and piece.prompt_feedback.block_reason is not None:
-        arriving.finish = "content_filter"
-    return arriving.got(text, unseen, _usage(piece.usage_metadata))
+def _call(call: Mapping[str, Any], signature: str | None) -> ToolCall:
+    return ToolCall(call.get("id") or new_id(), call["name"], call.get("args") or {}, signature)
 
 
-def _call(call: types.FunctionCall, signature: bytes | None) -> ToolCall:
-    return ToolCall(
-        id=call.id or new_id(),
-        name=call.name or "",
-        arguments=call.args or {},
-        signature=base64.b64encode(signature).decode() if signature else None,
-    )
-
-
-def _finish(reason: types.FinishReason) -> FinishReason:
-    if reason.value not in FINISHED:
-        raise Failing(f"gemini ended its answer with {reason.value}")  # a malformed call, say: the next may be better
-    return FINISHED[reason.value]
-
-
-def _usage(counted: types.GenerateContentResponseUsageMetadata | None) -> Usage | None:
-    if counted is None or counted.prompt_token_count is None:
+def _usage(counted: Mapping[str, int]) -> Usage | None:
+    if "promptTokenCount" not in counted:
         return None
     return Usage(
-        input=counted.prompt_token_count + (counted.tool_use_prompt_token_count or 0),
-        output=counted.candidates_token_count or 0,
-        thinking=counted.thoughts_token_count or 0,
+        input=counted["promptTokenCount"] + counted.get("toolUsePromptTokenCount", 0),
+        output=counted.get("candidatesTokenCount", 0),
+        thinking=counted.get("thoughtsTokenCount", 0),
     )
-
-
-def _details(body: object) -> list[dict[str, Any]]:
-    error = body.get("error") if isinstance(body, dict) else None
-    details = error.get("details") if isinstance(error, dict) else None
-    return [each for each in details if isinstance(each, dict)] if isinstance(details, list) else []

@@ -148,16 +148,16 @@ def _arguments(call: Called, found: re.Match[str], question: Question) -> Mappin
     properties = tool.parameters.get("properties") if tool is not None else None
     for name, schema in properties.items() if isinstance(properties, Mapping) else ():
         text = arguments.get(name)
-        if isinstance(text, str) and isinstance(schema, Mapping) and schema.get("type") in ("integer", "number"):
-            arguments[name] = _number(text)
+        if isinstance(text, str) and isinstance(schema, Mapping):
+            arguments[name] = _number(text, schema.get("type"))
     return arguments
 
 
-def _number(text: str) -> int | float | str:
+def _number(text: str, kind: object) -> int | float | str:
     found = NUMBER.fullmatch(text)
-    if found is None:
-        return text
-    return float(text) if found[1] else int(text)
+    if found and kind in ("integer", "number") and not found[1]:
+        return int(text)
+    return float(text) if found and kind == "number" else text
 
 
 def _echo(question: Question, number: int) -> Script:

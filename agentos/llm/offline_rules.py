@@ -22,7 +22,7 @@ times = 2                      # applies to two questions, then no more
 ```
 
 A rule may also ask for the question's ``system`` and ``model``, regular expressions both, and name a
-``finish_reason``.
+``finish_reason``. Of each text the first 65536 characters are searched.
 """
 
 import re

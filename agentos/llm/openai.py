@@ -1,13 +1,13 @@
 """OpenAI by its own SDK, and with it every server that speaks the same protocol: vLLM, llama.cpp, Ollama."""
 
 import base64
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
 import openai
 
+from .arriving import Arriving, HalfCall, compact, http_client
 from .provider import (
     Answer,
     Delta,
@@ -24,7 +24,7 @@ from .provider import (
     Usage,
 )
 from .settings import Timeouts
-from .vendor import Account, Arriving, HalfCall, compact, events, http_client, listen, seconds_of
+from .vendor import Account, seconds_of
 
 BASE_URL = "https://api.openai.com/v1"
 FINISHED: Mapping[str, FinishReason] = {
@@ -48,8 +48,7 @@ class OpenAI:
         client = openai.AsyncOpenAI(
             api_key=account.key or "none", base_url=base_url or BASE_URL, max_retries=0, http_client=self._http
         )
-        # Not the SDK's own stream: behind "[DONE]" it leaves generators open, for the garbage collector to complain of.
-        self._create = client.chat.completions.with_streaming_response.create
+        self._completions = client.chat.completions
 
     async def answer(self, question: Question, hear: Hear) -> Answer:
         try:
@@ -64,29 +63,35 @@ class OpenAI:
         await self._http.aclose()
 
     async def _answer(self, question: Question, hear: Hear) -> Answer:
-        arriving = Arriving()
-        unheard = None
+        arriving = Arriving(hear, self._read)
+        request = self._request(question)
         with self._account.errors(arriving):
             try:
-                async with self._create(stream=True, **self._request(question)) as response:
-                    stream = events(response.iter_bytes())
-                    unheard = await listen(stream, lambda data: self._read(data, arriving), hear)
+                await arriving.listen(lambda: self._completions.create(stream=True, **request))
             except openai.APIStatusError as error:
                 raise self._refusal(error.status_code, error.body, seconds_of(error.response.headers)) from None
             except openai.APIConnectionError as error:
                 raise error.__cause__ or error from None
-        if unheard is not None:
-            raise unheard
         return arriving.answer(self._account.vendor, question)
 
-    def _read(self, data: str, arriving: Arriving) -> Delta:
-        if data == "[DONE]":
-            return Delta()
-        piece = json.loads(data)
+    def _read(self, arriving: Arriving, piece: Mapping[str, Any]) -> Delta:
+        """Servers leave out a field, or put null in its place, wherever they can."""
         if error := piece.get("error"):
             code = str(error.get("code")) if isinstance(error, dict) else ""
             raise self._refusal(int(code) if code.isdecimal() else CODES.get(code, 500), error)
-        return _take(piece, arriving)
+        arriving.model = piece.get("model") or arriving.model
+        choice = (piece.get("choices") or [{}])[0]
+        delta, finish = choice.get("delta") or {}, choice.get("finish_reason")
+        text, refused = delta.get("content") or "", delta.get("refusal") or ""
+        unseen = len(delta.get("reasoning_content") or delta.get("reasoning") or "")
+        unseen += sum(_take_call(part, arriving.halves) for part in delta.get("tool_calls") or ())
+        if refused:
+            arriving.finish = "content_filter"
+        elif finish and arriving.finish is None:
+            if finish not in FINISHED:
+                raise Failing(f"{self._account.vendor} ended its answer with {self._account.clean(finish)}")
+            arriving.finish = FINISHED[finish]
+        return Delta(text + refused, unseen, _usage(piece.get("usage")))
 
     def _refusal(self, status: int, error: object, after: float | None = None) -> ProviderError:
         told = error if isinstance(error, dict) else {"message": error}
@@ -165,25 +170,6 @@ def _closed(schema: object) -> bool:
                 return False
         return all(map(_closed, schema.values()))
     return all(map(_closed, schema)) if isinstance(schema, list) else True
-
-
-def _take(piece: Mapping[str, Any], arriving: Arriving) -> Delta:
-    """Servers leave out a field, or put null in its place, wherever they can."""
-    arriving.model = piece.get("model") or arriving.model
-    choice = (piece.get("choices") or [{}])[0]
-    delta, finish = choice.get("delta") or {}, choice.get("finish_reason")
-    text = delta.get("content") or ""
-    unseen = len(delta.get("reasoning_content") or delta.get("reasoning") or "")
-    for part in delta.get("tool_calls") or ():
-        unseen += _take_call(part, arriving.halves)
-    if refusal := delta.get("refusal"):
-        text += refusal
-        arriving.finish = "content_filter"
-    if finish and arriving.finish is None:
-        if finish not in FINISHED:
-            raise Failing(f"the answer ended with {finish!r:.50}")
-        arriving.finish = FINISHED[finish]
-    return arriving.got(text, unseen, _usage(piece.get("usage")))
 
 
 def _take_call(part: Mapping[str, Any], halves: list[HalfCall]) -> int:

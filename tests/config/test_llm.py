@@ -44,6 +44,8 @@ seed = 7
 
 
 def test_a_whole_table_becomes_settings(home: Path) -> None:
+    (home / "rules.toml").write_text('[[rule]]\nmatch = "a"\nreply = "b"\n')
+
     assert loaded(WHOLE).llm == LLMSettings(
         provider="openai",
         model="llama",
@@ -131,3 +133,19 @@ def test_money_of_all_agents_needs_a_price_too(home: Path) -> None:
     [mistake] = said('[llm]\nbudget = [{ money = 1, per = "1h" }]')
 
     assert "2: llm.budget: a budget of money needs the model's price, and there is no [llm.prices]" in mistake
+
+
+def test_what_is_wrong_with_the_offline_rules_is_told_with_all_else(home: Path) -> None:
+    (home / "rules.toml").write_text('[[rule]]\nmatch = "("\nreply = "b"\n')
+
+    mistakes = said('[llm.offline]\nrules = "rules.toml"\nseed = "x"')
+
+    assert len(mistakes) == 2
+    assert f"2: llm.offline.rules: {home}/rules.toml: rule[0].match: not a regular expression" in mistakes[0]
+
+
+def test_offline_rules_that_are_not_there_are_a_mistake(home: Path) -> None:
+    [mistake] = said('[llm.offline]\nrules = "nowhere.toml"')
+
+    assert "llm.offline.rules" in mistake
+    assert "nowhere.toml" in mistake

@@ -10,7 +10,8 @@ from agentos.llm.offline import Offline
 from agentos.llm.offline_rules import Called as CalledByRule
 from agentos.llm.offline_rules import Failure, Rule
 from agentos.llm.provider import FinishReason, Provider
-from agentos.llm.settings import LLMSettings, OfflineSettings
+from agentos.llm.settings import LLMSettings, OfflineSettings, ProviderName
+from agentos_sdk.codec import Seconds
 from tests.llm.vendors import gemini_wire, openai_wire
 from tests.llm.vendors.script import Break, Called, Refuses, Says, Script, Silent, Text, Until
 from tests.llm.vendors.server import Vendor, serve
@@ -47,7 +48,7 @@ def _any(script: Script, kind: type) -> bool:
 def _rule(script: Script) -> Rule:
     match script:
         case Refuses():
-            return Rule(fail=FAILURES[script.status], after=script.after, times=1)
+            return Rule(fail=FAILURES[script.status], after=script.after and Seconds(script.after), times=1)
         case Says():
             calls = [step.call for step in script.steps if isinstance(step, Called)]
             return Rule(
@@ -63,7 +64,7 @@ def _rule(script: Script) -> Rule:
 class VendorWorld:
     """An SDK's other side is a server on loopback."""
 
-    def __init__(self, name: str, vendor: Vendor) -> None:
+    def __init__(self, name: ProviderName, vendor: Vendor) -> None:
         self.name = name
         self.vendor = vendor
         self._met: list[Provider] = []
@@ -79,9 +80,8 @@ class VendorWorld:
 
     @property
     def choice(self) -> Choice:
-        name, variable = ("gemini", "GEMINI_API_KEY") if self.name == "gemini" else ("openai", "OPENAI_API_KEY")
-        assert name in ("gemini", "openai")
-        return Choice(name, "a-model", self.vendor.base_url, self.vendor.key, variable)
+        variable = f"{self.name.upper()}_API_KEY"
+        return Choice(self.name, "a-model", self.vendor.base_url, self.vendor.key, variable)
 
 
 async def gemini(nursery: trio.Nursery) -> VendorWorld:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.demos.conftest import ROOT, Run, processes_of
+from tests.tools import cgroup2_vm
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +53,23 @@ def test_the_hogs_are_held_and_the_healthy_agent_goes_on_with_its_heartbeat_meas
         beats, *late = (float(number) for number in found.groups())
         assert beats >= 100
         assert late == sorted(late)
+
+
+@pytest.mark.parametrize("user", [False, True], ids=["root", "user"])
+def test_under_version_2_the_kernel_is_in_a_group_of_its_own_and_so_can_limit(user: bool) -> None:
+    if why := cgroup2_vm.lacking():
+        if "AGENTOS_MUST_SANDBOX" in os.environ:
+            pytest.fail(why)
+        pytest.skip(why)
+    env = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    demo = cgroup2_vm.Job([sys.executable, "-m", "demos.fault_isolation"], user=user, env=env)
+
+    ended = cgroup2_vm.run(demo, timeout=120)
+
+    assert ended.code == 0, ended.out + ended.err
+    table = rows(ended.out)
+    assert table["cpu-hog"].startswith("THROTTLED 10 % of a CPU by cgroup v2 cpu.max; it got ")
+    assert table["mem-hog"] == "KILLED memory limit 50M reached, by cgroup v2 memory.max"
 
 
 @pytest.mark.parametrize("when", ["A healthy agent, alone", "kernel.spawn('crasher'"])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from agentos.llm.offline import ECHOED, LABEL, Offline
-from agentos.llm.offline_rules import BadRules, Called, Rule, read_rules
+from agentos.llm.offline_rules import SEARCHED, BadRules, Called, Rule, read_rules
 from agentos.llm.provider import (
     Answer,
     Delta,
@@ -92,8 +92,8 @@ async def test_a_rule_calls_a_tool_with_numbers_where_its_schema_wants_them() ->
     assert (answer.text, answer.finish_reason) == ("", "tool_calls")
 
 
-@pytest.mark.parametrize("text", ["nan", "inf", "1e999", "9" * 5000, "1_000", "ten"])
-async def test_what_is_no_plain_number_stays_a_text(text: str) -> None:
+@pytest.mark.parametrize("text", ["nan", "inf", "1e999", "9" * 5000, "1_000", "2.5", "ten"])
+async def test_what_is_no_plain_whole_number_stays_a_text(text: str) -> None:
     rule = Rule(match=r"add (\S+)", tool_calls=[Called("add", {"a": r"\1"})])
 
     answer = await ask(Offline(rules=[rule]), question(f"add {text}", tools=[ADD]))
@@ -141,6 +141,14 @@ async def test_who_is_told_to_slow_down_is_told_for_how_long() -> None:
         await said(rules, question())
 
     assert caught.value.after == 2.0
+
+
+async def test_what_stands_far_behind_in_a_long_text_is_not_looked_for() -> None:
+    rules = [Rule(match="needle", reply="found")]
+
+    texts = [await said(rules, question("x" * before + "needle")) for before in (SEARCHED - 6, SEARCHED - 5)]
+
+    assert [text == "found" for text in texts] == [True, False]
 
 
 # -- The echo ----------------------------------------------------------------------------------------------------------

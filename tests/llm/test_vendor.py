@@ -29,6 +29,7 @@ from agentos.llm.provider import (
     SlowDown,
     Tool,
     ToolCall,
+    ToolChoice,
     Usage,
 )
 from agentos.llm.settings import LLMSettings, Timeouts
@@ -83,7 +84,7 @@ async def test_the_question_arrives_as_it_was_put(world: VendorWorld) -> None:
 
 
 @pytest.mark.parametrize("choice", ["auto", "none", "required"])
-async def test_each_choice_of_tools_arrives(world: VendorWorld, choice: str) -> None:
+async def test_each_choice_of_tools_arrives(world: VendorWorld, choice: ToolChoice) -> None:
     question = evolve(QUESTION, messages=(Message("user", "?"),), tools=(Tool("now", "o'clock"),), tool_choice=choice)
 
     await (await world.meet()).answer(question, deaf)
@@ -310,9 +311,8 @@ async def test_nothing_is_left_for_the_garbage_collector(world: VendorWorld, how
     gc.collect()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        with trio.CancelScope() as scope:
-            with contextlib.suppress(LookupError, Failing):
-                await provider.answer(QUESTION, hear)
+        with trio.CancelScope() as scope, contextlib.suppress(LookupError, Failing):
+            await provider.answer(QUESTION, hear)
         await provider.aclose()
         gc.collect()
         await trio.lowlevel.checkpoint()

@@ -1,7 +1,7 @@
 """``agentos ps``, ``tree``, ``kill``, ``pause``, ``resume``."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
@@ -21,12 +21,12 @@ def ps(socket_path: str | None, as_json: bool, everyone: bool) -> None:
     """Show the agents: their state, restarts and place in the tree."""
     with kernel(socket_path) as client:
         agents = client.list_agents()
-        line = json.loads(client.call(Op.METRICS_SYSTEM, b"{}")).get("metrics", {}).get("llm")
+        model = json.loads(client.call(Op.METRICS_SYSTEM, b"{}")).get("metrics", {}).get("llm")
     if as_json:
         print_json(agents)
         return
     shown = [agent for agent in agents if everyone or agent["state"] != "exited"]
-    asking = any(questions(agent) for agent in agents)
+    asking = any(questions(agent["llm"]) for agent in agents)
     rows = [
         [
             str(agent["id"]),
@@ -36,7 +36,7 @@ def ps(socket_path: str | None, as_json: bool, everyone: bool) -> None:
             str(agent["restarts"]),
             duration(agent["uptime_ms"] / 1000) if agent["running"] else "-",
             isolation(agent),
-            *([questions(agent)] if asking else []),
+            *([questions(agent["llm"])] if asking else []),
             agent["supervisor"],
             *([ending(agent)] if everyone else []),
         ]
@@ -48,9 +48,9 @@ def ps(socket_path: str | None, as_json: bool, everyone: bool) -> None:
     for agent, line in zip(shown, lines, strict=True):
         before, state, after = line.partition(f" {agent['state']} ")
         click.echo(before + click.style(state, fg=STATES.get(agent["state"])) + after)
-    if line and line["waiting"] + line["in_flight"]:
-        counts = f"{line['in_flight']} with the model, {line['waiting']} waiting"
-        click.echo(f"questions: {counts}; fairness of the last minutes {line['fairness']:.2f} (Jain's index)")
+    if model and model["waiting"] + model["in_flight"]:
+        counts = f"{model['in_flight']} with the model, {model['waiting']} waiting"
+        click.echo(f"questions: {counts}; fairness of the last minutes {model['fairness']:.2f} (Jain's index)")
     hidden = len(agents) - len(shown)
     if hidden:
         click.secho(f"({hidden} ended, see --all)", fg="bright_black")
@@ -152,9 +152,8 @@ def isolation(agent: dict[str, Any]) -> str:
     return " ".join([agent["isolation"], *(f"-{layer}" for layer in agent["missing"])])
 
 
-def questions(agent: dict[str, Any]) -> str:
-    """Where it stands in the line to the model: ``asks, 3 wait, next #2``."""
-    line = agent["llm"]
+def questions(line: Mapping[str, Any]) -> str:
+    """Where somebody stands in the line to the model: ``asks, 3 wait, next #2``."""
     parts = ["asks"] if line["in_flight"] else []
     if line["waiting"]:
         parts += [f"{line['waiting']} {'waits' if line['waiting'] == 1 else 'wait'}", f"next #{line['position']}"]

@@ -4,16 +4,17 @@ from pathlib import Path
 
 import click
 
-from .common import plural
+from .common import plain, plural
 
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 def check(file: Path) -> None:
-    """Say everything that is wrong with FILE, with line and path.
+    """Say everything that is wrong with FILE, with line and path, and what of it this host can't do.
 
-    Starts nothing.
+    Starts no agent. The exit status is 0 where the file is right: on another host it may be all that is needed.
     """
+    from agentos.config.here import refused
     from agentos.config.load import ConfigError, load
 
     try:
@@ -23,6 +24,8 @@ def check(file: Path) -> None:
         raise SystemExit(1) from None
     agents, supervisors = count(config.root)
     click.echo(f"{file}: fine: {plural(agents, 'agent')} under {plural(supervisors, 'supervisor')}")
+    for name, why in refused(config) if agents else ():
+        click.echo(plain(f"on this host {name} would not start: {why}"))
 
 
 def count(group: object) -> tuple[int, int]:

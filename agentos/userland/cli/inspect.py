@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from .agents import duration
+from .agents import duration, questions
 from .common import checked, json_option, kernel, plain, plural, print_json, socket_option, table, target
 from .doctor import NARROW, WIDE
 
@@ -94,6 +94,27 @@ def facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "cgroup", directory
     yield "limits", ", ".join(f"{name} {amount(name, value)}" for name, value in found["limits"].items() if value)
     yield "uses", used(found["usage"])
+    model = found["llm"]
+    yield "model", ", ".join(filter(None, [questions(found["llm"]["place"]), waited(model), weighed(model)]))
+    for budget in model["budgets"]:
+        yield "budget", left(budget)
+
+
+def waited(model: Mapping[str, Any]) -> str:
+    waits = model["waits"]
+    return f"waited {waits['p50_ms']:.0f} ms (p50), {waits['p95_ms']:.0f} ms (p95)" if waits else ""
+
+
+def weighed(model: Mapping[str, Any]) -> str:
+    return f"weight {model['weight']:g}" if model["weight"] != 1 else ""
+
+
+def left(budget: Mapping[str, Any]) -> str:
+    """How much of it is used, and when the rest comes back."""
+    renewed = duration(max(0.0, budget["renews_at"] - time.time()))
+    reserved = f" and {budget['reserved']:g} reserved" if budget["reserved"] else ""
+    said = f"{budget['used']:g}{reserved} of {budget['most']:g} {budget['what']} per {duration(budget['per'])}"
+    return f"{said}, of {budget['name']}; renews in {renewed}"
 
 
 def verdict(isolation: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from agentos_sdk import AgentOSClient
 from .common import Failed, checked, json_option, kernel, plain, say, socket_option
 
 LIMITS = ("memory", "max_pids", "cpu_quota", "cpu_weight", "open_files", "file_size", "disk", "inodes", "tmp")
+BUDGETS = ("tokens", "calls", "money")
 
 
 class SpawnCommand(click.Command):
@@ -64,6 +65,13 @@ class SpawnCommand(click.Command):
     type=click.Choice(["standard", "best_effort", "strict", "none"]),
     help="Default: standard, which best_effort is another word for. none: no jail.",
 )
+@click.option(
+    *("--budget", "budget"),
+    multiple=True,
+    metavar="AMOUNT/TIME",
+    help="Of the model, for it and all that it spawns, such as tokens=5000/1h, calls=9/1m, money=0.5/1d; repeatable.",
+)
+@click.option("--weight", type=float, metavar="NUMBER", help="Its share of the model beside others. Default: 1.")
 @click.option("--runtime", type=click.Choice(["exec", "fast"]), help="fast: SCRIPT without an exec. Default: exec.")
 @json_option
 @socket_option
@@ -78,10 +86,14 @@ def spawn(
     socket_path: str | None,
     env: tuple[str, ...],
     limit: tuple[str, ...],
+    budget: tuple[str, ...],
+    weight: float | None,
     **more: Any,
 ) -> None:
     """Start an agent called NAME: a Python SCRIPT, or any COMMAND."""
     fields: dict[str, Any] = {"name": name, "env": pairs("--env", env), "limits": limits(limit), **more}
+    share = {"weight": weight, "budget": [line(given) for given in budget] or None}
+    fields["llm"] = {name: value for name, value in share.items() if value is not None} or None
     if ctx.meta["command"]:
         fields["command"] = program
     else:
@@ -185,3 +197,16 @@ def limits(given: tuple[str, ...]) -> dict[str, object]:
             hint = f"did you mean {close[0]}?" if close else f"expected one of {', '.join(LIMITS)}"
             raise Failed(f"--limit {name}: no such limit, {hint}")
     return {name: int(value) if value.isdecimal() else value for name, value in named.items()}
+
+
+def line(given: str) -> dict[str, object]:
+    """One line of a budget: ``tokens=5000/1h``."""
+    ((what, rest),) = pairs("--budget", (given,)).items()
+    amount, slash, per = rest.partition("/")
+    try:
+        number = float(amount) if what == "money" else int(amount)
+    except ValueError:
+        number = None
+    if what not in BUDGETS or number is None or not slash:
+        raise Failed(f"--budget {given}: expected tokens, calls or money, such as tokens=5000/1h")
+    return {what: number, "per": per}

@@ -77,7 +77,8 @@ def show(deltas: Iterable[str]) -> None:
     terminal, last = sys.stdout.isatty(), "\n"
     try:
         for last in deltas:
-            click.echo("\n".join(map(plain, last.split("\n"))) if terminal else last, nl=False)
+            shown = "\n".join(map(plain, last.split("\n"))) if terminal else last
+            click.echo(shown, nl=False, color=True)  # or click takes out what looks like a colour
     finally:
         if not last.endswith("\n"):
             click.echo()

@@ -6,14 +6,14 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from agentos.llm.provider import Image, Message, Question, Tool, ToolCall, Usage
+from agentos.llm.provider import Image, Message, Question, Tool, ToolCall, ToolChoice, Usage
 
 from .script import Called, Refuses, Says, Step, Text, Thoughts, Trouble
 
 BASE = ""
 FINISHED = {"stop": "STOP", "tool_calls": "STOP", "length": "MAX_TOKENS", "content_filter": "SAFETY"}
 STATUS = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 429: "RESOURCE_EXHAUSTED", 503: "UNAVAILABLE"}
-CHOICES = {"AUTO": "auto", "NONE": "none", "ANY": "required"}
+CHOICES: Mapping[str, ToolChoice] = {"AUTO": "auto", "NONE": "none", "ANY": "required"}
 
 
 def key(headers: Mapping[str, str]) -> str | None:

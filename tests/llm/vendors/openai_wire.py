@@ -42,7 +42,7 @@ def question(path: str, body: Mapping[str, Any]) -> Question:
 
 def _message(message: Mapping[str, Any]) -> Message:
     content = message["content"]
-    parts = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
+    parts: list[Any] = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
     return Message(
         role=message["role"],
         text="".join(part["text"] for part in parts if part["type"] == "text"),

@@ -94,7 +94,10 @@ class _Connection:
             self.vendor.exchanges.append(exchange)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watch, exchange, nursery.cancel_scope)
-                await self._answer(exchange)
+                try:
+                    await self._answer(exchange)
+                except trio.BrokenResourceError:
+                    await exchange.left.wait()
                 nursery.cancel_scope.cancel()
             if self.http.our_state is not h11.DONE or self.http.their_state is not h11.DONE:
                 return

@@ -1,0 +1,44 @@
+"""What of a configuration the host that we are on can't do: found out before anything is started, as doctor does."""
+
+from collections.abc import Iterator, Mapping
+
+from agentos.agents.spec import AgentSpec, GroupSpec
+from agentos.agents.walls import Layers, NotIsolated, judge
+from agentos.sandbox.doctor import layers_here
+from agentos.sandbox.levels import Finding
+
+from .load import Config
+
+BY_GROUPS = ("memory", "pids", "cpu")
+
+
+def refused(config: Config) -> Iterator[tuple[str, str]]:
+    """The names of the agents that a kernel here would not start, with why. Blocks: it tries every layer."""
+    found = layers_here()
+    for spec in _agents(config.root):
+        try:
+            judge(spec, _record(spec, found), config.kernel.waive)
+        except NotIsolated as error:
+            yield spec.name, str(error)
+
+
+def _agents(group: GroupSpec) -> Iterator[AgentSpec]:
+    for child in group.children:
+        yield from _agents(child) if isinstance(child, GroupSpec) else [child]
+
+
+def _record(spec: AgentSpec, found: Mapping[str, Finding]) -> Layers:
+    """What would be read back of this agent's walls, as far as that can be told without it."""
+    return {
+        name: {
+            "asked": one.asked and not (name == "net_ns" and spec.network),
+            "active": one.works if spec.jailed else name == "rlimits" or _is_grouped(name, one),
+            "mechanism": one.mechanism,
+            "reason": (one.reason or "without a jail nothing bounds it") + (f" ({one.knob})" if one.knob else ""),
+        }
+        for name, one in found.items()
+    }
+
+
+def _is_grouped(name: str, one: Finding) -> bool:
+    return name in BY_GROUPS and one.mechanism.startswith("cgroup")

@@ -1,0 +1,146 @@
+"""``python -m demos.thinking_agent``: an agent asks a model, word by word, with a tool and a picture.
+
+``--talk``: you ask instead. ``--real``: a real model answers, whose key is in the environment.
+"""
+
+import argparse
+import contextlib
+import os
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import click
+
+from agentos_sdk import AgentOSClient
+from demos import stage
+from demos.stage import notice, say
+
+HERE = stage.HERE / "thinking_agent"
+AGENT = str(HERE / "agent.py")
+FACTORS = (17239, 4711)
+QUESTIONS: tuple[dict[str, Any], ...] = (
+    {"say": "Who are you, in one sentence?"},
+    {"say": f"What is {FACTORS[0]} times {FACTORS[1]}?"},
+    {"say": "What do you see in this picture?", "picture": True},
+)
+PATIENCE = 120.0  # seconds until the next piece of an answer; a real model may think first
+KEYS = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY")
+
+Letter = dict[str, Any]
+
+
+def thinking_agent(talk: bool, real: bool) -> None:
+    stage.title("An agent that thinks")
+    if real:
+        if not any(os.environ.get(key) for key in KEYS):
+            raise stage.StageError(f"--real asks a real model: set its key, {', '.join(KEYS[:-1])} or {KEYS[-1]}")
+        say("A real model answers: the one whose key is in your environment.")
+    else:
+        say("No model is asked: the answers are from rules.toml, and what no rule fits is echoed. --real asks one.")
+    with stage.kernel(None if real else HERE / "agentos.toml") as running, AgentOSClient(running.socket) as client:
+        born = client.spawn("thinker", AGENT)
+        stage.check(born["success"], f"the agent starts: {born.get('error')}")
+        said = [ask(client, letter) for letter in (typed() if talk else scripted())]
+        printed = [line["text"] for line in client.logs("thinker")["lines"]]
+        stage.check("keys in my environment: []" in printed, "the agent has no key")
+        running.stop()
+    if not talk:
+        product = str(FACTORS[0] * FACTORS[1])
+        stage.check(product in re.sub(r"\D", "", said[1]), "the product is the tool's")
+    notices()
+
+
+def notices() -> None:
+    stage.act("What to notice")
+    notice("The words came one by one, from the provider through the kernel into the jail, and from there to us.")
+    notice("The model only wants a tool; the agent calls it, in its jail, and gives the answer back.")
+    notice("The agent has no network, and no key either: where there is one, only the kernel has it.")
+    notice(
+        "With a model of your own: GEMINI_API_KEY=... .venv/bin/python -m demos.thinking_agent --real --talk "
+        "(or OPENAI_API_KEY, after pip install 'agentos-kernel[openai]')."
+    )
+
+
+def scripted() -> Iterator[Letter]:
+    for question in QUESTIONS:
+        stage.act("A picture, drawn by the agent" if question.get("picture") else "A question")
+        click.secho(f"you:   {question['say']}", bold=True)
+        yield question
+
+
+def typed() -> Iterator[Letter]:
+    stage.act("Your turn; Ctrl-D ends it")
+    with contextlib.suppress(EOFError):
+        while True:
+            if text := input("you:   ").strip():
+                yield {"say": text}
+    click.echo()
+
+
+def ask(client: AgentOSClient, question: Letter) -> str:
+    """Send it to the agent, and show what comes back until it is done: the whole of it."""
+    client.send_message(question, to_name="thinker")
+    page = Page("agent: ")
+    for letter in letters(client):
+        match letter:
+            case {"delta": text}:
+                page.write(text)
+            case {"used": name, "with": arguments, "result": result}:
+                page.end()
+                given = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+                click.secho(f"tool:  {name}({given}) = {result}", fg="green")
+            case {"error": why}:
+                raise stage.StageError(why)
+            case {"done": figures}:
+                page.end()
+                say(f"       ({figures['model']}, {figures['tokens']} tokens, {figures['latency_ms'] / 1000:.1f} s)")
+    return page.text
+
+
+def letters(client: AgentOSClient) -> Iterable[Letter]:
+    """What the agent tells of one answer."""
+    while True:
+        came = client.recv_messages(timeout=PATIENCE)["messages"]
+        stage.check(bool(came), "the agent goes on speaking")
+        for letter in came:
+            yield letter["message"]
+            if "done" in letter["message"]:
+                return
+
+
+class Page:
+    """Words as they come, on lines that aren't too long."""
+
+    def __init__(self, name: str) -> None:
+        self.text = ""
+        self._name = name
+        self._column = 0
+
+    def write(self, piece: str) -> None:
+        self.text += piece
+        for word in re.findall(r"\S+|\s+", piece):
+            if self._column == 0:
+                click.echo(self._name, nl=False)
+                self._column = len(self._name)
+            if self._column + len(word) > stage.WIDTH:
+                self._column = len(self._name)
+                click.echo("\n" + " " * self._column, nl=False)
+            click.echo(" " if word.isspace() else word if word.isprintable() else repr(word)[1:-1], nl=False)
+            self._column += len(word)
+
+    def end(self) -> None:
+        if self._column:
+            click.echo()
+        self._column = 0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m demos.thinking_agent", description="An agent that thinks.")
+    parser.add_argument("--talk", action="store_true", help="you ask, instead of a script")
+    parser.add_argument("--real", action="store_true", help=f"ask a real model: set one of {', '.join(KEYS)}")
+    given = parser.parse_args()
+    stage.play(lambda: thinking_agent(given.talk, given.real))
+
+
+main()

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import trio
+from attrs import field, frozen
 
 from agentos.agents.life import first
 from agentos.agents.lifecycle import State
@@ -28,29 +29,35 @@ from .spawn import Spawning
 MAX_TAIL = 2000  # lines in one reply
 
 
-def syscalls(registry: Registry, supervision: Supervision, spawner: Spawning, line: llm.Line) -> tuple[Syscall, ...]:
-    paging = trio.Lock()  # a long page takes 5 ms to make: between two of them others have their turn
+@frozen
+class Known:
+    """Answers the calls that concern agents which there are."""
 
-    async def kill(call: Call, request: calls.Kill) -> calls.Killed:
-        agent = registry.find(request.id, request.name)
+    registry: Registry
+    supervision: Supervision
+    line: llm.Line
+    paging: trio.Lock = field(factory=trio.Lock)  # a long page takes 5 ms: between two others have their turn
+
+    async def kill(self, call: Call, request: calls.Kill) -> calls.Killed:
+        agent = self.registry.find(request.id, request.name)
         await call.require(Right("kill", agent=agent.id))
         if agent.over.is_set():
             raise NotFound(f"{agent.name} has ended already: {agent.end.reason if agent.end else 'it never started'}")
-        await supervision.kill(agent, request.grace)
+        await self.supervision.kill(agent, request.grace)
         return calls.Killed(killed=True, agent_id=agent.id)
 
-    def list_agents(caller: Caller, request: calls.List) -> Sequence[calls.AgentInfo]:
+    def list_agents(self, caller: Caller, request: calls.List) -> Sequence[calls.AgentInfo]:
         caller.check(Right("list"))
         now = trio.current_time()
 
         def tells(agent: Agent) -> bool:  # how it ended may name the host's paths
-            return caller.kind != "agent" or agent.id == caller.id or registry.descends(agent.id, caller.id)
+            return caller.kind != "agent" or agent.id == caller.id or self.registry.descends(agent.id, caller.id)
 
-        places = line.places()
-        return [info(agent, now, tells(agent), places.get(llm.names(agent.seat), llm.Place())) for agent in registry]
+        places, nowhere = self.line.places(), llm.Place()
+        return [info(agent, now, tells(agent), places.get(llm.names(agent.seat), nowhere)) for agent in self.registry]
 
-    async def wait(call: Call, request: calls.Wait) -> calls.Exited:
-        agent = registry.find(request.id, request.name)
+    async def wait(self, call: Call, request: calls.Wait) -> calls.Exited:
+        agent = self.registry.find(request.id, request.name)
         await call.require(Right("wait", agent=agent.id))
         with trio.move_on_after(math.inf if request.timeout is None else request.timeout):
             await agent.over.wait()
@@ -60,24 +67,24 @@ def syscalls(registry: Registry, supervision: Supervision, spawner: Spawning, li
             return calls.Exited(exit_code=end.code, signal=end.signal, reason=end.reason)
         raise Timeout(f"{agent.name} is {agent.state} after {request.timeout:g} s")
 
-    def pause(caller: Caller, request: calls.Pause) -> calls.Paused:
-        agent = registry.find(request.id, request.name)
+    def pause(self, caller: Caller, request: calls.Pause) -> calls.Paused:
+        agent = self.registry.find(request.id, request.name)
         caller.check(Right("pause", agent=agent.id))
         step(agent, State.RUNNING, State.PAUSED, Sandbox.freeze)
         return calls.Paused(paused=True, agent_id=agent.id)
 
-    def resume(caller: Caller, request: calls.Resume) -> calls.Resumed:
-        agent = registry.find(request.id, request.name)
+    def resume(self, caller: Caller, request: calls.Resume) -> calls.Resumed:
+        agent = self.registry.find(request.id, request.name)
         caller.check(Right("resume", agent=agent.id))
         step(agent, State.PAUSED, State.RUNNING, Sandbox.thaw)
         return calls.Resumed(resumed=True, agent_id=agent.id)
 
-    def tree(caller: Caller, request: calls.Tree) -> calls.TreeReply:
+    def tree(self, caller: Caller, request: calls.Tree) -> calls.TreeReply:
         caller.check(Right("tree"))
-        return calls.TreeReply(tree=picture(supervision.root, registry))
+        return calls.TreeReply(tree=picture(self.supervision.root, self.registry))
 
-    async def logs(call: Call, request: calls.Logs) -> calls.LogsReply:
-        agent = registry.find(request.id, request.name)
+    async def logs(self, call: Call, request: calls.Logs) -> calls.LogsReply:
+        agent = self.registry.find(request.id, request.name)
         await call.require(Right("logs", agent=agent.id))
         if not 0 <= request.tail <= MAX_TAIL:
             raise BadRequest(f"tail: expected 0 to {MAX_TAIL}, got {request.tail}")
@@ -88,19 +95,22 @@ def syscalls(registry: Registry, supervision: Supervision, spawner: Spawning, li
         allowance = call.caller.allowance
         while True:
             await allowance.wait_for_bytes()  # who doesn't read its replies gets no more of them
-            async with paging:
+            async with self.paging:
                 if allowance.has_bytes:
                     return page(*agent.output.since(begin))
 
+
+def syscalls(registry: Registry, supervision: Supervision, spawner: Spawning, line: llm.Line) -> tuple[Syscall, ...]:
+    known = Known(registry, supervision, line)
     return (
         Syscall(Op.SPAWN, calls.Spawn, spawner.spawn),
-        Syscall(Op.KILL, calls.Kill, kill, failure={"killed": False}),
-        Syscall(Op.LIST, calls.List, list_agents),
-        Syscall(Op.WAIT, calls.Wait, wait),
-        Syscall(Op.PAUSE, calls.Pause, pause, failure={"paused": False}),
-        Syscall(Op.RESUME, calls.Resume, resume, failure={"resumed": False}),
-        Syscall(Op.TREE, calls.Tree, tree),
-        Syscall(Op.LOGS, calls.Logs, logs),
+        Syscall(Op.KILL, calls.Kill, known.kill, failure={"killed": False}),
+        Syscall(Op.LIST, calls.List, known.list_agents),
+        Syscall(Op.WAIT, calls.Wait, known.wait),
+        Syscall(Op.PAUSE, calls.Pause, known.pause, failure={"paused": False}),
+        Syscall(Op.RESUME, calls.Resume, known.resume, failure={"resumed": False}),
+        Syscall(Op.TREE, calls.Tree, known.tree),
+        Syscall(Op.LOGS, calls.Logs, known.logs),
     )
 
 

@@ -67,9 +67,11 @@ def parsed(body: bytes) -> calls.Think:
     """The request. A body that doesn't begin as a JSON object does is the prompt itself, as in version 1."""
     if body.lstrip()[:1] != b"{":
         try:
-            return calls.Think(prompt=codec.Text(body.decode()))
-        except ValueError:
+            return codec.decode(calls.Think, {"prompt": body.decode()})
+        except UnicodeDecodeError:
             raise BadRequest("prompt: expected text in UTF-8, or a JSON object") from None
+        except codec.Invalid as error:
+            raise BadRequest(str(error)) from None
     if len(body) > SMALL and len(codec.outside_strings(body)) > SMALL:
         raise BadRequest(f"what isn't text in it is longer than the {SMALL >> 10} KiB of other calls' bodies")
     return read(calls.Think, body)

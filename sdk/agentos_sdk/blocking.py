@@ -185,6 +185,10 @@ class AgentOSClient:
         """Everything about one agent: what it was started with, its walls, limits and usage."""
         return self._dict(Op.INSPECT, {"name": name, "id": agent_id})
 
+    def metrics(self) -> Reply:
+        """How the kernel as a whole is doing; for the operator."""
+        return self._dict(Op.METRICS_SYSTEM, {})
+
     def exec(
         self,
         command: str | Sequence[str],

@@ -12,7 +12,7 @@ from attrs import define, field
 
 from . import codec
 from .blocking import absolute, check_owner, default_socket, unreachable
-from .calls import agents, host, inspect, messages, think
+from .calls import agents, host, inspect, messages, metrics, think
 from .calls.connection import Cancel, Hello, Welcome
 from .calls.request import Request
 from .errors import ConnectionFailed, from_reply
@@ -175,6 +175,10 @@ class Kernel:
     async def inspect(self, name: str | None = None, *, id: int | None = None) -> inspect.Inspected:
         """Everything about one agent: what it was started with, its walls, limits and usage."""
         return await self.call(inspect.Inspect(name=name, id=id))
+
+    async def metrics(self) -> metrics.SystemMetrics:
+        """How the kernel as a whole is doing; for the operator."""
+        return (await self.call(metrics.MetricsSystem())).metrics
 
     async def exec(
         self,

@@ -88,4 +88,4 @@ def test_every_module_says_in_its_first_line_what_it_is() -> None:
     packages = ("agentos", "supervisors", "sdk/agentos_sdk")
     files = itertools.chain.from_iterable((ROOT / package).rglob("*.py") for package in packages)
 
-    assert [str(file) for file in files if not file.read_text().startswith('"""')] == []
+    assert [str(file) for file in files if not file.read_text().startswith(('"""', 'r"""'))] == []

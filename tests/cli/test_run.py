@@ -5,12 +5,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cli.conftest import Agentos
 from tests.conftest import StartKernel
 from tests.support.kernel import Kernel, environment, listens, until
+from tests.tools import crippled
 
 BROKEN = """[kernel]
 log_level = "loud"
@@ -46,6 +48,77 @@ def test_check_counts_what_is_fine(agentos: Agentos, kernel: Kernel) -> None:
     (kernel.place / "fine.toml").write_text('[[supervisor.children]]\nname = "a"\ncommand = ["true"]\n')
 
     assert agentos("check", "fine.toml").stdout == "fine.toml: fine: 1 agent under 1 supervisor\n"
+
+
+NEEDY = """[[supervisor.children]]
+name = "all"
+command = ["true"]
+isolation = "strict"
+[[supervisor.children]]
+name = "share"
+command = ["true"]
+[supervisor.children.limits]
+cpu_quota = "10%"
+[[supervisor.children]]
+name = "bare"
+command = ["true"]
+isolation = "none"
+[supervisor.children.limits]
+cpu_quota = "10%"
+open_files = 64
+[[supervisor.children]]
+name = "modest"
+command = ["true"]
+[supervisor.children.limits]
+memory = "64M"
+max_pids = 8
+"""
+
+
+def test_check_says_which_agents_would_not_start_on_a_host_without_groups(tmp_path: Path) -> None:
+    (tmp_path / "needy.toml").write_text(NEEDY)
+    (tmp_path / "waived.toml").write_text(f'[kernel]\nwaive = ["cpu_quota"]\n{NEEDY}')
+    paths = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+    def check(file: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-m", "agentos", "check", str(tmp_path / file)]
+        return crippled.run("--hide", "/sys/fs/cgroup", command=command, env=paths)
+
+    needy, waived = check("needy.toml"), check("waived.toml")
+
+    assert (needy.returncode, waived.returncode) == (0, 0), needy.stderr + waived.stderr
+    fine, *notes = needy.stdout.splitlines()
+    assert fine == f"{tmp_path}/needy.toml: fine: 4 agents under 1 supervisor"
+    assert [note.partition(" would not start: ")[0] for note in notes] == [
+        f"on this host {name}" for name in ("all", "share", "bare")
+    ]
+    assert all('waive = ["cpu_quota"]' in note for note in notes[1:])
+    assert [note.split()[3] for note in waived.stdout.splitlines()[1:]] == ["all"], "strict knows no waiver"
+
+
+def test_check_says_of_the_same_agents_that_the_kernel_refuses(start_kernel: StartKernel, agentos: Agentos) -> None:
+    """On this host, whatever it can do: with what a kernel that started them would say."""
+    running = start_kernel()
+    (running.place / "needy.toml").write_text(NEEDY)
+    done = agentos("check", str(running.place / "needy.toml"))
+    noted = {name for line in done.stdout.splitlines()[1:] for name in line.split(" would ")[0][13:].split(", ")}
+
+    asked: dict[str, dict[str, Any]] = {
+        "all": {"isolation": "strict"},
+        "share": {"limits": {"cpu_quota": "10%"}},
+        "bare": {"isolation": "none", "limits": {"cpu_quota": "10%", "open_files": 64}},
+        "modest": {"limits": {"memory": "64M", "max_pids": 8}},
+    }
+    refused = set()
+    with running.client() as client:
+        for name, more in asked.items():
+            reply = client.spawn(name, command=["sleep", "1000"], **more)
+            if reply.get("code") == "isolation_unavailable":
+                refused.add(name)
+            else:
+                client.kill(name, grace=0)
+
+    assert noted == refused
 
 
 def test_run_refuses_a_broken_file_with_status_2(agentos: Agentos, kernel: Kernel) -> None:

@@ -127,7 +127,7 @@ async def test_a_provider_that_stops_in_the_middle_is_left_and_asked_again(autoj
 
 async def test_an_answer_that_takes_too_long_in_all_is_a_timeout(autojump_clock: MockClock) -> None:
     with pytest.raises(Timeout, match="60 s"):
-        await ask(["more", 5.0] * 100, timeouts=Timeouts(idle=10, total=60))  # type: ignore[list-item]
+        await ask(["more", 5.0] * 100, timeouts=Timeouts(idle=10, total=60))
 
 
 async def test_what_somebody_has_heard_the_beginning_of_is_not_asked_again(autojump_clock: MockClock) -> None:

@@ -276,7 +276,7 @@ async def test_money_for_a_model_without_a_price_is_refused_before_anything_is_a
         assert left(budgets, tokens) == [85]
 
 
-async def test_who_has_no_budget_needs_no_disk(tmp_path: Path) -> None:
+async def test_who_has_no_budget_needs_no_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with opened(tmp_path) as (_, budgets):
         pass  # and it is closed
 
@@ -286,6 +286,7 @@ async def test_who_has_no_budget_needs_no_disk(tmp_path: Path) -> None:
 
     assert grant.max_tokens is None
     assert budgets.standing(seat(), NOON) == []
+    assert caplog.records == []
 
 
 async def test_a_reservation_is_on_disk_before_the_question_leaves(tmp_path: Path) -> None:
@@ -387,7 +388,8 @@ async def test_names_that_are_no_more_are_forgotten_with_their_windows(tmp_path:
             budgets.settle(await budgets.reserve(gone, "cheap", 1, 1, NOON), Usage(1, 1), 1, NOON)
         assert await database.write(rows) == 50
 
-        await budgets.reserve(seat(*budget_of(MINUTE, tokens=100)), "cheap", 1, 1, NOON + TIDY)
+        grant = await budgets.reserve(seat(*budget_of(MINUTE, tokens=100)), "cheap", 1, 1, NOON + TIDY)
+        budgets.settle(grant, Usage(1, 1), 1, NOON + TIDY)
         assert await database.write(rows) == 1
         assert list(budgets._limits) == ["writer"]
 

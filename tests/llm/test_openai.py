@@ -25,7 +25,7 @@ from agentos.llm.provider import (
 )
 from agentos.llm.settings import LLMSettings
 from tests.contracts.worlds import VendorWorld, openai
-from tests.llm.vendors.script import Called, Raw, Refuses, Says, Text, Trouble
+from tests.llm.vendors.script import MODEL, Called, Raw, Refuses, Says, Text, Trouble
 
 QUESTION = Question("a-model", (Message("user", "What is 6 times 7?"),))
 PNG = Image(b"\x89PNG", "image/png")
@@ -43,7 +43,7 @@ def deaf(delta: Delta) -> None:
 
 
 def raw(*pieces: Any) -> Says:
-    """A stream of exactly these events."""
+    """A stream that begins as always and goes on with these events."""
     return Says([Raw(f"data: {json.dumps(piece)}\n\n".encode()) for piece in pieces], finish=None)
 
 
@@ -211,7 +211,7 @@ async def test_a_stream_with_all_that_can_be_missing_is_an_answer(world: VendorW
 
     answer = await provider.answer(QUESTION, deaf)
 
-    assert (answer.text, answer.finish_reason, answer.model) == ("42", "stop", "a-model")
+    assert (answer.text, answer.finish_reason, answer.model) == ("42", "stop", MODEL)
 
 
 async def test_an_answer_in_single_bytes_is_the_same(world: VendorWorld) -> None:

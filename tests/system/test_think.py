@@ -1,7 +1,6 @@
 """THINK through a whole kernel: who may wait for the model how long, and what is left when somebody goes."""
 
 import contextlib
-import json
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -52,7 +51,7 @@ def offline() -> Iterator[Kernel]:
 
 
 def metrics(client: AgentOSClient) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(client.call(Op.METRICS_SYSTEM, b"{}"))["metrics"]["llm"]
+    found: dict[str, Any] = client.metrics()["metrics"]["llm"]
     return found
 
 

@@ -1,12 +1,9 @@
 """``agentos ps``, ``tree``, ``kill``, ``pause``, ``resume``."""
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
-
-from agentos_sdk.opcodes import Op
 
 from .common import checked, json_option, kernel, plain, plural, print_json, say, socket_option, table, target
 
@@ -21,7 +18,7 @@ def ps(socket_path: str | None, as_json: bool, everyone: bool) -> None:
     """Show the agents: their state, restarts and place in the tree."""
     with kernel(socket_path) as client:
         agents = client.list_agents()
-        model = json.loads(client.call(Op.METRICS_SYSTEM, b"{}")).get("metrics", {}).get("llm")
+        model = client.metrics().get("metrics", {}).get("llm")  # an agent that looks isn't told
     if as_json:
         print_json(agents)
         return

@@ -24,8 +24,8 @@ def check(file: Path) -> None:
         raise SystemExit(1) from None
     agents, supervisors = count(config.root)
     click.echo(f"{file}: fine: {plural(agents, 'agent')} under {plural(supervisors, 'supervisor')}")
-    for name, why in refused(config) if agents else ():
-        click.echo(plain(f"on this host {name} would not start: {why}"))
+    for why, names in refused(config).items() if agents else ():
+        click.echo(plain(f"on this host {', '.join(names)} would not start: {why}"))
 
 
 def count(group: object) -> tuple[int, int]:

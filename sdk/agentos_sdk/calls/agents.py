@@ -10,7 +10,6 @@ from agentos_sdk.opcodes import Op
 
 from .request import Request
 
-
 Amount = Annotated[int, Rule(lambda number: number >= 0, "a whole number from 0 up")]
 Money = Annotated[float, Rule(lambda money: money >= 0, "a number from 0 up")]
 Weight = Annotated[float, Rule(lambda weight: 0.01 <= weight <= 100, "a weight from 0.01 to 100")]

@@ -21,7 +21,7 @@ class Waits:
 
 @frozen(kw_only=True)
 class Budget:
-    """Of ``what`` (tokens, calls, or money), ``most`` in each window of ``per`` seconds; ``name`` is whose budget it is.
+    """Of ``what`` (tokens, calls, or money), ``most`` in each window of ``per`` seconds; ``name`` is whose it is.
 
     ``used`` in the present window, ``reserved`` for what is under way; ``renews_at`` is seconds since the epoch.
     """

@@ -1,0 +1,150 @@
+"""Which provider is chosen, what it costs before the first question, and what is said when there is none."""
+
+import subprocess
+import sys
+from collections.abc import Mapping
+
+import pytest
+
+from agentos.llm.choose import Choice, NoChoice, choose, connect
+from agentos.llm.provider import Denied, Message, Question
+from agentos.llm.settings import LLMSettings, OfflineSettings
+from agentos.llm.variables import Variable, Variables
+
+
+def variables(values: Mapping[str, str]) -> Variables:
+    return Variables({name: Variable(value) for name, value in values.items()})
+
+
+@pytest.mark.parametrize(
+    ("settings", "values", "choice"),
+    [
+        (
+            LLMSettings(),
+            {"GEMINI_API_KEY": "a", "GOOGLE_API_KEY": "b", "OPENAI_API_KEY": "c"},
+            Choice("gemini", "gemini-2.0-flash", None, "a", "GEMINI_API_KEY"),
+        ),
+        (
+            LLMSettings(),
+            {"GOOGLE_API_KEY": "b", "OPENAI_API_KEY": "c", "GEMINI_MODEL": "gemini-9"},
+            Choice("gemini", "gemini-9", None, "b", "GOOGLE_API_KEY"),
+        ),
+        (
+            LLMSettings(model="gemini-8"),
+            {"GEMINI_API_KEY": "a", "GEMINI_MODEL": "gemini-9"},
+            Choice("gemini", "gemini-8", None, "a", "GEMINI_API_KEY"),
+        ),
+        (
+            LLMSettings(model="gpt-9"),
+            {"OPENAI_API_KEY": "c", "GEMINI_MODEL": "gemini-9"},
+            Choice("openai", "gpt-9", None, "c", "OPENAI_API_KEY"),
+        ),
+        (
+            LLMSettings(provider="openai", model="llama", base_url="http://127.0.0.1:11434/v1"),
+            {"GEMINI_API_KEY": "a"},
+            Choice("openai", "llama", "http://127.0.0.1:11434/v1", None, "OPENAI_API_KEY"),
+        ),
+        (
+            LLMSettings(provider="openai", model="llama"),
+            {"OPENAI_API_KEY": "c", "OPENAI_BASE_URL": "http://127.0.0.1:8000/v1"},
+            Choice("openai", "llama", "http://127.0.0.1:8000/v1", "c", "OPENAI_API_KEY"),
+        ),
+        (
+            LLMSettings(provider="gemini", base_url="https://proxy.example"),
+            {"OPENAI_API_KEY": "c"},
+            Choice("gemini", "gemini-2.0-flash", "https://proxy.example", None, "GEMINI_API_KEY"),
+        ),
+        (LLMSettings(provider="offline"), {"GEMINI_API_KEY": "a"}, Choice("offline", "offline")),
+    ],
+)
+def test_the_configuration_decides_or_the_first_key(
+    settings: LLMSettings, values: Mapping[str, str], choice: Choice
+) -> None:
+    assert choose(settings, variables(values)) == choice
+
+
+def test_openai_has_a_model_of_its_own_but_other_servers_have_to_be_asked_for_one() -> None:
+    key = variables({"OPENAI_API_KEY": "c"})
+
+    genuine = choose(LLMSettings(), key)
+    other = choose(LLMSettings(provider="openai", base_url="http://127.0.0.1:8000/v1"), key)
+
+    assert isinstance(genuine, Choice)
+    assert genuine.model
+    assert isinstance(other, NoChoice)
+    assert "model" in other.why
+
+
+@pytest.mark.parametrize(
+    ("settings", "values", "says"),
+    [
+        (LLMSettings(), {}, ["GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY", 'provider = "offline"']),
+        (LLMSettings(), {"GEMINI_MODEL": "gemini-9"}, ["GEMINI_API_KEY"]),
+        (LLMSettings(provider="gemini"), {"OPENAI_API_KEY": "c"}, ["GEMINI_API_KEY", "GOOGLE_API_KEY"]),
+        (LLMSettings(provider="openai"), {"GEMINI_API_KEY": "a"}, ["OPENAI_API_KEY", "base_url"]),
+        (LLMSettings(base_url="https://proxy.example"), {"GEMINI_API_KEY": "a"}, ["provider"]),
+        *(
+            (LLMSettings(provider="gemini", base_url=url), {"GEMINI_API_KEY": "a"}, ["base_url", "http://"])
+            for url in ("proxy.example", "ftp://proxy.example", "http://", "http://[", "http://host:port", "")
+        ),
+    ],
+)
+async def test_where_nobody_can_be_asked_it_is_said_what_to_set(
+    settings: LLMSettings, values: Mapping[str, str], says: list[str]
+) -> None:
+    choice = choose(settings, variables(values))
+
+    assert isinstance(choice, NoChoice)
+    assert all(word in choice.why for word in says)
+    with pytest.raises(Denied) as caught:
+        await connect(choice, settings)
+    assert str(caught.value) == choice.why
+
+
+def test_a_choice_does_not_show_its_key() -> None:
+    assert "canary" not in repr(choose(LLMSettings(), variables({"GEMINI_API_KEY": "canary"})))
+
+
+def test_choosing_costs_no_import() -> None:
+    heavy = "google.genai", "openai", "httpx2", "agentos.llm.offline"
+    program = f"import sys, agentos.llm.choose; print([name for name in {heavy} if name in sys.modules])"
+
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+
+    assert run.stdout == "[]\n"
+
+
+WITHOUT_OPENAI = """
+import sys, trio
+sys.modules["openai"] = None  # as if it weren't installed
+from agentos.llm.choose import Choice, connect
+from agentos.llm.settings import LLMSettings
+try:
+    trio.run(connect, Choice("openai", "m", "http://127.0.0.1:1/v1", "canary", "OPENAI_API_KEY"), LLMSettings())
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_a_missing_extra_is_named() -> None:
+    run = subprocess.run([sys.executable, "-c", WITHOUT_OPENAI], capture_output=True, text=True, check=True, timeout=60)
+
+    assert run.stdout.startswith("Denied")
+    assert "pip install 'agentos-kernel[openai]'" in run.stdout
+
+
+async def test_offline_answers_without_anything() -> None:
+    settings = LLMSettings(provider="offline")
+    choice = choose(settings, variables({}))
+
+    provider = await connect(choice, settings)
+    answer = await provider.answer(Question("offline", [Message("user", "hello")]), lambda delta: None)
+
+    assert "hello" in answer.text
+
+
+async def test_rules_that_cannot_be_used_are_told() -> None:
+    settings = LLMSettings(provider="offline", offline=OfflineSettings(rules="/nonexistent/rules.toml"))
+
+    with pytest.raises(Denied, match="/nonexistent/rules"):
+        await connect(choose(settings, variables({})), settings)

@@ -64,15 +64,21 @@ async def open_database(path: Path, schemas: Schemas) -> AsyncIterator["Database
     """The database at ``path``, made if there is none, with every owner's tables; :class:`DatabaseError`.
 
     It lasts until the block is left, cancelled or not: what was queued by then is written first. So who uses it runs
-    inside. As from any nursery, what the block raises comes out in an ``ExceptionGroup``.
+    inside.
     """
+    failure: BaseException | None = None
     connection = await trio.to_thread.run_sync(_open, path, schemas)
     try:
         async with trio.open_nursery() as nursery:
             send, receive = trio.open_memory_channel[_Unit](MOST_WAITING)
             nursery.start_soon(_Writer(path, connection).serve, receive)
             with send:
-                yield Database(path, send)
+                try:
+                    yield Database(path, send)
+                except BaseException as error:  # noqa: ASYNC103, ASYNC104 - it is raised below
+                    failure = error
+        if failure is not None:
+            raise failure  # outside the nursery, which would wrap it in a group
     finally:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(connection.close)
@@ -221,6 +227,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, schemas: Schemas) -> No
     if mode != "wal":
         raise DatabaseError(f"{path}: no write-ahead log is possible there: choose another directory with --state-dir")
     connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("BEGIN IMMEDIATE")
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute("CREATE TABLE IF NOT EXISTS owners (name TEXT PRIMARY KEY, version INTEGER NOT NULL)")

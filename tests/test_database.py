@@ -103,6 +103,27 @@ async def test_a_unit_that_fails_is_undone_alone_and_its_caller_alone_hears_of_i
         assert await database.write(numbers) == [0, 1, 3]
 
 
+async def test_a_unit_that_is_found_wrong_at_the_commit_is_undone_alone_too(tmp_path: Path) -> None:
+    later = "CREATE TABLE later (number INTEGER REFERENCES numbers DEFERRABLE INITIALLY DEFERRED)"
+
+    async with open_database(tmp_path / "db", {"numbers": [*SCHEMAS["numbers"], later]}) as database:
+
+        async def promise_what_never_comes() -> None:
+            with pytest.raises(DatabaseError, match="FOREIGN KEY constraint failed"):
+                await database.write(lambda db: db.execute("INSERT INTO later VALUES (99)").rowcount)
+
+        async with trio.open_nursery() as nursery:
+            gate = await held(database, nursery)
+            nursery.start_soon(database.write, partial(insert, 1))
+            nursery.start_soon(promise_what_never_comes)
+            nursery.start_soon(database.write, partial(insert, 2))
+            await trio.testing.wait_all_tasks_blocked()
+            gate.opened.set()
+
+        assert await database.write(numbers) == [0, 1, 2]
+        assert await database.write(lambda db: db.execute("SELECT * FROM later").fetchall()) == []
+
+
 @given(st.lists(st.sampled_from(["written", "failing", "submitted", "withdrawn"]), max_size=40), st.booleans())
 @settings(max_examples=50, deadline=None)
 def test_whatever_is_queued_together_what_succeeded_is_there_and_nothing_else(kinds: list[str], wait: bool) -> None:
@@ -223,6 +244,15 @@ async def test_what_is_queued_when_its_users_are_cancelled_is_written_before_the
 
     assert everything.cancelled_caught
     assert await reopened(tmp_path / "db") == [1, 2]
+
+
+async def test_what_is_raised_in_the_block_comes_out_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match=r"^7$"):
+        async with open_database(tmp_path / "db", SCHEMAS) as database:
+            database.submit(partial(insert, 1), "a number")
+            raise Refused(7)
+
+    assert await reopened(tmp_path / "db") == [1]
 
 
 async def test_nobody_waits_for_ever_for_a_database_that_was_closed(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,6 @@ import trio.testing
 from agentos.database import DatabaseError, open_database
 
 SCHEMAS = {"pairs": ["CREATE TABLE pairs (id INTEGER PRIMARY KEY, left INTEGER, right INTEGER, ballast BLOB)"]}
-MountSmall = Callable[[str], Path]
 
 
 def python(source: str, *arguments: str) -> "subprocess.Popen[str]":
@@ -70,22 +69,16 @@ async def test_kill_9_loses_nothing_that_was_acknowledged_and_leaves_nothing_hal
 
 
 @pytest.fixture
-def mount_small(tmp_path: Path) -> Iterator[MountSmall]:
-    """``mount_small(options)``: a file system of a megabyte, gone at the end."""
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A file system of a megabyte."""
     place = tmp_path / "small"
-
-    def mount(options: str) -> Path:
-        place.mkdir(exist_ok=True)
-        done = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", f"{options},size=1M", "tmpfs", place], capture_output=True, text=True
-        )
-        if done.returncode != 0:
-            pytest.skip(f"no small file system can be mounted here: {done.stderr.strip()}")
-        return place
-
-    yield mount
-    if place.is_mount():
-        subprocess.run(["umount", place], check=True)
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1M", "tmpfs", str(place)]
+    done = subprocess.run(mount, capture_output=True, text=True)
+    if done.returncode != 0:
+        pytest.skip(f"no small file system can be mounted here: {done.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
 
 
 def fill(place: Path) -> Path:
@@ -108,13 +101,13 @@ def insert(connection: sqlite3.Connection) -> int:
 
 
 async def test_a_full_disk_is_told_to_who_writes_and_nobody_else_and_goes_by(
-    mount_small: MountSmall, caplog: pytest.LogCaptureFixture
+    small: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = mount_small("rw") / "db"
+    path = small / "db"
 
     async with open_database(path, SCHEMAS) as database:
         assert await database.write(insert) == 1
-        ballast = fill(path.parent)
+        ballast = fill(small)
 
         with pytest.raises(DatabaseError, match=f"{path}: .*: free some room on its file system"):
             while True:
@@ -130,8 +123,8 @@ async def test_a_full_disk_is_told_to_who_writes_and_nobody_else_and_goes_by(
         assert await database.write(insert) == count + 2
 
 
-async def test_who_wants_more_room_than_there_is_leaves_those_in_the_same_group_theirs(mount_small: MountSmall) -> None:
-    path = mount_small("rw") / "db"
+async def test_who_wants_more_room_than_there_is_leaves_those_in_the_same_group_theirs(small: Path) -> None:
+    path = small / "db"
     begun, opened = threading.Event(), threading.Event()
     rows: list[int] = []
 
@@ -158,9 +151,9 @@ async def test_who_wants_more_room_than_there_is_leaves_those_in_the_same_group_
     assert sorted(rows) == [1, 2]
 
 
-async def test_where_there_is_no_room_to_begin_with_that_is_said(mount_small: MountSmall) -> None:
-    path = mount_small("rw") / "db"
-    ballast = fill(path.parent)
+async def test_where_there_is_no_room_to_begin_with_that_is_said(small: Path) -> None:
+    path = small / "db"
+    ballast = fill(small)
 
     with pytest.raises(DatabaseError, match=f"{path}: .*file system"):
         async with open_database(path, SCHEMAS):
@@ -171,11 +164,11 @@ async def test_where_there_is_no_room_to_begin_with_that_is_said(mount_small: Mo
         assert await database.write(insert) == 1
 
 
-async def test_a_read_only_file_system_is_named(mount_small: MountSmall) -> None:
-    path = mount_small("rw") / "db"
+async def test_a_read_only_file_system_is_named(small: Path) -> None:
+    path = small / "db"
     async with open_database(path, SCHEMAS):
         pass
-    mount_small("remount,ro")
+    await trio.run_process(["mount", "-o", "remount,ro", small])
 
     with pytest.raises(DatabaseError, match=f"{path}: Read-only file system: choose another directory"):
         async with open_database(path, SCHEMAS):

@@ -22,6 +22,7 @@ from .settings import Timeouts
 for _library in ("httpcore2", "httpx2", "openai", "google_genai"):
     logging.getLogger(_library).setLevel(logging.WARNING)  # below, they tell of questions and of headers
 
+MAX_LINE = 16 << 20  # bytes, of a stream of events
 OURS = "call-of-agentos-"  # how the id of a tool call begins whose vendor gave it none
 
 _LISTENER: ContextVar["Arriving"] = ContextVar("listener")
@@ -39,7 +40,9 @@ def http_client(timeouts: Timeouts) -> httpx2.AsyncClient:
     async def listen(response: httpx2.Response) -> None:
         if response.status_code == 200:
             assert isinstance(response.stream, httpx2.AsyncByteStream)
-            response.stream = _Body(response.stream, _LISTENER.get())
+            arriving = _LISTENER.get()
+            arriving.begun = True
+            response.stream = _Body(response.stream, arriving)
 
     return httpx2.AsyncClient(
         headers={"accept-encoding": "identity"},  # we read the body before anybody could decompress it
@@ -63,7 +66,8 @@ class HalfCall:
 class Arriving:
     """An answer, as far as it has come.
 
-    ``read`` makes sense of an event, and ``hear`` is told. What the latter raised is ``unheard``.
+    ``read`` makes sense of an event, and ``hear`` is told. ``begun``: it was not refused; ``unheard`` is what ``hear``
+    raised.
     """
 
     hear: Hear
@@ -75,6 +79,7 @@ class Arriving:
     usage: Usage | None = None
     finish: FinishReason | None = None
     model: str | None = None
+    begun: bool = False
     unheard: Exception | None = None
 
     async def listen(self, stream: Callable[[], Any]) -> None:
@@ -128,7 +133,7 @@ class _Body(httpx2.AsyncByteStream):
 
     body: httpx2.AsyncByteStream
     arriving: Arriving
-    _rest: bytes = b""
+    _rest: bytearray = field(factory=bytearray)
     _data: list[bytes] = field(factory=list)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -156,13 +161,19 @@ class _Body(httpx2.AsyncByteStream):
 
     def _feed(self, chunk: bytes) -> None:
         """Only line feeds end lines: JSON may hold what Unicode calls line ends."""
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
-        for line in (line.removesuffix(b"\r") for line in lines):
+        looked = len(self._rest)
+        self._rest += chunk
+        while (end := self._rest.find(b"\n", looked)) >= 0:
+            line = bytes(self._rest[:end]).removesuffix(b"\r")
+            del self._rest[: end + 1]
+            looked = 0
             if line.startswith(b"data:"):
                 self._data.append(line[5:].removeprefix(b" "))
             elif not line and self._data:
                 data, self._data = b"\n".join(self._data), []
                 self.arriving.take(data)
+        if len(self._rest) > MAX_LINE:
+            raise ValueError("a line without an end")
 
 
 def new_id() -> str:

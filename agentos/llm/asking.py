@@ -30,9 +30,11 @@ class Asked:
 
     question: Question
     input: int  # tokens, guessed
+    party: str  # whose it is
     said: Callable[[str], None] | None = None
     changed: Callable[[Usage], None] | None = None  # told when `used` has grown
     attempts: int = 0
+    held: float = 0.0  # seconds that the provider has worked on it, or seemed to
     _earlier: Usage = Usage()
     _under_way: bool = False
     _heard: bool = False  # something of the present attempt
@@ -63,6 +65,11 @@ class Asked:
             self.changed(self.used)
         if delta.text and self.said is not None:
             self.said(delta.text)
+
+    @property
+    def broke_off(self) -> bool:
+        """Something of the present attempt had arrived: so it isn't out of reach."""
+        return self._heard
 
     def answered(self, usage: Usage) -> None:
         self._earlier, self._under_way = self._earlier + usage, False
@@ -96,11 +103,14 @@ class Asking:
     def __attrs_post_init__(self) -> None:
         self.breaker = Breaker(self.retry)
 
-    async def ask(self, asked: Asked) -> Answer:
-        """The answer. What it used stands in ``asked``, however this ends. Raises the ``CallError`` to reply."""
+    async def ask(self, asked: Asked, step_aside: Callable[[float], Awaitable[None]] = trio.sleep) -> Answer:
+        """The answer. What it used stands in ``asked``, however this ends. Raises the ``CallError`` to reply.
+
+        ``step_aside`` is awaited for the seconds of a pause in which others may be asked.
+        """
         try:
             with trio.fail_after(self.timeouts.total):
-                return await self._insist(await self._reach(), asked)
+                return await self._insist(await self._reach(), asked, step_aside)
         except trio.TooSlowError:
             raise Timeout(f"the model hasn't answered within {self.timeouts.total:g} s") from None
         except ProviderError as error:
@@ -116,7 +126,7 @@ class Asking:
                 self._provider = await self.connect()
         return self._provider
 
-    async def _insist(self, provider: Provider, asked: Asked) -> Answer:
+    async def _insist(self, provider: Provider, asked: Asked, step_aside: Callable[[float], Awaitable[None]]) -> Answer:
         patience, failures = math.inf, 0
         while True:
             try:
@@ -133,25 +143,31 @@ class Asking:
                 failures += 1
                 if asked.final or failures == self.retry.attempts or self.breaker.state is State.OPEN:
                     raise
-                await trio.sleep(pause(self.retry, failures, error.after, self.random))
+                await step_aside(pause(self.retry, failures, error.after, self.random))
 
     async def _attempt(self, provider: Provider, asked: Asked) -> Answer:
         """Put the question once, if anybody is let through at present."""
         while (wait := self.breaker.refuses(trio.current_time())) is not None:
             self.check()
             await trio.sleep(wait)  # somebody else finds out whether it is back
-        with self.breaker.attempt(trio.current_time()) as attempt:
+        with self.breaker.attempt(trio.current_time(), asked.party) as attempt:
             asked.begin()
+            began = trio.current_time()
             try:
                 answer = await self._listen(provider, asked)
             except Failing as error:
                 asked.failed(error)
-                attempt.failed(trio.current_time())
+                if asked.broke_off:
+                    attempt.succeeded()
+                else:
+                    attempt.failed(trio.current_time())
                 raise
             except ProviderError as error:
                 asked.failed(error)
                 attempt.succeeded()  # it is there, and says no
                 raise
+            finally:
+                asked.held += trio.current_time() - began
             asked.answered(answer.usage)
             attempt.succeeded()
             self._slowed = 0

@@ -102,8 +102,6 @@ class Budgets:
         Where less is left than it wants to generate, it is granted that, if it is a token at least. Raises what
         :meth:`check` does, and ``Unavailable`` where nothing can be written down.
         """
-        if abs(now - self._tidied) >= TIDY:
-            self._tidy(now)
         standings = self.standing(seat, now)
         if not standings:
             return Grant(max_tokens)
@@ -130,6 +128,8 @@ class Budgets:
         if grant.reservation is not None:
             self._quotas.settle(grant.reservation, _amounts(usage, calls, grant.rate), now)
             self._note(grant.reservation, now)
+            if abs(now - self._tidied) >= TIDY:
+                self._tidy(now)
 
     def standing(self, seat: Seat, now: float) -> list[Standing]:
         """Every quota that concerns this seat, the outermost first, as its parties have them now."""

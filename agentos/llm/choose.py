@@ -46,7 +46,7 @@ def choose(settings: LLMSettings, variables: Variables) -> Choice | NoChoice:
     if provider == "offline":
         return Choice("offline", settings.model or "offline")
     choice = (_gemini if provider == "gemini" else _openai)(settings, variables)
-    if isinstance(choice, Choice) and not _reachable(choice.base_url):
+    if isinstance(choice, Choice) and choice.base_url is not None and not _reachable(choice.base_url):
         return NoChoice(f"{choice.base_url!r} is no base_url: it begins with http:// or https:// and names a host")
     return choice
 
@@ -72,9 +72,9 @@ def _openai(settings: LLMSettings, variables: Variables) -> Choice | NoChoice:
     return Choice("openai", settings.model or OPENAI_MODEL, base_url, key, "OPENAI_API_KEY")
 
 
-def _reachable(url: str | None) -> bool:
+def _reachable(url: str) -> bool:
     try:
-        parts = urlsplit(url or "https://default")
+        parts = urlsplit(url)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
     except ValueError:
         return False

@@ -74,7 +74,7 @@ class Gemini:
                 headers = getattr(error.response, "headers", None) or {}
                 raise self._refusal(error.code or 500, error.details, seconds_of(headers)) from None
             except ValueError as error:
-                if arriving.unheard or type(error) is not ValueError:  # but a descendant, of something unreadable
+                if arriving.begun or type(error) is not ValueError:  # but a descendant, of what can't be read
                     raise
                 raise Rejected(f"gemini can't be asked this: {self._account.clean(error)}") from None
         return arriving.answer(self._account.vendor, question)
@@ -203,10 +203,10 @@ def _call(call: Mapping[str, Any], signature: str | None) -> ToolCall:
 
 
 def _usage(counted: Mapping[str, int]) -> Usage | None:
-    if "promptTokenCount" not in counted:
+    if counted.get("promptTokenCount") is None:
         return None
     return Usage(
-        input=counted["promptTokenCount"] + counted.get("toolUsePromptTokenCount", 0),
-        output=counted.get("candidatesTokenCount", 0),
-        thinking=counted.get("thoughtsTokenCount", 0),
+        input=counted["promptTokenCount"] + (counted.get("toolUsePromptTokenCount") or 0),
+        output=counted.get("candidatesTokenCount") or 0,
+        thinking=counted.get("thoughtsTokenCount") or 0,
     )

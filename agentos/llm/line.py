@@ -10,6 +10,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import trio
 from attrs import define, evolve, field, frozen
@@ -26,6 +27,7 @@ from .settings import LLMSettings, Seat
 log = logging.getLogger(__name__)
 
 LOOK_BACK = 60.0  # seconds, at least, over which fairness is told
+HELD = 50.0  # tokens a second that count as generated where nobody can tell: the provider was kept from others
 CLOSING = 2.0  # seconds that the provider's connections get to be closed in order
 
 
@@ -55,6 +57,7 @@ class _Job:
     chosen: float = 0.0
     ticket: "Ticket[_Job] | None" = None
     outcome: Thought | CallError | None = None
+    holds: bool = True  # a worker's place, once it is chosen
     scope: trio.CancelScope = field(factory=trio.CancelScope)
     done: trio.Event = field(factory=trio.Event)
 
@@ -84,7 +87,7 @@ class Line:
         self._asking.check()
         self._budgets.check(seat, question.model, tokens, time.time())
         self._weigh(seat)
-        job = _Job(seat, Asked(question, tokens, said), now)
+        job = _Job(seat, Asked(question, tokens, family(seat), said), now)
         job.ticket = ticket = self._queue.put(names(seat), job, weighed(tokens), now)
         job.asked.changed = lambda used: self._queue.charge(ticket, cost(used, tokens))
         self._bell.set()
@@ -103,21 +106,24 @@ class Line:
         try:
             async with trio.open_nursery() as jobs:
                 while True:
-                    await self._free.acquire()
-                    jobs.start_soon(self._work, await self._next())
+                    job = await self._next()
+                    jobs.start_soon(self._work, job)
         finally:
             with trio.move_on_after(CLOSING, shield=True):
                 await self._asking.aclose()
 
     async def _next(self) -> _Job:
-        """The question whose turn it is, as soon as the provider wants to be asked and there is one."""
+        """The question whose turn it is, as soon as the provider wants to be asked and there is a place for it."""
         while True:
+            while not self._queue:
+                self._bell = trio.Event()
+                await self._bell.wait()
+            await self._free.acquire()
             await trio.sleep_until(self._asking.not_before)
             ticket = self._queue.take(trio.current_time())
             if ticket is not None:
                 return ticket.item
-            self._bell = trio.Event()
-            await self._bell.wait()
+            self._free.release()  # whoever waited has left meanwhile
 
     async def _work(self, job: _Job) -> None:
         path = names(job.seat)
@@ -134,7 +140,8 @@ class Line:
             job.outcome = Internal(f"a bug in the kernel: look for {reference} in its log")
         finally:
             self._in_flight -= Counter([path])
-            self._free.release()
+            if job.holds:
+                self._free.release()
             job.done.set()
 
     async def _answer(self, job: _Job) -> Thought:
@@ -142,13 +149,23 @@ class Line:
         question = asked.question
         grant = await self._budgets.reserve(seat, question.model, asked.input, question.max_tokens, time.time())
         asked.question = evolve(question, max_tokens=grant.max_tokens)
+        answer = None
         try:
-            answer = await self._asking.ask(asked)
+            answer = await self._asking.ask(asked, partial(self._step_aside, job))
         finally:
             assert job.ticket is not None
-            self._queue.charge(job.ticket, cost(asked.used, asked.input))
+            held = asked.held * HELD if answer is None else 0.0
+            self._queue.charge(job.ticket, max(cost(asked.used, asked.input), weighed(0, held)))
             self._budgets.settle(grant, asked.used, int(asked.attempts > 0), time.time())
         return Thought(answer, job.chosen - job.came, trio.current_time() - job.chosen)
+
+    async def _step_aside(self, job: _Job, seconds: float) -> None:
+        """Let others be asked while a question waits until it is asked again."""
+        job.holds = False
+        self._free.release()
+        await trio.sleep(seconds)
+        await self._free.acquire()
+        job.holds = True
 
     def leave(self, seat: Seat) -> None:
         """Somebody is gone for good, and so is its name."""
@@ -202,6 +219,11 @@ class Line:
 
 def names(seat: Seat) -> Path:
     return tuple(party.name for party in seat)
+
+
+def family(seat: Seat) -> str:
+    """The outermost that isn't everybody: what one of them does, all of them may be doing together."""
+    return seat[min(1, len(seat) - 1)].name
 
 
 def cost(used: Usage, least: int) -> float:

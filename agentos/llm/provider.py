@@ -73,13 +73,17 @@ class Question:
     response_schema: Mapping[str, Any] | None = None
 
 
+def _tokens(counted: int) -> int:
+    return max(0, int(counted))  # it is somebody else's arithmetic
+
+
 @frozen
 class Usage:
     """Tokens: of the question, of the answer without thoughts, and of the thoughts."""
 
-    input: int = 0
-    output: int = 0
-    thinking: int = 0
+    input: int = field(default=0, converter=_tokens)
+    output: int = field(default=0, converter=_tokens)
+    thinking: int = field(default=0, converter=_tokens)
 
     @property
     def generated(self) -> int:
@@ -171,13 +175,24 @@ def guessed_input(question: Question) -> int:
     tokens = 0
     for message in question.messages:
         characters += len(message.text)
-        characters += sum(len(call.name) + len(str(call.arguments)) for call in message.calls)
+        characters += sum(len(call.name) + _characters(call.arguments) for call in message.calls)
         tokens += TOKENS_PER_MESSAGE + TOKENS_PER_IMAGE * len(message.images)
     for tool in question.tools:
-        characters += len(tool.name) + len(tool.description) + len(str(tool.parameters))
+        characters += len(tool.name) + len(tool.description) + _characters(tool.parameters)
     return tokens + guessed(characters)
 
 
 def guessed(characters: int) -> int:
     """Tokens of so many characters, roughly."""
     return -(-characters // CHARACTERS_PER_TOKEN)
+
+
+def _characters(value: object) -> int:
+    """Of JSON, without writing it."""
+    if isinstance(value, str):
+        return len(value) + 2
+    if isinstance(value, Mapping):
+        return sum(len(name) + 4 + _characters(inner) for name, inner in value.items())
+    if isinstance(value, Sequence):
+        return sum(2 + _characters(inner) for inner in value)
+    return 4

@@ -69,13 +69,15 @@ class Breaker:
     """Whether a provider is worth asking, as its last answers say.
 
     First :meth:`refuses`, then, without an await between the two, :meth:`attempt`. What an attempt comes to counts only
-    while the breaker is as it was when that began: latecomers neither open nor close it.
+    while the breaker is as it was when that began: latecomers neither open nor close it. Nor does one party alone:
+    its questions may be what the provider fails at.
     """
 
     def __init__(self, retry: Retry) -> None:
         self._retry = retry
         self.state = State.CLOSED
-        self._failures = 0  # in a row
+        self._failures = 0  # in a row, one of the same party's after the other counting as one
+        self._failed: str | None = None  # whose was the last of them
         self._cool_at = -math.inf
         self._changes = 0
 
@@ -87,21 +89,26 @@ class Breaker:
             return self._cool_at - now
         return None
 
-    def attempt(self, now: float) -> "Turn":
-        """Let one through that tells how it went. Raises ``ValueError`` where :meth:`refuses` refuses."""
+    def attempt(self, now: float, party: str | None = None) -> "Turn":
+        """Let one of ``party``'s through that tells how it went; ``None`` is somebody else each time.
+
+        Raises ``ValueError`` where :meth:`refuses` refuses.
+        """
         if self.refuses(now) is not None:
             raise ValueError(f"a breaker that is {self.state.value} lets nobody through")
         if self.state is State.OPEN:
             self._to(Event.PROBED)
-        return Turn(self, self._changes)
+        return Turn(self, self._changes, party)
 
     def _ended(self, turn: "Turn", event: Event, now: float) -> None:
         if turn.began_at != self._changes:
             return
         if event is Event.SUCCEEDED:
-            self._failures = 0
+            self._failures, self._failed = 0, None
         elif event is Event.FAILED:
-            self._failures += 1  # a probe that failed is one more after too many
+            if turn.party is None or turn.party != self._failed or self.state is State.HALF_OPEN:
+                self._failures += 1  # a probe that failed is one more after too many
+            self._failed = turn.party
             if self._failures >= self._retry.breaker:
                 event = Event.FAILED_TOO_OFTEN
                 self._cool_at = now + self._retry.cooldown
@@ -123,6 +130,7 @@ class Turn:
 
     _breaker: Breaker
     began_at: int  # so many changes of the breaker before it
+    party: str | None
     _told: bool = False
 
     def succeeded(self) -> None:

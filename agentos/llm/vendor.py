@@ -52,7 +52,8 @@ class Account:
         text = str(said)
         if self.key:
             text = text.replace(self.key, "[key]")
-        text = " ".join("".join(each if each.isprintable() else " " for each in text).split())
+        text = "".join(each if each.isprintable() else " " for each in text[: 4 * MAX_SAID])
+        text = " ".join(text.split())
         return text if len(text) <= MAX_SAID else f"{text[:MAX_SAID]}…"
 
     @contextlib.contextmanager

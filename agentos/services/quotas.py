@@ -144,6 +144,13 @@ class Quotas:
         self._open.add(reservation)
         return reservation
 
+    def check(self, path: Sequence[str], amounts: Amounts, now: float) -> None:
+        """Raise what :meth:`reserve` would even if everything that is reserved came back unused."""
+        standings = self.standing(path, now)
+        lacking = [each for each in standings if each.settled + amounts.get(each.quota.what, 0) > each.quota.most]
+        if lacking:
+            raise _refusal(lacking, amounts, now)
+
     def settle(self, reservation: Reservation, used: Amounts, now: float) -> None:
         """It was so much really; what isn't named wasn't used. Once only (``KeyError``), and only what was reserved
         is settled, be it nothing that was kept of it (``ValueError``).

@@ -3,35 +3,36 @@
 import math
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TypeVar
 
 import trio
 from attrs import define, field
 
 from agentos.agents.registry import Registry
-from agentos.kernel.body import read
 from agentos.kernel.call import Call, Gone
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
-from agentos.kernel.table import SMALL, Syscall
-from agentos.llm import provider as llm
+from agentos.kernel.table import Syscall
 from agentos.llm.line import Line, Thought
 from agentos.llm.settings import Party, Seat
 from agentos_sdk import codec
 from agentos_sdk.calls import think as calls
-from agentos_sdk.errors import BadRequest, CallError, Timeout
+from agentos_sdk.errors import CallError, Timeout
 from agentos_sdk.opcodes import Op
 
-T = TypeVar("T")
+from .questions import AT_ONCE, understood
 
-AT_ONCE = 4 << 10  # bytes of a body that are read in the event loop: 100 short messages take 3 ms
 FAILURE = {"content": "", "tokens": 0}
 
 
 def syscalls(line: Line, seat: Callable[[Caller], Seat], max_payload: int) -> tuple[Syscall, ...]:
+    reading = trio.CapacityLimiter(1)  # several at once would slow down each other, and the event loop
+
     async def think(call: Call, body: bytes) -> calls.Thought:
         await call.require(Right("think"))
-        asked, question = await in_a_thread_if_large(len(body), partial(understood, body, line.model))
+        if len(body) <= AT_ONCE:
+            asked, question = understood(body, line.model)
+        else:
+            asked, question = await trio.to_thread.run_sync(understood, body, line.model, limiter=reading)
         place = seat(call.caller)
         with trio.move_on_after(math.inf if asked.timeout is None else asked.timeout):
             if asked.stream:
@@ -51,56 +52,6 @@ def seat_of(registry: Registry, everybody: Party, caller: Caller) -> Seat:
     if caller.kind == "agent":
         return registry.find(caller.id, None).seat
     return (everybody, Party(caller.name))
-
-
-async def in_a_thread_if_large(size: int, work: Callable[[], T]) -> T:
-    """Work that takes the longer, the larger a body is."""
-    return work() if size <= AT_ONCE else await trio.to_thread.run_sync(work)
-
-
-def understood(body: bytes, model: str) -> tuple[calls.Think, llm.Question]:
-    asked = parsed(body)
-    return asked, question_of(asked, model)
-
-
-def parsed(body: bytes) -> calls.Think:
-    """The request. A body that doesn't begin as a JSON object does is the prompt itself, as in version 1."""
-    if body.lstrip()[:1] != b"{":
-        try:
-            return codec.decode(calls.Think, {"prompt": body.decode()})
-        except UnicodeDecodeError:
-            raise BadRequest("prompt: expected text in UTF-8, or a JSON object") from None
-        except codec.Invalid as error:
-            raise BadRequest(str(error)) from None
-    if len(body) > SMALL and len(codec.outside_strings(body)) > SMALL:
-        raise BadRequest(f"what isn't text in it is longer than the {SMALL >> 10} KiB of other calls' bodies")
-    return read(calls.Think, body)
-
-
-def question_of(asked: calls.Think, model: str) -> llm.Question:
-    return llm.Question(
-        model=asked.model or model,
-        messages=[message_of(message) for message in asked.turns],
-        system=asked.system,
-        temperature=asked.temperature,
-        max_tokens=asked.max_tokens,
-        thinking_level=asked.thinking_level,
-        tools=[llm.Tool(tool.name, tool.description, tool.parameters) for tool in asked.tools],
-        tool_choice=asked.tool_choice,
-        stop=asked.stop,
-        response_schema=asked.response_schema,
-    )
-
-
-def message_of(message: calls.Message) -> llm.Message:
-    assert message.role != "system", "what the system says is the question's own"
-    return llm.Message(
-        message.role,
-        message.text,
-        [llm.Image(image.decoded, image.mime_type) for image in message.images],
-        [llm.ToolCall(call.id, call.name, call.arguments, call.signature) for call in message.tool_calls],
-        message.tool_call_id,
-    )
 
 
 def reply_of(thought: Thought) -> calls.Thought:

@@ -48,7 +48,9 @@ def _any(script: Script, kind: type) -> bool:
 def _rule(script: Script) -> Rule:
     match script:
         case Refuses():
-            return Rule(fail=FAILURES[script.status], after=script.after and Seconds(script.after), times=1)
+            return Rule(
+                fail=FAILURES[script.status], after=None if script.after is None else Seconds(script.after), times=1
+            )
         case Says():
             calls = [step.call for step in script.steps if isinstance(step, Called)]
             return Rule(

@@ -1,3 +1,4 @@
+import itertools
 import math
 from random import Random
 
@@ -14,6 +15,8 @@ from tests.llm.scripted import Scripted, Step, question
 RETRY = Retry(attempts=3, first=1.0, factor=2.0, max=8.0, jitter=0.0, patience=60.0, breaker=5, cooldown=10.0)
 TIMES = Timeouts()
 
+numbers = itertools.count()
+
 
 def asking(provider: Scripted, retry: Retry = RETRY, timeouts: Timeouts = TIMES) -> Asking:
     async def connect() -> Provider:
@@ -23,7 +26,7 @@ def asking(provider: Scripted, retry: Retry = RETRY, timeouts: Timeouts = TIMES)
 
 
 def asked(said: list[str] | None = None) -> Asked:
-    return Asked(question(), 7, said.append if said is not None else None)
+    return Asked(question(), 7, f"agent {next(numbers)}", said.append if said is not None else None)
 
 
 async def ask(*scripts: list[Step], one: Asked | None = None, **more: object) -> tuple[Scripted, Answer]:
@@ -159,15 +162,24 @@ async def test_the_provider_s_own_count_goes_before_what_was_guessed(autojump_cl
     assert one.used == Usage(70, 30, 5)
 
 
-async def test_a_provider_that_keeps_failing_is_left_alone_until_it_has_cooled_down(autojump_clock: MockClock) -> None:
+ONCE = Retry(attempts=1, breaker=5, cooldown=10.0)
+
+
+async def fail(way: Asking, *questions: Asked) -> None:
+    for one in questions:
+        with pytest.raises(Unavailable):
+            await way.ask(one)
+
+
+async def test_a_provider_that_fails_whoever_asks_is_left_alone_until_it_has_cooled_down(
+    autojump_clock: MockClock,
+) -> None:
     provider = Scripted([*[[Failing("500")]] * 5, ["back"]])
-    way = asking(provider)
-    with pytest.raises(Unavailable, match="500"):
-        await way.ask(asked())
-    with pytest.raises(Unavailable, match=r"500 \(asked 2 times\)"):
-        await way.ask(asked())
+    way = asking(provider, ONCE)
+    await fail(way, *(asked() for _ in range(5)))
     with pytest.raises(Unavailable, match="5 times in a row: try again in 10 s"):
         way.check()
+    await fail(way, asked())
     assert len(provider.asked) == 5
 
     await trio.sleep(10)
@@ -175,6 +187,33 @@ async def test_a_provider_that_keeps_failing_is_left_alone_until_it_has_cooled_d
     answer = await way.ask(asked())
 
     assert answer.text == "back"
+
+
+async def test_one_party_s_failures_alone_keep_nobody_else_out(autojump_clock: MockClock) -> None:
+    way = asking(Scripted([[Failing("500")]]), ONCE)
+
+    await fail(way, *(Asked(question(), 7, "the same") for _ in range(20)))
+
+    way.check()
+
+
+async def test_an_answer_that_breaks_off_does_not_mean_that_nobody_is_there(autojump_clock: MockClock) -> None:
+    way = asking(Scripted([["it is", Failing("odd")]]), ONCE)
+
+    await fail(way, *(asked() for _ in range(20)))
+
+    way.check()
+
+
+async def test_pauses_after_a_failure_are_given_to_others(autojump_clock: MockClock) -> None:
+    pauses: list[float] = []
+
+    async def step_aside(seconds: float) -> None:
+        pauses.append(seconds)
+
+    await asking(Scripted([[Failing("500")], [Failing("500")], ["yes"]])).ask(asked(), step_aside)
+
+    assert pauses == [1.0, 2.0]
 
 
 async def test_what_can_not_be_connected_is_tried_anew_with_the_next_question() -> None:

@@ -208,6 +208,48 @@ async def test_who_is_always_turned_away_is_not_always_next(autojump_clock: Mock
     assert {provider.asked[turn] for turn in (8, 9)} == {"a", "b"}
 
 
+async def test_while_a_question_waits_to_be_asked_again_others_are_asked(autojump_clock: MockClock) -> None:
+    provider = Scripted([[1.0, Failing("500")], work(1.0)])
+
+    async with running(provider, LLMSettings(retry=Retry(first=5.0, jitter=0.0))) as line:
+        async with crowd(line) as all_of_them:
+            await all_of_them.ask(seat("unlucky"), "one")
+            await all_of_them.ask(seat("other"), "two")
+
+        assert all_of_them.answered == ["other", "unlucky"]
+        assert provider.asked == ["one", "two", "one"]
+        assert (line.depth, line.in_flight) == (0, 0)
+
+
+async def test_who_leaves_in_the_pause_between_two_attempts_takes_no_place_along(autojump_clock: MockClock) -> None:
+    async with running(Scripted([[Failing("500")], ["yes"]]), LLMSettings(retry=Retry(first=5.0))) as line:
+        with trio.move_on_after(1.0):
+            await line.think(seat("a"), question())
+
+        for _ in range(3):
+            assert (await line.think(seat("b"), question())).answer.text == "yes"
+
+
+async def test_who_holds_the_model_in_silence_and_leaves_pays_for_the_time(autojump_clock: MockClock) -> None:
+    provider = Scripted([[10.0, "yes"]])
+
+    async with running(provider) as line, trio.open_nursery() as nursery:
+
+        async def waste() -> None:
+            while True:
+                with trio.move_on_after(9.9):
+                    await line.think(seat("waster"), question("x"))
+
+        for _ in range(5):
+            nursery.start_soon(waste)
+        await trio.sleep(1)
+        began = trio.current_time()
+        await line.think(seat("light"), question("x" * 4000))  # a thousand tokens
+        nursery.cancel_scope.cancel()
+
+        assert trio.current_time() - began < 60.0
+
+
 async def test_pieces_of_an_answer_are_heard_as_they_come(autojump_clock: MockClock) -> None:
     heard: list[tuple[str, float]] = []
 

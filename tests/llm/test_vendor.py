@@ -200,6 +200,7 @@ BROKEN: dict[str, Script] = {
     "no JSON": Says([Text("It is"), Raw(b"data: {oops\n\n")]),
     "other JSON": Says([Text("It is"), Raw(b"data: [5]\n\n")]),
     "no UTF-8": Says([Text("It is"), Raw(b'data: {"a": "\xff"}\n\n')], finish=None),
+    "a line without an end": Says([Raw(b"data: " + b"x" * (1 << 20)), *[Raw(b"x" * (1 << 20))] * 16]),
     "a page": Says([Raw(b"<html>Welcome to our router</html>")], finish=None),
     "an unknown end": Says([Text("It is")], finish="MALFORMED_FUNCTION_CALL"),
 }  # fmt: skip
@@ -357,7 +358,7 @@ def logged() -> Iterator[io.StringIO]:
     root.removeHandler(handler)
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 429, 500, 503])
+@pytest.mark.parametrize("status", [400, 401, 429, 503])
 @pytest.mark.parametrize("how", ["header", "body", "stream"])
 async def test_a_key_is_never_told(world: VendorWorld, logged: io.StringIO, status: int, how: str) -> None:
     key = world.vendor.key

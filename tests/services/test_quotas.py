@@ -297,6 +297,29 @@ def test_a_reservation_is_settled_once_and_only_for_what_it_was_made() -> None:
         kept.reserve(["writer"], {"tokens": -1}, NOON)
 
 
+@given(st.integers(0, 100), st.integers(0, 100), st.integers(0, 150))
+def test_a_check_refuses_what_would_not_fit_even_if_all_that_is_reserved_came_back(
+    used: int, reserved: int, wanted: int
+) -> None:
+    kept = quotas(team=Quota("tokens", 200, MINUTE), writer=Quota("tokens", 250, MINUTE))
+    kept.settle(kept.reserve(["team", "writer"], {"tokens": used}, NOON), {"tokens": used}, NOON)
+    reservation = kept.reserve(["team", "writer"], {"tokens": reserved}, NOON)
+
+    try:
+        kept.check(["team", "writer"], {"tokens": wanted}, NOON)
+        fits = True
+    except QuotaExceeded as refusal:
+        fits = False
+        assert refusal.details["name"] == "team"
+
+    kept.settle(reservation, {}, NOON)
+    if fits:
+        kept.reserve(["team", "writer"], {"tokens": wanted}, NOON)
+    else:
+        with pytest.raises(QuotaExceeded):
+            kept.reserve(["team", "writer"], {"tokens": wanted}, NOON)
+
+
 def test_a_limit_that_makes_no_sense_is_refused() -> None:
     for per in (0.0, 0.5, 90.5, -60.0, math.inf, math.nan):
         with pytest.raises(ValueError):

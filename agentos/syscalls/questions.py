@@ -1,0 +1,55 @@
+"""From the bytes of a THINK to the question that is put to the model."""
+
+import re
+
+from agentos.kernel.body import read_text
+from agentos.llm import provider as llm
+from agentos_sdk import codec
+from agentos_sdk.calls import think as calls
+from agentos_sdk.errors import BadRequest
+
+AT_ONCE = 4 << 10  # bytes of a body that are read in the event loop: 100 short messages take 3 ms
+BRACE = re.compile(rb"\s*\{")
+
+
+def understood(body: bytes, model: str) -> tuple[calls.Think, llm.Question]:
+    asked = parsed(body)
+    return asked, question_of(asked, model)
+
+
+def parsed(body: bytes) -> calls.Think:
+    """The request. A body that doesn't begin as a JSON object does is the prompt itself, as in version 1."""
+    if BRACE.match(body):
+        return read_text(calls.Think, body)
+    try:
+        return codec.decode(calls.Think, {"prompt": body.decode()})
+    except UnicodeDecodeError:
+        raise BadRequest("prompt: expected text in UTF-8, or a JSON object") from None
+    except codec.Invalid as error:
+        raise BadRequest(str(error)) from None
+
+
+def question_of(asked: calls.Think, model: str) -> llm.Question:
+    return llm.Question(
+        model=asked.model or model,
+        messages=[message_of(message) for message in asked.turns],
+        system=asked.system,
+        temperature=asked.temperature,
+        max_tokens=asked.max_tokens,
+        thinking_level=asked.thinking_level,
+        tools=[llm.Tool(tool.name, tool.description, tool.parameters) for tool in asked.tools],
+        tool_choice=asked.tool_choice,
+        stop=asked.stop,
+        response_schema=asked.response_schema,
+    )
+
+
+def message_of(message: calls.Message) -> llm.Message:
+    assert message.role != "system", "what the system says is the question's own"
+    return llm.Message(
+        message.role,
+        message.text,
+        [llm.Image(image.decoded, image.mime_type) for image in message.images],
+        [llm.ToolCall(call.id, call.name, call.arguments, call.signature) for call in message.tool_calls],
+        message.tool_call_id,
+    )

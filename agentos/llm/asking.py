@@ -9,10 +9,23 @@ from attrs import define, field
 
 from agentos_sdk.errors import BadRequest, CallError, Timeout, Unavailable
 
-from .provider import Answer, Delta, Failing, Provider, ProviderError, Question, Rejected, SlowDown, Usage, guessed
+from .provider import (
+    CHARACTERS_PER_TOKEN,
+    Answer,
+    Delta,
+    Failing,
+    Provider,
+    ProviderError,
+    Question,
+    Rejected,
+    SlowDown,
+    Usage,
+    guessed,
+)
 from .retry import Breaker, State, pause
 from .settings import Retry, Timeouts
 
+LONGEST = 16 << 20  # characters of one answer
 Connect = Callable[[], Awaitable[Provider]]
 
 
@@ -65,6 +78,19 @@ class Asked:
             self.changed(self.used)
         if delta.text and self.said is not None:
             self.said(delta.text)
+
+    @property
+    def most(self) -> int:
+        """Characters that an answer may have: many more than the provider was told, if it was told a bound."""
+        tokens = self.question.max_tokens
+        return (
+            LONGEST if tokens is None else min(LONGEST, 100 * CHARACTERS_PER_TOKEN + 4 * CHARACTERS_PER_TOKEN * tokens)
+        )
+
+    @property
+    def excessive(self) -> bool:
+        """A provider doesn't stop."""
+        return self._characters + self._unseen > self.most
 
     @property
     def broke_off(self) -> bool:
@@ -182,9 +208,13 @@ class Asking:
             began = True
             patience.deadline = trio.current_time() + times.idle
             asked.hear(delta)
+            if asked.excessive:
+                patience.cancel()
 
         with trio.move_on_after(times.connect + times.first_token) as patience:
             return await provider.answer(asked.question, hear)
+        if asked.excessive:
+            raise Rejected(f"it went on and on, beyond {asked.most} characters")
         if began:
             raise Stalled(f"it stopped in the middle of its answer for {times.idle:g} s")
         raise Stalled(f"it didn't begin to answer within {times.first_token:g} s")

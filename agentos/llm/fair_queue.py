@@ -213,6 +213,8 @@ class FairQueue(Generic[T]):
         """It has used so many tokens by now, all in all; to be told as output arrives, and once more at the end."""
         if ticket.state != "chosen":
             raise ValueError(f"a request that is {ticket.state} uses nothing")
+        if not math.isfinite(used):
+            raise ValueError(f"{used} tokens can't be charged")  # or no counter could be compared any more
         more = max(used, LEAST) - ticket.charged
         ticket.charged += more
         ticket._leaf.used += more

@@ -73,8 +73,12 @@ class Question:
     response_schema: Mapping[str, Any] | None = None
 
 
-def _tokens(counted: int) -> int:
-    return max(0, int(counted))  # it is somebody else's arithmetic
+MOST_TOKENS = 10**9
+
+
+def _tokens(counted: object) -> int:
+    """What somebody else has counted; nonsense is 0, as if nobody had."""
+    return counted if type(counted) is int and 0 <= counted <= MOST_TOKENS else 0
 
 
 @frozen

@@ -205,6 +205,17 @@ async def test_an_answer_that_breaks_off_does_not_mean_that_nobody_is_there(auto
     way.check()
 
 
+async def test_a_provider_that_does_not_stop_is_stopped(autojump_clock: MockClock) -> None:
+    provider = Scripted([["more " * 10, 0.1] * 1000])
+    one = Asked(question(max_tokens=10), 7, "a")
+
+    with pytest.raises(BadRequest, match="it went on and on"):
+        await asking(provider).ask(one)
+
+    assert len(provider.aborted) == 1
+    assert one.used.output < 200
+
+
 async def test_pauses_after_a_failure_are_given_to_others(autojump_clock: MockClock) -> None:
     pauses: list[float] = []
 

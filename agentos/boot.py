@@ -17,7 +17,7 @@ import trio
 from attrs import frozen
 
 import agentos_sdk
-from agentos.agents import output
+from agentos.agents import endpoint, output
 from agentos.agents.jail import Jails
 from agentos.agents.life import Kit
 from agentos.agents.orphans import RUN_VARIABLE, Run, Sweeper
@@ -30,16 +30,18 @@ from agentos.config.load import Config
 from agentos.database import DatabaseError, open_database
 from agentos.kernel.caller import Caller
 from agentos.kernel.door import Door, DoorError, House, Peer, listen
+from agentos.kernel.ports import Right
 from agentos.kernel.table import Table
 from agentos.llm import budgets
 from agentos.llm.asking import Asking
 from agentos.llm.budgets import Budgets
 from agentos.llm.choose import Choice, NoChoice, choose, connect
-from agentos.llm.line import Line
+from agentos.llm.line import Line, Thought
+from agentos.llm.provider import Question
 from agentos.llm.settings import LLMSettings, Party, Share
 from agentos.llm.variables import look
 from agentos.permissions.authorizer import SubtreeAuthorizer
-from agentos.sandbox import cgroups, levels, probe
+from agentos.sandbox import cgroups, levels, prefixes, probe
 from agentos.sandbox.cgroup_values import CgroupError
 from agentos.sandbox.cgroups import Cgroups
 from agentos.sandbox.errors import SandboxError
@@ -129,6 +131,7 @@ def run(settings: Settings, ready: Callable[[str], None]) -> str | None:
         try:
             spawner = Spawner.start()  # first: it must not inherit anything that is opened or read from here on
             undo.callback(spawner.close)
+            prefixes.check(probe.own_interpreter())
             undo.enter_context(sole_kernel(settings.state_dir))
             this = Run.begin(settings.state_dir)
             undo.callback(this.end)
@@ -148,17 +151,13 @@ def run(settings: Settings, ready: Callable[[str], None]) -> str | None:
 
 async def live(settings: Settings, kernel: Callable[[Line], "Kernel"], ready: Callable[[str], None]) -> str | None:
     """Be a kernel, with its database open and a line to the model."""
-    llm, failure = settings.config.llm, None
+    llm = settings.config.llm
     model = await trio.to_thread.run_sync(choice_of_model, llm)
     asking = Asking(partial(connect, model, llm), llm.retry, llm.timeouts)
     async with open_database(settings.state_dir / "agentos.db", {"quotas": budgets.TABLES}) as database:
         accounts = await Budgets.load(llm.prices, database, llm.max_tokens, time.time())
         name = model.model if isinstance(model, Choice) else ""
-        try:
-            return await kernel(Line(llm, asking, accounts, name)).serve(ready)
-        except DoorError as error:
-            failure = error
-    raise failure  # outside, as the database's nursery would wrap it in a group
+        return await kernel(Line(llm, asking, accounts, name)).serve(ready)
 
 
 def choice_of_model(settings: LLMSettings) -> Choice | NoChoice:
@@ -240,11 +239,12 @@ class Kernel:
             sdk=package,
             sdk_alone=sdk_alone,
             waived=kernel.waive,
+            port=endpoint.PORT if settings.config.llm.openai_endpoint else None,
         )
         self.supervision = Supervision(
             registry=self.registry,
             make_caller=self.make_caller,
-            kit=Kit(self.jails, self.house, this, self.sweeper),
+            kit=Kit(self.jails, self.house, this, self.sweeper, self.openai_endpoint()),
             limits=SpawnLimits(kernel.max_children, kernel.spawn_rate),
             show=settings.show,
             escalated=self.escalated,
@@ -256,6 +256,20 @@ class Kernel:
         self.table = Table(calls, kernel.max_payload)
         self.root = self.supervision.build(settings.config.root)
         self.stopping = False
+
+    def openai_endpoint(self) -> endpoint.Serve | None:
+        """What serves programs that speak OpenAI's protocol; ``None`` where the configuration doesn't ask for it."""
+        if not self.settings.config.llm.openai_endpoint:
+            return None
+        from agentos.doors.completions import Completions  # hypercorn: 0.1 s and 20 MiB, for those who want it
+
+        models = [self.line.model] if self.line.model else []
+        return Completions(self.think, models, self.house, self.settings.config.kernel.max_payload).serve
+
+    async def think(self, caller: Caller, question: Question, said: Callable[[str], None] | None) -> Thought:
+        """The answer to a caller's question, if it may ask."""
+        caller.check(Right("think"))
+        return await self.line.think(self.seat(caller), question, said)
 
     async def serve(self, ready: Callable[[str], None]) -> str | None:
         """Open the door, start the tree, drain; the answer is why the root gave up, None where it was asked to end."""

@@ -4,6 +4,7 @@ Inside, an agent's script or code is in /agent, its workspace in /workspace, and
 the system and the interpreter. Whoever names a place, a file or a caller, is told here what is wrong with it.
 """
 
+import functools
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -120,17 +121,25 @@ def shown(spec: AgentSpec) -> Shown:
 def own_program(spec: AgentSpec) -> str | None:
     """A command's program where it is a file that no jail has by itself, and so has to be shown. Blocks."""
     program = (spec.command or ("",))[0]
+    if "/" not in program:
+        return None
     there = (*SYSTEM, WORKSPACE, CODE, *prefixes(spec))
-    return None if "/" not in program or any(program.startswith(f"{place}/") for place in there) else program
+    return None if any(program.startswith(f"{place}/") for place in there) else program
 
 
 def prefixes(spec: AgentSpec) -> Sequence[str]:
     """Where the interpreter is that a jail has. Blocks."""
     try:
-        python = interpreter(spec.python or sys.executable)
+        python = interpreter(spec.python) if spec.python is not None else _our_own()
     except (OSError, NoInterpreter):  # whoever starts it says so
         return ()
     return (python.prefix, python.base_prefix)
+
+
+@functools.cache
+def _our_own() -> Interpreter:
+    """The one that we are run by, as it was when it was first asked for: a jail gets that in any case."""
+    return interpreter(sys.executable)
 
 
 def program_file(spec: AgentSpec) -> str | None:
@@ -188,8 +197,16 @@ def limits(spec: AgentSpec) -> Limits:
     return Limits(cpu_quota=quota, **{name: getattr(found, name) for name in names})
 
 
-def policy(spec: AgentSpec, what: Shown, python: Interpreter, workspace: Workspace, socket: str, sdk: str) -> Policy:
-    """What exists in an agent's jail. ``sdk`` is the directory of the package."""
+def policy(
+    spec: AgentSpec,
+    what: Shown,
+    python: Interpreter,
+    workspace: Workspace,
+    socket: str,
+    sdk: str,
+    port: int | None = None,
+) -> Policy:
+    """What exists in an agent's jail. ``sdk`` is the directory of the package; ``port`` is for its own network only."""
     return Policy(
         interpreter=python,
         script=what.script,
@@ -198,6 +215,7 @@ def policy(spec: AgentSpec, what: Shown, python: Interpreter, workspace: Workspa
         sdk=sdk,
         socket=socket,
         network=spec.network,
+        port=None if spec.network else port,
         limits=limits(spec),
         profile="strict" if spec.isolation == "strict" else "standard",
         hostname=spec.name[:64],

@@ -7,34 +7,34 @@ import os
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from functools import partial
 
 import attrs
 import trio
 from attrs import define, field, frozen
 
 from agentos.sandbox import disk, knobs, watcher
-from agentos.sandbox.cgroup_values import MAX_MEMORY, MIN_CPU, CgroupError, Evidence, Usage
+from agentos.sandbox.cgroup_values import MAX_MEMORY, MIN_CPU, CgroupError, Evidence, Usage, Ways
 from agentos.sandbox.cgroup_values import Limits as GroupLimits
 from agentos.sandbox.cgroups import Cgroups, Group
 from agentos.sandbox.disk import DiskWatcher
-from agentos.sandbox.errors import EXHAUSTED, SandboxError, StepFailed, ZygoteDied
+from agentos.sandbox.errors import SandboxError, StepFailed, ZygoteDied
 from agentos.sandbox.evidence import Observed
 from agentos.sandbox.handle import Sandbox
 from agentos.sandbox.limits_evidence import SHIM, ending
 from agentos.sandbox.outer_ids import OuterIdError, OuterIds
 from agentos.sandbox.plan import Host, Outer, bare, plan
-from agentos.sandbox.policy import BadPolicy, Directory, Interpreter, Limits, Policy
+from agentos.sandbox.policy import BadPolicy, Directory, Limits, Policy
 from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.status import Status
 from agentos.sandbox.steps import Step
 from agentos.sandbox.watcher import MemoryWatcher
 from agentos_sdk.errors import BadRequest, Busy, CallError, IsolationUnavailable, NotFound, QuotaExceeded, Unavailable
 
-from . import dwelling
+from . import dwelling, lookout
 from .inherit import effective
 from .interpreters import NoInterpreter, interpreter
-from .protected import lost
+from .lookout import Unprotected
+from .pipes import Turns
 from .registry import Agent
 from .spec import AgentSpec
 from .walls import Layers, NotIsolated, Walls, judge
@@ -42,7 +42,7 @@ from .workspace import BadWorkspace, Workspace, Workspaces
 
 log = logging.getLogger(__name__)
 
-LOOK = 1.0  # seconds between two looks for groups in which only a part was killed for memory
+REST = 0.02  # seconds from a program's start until something is made ready for the next one
 NO_PROGRAM = ("Execute", "RunScript")  # the steps that fail where the program itself can't be run
 
 
@@ -52,16 +52,6 @@ class JailError(Exception):
     def __init__(self, text: str, error: type[CallError] = Unavailable) -> None:
         super().__init__(text)
         self.error = error
-
-
-@frozen
-class Unprotected:
-    """The host has replaced what was to be kept from an agent, and nothing keeps it any more."""
-
-    names: Collection[str]
-
-    def __str__(self) -> str:
-        return f"{', '.join(sorted(self.names))} in its workspace, replaced by the host, is not protected any more"
 
 
 @define(eq=False)
@@ -107,17 +97,22 @@ class Making:
     """What is there for a program that is about to start."""
 
     agent: Agent
-    socket: str
-    outer: Outer | None
-    group: Group | None
-    workspace: Workspace | None
-    python: Interpreter
     environment: Mapping[str, str]
+    outer: Outer | None
+    workspace: Workspace | None
+    group: Group | None
+    ways: Ways  # into the group; closed when the program is in
+    host: Host  # as the plan takes it
+    policy: Policy | None  # None: there are no walls
+    steps: Sequence[Step]
 
 
 @define(eq=False)
 class Jails:
-    """Makes them, for one kernel. ``sdk`` is the package's directory, ``sdk_alone`` one that has nothing else in it."""
+    """Makes them, for one kernel. ``sdk`` is the package's directory, ``sdk_alone`` one that has nothing else in it.
+
+    In a jail with a network of its own the kernel listens on ``port`` of it, if there is one.
+    """
 
     spawner: Spawner
     host: Host
@@ -127,9 +122,12 @@ class Jails:
     sdk: str
     sdk_alone: str
     waived: Collection[str]
+    port: int | None = None
     memory: MemoryWatcher = field(factory=MemoryWatcher)
     disk: DiskWatcher = field(factory=DiskWatcher)
+    turns: Turns = field(factory=Turns)  # at reading what programs write
     _living: dict[str, Jail] = field(factory=dict)  # by lineage
+    _made: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)  # where one waits for the next jail
 
     async def serve(self) -> None:
         """Watch what no cgroup holds to its limits, until cancelled."""
@@ -137,9 +135,13 @@ class Jails:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.memory.serve)
             nursery.start_soon(self.disk.serve)
-            nursery.start_soon(self._guard)
+            nursery.start_soon(lookout.guard, self._living)
+            if self.outer_ids is not None:
+                nursery.start_soon(self.outer_ids.serve)
+            if self.cgroups.root is None or self.cgroups.root.version == 1:  # in version 2 one is born in its group
+                nursery.start_soon(self._prepare)
             if self.cgroups.root is not None and self.cgroups.root.version == 1:
-                nursery.start_soon(self._finish_off)
+                nursery.start_soon(lookout.finish_off, self._living)
 
     @contextlib.asynccontextmanager
     async def open(self, agent: Agent, socket: str, environment: Mapping[str, str]) -> AsyncIterator[Jail]:
@@ -174,68 +176,89 @@ class Jails:
         self, undo: contextlib.AsyncExitStack, agent: Agent, socket: str, environment: Mapping[str, str]
     ) -> Making:
         spec = agent.spec
-        group = await trio.to_thread.run_sync(self._nest, agent)
-        if group is not None:
-            undo.push_async_callback(remove, group)
         outer, workspace = None, None
         if spec.jailed:
             key = lineage(agent)
             if self.outer_ids is not None:
-                kept = await trio.to_thread.run_sync(self.workspaces.kept)
-                outer = await self.outer_ids.take(key, self._living.keys(), kept)
-                await trio.to_thread.run_sync(os.chown, socket, outer.uid, outer.gid)
+                keeps = spec.workspace != "tmp"
+                outer = await self.outer_ids.take(key, keeps, frozenset(self._living), self.workspaces.kept)
             workspace = await self.workspaces.prepare(key, spec.workspace, dwelling.limits(spec), outer)
             undo.push_async_callback(self._release, agent, workspace)
-        python = self.host.interpreter
-        assert python is not None, "the probe tells our own interpreter"
-        if spec.python is not None and spec.python != python.executable:
-            python = await trio.to_thread.run_sync(interpreter, spec.python)
-        return Making(agent, socket, outer, group, workspace, python, environment)
+        making = await trio.to_thread.run_sync(self._think_out, agent, socket, environment, outer, workspace)
+        if making.group is not None:
+            undo.push_async_callback(remove, making.group)
+        return making
 
     async def _release(self, agent: Agent, workspace: Workspace) -> None:
         for sentence in await self.workspaces.release(workspace):
             agent.output.add("kernel", sentence)
             log.warning("%s: %s", agent.name, sentence)
 
+    def _think_out(
+        self,
+        agent: Agent,
+        socket: str,
+        environment: Mapping[str, str],
+        outer: Outer | None,
+        workspace: Workspace | None,
+    ) -> Making:
+        """All that blocks, in one go: each change of threads is worth as much as most of it."""
+        if outer is not None:
+            os.chown(socket, outer.uid, outer.gid)
+        group = self._nest(agent)
+        try:
+            grouped = group.controllers if group is not None else frozenset()
+            host = attrs.evolve(self.host, memory_cgroup="memory" in grouped, pids_cgroup="pids" in grouped)
+            policy, steps = self._plan(agent.spec, socket, environment, outer, workspace, host)
+            ways = group.ways() if group is not None else Ways()
+        except BaseException:
+            if group is not None:
+                group.remove()
+            raise
+        return Making(agent, environment, outer, workspace, group, ways, host, policy, steps)
+
+    def _plan(
+        self,
+        spec: AgentSpec,
+        socket: str,
+        environment: Mapping[str, str],
+        outer: Outer | None,
+        workspace: Workspace | None,
+        host: Host,
+    ) -> tuple[Policy | None, Sequence[Step]]:
+        python = host.interpreter
+        assert python is not None, "the probe tells our own interpreter"
+        if spec.python is not None and spec.python != python.executable:
+            python = interpreter(spec.python)
+        if workspace is None:
+            program = dwelling.bare_program(spec, python.executable, self.sdk_alone, environment)
+            return None, bare(program, host, dwelling.limits(spec))
+        shown = dwelling.shown(spec)
+        policy = dwelling.policy(spec, shown, python, workspace, socket, self.sdk, self.port)
+        program = dwelling.program(spec, shown, python.executable, environment)
+        return policy, plan(policy, program, host, outer)
+
     async def _start(self, making: Making) -> Jail:
-        agent, group = making.agent, making.group
-        grouped = group.controllers if group is not None else frozenset()
-        host = attrs.evolve(self.host, memory_cgroup="memory" in grouped, pids_cgroup="pids" in grouped)
-        policy, steps = await trio.to_thread.run_sync(self._plan, making, host)
-        limits = dwelling.limits(agent.spec)
-        watched = agent.spec.jailed and not host.memory_cgroup
-        walls = Walls(agent.spec, limits, steps, group, self.cgroups.missing, watched, making.workspace)
+        spec, limits = making.agent.spec, dwelling.limits(making.agent.spec)
+        watched = spec.jailed and not making.host.memory_cgroup
+        walls = Walls(spec, limits, making.steps, making.group, self.cgroups.missing, watched, making.workspace)
         seen: list[Layers] = []
 
         def look(observed: Observed, program: int) -> None:
             seen.append(walls.record(observed, program))
-            judge(agent.spec, seen[-1], self.waived)
+            judge(spec, seen[-1], self.waived)
 
-        leaf = group.open_leaf() if group is not None else None
         try:
-            admit = group.admit if group is not None and leaf is None else None
-            sandbox = await self.spawner.spawn(steps, admit, leaf, look)
+            sandbox = await self.spawner.spawn(making.steps, into=making.ways, look=look)
         except BaseException:
             if making.workspace is not None:
                 await self.workspaces.forget(making.workspace)  # noqa: ASYNC102, ASYNC120 - it shields itself
             raise
         finally:
-            if leaf is not None:
-                os.close(leaf)
+            making.ways.close()
         mount = making.workspace.mount if making.workspace is not None else None
         protected = mount.protected if isinstance(mount, Directory) else ()
-        return Jail(sandbox, seen[-1], limits, group, making, host, policy, protected)
-
-    def _plan(self, making: Making, host: Host) -> tuple[Policy | None, Sequence[Step]]:
-        spec, python = making.agent.spec, making.python
-        if not spec.jailed:
-            program = dwelling.bare_program(spec, python.executable, self.sdk_alone, making.environment)
-            return None, bare(program, host, dwelling.limits(spec))
-        assert making.workspace is not None
-        shown = dwelling.shown(spec)
-        policy = dwelling.policy(spec, shown, python, making.workspace, making.socket, self.sdk)
-        program = dwelling.program(spec, shown, python.executable, making.environment)
-        return policy, plan(policy, program, host, making.outer)
+        return Jail(sandbox, seen[-1], limits, making.group, making, making.host, making.policy, protected)
 
     def _nest(self, agent: Agent) -> Group | None:
         """A cgroup of this life's own, within that of the agent which spawned it."""
@@ -277,6 +300,7 @@ class Jails:
         agent, sandbox = making.agent, jail.sandbox
         if not agent.spec.jailed:
             return
+        self._made.unpark_all()
         if jail.group is None or "memory" not in jail.group.controllers:
             parent = agent.parent.id if agent.parent is not None else None
             self.memory.add(agent.id, sandbox.pid, jail.limits.memory, jail.exceeded, parent, sandbox.tmpfs.values())
@@ -297,55 +321,12 @@ class Jails:
                 await jail.left.park()
         self._living.pop(lineage(making.agent), None)
 
-    async def _guard(self) -> None:
-        """Kill whoever could write now what it was to be kept from."""
+    async def _prepare(self) -> None:
+        """Have a process ready for the next jail, soon after one was made: not while its program needs the time."""
         while True:
-            await trio.sleep(LOOK)
-            names = {jail.sandbox.program: jail.protected for jail in self._living.values() if jail.protected}
-            if not names:
-                continue
-            try:
-                found = await trio.to_thread.run_sync(unprotected, names)
-            except EXHAUSTED as error:
-                log.warning("protected names could not be looked at: %s", error)
-                continue
-            for jail in self._living.values():
-                if jail.sandbox.program in found:
-                    jail.exceeded(found[jail.sandbox.program])
-
-    async def _finish_off(self) -> None:
-        """Version 1 kills the biggest process of a group that is out of memory; the others are no agent any more."""
-        while True:
-            await trio.sleep(LOOK)
-            groups = {key: jail.group for key, jail in self._living.items() if jail.group is not None}
-            try:
-                over = await trio.to_thread.run_sync(partial(out_of_memory, groups))
-            except EXHAUSTED as error:
-                log.warning("control groups could not be looked at: %s", error)
-                continue
-            for key in over:
-                if (jail := self._living.get(key)) is not None:
-                    jail.sandbox.signal(signal.SIGKILL)
-
-
-def unprotected(names: Mapping[int, Sequence[str]]) -> Mapping[int, Unprotected]:
-    """The programs, by pid, for which some of their names are lost. Blocks: it reads /proc."""
-    found = {}
-    for pid, theirs in names.items():
-        with contextlib.suppress(OSError):  # it has ended
-            if gone := lost(pid, theirs):
-                found[pid] = Unprotected(gone)
-    return found
-
-
-def out_of_memory(groups: Mapping[str, Group]) -> Sequence[str]:
-    """Those in which processes were killed for their own memory limit. Blocks: it reads files."""
-    found = []
-    for key, group in groups.items():
-        with contextlib.suppress(CgroupError):
-            if group.evidence().out_of_memory:
-                found.append(key)
-    return found
+            await self._made.park()
+            await trio.sleep(REST)
+            await self.spawner.prepare()
 
 
 async def remove(group: Group) -> None:

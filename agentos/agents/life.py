@@ -4,6 +4,7 @@ import contextlib
 import os
 import pwd
 import signal
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import trio
@@ -19,6 +20,7 @@ from supervisors import Ended, Ignore, Supervisor, SupervisorSpec, Template
 from supervisors.reports import Observer
 
 from . import dwelling
+from .endpoint import Endpoint, Serve, endpoint
 from .jail import Jail, JailError, Jails
 from .lifecycle import State
 from .orphans import ID_VARIABLE, LIFE_VARIABLE, RUN_VARIABLE, Run, Sweeper
@@ -39,12 +41,13 @@ FOR_SPAWNED = SupervisorSpec(
 
 @frozen
 class Kit:
-    """What every life needs of the kernel."""
+    """What every life needs of the kernel. ``serve`` answers programs that speak OpenAI's protocol, if it is wanted."""
 
     jails: Jails
     house: House
     run: Run
     sweeper: Sweeper
+    serve: Serve | None = None
 
 
 @frozen
@@ -61,7 +64,7 @@ class Life:
         agent.begin()
         path = f"{self.kit.run.directory}/{agent.id}.sock"
         try:
-            listener = await trio.to_thread.run_sync(listen, path)
+            listener, http = await trio.to_thread.run_sync(self._open_doors, path)
         except DoorError as error:
             raise self._not_started(End(None, None, str(error))) from None
         status: Status | None = None
@@ -72,12 +75,16 @@ class Life:
                 await life.start(agent.children.run)
                 agent.lives += 1
                 agent.since = trio.current_time()
-                async with self._jail(path) as jail:
+                async with self._jail(path, http) as jail:
+                    if http is not None:
+                        life.start_soon(self._answer, http, jail.sandbox)
                     status = await self._accompany(jail, stop, task_status)
                 life.cancel_scope.cancel()
         finally:
             agent.children = None
             listener.close()
+            if http is not None:
+                http.close()
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
             if not agent.spec.jailed:  # of the others nothing can be left
@@ -87,11 +94,20 @@ class Life:
         if status != Status(0, None):
             raise Ended("crash", status)
 
+    def _open_doors(self, path: str) -> tuple[socket.socket, Endpoint | None]:
+        http = endpoint(self.agent.spec) if self.kit.serve is not None else None
+        try:
+            return listen(path), http
+        except DoorError:
+            if http is not None:
+                http.close()
+            raise
+
     @contextlib.asynccontextmanager
-    async def _jail(self, socket: str) -> AsyncIterator[Jail]:
+    async def _jail(self, path: str, http: Endpoint | None) -> AsyncIterator[Jail]:
         agent = self.agent
         try:
-            async with self.kit.jails.open(agent, socket, environment(agent, self.kit.run, socket)) as jail:
+            async with self.kit.jails.open(agent, path, environment(agent, self.kit.run, path, http)) as jail:
                 agent.program, agent.jail = jail.sandbox, jail
                 agent.layers, agent.lacking = jail.layers, lacking(jail.layers)
                 try:
@@ -105,7 +121,8 @@ class Life:
     async def _accompany(self, jail: Jail, stop: trio.Event, up: trio.TaskStatus[Agent]) -> Status:
         """See a program through to its end; whatever happens, it has ended on return."""
         agent, program = self.agent, jail.sandbox
-        pumps = [Pump(program.stdout, "stdout", agent.output), Pump(program.stderr, "stderr", agent.output)]
+        streams = {"stdout": program.stdout, "stderr": program.stderr}
+        pumps = [Pump(fd, name, agent.output, self.kit.jails.turns) for name, fd in streams.items()]
         began, problem = False, None
         try:
             async with trio.open_nursery() as reading:
@@ -168,6 +185,14 @@ class Life:
             await program.wait()
         agent.patience = None
 
+    async def _answer(self, http: Endpoint, program: Sandbox) -> None:
+        """Serve the program's requests, from its first on: until now they waited to be accepted."""
+        listener = http.listener or program.listener
+        assert listener is not None, "a jail with a network of its own has been made with one"
+        assert self.kit.serve is not None, "there is an endpoint only where somebody serves it"
+        with listener:
+            await self.kit.serve(listener, self.agent.caller, http.key)
+
     async def _admit(self, peer: Peer) -> Caller:
         self.agent.connected.set()
         return self.agent.caller
@@ -196,7 +221,7 @@ async def first(*waits: Callable[[], Awaitable[object]]) -> None:
             race.start_soon(run, wait)
 
 
-def environment(agent: Agent, run: Run, socket: str) -> dict[str, str]:
+def environment(agent: Agent, run: Run, path: str, http: Endpoint | None) -> dict[str, str]:
     """What an agent finds in its environment: nothing of ours, so no secret that we were started with.
 
     A jail adds what it has itself: a home, a path.
@@ -204,8 +229,9 @@ def environment(agent: Agent, run: Run, socket: str) -> dict[str, str]:
     outside = {} if agent.spec.jailed else {"PATH": PATH, "HOME": home(), "LANG": "C.UTF-8"}
     return {
         **outside,
+        **(http.environment if http is not None else {}),
         **agent.spec.env,
-        "AGENTOS_SOCKET": SOCKET if agent.spec.jailed else socket,
+        "AGENTOS_SOCKET": SOCKET if agent.spec.jailed else path,
         "AGENTOS_AGENT_NAME": agent.name,
         ID_VARIABLE: str(agent.id),
         RUN_VARIABLE: run.id,

@@ -158,7 +158,8 @@ class Asking:
             try:
                 return await self._attempt(provider, asked)
             except SlowDown as error:
-                self._slowed += 1
+                if trio.current_time() >= self.not_before:  # else it is what others in flight have heard already
+                    self._slowed += 1
                 delay = pause(self.retry, self._slowed, error.after, self.random)
                 self.not_before = max(self.not_before, trio.current_time() + delay)
                 patience = min(patience, trio.current_time() + self.retry.patience)

@@ -70,7 +70,8 @@ class Grant:
 class Budgets:
     """What everybody who asks may use up, on ``quotas`` that outlive the kernel in ``database``.
 
-    ``max_tokens`` is what a question that names no bound may generate, where a budget has to know. Times are arguments,
+    ``max_tokens`` is the most that a question may generate where a budget has to know, whatever it names: or one alone
+    could reserve what all have. Times are arguments,
     seconds since the epoch.
     """
 
@@ -106,7 +107,7 @@ class Budgets:
         if not standings:
             return Grant(max_tokens)
         rate = self._rate(model, standings)
-        wanted = self._max_tokens if max_tokens is None else max_tokens
+        wanted = self._max_tokens if max_tokens is None else min(max_tokens, self._max_tokens)
         room = min(_room(each, input_tokens, rate) for each in standings)
         granted = max(1, int(min(wanted, room)))
         reservation = self._quotas.reserve(_path(seat), _amounts(Usage(input_tokens, granted), 1, rate), now)

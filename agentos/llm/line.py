@@ -16,10 +16,10 @@ import trio
 from attrs import define, evolve, field, frozen
 
 from agentos.services.quotas import Standing
-from agentos_sdk.errors import CallError, Internal
+from agentos_sdk.errors import BadRequest, CallError, Internal, QuotaExceeded
 
 from .asking import Asked, Asking
-from .budgets import Budgets
+from .budgets import Budgets, Grant
 from .fair_queue import FairQueue, Path, Ticket, Waits, weighed
 from .provider import Answer, Question, Usage, guessed_input
 from .settings import LLMSettings, Seat
@@ -27,6 +27,7 @@ from .settings import LLMSettings, Seat
 log = logging.getLogger(__name__)
 
 LOOK_BACK = 60.0  # seconds, at least, over which fairness is told
+MOST_PARTS = 2000  # of a question: each takes the vendor's SDK half a millisecond
 HELD = 50.0  # tokens a second that count as generated where nobody can tell: the provider was kept from others
 CLOSING = 2.0  # seconds that the provider's connections get to be closed in order
 
@@ -73,6 +74,8 @@ class Line:
         self._free = trio.Semaphore(settings.concurrency)
         self._queue: FairQueue[_Job] = FairQueue(settings.per_agent, settings.in_all)
         self._bell = trio.Event()  # somebody came
+        self._granted = 0  # reservations that aren't settled
+        self._settled = trio.Event()  # one of them was; then made anew
         self._in_flight: Counter[Path] = Counter()
         self._weights: dict[Path, float] = {}
         now = trio.current_time()
@@ -83,6 +86,10 @@ class Line:
 
         Raises ``Busy``, ``QuotaExceeded``, ``BadRequest``, ``Unavailable`` or ``Timeout``.
         """
+        if question.parts > MOST_PARTS:
+            raise BadRequest(
+                f"messages: expected at most {MOST_PARTS} messages, images, tools and calls of them in all"
+            )
         now, tokens = trio.current_time(), guessed_input(question)
         self._asking.check()
         self._budgets.check(seat, question.model, tokens, time.time())
@@ -146,9 +153,8 @@ class Line:
 
     async def _answer(self, job: _Job) -> Thought:
         asked, seat = job.asked, job.seat
-        question = asked.question
-        grant = await self._budgets.reserve(seat, question.model, asked.input, question.max_tokens, time.time())
-        asked.question = evolve(question, max_tokens=grant.max_tokens)
+        grant = await self._reserve(seat, asked)
+        asked.question = evolve(asked.question, max_tokens=grant.max_tokens)
         answer = None
         try:
             answer = await self._asking.ask(asked, partial(self._step_aside, job))
@@ -157,7 +163,31 @@ class Line:
             held = asked.held * HELD if answer is None else 0.0
             self._queue.charge(job.ticket, max(cost(asked.used, asked.input), weighed(0, held)))
             self._budgets.settle(grant, asked.used, int(asked.attempts > 0), time.time())
+            self._give_back()
         return Thought(answer, job.chosen - job.came, trio.current_time() - job.chosen)
+
+    async def _reserve(self, seat: Seat, asked: Asked) -> Grant:
+        """Room in the budgets. Where only what others have reserved is in the way, it waits until they have settled."""
+        model, most = asked.question.model, asked.question.max_tokens
+        while True:
+            self._granted += 1
+            try:
+                return await self._budgets.reserve(seat, model, asked.input, most, time.time())
+            except QuotaExceeded:
+                self._give_back()
+                self._budgets.check(seat, model, asked.input, time.time())
+                if not self._granted:  # by a kernel that was killed: nobody will settle that
+                    raise
+            except BaseException:
+                self._give_back()
+                raise
+            await self._settled.wait()
+
+    def _give_back(self) -> None:
+        """A reservation is no more; whoever waits for it may look again."""
+        self._granted -= 1
+        self._settled.set()
+        self._settled = trio.Event()
 
     async def _step_aside(self, job: _Job, seconds: float) -> None:
         """Let others be asked while a question waits until it is asked again."""

@@ -12,6 +12,7 @@ FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
 
 CHARACTERS_PER_TOKEN = 4  # of English text, roughly; for what is to be guessed before a provider has counted
 TOKENS_PER_IMAGE = 258  # what Gemini counts for one of its tiles; likewise
+MOST_TOKENS = 10**9  # that anybody is believed to have counted
 TOKENS_PER_MESSAGE = 4  # who says it, and where it ends
 
 
@@ -72,8 +73,10 @@ class Question:
     stop: Sequence[str] = ()
     response_schema: Mapping[str, Any] | None = None
 
-
-MOST_TOKENS = 10**9
+    @property
+    def parts(self) -> int:
+        """Of how many pieces it is made."""
+        return len(self.tools) + sum(1 + len(said.images) + len(said.calls) for said in self.messages)
 
 
 def _tokens(counted: object) -> int:

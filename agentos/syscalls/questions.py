@@ -9,7 +9,6 @@ from agentos_sdk.calls import think as calls
 from agentos_sdk.errors import BadRequest
 
 AT_ONCE = 4 << 10  # bytes of a body that are read in the event loop: 100 short messages take 3 ms
-MOST_PARTS = 2000  # of a question: each takes the vendor's SDK half a millisecond
 BRACE = re.compile(rb"\s*\{")
 
 
@@ -31,12 +30,9 @@ def parsed(body: bytes) -> calls.Think:
 
 
 def question_of(asked: calls.Think, model: str) -> llm.Question:
-    turns = asked.turns
-    if len(turns) + sum(len(turn.images) + len(turn.tool_calls) for turn in turns) + len(asked.tools) > MOST_PARTS:
-        raise BadRequest(f"messages: expected at most {MOST_PARTS} messages, images, calls and tools in all")
     return llm.Question(
         model=asked.model or model,
-        messages=[message_of(message) for message in turns],
+        messages=[message_of(message) for message in asked.turns],
         system=asked.system,
         temperature=asked.temperature,
         max_tokens=asked.max_tokens,

@@ -346,3 +346,16 @@ async def test_those_who_always_have_something_to_ask_get_the_same(autojump_cloc
             nursery.cancel_scope.cancel()
 
     assert found > 0.99
+
+
+async def test_who_lacks_only_what_others_have_reserved_waits_until_they_settle(tmp_path: Path) -> None:
+    poor: Seat = (Party("poor", Share(budget=budget_of(3600, tokens=104))),)
+    provider = Scripted([[0.1, "yes"]])
+
+    async with with_budgets(tmp_path) as accounts, running(provider, LLMSettings(concurrency=2), accounts) as line:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(line.think, poor, question())
+            nursery.start_soon(line.think, poor, question())
+
+        assert provider.most == [99, 86]
+        assert provider.begun[1] >= provider.begun[0] + 0.1

@@ -57,21 +57,21 @@ def machine() -> dict[str, str]:
     }
 
 
-def _lined_up(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+def lined_up(rows: Sequence[Sequence[str]]) -> list[list[str]]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
 
 
 def as_text(about: dict[str, str], rows: Sequence[Row]) -> str:
     lines = [f"{name}: {value}" for name, value in about.items()]
-    table = _lined_up([HEAD, *(row.cells() for row in rows)])
+    table = lined_up([HEAD, *(row.cells() for row in rows)])
     table.insert(1, ["-" * len(cell) for cell in table[0]])
     return "\n".join([*lines, "", *("  ".join(row).rstrip() for row in table)])
 
 
 def as_markdown(about: dict[str, str], rows: Sequence[Row]) -> str:
     lines = [f"- {name}: {value}" for name, value in about.items()]
-    table = _lined_up([HEAD, *(row.cells() for row in rows)])
+    table = lined_up([HEAD, *(row.cells() for row in rows)])
     table.insert(1, ["-" * len(cell) for cell in table[0]])
     return "\n".join([*lines, "", *(f"| {' | '.join(row)} |" for row in table)])
 

@@ -1,0 +1,1 @@
+"""Doors for who doesn't speak our protocol."""

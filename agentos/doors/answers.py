@@ -1,0 +1,141 @@
+"""An answer, a piece of one, or an error, as OpenAI's JSON. No I/O, no clock."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attrs import frozen
+
+from agentos.llm.provider import Answer, ToolCall, Usage
+from agentos_sdk import codec
+from agentos_sdk.errors import CallError, PermissionDenied
+
+STATUS = {  # by a call error's code; 500 for the others
+    "bad_request": 400,
+    "invalid_api_key": 401,
+    "permission_denied": 403,
+    "approval_required": 403,
+    "approval_refused": 403,
+    "not_found": 404,
+    "too_large": 413,
+    "busy": 429,
+    "quota_exceeded": 429,
+    "unavailable": 503,
+    "cancelled": 503,
+    "timeout": 504,
+}
+THEIRS = {"busy": "rate_limit_exceeded", "quota_exceeded": "insufficient_quota"}  # codes that OpenAI has words for
+BUSY_FOR = 1  # seconds after which it is worth asking a full line again
+
+Headers = Sequence[tuple[str, str]]
+
+
+class InvalidKey(PermissionDenied):
+    """Who calls doesn't say the key that this port wants."""
+
+    code = "invalid_api_key"
+
+
+@frozen
+class Shape:
+    """What all that is said about one answer has in common: ``id``, and ``created``, seconds since the epoch."""
+
+    id: str
+    created: int
+
+    def whole(self, answer: Answer) -> bytes:
+        """``chat.completion``."""
+        calls = [_call(call) for call in answer.calls]
+        message = {"role": "assistant", "content": answer.text or (None if calls else ""), "refusal": None}
+        choice = {
+            "index": 0,
+            "message": {**message, **({"tool_calls": calls} if calls else {})},
+            "logprobs": None,
+            "finish_reason": answer.finish_reason,
+        }
+        return codec.encode(
+            {**self._head("chat.completion", answer.model), "choices": [choice], "usage": _usage(answer.usage)}
+        )
+
+    def begin(self, model: str) -> bytes:
+        """The first of the stream."""
+        return self._chunk(model, {"role": "assistant", "content": ""})
+
+    def piece(self, model: str, text: str) -> bytes:
+        return self._chunk(model, {"content": text})
+
+    def end(self, answer: Answer, include_usage: bool) -> bytes:
+        """What follows the text."""
+        said = []
+        if answer.calls:
+            calls = [{"index": index, **_call(call)} for index, call in enumerate(answer.calls)]
+            said.append(self._chunk(answer.model, {"tool_calls": calls}))
+        said.append(self._chunk(answer.model, {}, answer.finish_reason))
+        if include_usage:
+            head = self._head("chat.completion.chunk", answer.model)
+            said.append(_event(codec.encode({**head, "choices": [], "usage": _usage(answer.usage)})))
+        return b"".join([*said, _event(b"[DONE]")])
+
+    def _chunk(self, model: str, delta: Mapping[str, Any], finish_reason: str | None = None) -> bytes:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+        return _event(codec.encode({**self._head("chat.completion.chunk", model), "choices": [choice]}))
+
+    def _head(self, kind: str, model: str) -> dict[str, object]:
+        return {"id": self.id, "object": kind, "created": self.created, "model": model}
+
+
+def model(name: str, created: int) -> dict[str, object]:
+    return {"id": name, "object": "model", "created": created, "owned_by": "agentos"}
+
+
+def status(error: CallError) -> int:
+    return STATUS.get(error.code, 500)
+
+
+def refusal(error: CallError) -> dict[str, object]:
+    number = status(error)
+    kind = "invalid_request_error" if number < 429 else "server_error" if number >= 500 else THEIRS[error.code]
+    told = {
+        "message": str(error),
+        "type": kind,
+        "param": error.details.get("param"),
+        "code": THEIRS.get(error.code, error.code),
+    }
+    return {"error": told}
+
+
+def broken_off(error: CallError) -> bytes:
+    """The last of a stream that doesn't reach its end."""
+    return _event(codec.encode(refusal(error)))
+
+
+def advice(error: CallError, now: float) -> Headers:
+    """When to ask again. The kernel has retried already whatever may be worth it; only who found the line full may."""
+    if error.code == "busy":
+        return [("retry-after", str(BUSY_FOR))]
+    again = [("x-should-retry", "false")]  # or OpenAI's own SDK would, at 429 and from 500 on
+    renews_at = error.details.get("renews_at")
+    if isinstance(renews_at, int | float):
+        again.append(("retry-after", str(max(1, math.ceil(renews_at - now)))))
+    if error.code == "invalid_api_key":
+        again.append(("www-authenticate", "Bearer"))
+    return again
+
+
+def _call(call: ToolCall) -> dict[str, object]:
+    function = {"name": call.name, "arguments": codec.encode(call.arguments).decode()}
+    extra = {"extra_content": {"google": {"thought_signature": call.signature}}} if call.signature else {}
+    return {"id": call.id, "type": "function", "function": function, **extra}
+
+
+def _usage(usage: Usage) -> dict[str, object]:
+    return {
+        "prompt_tokens": usage.input,
+        "completion_tokens": usage.generated,
+        "total_tokens": usage.total,
+        "completion_tokens_details": {"reasoning_tokens": usage.thinking},
+    }
+
+
+def _event(data: bytes) -> bytes:
+    return b"data: %s\n\n" % data

@@ -1,0 +1,189 @@
+"""An endpoint for programs that know nothing of us: OpenAI's chat completions, thought by the kernel's one line.
+
+Who asks is known from the listener, which nobody else can reach; where others can, on the host's loopback, the key is
+asked for as well.
+"""
+
+import hmac
+import logging
+import secrets
+import socket
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+import trio
+from attrs import define, field, frozen
+from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, Scope
+
+from agentos.kernel.caller import Allowance, Caller
+from agentos.kernel.door import House
+from agentos.llm.line import Thought
+from agentos.llm.provider import Answer, Question
+from agentos_sdk import codec
+from agentos_sdk.errors import CallError, Internal, NotFound
+
+from . import answers, questions
+from .answers import InvalidKey, Shape
+from .exchange import Exchange
+from .http_door import HTTPDoor, visitor
+from .questions import Asked
+
+log = logging.getLogger(__name__)
+
+SMALL = 64 << 10  # bytes that are read at once; more of them in a thread
+
+Think = Callable[[Caller, Question, Callable[[str], None] | None], Awaitable[Thought]]
+
+
+@frozen
+class Completions:
+    """What all agents' endpoints have in common. ``models`` can be asked; the first is, where a request names none."""
+
+    think: Think
+    models: Sequence[str]
+    house: House
+    max_payload: int  # bytes
+
+    async def serve(self, listener: socket.socket, caller: Caller, key: str | None = None) -> None:
+        """Answer on one agent's listener until cancelled; only to who says ``key``, if there is one."""
+        guest = visitor(caller)
+        await HTTPDoor(listener, self.house, guest, Endpoint(self, caller, guest.allowance, key)).serve()
+
+
+@define(eq=False)
+class Pieces:
+    """Text between the line, which never waits, and a reader, who may be slow: what isn't taken yet is one piece."""
+
+    _allowance: Allowance
+    outcome: Answer | CallError | None = None  # how it ends, when nothing more is added
+    _text: list[str] = field(factory=list)
+    _held: int = 0
+    _bell: trio.Event = field(factory=trio.Event)
+
+    def add(self, text: str) -> None:
+        self._text.append(text)
+        self._held += len(text)
+        self._allowance.reserve(len(text))
+        self._bell.set()
+
+    def end(self, outcome: Answer | CallError) -> None:
+        self.outcome = outcome
+        self._bell.set()
+
+    async def next(self) -> str:
+        """What has come meanwhile; nothing when it is over."""
+        while not self._text and self.outcome is None:
+            await self._bell.wait()
+            self._bell = trio.Event()
+        return self.take()
+
+    def take(self) -> str:
+        text = "".join(self._text)
+        self._allowance.give_back(self._held)
+        self._text, self._held = [], 0
+        return text
+
+
+@define(eq=False)
+class Endpoint:
+    """One agent's, as an ASGI application."""
+
+    common: Completions
+    caller: Caller
+    allowance: Allowance
+    key: str | None
+    _created: int = field(factory=lambda: int(time.time()))
+
+    async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        if scope["type"] == "http":
+            await Exchange(scope, receive, send, self.common.max_payload, self.allowance).run(self._answer)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000, "reason": None})
+
+    async def _answer(self, exchange: Exchange) -> None:
+        try:
+            await self._route(exchange)
+        except CallError as error:
+            await self._refuse(exchange, error)
+        except Exception as bug:
+            reference = secrets.token_hex(4)
+            log.error("bug %s in the endpoint of %s", reference, self.caller.name, exc_info=bug)
+            await self._refuse(exchange, Internal(f"a bug in the kernel: look for {reference} in its log"))
+
+    async def _route(self, exchange: Exchange) -> None:
+        if self.key is not None:
+            said = exchange.header("authorization").removeprefix("Bearer ").encode()
+            if not hmac.compare_digest(said, self.key.encode()):
+                raise InvalidKey("expected the key that this agent has as OPENAI_API_KEY in its environment")
+        method, path = exchange.head["method"], exchange.head["path"]
+        if (method, path) == ("POST", "/v1/chat/completions"):
+            await self._complete(exchange)
+        elif (method, path) == ("GET", "/v1/models"):
+            models = [answers.model(name, self._created) for name in self.common.models]
+            await exchange.reply(200, codec.encode({"object": "list", "data": models}))
+        elif method == "GET" and path.removeprefix("/v1/models/") in self.common.models:
+            name = path.removeprefix("/v1/models/")
+            await exchange.reply(200, codec.encode(answers.model(name, self._created)))
+        elif method == "GET" and path.startswith("/v1/models/"):
+            raise NotFound(f"there is no model {path.removeprefix('/v1/models/')!r}", param="model")
+        else:
+            raise NotFound(
+                f"{method} {path}: expected POST /v1/chat/completions, GET /v1/models or GET /v1/models/NAME"
+            )
+
+    async def _complete(self, exchange: Exchange) -> None:
+        body = await exchange.body()
+        read = partial(questions.read, body, next(iter(self.common.models), ""))
+        asked = read() if len(body) <= SMALL else await trio.to_thread.run_sync(read)
+        shape = Shape(f"chatcmpl-{secrets.token_hex(12)}", int(time.time()))
+        if asked.stream:
+            await self._stream(exchange, asked, shape)
+        else:
+            thought = await self.common.think(self.caller, asked.question, None)
+            await exchange.reply(200, shape.whole(thought.answer))
+
+    async def _stream(self, exchange: Exchange, asked: Asked, shape: Shape) -> None:
+        pieces = Pieces(self.allowance)
+
+        async def think() -> None:
+            try:
+                thought = await self.common.think(self.caller, asked.question, pieces.add)
+            except CallError as error:
+                pieces.end(error)
+            else:
+                pieces.end(thought.answer)
+
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(think)
+                await self._tell(exchange, asked, shape, pieces)
+        finally:
+            pieces.take()
+
+    async def _tell(self, exchange: Exchange, asked: Asked, shape: Shape, pieces: Pieces) -> None:
+        text, told, model = await pieces.next(), 0, asked.question.model
+        if not text and isinstance(pieces.outcome, CallError):  # a status can still say so
+            await self._refuse(exchange, pieces.outcome)
+            return
+        await exchange.begin(200, "text/event-stream", [("cache-control", "no-cache")])
+        await exchange.write(shape.begin(model))
+        while text:
+            told += len(text)
+            await exchange.write(shape.piece(model, text))
+            text = await pieces.next()
+        if isinstance(pieces.outcome, Answer):
+            if rest := pieces.outcome.text[told:]:
+                await exchange.write(shape.piece(model, rest))
+            await exchange.write(shape.end(pieces.outcome, asked.include_usage))
+        elif pieces.outcome is not None:
+            await exchange.write(answers.broken_off(pieces.outcome))
+        await exchange.end()
+
+    async def _refuse(self, exchange: Exchange, error: CallError) -> None:
+        if not exchange.begun:
+            data = codec.encode(answers.refusal(error))
+            await exchange.reply(answers.status(error), data, answers.advice(error, time.time()))
+            return
+        await exchange.write(answers.broken_off(error))
+        await exchange.end()

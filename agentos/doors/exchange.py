@@ -1,0 +1,101 @@
+"""One HTTP request and its reply, over ASGI: a body that has an end, a reader who may be slow, a client who may go."""
+
+from collections.abc import Awaitable, Callable, Iterable
+
+import trio
+from attrs import define, field
+from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, HTTPScope
+
+from agentos.kernel.caller import Allowance
+from agentos_sdk.errors import BadRequest, TooLarge
+
+ARRIVAL = 60.0  # seconds that a body may take
+
+
+@define(eq=False)
+class Exchange:
+    """A body may have ``most`` bytes; they are counted in ``allowance`` from when they are announced until the end."""
+
+    head: HTTPScope
+    _receive: ASGIReceiveCallable
+    _send: ASGISendCallable
+    _most: int
+    _allowance: Allowance
+    begun: bool = False  # the reply
+    _ended: bool = False
+    _body: bytearray = field(factory=bytearray)
+    _size: int = 0  # of the body, as far as it has come
+    _enough: trio.Event = field(factory=trio.Event)  # it has all come, or too much of it
+
+    def header(self, name: str) -> str:
+        return next((value.decode("latin1") for key, value in self.head["headers"] if key == name.encode()), "")
+
+    async def run(self, answer: Callable[["Exchange"], Awaitable[None]]) -> None:
+        """Have it answered; that is cancelled as soon as the client has hung up."""
+        await self._allowance.wait_for_room()
+        reserved = min(self._announced, self._most)
+        self._allowance.begin(reserved)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._listen, nursery.cancel_scope)
+                await answer(self)
+                nursery.cancel_scope.cancel()
+        finally:
+            self._allowance.end(reserved)
+
+    async def body(self) -> bytes:
+        """The whole of it. ``TooLarge``, or ``BadRequest`` where it takes too long."""
+        if self._announced <= self._most:
+            with trio.move_on_after(ARRIVAL) as patience:
+                await self._enough.wait()
+            if patience.cancelled_caught:
+                raise BadRequest(f"the body hasn't come within {ARRIVAL:g} s")
+        if max(self._announced, self._size) > self._most:
+            raise TooLarge(f"expected a body of at most {self._most} bytes")
+        return bytes(self._body)
+
+    async def reply(self, status: int, data: bytes, headers: Iterable[tuple[str, str]] = ()) -> None:
+        """All of a reply, which is JSON."""
+        self._allowance.reserve(len(data))
+        try:
+            await self.begin(status, "application/json", [("content-length", str(len(data))), *headers])
+            await self.write(data)
+            await self.end()
+        finally:
+            self._allowance.give_back(len(data))
+
+    async def begin(self, status: int, kind: str, headers: Iterable[tuple[str, str]] = ()) -> None:
+        self.begun = True
+        named = [(name.encode(), value.encode()) for name, value in [("content-type", kind), *headers]]
+        await self._send({"type": "http.response.start", "status": status, "headers": named, "trailers": False})
+
+    async def write(self, data: bytes) -> None:
+        """Return when the client has room for more."""
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end(self) -> None:
+        self._ended = True
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    @property
+    def _announced(self) -> int:
+        """Bytes of the body; where the client doesn't say, as many as may be."""
+        length = self.header("content-length")
+        if length.isdecimal():
+            return int(length[:20])
+        return 0 if self.head["method"] in ("GET", "HEAD") else self._most
+
+    async def _listen(self, answering: trio.CancelScope) -> None:
+        """Take whatever comes off hypercorn's hands, wanted or not: its queue is short, and a full one holds us up."""
+        while True:
+            event = await self._receive()
+            if event["type"] == "http.disconnect":
+                if not self._ended:  # otherwise hypercorn tells us of our own end, and still has to finish it
+                    answering.cancel()
+                return
+            if event["type"] == "http.request":
+                self._size += len(event["body"])
+                if self._size <= self._most:
+                    self._body += event["body"]
+                if self._size > self._most or not event["more_body"]:
+                    self._enough.set()

@@ -1,0 +1,157 @@
+"""A listening socket on which hypercorn speaks HTTP/1.1: so many connections at once, each of which ends alone.
+
+Its own server is for clients that are meant well: it takes every connection, lets what goes wrong with one end all,
+shields what it sends from our cancelling, and changes to HTTP/2, where a connection may outlive its client. So only its
+protocol is used, and what carries the bytes is here.
+"""
+
+import contextlib
+import errno
+import logging
+import math
+import socket
+
+import h11
+import trio
+from attrs import define, evolve, field
+from hypercorn.app_wrappers import ASGIWrapper
+from hypercorn.config import Config
+from hypercorn.events import Closed, Event, RawData, Updated
+from hypercorn.protocol.h11 import H11Protocol
+from hypercorn.trio.task_group import TaskGroup
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallable, ASGISendEvent, ConnectionState, Scope
+
+from agentos.kernel.caller import MAX_CONNECTIONS, Allowance, Caller
+from agentos.kernel.door import PAUSE, House
+
+log = logging.getLogger(__name__)
+
+IDLE = 10.0  # seconds to the next request, or to its last header; longer than clients keep connections they don't use
+LINGER = 2.0  # seconds that what a client still sends is taken and dropped, or it may not see that there is a reply
+READ_SIZE = 64 << 10
+FULL = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+GONE = (trio.BrokenResourceError, trio.ClosedResourceError)
+
+
+def visitor(caller: Caller) -> Caller:
+    """The caller as it comes in here: it may have as much under way as at the kernel's own door, and beside that."""
+    return evolve(caller, allowance=Allowance())
+
+
+@define(eq=False)
+class HTTPDoor:
+    """Lets ``caller`` in. Connections that it has too many wait to be accepted, until a reply has been the last."""
+
+    listener: socket.socket
+    house: House
+    caller: Caller
+    app: ASGIFramework
+    _places: trio.Semaphore = field(factory=lambda: trio.Semaphore(MAX_CONNECTIONS))
+
+    async def serve(self) -> None:
+        """Serve until cancelled."""
+        listener = trio.SocketListener(trio.socket.from_stdlib_socket(self.listener))
+        async with trio.open_nursery() as nursery:
+            while True:
+                await self._places.acquire()
+                stream = None
+                while stream is None:
+                    stream = await accept(listener)
+                nursery.start_soon(self._receive, stream)
+
+    async def _receive(self, stream: trio.SocketStream) -> None:
+        full = self.house.full_for(self.caller)
+        self.house.connections += 1
+        try:
+            if full is None:
+                await Conversation(stream, self._answer).run()
+            else:
+                await stream.send_all(FULL)
+        except* GONE:
+            pass
+        except* Exception:  # most probably what was said drove hypercorn out of its mind
+            log.debug("an HTTP connection of %s ended by an error", self.caller.name, exc_info=True)
+        finally:
+            self.house.connections -= 1
+            self._places.release()
+            stream.socket.close()
+
+    async def _answer(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        """Have the app answer, and then hang up where somebody may be waiting for the place."""
+
+        async def tell(event: ASGISendEvent) -> None:
+            if event["type"] == "http.response.start" and not self._places.value:
+                event["headers"] = [*event["headers"], (b"connection", b"close")]
+            await send(event)
+
+        await self.app(scope, receive, tell)
+
+
+class HTTP1(H11Protocol):
+    """Whoever asks for another protocol is answered in this one, as it has to expect."""
+
+    async def _check_protocol(self, event: h11.Request) -> None:
+        pass
+
+
+@define(eq=False)
+class Conversation:
+    """Carries what is said between a client and hypercorn."""
+
+    _stream: trio.SocketStream
+    _app: ASGIFramework
+    _over: bool = False  # all has been said from our side
+    _patience: trio.CancelScope = field(factory=trio.CancelScope)
+    _sending: trio.Lock = field(factory=trio.Lock)
+
+    async def run(self) -> None:
+        """Return when either side has hung up."""
+        config = Config()
+        config.errorlog = config.accesslog = None
+        config.include_server_header = False
+        app, context, state = ASGIWrapper(self._app), WorkerContext(None), ConnectionState({})
+        async with TaskGroup() as tasks:
+            protocol = HTTP1(app, config, context, tasks, state, False, None, None, self._hear)
+            self._wait(IDLE)
+            with self._patience:
+                while data := await self._read():
+                    if not self._over:
+                        await protocol.handle(RawData(data))
+            await protocol.handle(Closed())
+
+    async def _hear(self, event: Event) -> None:
+        """What hypercorn wants."""
+        if isinstance(event, RawData):
+            with contextlib.suppress(*GONE):  # the reader is told
+                async with self._sending:
+                    await self._stream.send_all(event.data)
+        elif isinstance(event, Updated):
+            self._wait(IDLE if event.idle else math.inf)
+        elif isinstance(event, Closed):
+            self._over = True
+            self._wait(LINGER)
+            with contextlib.suppress(*GONE):
+                async with self._sending:
+                    await self._stream.send_eof()
+
+    def _wait(self, seconds: float) -> None:
+        self._patience.deadline = trio.current_time() + seconds
+
+    async def _read(self) -> bytes:
+        """What comes next; nothing when the client has hung up."""
+        try:
+            return bytes(await self._stream.receive_some(READ_SIZE))
+        except GONE:
+            return b""
+
+
+async def accept(listener: trio.SocketListener) -> trio.SocketStream | None:
+    """The next that comes in; None when it has gone again, or after a pause if there is no descriptor for it."""
+    try:
+        return await listener.accept()
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS):
+            log.warning("no connection can be accepted for %s s: %s", PAUSE, error)
+            await trio.sleep(PAUSE)
+        return None

@@ -1,0 +1,290 @@
+"""OpenAI's request for a chat completion, read as the question that it asks.
+
+Fields that we don't know are nobody's mistake: programs are written for many servers. What we know and can't do is
+refused, as is what has the wrong type. No I/O.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from attrs import frozen
+
+from agentos.kernel.body import parse_text
+from agentos.llm.provider import Image, Message, Question, ThinkingLevel, Tool, ToolCall, ToolChoice
+from agentos_sdk import codec
+from agentos_sdk.calls import think
+from agentos_sdk.codec import Invalid
+from agentos_sdk.errors import BadRequest
+from agentos_sdk.strict import Unexpected
+
+MAX_STOPS = 4
+EFFORTS: Mapping[str, ThinkingLevel | None] = {
+    "none": None,  # not every model can be told not to think
+    "minimal": "low",
+    "low": "low",
+    "medium": "medium",
+    "high": "high",
+    "xhigh": "high",
+    "max": "high",
+}
+
+T = TypeVar("T")
+
+
+@frozen
+class Asked:
+    """A question, and how its answer is wanted."""
+
+    question: Question
+    stream: bool = False
+    include_usage: bool = False  # at the end of the stream
+
+
+class Mistake(BadRequest):
+    """What is wrong with the field at ``param``."""
+
+    def __init__(self, param: str, what: str) -> None:
+        super().__init__(f"{param}: {what}", param=param)
+
+
+@frozen
+class Fields:
+    """An object in the request, which is ``at`` this place. A field that is null is as good as missing."""
+
+    data: Mapping[str, Any]
+    at: str = ""
+
+    def place(self, name: str) -> str:
+        return f"{self.at}.{name}" if self.at else name
+
+    def text(self, name: str) -> str | None:
+        return self._typed(name, str, "a string")
+
+    def flag(self, name: str) -> bool:
+        return self._typed(name, bool, "true or false") or False
+
+    def whole(self, name: str) -> int | None:
+        """A whole number from 1 on."""
+        found = self._typed(name, int, "a whole number")
+        if found is not None and not 1 <= found < 1 << 31:
+            raise Mistake(self.place(name), str(Unexpected(found, "a whole number from 1 on")))
+        return found
+
+    def number(self, name: str, most: float) -> float | None:
+        found = self.data.get(name)
+        if found is not None and (type(found) not in (int, float) or not 0 <= found <= most):
+            raise Mistake(self.place(name), str(Unexpected(found, f"a number from 0 to {most:g}")))
+        return None if found is None else float(found)
+
+    def needed(self, name: str) -> str:
+        found = self.text(name)
+        if not found:
+            raise Mistake(self.place(name), "expected some text")
+        return found
+
+    def object(self, name: str) -> "Fields | None":
+        found = self._typed(name, dict, "an object")
+        return None if found is None else Fields(found, self.place(name))
+
+    def objects(self, name: str) -> Iterator["Fields"]:
+        for index, item in enumerate(self._typed(name, list, "an array") or ()):
+            place = f"{self.place(name)}[{index}]"
+            if type(item) is not dict:
+                raise Mistake(place, str(Unexpected(item, "an object")))
+            yield Fields(item, place)
+
+    def _typed(self, name: str, kind: type[T], expected: str) -> T | None:
+        found = self.data.get(name)
+        if found is not None and type(found) is not kind:
+            raise Mistake(self.place(name), str(Unexpected(found, expected)))
+        return found
+
+
+def read(body: bytes, model: str) -> Asked:
+    """What a request asks; ``model`` where it names none. :class:`BadRequest`. Not quick if ``body`` is large."""
+    try:
+        return _asked(Fields(_object(body)), model)
+    except Invalid as error:
+        raise BadRequest(str(error)) from None
+
+
+def _object(body: bytes) -> Mapping[str, Any]:
+    """The object that this JSON is; ``Invalid`` if it isn't one, or if there is text in it that UTF-8 can't hold."""
+    data = parse_text(body)
+    if type(data) is not dict:
+        raise Invalid([codec.Mistake("", str(Unexpected(data, "an object")))])
+    try:
+        if b"\\u" in body:
+            json.dumps(data, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise Invalid([codec.Mistake("", "expected text, got half of a surrogate pair in it")]) from None
+    return data
+
+
+def _asked(request: Fields, model: str) -> Asked:
+    if request.data.get("n") not in (None, 1):
+        raise Mistake("n", str(Unexpected(request.data["n"], "1: one answer is all that can be had")))
+    for former, now in (("functions", "tools"), ("function_call", "tool_choice")):
+        if request.data.get(former) is not None:
+            raise Mistake(former, f"not supported: use {now}")
+    system, messages = _conversation(request)
+    tools, choice = _tools(request)
+    options = request.object("stream_options")
+    question = Question(
+        model=request.text("model") or model,
+        messages=messages,
+        system=system,
+        temperature=request.number("temperature", 2),
+        max_tokens=request.whole("max_completion_tokens") or request.whole("max_tokens"),
+        thinking_level=_thinking(request),
+        tools=tools,
+        tool_choice=choice,
+        stop=_stop(request),
+        response_schema=_schema(request),
+    )
+    return Asked(question, request.flag("stream"), options is not None and options.flag("include_usage"))
+
+
+def _conversation(request: Fields) -> tuple[str | None, Sequence[Message]]:
+    system, messages = [], []
+    for message in request.objects("messages"):
+        role = message.needed("role")
+        if role in ("system", "developer"):
+            text, _ = _content(message, images=False)
+            system.append(text)
+        else:
+            messages.append(_message(message, role))
+    said = "\n\n".join(filter(None, system))
+    if messages:
+        return said or None, messages
+    if not said:
+        raise Mistake("messages", "expected at least one message")
+    return None, [Message("user", said)]  # a model has to be asked by somebody
+
+
+def _message(message: Fields, role: str) -> Message:
+    match role:
+        case "user":
+            text, images = _content(message, images=True)
+            return Message("user", text, images)
+        case "assistant":
+            text, _ = _content(message, images=False)
+            return Message("assistant", text, calls=[_call(call) for call in message.objects("tool_calls")])
+        case "tool":
+            text, _ = _content(message, images=False)
+            return Message("tool", text, answers=message.needed("tool_call_id"))
+    roles = ("system", "developer", "user", "assistant", "tool")
+    raise Mistake(message.place("role"), str(Unexpected(role, *roles)))
+
+
+def _content(message: Fields, images: bool) -> tuple[str, Sequence[Image]]:
+    """The text of a message, of which parts are joined as they are, and its images."""
+    content = message.data.get("content")
+    if type(content) is str:
+        return content, ()
+    if content is None and message.data["role"] == "assistant":  # it may have called tools and said nothing
+        return "", ()
+    if type(content) is not list:
+        raise Mistake(message.place("content"), str(Unexpected(content, "a string", "an array of parts")))
+    texts, shown = [], []
+    for part in message.objects("content"):
+        kind = part.needed("type")
+        if kind == "text":
+            texts.append(part.text("text") or "")
+        elif kind == "refusal":
+            texts.append(part.text("refusal") or "")
+        elif kind == "image_url" and images:
+            shown.append(_image(part))
+        else:
+            raise Mistake(part.place("type"), str(Unexpected(kind, "text", *(["image_url"] if images else []))))
+    return "".join(texts), shown
+
+
+def _image(part: Fields) -> Image:
+    source = part.object("image_url")
+    if source is None:
+        raise Mistake(part.place("image_url"), "required field missing")
+    url, place = source.needed("url"), source.place("url")
+    head, comma, data = url.partition(",")
+    if not head.startswith("data:") or not head.endswith(";base64") or not comma:
+        raise Mistake(
+            place, f"{Unexpected(url, 'data:image/png;base64, with the image after it')}: no image is fetched from here"
+        )
+    try:
+        mime_type = head.removeprefix("data:").partition(";")[0]
+        image = codec.decode(think.Image, {"data": data, "mime_type": mime_type}, where=place)
+    except Invalid as error:
+        raise Mistake(place, "; ".join(mistake.message for mistake in error.mistakes)) from None
+    return Image(image.decoded, mime_type)
+
+
+def _call(call: Fields) -> ToolCall:
+    function = call.object("function")
+    if function is None:
+        raise Mistake(call.place("function"), "required field missing: functions are the only tools")
+    try:
+        arguments = _object((function.text("arguments") or "{}").encode())
+    except Invalid as error:
+        raise Mistake(function.place("arguments"), str(error)) from None
+    extra = call.object("extra_content")
+    google = extra.object("google") if extra is not None else None
+    signature = google.text("thought_signature") if google is not None else None
+    return ToolCall(call.needed("id"), function.needed("name"), arguments, signature)
+
+
+def _tools(request: Fields) -> tuple[Sequence[Tool], ToolChoice]:
+    tools = []
+    for tool in request.objects("tools"):
+        function = tool.object("function")
+        if function is None:
+            raise Mistake(tool.place("function"), "required field missing: functions are the only tools")
+        parameters = function.object("parameters")
+        schema = parameters.data if parameters is not None else {}
+        tools.append(Tool(function.needed("name"), function.text("description") or "", schema))
+    choice = request.data.get("tool_choice")
+    if choice is None or choice in ("auto", "none"):
+        return tuple(tools), choice or "auto"
+    named = tools
+    if choice != "required":  # a certain one: then there are no others
+        which = request.object("tool_choice")
+        assert which is not None
+        function = which.object("function")
+        name = function.needed("name") if function is not None else None
+        named = [tool for tool in tools if tool.name == name]
+    if not named:
+        raise Mistake("tool_choice", str(Unexpected(choice, "none", "auto", "required", "a function that is in tools")))
+    return tuple(named), "required"
+
+
+def _stop(request: Fields) -> Sequence[str]:
+    found = request.data.get("stop")
+    stops = [found] if isinstance(found, str) else found
+    if stops is None:
+        return ()
+    if type(stops) is not list or len(stops) > MAX_STOPS or not all(type(stop) is str and stop for stop in stops):
+        raise Mistake("stop", str(Unexpected(found, "some text", f"an array of at most {MAX_STOPS} texts")))
+    return stops
+
+
+def _thinking(request: Fields) -> ThinkingLevel | None:
+    effort = request.text("reasoning_effort")
+    if effort is not None and effort not in EFFORTS:
+        raise Mistake("reasoning_effort", str(Unexpected(effort, *EFFORTS)))
+    return EFFORTS[effort] if effort is not None else None
+
+
+def _schema(request: Fields) -> Mapping[str, Any] | None:
+    wanted = request.object("response_format")
+    kind = wanted.needed("type") if wanted is not None else "text"
+    if wanted is None or kind == "text":
+        return None
+    if kind == "json_object":
+        return {"type": "object"}
+    named = wanted.object("json_schema") if kind == "json_schema" else None
+    schema = named.object("schema") if named is not None else None
+    if schema is None:
+        raise Mistake(
+            "response_format", "expected the type text, json_object or json_schema, which has json_schema.schema"
+        )
+    return schema.data

@@ -1,0 +1,119 @@
+"""The endpoint on loopback, with the real line and the offline provider behind it, for a client in the same loop."""
+
+import contextlib
+import socket
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import openai
+import trio
+from attrs import define, field
+
+from agentos.database import open_database
+from agentos.doors.completions import Completions
+from agentos.kernel.caller import Caller
+from agentos.kernel.door import House
+from agentos.kernel.table import Table
+from agentos.llm import budgets
+from agentos.llm.asking import Asking
+from agentos.llm.budgets import Budgets
+from agentos.llm.line import Line, Thought
+from agentos.llm.offline import Offline
+from agentos.llm.offline_rules import Rule
+from agentos.llm.provider import Question
+from agentos.llm.settings import LLMSettings, OfflineSettings, Party, Retry, Share
+from agentos.permissions.authorizer import SubtreeAuthorizer
+from agentos.services.quotas import Quota
+
+MODEL = "offline-1"
+MIB = 1 << 20
+
+
+@define
+class Served:
+    """``asked`` are the questions that reached the line, and what came of each; ``held`` is the callers' allowance."""
+
+    port: int
+    key: str | None
+    line: Line
+    house: House
+    scope: trio.CancelScope
+    asked: list[Question] = field(factory=list)
+    ended: list[str] = field(factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def client(self, **more: Any) -> openai.AsyncOpenAI:
+        """OpenAI's own, to be used in ``async with``."""
+        return openai.AsyncOpenAI(base_url=self.url, **{"api_key": self.key or "any", "timeout": 30, **more})
+
+    async def connect(self) -> trio.SocketStream:
+        return await trio.open_tcp_stream("127.0.0.1", self.port)
+
+
+@contextlib.asynccontextmanager
+async def served(
+    *rules: Rule,
+    key: str | None = None,
+    budget: Sequence[Quota] = (),
+    house: House | None = None,
+    max_payload: int = MIB,
+    think: Callable[[Question], None] | None = None,
+    offline: OfflineSettings | None = None,
+    **settings: Any,
+) -> AsyncIterator[Served]:
+    """``think`` is called before each question goes to the line, and may raise instead."""
+    llm = LLMSettings(**{"concurrency": 4, "retry": Retry(attempts=1), **settings})
+    with tempfile.TemporaryDirectory() as place, socket.create_server(("127.0.0.1", 0)) as listener:
+        async with open_database(Path(place, "db"), {"quotas": budgets.TABLES}) as database:
+            accounts = await Budgets.load({}, database, llm.max_tokens, time.time())
+
+            async def connect() -> Offline:
+                return Offline(offline or OfflineSettings(), rules)
+
+            line = Line(llm, Asking(connect, llm.retry, llm.timeouts), accounts, MODEL)
+            seat = (Party("kernel"), Party("agent", Share(budget=budget)))
+            house = house or House(1000)
+            authorizer = SubtreeAuthorizer(lambda agent, ancestor: False)
+            caller = Caller(1, "agent", "agent", Table((), max_payload), authorizer)
+
+            async def ask(who: Caller, question: Question, said: Callable[[str], None] | None) -> Thought:
+                assert who is caller
+                here.asked.append(question)
+                outcome = "cancelled"
+                try:
+                    if think is not None:
+                        think(question)
+                    thought = await line.think(seat, question, said)
+                    outcome = "answered"
+                except trio.Cancelled:
+                    raise
+                except Exception as error:
+                    outcome = type(error).__name__
+                    raise
+                finally:
+                    here.ended.append(outcome)
+                return thought
+
+            async with trio.open_nursery() as nursery:
+                here = Served(listener.getsockname()[1], key, line, house, nursery.cancel_scope)
+                nursery.start_soon(line.serve)
+                common = Completions(ask, [MODEL], house, max_payload)
+                nursery.start_soon(partial(common.serve, listener, caller, key))
+                yield here
+                nursery.cancel_scope.cancel()
+
+
+async def until(holds: Callable[[], object], what: str) -> None:
+    """Return when it holds; fails when it doesn't within half a minute."""
+    with trio.move_on_after(30):
+        while not holds():
+            await trio.sleep(0.005)
+        return
+    raise AssertionError(f"not within 30 s: {what}")

@@ -1,0 +1,132 @@
+"""What OpenAI's own types make of our answers."""
+
+import json
+
+import pytest
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+from agentos.doors import answers
+from agentos.doors.answers import InvalidKey, Shape
+from agentos.llm.provider import Answer, ToolCall, Usage
+from agentos_sdk import errors
+from agentos_sdk.errors import CallError
+
+SHAPE = Shape("chatcmpl-1", 1_700_000_000)
+USAGE = Usage(input=11, output=5, thinking=7)
+CALLS = (ToolCall("call_0", "weather", {"place": "Paris"}, "s1gn"), ToolCall("call_1", "time", {}))
+
+
+def chunks(data: bytes) -> list[ChatCompletionChunk]:
+    *events, done, rest = data.split(b"\n\n")
+    assert (done, rest) == (b"data: [DONE]", b"")
+    return [ChatCompletionChunk.model_validate_json(event.removeprefix(b"data: ")) for event in events]
+
+
+def test_a_text() -> None:
+    said = ChatCompletion.model_validate_json(SHAPE.whole(Answer("Hi.", USAGE, "stop", "m-1")))
+
+    assert (said.id, said.created, said.model, said.object) == ("chatcmpl-1", 1_700_000_000, "m-1", "chat.completion")
+    (choice,) = said.choices
+    assert (choice.message.role, choice.message.content, choice.finish_reason) == ("assistant", "Hi.", "stop")
+    assert choice.message.tool_calls is None
+
+
+def test_what_was_used_with_thoughts_among_what_was_generated() -> None:
+    usage = ChatCompletion.model_validate_json(SHAPE.whole(Answer("Hi.", USAGE, "stop", "m"))).usage
+
+    assert usage is not None
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (11, 12, 23)
+    assert usage.completion_tokens_details is not None
+    assert usage.completion_tokens_details.reasoning_tokens == 7
+
+
+def test_calls_of_tools() -> None:
+    said = ChatCompletion.model_validate_json(SHAPE.whole(Answer("", USAGE, "tool_calls", "m", CALLS)))
+
+    message = said.choices[0].message
+    assert message.content is None
+    first, second = message.tool_calls or []
+    assert first.type == "function"
+    assert (first.id, first.function.name, json.loads(first.function.arguments)) == (
+        "call_0",
+        "weather",
+        {"place": "Paris"},
+    )
+    assert first.model_extra == {"extra_content": {"google": {"thought_signature": "s1gn"}}}
+    assert second.model_extra == {}
+
+
+def test_an_empty_answer_is_a_text() -> None:
+    said = ChatCompletion.model_validate_json(SHAPE.whole(Answer("", USAGE, "length", "m")))
+
+    assert (said.choices[0].message.content, said.choices[0].finish_reason) == ("", "length")
+
+
+def test_a_stream() -> None:
+    answer = Answer("Hi.", USAGE, "tool_calls", "m", CALLS)
+    begin, piece, calls, end, usage = chunks(SHAPE.begin("m") + SHAPE.piece("m", "Hi.") + SHAPE.end(answer, True))
+
+    assert begin.choices[0].delta.role == "assistant"
+    assert piece.choices[0].delta.content == "Hi."
+    assert [call.index for call in calls.choices[0].delta.tool_calls or []] == [0, 1]
+    assert end.choices[0].finish_reason == "tool_calls"
+    assert usage.choices == []
+    assert usage.usage is not None
+    assert usage.usage.total_tokens == 23
+
+
+def test_a_stream_tells_its_usage_only_to_who_asked() -> None:
+    assert all(chunk.usage is None for chunk in chunks(SHAPE.end(Answer("Hi.", USAGE, "stop", "m"), False)))
+
+
+@pytest.mark.parametrize("text", ["a\n\ndata: [DONE]\n\n", "\r\n", "\u2028", "\0"])
+def test_no_text_breaks_the_stream(text: str) -> None:
+    (piece,) = chunks(SHAPE.piece("m", text) + b"data: [DONE]\n\n")
+
+    assert piece.choices[0].delta.content == text
+
+
+STATUSES = {
+    400: errors.BadRequest("x"),
+    401: InvalidKey("x"),
+    403: errors.PermissionDenied("x"),
+    404: errors.NotFound("x"),
+    413: errors.TooLarge("x"),
+    429: errors.Busy("x"),
+    503: errors.Unavailable("x"),
+    504: errors.Timeout("x"),
+    500: errors.Internal("x"),
+}
+
+
+@pytest.mark.parametrize(("status", "error"), STATUSES.items())
+def test_errors_have_statuses(status: int, error: CallError) -> None:
+    assert answers.status(error) == status
+    told = answers.refusal(error)["error"]
+    assert isinstance(told, dict)
+    assert told.keys() == {"message", "type", "param", "code"}
+    assert told["message"] == "x"
+
+
+@pytest.mark.parametrize("cls", errors.BY_CODE.values())
+def test_every_error_can_be_told(cls: type[CallError]) -> None:
+    error = cls("x")
+
+    assert 400 <= answers.status(error) < 600
+    assert json.loads(json.dumps(answers.refusal(error)))
+    assert all(value.isascii() for _, value in answers.advice(error, 0))
+
+
+def test_only_who_found_the_line_full_is_to_try_again_soon() -> None:
+    assert dict(answers.advice(errors.Busy("x"), 0)) == {"retry-after": "1"}
+    for error in (errors.Unavailable("x"), errors.Timeout("x"), errors.Internal("x")):
+        assert dict(answers.advice(error, 0)) == {"x-should-retry": "false"}
+
+
+def test_a_quota_says_when_it_renews() -> None:
+    error = errors.QuotaExceeded("x", renews_at=1000.5)
+
+    assert dict(answers.advice(error, 900)) == {"x-should-retry": "false", "retry-after": "101"}
+    assert dict(answers.advice(error, 2000))["retry-after"] == "1"
+    assert "retry-after" not in dict(answers.advice(errors.QuotaExceeded("x", renews_at=None), 900))
+    assert answers.refusal(error)["error"]["code"] == "insufficient_quota"  # type: ignore[index]

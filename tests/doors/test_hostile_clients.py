@@ -1,0 +1,322 @@
+"""Clients that hang up, flood, stall, or speak no HTTP: each harms itself alone."""
+
+import json
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import trio
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from trio.testing import wait_all_tasks_blocked
+
+from agentos.doors import exchange, http_door
+from agentos.kernel.caller import MAX_BODIES, MAX_CONNECTIONS
+from agentos.kernel.door import RESERVE, House
+from agentos.llm.offline_rules import Rule
+from agentos.llm.settings import OfflineSettings
+from tests.doors.served import MIB, MODEL, Served, served, until
+
+SLOW = OfflineSettings(base=3600)
+HANG_UPS = [trio.SocketStream.aclose, trio.SocketStream.send_eof]
+
+
+def post(*, stream: bool = False, text: str = "hello", length: int | None = None, close: bool = False) -> bytes:
+    body = json.dumps({"model": MODEL, "stream": stream, "messages": [{"role": "user", "content": text}]}).encode()
+    headers = {"content-length": str(length or len(body)), **({"connection": "close"} if close else {})}
+    return head("POST", "/v1/chat/completions", **headers) + body
+
+
+def head(method: str, path: str, **headers: str) -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", "host: here", *(f"{name}: {value}" for name, value in headers.items())]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode()
+
+
+async def all_of(stream: trio.SocketStream) -> bytes:
+    """What comes until the other side hangs up."""
+    found = b""
+    with trio.fail_after(30):
+        try:
+            while data := await stream.receive_some():
+                found += data
+        except trio.BrokenResourceError:
+            pass
+    return found
+
+
+async def until_it_says(stream: trio.SocketStream, word: bytes) -> bytes:
+    found = b""
+    with trio.fail_after(30):
+        while word not in found:
+            data = await stream.receive_some()
+            assert data, found
+            found += data
+    return found
+
+
+async def answers_others(here: Served) -> None:
+    async with await here.connect() as stream:
+        await stream.send_all(head("GET", "/v1/models", connection="close"))
+        assert (await all_of(stream)).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("hang_up", HANG_UPS)
+async def test_who_hangs_up_leaves_the_line(
+    stream: bool, hang_up: Callable[[trio.SocketStream], Awaitable[None]]
+) -> None:
+    async with served(offline=SLOW) as here:
+        async with await here.connect() as client:
+            await client.send_all(post(stream=stream))
+            await until(lambda: here.line.in_flight, "it is asked")
+            await hang_up(client)
+            await until(lambda: here.ended == ["cancelled"], "it is withdrawn")
+        await until(lambda: not here.line.in_flight, "nothing is in flight")
+        await until(lambda: not here.house.connections, "its connection is closed")
+
+
+async def test_who_hangs_up_in_the_middle_of_a_stream_leaves_the_line() -> None:
+    async with served(Rule(reply="one two"), offline=OfflineSettings(per_output=3)) as here:
+        async with await here.connect() as client:
+            await client.send_all(post(stream=True))
+            await until_it_says(client, b"one ")
+        await until(lambda: here.ended == ["cancelled"], "it is withdrawn")
+
+
+async def test_who_hangs_up_while_it_waits_in_the_line_is_never_asked() -> None:
+    async with served(offline=SLOW, concurrency=1) as here, await here.connect() as first:
+        await first.send_all(post())
+        await until(lambda: here.line.in_flight, "the first is asked")
+        async with await here.connect() as second:
+            await second.send_all(post())
+            await until(lambda: here.line.depth == 1, "the second waits")
+        await until(lambda: here.line.depth == 0, "the second has left")
+        assert here.line.in_flight == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_who_reads_nothing_holds_up_neither_the_line_nor_the_end(stream: bool) -> None:
+    async with served(Rule(reply=("x" * 10_000 + " ") * 300)) as here:
+        client = await here.connect()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        await client.send_all(post(stream=stream))
+        await until(lambda: here.ended == ["answered"], "the line has answered")
+        await until(lambda: not here.line.in_flight, "the line is free")
+        await answers_others(here)
+        here.scope.cancel()
+
+    async with client:
+        assert len(await all_of(client)) < 3_000_000, "it had all been sent: that tests nothing"
+
+
+async def test_who_reads_slowly_gets_it_all() -> None:
+    text = "word " * 20_000
+    async with served(Rule(reply=text)) as here, await here.connect() as client:
+        await client.send_all(post(stream=True, close=True))
+        await until(lambda: here.ended == ["answered"], "the line has answered")
+        said = await all_of(client)
+
+    found = [json.loads(line[6:]) for line in said.split(b"\n") if line.startswith(b"data: {")]
+    assert "".join(each["choices"][0]["delta"].get("content", "") for each in found) == text
+    assert len(found) < 1000  # what wasn't taken was joined
+
+
+async def test_a_flood_of_connections_waits_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_door, "IDLE", 0.5)
+    async with served() as here, trio.open_nursery() as nursery:
+        flood = [await here.connect() for _ in range(3 * MAX_CONNECTIONS)]
+        await until(lambda: here.house.connections == MAX_CONNECTIONS, "as many as may are in")
+        await answers_others(here)  # when its turn has come: those who say nothing are sent away
+        for client in flood:
+            await client.aclose()
+        await until(lambda: not here.house.connections, "all are gone")
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_says_nothing_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_door, "IDLE", 0.1)
+    async with served() as here:
+        for said in (b"", b"GET /v1/mod", head("GET", "/v1/models")[:-2], head("GET", "/v1/models")):
+            async with await here.connect() as client:
+                await client.send_all(said)
+                assert (await all_of(client))[:12] in (b"", b"HTTP/1.1 200")
+
+
+async def test_a_body_that_doesnt_come_isnt_awaited_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "ARRIVAL", 0.1)
+    async with served() as here, await here.connect() as client:
+        await client.send_all(post()[:-1])
+        said = await all_of(client)
+
+    assert said.startswith(b"HTTP/1.1 400")
+    assert b"the body hasn't come" in said
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_body_that_is_too_large_is_refused_and_who_sends_it_is_told(chunked: bool) -> None:
+    size, piece = 20 * MIB, b"x" * MIB
+    headers = {"transfer-encoding": "chunked"} if chunked else {"content-length": str(size)}
+    async with served() as here, await here.connect() as client:
+        await client.send_all(head("POST", "/v1/chat/completions", connection="close", **headers))
+        for _ in range(size // MIB):
+            await client.send_all(b"%x\r\n%s\r\n" % (MIB, piece) if chunked else piece)
+        if chunked:
+            await client.send_all(b"0\r\n\r\n")
+        said = await all_of(client)
+
+    assert said.startswith(b"HTTP/1.1 413")
+    assert json.loads(said.split(b"\r\n\r\n")[1])["error"]["code"] == "too_large"
+
+
+async def test_a_body_of_any_length_is_announced_but_not_sent() -> None:
+    async with served() as here:
+        for length in ("1" * 30, "-1", "1e3", "0x10", "٣"):
+            async with await here.connect() as client:
+                await client.send_all(head("POST", "/v1/chat/completions", **{"content-length": length}))
+                assert (await all_of(client))[:10] == b"HTTP/1.1 4"
+        await answers_others(here)
+
+
+async def test_bodies_are_counted_and_who_comes_with_too_many_waits() -> None:
+    half = MAX_BODIES // 2
+    async with served(max_payload=half) as here, trio.open_nursery() as nursery:
+        answered = trio.Event()
+        first, second, third = [await here.connect() for _ in range(3)]
+
+        async def wait() -> None:
+            await all_of(third)
+            answered.set()
+
+        for client in (first, second):
+            await client.send_all(post(length=half))  # of which nothing more is to come
+        await wait_all_tasks_blocked(0.1)
+        await third.send_all(head("GET", "/v1/models", connection="close"))
+        nursery.start_soon(wait)
+        await wait_all_tasks_blocked(0.2)
+        assert not answered.is_set()
+
+        await second.aclose()
+        with trio.fail_after(30):
+            await answered.wait()
+        for client in (first, third):
+            await client.aclose()
+
+
+async def test_requests_on_one_connection_are_answered_in_order() -> None:
+    async with served(Rule(match="(.*)", reply=r"\1!")) as here, await here.connect() as client:
+        await client.send_all(b"".join([post(text="one"), post(text="two"), post(text="three", close=True)]))
+        said = await all_of(client)
+
+    assert said.index(b"one!") < said.index(b"two!") < said.index(b"three!")
+
+
+async def test_nobody_comes_in_when_the_house_is_full_but_for_the_operator() -> None:
+    async with served(house=House(RESERVE)) as here, await here.connect() as client:
+        await client.send_all(head("GET", "/v1/models"))
+        assert (await all_of(client)).startswith(b"HTTP/1.1 503")
+        assert here.house.connections == 0
+
+
+async def test_a_websocket_is_refused() -> None:
+    wanted = {"upgrade": "websocket", "connection": "upgrade", "sec-websocket-version": "13"}
+    async with served() as here, await here.connect() as client:
+        await client.send_all(head("GET", "/v1/models", **wanted, **{"sec-websocket-key": "AAAAAAAAAAAAAAAAAAAAAA=="}))
+        assert (await all_of(client)).startswith(b"HTTP/1.1 403")
+        await answers_others(here)
+
+
+GARBAGE = [
+    b"\0" * 1000,
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"x" * 500,  # TLS
+    b"AGNT" + bytes(range(32)),
+    b"GET / HTTP/9.9\r\n\r\n",
+    b"GET  / HTTP/1.1\r\n\r\n",
+    b"GET /\xff HTTP/1.1\r\nhost: x\r\n\r\n",
+    b"GET /%ff%00 HTTP/1.1\r\nhost: x\r\n\r\n",
+    b"GET / HTTP/1.1\r\n\r\n",
+    b"GET / HTTP/1.1\r\nhost: x\r\nhost: y\r\n\r\n",
+    b"GET / HTTP/1.1\r\nhost: x\r\na: " + b"b" * 100_000 + b"\r\n\r\n",
+    b"GET / HTTP/1.1\r\nhost: x\r\n" + b"a: b\r\n" * 10_000,
+    b"GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: h2c\r\nhttp2-settings: !!!!\r\n\r\n",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 1000,
+    b"PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n",
+    b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+    b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: gzip\r\n\r\n",
+    b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n",
+    b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n{}",
+    b"HEAD /v1/models HTTP/1.1\r\nhost: x\r\n\r\n",
+    b"OPTIONS * HTTP/1.1\r\nhost: x\r\n\r\n",
+    b"CONNECT a:1 HTTP/1.1\r\nhost: x\r\n\r\n",
+]
+
+
+@pytest.mark.parametrize("said", GARBAGE, ids=range(len(GARBAGE)))
+async def test_what_is_no_request_ends_its_own_connection(said: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async with served() as here:
+        for _ in range(20):
+            async with await here.connect() as client:
+                try:
+                    await client.send_all(said)
+                    await client.send_eof()
+                except trio.BrokenResourceError:
+                    continue
+                await all_of(client)
+        await answers_others(here)
+        await until(lambda: not here.house.connections, "all are gone")
+
+    assert [record for record in caplog.records if record.levelno > logging.DEBUG] == []
+
+
+PIECES = st.sampled_from(
+    [
+        *(post(), post(stream=True), head("GET", "/v1/models"), b"\r\n", b"\0", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
+        *(
+            b"transfer-encoding: chunked\r\n",
+            b"content-length: 7\r\n",
+            b"5\r\nhello\r\n",
+            b"0\r\n\r\n",
+            b"GET / HTTP/1.1\r\n",
+        ),
+    ]
+)
+
+
+@given(st.lists(PIECES | st.binary(max_size=40), max_size=8), st.booleans())
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+async def test_any_bytes_end_their_own_connection_alone(
+    caplog: pytest.LogCaptureFixture, pieces: list[bytes], cut: bool
+) -> None:
+    async with served() as here:
+        async with await here.connect() as client:
+            try:
+                for piece in pieces:
+                    await client.send_all(piece)
+                if not cut:
+                    await client.send_eof()
+                    await all_of(client)
+            except trio.BrokenResourceError:
+                pass
+        await answers_others(here)
+        await until(lambda: not here.house.connections, "all are gone")
+
+    assert [record for record in caplog.records if record.levelno > logging.DEBUG] == []
+
+
+async def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    def stumble(question: Any) -> None:
+        raise ZeroDivisionError
+
+    logging.getLogger("agentos.doors").propagate = False
+    try:
+        async with served(think=stumble) as here:
+            for said in (*GARBAGE, post()):
+                async with await here.connect() as client:
+                    await client.send_all(said)
+            await answers_others(here)
+    finally:
+        logging.getLogger("agentos.doors").propagate = True
+
+    out, err = capfd.readouterr()
+    assert (out, err.replace("bug", "")) == ("", err.replace("bug", ""))

@@ -1,0 +1,37 @@
+"""The rules that the kernel's choice is compared with choose as their names say."""
+
+from collections.abc import Callable
+
+import pytest
+
+from .loads import Request
+from .simulator import Asked
+from .strategies import FirstCome, RoundRobin, Rule, Waiting
+
+
+def waiting(id: str) -> Waiting:
+    return Waiting(Request(Asked(id, 60, 20), id.partition("/")[0], "light"))
+
+
+@pytest.mark.parametrize(
+    ("rule", "order"),
+    [(FirstCome, ["a/0", "a/1", "a/2", "b/0", "b/1", "c/0"]), (RoundRobin, ["a/0", "b/0", "c/0", "a/1", "b/1", "a/2"])],
+)
+def test_a_rule_keeps_its_order(rule: Callable[[], Rule], order: list[str]) -> None:
+    line = rule()
+    for each in ("a/0", "a/1", "a/2", "b/0", "b/1", "c/0"):
+        line.put(waiting(each))
+
+    assert [line.take().request.asked.id for _ in order] == order
+
+
+def test_in_round_robin_who_comes_back_is_behind_those_who_wait() -> None:
+    line = RoundRobin()
+    for each in ("a/0", "b/0", "b/1"):
+        line.put(waiting(each))
+
+    taken = [line.take().request.asked.id]
+    line.put(waiting("a/1"))
+    taken += [line.take().request.asked.id for _ in range(3)]
+
+    assert taken == ["a/0", "b/0", "a/1", "b/1"]

@@ -1,6 +1,6 @@
 """What of a configuration the host that we are on can't do: found out before anything is started, as doctor does."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from agentos.agents.spec import AgentSpec, GroupSpec
 from agentos.agents.walls import Layers, NotIsolated, judge
@@ -12,14 +12,16 @@ from .load import Config
 BY_GROUPS = ("memory", "pids", "cpu")
 
 
-def refused(config: Config) -> Iterator[tuple[str, str]]:
-    """The names of the agents that a kernel here would not start, with why. Blocks: it tries every layer."""
-    found = layers_here()
+def refused(config: Config) -> Mapping[str, Sequence[str]]:
+    """Why a kernel here would not start some agents, with their names. Blocks: it tries every layer."""
+    layers = layers_here()
+    found: dict[str, list[str]] = {}
     for spec in _agents(config.root):
         try:
-            judge(spec, _record(spec, found), config.kernel.waive)
+            judge(spec, _record(spec, layers), config.kernel.waive)
         except NotIsolated as error:
-            yield spec.name, str(error)
+            found.setdefault(str(error), []).append(spec.name)
+    return found
 
 
 def _agents(group: GroupSpec) -> Iterator[AgentSpec]:

@@ -17,6 +17,7 @@ from agentos.llm.settings import (
     Share,
     Timeouts,
     budget_of,
+    is_url,
 )
 from agentos.services.quotas import Quota
 from agentos_sdk.calls.agents import Amount, Money, Weight, Window
@@ -26,7 +27,7 @@ Positive = Annotated[float, Rule(lambda number: number > 0, "a number above 0")]
 Count = Annotated[int, Rule(lambda number: number >= 1, "a whole number from 1 up")]
 Chance = Annotated[float, Rule(lambda number: 0 <= number <= 1, "a number from 0 to 1")]
 Patience = Annotated[Seconds, Rule(lambda seconds: seconds > 0, "a duration above 0s")]
-Url = Annotated[str, Rule(lambda url: url.startswith(("http://", "https://")), "an http:// or https:// URL")]
+Url = Annotated[str, Rule(is_url, "an http:// or https:// URL, without a user and a password")]
 
 
 @frozen(kw_only=True)

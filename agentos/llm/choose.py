@@ -1,12 +1,10 @@
 """Which provider answers, which model, by which key: what the configuration says, else what keys are there."""
 
-from urllib.parse import urlsplit
-
 import trio
 from attrs import field, frozen
 
 from .provider import Denied, Provider
-from .settings import LLMSettings, OfflineSettings, ProviderName, Timeouts
+from .settings import LLMSettings, OfflineSettings, ProviderName, Timeouts, is_url
 from .variables import Variables
 
 GEMINI_MODEL = "gemini-2.0-flash"
@@ -46,8 +44,13 @@ def choose(settings: LLMSettings, variables: Variables) -> Choice | NoChoice:
     if provider == "offline":
         return Choice("offline", settings.model or "offline")
     choice = (_gemini if provider == "gemini" else _openai)(settings, variables)
-    if isinstance(choice, Choice) and choice.base_url is not None and not _reachable(choice.base_url):
-        return NoChoice(f"{choice.base_url!r} is no base_url: it begins with http:// or https:// and names a host")
+    if (
+        isinstance(choice, Choice)
+        and choice.base_url is not None
+        and choice.base_url is not None
+        and not is_url(choice.base_url)
+    ):
+        return NoChoice("base_url: expected http:// or https:// and a host, without a user and a password")  # not shown
     return choice
 
 
@@ -70,14 +73,6 @@ def _openai(settings: LLMSettings, variables: Variables) -> Choice | NoChoice:
     if settings.model is None and base_url is not None:
         return NoChoice('[llm] model = "…" has to say which model of that server is meant')
     return Choice("openai", settings.model or OPENAI_MODEL, base_url, key, "OPENAI_API_KEY")
-
-
-def _reachable(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:
-        return False
 
 
 async def connect(choice: Choice | NoChoice, settings: LLMSettings) -> Provider:

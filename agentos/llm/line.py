@@ -5,18 +5,20 @@ reserved, the provider is asked, and what it used is settled. Whoever asked may 
 line, or the connection to the provider is closed, and only what was used until then is charged.
 """
 
+import contextlib
 import logging
+import re
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import trio
 from attrs import define, evolve, field, frozen
 
 from agentos.services.quotas import Standing
-from agentos_sdk.errors import BadRequest, CallError, Internal, QuotaExceeded
+from agentos_sdk.errors import BadRequest, Busy, CallError, Internal, QuotaExceeded
 
 from .asking import Asked, Asking
 from .budgets import Budgets, Grant
@@ -28,6 +30,9 @@ log = logging.getLogger(__name__)
 
 LOOK_BACK = 60.0  # seconds, at least, over which fairness is told
 MOST_PARTS = 2000  # of a question: each takes the vendor's SDK half a millisecond
+MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}")  # it becomes a part of a URL
+HELD_BY_ALL = 256 << 20  # bytes of questions that wait or are in flight
+HELD_BY_ONE = 64 << 20  # and of one family's; a single question is always taken
 HELD = 50.0  # tokens a second that count as generated where nobody can tell: the provider was kept from others
 CLOSING = 2.0  # seconds that the provider's connections get to be closed in order
 
@@ -77,6 +82,7 @@ class Line:
         self._granted = 0  # reservations that aren't settled
         self._settled = trio.Event()  # one of them was; then made anew
         self._in_flight: Counter[Path] = Counter()
+        self._memory: Counter[str] = Counter()  # bytes of questions, by whose they are
         self._weights: dict[Path, float] = {}
         now = trio.current_time()
         self._marks = [(now, self._queue.mark())] * 2
@@ -86,27 +92,39 @@ class Line:
 
         Raises ``Busy``, ``QuotaExceeded``, ``BadRequest``, ``Unavailable`` or ``Timeout``.
         """
-        if question.parts > MOST_PARTS:
-            raise BadRequest(
-                f"messages: expected at most {MOST_PARTS} messages, images, tools and calls of them in all"
-            )
+        check(question)
         now, tokens = trio.current_time(), guessed_input(question)
         self._asking.check()
         self._budgets.check(seat, question.model, tokens, time.time())
         self._weigh(seat)
         job = _Job(seat, Asked(question, tokens, family(seat), said), now)
-        job.ticket = ticket = self._queue.put(names(seat), job, weighed(tokens), now)
-        job.asked.changed = lambda used: self._queue.charge(ticket, cost(used, tokens))
-        self._bell.set()
-        try:
-            await job.done.wait()
-        finally:
-            if not self._queue.withdraw(ticket):
-                job.scope.cancel()
+        with self._kept(job.asked.party, question.size):
+            job.ticket = ticket = self._queue.put(names(seat), job, weighed(tokens), now)
+            job.asked.changed = lambda used: self._queue.charge(ticket, cost(used, tokens))
+            self._bell.set()
+            try:
+                await job.done.wait()
+            finally:
+                if not self._queue.withdraw(ticket):
+                    job.scope.cancel()
         assert job.outcome is not None, "who is cancelled doesn't get here"
         if isinstance(job.outcome, CallError):
             raise job.outcome
         return job.outcome
+
+    @contextlib.contextmanager
+    def _kept(self, party: str, size: int) -> Iterator[None]:
+        """Memory for a question, bounded for each family and for all."""
+        own, everybody = self._memory[party], self._memory.total()
+        if (own and own + size > HELD_BY_ONE) or (everybody and everybody + size > HELD_BY_ALL):
+            raise Busy("the questions that wait for the model are too large in all: try again later")
+        self._memory[party] += size
+        try:
+            yield
+        finally:
+            self._memory[party] -= size
+            if not self._memory[party]:
+                del self._memory[party]
 
     async def serve(self) -> None:
         """Put questions to the provider, until cancelled."""
@@ -245,6 +263,14 @@ class Line:
             if self._weights.get(path, 1.0) != party.share.weight:
                 self._queue.weigh(path, party.share.weight)
                 self._weights[path] = party.share.weight
+
+
+def check(question: Question) -> None:
+    """Refuse what no provider could be asked; without any, there is no model's name."""
+    if question.model and not MODEL.fullmatch(question.model) or ".." in question.model:
+        raise BadRequest(f"model: expected a name of letters, digits and . _ - : / @ +, got {question.model[:80]!r}")
+    if question.parts > MOST_PARTS:
+        raise BadRequest(f"messages: expected at most {MOST_PARTS} messages, images, tools and calls in all")
 
 
 def names(seat: Seat) -> Path:

@@ -1,6 +1,7 @@
 """What a model is asked, what it answers, and what a provider of models has to be."""
 
 from collections.abc import Callable, Mapping, Sequence
+from sys import getsizeof
 from typing import Any, Literal, Protocol, TypeAlias
 
 from attrs import field, frozen
@@ -77,6 +78,12 @@ class Question:
     def parts(self) -> int:
         """Of how many pieces it is made."""
         return len(self.tools) + sum(1 + len(said.images) + len(said.calls) for said in self.messages)
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory that it takes while it waits, of what may be large."""
+        texts = sum(getsizeof(said.text) for said in self.messages) + getsizeof(self.system)
+        return texts + sum(len(image.data) for said in self.messages for image in said.images)
 
 
 def _tokens(counted: object) -> int:

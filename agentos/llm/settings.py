@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
+from urllib.parse import urlsplit
 
 from attrs import field, frozen
 
@@ -113,3 +114,14 @@ def budget_of(
     """Quotas for each window of ``per`` seconds; ``money`` is in the currency of the prices."""
     amounts = {"tokens": tokens, "calls": calls, "money": None if money is None else round(money * BILLION)}
     return tuple(Quota(what, most, per) for what, most in amounts.items() if most is not None)
+
+
+def is_url(url: str) -> bool:
+    """Whether it can be a provider's; one with a password in it would show that in every error."""
+    try:
+        parts = urlsplit(url)
+        return (
+            parts.scheme in ("http", "https") and bool(parts.hostname) and "@" not in parts.netloc and parts.port != 0
+        )
+    except ValueError:
+        return False

@@ -40,6 +40,8 @@ class Spawning:
         caller = call.caller
         await call.require(Right("spawn"))
         parent = self.registry.find(caller.id, None) if caller.kind == "agent" else None
+        if parent is not None:
+            self._pace(parent)  # before its files are looked at and its script is copied
         spec = await trio.to_thread.run_sync(self._spec, parent, request)
         try:
             agent = await self._start(spec, caller, parent)
@@ -59,7 +61,7 @@ class Spawning:
         if self.registry.is_taken(spec.name) or self.is_taken(spec.name):
             raise AlreadyExists(f"name: {spec.name!r} is taken")
         if parent is not None:
-            self._ration(caller)
+            self._ration(parent)
         try:
             return await self.supervision.spawn(spec, caller, parent)
         except SpecError as error:
@@ -72,10 +74,17 @@ class Spawning:
                 stderr=error.stderr,
             ) from None
 
-    def _ration(self, caller: Caller) -> None:
+    def _pace(self, parent: Agent) -> None:
+        limits, wait = self.supervision.limits, parent.rate.wait(trio.current_time())
+        if wait > 0:
+            raise QuotaExceeded(
+                f"{parent.name} may spawn {limits.per_second:g} agents per second (kernel.spawn_rate): "
+                f"the next in {wait:.2f} s"
+            )
+
+    def _ration(self, parent: Agent) -> None:
         limits = self.supervision.limits
-        agent = self.registry.find(caller.id, None)
-        above: Agent | None = agent
+        above: Agent | None = parent
         while above is not None:
             if len(self.registry.living_below(above)) >= limits.children:
                 raise QuotaExceeded(
@@ -83,12 +92,6 @@ class Spawning:
                     "there is room again when one of them has ended"
                 )
             above = above.parent
-        wait = agent.rate.wait(trio.current_time())
-        if wait > 0:
-            raise QuotaExceeded(
-                f"{caller.name} may spawn {limits.per_second:g} agents per second (kernel.spawn_rate): "
-                f"the next in {wait:.2f} s"
-            )
 
     def _spec(self, parent: Agent | None, request: calls.Spawn) -> AgentSpec:
         """What the request describes; looks at files, so not in the event loop's thread."""

@@ -98,6 +98,10 @@ def test_agents_and_supervisors_have_a_weight_and_a_budget(home: Path) -> None:
     [
         ('[llm]\nprovider = "gpt"', "2: llm.provider: expected offline, gemini or openai"),
         ('[llm]\nbase_url = "ftp://x"', "2: llm.base_url: expected an http:// or https:// URL"),
+        (
+            '[llm]\nbase_url = "http://user:secret@host/v1"',
+            "expected an http:// or https:// URL, without a user and a password",
+        ),
         ("[llm]\nconcurrency = 0", "2: llm.concurrency: expected a number from 1 to 1000"),
         ("[llm]\nconcurency = 1", "concurency"),
         ('[llm]\ntimeouts = { idle = "0s" }', "2: llm.timeouts.idle: expected a duration above 0s"),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from attrs import define
+from attrs import define, evolve
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from agentos.database import Database, open_database
@@ -13,11 +13,11 @@ from agentos.llm import budgets
 from agentos.llm.asking import Asking
 from agentos.llm.budgets import Budgets
 from agentos.llm.fair_queue import Full
-from agentos.llm.line import Line, Place
+from agentos.llm.line import HELD_BY_ONE, Line, Place
 from agentos.llm.provider import Delta, Failing, Provider, Rejected, Usage
 from agentos.llm.settings import LLMSettings, Party, Retry, Seat, Share, budget_of
 from agentos.services.quotas import Quotas
-from agentos_sdk.errors import BadRequest, Internal, QuotaExceeded
+from agentos_sdk.errors import BadRequest, Busy, Internal, QuotaExceeded
 from tests.llm.scripted import Scripted, Step, question
 
 SETTINGS = LLMSettings()
@@ -359,3 +359,26 @@ async def test_who_lacks_only_what_others_have_reserved_waits_until_they_settle(
 
         assert provider.most == [99, 86]
         assert provider.begun[1] >= provider.begun[0] + 0.1
+
+
+@pytest.mark.parametrize("model", ["x:gen#", "a/../b", "%2e%2e/files", "a b", "a?b", "x" * 300])
+async def test_a_model_s_name_is_no_way_into_a_url(model: str, autojump_clock: MockClock) -> None:
+    provider = Scripted()
+
+    async with running(provider) as line:
+        with pytest.raises(BadRequest, match="model: expected a name"):
+            await line.think(seat("a"), evolve(question(), model=model))
+
+    assert provider.asked == []
+
+
+async def test_what_waits_for_the_model_has_an_end_in_bytes(autojump_clock: MockClock) -> None:
+    book = "x" * (HELD_BY_ONE // 2)
+
+    async with running(Scripted([work(1.0)])) as line, crowd(line) as all_of_them:
+        for _ in range(2):
+            await all_of_them.ask(seat("kernel", "writer", "writer/child"), book[: HELD_BY_ONE // 2 - 1000])
+        with pytest.raises(Busy, match="too large"):
+            await line.think(seat("kernel", "writer"), question(book))
+
+        assert (await line.think(seat("kernel", "other"), question(book))).answer.text == "done"

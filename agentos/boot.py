@@ -1,26 +1,23 @@
 """Everybody is made here, in order; nobody else constructs a service or builds the table."""
 
 import contextlib
-import ctypes
-import fcntl
 import itertools
 import logging
 import os
-import resource
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import trio
 from attrs import frozen
 
-import agentos_sdk
 from agentos.agents import endpoint, output
 from agentos.agents.jail import Jails
 from agentos.agents.life import Kit
-from agentos.agents.orphans import RUN_VARIABLE, Run, Sweeper
+from agentos.agents.orphans import Run, Sweeper
 from agentos.agents.peers import Peers
 from agentos.agents.registry import Agent, Registry
 from agentos.agents.spec import RESERVED
@@ -28,6 +25,16 @@ from agentos.agents.supervision import SpawnLimits, Supervision, why
 from agentos.agents.workspace import Workspaces
 from agentos.config.load import Config
 from agentos.database import DatabaseError, open_database
+from agentos.ground import (
+    BootError,
+    connections_to_be_had,
+    harden,
+    is_root,
+    lay_out_sdk,
+    own_cgroup,
+    remains,
+    sole_kernel,
+)
 from agentos.kernel.caller import Caller
 from agentos.kernel.door import Door, DoorError, House, Peer, listen
 from agentos.kernel.ports import Right
@@ -41,11 +48,9 @@ from agentos.llm.provider import Question
 from agentos.llm.settings import LLMSettings, Party, Share
 from agentos.llm.variables import look
 from agentos.permissions.authorizer import SubtreeAuthorizer
-from agentos.sandbox import cgroups, levels, prefixes, probe
-from agentos.sandbox.cgroup_values import CgroupError
+from agentos.sandbox import levels, prefixes, probe
 from agentos.sandbox.cgroups import Cgroups
 from agentos.sandbox.errors import SandboxError
-from agentos.sandbox.inside.janitor import Remains
 from agentos.sandbox.levels import Finding
 from agentos.sandbox.outer_ids import OuterIdError, OuterIds
 from agentos.sandbox.spawner import Spawner
@@ -59,17 +64,15 @@ from supervisors import GaveUp, StartFailed
 
 log = logging.getLogger("agentos.kernel")
 
-PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
 REAP_AGAIN = 0.05  # seconds
-MIN_CONNECTIONS = 128
 HURRY = 3.0  # seconds that stopping in order may still take after the second signal
 KERNEL_ID, KERNEL = 0, "kernel"  # the sender of what the kernel itself has to say
 
 Show = Callable[[str, output.Line], None]
 
 
-class BootError(Exception):
-    """The kernel can't start here; the text says why and what to do."""
+class Ready(Protocol):
+    def __call__(self, isolation: str, model: str) -> None: ...
 
 
 @frozen
@@ -86,45 +89,11 @@ class Settings:
     stopping: Callable[[], None] | None = None
 
 
-def harden() -> None:
-    """First of all: nobody of our uid may read our memory, orphans come to us, and files are there to be used."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    for option, value in ((PR_SET_DUMPABLE, 0), (PR_SET_CHILD_SUBREAPER, 1)):
-        if libc.prctl(option, value, 0, 0, 0) != 0:
-            raise BootError(f"prctl {option}: {os.strerror(ctypes.get_errno())}")
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-@contextlib.contextmanager
-def sole_kernel(state_dir: Path) -> Iterator[None]:
-    """Hold the state directory; :class:`BootError` while another kernel does."""
-    try:
-        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(state_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise BootError(f"{state_dir}: {error.strerror}: choose another directory with --state-dir") from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.pread(lock, 20, 0).decode() or "unknown"
-        os.close(lock)
-        raise BootError(
-            f"{state_dir}: a kernel (pid {holder}) works with it: stop that one or choose another with --state-dir"
-        ) from None
-    try:
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, str(os.getpid()).encode(), 0)
-        yield
-    finally:
-        os.close(lock)
-
-
-def run(settings: Settings, ready: Callable[[str], None]) -> str | None:
+def run(settings: Settings, ready: Ready) -> str | None:
     """Be a kernel until it is told to stop (None) or its root supervisor gives up (why).
 
-    ``ready`` is called when the whole tree is up, with a sentence on the isolation that agents get. Raises
-    :class:`BootError` where nothing could be begun.
+    ``ready`` is called when the whole tree is up, with sentences on the isolation that agents get, and on the model.
+    Raises :class:`BootError` where nothing could be begun.
     """
     harden()
     with contextlib.ExitStack() as undo:
@@ -149,7 +118,7 @@ def run(settings: Settings, ready: Callable[[str], None]) -> str | None:
             raise BootError(str(error)) from None
 
 
-async def live(settings: Settings, kernel: Callable[[Line], "Kernel"], ready: Callable[[str], None]) -> str | None:
+async def live(settings: Settings, kernel: Callable[[Line], "Kernel"], ready: Ready) -> str | None:
     """Be a kernel, with its database open and a line to the model."""
     llm = settings.config.llm
     model = await trio.to_thread.run_sync(choice_of_model, llm)
@@ -157,7 +126,13 @@ async def live(settings: Settings, kernel: Callable[[Line], "Kernel"], ready: Ca
     async with open_database(settings.state_dir / "agentos.db", {"quotas": budgets.TABLES}) as database:
         accounts = await Budgets.load(llm.prices, database, llm.max_tokens, time.time())
         name = model.model if isinstance(model, Choice) else ""
-        return await kernel(Line(llm, asking, accounts, name)).serve(ready)
+        return await kernel(Line(llm, asking, accounts, name)).serve(partial(ready, model=told_of(model)))
+
+
+def told_of(model: Choice | NoChoice) -> str:
+    if isinstance(model, Choice):
+        return f"model {model.model} by {model.provider}"
+    return f"no model can be asked: {model.why}"
 
 
 def choice_of_model(settings: LLMSettings) -> Choice | NoChoice:
@@ -165,48 +140,7 @@ def choice_of_model(settings: LLMSettings) -> Choice | NoChoice:
     variables = look(os.environ, Path.cwd())
     for warning in variables.warnings:
         log.warning("%s", warning)
-    found = choose(settings, variables)
-    if isinstance(found, Choice):
-        log.info("model %s by %s", found.model, found.provider)
-    else:
-        log.info("no model can be asked: %s", found.why)
-    return found
-
-
-def connections_to_be_had() -> int:
-    """How many leave enough descriptors for the agents themselves: each connection takes up to two."""
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(MIN_CONNECTIONS, files // 4)
-
-
-def is_root() -> bool:
-    return os.geteuid() == 0
-
-
-@contextlib.contextmanager
-def own_cgroup() -> Iterator[Cgroups]:
-    """The group around all agents, where this host lets us have one; what killed kernels left is swept."""
-    found = cgroups.discover_here()
-    try:
-        cgroups.sweep(found)
-    except CgroupError as error:
-        log.warning("a control group of an earlier kernel stays: %s", error)
-    groups = cgroups.open_root(found)
-    try:
-        yield groups
-    finally:
-        if groups.root is not None:
-            try:
-                groups.root.kill()
-                groups.root.remove()
-            except CgroupError as error:
-                log.warning("a control group stays: %s", error)
-
-
-def remains(this: Run, groups: Cgroups) -> Remains:
-    """What the zygote is to remove when we are killed: all but what the next kernel starts from."""
-    places = groups.root.places if groups.root is not None else ()
-    return Remains(groups=places, directories=(this.directory,), mark=f"{RUN_VARIABLE}={this.id}")
+    return choose(settings, variables)
 
 
 class Kernel:
@@ -380,13 +314,3 @@ def stop_signals() -> list[signal.Signals]:
     """SIGINT, SIGTERM, and SIGHUP, which says that the terminal was closed, unless that is ignored as under nohup."""
     wanted = [signal.SIGINT, signal.SIGTERM]
     return wanted if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [*wanted, signal.SIGHUP]
-
-
-def lay_out_sdk(launched: Run) -> tuple[str, str]:
-    """A directory that holds the SDK and nothing else, for interpreters that don't have it, and the package's own."""
-    directory = Path(launched.directory, "sdk")
-    directory.mkdir()
-    package = Path(agentos_sdk.__file__).resolve().parent
-    (directory / "agentos_sdk").symlink_to(package)
-    (directory / "agentos.py").symlink_to(package / "in_sandbox" / "agentos.py")
-    return str(directory), str(package)

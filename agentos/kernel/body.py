@@ -1,5 +1,6 @@
 """From the bytes of a body to the request that they are."""
 
+import gc
 import re
 from collections.abc import Collection
 from typing import TypeVar
@@ -85,14 +86,21 @@ def parse_text(body: bytes) -> object:
     crowded = body.count(b'"') - body.count(rb"\"") > LARGE_TEXT
     if not crowded and body.count(b",") > LARGE_TEXT:
         crowded = len(codec.outside_strings(body)) > LARGE_TEXT
-    if crowded or body.count(b"\\") > MOST_ESCAPES:
+    if body.count(b"\\") > MOST_ESCAPES:
+        raise _unreadable(f"more than {MOST_ESCAPES} escapes in it: write text in UTF-8")
+    if crowded:
         raise _unreadable(f"all in it that isn't plain text may have no more than {LARGE_TEXT >> 10} KiB")
+    pause = gc.isenabled()  # the collector would walk what is made again and again while it grows
+    gc.disable()
     try:
         data: object = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _unreadable(f"not JSON: {error}") from None
     except RecursionError:
         raise _unreadable(f"nested deeper than {codec.MAX_DEPTH}") from None
+    finally:
+        if pause:
+            gc.enable()
     if _deep(data):
         raise _unreadable(f"nested deeper than {codec.MAX_DEPTH}")
     return data

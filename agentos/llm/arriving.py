@@ -1,102 +1,107 @@
-"""An answer as it arrives over HTTP: the connection, the events on it, and what they make together.
+"""An answer as it arrives: the events of a stream, and what they make together.
 
-The SDKs ask, but we listen. Their streams are generators within generators: whatever stops one in the middle leaves
-those inside it, and the connection, to the garbage collector. So the body of a reply is read in its innermost place,
-and to the SDK it looks empty.
+Nothing here trusts who sends it: it may be a server that somebody has written on a weekend.
 """
 
 import json
-import logging
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextvars import ContextVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import httpx2
-import trio
 from attrs import define, field
 
+from agentos_sdk import codec
+
 from .provider import Answer, Delta, Failing, FinishReason, Hear, Question, ToolCall, Usage, guessed, guessed_input
-from .settings import Timeouts
+from .vendor import Account
 
-for _library in ("httpcore2", "httpx2", "openai", "google_genai"):
-    logging.getLogger(_library).setLevel(logging.WARNING)  # below, they tell of questions and of headers
-
-MAX_LINE = 16 << 20  # bytes, of a stream of events
+MOST = 64 << 20  # bytes of a stream; of a long answer most are the envelopes of its words
+MOST_AT_ONCE = 1 << 20  # bytes of one event, and characters of all tools' arguments: what is parsed without a pause
+MOST_CALLS = 1000
+DEEPEST = codec.MAX_DEPTH - 5  # of a tool's arguments, which a question has to hold when they are given back
 OURS = "call-of-agentos-"  # how the id of a tool call begins whose vendor gave it none
 
-_LISTENER: ContextVar["Arriving"] = ContextVar("listener")
 
-
-def http_client(timeouts: Timeouts) -> httpx2.AsyncClient:
-    """Connections that wait for an answer as long as they are let, and follow nobody to another host with the key.
-
-    What is answered goes to the :class:`Arriving` that the task listens with. Takes 30 ms, for certificates are read.
-    """
-
-    async def time_only_connecting(request: httpx2.Request) -> None:
-        request.extensions["timeout"] = {"connect": timeouts.connect}  # the SDKs put in their own for each request
-
-    async def listen(response: httpx2.Response) -> None:
-        if response.status_code == 200:
-            assert isinstance(response.stream, httpx2.AsyncByteStream)
-            arriving = _LISTENER.get()
-            arriving.begun = True
-            response.stream = _Body(response.stream, arriving)
-
-    return httpx2.AsyncClient(
-        headers={"accept-encoding": "identity"},  # we read the body before anybody could decompress it
-        limits=httpx2.Limits(max_connections=None),  # the line says how many
-        event_hooks={"request": [time_only_connecting], "response": [listen]},
-        follow_redirects=False,
-    )
+class Nonsense(Exception):
+    """No answer, whatever it is. The text belongs behind the vendor's name."""
 
 
 @define(eq=False)
 class HalfCall:
-    """A tool call of which arguments are still coming, as JSON."""
+    """A tool call of which arguments are still coming, as JSON in pieces."""
 
-    index: int | None
-    id: str = ""
+    id: str
     name: str = ""
-    arguments: str = ""
+    arguments: list[str] = field(factory=list)
 
 
 @define(eq=False)
 class Arriving:
     """An answer, as far as it has come.
 
-    ``read`` makes sense of an event, and ``hear`` is told. ``begun``: it was not refused; ``unheard`` is what ``hear``
-    raised.
+    ``read`` makes sense of an event, and ``hear`` is told. ``unheard`` is what ``hear`` raised.
     """
 
+    account: Account
     hear: Hear
     read: Callable[["Arriving", Mapping[str, Any]], Delta]
     text: list[str] = field(factory=list)
     unseen: int = 0  # characters
     calls: list[ToolCall] = field(factory=list)
-    halves: list[HalfCall] = field(factory=list)
     usage: Usage | None = None
     finish: FinishReason | None = None
     model: str | None = None
-    begun: bool = False
     unheard: Exception | None = None
+    _events: "Events" = field(factory=lambda: Events())
+    _halves: list[HalfCall] = field(factory=list)
+    _half: dict[tuple[int | None, str], HalfCall] = field(factory=dict)  # the last of that number, and of that id too
+    _arguments: int = 0  # characters
 
-    async def listen(self, stream: Callable[[], Any]) -> None:
-        """Let the SDK ask; its stream is empty when all has arrived."""
-        token = _LISTENER.set(self)
-        try:
-            async for _ in await stream():
-                raise AssertionError("the SDK has found what is not there")
-        finally:
-            _LISTENER.reset(token)
+    def feed(self, chunk: bytes) -> Iterator[None]:
+        """Take what has come; yields after every line."""
+        for data in self._events.feed(chunk):
+            if data is not None and data != b"[DONE]":
+                self._take(data)
+            yield
 
-    def take(self, data: bytes) -> None:
-        """An event."""
-        if data == b"[DONE]":
-            return
-        delta = self.read(self, json.loads(data))
-        self.text.append(delta.text)
+    def call(self, call: ToolCall) -> None:
+        """A whole one."""
+        self.calls.append(call)
+        self._count_calls()
+
+    def piece_of_call(self, index: int | None, id_: str, name: str, arguments: str) -> None:
+        """Put a piece of a tool call where it belongs.
+
+        Some servers don't number the calls, some give all of them the same number: then the id tells them apart.
+        """
+        half = self._half.get((index, id_))
+        if half is None or (index is None and name):
+            half = self._half[index, ""] = self._half[index, id_] = HalfCall(id_)
+            self._halves.append(half)
+            self._count_calls()
+        half.name = half.name or name
+        half.arguments.append(arguments)
+        self._arguments += len(arguments)
+        if self._arguments > MOST_AT_ONCE:
+            raise Nonsense(f"called tools with more than {MOST_AT_ONCE >> 20} MiB of arguments")
+
+    def answer(self, question: Question) -> Answer:
+        """All of it; raises :class:`Failing` when it broke off."""
+        if self.finish is None:
+            raise Failing(f"{self.account.vendor} broke off its answer")
+        text = "".join(self.text)
+        calls = [*self.calls, *self._completed()]
+        finish: FinishReason = "tool_calls" if calls and self.finish == "stop" else self.finish
+        usage = self.usage or Usage(guessed_input(question), guessed(len(text) + self.unseen))
+        return Answer(text, usage, finish, self.model or question.model, tuple(calls))
+
+    def _take(self, data: bytes) -> None:
+        event = codec.parse(data)
+        if not isinstance(event, dict):
+            raise Nonsense("sent an event that is no JSON object")
+        delta = self.read(self, event)
+        if delta.text:
+            self.text.append(delta.text)
         self.unseen += delta.unseen
         self.usage = delta.usage or self.usage
         try:
@@ -105,75 +110,88 @@ class Arriving:
             self.unheard = error
             raise
 
-    def answer(self, vendor: str, question: Question) -> Answer:
-        """All of it; raises :class:`Failing` when it broke off."""
-        if self.finish is None:
-            raise Failing(f"{vendor} broke off its answer")
-        text = "".join(self.text)
-        calls = [*self.calls, *self._completed(vendor)]
-        finish: FinishReason = "tool_calls" if calls and self.finish == "stop" else self.finish
-        usage = self.usage or Usage(guessed_input(question), guessed(len(text) + self.unseen))
-        return Answer(text, usage, finish, self.model or question.model, tuple(calls))
+    def _count_calls(self) -> None:
+        if len(self.calls) + len(self._halves) > MOST_CALLS:
+            raise Nonsense(f"called more than {MOST_CALLS} tools at once")
 
-    def _completed(self, vendor: str) -> Iterator[ToolCall]:
-        for half in self.halves:
-            try:
-                arguments = json.loads(half.arguments or "{}")
-            except (ValueError, RecursionError):
-                arguments = None
-            if isinstance(arguments, dict):
+    def _completed(self) -> Iterator[ToolCall]:
+        for half in self._halves:
+            arguments = _arguments("".join(half.arguments))
+            if arguments is not None:
                 yield ToolCall(half.id or new_id(), half.name, arguments)
             elif self.finish != "length":  # then the last one is cut off, and would be the next time
-                raise Failing(f"{vendor} called {half.name or 'a tool'} with arguments that are no JSON object")
+                name = self.account.clean(half.name) or "a tool"
+                raise Failing(f"{self.account.vendor} called {name} with arguments that are no JSON object")
 
 
 @define(eq=False)
-class _Body(httpx2.AsyncByteStream):
-    """Of a reply: server-sent events."""
+class Events:
+    """Server-sent events, out of chunks however they are cut."""
 
-    body: httpx2.AsyncByteStream
-    arriving: Arriving
-    _rest: bytearray = field(factory=bytearray)
+    _line: list[bytes] = field(factory=list)  # pieces of one that hasn't ended
     _data: list[bytes] = field(factory=list)
+    _size: int = 0  # of the event
+    _all: int = 0
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        """Take everything, give nothing.
+    def feed(self, chunk: bytes) -> Iterator[bytes | None]:
+        """For each line that ends the data of an event, or ``None`` where none does.
 
-        When taking fails, the wait for what comes next is cancelled, so that these generators too end from within.
+        Only line feeds end lines: JSON may hold what Unicode calls line ends.
         """
-        failure: Exception | None = None
-        with trio.CancelScope() as scope:
-            async for chunk in self.body:
-                if failure is None:
-                    try:
-                        self._feed(chunk)
-                    except Exception as error:
-                        failure = error
-                        scope.cancel()
-        if failure is not None:
-            raise failure
-        self._feed(b"\n\n")  # behind the last event too
-        return
-        yield b""
+        self._all += len(chunk)
+        if self._all > MOST:
+            raise Nonsense(f"answers without an end: more than {MOST >> 20} MiB")
+        first, *others = chunk.split(b"\n")
+        self._grow(first)
+        for piece in others:
+            line = b"".join(self._line).removesuffix(b"\r")
+            self._line.clear()
+            yield self._end(line)
+            self._grow(piece)
 
-    async def aclose(self) -> None:
-        await self.body.aclose()
+    def _grow(self, piece: bytes) -> None:
+        self._line.append(piece)
+        self._size += len(piece) + 1
+        if self._size > MOST_AT_ONCE:
+            raise Nonsense(f"sent an event of more than {MOST_AT_ONCE >> 20} MiB")
 
-    def _feed(self, chunk: bytes) -> None:
-        """Only line feeds end lines: JSON may hold what Unicode calls line ends."""
-        looked = len(self._rest)
-        self._rest += chunk
-        while (end := self._rest.find(b"\n", looked)) >= 0:
-            line = bytes(self._rest[:end]).removesuffix(b"\r")
-            del self._rest[: end + 1]
-            looked = 0
-            if line.startswith(b"data:"):
-                self._data.append(line[5:].removeprefix(b" "))
-            elif not line and self._data:
-                data, self._data = b"\n".join(self._data), []
-                self.arriving.take(data)
-        if len(self._rest) > MAX_LINE:
-            raise ValueError("a line without an end")
+    def _end(self, line: bytes) -> bytes | None:
+        if line.startswith(b"data:"):
+            self._data.append(line[5:].removeprefix(b" "))
+        if line:
+            return None
+        data = b"\n".join(self._data)
+        self._data.clear()
+        self._size = 0
+        return data or None
+
+
+def words(said: object, what: str) -> str:
+    """Text that a vendor has sent, or left out."""
+    if not said:
+        return ""
+    if not isinstance(said, str):
+        raise Nonsense(f"sent {what} that is no text")
+    return said
+
+
+def _arguments(text: str) -> Mapping[str, Any] | None:
+    """What a model has written, if a tool can be called with it."""
+    try:
+        arguments = codec.parse(text.encode() or b"{}")
+    except ValueError:  # half of a surrogate pair, too
+        return None
+    if not isinstance(arguments, dict) or (text.count("[") + text.count("{") > DEEPEST and _too_deep(arguments)):
+        return None
+    return arguments
+
+
+def _too_deep(value: Mapping[str, Any]) -> bool:
+    level: Sequence[Any] = [value]
+    for _ in range(DEEPEST):
+        within = (inner for each in level for inner in (each.values() if isinstance(each, dict) else each))
+        level = [inner for inner in within if isinstance(inner, dict | list)]
+    return bool(level)
 
 
 def new_id() -> str:

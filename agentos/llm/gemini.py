@@ -3,22 +3,22 @@
 import base64
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from google import genai
-from google.genai import errors, types
+from google.genai import types
 
-from .arriving import OURS, Arriving, compact, http_client, new_id
+from .arriving import OURS, Arriving, Nonsense, compact, new_id, words
+from .exchange import Exchange
 from .provider import (
     Answer,
     Delta,
-    Failing,
     FinishReason,
     Hear,
     Message,
     ProviderError,
     Question,
-    Rejected,
     ThinkingLevel,
     Tool,
     ToolCall,
@@ -26,7 +26,7 @@ from .provider import (
     Usage,
 )
 from .settings import Timeouts
-from .vendor import Account, seconds, seconds_of
+from .vendor import Account, seconds
 
 CHOICES: Mapping[ToolChoice, types.FunctionCallingConfigMode] = {
     "auto": types.FunctionCallingConfigMode.AUTO,
@@ -34,6 +34,7 @@ CHOICES: Mapping[ToolChoice, types.FunctionCallingConfigMode] = {
     "required": types.FunctionCallingConfigMode.ANY,
 }
 BUDGETS: Mapping[ThinkingLevel, int] = {"low": 1024, "medium": 8192, "high": 24576}  # tokens, before there were levels
+LARGE = 64 << 10  # characters of what a tool answered
 FILTERS = (
     *("SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "ESCALATION", "MODEL_ARMOR"),
     *("IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION"),
@@ -50,60 +51,52 @@ class Gemini:
 
     def __init__(self, account: Account, base_url: str | None, timeouts: Timeouts) -> None:
         self._account = account
-        self._http = http_client(timeouts)
+        self._exchange = Exchange(account, timeouts)
         self._client = genai.Client(
             vertexai=False,
             api_key=account.key or "none",
-            # With a client of ours, or the SDK takes aiohttp where that is installed, which can't run on Trio.
-            http_options=types.HttpOptions(base_url=base_url, httpx_async_client=self._http),
+            http_options=types.HttpOptions(
+                base_url=base_url,
+                httpx_client=self._exchange.composing,
+                httpx_async_client=self._exchange.http,  # or it would make one, and read certificates for it
+            ),
         )
-        self._models = self._client.aio.models
 
     async def answer(self, question: Question, hear: Hear) -> Answer:
-        try:
-            contents, config = _contents(question.messages), _config(question)
-        except ValueError as error:  # a signature that isn't base64, say
-            raise Rejected(f"gemini can't be asked this: {self._account.clean(error)}") from None
-        arriving = Arriving(hear, self._read)
-        with self._account.errors(arriving):
-            try:
-                await arriving.listen(
-                    lambda: self._models.generate_content_stream(model=question.model, contents=contents, config=config)
-                )
-            except errors.APIError as error:
-                headers = getattr(error.response, "headers", None) or {}
-                raise self._refusal(error.code or 500, error.details, seconds_of(headers)) from None
-            except ValueError as error:
-                if arriving.begun or type(error) is not ValueError:  # but a descendant, of what can't be read
-                    raise
-                raise Rejected(f"gemini can't be asked this: {self._account.clean(error)}") from None
-        return arriving.answer(self._account.vendor, question)
+        arriving = Arriving(self._account, hear, self._read)
+        await self._exchange.ask(partial(self._compose, question), arriving, self._refusal)
+        return arriving.answer(question)
 
     async def aclose(self) -> None:
-        self._client.close()
-        await self._http.aclose()
+        await self._exchange.aclose()
+
+    def _compose(self, question: Question) -> None:
+        for _ in self._client.models.generate_content_stream(
+            model=question.model, contents=_contents(question.messages), config=_config(question)
+        ):
+            raise AssertionError("the SDK has found what is not there")
 
     def _read(self, arriving: Arriving, piece: Mapping[str, Any]) -> Delta:
         if "error" in piece:
             raise self._refusal(piece["error"].get("code") or 500, piece)
-        arriving.model = piece.get("modelVersion") or arriving.model
+        arriving.model = words(piece.get("modelVersion"), "the name of a model") or arriving.model
         candidate = (piece.get("candidates") or [{}])[0]
-        text, unseen = "", 0
+        text, unseen = [], 0
         for part in (candidate.get("content") or {}).get("parts") or ():
             if call := part.get("functionCall"):
-                arriving.calls.append(_call(call, part.get("thoughtSignature")))
+                arriving.call(_call(call, part.get("thoughtSignature")))
                 unseen += len(compact(call))
             elif part.get("thought"):
-                unseen += len(part.get("text") or "")
+                unseen += len(words(part.get("text"), "a thought"))
             else:
-                text += part.get("text") or ""
-        if finish := candidate.get("finishReason"):
+                text.append(words(part.get("text"), "a text"))
+        if finish := words(candidate.get("finishReason"), "an end"):
             if finish not in FINISHED:  # a malformed call, say: the next may be better
-                raise Failing(f"{self._account.vendor} ended its answer with {self._account.clean(finish)}")
+                raise Nonsense(f"ended its answer with {finish}")
             arriving.finish = FINISHED[finish]
         elif (piece.get("promptFeedback") or {}).get("blockReason"):
             arriving.finish = "content_filter"
-        return Delta(text, unseen, _usage(piece.get("usageMetadata") or {}))
+        return Delta("".join(text), unseen, _usage(piece.get("usageMetadata")))
 
     def _refusal(self, status: int, body: object, after: float | None = None) -> ProviderError:
         told = body.get("error") if isinstance(body, dict) else None
@@ -118,7 +111,7 @@ class Gemini:
         return self._account.refusal(status, told.get("message") or told.get("status"), after)
 
 
-def _contents(messages: Sequence[Message]) -> list[types.ContentUnion]:
+def _contents(messages: Sequence[Message]) -> list[types.Content]:
     """The conversation; what several tools answered goes into one turn, as their calls came in one."""
     names = {call.id: call.name for message in messages for call in message.calls}
     turns: list[tuple[str, list[types.Part]]] = []
@@ -148,9 +141,9 @@ def _parts(message: Message, names: Mapping[str, str]) -> Iterator[types.Part]:
 
 
 def _object(text: str) -> dict[str, Any]:
-    """What a tool answered, which Gemini wants as an object."""
+    """What a tool answered, which Gemini wants as an object; a large one stays text, for it would take seconds."""
     try:
-        value = json.loads(text)
+        value = json.loads(text) if len(text) <= LARGE else text
     except (ValueError, RecursionError):
         value = text
     return value if isinstance(value, dict) else {"output": value}
@@ -198,15 +191,16 @@ def _thinking(model: str, level: ThinkingLevel | None) -> types.ThinkingConfig |
     return types.ThinkingConfig(thinking_level=types.ThinkingLevel(level.upper()))
 
 
-def _call(call: Mapping[str, Any], signature: str | None) -> ToolCall:
-    return ToolCall(call.get("id") or new_id(), call["name"], call.get("args") or {}, signature)
+def _call(call: Mapping[str, Any], signature: object) -> ToolCall:
+    arguments = call.get("args") or {}
+    if not isinstance(arguments, dict):
+        raise Nonsense("called a tool with arguments that are no JSON object")
+    id_, name = words(call.get("id"), "an id"), words(call.get("name"), "the name of a tool")
+    return ToolCall(id_ or new_id(), name, arguments, words(signature, "a signature") or None)
 
 
-def _usage(counted: Mapping[str, int]) -> Usage | None:
-    if counted.get("promptTokenCount") is None:
+def _usage(counted: object) -> Usage | None:
+    if not isinstance(counted, dict) or counted.get("promptTokenCount") is None:
         return None
-    return Usage(
-        input=counted["promptTokenCount"] + (counted.get("toolUsePromptTokenCount") or 0),
-        output=counted.get("candidatesTokenCount") or 0,
-        thinking=counted.get("thoughtsTokenCount") or 0,
-    )
+    usage = Usage(counted["promptTokenCount"], counted.get("candidatesTokenCount"), counted.get("thoughtsTokenCount"))
+    return usage + Usage(counted.get("toolUsePromptTokenCount"))

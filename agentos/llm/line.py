@@ -267,7 +267,7 @@ class Line:
 
 def check(question: Question) -> None:
     """Refuse what no provider could be asked; without any, there is no model's name."""
-    if question.model and not MODEL.fullmatch(question.model) or ".." in question.model:
+    if (question.model and not MODEL.fullmatch(question.model)) or ".." in question.model:
         raise BadRequest(f"model: expected a name of letters, digits and . _ - : / @ +, got {question.model[:80]!r}")
     if question.parts > MOST_PARTS:
         raise BadRequest(f"messages: expected at most {MOST_PARTS} messages, images, tools and calls in all")

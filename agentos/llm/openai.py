@@ -1,18 +1,20 @@
 """OpenAI by its own SDK, and with it every server that speaks the same protocol: vLLM, llama.cpp, Ollama."""
 
 import base64
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
 import openai
 
-from .arriving import Arriving, HalfCall, compact, http_client
+from .arriving import Arriving, Nonsense, compact, words
+from .exchange import Exchange
 from .provider import (
     Answer,
     Delta,
     Denied,
-    Failing,
     FinishReason,
     Hear,
     Image,
@@ -24,7 +26,7 @@ from .provider import (
     Usage,
 )
 from .settings import Timeouts
-from .vendor import Account, seconds_of
+from .vendor import Account
 
 BASE_URL = "https://api.openai.com/v1"
 FINISHED: Mapping[str, FinishReason] = {
@@ -34,6 +36,7 @@ FINISHED: Mapping[str, FinishReason] = {
     "function_call": "tool_calls",
     "content_filter": "content_filter",
 }
+STATUS = re.compile("[1-5][0-9][0-9]")
 CODES = {"rate_limit_exceeded": 429, "invalid_api_key": 401}  # of errors within a stream, where they are no numbers
 
 
@@ -44,9 +47,12 @@ class OpenAI:
         self._account = account
         self._genuine = urlsplit(base_url or BASE_URL).hostname == "api.openai.com"
         self._counts = True  # whether it may be asked to count tokens, which some servers refuse
-        self._http = http_client(timeouts)
-        client = openai.AsyncOpenAI(
-            api_key=account.key or "none", base_url=base_url or BASE_URL, max_retries=0, http_client=self._http
+        self._exchange = Exchange(account, timeouts)
+        client = openai.OpenAI(
+            api_key=account.key or "none",
+            base_url=base_url or BASE_URL,
+            max_retries=0,
+            http_client=self._exchange.composing,
         )
         self._completions = client.chat.completions
 
@@ -60,38 +66,37 @@ class OpenAI:
         return await self._answer(question, hear)
 
     async def aclose(self) -> None:
-        await self._http.aclose()
+        await self._exchange.aclose()
 
     async def _answer(self, question: Question, hear: Hear) -> Answer:
-        arriving = Arriving(hear, self._read)
-        request = self._request(question)
-        with self._account.errors(arriving):
-            try:
-                await arriving.listen(lambda: self._completions.create(stream=True, **request))
-            except openai.APIStatusError as error:
-                raise self._refusal(error.status_code, error.body, seconds_of(error.response.headers)) from None
-            except openai.APIConnectionError as error:
-                raise error.__cause__ or error from None
-        return arriving.answer(self._account.vendor, question)
+        arriving = Arriving(self._account, hear, self._read)
+        await self._exchange.ask(partial(self._compose, question), arriving, self._refused)
+        return arriving.answer(question)
+
+    def _compose(self, question: Question) -> None:
+        self._completions.create(stream=True, **self._request(question)).close()
 
     def _read(self, arriving: Arriving, piece: Mapping[str, Any]) -> Delta:
         """Servers leave out a field, or put null in its place, wherever they can."""
         if error := piece.get("error"):
             code = str(error.get("code")) if isinstance(error, dict) else ""
-            raise self._refusal(int(code) if code.isdecimal() else CODES.get(code, 500), error)
-        arriving.model = piece.get("model") or arriving.model
+            raise self._refusal(int(code) if STATUS.fullmatch(code) else CODES.get(code, 500), error)
+        arriving.model = words(piece.get("model"), "the name of a model") or arriving.model
         choice = (piece.get("choices") or [{}])[0]
-        delta, finish = choice.get("delta") or {}, choice.get("finish_reason")
-        text, refused = delta.get("content") or "", delta.get("refusal") or ""
-        unseen = len(delta.get("reasoning_content") or delta.get("reasoning") or "")
-        unseen += sum(_take_call(part, arriving.halves) for part in delta.get("tool_calls") or ())
+        delta, finish = choice.get("delta") or {}, words(choice.get("finish_reason"), "an end")
+        text, refused = words(delta.get("content"), "a text"), words(delta.get("refusal"), "a refusal")
+        unseen = len(words(delta.get("reasoning_content") or delta.get("reasoning"), "a thought"))
+        unseen += sum(_take_call(part, arriving) for part in delta.get("tool_calls") or ())
         if refused:
             arriving.finish = "content_filter"
         elif finish and arriving.finish is None:
             if finish not in FINISHED:
-                raise Failing(f"{self._account.vendor} ended its answer with {self._account.clean(finish)}")
+                raise Nonsense(f"ended its answer with {finish}")
             arriving.finish = FINISHED[finish]
         return Delta(text + refused, unseen, _usage(piece.get("usage")))
+
+    def _refused(self, status: int, said: object, after: float | None) -> ProviderError:
+        return self._refusal(status, said.get("error", said) if isinstance(said, dict) else said, after)
 
     def _refusal(self, status: int, error: object, after: float | None = None) -> ProviderError:
         told = error if isinstance(error, dict) else {"message": error}
@@ -172,26 +177,19 @@ def _closed(schema: object) -> bool:
     return all(map(_closed, schema)) if isinstance(schema, list) else True
 
 
-def _take_call(part: Mapping[str, Any], halves: list[HalfCall]) -> int:
-    """Put a piece of a tool call where it belongs; how many characters it has.
-
-    Some servers don't number the calls, some give all of them the same number: then the id tells them apart.
-    """
-    function = part.get("function") or {}
-    name, arguments = function.get("name") or "", function.get("arguments") or ""
-    index, id_ = part.get("index"), part.get("id") or ""
-    half = next((half for half in reversed(halves) if half.index == index and id_ in ("", half.id)), None)
-    if half is None or (index is None and name):
-        half = HalfCall(index, id_)
-        halves.append(half)
-    half.name = half.name or name
-    half.arguments += arguments
+def _take_call(part: Mapping[str, Any], arriving: Arriving) -> int:
+    """A piece of a tool call; how many characters it has."""
+    function, index = part.get("function") or {}, part.get("index")
+    name, arguments = words(function.get("name"), "the name of a tool"), words(function.get("arguments"), "arguments")
+    arriving.piece_of_call(index if isinstance(index, int) else None, words(part.get("id"), "an id"), name, arguments)
     return len(name) + len(arguments)
 
 
-def _usage(counted: Mapping[str, Any] | None) -> Usage | None:
-    if not counted or counted.get("prompt_tokens") is None:
+def _usage(counted: object) -> Usage | None:
+    if not isinstance(counted, dict) or counted.get("prompt_tokens") is None:
         return None
-    generated = counted.get("completion_tokens") or 0
-    thinking = (counted.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0
-    return Usage(counted["prompt_tokens"], max(0, generated - thinking), thinking)
+    details = counted.get("completion_tokens_details")
+    thinking = details.get("reasoning_tokens") if isinstance(details, dict) else 0
+    told = Usage(counted["prompt_tokens"], counted.get("completion_tokens"), thinking)
+    thinking = min(told.thinking, told.output)  # which is part of it here
+    return Usage(told.input, told.output - thinking, thinking)

@@ -1,18 +1,20 @@
 """By whose key a vendor is asked, and its errors in our words: which never hold the key."""
 
-import contextlib
 import email.utils
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 import httpx2
 from attrs import field, frozen
 
-from .arriving import Arriving
 from .provider import Denied, Failing, ProviderError, Rejected, SlowDown
 
 MAX_SAID = 500  # characters of a vendor's own words that are passed on
+
+Refusal: TypeAlias = Callable[[int, object, float | None], ProviderError]
+"""Of a status, what was said with it, and the seconds that the headers ask to wait."""
 
 
 @frozen
@@ -55,25 +57,6 @@ class Account:
         text = "".join(each if each.isprintable() else " " for each in text[: 4 * MAX_SAID])
         text = " ".join(text.split())
         return text if len(text) <= MAX_SAID else f"{text[:MAX_SAID]}…"
-
-    @contextlib.contextmanager
-    def errors(self, arriving: Arriving) -> Iterator[None]:
-        """Make a :class:`ProviderError` of whatever goes wrong, once the SDK's own errors have been dealt with.
-
-        What ``hear`` raised passes as it is.
-        """
-        try:
-            yield
-        except ProviderError:
-            raise
-        except httpx2.TransportError as error:
-            if arriving.finish is None:  # else all was said, and only the farewell is missing
-                raise self.broken(error) from None
-        except Exception as error:
-            if error is arriving.unheard:
-                raise
-            # Nonsense from the other side makes us, or the SDK, raise anything.
-            raise Failing(f"{self.vendor} answered what can't be read ({type(error).__name__})") from None
 
 
 def seconds_of(headers: Mapping[str, str]) -> float | None:

@@ -1,0 +1,106 @@
+"""What a kernel takes hold of before it is made: its process, its state directory, its control group, the SDK."""
+
+import contextlib
+import ctypes
+import fcntl
+import logging
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import agentos_sdk
+from agentos.agents.orphans import RUN_VARIABLE, Run
+from agentos.sandbox import cgroups
+from agentos.sandbox.cgroup_values import CgroupError
+from agentos.sandbox.cgroups import Cgroups
+from agentos.sandbox.inside.janitor import Remains
+
+log = logging.getLogger("agentos.kernel")
+
+PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
+MIN_CONNECTIONS = 128
+
+
+class BootError(Exception):
+    """The kernel can't start here; the text says why and what to do."""
+
+
+def harden() -> None:
+    """First of all: nobody of our uid may read our memory, orphans come to us, and files are there to be used."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for option, value in ((PR_SET_DUMPABLE, 0), (PR_SET_CHILD_SUBREAPER, 1)):
+        if libc.prctl(option, value, 0, 0, 0) != 0:
+            raise BootError(f"prctl {option}: {os.strerror(ctypes.get_errno())}")
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+@contextlib.contextmanager
+def sole_kernel(state_dir: Path) -> Iterator[None]:
+    """Hold the state directory; :class:`BootError` while another kernel does."""
+    try:
+        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(state_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise BootError(f"{state_dir}: {error.strerror}: choose another directory with --state-dir") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(lock, 20, 0).decode() or "unknown"
+        os.close(lock)
+        raise BootError(
+            f"{state_dir}: a kernel (pid {holder}) works with it: stop that one or choose another with --state-dir"
+        ) from None
+    try:
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, str(os.getpid()).encode(), 0)
+        yield
+    finally:
+        os.close(lock)
+
+
+def connections_to_be_had() -> int:
+    """How many leave enough descriptors for the agents themselves: each connection takes up to two."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(MIN_CONNECTIONS, files // 4)
+
+
+def is_root() -> bool:
+    return os.geteuid() == 0
+
+
+@contextlib.contextmanager
+def own_cgroup() -> Iterator[Cgroups]:
+    """The group around all agents, where this host lets us have one; what killed kernels left is swept."""
+    found = cgroups.discover_here()
+    try:
+        cgroups.sweep(found)
+    except CgroupError as error:
+        log.warning("a control group of an earlier kernel stays: %s", error)
+    groups = cgroups.open_root(found)
+    try:
+        yield groups
+    finally:
+        if groups.root is not None:
+            try:
+                groups.root.kill()
+                groups.root.remove()
+            except CgroupError as error:
+                log.warning("a control group stays: %s", error)
+
+
+def remains(this: Run, groups: Cgroups) -> Remains:
+    """What the zygote is to remove when we are killed: all but what the next kernel starts from."""
+    places = groups.root.places if groups.root is not None else ()
+    return Remains(groups=places, directories=(this.directory,), mark=f"{RUN_VARIABLE}={this.id}")
+
+
+def lay_out_sdk(launched: Run) -> tuple[str, str]:
+    """A directory that holds the SDK and nothing else, for interpreters that don't have it, and the package's own."""
+    directory = Path(launched.directory, "sdk")
+    directory.mkdir()
+    package = Path(agentos_sdk.__file__).resolve().parent
+    (directory / "agentos_sdk").symlink_to(package)
+    (directory / "agentos.py").symlink_to(package / "in_sandbox" / "agentos.py")
+    return str(directory), str(package)

@@ -170,16 +170,17 @@ class FairQueue(Generic[T]):
     def __len__(self) -> int:
         return self._waiting
 
-    def put(self, path: Path, item: T, cost: float, now: float) -> Ticket[T]:
+    def put(self, path: Path, item: T, cost: float, now: float, *, again: bool = False) -> Ticket[T]:
         """Let a request wait; ``cost`` in tokens is charged when it is chosen, :meth:`charge` corrects it.
 
         Raises :class:`Full`. A full line still takes the only request of an agent, for it isn't to blame: so there
-        wait at most ``in_all`` requests and one for each agent.
+        wait at most ``in_all`` requests and one for each agent. One that has been chosen before may wait ``again``,
+        beyond these bounds.
         """
         leaf = self._branch(path).own
-        if len(leaf.waiting) >= self._per_agent:
+        if not again and len(leaf.waiting) >= self._per_agent:
             raise Full(f"{len(leaf.waiting)} requests of yours wait for the model: let some be answered", "agent")
-        if self._waiting >= self._in_all and leaf.waiting:
+        if not again and self._waiting >= self._in_all and leaf.waiting:
             raise Full(f"{self._waiting} requests wait for the model, some of yours among them: try again later", "all")
         ticket = Ticket(item, path, max(cost, LEAST), now, self._came, "waiting", 0.0, leaf)
         leaf.waiting.append(ticket)

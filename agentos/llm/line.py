@@ -11,7 +11,7 @@ import re
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import trio
@@ -32,7 +32,8 @@ LOOK_BACK = 60.0  # seconds, at least, over which fairness is told
 MOST_PARTS = 2000  # of a question: each takes the vendor's SDK half a millisecond
 MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}")  # it becomes a part of a URL
 HELD_BY_ALL = 256 << 20  # bytes of questions that wait or are in flight
-HELD_BY_ONE = 64 << 20  # and of one family's; a single question is always taken
+HELD_BY_ONE = 64 << 20  # and of one family's; a single question is always taken …
+LITTLE = 64 << 10  # … and if it has no more than that, also where others have filled the line
 HELD = 50.0  # tokens a second that count as generated where nobody can tell: the provider was kept from others
 CLOSING = 2.0  # seconds that the provider's connections get to be closed in order
 
@@ -63,9 +64,14 @@ class _Job:
     chosen: float = 0.0
     ticket: "Ticket[_Job] | None" = None
     outcome: Thought | CallError | None = None
-    holds: bool = True  # a worker's place, once it is chosen
+    holds: bool = False  # a place at the provider
+    turn: trio.Event | None = None  # its next, after it has stepped aside
     scope: trio.CancelScope = field(factory=trio.CancelScope)
     done: trio.Event = field(factory=trio.Event)
+
+    def forget(self) -> None:
+        """It and its ticket hold each other, and a question may have 16 MiB: too much to wait for the collector."""
+        self.ticket = self.asked.changed = None
 
 
 class Line:
@@ -105,7 +111,9 @@ class Line:
             try:
                 await job.done.wait()
             finally:
-                if not self._queue.withdraw(ticket):
+                if self._queue.withdraw(ticket):
+                    job.forget()
+                else:
                     job.scope.cancel()
         assert job.outcome is not None, "who is cancelled doesn't get here"
         if isinstance(job.outcome, CallError):
@@ -116,7 +124,8 @@ class Line:
     def _kept(self, party: str, size: int) -> Iterator[None]:
         """Memory for a question, bounded for each family and for all."""
         own, everybody = self._memory[party], self._memory.total()
-        if (own and own + size > HELD_BY_ONE) or (everybody and everybody + size > HELD_BY_ALL):
+        crowded = everybody + size > HELD_BY_ALL and (own or size > LITTLE)
+        if crowded or (own and own + size > HELD_BY_ONE):
             raise Busy("the questions that wait for the model are too large in all: try again later")
         self._memory[party] += size
         try:
@@ -132,7 +141,10 @@ class Line:
             async with trio.open_nursery() as jobs:
                 while True:
                     job = await self._next()
-                    jobs.start_soon(self._work, job)
+                    if job.turn is None:
+                        jobs.start_soon(self._work, job)
+                    else:
+                        job.turn.set()
         finally:
             with trio.move_on_after(CLOSING, shield=True):
                 await self._asking.aclose()
@@ -147,13 +159,13 @@ class Line:
             await trio.sleep_until(self._asking.not_before)
             ticket = self._queue.take(trio.current_time())
             if ticket is not None:
+                ticket.item.holds = True
+                self._in_flight[ticket.path] += 1
                 return ticket.item
             self._free.release()  # whoever waited has left meanwhile
 
     async def _work(self, job: _Job) -> None:
-        path = names(job.seat)
         job.chosen = trio.current_time()
-        self._in_flight[path] += 1
         try:
             with job.scope:
                 job.outcome = await self._answer(job)
@@ -164,18 +176,17 @@ class Line:
             log.error("bug %s in the line to the model", reference, exc_info=bug)
             job.outcome = Internal(f"a bug in the kernel: look for {reference} in its log")
         finally:
-            self._in_flight -= Counter([path])
-            if job.holds:
-                self._free.release()
+            self._leave_place(job)
+            job.forget()
             job.done.set()
 
     async def _answer(self, job: _Job) -> Thought:
-        asked, seat = job.asked, job.seat
-        grant = await self._reserve(seat, asked)
+        asked = job.asked
+        grant = await self._reserve(job)
         asked.question = evolve(asked.question, max_tokens=grant.max_tokens)
         answer = None
         try:
-            answer = await self._asking.ask(asked, partial(self._step_aside, job))
+            answer = await self._asking.ask(asked, partial(self._pause, job))
         finally:
             assert job.ticket is not None
             held = asked.held * HELD if answer is None else 0.0
@@ -184,22 +195,22 @@ class Line:
             self._give_back()
         return Thought(answer, job.chosen - job.came, trio.current_time() - job.chosen)
 
-    async def _reserve(self, seat: Seat, asked: Asked) -> Grant:
+    async def _reserve(self, job: _Job) -> Grant:
         """Room in the budgets. Where only what others have reserved is in the way, it waits until they have settled."""
-        model, most = asked.question.model, asked.question.max_tokens
+        asked, model = job.asked, job.asked.question.model
         while True:
             self._granted += 1
             try:
-                return await self._budgets.reserve(seat, model, asked.input, most, time.time())
+                return await self._budgets.reserve(job.seat, model, asked.input, asked.question.max_tokens, time.time())
             except QuotaExceeded:
                 self._give_back()
-                self._budgets.check(seat, model, asked.input, time.time())
+                self._budgets.check(job.seat, model, asked.input, time.time())
                 if not self._granted:  # by a kernel that was killed: nobody will settle that
                     raise
             except BaseException:
                 self._give_back()
                 raise
-            await self._settled.wait()
+            await self._step_aside(job, self._settled.wait)
 
     def _give_back(self) -> None:
         """A reservation is no more; whoever waits for it may look again."""
@@ -207,13 +218,26 @@ class Line:
         self._settled.set()
         self._settled = trio.Event()
 
-    async def _step_aside(self, job: _Job, seconds: float) -> None:
-        """Let others be asked while a question waits until it is asked again."""
-        job.holds = False
-        self._free.release()
-        await trio.sleep(seconds)
-        await self._free.acquire()
-        job.holds = True
+    async def _pause(self, job: _Job, seconds: float) -> None:
+        await self._step_aside(job, partial(trio.sleep, seconds))
+
+    async def _step_aside(self, job: _Job, wait: Callable[[], Awaitable[None]]) -> None:
+        """Let others be asked while a question can't be; then it waits for its turn like any other."""
+        self._leave_place(job)
+        await wait()
+        job.turn = turn = trio.Event()
+        ticket = self._queue.put(names(job.seat), job, weighed(job.asked.input), trio.current_time(), again=True)
+        self._bell.set()
+        try:
+            await turn.wait()
+        finally:
+            self._queue.withdraw(ticket)
+
+    def _leave_place(self, job: _Job) -> None:
+        if job.holds:
+            job.holds = False
+            self._in_flight -= Counter([names(job.seat)])
+            self._free.release()
 
     def leave(self, seat: Seat) -> None:
         """Somebody is gone for good, and so is its name."""

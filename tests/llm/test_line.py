@@ -1,4 +1,7 @@
+import contextlib
+import gc
 import math
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,7 +20,7 @@ from agentos.llm.line import HELD_BY_ONE, Line, Place
 from agentos.llm.provider import Delta, Failing, Provider, Rejected, Usage
 from agentos.llm.settings import LLMSettings, Party, Retry, Seat, Share, budget_of
 from agentos.services.quotas import Quotas
-from agentos_sdk.errors import BadRequest, Busy, Internal, QuotaExceeded
+from agentos_sdk.errors import BadRequest, Busy, Internal, QuotaExceeded, Unavailable
 from tests.llm.scripted import Scripted, Step, question
 
 SETTINGS = LLMSettings()
@@ -382,3 +385,57 @@ async def test_what_waits_for_the_model_has_an_end_in_bytes(autojump_clock: Mock
             await line.think(seat("kernel", "writer"), question(book))
 
         assert (await line.think(seat("kernel", "other"), question(book))).answer.text == "done"
+
+
+async def test_questions_that_come_back_from_a_pause_wait_for_their_turn(autojump_clock: MockClock) -> None:
+    provider = Scripted([[1.0, Failing("500")]])
+    settings = LLMSettings(retry=Retry(attempts=2, first=30.0, jitter=0.0))
+
+    async with running(provider, settings) as line, trio.open_nursery() as nursery:
+
+        async def insist() -> None:
+            with contextlib.suppress(Unavailable):
+                await line.think(seat("flood"), question("flood"))
+
+        for _ in range(25):
+            nursery.start_soon(insist)
+        await trio.sleep(30.5)  # now many have stepped aside, and come back one after the other
+        began = len(provider.asked)
+        with pytest.raises(Unavailable):
+            await line.think(seat("light"), question("light"))
+
+        assert provider.asked[began:].index("light") <= 1
+
+
+async def test_who_waits_for_a_reservation_does_not_keep_its_owner_from_coming_back(tmp_path: Path) -> None:
+    poor: Seat = (Party("poor", Share(budget=budget_of(3600, tokens=104))),)
+    provider = Scripted([[Failing("500")], ["yes"]])
+    settings = LLMSettings(retry=Retry(first=0.2, jitter=0.0))
+
+    async with with_budgets(tmp_path) as accounts, running(provider, settings, accounts) as line:
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(line.think, poor, question("one"))
+                nursery.start_soon(line.think, poor, question("two"))
+
+    assert provider.asked == ["one", "one", "two"]
+
+
+async def test_a_question_that_is_over_is_gone_from_memory(autojump_clock: MockClock) -> None:
+    gc.disable()
+    try:
+        async with running(Scripted([work(1.0)])) as line, crowd(line) as all_of_them:
+            seen = []
+            for name in ("answered", "aborted", "withdrawn"):
+                asked = question(name)
+                seen.append(weakref.ref(asked))
+                with trio.move_on_after(math.inf if name == "answered" else 0.5):
+                    if name == "withdrawn":
+                        await all_of_them.ask(seat("other"))
+                    await line.think(seat(name), asked)
+                del asked
+            await trio.sleep(5)
+
+            assert [reference() for reference in seen] == [None] * 3
+    finally:
+        gc.enable()

@@ -98,6 +98,10 @@ class Asked:
         return self._heard
 
     def answered(self, usage: Usage) -> None:
+        """What the provider hasn't counted is guessed."""
+        guess = Usage(self.input, guessed(self._characters), guessed(self._unseen))
+        generated = usage if usage.generated else guess
+        usage = Usage(usage.input or guess.input, generated.output, generated.thinking)
         self._earlier, self._under_way = self._earlier + usage, False
 
     def failed(self, error: ProviderError) -> None:

@@ -203,7 +203,7 @@ class Line:
             try:
                 return await self._budgets.reserve(job.seat, model, asked.input, asked.question.max_tokens, time.time())
             except QuotaExceeded:
-                self._give_back()
+                self._granted -= 1  # and nobody is told: or two who wait would wake each other for ever
                 self._budgets.check(job.seat, model, asked.input, time.time())
                 if not self._granted:  # by a kernel that was killed: nobody will settle that
                     raise

@@ -108,7 +108,8 @@ class Usage:
         return self.input + self.generated
 
     def __add__(self, other: "Usage") -> "Usage":
-        return Usage(self.input + other.input, self.output + other.output, self.thinking + other.thinking)
+        sums = (self.input + other.input, self.output + other.output, self.thinking + other.thinking)
+        return Usage(*(min(each, MOST_TOKENS) for each in sums))
 
 
 @frozen

@@ -241,3 +241,13 @@ async def test_what_can_not_be_connected_is_tried_anew_with_the_next_question() 
         await way.ask(asked())
 
     assert (await way.ask(asked())).text == "yes"
+
+
+@pytest.mark.parametrize("counted", [Usage(), Usage(0, 2), Usage(9, 0)])
+async def test_what_the_provider_has_not_counted_is_guessed(counted: Usage, autojump_clock: MockClock) -> None:
+    one = asked()
+    provider = Scripted([["12345678"]], usage=lambda text: counted)
+
+    await asking(provider).ask(one)
+
+    assert one.used == Usage(counted.input or 7, 2)

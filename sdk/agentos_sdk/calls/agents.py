@@ -10,11 +10,12 @@ from agentos_sdk.opcodes import Op
 
 from .request import Request
 
-Amount = Annotated[int, Rule(lambda number: number >= 0, "a whole number from 0 up")]
-Money = Annotated[float, Rule(lambda money: money >= 0, "a number from 0 up")]
+Amount = Annotated[int, Rule(lambda number: 0 <= number <= 10**15, "a whole number from 0 to 10^15")]
+Money = Annotated[float, Rule(lambda money: 0 <= money <= 1e9, "a number from 0 to a billion")]
 Weight = Annotated[float, Rule(lambda weight: 0.01 <= weight <= 100, "a weight from 0.01 to 100")]
 Window = Annotated[
-    Seconds, Rule(lambda seconds: seconds >= 1 and seconds % 1 == 0, "a window of whole seconds, such as 1h")
+    Seconds,
+    Rule(lambda per: 1 <= per <= 31 * 86400 and per % 1 == 0, "a window of whole seconds, such as 1h, up to 31d"),
 ]
 
 

@@ -3,15 +3,14 @@
 import contextlib
 import errno
 import itertools
-import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import trio
 from attrs import define, field, frozen
 
 from agentos.sandbox import census
-from agentos.sandbox.cgroup_values import CgroupError
+from agentos.sandbox.cgroup_values import CgroupError, Ways
 from agentos.sandbox.cgroup_values import Limits as GroupLimits
 from agentos.sandbox.cgroups import Group
 from agentos.sandbox.errors import SandboxError, StepFailed
@@ -23,14 +22,14 @@ from agentos_sdk.errors import BadRequest, Busy, CallError, QuotaExceeded, Timeo
 
 from .jail import NO_PROGRAM, Jail, Jails, refusal, remove
 from .lifecycle import State
+from .pipes import Pipe
 from .registry import Agent
 
 MOST = 8  # in one jail at once, the operator's and those of agents each: neither can keep the other out
 WAY_IN = 10.0  # seconds; whoever is inside may be able to stop the process on its way
 KEPT = 1 << 20  # bytes of each stream
 READ_SIZE = 64 << 10
-RATE = 16 << 20  # bytes per second read from one stream: a program that writes faster waits, not the kernel
-LAST = 1 << 20  # bytes read at most after its end; what still writes then is somebody else
+RATE = 16 << 20  # bytes per second read of a stream that is the only one; who writes faster waits, not the kernel
 PF_EXITING = 0x4  # of a process's flags
 
 _numbers = itertools.count(1)  # names for control groups, each used once
@@ -48,41 +47,16 @@ class Done:
 
 @define(eq=False)
 class Stream:
-    """What comes out of a pipe: the beginning is kept, the rest is taken and dropped."""
+    """What came out of a pipe: the beginning is kept, the rest is dropped."""
 
-    _fd: int
     kept: bytearray = field(factory=bytearray)
     truncated: bool = False
 
-    async def run(self) -> None:
-        """Read until it ends or this is cancelled."""
-        while True:
-            await trio.lowlevel.wait_readable(self._fd)
-            data = self._read()
-            if data == b"":
-                return
-            if data is not None:
-                self._keep(data)
-                await trio.sleep(len(data) / RATE if len(data) == READ_SIZE else 0)
-
-    def finish(self) -> None:
-        """Take what is there now, then close. Whoever else still holds the pipe writes to nobody."""
-        count = 0
-        while count < LAST and (data := self._read()):
-            self._keep(data)
-            count += len(data)
-        os.close(self._fd)
-
-    def _read(self) -> bytes | None:
-        try:
-            return os.read(self._fd, READ_SIZE)
-        except BlockingIOError:
-            return None
-
-    def _keep(self, data: bytes) -> None:
+    def take(self, data: bytes) -> float:
         room = KEPT - len(self.kept)
         self.kept += data[:room]
         self.truncated |= len(data) > room
+        return len(data) / RATE
 
 
 async def run(jails: Jails, agent: Agent, program: Program, timeout: float, who: str) -> Done:
@@ -99,7 +73,13 @@ async def run(jails: Jails, agent: Agent, program: Program, timeout: float, who:
     jail.guests[who] += 1
     try:
         async with _entered(jails, agent, jail, jail.policy, program) as guest:
-            return await _accompany(agent, jail, guest, timeout)
+            out, err = Stream(), Stream()
+            pipes = [
+                Pipe(fd, jails.turns, (agent.id, who), READ_SIZE, stream.take)
+                for fd, stream in ((guest.stdout, out), (guest.stderr, err))
+            ]
+            status, timed_out = await _accompany(agent, jail, guest, pipes, timeout)
+            return Done(status, timed_out, out, err)
     finally:
         jail.guests[who] -= 1
         jail.left.unpark_all()
@@ -115,12 +95,10 @@ async def _entered(jails: Jails, agent: Agent, jail: Jail, policy: Policy, progr
             if jail.group is not None:
                 group = await trio.to_thread.run_sync(_nest, jail.group)
                 undo.push_async_callback(remove, group)
-            leaf = group.open_leaf() if group is not None else None
-            if leaf is not None:
-                undo.callback(os.close, leaf)
-            admit = group.admit if group is not None and leaf is None else None
+            ways = group.ways() if group is not None else Ways()
+            undo.callback(ways.close)
             with trio.fail_after(WAY_IN):
-                guest = await jails.spawner.enter(jail.sandbox, steps, admit, leaf)
+                guest = await jails.spawner.enter(jail.sandbox, steps, into=ways)
         except trio.TooSlowError:
             text = f"no way into the jail of {agent.name} within {WAY_IN:g} s: what runs there may stop who comes in"
             raise Timeout(text) from None
@@ -150,22 +128,24 @@ def _refused(agent: Agent, failure: StepFailed) -> CallError:
     return Unavailable(f"no way into the jail of {agent.name}: {failure}")
 
 
-async def _accompany(agent: Agent, jail: Jail, guest: Sandbox, timeout: float) -> Done:
-    out, err = Stream(guest.stdout), Stream(guest.stderr)
+async def _accompany(
+    agent: Agent, jail: Jail, guest: Sandbox, pipes: Sequence[Pipe], timeout: float
+) -> tuple[Status, bool]:
+    """Read and wait: how it ended, and whether its time had run out."""
     try:
         async with trio.open_nursery() as reading:
-            reading.start_soon(out.run)
-            reading.start_soon(err.run)
+            for pipe in pipes:
+                reading.start_soon(pipe.run)
             with trio.move_on_after(timeout) as patience:
                 await guest.wait()
             status = await guest.kill()
             reading.cancel_scope.cancel()
     finally:
-        out.finish()
-        err.finish()
+        for pipe in pipes:
+            pipe.finish()
     if status.signal == signal.SIGKILL and not patience.cancelled_caught and _is_ending(jail.sandbox):
         raise Unavailable(f"{agent.name} has ended, and the command in its jail with it")
-    return Done(status, patience.cancelled_caught, out, err)
+    return status, patience.cancelled_caught
 
 
 def _is_ending(sandbox: Sandbox) -> bool:

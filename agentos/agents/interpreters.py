@@ -1,14 +1,14 @@
 """Which directories a Python needs to be seen: told from the files beside it, without running it."""
 
 import os
-import pwd
 from collections.abc import Iterator
 from pathlib import Path
 
+from agentos.sandbox import prefixes
 from agentos.sandbox.plan import SYSTEM
 from agentos.sandbox.policy import Interpreter
+from agentos.sandbox.prefixes import within
 
-_SYSTEMS = ("/usr", "/usr/local")  # prefixes that every jail has anyway
 _INSTEAD = "install it in a directory of its own (pyenv, uv and conda do), or name the system's"
 
 
@@ -33,11 +33,11 @@ def interpreter(executable: str) -> Interpreter:
     base = str(Path(real).parent.parent)
     _check_installation(base, real)
     if home is None:
-        return Interpreter(executable if _within(executable, base) else real, base, base)
+        return Interpreter(executable if within(executable, base) else real, base, base)
     prefix = str(environment)
-    _check_not_a_home(prefix, executable)
+    _check_nothing_else(prefix, executable)
     for hop in _hops(executable):
-        if not any(_within(hop, place) for place in (prefix, base, *SYSTEM)):
+        if not any(within(hop, place) for place in (prefix, base, *SYSTEM)):
             raise NoInterpreter(
                 f"{executable} leads to {base} by way of {hop}, which no jail has: "
                 f"make the environment anew with {real} -m venv"
@@ -68,23 +68,16 @@ def _in(home: str, name: str) -> str:
 
 def _check_installation(prefix: str, executable: str) -> None:
     """Whether a directory is a Python's own. One that merely has a Python in its bin has other things beside it."""
-    if prefix in _SYSTEMS:
+    if prefix in prefixes.SYSTEM:
         return
-    _check_not_a_home(prefix, executable)
+    _check_nothing_else(prefix, executable)
     if not any(library.is_file() for way in ("lib", "lib64") for library in Path(prefix, way).glob("py*/os.py")):
         raise NoInterpreter(f"{executable} has no library (lib/python3.*/os.py) in {prefix}: {_INSTEAD}")
 
 
-def _check_not_a_home(prefix: str, executable: str) -> None:
-    for home in _homes():
-        if _within(home, prefix) or prefix == os.path.join(home, ".local"):
-            raise NoInterpreter(f"for {executable} a jail would show {prefix}, with what people have there: {_INSTEAD}")
-
-
-def _homes() -> Iterator[str]:
-    for home in {one.pw_dir for one in pwd.getpwall()}:
-        if os.path.isabs(home):
-            yield from {home, os.path.realpath(home)}
+def _check_nothing_else(prefix: str, executable: str) -> None:
+    if (why := prefixes.objection(prefix)) is not None:
+        raise NoInterpreter(f"for {executable} {why}: {_INSTEAD}")
 
 
 def _hops(path: str) -> Iterator[str]:
@@ -94,7 +87,3 @@ def _hops(path: str) -> Iterator[str]:
         if not os.path.islink(path):
             return
         path = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(path)))
-
-
-def _within(path: str, directory: str) -> bool:
-    return os.path.commonpath([path, directory]) == directory

@@ -1,7 +1,6 @@
 """What an agent writes: bounded, tagged lines that can be read afterwards or followed."""
 
 import codecs
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -10,13 +9,14 @@ from itertools import islice
 import trio
 from attrs import define, field, frozen
 
+from .pipes import Pipe, Turns
+
 MAX_LINES = 2000
 MAX_BYTES = 512 << 10  # kept per agent
 MAX_LINE = 8 << 10  # characters; a longer line is cut into several
-READ_SIZE = 4 << 10  # at a time, so that a flood of short lines holds up nobody for long
-RATE = 2 << 20  # bytes per second read from one stream; a program that writes faster waits, not the kernel
+READ_SIZE = 4 << 10  # at a time
+RATE = 2 << 20  # bytes per second read of a stream that is the only one; who writes faster waits, not the kernel
 LINE_COST = 256  # bytes that a line counts for besides its own: it takes time, however short it is
-LAST = 1 << 20  # bytes read at most after the program's end; what still writes then is not the program
 
 
 @frozen
@@ -85,11 +85,10 @@ class Output:
 
 
 class Pump:
-    """Reads one stream of a program, a pipe's file descriptor, into an :class:`Output`."""
+    """Reads one stream of a program, a pipe's file descriptor, into an :class:`Output`, in the turns of that."""
 
-    def __init__(self, fd: int, stream: str, output: Output) -> None:
-        os.set_blocking(fd, False)
-        self._fd = fd
+    def __init__(self, fd: int, stream: str, output: Output, turns: Turns) -> None:
+        self._pipe = Pipe(fd, turns, output, READ_SIZE, self._take)
         self._stream = stream
         self._output = output
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -97,42 +96,30 @@ class Pump:
 
     async def run(self) -> None:
         """Read until the stream ends or this is cancelled."""
-        while True:
-            await trio.lowlevel.wait_readable(self._fd)
-            data = self._read()
-            if data == b"":
-                return
-            if data is not None:
-                lines = self._keep(self._decoder.decode(data))
-                await trio.sleep((len(data) + lines * LINE_COST) / RATE if len(data) == READ_SIZE else 0)
+        await self._pipe.run()
 
     def finish(self) -> None:
-        """Take what is there now, then close. Whoever else still holds the pipe writes to nobody."""
-        rest = bytearray()
-        while len(rest) < LAST and (data := self._read()):
-            rest += data
-        self._keep(self._decoder.decode(rest, final=True))
+        """Take what is there now, then close."""
+        self._pipe.finish()
+        self._keep(self._decoder.decode(b"", final=True))
         if self._rest:
             self._keep("\n")
-        os.close(self._fd)
 
-    def _read(self) -> bytes | None:
-        """What came; empty at the end, None when there is nothing yet."""
-        try:
-            return os.read(self._fd, READ_SIZE)
-        except BlockingIOError:
-            return None
+    def _take(self, data: bytes) -> float:
+        lines = self._keep(self._decoder.decode(data))
+        return (len(data) + lines * LINE_COST) / RATE
 
     def _keep(self, text: str) -> int:
         """How many lines it was."""
-        *lines, self._rest = (self._rest + text).split("\n")
-        count = len(lines)
-        if count > MAX_LINES:  # these would be dropped at once
+        count = text.count("\n")
+        if count > MAX_LINES:  # all but the last would be dropped at once
             self._output.skip(count - MAX_LINES)
-            lines = lines[-MAX_LINES:]
-        while len(self._rest) > MAX_LINE:
-            lines.append(self._rest[:MAX_LINE])
-            self._rest = self._rest[MAX_LINE:]
+            _, *lines, self._rest = text.rsplit("\n", MAX_LINES + 1)
+        else:
+            *lines, self._rest = (self._rest + text).split("\n")
+        whole = max(0, len(self._rest) - 1) // MAX_LINE * MAX_LINE
+        lines += (self._rest[start : start + MAX_LINE] for start in range(0, whole, MAX_LINE))
+        self._rest = self._rest[whole:]
         for line in lines:
             for start in range(0, max(len(line), 1), MAX_LINE):
                 self._output.add(self._stream, line[start : start + MAX_LINE].rstrip("\r"))

@@ -39,7 +39,10 @@ ALONE: Mapping[str, Mapping[str, int]] = {  # what may end the agent, or must be
     "dos.cpu_hog": {"cpu_quota": 20_000},
     **{
         f"dos.{name}": {"memory": 64 * MIB, "file_size": 64 * MIB}
-        for name in ("memory_bomb", "memory_of_many", "memory_in_files", "memory_in_hidden_files", "memory_in_segments")
+        for name in (
+            *("memory_bomb", "memory_of_many", "memory_in_files", "memory_in_hidden_files", "memory_in_flight"),
+            "memory_in_segments",
+        )
     },
 }
 ACCEPTED = {"surface.memfd_exec": "the agent may run any Python anyway"}

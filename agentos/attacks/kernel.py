@@ -25,7 +25,6 @@ waive = ["cpu_quota"]  # without a cgroup CPU can't be limited, and the attacker
 """
 WITHOUT_CGROUPS = {
     "cpu": ("dos.cpu_hog", "no cgroup delegated: CPU can't be limited"),
-    "memory": ("dos.memory_in_segments", "no cgroup delegated: memory of no process isn't counted"),
 }
 
 Layers = Mapping[str, Mapping[str, Any]]

@@ -17,7 +17,6 @@ from agentos.sandbox.syscall_numbers import NUMBERS
 PAGE = os.sysconf("SC_PAGE_SIZE")
 _ROUNDS = 4  # of listing: who forks and ends meanwhile is looked for again
 _TRUST = 100  # looks after which everybody is asked again
-_MEMORY_FILES = "/memfd:"
 _DELETED = " (deleted)"
 _KCMP = NUMBERS.get(os.uname().machine, {}).get("kcmp")
 _KCMP_VM = 1
@@ -260,7 +259,6 @@ class Hidden:
     device: int
     inode: int
     size: int  # bytes of its blocks
-    in_memory: bool  # memfd_create(2)
 
 
 def hidden(processes: Iterable[Process]) -> Iterator[Hidden]:
@@ -282,5 +280,4 @@ def hidden(processes: Iterable[Process]) -> Iterator[Hidden]:
                 continue
             if found.st_nlink == 0 and (found.st_dev, found.st_ino) not in seen:
                 seen.add((found.st_dev, found.st_ino))
-                in_memory = target.startswith(_MEMORY_FILES)
-                yield Hidden(found.st_dev, found.st_ino, found.st_blocks * 512, in_memory)
+                yield Hidden(found.st_dev, found.st_ino, found.st_blocks * 512)

@@ -21,6 +21,7 @@ from agentos.sandbox.cgroup_values import (
     InForce,
     Limits,
     Usage,
+    Ways,
     a_name,
     shares_of,
     turns,
@@ -74,9 +75,20 @@ class Group:
             raise
         return group
 
-    def open_leaf(self) -> int | None:
-        """Nothing: version 1 has no CLONE_INTO_CGROUP. :meth:`admit` the process before it does anything."""
-        return None
+    def ways(self) -> Ways:
+        """For a process that moves itself, before it does anything else; :class:`OSError` if the group is gone.
+
+        Unlike :meth:`admit` that doesn't wait until nobody in the whole system is about to fork, which takes some
+        milliseconds: who has one thread and moves it has no other that could.
+        """
+        tasks: list[int] = []
+        try:
+            for directory in self.places:
+                tasks.append(os.open(f"{directory}/tasks", os.O_WRONLY | os.O_CLOEXEC))
+        except BaseException:
+            Ways(tasks=tasks).close()
+            raise
+        return Ways(tasks=tasks)
 
     def admit(self, pid: int) -> None:
         """Move a process in; what it spawned before stays where it was.

@@ -23,6 +23,7 @@ from agentos.sandbox.cgroup_values import (
     InForce,
     Limits,
     Usage,
+    Ways,
     a_name,
     turns,
     waiting,
@@ -70,12 +71,9 @@ class Group:
             raise
         return group
 
-    def open_leaf(self) -> int | None:
-        """A new file descriptor for CLONE_INTO_CGROUP: the clone is inside from its first instruction. Yours to close.
-
-        :class:`OSError` if the group is gone.
-        """
-        return os.open(self.leaf, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    def ways(self) -> Ways:
+        """For CLONE_INTO_CGROUP: the clone is inside from its first instruction. :class:`OSError` if it's gone."""
+        return Ways(os.open(self.leaf, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
 
     def admit(self, pid: int) -> None:
         """Move a process in; what it spawned before stays where it was."""

@@ -1,7 +1,9 @@
 """What may be asked of a control group, and what it tells: values, and the arithmetic between the kernel's units."""
 
 import math
+import os
 import re
+from collections.abc import Sequence
 
 from attrs import field, frozen
 from attrs.validators import and_, ge, gt, le, optional
@@ -54,6 +56,24 @@ class Limits:
             cpu=self.cpu if cpu else None,
             weight=self.weight if cpu else None,
         )
+
+
+@frozen
+class Ways:
+    """Into a group, by descriptors: a directory of version 2 to be born in, or files ``tasks`` of version 1.
+
+    Who has one of those writes a 0 to it.
+    """
+
+    directory: int | None = None
+    tasks: Sequence[int] = ()
+
+    def close(self) -> None:
+        """Close them; nobody gets in by them any more."""
+        for fd in self.tasks:
+            os.close(fd)
+        if self.directory is not None:
+            os.close(self.directory)
 
 
 @frozen

@@ -24,6 +24,7 @@ _NAMESPACES = {
 }
 _WALLS = LAYERS[: LAYERS.index("rlimits")]
 _SETS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
+_CHUNK = 1 << 14  # bytes, and nearly always all that there is
 _LIMIT_LINES = {  # of /proc/PID/limits
     "NOFILE": "Max open files",
     "FSIZE": "Max file size",
@@ -61,13 +62,23 @@ class Layer:
 
 def observe(pid: int, namespaces: Mapping[str, int]) -> Observed:
     """Look at the program that has this pid; ``namespaces`` are its inodes by name."""
-    with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
-        pairs = (line.split(":", 1) for line in file if ":" in line)
-        status = {name: value.strip() for name, value in pairs}
-    with open(f"/proc/{pid}/limits", encoding="utf-8") as file:
-        rows = [(line[:26].strip(), line[26:].split()) for line in file.readlines()[1:]]
+    lines = _read(f"/proc/{pid}/status").splitlines()
+    status = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    rows = [(line[:26].strip(), line[26:].split()) for line in _read(f"/proc/{pid}/limits").splitlines()[1:]]
     limits = {name: (fields[0], fields[1]) for name, fields in rows}
     return Observed(status, limits, dict(namespaces), _our_namespaces())
+
+
+def _read(path: str) -> str:
+    """By the plain calls: a file object costs more than the reading."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = b""
+        while more := os.read(fd, _CHUNK):
+            data += more
+        return data.decode(errors="replace")
+    finally:
+        os.close(fd)
 
 
 @functools.cache
@@ -129,7 +140,7 @@ def _namespace(short: str, observed: Observed, first: Step) -> Layer:
     why = "network: true gives it the host's" if host_network else f"no {short} namespace of its own"
     evidence = f"{short}:[{inode}], ours is {short}:[{ours}]"
     made = "setns" if isinstance(first, s.Join) and short not in ("pid", "mnt") else "clone"
-    how = "unshare" if made == "clone" and short == "cgroup" else made
+    how = "unshare" if made == "clone" and short in ("cgroup", "mnt") else made
     return Layer(not host_network, active, how, evidence, "" if active else why)
 
 

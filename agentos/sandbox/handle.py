@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import socket
 import struct
 from collections.abc import Callable, Mapping
 
@@ -18,6 +19,7 @@ from .status import Status
 @define(eq=False)
 class Sandbox:
     """A program behind its walls. ``stdout`` and ``stderr`` are pipes to read, not blocking; whoever reads closes them.
+    So does whoever accepts on ``listener``, which has been there since before the program began.
 
     ``pid`` is its PID 1 and ``program`` the program itself, as the host numbers them. They are one where there are no
     walls: then its process group is all that can be reached of it, and that ends with the program.
@@ -34,6 +36,7 @@ class Sandbox:
     _reaped: Callable[[int], None]
     status: Status | None = None
     tmpfs: Mapping[str, int] = Factory(dict)  # descriptors of those that are to be counted, by place; closed at the end
+    listener: socket.socket | None = None  # on its own loopback, where its policy names a port
     frozen: bool = False  # also for whoever freezes its cgroup to set: nobody gets in meanwhile
     _beside: "list[Sandbox]" = Factory(list)  # what has entered it
     _waiting: trio.Lock = Factory(trio.Lock)

@@ -10,11 +10,11 @@ import os
 import signal
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 import trio
-from attrs import frozen
+from attrs import Factory, frozen
 
 from .errors import SandboxError, StepFailed
 from .handle import has_ended, reap
@@ -25,14 +25,23 @@ _MAX_FDS = 8  # with one message
 
 
 @frozen
-class Ends:
-    """Both sides of what connects a new process with us."""
+class Born:
+    """A new process, which waits: its pid, a pidfd, what connects us, and the namespaces that it was born in."""
 
+    pid: int
+    pidfd: int
     control: socket.socket
+    namespaces: Mapping[str, int] = Factory(dict)
+
+
+@frozen
+class Ends:
+    """Both sides of the pipes of a new process."""
+
     last_word: int
     stdout: int
     stderr: int
-    theirs: tuple[int, ...]
+    theirs: Mapping[str, int]
 
 
 @frozen
@@ -44,33 +53,36 @@ class _Said:
     fds: tuple[int, ...] = ()
 
 
-def connect(undo: contextlib.ExitStack) -> Ends:
-    """Pipes and a socket for one process. Our ends are closed by ``undo``, theirs by whoever sends them."""
+def connect() -> tuple[socket.socket, socket.socket]:
+    """The control socket of a process that is to be born: our end and its."""
     control, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    undo.callback(control.close)
-    theirs = [its.detach()]
+    control.setblocking(False)
+    control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # each message comes with its sender's pid
+    return control, its
+
+
+def pipes(undo: contextlib.ExitStack) -> Ends:
+    """Pipes for one process. Our ends are closed by ``undo``, theirs by whoever sends them."""
+    theirs: dict[str, int] = {}
+    ours = []
     try:
-        control.setblocking(False)
-        control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # each message comes with its sender's pid
-        reads = []
-        for _ in range(3):
-            read, write = os.pipe2(os.O_CLOEXEC)
+        for name in ("status", "stdout", "stderr"):
+            read, theirs[name] = os.pipe2(os.O_CLOEXEC)
             undo.callback(os.close, read)
-            theirs.append(write)
-            reads.append(read)
+            ours.append(read)
             os.set_blocking(read, False)
     except BaseException:
-        close_all(*theirs)
+        close_all(*theirs.values())
         raise
-    last_word, stdout, stderr = reads
-    return Ends(control, last_word, stdout, stderr, tuple(theirs))
+    last_word, stdout, stderr = ours
+    return Ends(last_word, stdout, stderr, theirs)
 
 
-async def admit(control: socket.socket, pid: int, into: Callable[[int], None] | None) -> None:
-    """Let a process that was just born go, when it has been put into its cgroups."""
-    if into is not None:
-        await trio.to_thread.run_sync(into, pid)
-    go(control)
+def give(control: socket.socket, things: Mapping[str, int]) -> None:
+    """Let a process that was just born go, with all that it needs for its plan; ``OSError`` where that can't be had."""
+    fds = array.array("i", things.values())
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # as with go
+        control.sendmsg([os.fsencode("\0".join(things))], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
 
 
 async def below(control: socket.socket, joiner: int) -> tuple[int, int]:
@@ -83,11 +95,14 @@ async def below(control: socket.socket, joiner: int) -> tuple[int, int]:
 
 
 async def confined(control: socket.socket) -> tuple[int, dict[str, int]]:
-    """The pid of the program, which waits behind its walls, and its namespaces by name and tmpfs's by path."""
+    """The pid of the program, which waits behind its walls, and its namespaces by name and tmpfs's by path.
+
+    So is the ``listener``, where its plan has one.
+    """
     found: dict[str, int] = {}
     try:
         while True:
-            said = await _hear(control, messages.FOUND, messages.CONFINED)
+            said = await _hear(control, messages.LISTENING, messages.FOUND, messages.CONFINED)
             assert said.fields is not None
             if said.fields["what"] == messages.CONFINED:
                 return said.sender, found
@@ -106,7 +121,12 @@ async def listening(control: socket.socket) -> socket.socket:
     said = await _hear(control, messages.LISTENING)
     if len(said.fds) != 1:
         raise SandboxError("too many files are open here to take one more listener")
-    listener = socket.socket(fileno=said.fds[0])
+    return as_listener(said.fds[0])
+
+
+def as_listener(fd: int) -> socket.socket:
+    """The socket that this descriptor is."""
+    listener = socket.socket(fileno=fd)
     listener.setblocking(False)  # it is already, but the object doesn't know
     return listener
 
@@ -152,18 +172,19 @@ def _reap_group(leader: int) -> None:
 
 
 async def bury(control: socket.socket) -> None:
-    """Wait for a child that the zygote may have made and not told of: it ends when nobody tells it to go."""
+    """Wait, whoever cancels, for a child that was made and not told of: it ends when nobody tells it to go."""
     control.shutdown(socket.SHUT_WR)
     pid = 0
-    while (said := await _receive(control)).fields is not None:
-        close_all(*said.fds)
-        pid = said.sender
-    if pid:
-        pidfd = os.pidfd_open(pid)
-        try:
-            await end(pidfd)
-        finally:
-            os.close(pidfd)
+    with trio.CancelScope(shield=True):
+        while (said := await _receive(control)).fields is not None:
+            close_all(*said.fds)
+            pid = said.sender
+        if pid:
+            pidfd = os.pidfd_open(pid)
+            try:
+                await end(pidfd)
+            finally:
+                os.close(pidfd)
 
 
 async def _hear(control: socket.socket, *wanted: str | None) -> _Said:

@@ -1,6 +1,6 @@
 """Which limits are in force on a program, by what, and which of them it came up against: from what was read back."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 from attrs import frozen
@@ -27,9 +27,6 @@ _FILES = {  # by version
     1: ("memory.limit_in_bytes", "pids.max", "cpu.cfs_quota_us", "cpu.shares"),
     2: ("memory.max", "pids.max", "cpu.max", "cpu.weight"),
 }
-_NAMES = {"memory": "memory", "max_pids": "pids", "cpu_quota": "cpu", "cpu_weight": "cpu", "disk": "disk"} | {
-    "inodes": "disk"
-}
 
 
 @frozen
@@ -52,12 +49,6 @@ def limit_layers(asked: Limits, found: Found) -> dict[str, Layer]:
         "cpu": _cpu(asked, found),
         "disk": _disk(asked, found),
     }
-
-
-def unenforced(named: Collection[str], layers: Mapping[str, Layer]) -> tuple[str, ...]:
-    """For each limit that was named (``cpu_quota``) and isn't in force, a sentence that says why."""
-    lacking = [name for name in _NAMES if name in named and not layers[_NAMES[name]].active]
-    return tuple(f"{name}: {layers[_NAMES[name]].reason}" for name in lacking)
 
 
 def _memory(asked: Limits, found: Found) -> Layer:

@@ -7,9 +7,11 @@ Kept in a file in the state directory, a line of JSON per name, the one used lon
 ``id`` is user and group alike.
 """
 
+import contextlib
 import json
+import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
@@ -17,8 +19,11 @@ import trio
 
 from .plan import Outer
 
+log = logging.getLogger(__name__)
+
 FIRST, COUNT = 1610612736, 65536  # 0x60000000: above what hosts give to people, services and their subordinate ids
 _HIGHEST = (1 << 32) - 2  # -1 is no id
+RETRY = 1.0  # seconds after a write that failed
 
 
 class OuterIdError(Exception):
@@ -34,23 +39,61 @@ class OuterIds:
             raise OuterIdError(
                 f"{first}+{count} is no range for agents: it has root's, the kernel's or no user's id in it"
             )
-        self._path, self._range, self._turn = path, range(first, first + count), trio.Lock()
+        self._path, self._range = path, range(first, first + count)
+        self._turn, self._saving, self._unsaved = trio.Lock(), trio.Lock(), trio.Event()
         self._given = _load(path, self._range)
 
     async def take(
-        self, name: str, in_use: AbstractSet[str] = frozenset(), kept: AbstractSet[str] = frozenset()
+        self,
+        name: str,
+        keeps: bool = True,
+        in_use: AbstractSet[str] = frozenset(),
+        kept: Callable[[], AbstractSet[str]] = frozenset,
     ) -> Outer:
         """The identity of this name, which is in use from now on.
 
-        ``in_use`` are the names that run, ``kept`` those whose files are kept: neither loses its identity.
-        :class:`OuterIdError` where there is none left.
+        ``keeps``: files will stay that belong to it, so that it is on the disk on return; for others :meth:`serve`
+        sees to that. ``in_use`` are the names that run, ``kept`` tells those whose files are kept, and blocks: neither
+        loses its identity. :class:`OuterIdError` where there is none left.
         """
         async with self._turn:
-            new = choose(self._given, name, self._range, in_use | kept)
+            busy = in_use
+            if name not in self._given and len(self._given) >= len(self._range):
+                busy = in_use | await trio.to_thread.run_sync(kept)
             if name not in self._given:  # the order alone isn't worth a write each time
-                await trio.to_thread.run_sync(_save, self._path, new)
-            self._given = new
-        return Outer(new[name], new[name])
+                self._unsaved.set()
+            self._given = choose(self._given, name, self._range, busy)
+        if keeps:
+            await self._save()
+        return Outer(self._given[name], self._given[name])
+
+    async def serve(self) -> None:
+        """Write down what was given out, until cancelled.
+
+        A host that fails before that forgets who had an identity, when nothing is left of them that belongs to it.
+        """
+        try:
+            while True:
+                await self._unsaved.wait()
+                try:
+                    await self._save()
+                except OSError as error:
+                    log.warning("%s can't be written: %s", self._path, error.strerror)
+                    await trio.sleep(RETRY)
+        finally:
+            with trio.CancelScope(shield=True), contextlib.suppress(OSError):
+                await self._save()
+
+    async def _save(self) -> None:
+        async with self._saving:
+            if not self._unsaved.is_set():
+                return
+            self._unsaved = trio.Event()
+            try:
+                await trio.to_thread.run_sync(_write, self._path, self._given)
+            except BaseException:
+                self._unsaved.set()
+                raise
 
 
 def choose(given: Mapping[str, int], name: str, ids: range, busy: AbstractSet[str]) -> dict[str, int]:
@@ -76,7 +119,7 @@ def _free(ids: range, taken: Iterable[int]) -> int:
     return after if after not in taken else next(number for number in ids if number not in taken)
 
 
-def _save(path: Path, given: Mapping[str, int]) -> None:
+def _write(path: Path, given: Mapping[str, int]) -> None:
     temporary = path.with_name(path.name + ".new")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     with open(fd, "w", encoding="utf-8") as file:

@@ -2,9 +2,9 @@
 
 The order matters, and each neighbour has its reason:
 
-- Sources are opened first, while we are still who may open them (with root before we are born: a user namespace takes
-  that away); mounts are made from what was opened, so that nothing is named twice. The identity comes between: who
-  isn't mapped can't make a directory (EOVERFLOW), and who has changed can't reach a home of mode 0700 any more.
+- Sources are opened first, while we are still who may open them (with root by the zygote: a user namespace takes that
+  away); mounts are made from what was opened, so that nothing is named twice. The identity comes between: who isn't
+  mapped can't make a directory (EOVERFLOW), and who has changed can't reach a home of mode 0700 any more.
 - Sources are closed before the root is switched: a directory's descriptor would lead back out.
 - What needs a capability (limits, loopback) comes before the capabilities go; no_new_privs before Landlock and seccomp,
   which without capabilities need it; seccomp last, because it refuses what the others use.
@@ -24,6 +24,9 @@ from .steps import Step
 
 NEWNS, NEWCGROUP, NEWUTS, NEWIPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
 NEWUSER, NEWPID, NEWNET = 0x10000000, 0x20000000, 0x40000000
+
+AHEAD = NEWUSER | NEWPID | NEWUTS | NEWIPC | NEWNET  # what a process can be born in before its policy is known,
+READY = (s.ForbidNamespaces, s.LoopbackUp)  # and what it can do by then
 
 UID = GID = 1000  # inside
 CODE, WORKSPACE, SDK, SOCKET = "/agent", "/workspace", "/sdk", "/run/agentos.sock"
@@ -103,12 +106,7 @@ def plan(policy: Policy, program: Program, host: Host, outer: Outer | None = Non
         raise BadPolicy("without root no image can be mounted")
     binds = tuple(_binds(policy, host))
     return (
-        s.Clone(
-            NEWUSER | NEWPID | NEWNS | NEWUTS | NEWIPC | (0 if policy.network else NEWNET),
-            f"{UID} {who.uid} 1",
-            f"{GID} {who.gid} 1",
-            deny_setgroups=host.uid != 0,
-        ),
+        birth(who, is_root=host.uid == 0, flags=AHEAD & ~NEWNET if policy.network else AHEAD),
         *(_detached(policy, binds, who) if host.uid == 0 else []),
         *([s.UnshareCgroup()] if host.cgroup_namespace else []),
         s.PrivateMounts(),
@@ -122,8 +120,14 @@ def plan(policy: Policy, program: Program, host: Host, outer: Outer | None = Non
         s.SwitchRoot(),
         s.ReadOnlyRoot(),
         *([] if policy.network else [s.LoopbackUp()]),
+        *([s.Listen(policy.port)] if policy.port is not None else []),
         *_confined(policy, program, host, binds),
     )
+
+
+def birth(who: Outer, is_root: bool, flags: int = AHEAD) -> s.Clone:
+    """The first step of who is this on the host; ``is_root`` is whether the kernel is."""
+    return s.Clone(flags, f"{UID} {who.uid} 1", f"{GID} {who.gid} 1", deny_setgroups=not is_root)
 
 
 def enter(policy: Policy, program: Program, host: Host) -> tuple[Step, ...]:
@@ -144,7 +148,7 @@ def _confined(policy: Policy, program: Program, host: Host, binds: tuple[s.Bind,
     yield s.DropCapabilities()
     yield s.NoNewPrivileges()
     yield from _landlock(policy, host, binds)
-    yield s.Seccomp(seccomp.program(policy.profile, host.architecture).hex())
+    yield s.Seccomp(seccomp.program(policy.profile, host.architecture, counted=host.memory_cgroup).hex())
     yield _program(policy, program, host)
 
 

@@ -118,7 +118,8 @@ class Policy:
 
     ``script`` is a file in /agent, or ``code`` a directory as /agent, read-only; ``workspace`` a directory (its path
     alone will do) or an image for /workspace, or None for one in memory; ``sdk`` the directory of the package
-    ``agentos_sdk``; ``socket`` the one of the kernel's for this program, at /run/agentos.sock.
+    ``agentos_sdk``; ``socket`` the one of the kernel's for this program, at /run/agentos.sock; on
+    ``port`` of its own loopback somebody outside listens from before it begins.
 
     Script, code and workspace may lie where other programs can write: no component of their paths may be a symbolic
     link.
@@ -131,6 +132,7 @@ class Policy:
     sdk: str | None = field(default=None, validator=_absolute)
     socket: str | None = field(default=None, validator=_absolute)
     network: bool = False  # the host's; otherwise loopback alone
+    port: int | None = None
     limits: Limits = Limits()
     profile: str = field(default="standard", validator=attrs.validators.in_(PROFILES))
     hostname: str = "agent"
@@ -138,6 +140,8 @@ class Policy:
     def __attrs_post_init__(self) -> None:
         if self.script is not None and self.code is not None:
             raise BadPolicy("script and code: /agent is either a directory or has one file")
+        if self.network and self.port is not None:
+            raise BadPolicy("port: with the host's network there is no loopback of its own")
 
     def within(self, parent: "Policy") -> "Policy":
         """This policy without what the parent hasn't got: lower limits, the narrower profile, no network of its own.

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from attrs import evolve
 
-from . import knobs, landlock, outer_ids, seccomp
+from . import knobs, landlock, outer_ids, prefixes, seccomp
 from . import plan as p
 from . import steps as s
 from .levels import Finding as Finding
@@ -48,8 +48,13 @@ def host(memory_cgroup: bool = False) -> Host:
         cgroup_namespace=os.path.exists("/proc/self/ns/cgroup"),
         memory_cgroup=memory_cgroup,
         hard_limits={name: limit for name, limit in hard.items() if limit != resource.RLIM_INFINITY},
-        interpreter=Interpreter(sys.executable, sys.prefix, sys.base_prefix),
+        interpreter=own_interpreter(),
     )
+
+
+def own_interpreter() -> Interpreter:
+    """The one that runs this, which agents get where none is chosen."""
+    return Interpreter(sys.executable, sys.prefix, sys.base_prefix)
 
 
 def _landlock_abi() -> int:
@@ -94,6 +99,8 @@ def _absent(here: Host) -> Mapping[str, Finding]:
     if here.architecture not in seccomp.ARCHITECTURES:
         known = ", ".join(seccomp.ARCHITECTURES)
         absent["seccomp"] = Finding(False, f"there are filters for {known}, and none for {here.architecture}")
+    if here.interpreter is not None and (why := prefixes.unfit(here.interpreter)) is not None:
+        absent["root"] = Finding(False, why, prefixes.REMEDY)
     return absent
 
 

@@ -9,6 +9,10 @@ The kernel shows a filter the registers, all 64 bits of each, and not the memory
 ``int``, only the low word counts, whatever stands above. A call whose arguments lie in memory is allowed or refused as
 a whole: clone3 and openat2 answer ENOSYS, and programs fall back to clone and openat.
 
+Where no control group counts a program's memory, both refuse besides what would hold memory that nobody finds: System V
+segments, queues and semaphores, which live on with no process that has them, and memory files, which may be on their
+way through a socket.
+
 Numbers are found by binary search over ranges with the same verdict: some 170 instructions, of which a call takes 12 on
 average and 17 at most (145 and 11 on aarch64). Linux 5.11 and later remember which numbers are always allowed and don't
 run the filter for them at all.
@@ -19,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from . import bpf
 from .bpf import Branch, Instruction, Jump, Label, Source
@@ -187,6 +191,8 @@ _NEEDED = _each(
     ALLOW,
 )
 
+_UNCOUNTED = _each("shmget msgget semget memfd_create", refuse(errno.ENOSYS))
+
 PROFILES: Mapping[str, Profile] = MappingProxyType(
     {
         "standard": Profile("standard", {**_DENIED, **_ARGUMENTS}, ALLOW),
@@ -196,15 +202,19 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
 
 
 @cache
-def filter_for(profile: str, architecture: str) -> tuple[Instruction, ...]:
-    """The filter of a profile for an architecture, as ``os.uname().machine`` names it; ``KeyError`` for an unknown."""
-    return compile_filter(PROFILES[profile], architecture)
+def filter_for(profile: str, architecture: str, counted: bool = True) -> tuple[Instruction, ...]:
+    """The filter of a profile for an architecture, as ``os.uname().machine`` names it; ``KeyError`` for an unknown.
+
+    ``counted``: a control group counts the program's memory, wherever it is.
+    """
+    found = PROFILES[profile]
+    return compile_filter(found if counted else evolve(found, rules={**found.rules, **_UNCOUNTED}), architecture)
 
 
 @cache
-def program(profile: str, architecture: str) -> bytes:
+def program(profile: str, architecture: str, counted: bool = True) -> bytes:
     """The same as the bytes that seccomp(2) takes: an array of ``struct sock_filter``."""
-    return bpf.pack(filter_for(profile, architecture))
+    return bpf.pack(filter_for(profile, architecture, counted))
 
 
 def compile_filter(profile: Profile, architecture: str) -> tuple[Instruction, ...]:

@@ -1,114 +1,107 @@
-"""Our side of the zygote: ask it for a process, watch that process walk its plan, hand out the handle.
+"""Ask the zygote for a process, watch that process walk its plan, hand out the handle.
 
-The zygote is started before there is anything to hide from it, by the thread that lives as long as we do: what it makes
-is bound to that thread's life. It only clones; each new process tells its own story over a socket of its own, so that
-nobody waits for somebody else's mounts.
+The zygote only clones; each new process tells its own story over a socket of its own, so that nobody waits for somebody
+else's mounts.
 """
 
-import array
 import contextlib
-import json
 import os
+import signal
 import socket
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 import trio
-from attrs import Factory, define, frozen
-
-import agentos_sdk
+from attrs import Factory, define, evolve
 
 from . import handshake
+from . import plan as p
 from . import steps as s
+from .cgroup_values import Ways
 from .errors import SandboxError as SandboxError
 from .errors import StepFailed as StepFailed
 from .errors import ZygoteDied as ZygoteDied
 from .evidence import Observed, observe
-from .handle import Sandbox
-from .handshake import Ends, close_all
+from .handle import Sandbox, has_ended, reap
+from .handshake import Born, Ends, close_all
 from .inside import messages
 from .inside.janitor import Remains
-from .inside.zygote import NAMESPACES
 from .steps import Step
+from .zygote import Zygote, as_file
 
-_CODE = str(Path(__file__).resolve().parents[2])  # where the package agentos lies
-_START = (
-    "import os, sys; sys.path.append(os.getcwd()); os.chdir('/'); "
-    "from agentos.sandbox.inside.zygote import main; sys.path.pop(); main()"
-)
-_SDK = str(Path(agentos_sdk.__file__).resolve().parent)
-_PATIENCE = 10  # seconds, for what takes the zygote a few milliseconds
+_NOWHERE = Ways()
 
 
-@frozen
-class _Born:
-    """A new process: its pid, a pidfd, and descriptors of the namespaces that it was born with."""
-
-    pid: int
-    pidfd: int
-    namespaces: Mapping[str, int]
+def _everybodys_birth() -> s.Clone | None:
+    """With root each is somebody else on the host, and it isn't known ahead who."""
+    return p.birth(p.Outer(os.geteuid(), os.getegid()), is_root=False) if os.geteuid() != 0 else None
 
 
 @define
 class Spawner:
     """Makes sandboxes. ``start`` it before Trio runs, ``close`` it when no sandbox is to come any more."""
 
-    _zygote: "subprocess.Popen[bytes]"
-    _channel: socket.socket
-    _turn: trio.Lock
-    _closed: bool = False
-    _remains: Remains = Remains()
+    _zygote: Zygote
+    _turn: trio.Lock = Factory(trio.Lock)
     _ours: set[int] = Factory(set)  # the children that somebody here waits for, by pid
+    _spare: Born | None = None  # born ahead
+    _birth: s.Clone | None = Factory(_everybodys_birth)
 
     @classmethod
     def start(cls) -> "Spawner":
         """A spawner with its zygote; called by the main thread."""
-        return cls(*_start_zygote(), trio.Lock())
+        return cls(Zygote.start())
 
     def close(self) -> None:
         """End the zygote; the sandboxes live on."""
-        self._closed = True
-        self._end_zygote()
+        self._zygote.close()
+        if self._spare is not None:
+            signal.pidfd_send_signal(self._spare.pidfd, signal.SIGKILL)
+            self._lose(self._spare)
 
     def bequeath(self, remains: Remains) -> None:
         """Have this ended and removed where we are killed; instead of what was to be before."""
-        self._remains = remains
-        with contextlib.suppress(ConnectionError):  # the next zygote is told
-            self._channel.send(json.dumps({"remains": remains._asdict()}).encode())
+        self._zygote.bequeath(remains)
 
     @property
     def zygote(self) -> int:
         """The zygote's pid."""
         return self._zygote.pid
 
+    async def prepare(self) -> None:
+        """Have a process ready, in new namespaces, for the next plan that asks for all of them.
+
+        That spawn is some milliseconds shorter, and nobody is ready after it until this is called again. Which mounts
+        the host has, whose files it is shown and in which control groups it is, is decided only then.
+        """
+        async with self._turn:
+            if self._spare is None and not self._zygote.closed:
+                with contextlib.suppress(SandboxError, OSError):  # who spawns the next one hears of it
+                    self._spare = await self._born_ahead()
+
     async def spawn(
         self,
         plan: Sequence[Step],
         admit: Callable[[int], None] | None = None,
-        cgroup: int | None = None,
+        into: Ways = _NOWHERE,
         look: Callable[[Observed, int], None] | None = None,
     ) -> Sandbox:
         """Walk the plan in a new process and run its program; return when that has been exec'ed.
 
-        ``admit`` is called with the pid while the process waits, to put it into its cgroups; ``cgroup`` is a directory
-        of cgroup v2 to be born in. ``look`` gets what was observed of the program, and its pid, before it begins: what
-        that raises ends it. Both are called in a thread. :class:`StepFailed` where a step fails: then there is no
-        process any more.
+        ``admit`` is called with the pid while the process waits, before it is put ``into`` its cgroups. ``look`` gets
+        what was observed of the program, and its pid, before it begins: what that raises ends it. Both are called in a
+        thread. :class:`StepFailed` where a step fails: then there is no process any more.
         """
         try:
-            return await self._spawn(plan, admit, cgroup, look)
+            return await self._spawn(plan, admit, into, look)
         except ZygoteDied:
-            return await self._spawn(plan, admit, cgroup, look)
+            return await self._spawn(plan, admit, into, look)
 
     async def enter(
         self,
         sandbox: Sandbox,
         plan: Sequence[Step],
         admit: Callable[[int], None] | None = None,
-        cgroup: int | None = None,
+        into: Ways = _NOWHERE,
     ) -> Sandbox:
         """Run a further program beside a sandboxed one, in its namespaces and a PID namespace below its own.
 
@@ -118,9 +111,9 @@ class Spawner:
         takes until somebody cancels it.
         """
         try:
-            return await self._enter(sandbox, plan, admit, cgroup)
+            return await self._enter(sandbox, plan, admit, into)
         except ZygoteDied:
-            return await self._enter(sandbox, plan, admit, cgroup)
+            return await self._enter(sandbox, plan, admit, into)
 
     async def listen(self, sandbox: Sandbox, port: int = 0) -> socket.socket:
         """A TCP listener on 127.0.0.1 as it is in the sandbox, not blocking. Port 0 is any that is free.
@@ -143,11 +136,12 @@ class Spawner:
     def _reap_strangers(self) -> bool:
         with contextlib.suppress(ChildProcessError):
             while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+                if self._spare is not None and found.si_pid == self._spare.pid:
+                    self._lose(self._spare)
+                    continue
                 if found.si_pid in self._ours:
                     return False
-                if found.si_pid == self._zygote.pid and self._zygote.returncode is None:
-                    self._zygote.poll()  # the next spawn finds that out, and replaces it
-                else:
+                if not self._zygote.is_dead(found.si_pid):
                     os.waitid(os.P_PID, found.si_pid, os.WEXITED | os.WNOHANG)
         return True
 
@@ -155,36 +149,34 @@ class Spawner:
         self,
         plan: Sequence[Step],
         admit: Callable[[int], None] | None,
-        cgroup: int | None,
+        into: Ways,
         look: Callable[[Observed, int], None] | None,
     ) -> Sandbox:
         with contextlib.ExitStack() as undo:
-            ends, born = await self._bear(undo, plan, cgroup)
-            undo.callback(close_all, *born.namespaces.values())
+            ends = handshake.pipes(undo)
+            born = await self._set_off(undo, ends, plan, admit, into)
             async with self._or_end(born):
-                await handshake.admit(ends.control, born.pid, admit)
-                sandbox = await self._see_off(undo, ends, born, look)
-        return sandbox
+                return await self._see_off(undo, ends, born, look)
 
     async def _enter(
-        self, sandbox: Sandbox, plan: Sequence[Step], admit: Callable[[int], None] | None, cgroup: int | None
+        self, sandbox: Sandbox, plan: Sequence[Step], admit: Callable[[int], None] | None, into: Ways
     ) -> Sandbox:
         with contextlib.ExitStack() as undo:
-            ends, born = await self._bear(undo, plan, cgroup, sandbox.to_enter)
-            async with self._or_end(born):
-                await handshake.admit(ends.control, born.pid, admit)
+            ends = handshake.pipes(undo)
+            born = await self._set_off(undo, ends, plan, admit, into, sandbox.to_enter)
             for step in plan:
                 if isinstance(step, s.Descend):
-                    born = await self._relieve(ends.control, born)
+                    born = await self._relieve(born)
             async with self._or_end(born):
                 entered = await self._see_off(undo, ends, born)
         sandbox.accompany(entered)
         return entered
 
-    async def _relieve(self, control: socket.socket, former: _Born) -> _Born:
+    async def _relieve(self, former: Born) -> Born:
         """The child that goes on in another's place; the other is waited for."""
         try:
-            born = _Born(*await handshake.below(control, former.pid), {})
+            pid, pidfd = await handshake.below(former.control, former.pid)
+            born = Born(pid, pidfd, former.control)
             self._ours.add(born.pid)
             await handshake.end(former.pidfd)
         except BaseException:
@@ -193,15 +185,16 @@ class Spawner:
         finally:
             self._ours.discard(former.pid)
             os.close(former.pidfd)
-        handshake.go(control)
+        handshake.go(born.control)
         return born
 
     async def _listen(self, sandbox: Sandbox, port: int) -> socket.socket:
         with contextlib.ExitStack() as undo:
-            ends, born = await self._bear(undo, (s.Join(), s.Listen(port)), None, sandbox.to_listen_in)
+            ends = handshake.pipes(undo)
+            plan = (s.Join(), s.Listen(port))
+            born = await self._set_off(undo, ends, plan, None, _NOWHERE, sandbox.to_listen_in)
             async with self._or_end(born):
-                await handshake.admit(ends.control, born.pid, None)
-                listener = await handshake.listening(ends.control)
+                listener = await handshake.listening(born.control)
             await self._end(born)
         return listener
 
@@ -209,12 +202,13 @@ class Spawner:
         self,
         undo: contextlib.ExitStack,
         ends: Ends,
-        born: _Born,
+        born: Born,
         look: Callable[[Observed, int], None] | None = None,
     ) -> Sandbox:
         """See a process through its plan, up to its exec. What it has is nothing to undo any more then."""
-        program, found = await handshake.confined(ends.control)
+        program, found = await handshake.confined(born.control)
         undo.callback(close_all, *found.values())
+        listener = found.pop("listener", None)
         tmpfs = {place: found.pop(place) for place in tuple(found) if place.startswith("/")}
         namespaces = {**born.namespaces, **found}
         try:
@@ -223,17 +217,18 @@ class Spawner:
             raise SandboxError("the process ended before it was the program") from None
         if look is not None:
             await trio.to_thread.run_sync(look, observed, program)
-        await handshake.running(ends.control)
+        await handshake.running(born.control)
         undo.pop_all()
-        ends.control.close()
+        born.control.close()
         return Sandbox(
             *(born.pid, program, born.pidfd, ends.stdout, ends.stderr, namespaces, observed, ends.last_word),
             self._ours.discard,
             tmpfs=tmpfs,
+            listener=handshake.as_listener(listener) if listener is not None else None,
         )
 
     @contextlib.asynccontextmanager
-    async def _or_end(self, born: _Born) -> AsyncIterator[None]:
+    async def _or_end(self, born: Born) -> AsyncIterator[None]:
         """Where something goes wrong with a process, it is ended and waited for."""
         try:
             yield
@@ -241,130 +236,98 @@ class Spawner:
             await self._end(born)  # noqa: ASYNC102 - it shields itself
             raise
 
-    async def _end(self, born: _Born) -> None:
+    async def _end(self, born: Born) -> None:
         await handshake.end(born.pidfd)
         self._ours.discard(born.pid)
         os.close(born.pidfd)
 
-    async def _bear(
+    def _lose(self, spare: Born) -> None:
+        """Wait for the one that was born ahead; it has been killed."""
+        reap(spare.pidfd)
+        os.close(spare.pidfd)
+        spare.control.close()
+        self._ours.discard(spare.pid)
+        self._spare = None
+
+    async def _set_off(
         self,
         undo: contextlib.ExitStack,
+        ends: Ends,
         plan: Sequence[Step],
-        cgroup: int | None,
+        admit: Callable[[int], None] | None,
+        into: Ways,
         to_join: Callable[[], Mapping[str, int]] = dict,
-    ) -> tuple[Ends, _Born]:
-        """A process that waits to be let go, with what connects us; its descriptors are the caller's to close."""
-        async with self._turn:
-            with trio.CancelScope(shield=True):  # a request without its answer would be answered to the next
-                ends = handshake.connect(undo)
-                born = await self._ask(plan, ends, cgroup, to_join)
-        return ends, born
-
-    async def _ask(
-        self, plan: Sequence[Step], ends: Ends, cgroup: int | None, to_join: Callable[[], Mapping[str, int]]
-    ) -> _Born:
-        try:
-            if self._closed:
-                raise SandboxError("the spawner is closed")
-            ours = s.encode(s.for_zygote(plan))
-            with _as_file(ours + s.encode(s.for_child(plan))) as file:
+    ) -> Born:
+        """A process that walks this plan; what is ours of it is closed by ``undo``."""
+        with contextlib.ExitStack() as sent:
+            sent.callback(close_all, *ends.theirs.values())
+            if isinstance(plan[0], s.Join) != (to_join is not dict):
+                raise SandboxError("this plan is for another request")
+            async with self._turn:
+                born, rest = await self._bear(plan, into)
+                undo.callback(born.control.close)
+                async with self._or_end(born):
+                    born = evolve(born, namespaces=_opened(undo, born.pid, _namespaces_of(plan[0])))
+                    ours = s.encode(s.for_zygote(rest))
+                    file = sent.enter_context(as_file(ours, s.encode(s.for_child(rest))))
+                    walls = isinstance(rest[0], s.Clone) and rest[0].flags != 0
+                    trees = await self._zygote.dress(born, file, len(ours)) if walls else {}
+            sent.callback(close_all, *trees.values())
+            async with self._or_end(born):
+                if admit is not None:
+                    await trio.to_thread.run_sync(admit, born.pid)
+                groups = {f"{messages.GROUP}{number}": fd for number, fd in enumerate(into.tasks)}
                 join = to_join()  # now: at the next checkpoint these numbers may be other files'
-                fds = [file, *ends.theirs, *([] if cgroup is None else [cgroup]), *join.values()]
-                answer, new = await self._exchange(
-                    {"ours": len(ours), "cgroup": cgroup is not None, "join": list(join)}, fds
-                )
-        finally:
-            close_all(*ends.theirs)
-        if answer is None:
-            self._end_zygote()  # first: it may hold their ends
-            await handshake.bury(ends.control)
-            self._zygote, self._channel = _start_zygote()
-            self.bequeath(self._remains)
-            raise ZygoteDied("the zygote died")
-        if "errno" in answer:
-            for pidfd in new:  # it had been born, and was killed
-                await handshake.end(pidfd)
-                os.close(pidfd)
-            raise StepFailed(answer["step"], answer["errno"], answer["text"])
-        names = () if join else NAMESPACES  # who joins some has none of its own
-        if len(new) != 1 + len(names):
-            close_all(*new)
-            await handshake.bury(ends.control)
-            raise SandboxError("too many files are open here to take those of one more sandbox")
-        self._ours.add(answer["pid"])
-        return _Born(answer["pid"], new[0], dict(zip(names, new[1:], strict=True)))
+                handshake.give(born.control, {"plan": file, **ends.theirs, **groups, **trees, **join})
+        return born
 
-    async def _exchange(
-        self, request: dict[str, object], fds: Sequence[int]
-    ) -> tuple[dict[str, Any] | None, list[int]]:
-        """One request and its answer; ``None`` where there is nobody to answer."""
-        try:
-            with trio.fail_after(_PATIENCE):
-                self._channel.sendmsg([json.dumps(request).encode()], [_rights(fds)])
-                return await _receive(self._channel)
-        except (OSError, trio.TooSlowError):
-            return None, []
+    async def _born_ahead(self) -> Born:
+        with contextlib.ExitStack() as undo:
+            born = await self._clone(p.AHEAD)
+            undo.callback(born.control.close)
+            async with self._or_end(born):
+                ours = s.encode([self._birth]) if self._birth is not None else b""
+                with as_file(ours, s.encode([kind() for kind in p.READY])) as file:
+                    if ours:
+                        await self._zygote.dress(born, file, len(ours))
+                    handshake.give(born.control, {"plan": file})
+            undo.pop_all()
+        return born
 
-    def _end_zygote(self) -> None:
-        self._zygote.kill()
-        self._zygote.wait()
-        self._channel.close()  # not before: that is what it knows our end by
+    async def _bear(self, plan: Sequence[Step], into: Ways) -> tuple[Born, Sequence[Step]]:
+        """A process that waits, and what of the plan it still has to do; the one born ahead, where that will do."""
+        flags = plan[0].flags if isinstance(plan[0], s.Clone) else 0
+        if self._spare is not None and into.directory is None and self._can_be_ahead(plan):
+            born = self._spare
+            if not has_ended(born.pidfd):
+                self._spare = None
+                return born, [step for step in plan if step != self._birth and not isinstance(step, p.READY)]
+            self._lose(born)
+        return await self._clone(flags, into.directory), plan
+
+    async def _clone(self, flags: int, directory: int | None = None) -> Born:
+        born = await self._zygote.clone(flags, directory)
+        self._ours.add(born.pid)
+        return born
+
+    def _can_be_ahead(self, plan: Sequence[Step]) -> bool:
+        first = plan[0]
+        if not isinstance(first, s.Clone) or not set(map(type, plan)).issuperset(p.READY):
+            return False
+        return first == self._birth if self._birth is not None else first.flags == p.AHEAD
 
 
-def _start_zygote() -> tuple["subprocess.Popen[bytes]", socket.socket]:
-    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with its:
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-X", "utf8", "-c", _START, str(its.fileno()), str(os.getpid())],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            cwd=_CODE,  # not an argument: programs can read those of their PID 1
-            env={},
-            start_new_session=True,
-            pass_fds=(its.fileno(),),
-        )
-    ours.settimeout(_PATIENCE)
-    try:
-        ours.send(os.fsencode(_SDK))
-        ready = ours.recv(messages.MAX_MESSAGE)
-    except (TimeoutError, ConnectionError):
-        ready = b""
-    if not ready:
-        process.kill()
-        status = process.wait()
-        ours.close()
-        raise ZygoteDied(f"the zygote could not be started: exit status {status}")
-    ours.setblocking(False)
-    return process, ours
+def _namespaces_of(first: Step) -> Sequence[str]:
+    """Those that a new process is known by. Who joins some shows them itself, as all do with what they make later."""
+    if not isinstance(first, s.Clone):
+        return ()
+    return ("user", "pid", "net", "uts", "ipc") if first.flags else ("user", "pid", "net", "uts", "ipc", "mnt")
 
 
-async def _receive(channel: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
-    """The zygote's answer and the descriptors with it; ``None`` where it has died."""
-    space = socket.CMSG_SPACE((1 + len(NAMESPACES)) * 4)
-    while True:
-        try:
-            data, ancillary, _, _ = channel.recvmsg(messages.MAX_MESSAGE, space, socket.MSG_CMSG_CLOEXEC)
-            break
-        except BlockingIOError:
-            await trio.lowlevel.wait_readable(channel)
-    fds = array.array("i")
-    for _, _, rights in ancillary:
-        fds.frombytes(rights)
-    return (json.loads(data) if data else None), list(fds)
-
-
-@contextlib.contextmanager
-def _as_file(data: bytes) -> Iterator[int]:
-    """A descriptor to read this from: a plan with its environment is more than a packet holds."""
-    fd = os.memfd_create("plan", os.MFD_CLOEXEC)
-    try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def _rights(fds: Sequence[int]) -> tuple[int, int, "array.array[int]"]:
-    return (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))
+def _opened(undo: contextlib.ExitStack, pid: int, names: Sequence[str]) -> Mapping[str, int]:
+    """Its namespaces. While it waits: later it isn't dumpable, and a kernel without root may not open these."""
+    found = {}
+    for name in names:
+        found[name] = os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC)
+        undo.callback(os.close, found[name])
+    return found

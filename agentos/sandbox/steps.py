@@ -39,7 +39,7 @@ class OwnProc(NamedTuple):
 
 
 class Listen(NamedTuple):
-    """Hand over a TCP listener on 127.0.0.1, and end there; port 0 is any that is free."""
+    """Hand over a TCP listener on 127.0.0.1; port 0 is any that is free."""
 
     port: int
 
@@ -49,7 +49,7 @@ class UnshareCgroup(NamedTuple):
 
 
 class PrivateMounts(NamedTuple):
-    """What is mounted here from now on is seen nowhere else."""
+    """A mount namespace, as the host's is now; what is mounted here from now on is seen nowhere else."""
 
 
 class DetachSource(NamedTuple):

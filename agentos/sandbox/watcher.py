@@ -3,11 +3,10 @@
 One task watches all groups: a group is an agent with all that it runs, and the groups of the agents that it spawned
 are in it, as control groups nest. Each process is held to twice the limit by RLIMIT_DATA besides, so that what an agent
 can have beyond its limit is what its processes take between two looks. What counts is what a cgroup would count: what
-its processes hold, memory files, and what lies in the agent's own tmpfs's.
+its processes hold, and what lies in the agent's own tmpfs's. Memory that would be in neither, the filter refuses to an
+agent that is watched: memory files and System V segments.
 
-Whoever hides its open files from us can't be watched, and is killed for that, for memory files are kept in them.
-Not seen, and so not bounded: kernel memory (pipes, sockets, page tables), memory files whose only descriptor is on its
-way through a socket, System V segments that nobody has attached.
+Not seen, and so not bounded, is memory of the kernel's: pipes, sockets, page tables.
 """
 
 import logging
@@ -20,7 +19,7 @@ import trio
 from attrs import Factory, define, evolve, field, frozen
 
 from . import census
-from .census import Census, Hidden, Memory, Process, distinct, hidden, mapped, memory
+from .census import Census, Memory, Process, distinct, mapped, memory
 from .cgroup_values import short_size
 from .errors import EXHAUSTED
 
@@ -32,26 +31,17 @@ IDLE = 2.0  # seconds between two looks while everybody uses less than a quarter
 BUSY = 0.5  # and while everybody has a quarter left; otherwise each pulse
 MOST = 20  # times what a look took must pass before the next: at most 5 % of a CPU
 HASTE = 4  # the same when the host's memory goes
-FORGOTTEN_FILES = 2.0  # seconds after which memory files are looked for even if the host's shared memory is the same
-HIDING = 1.0  # seconds for which a process may hide its files: before its exec, a program does
 
 
 @frozen
 class Exceeded:
-    """A group had more than its limit. ``found`` is bytes, ``measure`` how they were counted.
-
-    Or it may have: ``hiding`` is a process in it that doesn't show what it holds.
-    """
+    """A group had more than its limit. ``found`` is bytes, ``measure`` how they were counted."""
 
     limit: int
     found: int
     measure: str  # PSS or RSS
-    hiding: int | None = None
 
     def __str__(self) -> str:
-        if self.hiding is not None:
-            who = f"its process {self.hiding} isn't dumpable, and hides its memory files"
-            return f"memory limit {short_size(self.limit)} can't be watched: {who}"
         found = short_size(self.found >> 20 << 20 or self.found)
         return f"memory limit {short_size(self.limit)} reached (watched: {self.measure} {found})"
 
@@ -128,9 +118,6 @@ class _Looker:
 
     people: Census = Factory(Census)
     roots: frozenset[int] = frozenset()
-    files: dict[int, list[Hidden]] = Factory(dict)  # memory files by group
-    closed: dict[tuple[int, int], float] = Factory(dict)  # who hides its files (pid and start), and since when
-    files_known: tuple[float, int] = (float("-inf"), 0)  # when they were looked for, and the host's shared memory then
     free: int = 0  # the host's, at the last look
     seconds: float = 0.0  # what the last look took
     last: float = float("-inf")
@@ -149,7 +136,7 @@ class _Looker:
 
     def glance(self, groups: Mapping[int, Group]) -> dict[int, Exceeded]:
         """Look if it is time: then the outermost groups over their limits."""
-        free, shared = _free_and_shared()
+        free = _free()
         now = time.monotonic()
         wait = IDLE if self.fullest < 0.25 else BUSY if self.fullest < 0.75 else PULSE
         going = self.free - free > min(group.limit for group in groups.values()) // 4
@@ -160,55 +147,27 @@ class _Looker:
         if now < due:
             return {}
         self.roots = roots
-        found = self._look(groups, shared, now)
+        found = self._look(groups)
         self.free, self.last, self.seconds = free, now, time.monotonic() - now
         return found
 
-    def _look(self, groups: Mapping[int, Group], shared: int, now: float) -> dict[int, Exceeded]:
+    def _look(self, groups: Mapping[int, Group]) -> dict[int, Exceeded]:
         processes = self.people.of({name: group.roots for name, group in groups.items()})
-        self._find_files(groups, processes, shared, now)
         parents = {name: group.parent if group.parent in groups else None for name, group in groups.items()}
-        files = {name: sum(file.size for file in self.files.get(name, ())) for name in groups}
         stored = {name: group.tmpfs.used() for name, group in groups.items()}
         most = subtree_sums(
-            {name: sum(one.rss for one in processes[name]) + files[name] + stored[name] for name in groups}, parents
+            {name: sum(one.rss for one in processes[name]) + stored[name] for name in groups}, parents
         )  # never less than what they really have, and cheap
         self.fullest = max(amount / groups[name].limit for name, amount in most.items())
         close = {name for name, amount in most.items() if amount > groups[name].limit}
-        over = self._hiding(groups, processes, now)
-        if close:
-            over |= self._count(groups, parents, processes, files, stored, close)
+        over = self._count(groups, parents, processes, stored, close) if close else {}
         return {name: over[name] for name in outermost(over, parents)}
-
-    def _find_files(
-        self, groups: Mapping[int, Group], processes: Mapping[int, Sequence[Process]], shared: int, now: float
-    ) -> None:
-        then, former = self.files_known
-        smallest = min(group.limit for group in groups.values())
-        if abs(shared - former) > smallest // 8 or now - then > FORGOTTEN_FILES:
-            self.files = {name: [file for file in hidden(processes[name]) if file.in_memory] for name in groups}
-            everybody = [one for name in groups for one in processes[name] if one.pid not in groups[name].roots]
-            closed = [(one.pid, one.started) for one in everybody if census.is_closed(one)]
-            self.closed = {who: self.closed.get(who, now) for who in closed}
-            self.files_known = now, shared
-
-    def _hiding(
-        self, groups: Mapping[int, Group], processes: Mapping[int, Sequence[Process]], now: float
-    ) -> dict[int, Exceeded]:
-        """Those with a process that hides for too long."""
-        return {
-            name: Exceeded(groups[name].limit, one.rss, "RSS", one.pid)
-            for name in groups
-            for one in processes[name]
-            if now - self.closed.get((one.pid, one.started), now) > HIDING
-        }
 
     def _count(
         self,
         groups: Mapping[int, Group],
         parents: Mapping[int, int | None],
         processes: Mapping[int, Sequence[Process]],
-        files: Mapping[int, int],
         stored: Mapping[int, int],
         close: Collection[int],
     ) -> dict[int, Exceeded]:
@@ -221,8 +180,7 @@ class _Looker:
             shared = counted[name].shared
             if shared and stored[name]:  # what is mapped of a tmpfs is in both
                 shared -= min(shared, sum(mapped(one, groups[name].tmpfs.devices) for one in people[name]))
-            # A memory file that is mapped is in both, too; which of its pages are isn't told.
-            own[name] = counted[name].own + max(shared, files[name]) + stored[name]
+            own[name] = counted[name].own + shared + stored[name]
         sums = subtree_sums(own, parents)
         measure = "PSS" if all(one.exact for one in counted.values()) else "RSS"
         return {
@@ -239,11 +197,10 @@ def _any_above(group: int, names: Collection[int], parents: Mapping[int, int | N
     return False
 
 
-def _free_and_shared() -> tuple[int, int]:
-    """The host's memory that can be had, and that in tmpfs's, memory files and shared mappings, in bytes."""
-    text = census.read("/proc/meminfo")
-    free, shared = (text[text.index(name) + len(name) :].split(None, 1)[0] for name in (b"MemAvailable:", b"Shmem:"))
-    return int(free) << 10, int(shared) << 10
+def _free() -> int:
+    """The host's memory that can be had, in bytes."""
+    text, name = census.read("/proc/meminfo"), b"MemAvailable:"
+    return int(text[text.index(name) + len(name) :].split(None, 1)[0]) << 10
 
 
 @define(eq=False)

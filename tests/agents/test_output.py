@@ -5,6 +5,7 @@ import trio
 
 from agentos.agents import output
 from agentos.agents.output import MAX_LINE, MAX_LINES, Line, Output, Pump
+from agentos.agents.pipes import Turns
 
 
 def texts(kept: Output) -> list[str]:
@@ -18,7 +19,7 @@ async def pumped(data: bytes) -> Output:
     os.set_blocking(write, False)
     os.write(write, data)
     os.close(write)
-    pump = Pump(read, "stdout", kept)
+    pump = Pump(read, "stdout", kept, Turns())
     await pump.run()
     pump.finish()
     return kept
@@ -99,10 +100,22 @@ def test_what_is_left_at_the_end_is_bounded_without_being_looked_at_line_by_line
     os.write(write, b"\n" * 5000)
     os.close(write)
 
-    Pump(read, "stdout", kept).finish()
+    Pump(read, "stdout", kept, Turns()).finish()
 
     assert kept.end == 5000
     assert len(texts(kept)) == MAX_LINES
+
+
+def test_of_more_lines_than_are_kept_the_last_stay() -> None:
+    kept = Output()
+    read, write = os.pipe()
+    os.write(write, b"".join(b"%d\n" % number for number in range(5000)) + b"cut off")
+    os.close(write)
+
+    Pump(read, "stdout", kept, Turns()).finish()
+
+    assert kept.end == 5001
+    assert texts(kept) == [*(str(number) for number in range(5001 - MAX_LINES, 5000)), "cut off"]
 
 
 async def test_a_flood_of_short_lines_is_read_slowly(autojump_clock: trio.testing.MockClock) -> None:

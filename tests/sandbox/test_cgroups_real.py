@@ -337,15 +337,17 @@ os.waitpid(pid, 0)
 
 def test_a_clone_is_born_inside_where_the_kernel_has_that(root: Group) -> None:
     with nested(root, "born", Limits(pids=4)) as group:
-        fd = group.open_leaf()
-        if fd is None:
-            assert group.version == 1
-            return
+        ways = group.ways()
         try:
-            argv = [sys.executable, "-I", "-S", "-c", CLONE, str(fd)]
-            said = subprocess.run(argv, pass_fds=(fd,), capture_output=True, text=True, check=True, timeout=60).stdout
+            if ways.directory is None:
+                assert group.version == 1
+                return
+            argv = [sys.executable, "-I", "-S", "-c", CLONE, str(ways.directory)]
+            said = subprocess.run(
+                argv, pass_fds=(ways.directory,), capture_output=True, text=True, check=True, timeout=60
+            ).stdout
         finally:
-            os.close(fd)
+            ways.close()
 
         assert said.strip().endswith("/born/self")
 

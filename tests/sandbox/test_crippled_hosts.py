@@ -312,3 +312,33 @@ def test_the_machine_wide_sysctl_and_hidden_groups_are_both_told() -> None:
     assert any("sysctl user.max_user_namespaces=10000" in line for line in lines)
     assert "isn't visible in any cgroup2 mount" in row(lines, "cpu")
     assert "For memory, pids, cpu: mount cgroup2 at /sys/fs/cgroup" in lines
+
+
+@pytest.fixture
+def lives_in_our_prefix(tmp_path: Path) -> str:
+    """A list of users, one of whom has his home where the interpreter that runs this is."""
+    users = tmp_path / "passwd"
+    users.write_text(f"{Path('/etc/passwd').read_text()}alice:x:4000:4000::{sys.prefix}:/bin/sh\n")
+    return str(users)
+
+
+def test_an_interpreter_that_lies_in_a_home_is_a_root_that_would_show_it(
+    whole: dict[str, Any], lives_in_our_prefix: str
+) -> None:
+    report = doctor("--replace", f"/etc/passwd={lives_in_our_prefix}")
+
+    assert lost(report, whole) == {"root", "disk"}
+    why = f"for {sys.executable} a jail would show {sys.prefix}, with what people have there"
+    assert report["layers"]["root"]["reason"] == why
+    assert knobs(report, "root").pop().startswith("install AgentOS into an environment in a directory of its own")
+    assert report["verdict"].startswith("none: root can't be had here")
+
+
+def test_no_kernel_starts_with_an_interpreter_that_lies_in_a_home(tmp_path: Path, lives_in_our_prefix: str) -> None:
+    kernel = [sys.executable, "-m", "agentos", "run", "--socket", f"{tmp_path}/socket", "--state-dir", str(tmp_path)]
+
+    done = crippled.run("--replace", f"/etc/passwd={lives_in_our_prefix}", command=kernel, env=PATHS)
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"agentos: for {sys.executable} a jail would show {sys.prefix}, with what people ")
+    assert "python3 -m venv" in done.stderr

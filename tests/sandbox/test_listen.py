@@ -49,6 +49,23 @@ async def test_a_program_reaches_us_at_its_own_loopback(spawner: Spawner) -> Non
     connection.close()
 
 
+async def test_one_that_the_policy_names_is_there_before_the_program(spawner: Spawner) -> None:
+    code = "import socket; print(socket.create_connection(('127.0.0.1', 80)).recv(100))"
+    before = Belongings.now()
+    agent = await spawner.spawn(python(code, port=80))
+
+    assert agent.listener is not None
+    with agent.listener as listener:
+        assert (listener.getsockname(), listener.getblocking()) == (("127.0.0.1", 80), False)
+        with trio.fail_after(30):
+            connection, _ = await trio.socket.from_stdlib_socket(listener).accept()
+        with connection:
+            await connection.send(b"from outside")
+
+    assert (await jail.ended(agent)).out == "b'from outside'\n"
+    assert Belongings.now() == before
+
+
 async def test_it_is_in_the_programs_network_and_nowhere_else(spawner: Spawner) -> None:
     agent = await an_agent(spawner)
 

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentos.sandbox import seccomp
 from agentos.sandbox import steps as s
 from agentos.sandbox.plan import SYSTEM, SYSTEM_FILES, Host, Outer, enter, plan
 from agentos.sandbox.policy import PROFILES, BadPolicy, Directory, Image, Interpreter, Limits, Policy, Program
@@ -168,7 +169,8 @@ def test_all_namespaces_are_new_but_the_network_where_it_was_asked_for(steps: tu
     clone = steps[0]
 
     assert isinstance(clone, s.Clone)
-    assert clone.flags & ~0x40000000 == 0x10000000 | 0x20000000 | 0x20000 | 0x4000000 | 0x8000000
+    assert clone.flags & ~0x40000000 == 0x10000000 | 0x20000000 | 0x4000000 | 0x8000000
+    assert any(isinstance(step, s.PrivateMounts) for step in steps), "mounts are as they are when it is used"
     assert bool(clone.flags & 0x40000000) == any(isinstance(step, s.LoopbackUp) for step in steps)
 
 
@@ -191,6 +193,13 @@ def test_no_limit_is_above_the_hosts(policy: Policy, host: Host) -> None:
     assert all(limits[name] <= hard for name, hard in host.hard_limits.items())
     assert limits["CORE"] == 1
     assert ("DATA" in limits) != host.memory_cgroup
+
+
+@given(policies, hosts)
+def test_what_would_hold_memory_unseen_is_refused_where_no_group_counts_it(policy: Policy, host: Host) -> None:
+    found = next(step.program for step in made(policy, host) if isinstance(step, s.Seccomp))
+
+    assert found == seccomp.program(policy.profile, host.architecture, counted=host.memory_cgroup).hex()
 
 
 @pytest.mark.parametrize("outer", [None, Outer(0, 70000), Outer(70000, 0)])

@@ -89,6 +89,11 @@ def test_what_no_program_can_be_given_is_refused(argv: list[str], environment: d
         Program(argv, environment)
 
 
+def test_on_the_hosts_network_there_is_no_port_of_its_own() -> None:
+    with pytest.raises(BadPolicy, match="port"):
+        Policy(network=True, port=80)
+
+
 def test_a_script_and_a_directory_for_the_code_exclude_each_other() -> None:
     with pytest.raises(BadPolicy, match="script and code"):
         Policy(script="/a.py", code="/b")

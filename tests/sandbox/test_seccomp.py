@@ -97,6 +97,24 @@ def test_every_number_gets_the_verdict_that_is_expected(profile: str, architectu
             assert value == expected(profile, architecture, number, args), (number, args)
 
 
+@both_profiles
+@both_architectures
+def test_where_nobody_counts_memory_just_what_would_hold_it_unseen_is_refused_besides(
+    profile: str, architecture: str
+) -> None:
+    counted, uncounted = (filter_for(profile, architecture, counted=counted) for counted in (True, False))
+
+    def differ(number: int) -> bool:
+        data = Data(number, ARCHITECTURES[architecture], ())
+        return bpf.run(counted, data).value != bpf.run(uncounted, data).value
+
+    names = {name for name, number in NUMBERS[architecture].items() if differ(number)}
+    assert names == {"shmget", "msgget", "semget", "memfd_create"}
+    for name in names:
+        data = Data(NUMBERS[architecture][name], ARCHITECTURES[architecture], (-1, 1, 1))
+        assert bpf.run(uncounted, data).value == refuse(errno.ENOSYS)
+
+
 INTERESTING = st.sampled_from(
     [0, 1, 2, 8, 10, 16, 17, 38, 40, 132, 255, 0o4755, 0o2755, 0o100, 0o20200000, 0x80, 0x200, 0x5412, 0x541C, 0x40000]
     + [1 << bit for bit in range(64)]

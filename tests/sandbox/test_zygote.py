@@ -34,7 +34,7 @@ async def test_a_dead_zygote_is_replaced_and_takes_nobody_with_it(spawner: Spawn
 
 
 async def test_a_zygote_that_hangs_is_replaced(spawner: Spawner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentos.sandbox.spawner._PATIENCE", 0.5)
+    monkeypatch.setattr("agentos.sandbox.zygote._PATIENCE", 0.5)
     former = spawner.zygote
 
     os.kill(former, signal.SIGSTOP)
@@ -70,7 +70,9 @@ async def main(spawner):
     program = 'import os, time; os.fork(); print(1, flush=True); time.sleep(600)'
     sandboxes = [await spawner.spawn(python(program)) for _ in range(3)]
     for sandbox in sandboxes: await line(sandbox)
-    print(spawner.zygote, *(pid for one in sandboxes for pid in (one.pid, one.program)), flush=True)
+    await spawner.prepare()
+    children = open(f'/proc/self/task/{os.getpid()}/children').read().split()
+    print(*children, *(one.program for one in sandboxes), flush=True)
     await trio.sleep_forever()
 trio.run(main, Spawner.start())
 """
@@ -80,7 +82,7 @@ trio.run(main, Spawner.start())
     assert process.stdout is not None
     with trio.fail_after(30):
         pids = [int(pid) for pid in (await trio.to_thread.run_sync(process.stdout.readline)).split()]
-        assert len(pids) == 7
+        assert len(pids) == 8, "the zygote, three with a program each, and one that was made ready"
         pidfds = [os.pidfd_open(pid) for pid in pids]
 
         process.kill()

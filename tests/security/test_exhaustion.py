@@ -43,7 +43,11 @@ def test_memory_cannot_be_hoarded_in_files_that_nobody_may_see(attacked: Attacke
     attacked.stopped("dos.memory_in_hidden_files")
 
 
-def test_memory_cannot_be_hoarded_in_segments_where_groups_count_it(attacked: Attacked) -> None:
+def test_memory_cannot_be_hoarded_in_files_that_nobody_has_open(attacked: Attacked) -> None:
+    attacked.stopped("dos.memory_in_flight")
+
+
+def test_memory_cannot_be_hoarded_in_segments_that_nobody_has_attached(attacked: Attacked) -> None:
     attacked.stopped("dos.memory_in_segments")
 
 

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from agentos.agents.output import LINE_COST, RATE
 from agentos_sdk import AgentOSClient
 from tests.security.hostile import begin, told
 from tests.support.kernel import Kernel, environment
@@ -32,6 +33,20 @@ def test_ten_gib_of_output_fill_nothing_and_slow_nobody(kernel: Kernel, client: 
     assert kernel.rss - before < 32 << 20
     assert sum(len(line["text"]) for line in kept) <= 1 << 20
     assert client.kill("flood", grace=0)["killed"]
+
+
+def test_a_dozen_floods_take_no_more_of_the_kernels_time_than_one(kernel: Kernel, client: AgentOSClient) -> None:
+    width, names = 60, [f"flood-{number}" for number in range(12)]
+    alone = RATE / (width + 1 + LINE_COST)  # lines per second, of which each has its number in it
+
+    began = time.monotonic()
+    for name in names:
+        begin(kernel, client, name, f"for n in range(1 << 40): os.write(1, b'%0{width}d\\n' % n)")
+    while time.monotonic() < began + 6:
+        client.echo("anybody there?")
+    read = sum(int(lines(client, name, "stdout")[-1]) for name in names)
+
+    assert read < 2 * alone * (time.monotonic() - began)
 
 
 def _agentos(kernel: Kernel, *arguments: str) -> str:

@@ -134,7 +134,7 @@ class Kernel:
 
     @property
     def family(self) -> "Sequence[Process]":
-        """All that descends from it, in jails or not, but for the process that makes the jails."""
+        """All that descends from it, in jails or not, but for the process that makes the jails, and one made ahead."""
         return [one for one in descendants(self.pid) if not is_zygote(one.pid)]
 
     def processes(self) -> Sequence[int]:
@@ -293,16 +293,10 @@ def descendants(pid: int) -> Sequence[Process]:
 
 
 def is_zygote(pid: int) -> bool:
-    """Whether this is what a kernel makes its jails with; its offspring has its name, but a PID namespace below."""
+    """Whether this is what a kernel makes its jails with, or one that it has made ahead and that nobody has got yet."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        return "sandbox.inside.zygote" in Path("/proc", str(pid), "cmdline").read_text() and not in_jail(pid)
+        return Path("/proc", str(pid), "comm").read_text() == "agentos-zygote\n"
     return False
-
-
-def in_jail(pid: int) -> bool:
-    """Whether a process has one more number, in a PID namespace below ours."""
-    status = Path("/proc", str(pid), "status").read_text().splitlines()
-    return len(next(line for line in status if line.startswith("NSpid:")).split()) > 2
 
 
 def marked(variable: str) -> Sequence[int]:

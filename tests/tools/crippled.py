@@ -57,11 +57,14 @@ def own_namespaces(few_ids: bool) -> None:
     libc.mount("none", "/", None, PRIVATE)
 
 
-def take_files(hidden: list[str], covered: list[str], read_only: list[str]) -> None:
+def take_files(hidden: list[str], covered: list[str], replaced: list[str], read_only: list[str]) -> None:
     for path in hidden:
         libc.mount("none", path, "tmpfs", READ_ONLY)
     for path in covered:
         libc.mount("/dev/null", path, None, BIND)
+    for pair in replaced:
+        path, _, other = pair.partition("=")
+        libc.mount(other, path, None, BIND)
     for path in read_only:
         libc.mount(path, path, None, BIND)
         libc.set_mount_attributes(libc.AT_FDCWD, path, READ_ONLY, recursive=False)
@@ -82,6 +85,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hide", action="append", default=[], metavar="DIR", help="nothing is in it")
     parser.add_argument("--cover", action="append", default=[], metavar="FILE", help="/dev/null lies over it")
+    parser.add_argument("--replace", action="append", default=[], metavar="FILE=OTHER", help="the other lies over it")
     parser.add_argument("--read-only", action="append", default=[], metavar="DIR")
     parser.add_argument("--sysctl", action="append", default=[], metavar="NAME=VALUE", help="of our user namespace")
     parser.add_argument("--refuse", action="append", default=[], metavar="CALL=ERROR", help="by a seccomp filter")
@@ -92,7 +96,7 @@ def main() -> None:
     parser.add_argument("command", nargs="+")
     args = parser.parse_args()
     own_namespaces(args.few_ids)
-    take_files(args.hide, args.cover, args.read_only)
+    take_files(args.hide, args.cover, args.replace, args.read_only)
     for setting in args.sysctl:
         name, _, value = setting.partition("=")
         Path("/proc/sys", *name.split(".")).write_text(value)

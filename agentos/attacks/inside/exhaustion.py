@@ -6,6 +6,7 @@ import mmap
 import os
 import resource
 import signal
+import socket
 import struct
 import threading
 import time
@@ -15,6 +16,7 @@ from functools import partial
 from .frame import Check, Said, Targets, any_of, blocked, call, escaped, libc, without
 
 MIB = 1 << 20
+PART = 8  # MiB, of a hoard
 PLACES = ("/workspace", "/tmp", "/dev/shm", "/var/tmp", "/run", "/dev", "/run/lock", "/dev/mqueue")
 MOST_INSTANCES = 64  # of inotify; Linux gives 128 to a user
 
@@ -112,14 +114,37 @@ def memory_of_many(targets: Targets) -> Said:
 
 def memory_in_files(targets: Targets) -> Said:
     """Files in memory that no process maps."""
-    size, piece = 2 * targets["limits"]["memory"], bytes(MIB)
-    files = [os.memfd_create(f"hoard {number}") for number in range(8)]
+    files: list[int] = []
 
     def more(number: int) -> None:
-        if os.write(files[number % len(files)], piece) != MIB:
+        if number % PART == 0:
+            files.append(os.memfd_create(f"hoard {number}"))
+        if os.write(files[-1], bytes(MIB)) != MIB:
             raise OSError("not all was written")
 
-    made, why = _until(size // MIB, more)
+    return _hoarded(targets, more)
+
+
+def memory_in_flight(targets: Targets) -> Said:
+    """Files in memory that no process has open: they are on their way through a socket."""
+    files: list[int] = []
+    one, _other = socket.socketpair()
+
+    def more(number: int) -> None:
+        if number % PART == 0:
+            files.append(os.memfd_create(f"hoard {number}"))
+        if os.write(files[-1], bytes(MIB)) != MIB:
+            raise OSError("not all was written")
+        if number % PART == PART - 1:
+            socket.send_fds(one, [b"x"], files)
+            os.close(files.pop())
+
+    return _hoarded(targets, more)
+
+
+def _hoarded(targets: Targets, more: Callable[[int], object]) -> Said:
+    """Twice the limit, MiB by MiB."""
+    made, why = _until(2 * targets["limits"]["memory"] // MIB, more)
     time.sleep(6)  # whoever watches gets a look
     limit = targets["limits"]["memory"]
     return escaped(f"{made} MiB in memory files") if made * MIB > limit else blocked(f"{made} MiB: {why}")
@@ -296,16 +321,17 @@ FURTHER = (
     Check(
         "dos.memory_of_many", memory_of_many, "half the memory in each of eight processes", "memory.max; the watcher"
     ),
-    Check(
-        "dos.memory_in_files", memory_in_files, "twice the memory in files that nobody maps", "memory.max; the watcher"
-    ),
+    Check("dos.memory_in_files", memory_in_files, "twice the memory in files that nobody maps", "memory.max; seccomp"),
     Check(
         "dos.memory_in_hidden_files",
         memory_in_hidden_files,
         "the same, not dumpable, so that nobody sees them",
-        "memory.max; the watcher",
+        "memory.max; seccomp",
     ),
-    Check("dos.memory_in_segments", memory_in_segments, "twice the memory in detached segments", "memory.max"),
+    Check(
+        "dos.memory_in_flight", memory_in_flight, "the same, open nowhere: sent and not received", "memory.max; seccomp"
+    ),
+    Check("dos.memory_in_segments", memory_in_segments, "twice the memory in detached segments", "memory.max; seccomp"),
     Check("dos.sparse_file", sparse_file, "a file of a TiB with nothing in it", "RLIMIT_FSIZE"),
     Check(
         "dos.inotify_instances", inotify_instances, "all of the user's inotify instances", "user.max_inotify_instances"

@@ -11,7 +11,6 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping
-from typing import NoReturn
 
 from agentos.sandbox import steps as s
 
@@ -32,6 +31,8 @@ _KINDS = {  # by CLONE_NEW*; the user namespace gives the capabilities for the o
 
 def join(namespaces: Mapping[str, int]) -> None:
     """Join these, by descriptors, which are closed."""
+    if "user" not in namespaces:
+        raise ValueError("there is no sandbox to join")
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     sys.meta_path.clear()  # what lies at a module's path may be the program's soon
     libc.prctl(libc.PR_SET_DUMPABLE, 0)
@@ -63,11 +64,10 @@ def show_own(step: s.OwnProc) -> dict[str, int]:
     return {name: os.open(f"{place}/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in names}
 
 
-def listen(step: s.Listen, control: socket.socket) -> NoReturn:
-    """Hand a listener over, and end."""
+def listen(step: s.Listen, control: socket.socket) -> None:
+    """Hand a listener over."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", step.port))
         listener.listen()
         messages.say(control, messages.LISTENING, {"listener": listener.fileno()})
-    os._exit(0)

@@ -4,18 +4,20 @@
 
     process            kernel
     born          →                 its pid comes with each message, as the kernel numbers it
-                  ←    go           it was put into its cgroup
+                  ←    (names)      descriptors: its plan, its streams, what it binds or joins; they may be late,
+                                    and a plan may come in parts
     below         →                 only who joined a sandbox: the child that goes on in its place, in its process group
                   ←    go           that one is known by a pidfd; it leaves the group. All this for each Descend
+    listening     →                 the listener that it made on its loopback, where its plan says so
     found         →                 descriptors of the namespaces that nobody else could open, and of its file systems
                                     in memory, where it has any; before its limits hold
     confined      →                 every wall stands; the kernel looks at it from outside
                   ←    go
     (closed by exec)                the program runs
 
-Who joins a sandbox only to listen says ``listening`` after that first ``go``, with the socket, and ends. At any point
-the process may say ``failed`` instead, with the step and the error, and ends. A kernel that is gone closes the socket,
-and the process ends too.
+The names come one after the other with a zero byte between. Who joins a sandbox only to listen is ended after that.
+At any point the process may say ``failed`` instead, with the step and the error, and ends.
+A kernel that is gone closes the socket, and the process ends too.
 """
 
 import contextlib
@@ -27,7 +29,10 @@ from collections.abc import Mapping
 
 BORN, BELOW, FOUND, CONFINED, LISTENING = "born", "below", "found", "confined", "listening"
 FAILED, GO = "failed", "go"
+GROUP = "group "  # with which the names of control groups begin
 MAX_MESSAGE = 4096  # bytes
+MAX_GIFT = 1 << 15  # bytes of names
+MAX_FDS = 64  # descriptors at once
 _MAX_TEXT = 1900  # bytes, of which a failure has two
 NOTHING: Mapping[str, int] = {}
 EX_SETUP = 125  # the exit status of a process that didn't become a program
@@ -43,6 +48,16 @@ def say(control: socket.socket, what: str, fds: Mapping[str, int] = NOTHING) -> 
     names = ", ".join([f'"{name}"' for name in fds])
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"={len(fds)}i", *fds.values()))] if fds else []
     control.sendmsg([f'{{"what": "{what}", "fds": [{names}]}}'.encode()], rights)
+
+
+def await_gift(control: socket.socket) -> dict[str, int]:
+    """What a new process is given, by name."""
+    room = socket.CMSG_SPACE(MAX_FDS * 4)
+    data, ancillary, _, _ = control.recvmsg(MAX_GIFT, room, socket.MSG_CMSG_CLOEXEC)
+    if not data:
+        raise KernelGone
+    fds = [fd for _, _, rights in ancillary for fd in struct.unpack(f"={len(rights) // 4}i", rights)]
+    return dict(zip(os.fsdecode(data).split("\0"), fds, strict=True))
 
 
 def say_failed(control: socket.socket, step: str, error: BaseException) -> None:

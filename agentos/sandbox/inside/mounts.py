@@ -20,7 +20,7 @@ RDONLY, NOSUID, NODEV, NOEXEC = 1, 2, 4, 8  # MOUNT_ATTR_*
 
 
 class Root:
-    """The root in the making, and the sources that are opened for it, by us or (``trees``) before we were born."""
+    """The root in the making, and the sources that are opened for it, by us or (``trees``) by the zygote."""
 
     def __init__(self, trees: sources.Trees) -> None:
         self._sources: dict[str, int] = {}
@@ -28,7 +28,7 @@ class Root:
         self.counted: dict[str, int] = {}  # descriptors of mounts whose contents the kernel is to count
         self._made = {""}  # directories of the new root, which has none but those that we make
 
-    def make_private(self, _: s.PrivateMounts) -> None:
+    def make_private(self) -> None:
         libc.mount("none", "/", None, MS_REC | MS_PRIVATE)
 
     def open_source(self, step: s.OpenSource) -> None:

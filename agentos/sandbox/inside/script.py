@@ -123,8 +123,7 @@ def run(step: s.RunScript, source: bytes) -> None:
     """Be the interpreter that runs this script, from its first line on; ends and raises as the script does."""
     path = step.argv[0]
     _rename(step.argv)
-    for name in _ours():
-        del sys.modules[name]  # inside, that's a module of the SDK's
+    _kept = [sys.modules.pop(name) for name in _ours()]  # inside, agentos is the SDK's; to free ours costs more
     _surround(step)
     module = types.ModuleType("__main__")
     module.__dict__.update(

@@ -1,6 +1,6 @@
 """Sources that only the zygote can open for its child: copies of mounts, and file systems in images, mounted nowhere.
 
-The child is born with their descriptors and puts them into its root. In its own user namespace it has no right to a
+The child is given their descriptors and puts them into its root. In its own user namespace it has no right to a
 host's file that its outer user hasn't got: a script in a home of mode 0700 is beyond it, however privileged it looks.
 Nothing of this is ever seen in the host's mount table, and when the last descriptor or mount is gone, so is all of it.
 """

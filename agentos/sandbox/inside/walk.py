@@ -2,66 +2,81 @@
 
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
 
 from agentos.sandbox import steps as s
 
 from . import enter, filters, identity, libc, messages, program, script, shim
 from .mounts import Root
-from .sources import Trees
 
-_NEWCGROUP = 0x2000000
-
-
-class Streams(NamedTuple):
-    """The descriptors that a new process was given."""
-
-    control: int
-    status: int  # a pipe for the shim's last word
-    stdout: int
-    stderr: int
+_NEWNS, _NEWCGROUP = 0x20000, 0x2000000
+NAME = "agentos-init"  # what ps calls PID 1, and who is on its way to be that
+_BIRTH = "Clone"  # what fails where no step has begun
 
 
-def become(steps: Sequence[s.Step], streams: Streams, trees: Trees, namespaces: Mapping[str, int]) -> NoReturn:
+def become(channel: int) -> NoReturn:
     """From the moment of birth to the program. Never returns, and never goes on after a failure.
 
     Where the program is a script, :class:`script.Ready` is raised for it.
-
-    ``namespaces`` are those to join, where the first step is to.
     """
-    doing = steps[0]
-    control = socket.socket(fileno=streams.control)
+    doing: s.Step | None = None
+    control = socket.socket(fileno=channel)
     try:
-        libc.keep_only(*streams, *trees.values(), *namespaces.values())
+        libc.keep_only(channel)
         os.setsid()
         messages.say(control, messages.BORN)
-        messages.await_go(control)
-        walker = _Walker(control, trees, namespaces)
-        for step in steps:
-            doing = step
-            if isinstance(step, s.SetLimits | s.Execute | s.RunScript):
-                walker.hand_over()
-            if isinstance(step, s.Execute | s.RunScript):
-                if step.alone:
-                    program.alone(step, control, streams.stdout, streams.stderr)
-                shim.execute(step, control, streams.status, streams.stdout, streams.stderr)
-            walker.do(step)
-        raise AssertionError("a plan ends with Execute")
+        while True:  # until the part of the plan that ends with Execute
+            given = messages.await_gift(control)
+            _enter_groups(given)
+            steps = _read(given.pop("plan"))
+            streams = {name: given.pop(name) for name in ("status", "stdout", "stderr") if name in given}
+            if streams:
+                libc.set_name(NAME)
+            walker = _Walker(control, given)
+            for step in steps:
+                doing = step
+                if isinstance(step, s.SetLimits | s.Execute | s.RunScript):
+                    walker.hand_over()
+                if isinstance(step, s.Execute | s.RunScript):
+                    if step.alone:
+                        program.alone(step, control, streams["stdout"], streams["stderr"])
+                    shim.execute(step, control, **streams)
+                walker.do(step)
     except script.Ready:
-        trees.clear()  # these numbers aren't theirs any more
         raise
     except messages.KernelGone:
         pass
     except BaseException as error:
-        messages.say_failed(control, s.describe(doing), error)
+        messages.say_failed(control, s.describe(doing) if doing is not None else _BIRTH, error)
     os._exit(messages.EX_SETUP)
 
 
+def _enter_groups(given: dict[str, int]) -> None:
+    """Move into the control groups of version 1 that were given.
+
+    Who has one thread, and moves itself, needn't wait until nobody in the whole system is about to fork: that takes
+    milliseconds.
+    """
+    for name in [name for name in given if name.startswith(messages.GROUP)]:
+        group = given.pop(name)
+        try:
+            os.write(group, b"0")
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, "a control group") from None
+        os.close(group)
+
+
+def _read(plan: int) -> tuple[s.Step, ...]:
+    with open(plan, "rb", buffering=0) as file:
+        return s.decode(file.readall())
+
+
 class _Walker:
-    def __init__(self, control: socket.socket, trees: Trees, to_join: Mapping[str, int]) -> None:
-        self.control, self.to_join = control, to_join
-        self.root = Root(trees)
+    def __init__(self, control: socket.socket, given: dict[str, int]) -> None:
+        """``given`` are sources by the target that they are for, or namespaces to join by their name."""
+        self.control, self.given = control, given
+        self.root = Root(given)
         self.found: dict[str, int] = {}  # namespaces that the kernel can't open itself, as descriptors
 
     def do(self, step: s.Step) -> None:
@@ -92,13 +107,18 @@ class _Walker:
             case s.Clone():
                 pass  # that's how we came to be
             case s.Join():
-                enter.join(self.to_join)
+                enter.join(self.given)
+                self.given.clear()
             case s.Descend():
                 enter.descend(step, self.control)
             case s.OwnProc():
                 self.found = enter.show_own(step)
             case s.Listen():
                 enter.listen(step, self.control)
+            case s.PrivateMounts():
+                libc.unshare(_NEWNS)
+                self.found["mnt"] = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+                self.root.make_private()
             case s.UnshareCgroup():
                 libc.unshare(_NEWCGROUP)
                 self.found["cgroup"] = os.open("/proc/self/ns/cgroup", os.O_RDONLY | os.O_CLOEXEC)
@@ -108,7 +128,6 @@ class _Walker:
 
 # By kind: comparing each step with one kind after the other would touch, and thereby copy, the memory of them all.
 _BUILD: Mapping[type, Callable[[Root, Any], None]] = {
-    s.PrivateMounts: Root.make_private,
     s.OpenSource: Root.open_source,
     s.MountRoot: Root.mount,
     s.MakeDirectory: Root.make_directory,

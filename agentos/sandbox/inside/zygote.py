@@ -1,13 +1,17 @@
 """The process that clones: single-threaded, with an empty environment, one socket, and no secret to pass on.
 
-Run as ``python -I -S -c ... SOCKET_FD KERNEL_PID``. One packet asks for one clone, with these descriptors: the plan,
-the control socket, the pipe for the shim's last word, stdout, stderr and, where the request says so, a cgroup's
-directory and the namespaces to join. One packet answers: the pid, with a pidfd and the new namespaces in the order of
-``NAMESPACES`` (none for who joins some), or the error. The child's parent is not this process but the one that asked:
-nobody's life depends on the zygote's.
+Run as ``python -I -S -c ... SOCKET_FD KERNEL_PID``. One packet asks, with descriptors, and one answers, or tells the
+error::
 
-A packet with ``remains`` asks for nothing, and isn't answered: it says what is to be removed when the kernel has been
-killed. The zygote outlives it for that.
+    clone: flags                        its control socket, and of cgroup v2 a directory to be born in
+                                   →    pid; a pidfd
+    dress: pid, size                    the plan; so many bytes of it are the zygote's to read
+                                   →    targets; a source for each, which who is in a namespace can't open itself
+    remains                             nothing is answered: what is to be removed when the kernel has been killed
+
+Who is cloned waits for the kernel's word: it may be asked for long before it is known what is to become of it. Its
+parent is not this process but the one that asked: nobody's life depends on the zygote's, which outlives the kernel only
+to remove what remains.
 """
 
 import array
@@ -15,17 +19,15 @@ import contextlib
 import gc
 import json
 import os
-import signal
 import socket
 import sys
-from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from agentos.sandbox import steps as s
 
 from . import identity, janitor, libc, messages, script, sources, walk
 
-NAMESPACES = ("user", "pid", "mnt", "net", "uts", "ipc")
+NAME = "agentos-zygote"  # what ps calls it, and who waits to become a program
 MAX_REQUEST = 1 << 15  # bytes
 _MAX_FDS = 16
 
@@ -45,6 +47,7 @@ def main() -> None:
 
 def _serve_forever(channel: socket.socket, kernel: int) -> janitor.Remains:
     """Until the kernel's end of the channel is closed; what it has left then."""
+    libc.set_name(NAME)
     remains = janitor.Remains()
     if not (package := channel.recv(MAX_REQUEST)):
         return remains
@@ -60,7 +63,7 @@ def _serve_forever(channel: socket.socket, kernel: int) -> janitor.Remains:
                 remains = janitor.Remains(**request["remains"])
                 continue
             try:
-                answer, new = _serve(request, fds)
+                answer, new = _clone(request, fds) if "clone" in request else _dress(request, fds)
             except OSError as error:
                 answer, new = _failure("Clone", error), []
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", new))] if new else []
@@ -83,47 +86,32 @@ def _receive(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
     return (json.loads(data), list(fds)) if data else None
 
 
-def _serve(request: dict[str, Any], fds: list[int]) -> tuple[dict[str, object], list[int]]:
-    steps = s.decode(os.pread(fds[0], request["ours"], 0))
-    cgroup = fds[5] if request["cgroup"] else None
+def _clone(request: dict[str, Any], fds: list[int]) -> tuple[dict[str, object], list[int]]:
+    pid, pidfd = libc.clone(request["clone"], fds[1] if len(fds) > 1 else None)
+    if pid == 0:
+        _child(fds[0])
+    return {"pid": pid}, [pidfd]
+
+
+def _dress(request: dict[str, Any], fds: list[int]) -> tuple[dict[str, object], list[int]]:
+    steps = s.decode(os.pread(fds[0], request["size"], 0))
     clone = steps[0]
-    if isinstance(clone, s.Join):
-        pid, pidfd = libc.clone(0, cgroup)
-        if pid == 0:
-            names = request["join"]
-            _child(request["ours"], fds, {}, dict(zip(names, fds[len(fds) - len(names) :], strict=True)))
-        return {"pid": pid}, [pidfd]
-    assert isinstance(clone, s.Clone), "a plan begins with Clone or Join"
+    assert isinstance(clone, s.Clone), "a plan with namespaces of its own begins with Clone"
     try:
         trees = sources.detach(steps)
     except sources.SourceFailed as failed:
         return _failure(s.describe(failed.step), failed.error), []
     try:
-        pid, pidfd = libc.clone(clone.flags, cgroup)
-        if pid == 0:
-            _child(request["ours"], fds, trees, {})
-    finally:
+        identity.write_maps(request["dress"], clone)
+    except OSError:
         sources.close(trees)
-    new = [pidfd]
-    try:
-        if clone.flags:  # without walls there is no user namespace that needs them
-            identity.write_maps(pid, clone)
-        # Now, while it waits: later it is not dumpable, and a kernel without root may not open these.
-        new += [os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in NAMESPACES]
-    except OSError as error:
-        os.kill(pid, signal.SIGKILL)
-        # Whoever asked has to wait for it, and is told its pid for that.
-        for fd in new[1:]:
-            os.close(fd)
-        return {"pid": pid, **_failure("Clone", error)}, new[:1]
-    return {"pid": pid}, new
+        raise
+    return {"targets": list(trees)}, list(trees.values())
 
 
-def _child(start: int, fds: list[int], trees: sources.Trees, namespaces: Mapping[str, int]) -> NoReturn:
-    """``start`` is where the plan begins that only this process may know: it has an environment in it."""
+def _child(control: int) -> NoReturn:
     try:
-        steps = s.decode(os.pread(fds[0], os.fstat(fds[0]).st_size, start))
-        walk.become(steps, walk.Streams(*fds[1:5]), trees, namespaces)
+        walk.become(control)
     except script.Ready:
         raise
     except BaseException:

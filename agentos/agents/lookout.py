@@ -1,0 +1,84 @@
+"""The looks at the jails that live, by which some are ended: what nothing in the host's kernel tells us by itself."""
+
+import contextlib
+import logging
+import signal
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+import trio
+from attrs import frozen
+
+from agentos.sandbox.cgroup_values import CgroupError
+from agentos.sandbox.cgroups import Group
+from agentos.sandbox.errors import EXHAUSTED
+
+from .protected import lost
+
+if TYPE_CHECKING:
+    from .jail import Jail
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+LOOK = 1.0  # seconds between two looks
+
+
+@frozen
+class Unprotected:
+    """The host has replaced what was to be kept from an agent, and nothing keeps it any more."""
+
+    names: Collection[str]
+
+    def __str__(self) -> str:
+        return f"{', '.join(sorted(self.names))} in its workspace, replaced by the host, is not protected any more"
+
+
+async def guard(living: Mapping[str, "Jail"]) -> NoReturn:
+    """Kill whoever could write now what it was to be kept from."""
+    while True:
+        await trio.sleep(LOOK)
+        names = {key: (jail.sandbox.program, jail.protected) for key, jail in living.items() if jail.protected}
+        found = await _look("protected names", partial(unprotected, names)) if names else None
+        for key, gone in (found or {}).items():
+            if (jail := living.get(key)) is not None and jail.sandbox.program == names[key][0]:
+                jail.exceeded(gone)
+
+
+async def finish_off(living: Mapping[str, "Jail"]) -> NoReturn:
+    """Version 1 kills the biggest process of a group that is out of memory; the others are no agent any more."""
+    while True:
+        await trio.sleep(LOOK)
+        groups = {key: jail.group for key, jail in living.items() if jail.group is not None}
+        for key in await _look("control groups", partial(out_of_memory, groups)) or ():
+            if (jail := living.get(key)) is not None and jail.group is groups[key]:
+                jail.sandbox.signal(signal.SIGKILL)
+
+
+async def _look(what: str, find: Callable[[], T]) -> T | None:
+    try:
+        return await trio.to_thread.run_sync(find)
+    except EXHAUSTED as error:
+        log.warning("%s could not be looked at: %s", what, error)
+        return None
+
+
+def unprotected(names: Mapping[str, tuple[int, Sequence[str]]]) -> Mapping[str, Unprotected]:
+    """Those for whose program, by pid, some of their names are lost. Blocks: it reads /proc."""
+    found = {}
+    for key, (pid, theirs) in names.items():
+        with contextlib.suppress(OSError):  # it has ended
+            if gone := lost(pid, theirs):
+                found[key] = Unprotected(gone)
+    return found
+
+
+def out_of_memory(groups: Mapping[str, Group]) -> Sequence[str]:
+    """Those in which processes were killed for their own memory limit. Blocks: it reads files."""
+    found = []
+    for key, group in groups.items():
+        with contextlib.suppress(CgroupError):
+            if group.evidence().out_of_memory:
+                found.append(key)
+    return found

@@ -1,0 +1,194 @@
+"""Our end of the zygote: what it is asked, what it answers, and another one where it has died.
+
+It is started before there is anything to hide from it, by the thread that lives as long as we do: what it makes is
+bound to that thread's life.
+"""
+
+import array
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import trio
+from attrs import define
+
+import agentos_sdk
+
+from . import handshake
+from .errors import SandboxError, StepFailed, ZygoteDied
+from .handshake import Born, close_all
+from .inside import messages
+from .inside.janitor import Remains
+
+_CODE = str(Path(__file__).resolve().parents[2])  # where the package agentos lies
+_START = (
+    "import os, sys; sys.path.append(os.getcwd()); os.chdir('/'); "
+    "from agentos.sandbox.inside.zygote import main; sys.path.pop(); main()"
+)
+_SDK = str(Path(agentos_sdk.__file__).resolve().parent)
+_PATIENCE = 10  # seconds, for what takes the zygote a few milliseconds
+_TOO_MANY = "too many files are open here to take"
+
+
+@define
+class Zygote:
+    """One request at a time: whoever asks takes turns with the others."""
+
+    _process: "subprocess.Popen[bytes]"
+    _channel: socket.socket
+    closed: bool = False
+    _remains: Remains = Remains()
+
+    @classmethod
+    def start(cls) -> "Zygote":
+        """Called by the main thread."""
+        return cls(*_start())
+
+    def close(self) -> None:
+        """End it, for good."""
+        self.closed = True
+        self._end()
+
+    def bequeath(self, remains: Remains) -> None:
+        """Have this ended and removed where we are killed; instead of what was to be before."""
+        self._remains = remains
+        with contextlib.suppress(ConnectionError):  # the next zygote is told
+            self._channel.send(json.dumps({"remains": remains._asdict()}).encode())
+
+    @property
+    def pid(self) -> int:
+        """Another one after each death."""
+        return self._process.pid
+
+    def is_dead(self, pid: int) -> bool:
+        """Whether this ended child was it; the next request finds that out, and replaces it."""
+        if pid != self.pid or self._process.returncode is not None:
+            return False
+        self._process.poll()
+        return True
+
+    async def clone(self, flags: int, directory: int | None = None) -> Born:
+        """A child of ours in new namespaces, CLONE_NEW*, and in this directory of cgroup v2; it waits."""
+        control, its = handshake.connect()
+        try:
+            with its:
+                fds = [its.fileno(), *([] if directory is None else [directory])]
+                answer, new = await self._ask({"clone": flags}, fds)
+            if "errno" not in answer and not new:
+                raise SandboxError(f"{_TOO_MANY} those of one more sandbox")
+        except BaseException:
+            await handshake.bury(control)  # noqa: ASYNC102 - it shields itself
+            control.close()
+            raise
+        if "errno" in answer:
+            control.close()
+            raise _failed(answer)
+        return Born(answer["pid"], new[0], control)
+
+    async def dress(self, born: Born, plan: int, size: int) -> dict[str, int]:
+        """Have the zygote do its part of a plan for it; the sources, by the target that each is for."""
+        answer, trees = await self._ask({"dress": born.pid, "size": size}, [plan])
+        if "errno" in answer:
+            raise _failed(answer)
+        if len(trees) != len(answer["targets"]):
+            close_all(*trees)
+            raise SandboxError(f"{_TOO_MANY} the sources of one more sandbox")
+        return dict(zip(answer["targets"], trees, strict=True))
+
+    async def _ask(self, request: dict[str, object], fds: Sequence[int]) -> tuple[dict[str, Any], list[int]]:
+        if self.closed:
+            raise SandboxError("the spawner is closed")
+        with trio.CancelScope(shield=True):  # a request without its answer would be answered to the next
+            answer, new = await self._exchange(request, fds)
+        if answer is None:
+            self._end()
+            self._process, self._channel = _start()
+            self.bequeath(self._remains)
+            raise ZygoteDied("the zygote died")
+        return answer, new
+
+    async def _exchange(
+        self, request: dict[str, object], fds: Sequence[int]
+    ) -> tuple[dict[str, Any] | None, list[int]]:
+        """One request and its answer; ``None`` where there is nobody to answer."""
+        try:
+            with trio.fail_after(_PATIENCE):
+                self._channel.sendmsg([json.dumps(request).encode()], [_rights(fds)])
+                return await _receive(self._channel)
+        except (OSError, trio.TooSlowError):
+            return None, []
+
+    def _end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._channel.close()  # not before: that is what it knows our end by
+
+
+def _start() -> tuple["subprocess.Popen[bytes]", socket.socket]:
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with its:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-X", "utf8", "-c", _START, str(its.fileno()), str(os.getpid())],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            cwd=_CODE,  # not an argument: programs can read those of their PID 1
+            env={},
+            start_new_session=True,
+            pass_fds=(its.fileno(),),
+        )
+    ours.settimeout(_PATIENCE)
+    try:
+        ours.send(os.fsencode(_SDK))
+        ready = ours.recv(messages.MAX_MESSAGE)
+    except (TimeoutError, ConnectionError):
+        ready = b""
+    if not ready:
+        process.kill()
+        status = process.wait()
+        ours.close()
+        raise ZygoteDied(f"the zygote could not be started: exit status {status}")
+    ours.setblocking(False)
+    return process, ours
+
+
+async def _receive(channel: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
+    """The zygote's answer and the descriptors with it; ``None`` where it has died."""
+    space = socket.CMSG_SPACE(messages.MAX_FDS * 4)
+    while True:
+        try:
+            data, ancillary, _, _ = channel.recvmsg(messages.MAX_GIFT, space, socket.MSG_CMSG_CLOEXEC)
+            break
+        except BlockingIOError:
+            await trio.lowlevel.wait_readable(channel)
+    fds = array.array("i")
+    for _, _, rights in ancillary:
+        fds.frombytes(rights)
+    return (json.loads(data) if data else None), list(fds)
+
+
+@contextlib.contextmanager
+def as_file(first: bytes, rest: bytes) -> Iterator[int]:
+    """A descriptor to read the rest from: a plan with its environment is more than a packet holds."""
+    fd = os.memfd_create("plan", os.MFD_CLOEXEC)
+    try:
+        view = memoryview(first + rest)
+        while view:
+            view = view[os.write(fd, view) :]
+        os.lseek(fd, len(first), os.SEEK_SET)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _failed(answer: Mapping[str, Any]) -> StepFailed:
+    return StepFailed(answer["step"], answer["errno"], answer["text"])
+
+
+def _rights(fds: Sequence[int]) -> tuple[int, int, "array.array[int]"]:
+    return (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))

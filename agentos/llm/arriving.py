@@ -17,6 +17,7 @@ from .vendor import Account
 
 MOST = 64 << 20  # bytes of a stream; of a long answer most are the envelopes of its words
 MOST_AT_ONCE = 1 << 20  # bytes of one event, and characters of all tools' arguments: what is parsed without a pause
+MOST_INSIDE = 10_000  # arrays and objects in an event: a million of them would take a third of a second
 MOST_CALLS = 1000
 DEEPEST = codec.MAX_DEPTH - 5  # of a tool's arguments, which a question has to hold when they are given back
 OURS = "call-of-agentos-"  # how the id of a tool call begins whose vendor gave it none
@@ -96,7 +97,7 @@ class Arriving:
         return Answer(text, usage, finish, self.model or question.model, tuple(calls))
 
     def _take(self, data: bytes) -> None:
-        event = codec.parse(data)
+        event = _parsed(data)
         if not isinstance(event, dict):
             raise Nonsense("sent an event that is no JSON object")
         delta = self.read(self, event)
@@ -175,11 +176,21 @@ def words(said: object, what: str) -> str:
     return said
 
 
+def _parsed(data: bytes) -> object:
+    if _brackets(data) > MOST_INSIDE and _brackets(codec.outside_strings(data)) > MOST_INSIDE:
+        raise Nonsense(f"sent more than {MOST_INSIDE} arrays and objects at once")
+    return codec.parse(data)
+
+
+def _brackets(data: bytes) -> int:
+    return data.count(b"[") + data.count(b"{")
+
+
 def _arguments(text: str) -> Mapping[str, Any] | None:
     """What a model has written, if a tool can be called with it."""
     try:
-        arguments = codec.parse(text.encode() or b"{}")
-    except ValueError:  # half of a surrogate pair, too
+        arguments = _parsed(text.encode() or b"{}")
+    except (ValueError, Nonsense):  # half of a surrogate pair, too
         return None
     if not isinstance(arguments, dict) or (text.count("[") + text.count("{") > DEEPEST and _too_deep(arguments)):
         return None

@@ -25,6 +25,7 @@ for _library in ("httpcore2", "httpx2", "openai", "google_genai"):
     logging.getLogger(_library).setLevel(logging.WARNING)  # below, they tell of questions and of headers
 
 MOST_REFUSED = 64 << 10  # bytes that are read of what is said with a refusal
+NO_REASON = "no reason given"
 AS_IT_IS = {"accept-encoding": "identity"}  # what is compressed may be a thousand times as large
 
 # Bytes of one read. Whatever they are, headers or interim replies or chunks of a byte each, is parsed without a pause.
@@ -84,7 +85,7 @@ class Exchange:
         readable = response.headers.get("content-encoding", "identity") == "identity"
         if status != 200:
             said = await _refused(stream) if readable else None
-            raise refusal(status, said or response.reason_phrase, seconds_of(response.headers))
+            raise refusal(status, said or response.reason_phrase or NO_REASON, seconds_of(response.headers))
         if not readable:
             raise Nonsense("compresses its answer, though asked not to")
         await _drain(stream, arriving.feed)

@@ -99,6 +99,8 @@ class Gemini:
         return Delta("".join(text), unseen, _usage(piece.get("usageMetadata")))
 
     def _refusal(self, status: int, body: object, after: float | None = None) -> ProviderError:
+        if isinstance(body, list) and len(body) == 1:  # as it comes at times, for a stream is a list of answers
+            body = body[0]
         told = body.get("error") if isinstance(body, dict) else None
         if not isinstance(told, dict):
             return self._account.refusal(status, body.get("message") if isinstance(body, dict) else body, after)

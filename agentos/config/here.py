@@ -1,9 +1,14 @@
 """What of a configuration the host that we are on can't do: found out before anything is started, as doctor does."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from agentos.agents.spec import AgentSpec, GroupSpec
 from agentos.agents.walls import Layers, NotIsolated, judge
+from agentos.llm.choose import NoChoice, choose
+from agentos.llm.settings import LLMSettings
+from agentos.llm.variables import look
 from agentos.sandbox.doctor import layers_here
 from agentos.sandbox.levels import Finding
 
@@ -22,6 +27,14 @@ def refused(config: Config) -> Mapping[str, Sequence[str]]:
         except NotIsolated as error:
             found.setdefault(str(error), []).append(spec.name)
     return found
+
+
+def no_model(config: Config) -> str | None:
+    """Why a kernel here could ask no model, if the file wants one. Reads ``.env``."""
+    if config.llm == LLMSettings():
+        return None
+    found = choose(config.llm, look(os.environ, Path.cwd()))
+    return found.why if isinstance(found, NoChoice) else None
 
 
 def _agents(group: GroupSpec) -> Iterator[AgentSpec]:

@@ -20,13 +20,14 @@ from agentos.llm.settings import (
     is_url,
 )
 from agentos.services.quotas import Quota
-from agentos_sdk.calls.agents import Amount, Money, Weight, Window
+from agentos_sdk.calls.agents import MOST_LINES, Amount, Money, Weight, Window
 from agentos_sdk.codec import Rule, Seconds
 
 Positive = Annotated[float, Rule(lambda number: number > 0, "a number above 0")]
 Count = Annotated[int, Rule(lambda number: number >= 1, "a whole number from 1 up")]
 Chance = Annotated[float, Rule(lambda number: 0 <= number <= 1, "a number from 0 to 1")]
 Patience = Annotated[Seconds, Rule(lambda seconds: seconds > 0, "a duration above 0s")]
+Lines = Annotated[Sequence[object], Rule(lambda lines: len(lines) <= MOST_LINES, f"at most {MOST_LINES} lines")]
 Url = Annotated[str, Rule(is_url, "an http:// or https:// URL, without a user and a password")]
 
 
@@ -86,7 +87,7 @@ class LLMTable:
     max_tokens: Count | None = None
     per_agent: Count | None = None
     in_all: Count | None = None
-    budget: Sequence[object] = ()
+    budget: Lines = ()
     prices: Mapping[str, object] = field(factory=dict)
     timeouts: object = None
     retry: object = None
@@ -98,7 +99,7 @@ class ShareTable:
     """``llm = {...}`` of an agent or a supervisor."""
 
     weight: Weight | None = None
-    budget: Sequence[object] = ()
+    budget: Lines = ()
 
 
 @frozen(kw_only=True)

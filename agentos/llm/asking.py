@@ -1,7 +1,9 @@
 """One question put to the provider until it is answered: deadlines, retries, and slowing down when told to."""
 
+import contextlib
+import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from random import Random
 
 import trio
@@ -25,6 +27,9 @@ from .provider import (
 from .retry import Breaker, State, pause
 from .settings import Retry, Timeouts
 
+log = logging.getLogger(__name__)
+
+OFTEN = 60.0  # seconds between two notes of the same trouble
 LONGEST = 16 << 20  # characters of one answer
 Connect = Callable[[], Awaitable[Provider]]
 
@@ -45,9 +50,9 @@ class Asked:
     input: int  # tokens, guessed
     party: str  # whose it is
     said: Callable[[str], None] | None = None
-    changed: Callable[[Usage], None] | None = None  # told when `used` has grown
+    changed: Callable[[], None] | None = None  # told when `used` has grown
     attempts: int = 0
-    held: float = 0.0  # seconds that the provider has worked on it, or seemed to
+    held: float = 0.0  # seconds of attempts that came to nothing
     _earlier: Usage = Usage()
     _under_way: bool = False
     _heard: bool = False  # something of the present attempt
@@ -75,7 +80,7 @@ class Asked:
         self._unseen += delta.unseen
         self._counted = delta.usage or self._counted
         if self.changed is not None:
-            self.changed(self.used)
+            self.changed()
         if delta.text and self.said is not None:
             self.said(delta.text)
 
@@ -127,6 +132,7 @@ class Asking:
     not_before: float = -math.inf  # trio's clock: until then the provider wants nobody to ask
     breaker: Breaker = field(init=False)
     _slowed: int = 0  # how often in a row it said so, to whomever
+    _noted: tuple[type, float] = (type(None), -math.inf)
     _provider: Provider | None = None
     _connecting: trio.Lock = field(factory=trio.Lock)
 
@@ -144,11 +150,19 @@ class Asking:
         except trio.TooSlowError:
             raise Timeout(f"the model hasn't answered within {self.timeouts.total:g} s") from None
         except ProviderError as error:
+            self._note(error)
             raise told(error, asked.attempts) from None
 
     async def aclose(self) -> None:
         if self._provider is not None:
             await self._provider.aclose()
+
+    def _note(self, error: ProviderError) -> None:
+        """Let the operator know, too, who doesn't ask: what is wrong with the provider, once in a while."""
+        now = trio.current_time()
+        if not isinstance(error, Rejected) and (type(error) is not self._noted[0] or now - self._noted[1] >= OFTEN):
+            self._noted = (type(error), now)
+            log.warning("the model's provider: %s", error)
 
     async def _reach(self) -> Provider:
         async with self._connecting:
@@ -166,6 +180,7 @@ class Asking:
                     self._slowed += 1
                 delay = pause(self.retry, self._slowed, error.after, self.random)
                 self.not_before = max(self.not_before, trio.current_time() + delay)
+                self._note(error)
                 patience = min(patience, trio.current_time() + self.retry.patience)
                 if asked.final or self.not_before > patience:
                     raise
@@ -183,9 +198,9 @@ class Asking:
             await trio.sleep(wait)  # somebody else finds out whether it is back
         with self.breaker.attempt(trio.current_time(), asked.party) as attempt:
             asked.begin()
-            began = trio.current_time()
             try:
-                answer = await self._listen(provider, asked)
+                with holding(asked):
+                    answer = await self._listen(provider, asked)
             except Failing as error:
                 asked.failed(error)
                 if asked.broke_off:
@@ -197,8 +212,6 @@ class Asking:
                 asked.failed(error)
                 attempt.succeeded()  # it is there, and says no
                 raise
-            finally:
-                asked.held += trio.current_time() - began
             asked.answered(answer.usage)
             attempt.succeeded()
             self._slowed = 0
@@ -230,6 +243,17 @@ class Asking:
         if wait is not None and self.breaker.state is State.OPEN:
             times = f"{self.retry.breaker} times in a row"
             raise Unavailable(f"the model's provider has failed {times}: try again in {math.ceil(wait)} s")
+
+
+@contextlib.contextmanager
+def holding(asked: Asked) -> Iterator[None]:
+    """Count the time of an attempt that comes to nothing."""
+    began = trio.current_time()
+    try:
+        yield
+    except BaseException:
+        asked.held += trio.current_time() - began
+        raise
 
 
 def told(error: ProviderError, attempts: int) -> CallError:

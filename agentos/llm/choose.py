@@ -1,5 +1,7 @@
 """Which provider answers, which model, by which key: what the configuration says, else what keys are there."""
 
+from importlib.util import find_spec
+
 import trio
 from attrs import field, frozen
 
@@ -10,7 +12,7 @@ from .variables import Variables
 GEMINI_MODEL = "gemini-2.0-flash"
 OPENAI_MODEL = "gpt-5-mini"
 KEYS = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY")
-OPENAI_MISSING = "[llm] provider openai needs a package that isn't installed: pip install 'agentos-kernel[openai]'"
+OPENAI_MISSING = "provider openai needs a package that isn't installed: pip install openai"
 
 
 @frozen
@@ -43,6 +45,8 @@ def choose(settings: LLMSettings, variables: Variables) -> Choice | NoChoice:
         provider = "openai" if key == "OPENAI_API_KEY" else "gemini"
     if provider == "offline":
         return Choice("offline", settings.model or "offline")
+    if provider == "openai" and find_spec("openai") is None:
+        return NoChoice(OPENAI_MISSING)
     choice = (_gemini if provider == "gemini" else _openai)(settings, variables)
     if (
         isinstance(choice, Choice)
@@ -103,10 +107,6 @@ def _vendor(choice: Choice, timeouts: Timeouts) -> Provider:
         from .gemini import Gemini
 
         return Gemini(account, choice.base_url, timeouts)
-    try:
-        from .openai import OpenAI
-    except ModuleNotFoundError as error:
-        if error.name != "openai":
-            raise
-        raise Denied(OPENAI_MISSING) from None
+    from .openai import OpenAI
+
     return OpenAI(account, choice.base_url, timeouts)

@@ -77,8 +77,9 @@ class Gemini:
             raise AssertionError("the SDK has found what is not there")
 
     def _read(self, arriving: Arriving, piece: Mapping[str, Any]) -> Delta:
-        if "error" in piece:
-            raise self._refusal(piece["error"].get("code") or 500, piece)
+        if error := piece.get("error"):
+            code = error.get("code") if isinstance(error, dict) else None
+            raise self._refusal(code if isinstance(code, int) else 500, piece)
         arriving.model = words(piece.get("modelVersion"), "the name of a model") or arriving.model
         candidate = (piece.get("candidates") or [{}])[0]
         text, unseen = [], 0

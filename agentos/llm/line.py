@@ -22,7 +22,7 @@ from agentos_sdk.errors import BadRequest, Busy, CallError, Internal, QuotaExcee
 
 from .asking import Asked, Asking
 from .budgets import Budgets, Grant
-from .fair_queue import FairQueue, Path, Ticket, Waits, weighed
+from .fair_queue import LEAST, FairQueue, Path, Ticket, Waits, weighed
 from .provider import Answer, Question, Usage, guessed_input
 from .settings import LLMSettings, Seat
 
@@ -106,7 +106,7 @@ class Line:
         job = _Job(seat, Asked(question, tokens, family(seat), said), now)
         with self._kept(job.asked.party, question.size):
             job.ticket = ticket = self._queue.put(names(seat), job, weighed(tokens), now)
-            job.asked.changed = lambda used: self._queue.charge(ticket, cost(used, tokens))
+            job.asked.changed = partial(self._charge, job)
             self._bell.set()
             try:
                 await job.done.wait()
@@ -184,13 +184,10 @@ class Line:
         asked = job.asked
         grant = await self._reserve(job)
         asked.question = evolve(asked.question, max_tokens=grant.max_tokens)
-        answer = None
         try:
             answer = await self._asking.ask(asked, partial(self._pause, job))
         finally:
-            assert job.ticket is not None
-            held = asked.held * HELD if answer is None else 0.0
-            self._queue.charge(job.ticket, max(cost(asked.used, asked.input), weighed(0, held)))
+            self._charge(job)
             self._budgets.settle(grant, asked.used, int(asked.attempts > 0), time.time())
             self._give_back()
         return Thought(answer, job.chosen - job.came, trio.current_time() - job.chosen)
@@ -210,7 +207,7 @@ class Line:
             except BaseException:
                 self._give_back()
                 raise
-            await self._step_aside(job, self._settled.wait)
+            await self._step_aside(job, self._settled.wait, LEAST)
 
     def _give_back(self) -> None:
         """A reservation is no more; whoever waits for it may look again."""
@@ -218,15 +215,22 @@ class Line:
         self._settled.set()
         self._settled = trio.Event()
 
-    async def _pause(self, job: _Job, seconds: float) -> None:
-        await self._step_aside(job, partial(trio.sleep, seconds))
+    def _charge(self, job: _Job) -> None:
+        """What it has used, or the time that it has taken from others in vain: whichever is more."""
+        asked = job.asked
+        assert job.ticket is not None, "it is in flight"
+        self._queue.charge(job.ticket, max(cost(asked.used, asked.input), weighed(0, asked.held * HELD)))
 
-    async def _step_aside(self, job: _Job, wait: Callable[[], Awaitable[None]]) -> None:
-        """Let others be asked while a question can't be; then it waits for its turn like any other."""
+    async def _pause(self, job: _Job, seconds: float) -> None:
+        self._charge(job)
+        await self._step_aside(job, partial(trio.sleep, seconds), weighed(job.asked.input))
+
+    async def _step_aside(self, job: _Job, wait: Callable[[], Awaitable[None]], cost: float) -> None:
+        """Let others be asked while a question can't be; then it waits for its turn like any other, and pays for it."""
         self._leave_place(job)
         await wait()
         job.turn = turn = trio.Event()
-        ticket = self._queue.put(names(job.seat), job, weighed(job.asked.input), trio.current_time(), again=True)
+        ticket = self._queue.put(names(job.seat), job, cost, trio.current_time(), again=True)
         self._bell.set()
         try:
             await turn.wait()

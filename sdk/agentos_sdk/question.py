@@ -33,7 +33,13 @@ if TYPE_CHECKING:
         model: str | None
 
 
-STARTS = ((b"\x89PNG", "image/png"), (b"GIF8", "image/gif"), (b"BM", "image/bmp"), (b"II*\0", "image/tiff"))
+STARTS = (
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"\x89PNG", "image/png"),
+    (b"GIF8", "image/gif"),
+    (b"BM", "image/bmp"),
+    (b"II*\0", "image/tiff"),
+)
 
 
 def question(prompt: str | None, options: Mapping[str, Any], *, stream: bool = False) -> dict[str, Any]:
@@ -54,11 +60,11 @@ def picture(image: ImageFile, mime_type: str | None = None) -> dict[str, str]:
     if not isinstance(image, bytes):
         with open(image, "rb") as file:
             image = file.read()
-    return {"data": b2a_base64(image, newline=False).decode(), "mime_type": mime_type or kind(image)}
+    return {"data": b2a_base64(image, newline=False).decode(), "mime_type": mime_type or kind(image) or "image/jpeg"}
 
 
-def kind(image: bytes) -> str:
-    """What sort of an image it is; a JPEG, if nothing else."""
+def kind(image: bytes) -> str | None:
+    """What sort of an image begins like this, if it is any that we know."""
     if image[:4] == b"RIFF" and image[8:12] == b"WEBP":
         return "image/webp"
-    return next((kind for start, kind in STARTS if image.startswith(start)), "image/jpeg")
+    return next((kind for start, kind in STARTS if image.startswith(start)), None)

@@ -14,7 +14,7 @@ def check(file: Path) -> None:
 
     Starts no agent. The exit status is 0 where the file is right: on another host it may be all that is needed.
     """
-    from agentos.config.here import refused
+    from agentos.config.here import no_model, refused
     from agentos.config.load import ConfigError, load
 
     try:
@@ -24,6 +24,8 @@ def check(file: Path) -> None:
         raise SystemExit(1) from None
     agents, supervisors = count(config.root)
     click.echo(f"{file}: fine: {plural(agents, 'agent')} under {plural(supervisors, 'supervisor')}")
+    if (why := no_model(config)) is not None:
+        click.echo(plain(f"on this host no model can be asked: {why}"))
     for why, names in refused(config).items() if agents else ():
         click.echo(plain(f"on this host {', '.join(names)} would not start: {why}"))
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from agentos_sdk.question import kind
+
 from .common import Failed, checked, json_option, kernel, plain, print_json, socket_option
 
 MOST = 4 << 20  # bytes of a prompt that is read from stdin
@@ -67,6 +69,8 @@ def read_image(path: str) -> bytes:
         raise Failed(f"--image {path}: {error.strerror}") from None
     if len(data) == MOST_IMAGE:
         raise Failed(f"--image {path}: expected less than {MOST_IMAGE >> 20} MiB")
+    if kind(data) is None:
+        raise Failed(f"--image {path}: expected an image: JPEG, PNG, GIF, WebP, BMP or TIFF")
     return data
 
 

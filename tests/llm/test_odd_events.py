@@ -1,7 +1,7 @@
 """Whatever a server puts in the place of whatever field, an agent gets an answer of the right types, or an error."""
 
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -36,7 +36,7 @@ WHOLE: Mapping[str, Mapping[str, Any]] = {
         "model": "a-model",
     },
 }
-ODD = [None, 0, -1, 1.5, 10**40, True, "", "x", "\ud800", [], [1], [None], [{}], [[]], {}, {"a": 1}]
+ODD: Sequence[Any] = [None, 0, -1, 1.5, 10**40, True, "", "x", "\ud800", [], [1], [None], [{}], [[]], {}, {"a": 1}]
 
 
 @pytest.fixture(params=VENDORS, ids=lambda make: make.__name__)

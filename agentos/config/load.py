@@ -12,6 +12,7 @@ from agentos.config.lines import Keys, lines_of
 from agentos.config.schema import KernelSettings
 from agentos.config.tree import ROOT, Builder
 from agentos.llm.settings import LLMSettings
+from agentos_sdk.codec import is_deeper
 from agentos_sdk.codec import path as dotted
 
 MAX_BYTES = 4 << 20
@@ -64,7 +65,7 @@ def load(path: str | Path) -> Config:
     name, file = str(path), Path(path).absolute()
     text = _text(name)
     data = _toml(name, text)
-    if _deep(data):
+    if is_deeper(data, MAX_DEPTH):
         raise ConfigError([Wrong(name, f"nested deeper than {MAX_DEPTH} tables and arrays")])
     builder = Builder(file.parent)
     kernel, llm, root = builder.build(data)
@@ -106,21 +107,6 @@ def _toml(name: str, text: str) -> dict[str, object]:
         raise ConfigError([Wrong(name, f"not TOML: {error}")]) from None
     except RecursionError:
         raise ConfigError([Wrong(name, f"nested deeper than {MAX_DEPTH} tables and arrays")]) from None
-
-
-def _deep(data: object) -> bool:
-    """Level by level, for a recursion would end where the file wants it to."""
-    level = [data]
-    for _ in range(MAX_DEPTH + 1):
-        level = [
-            inner
-            for outer in level
-            if isinstance(outer, dict | list)
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-        ]
-        if not level:
-            return False
-    return True
 
 
 def _with_lines(name: str, text: str, mistakes: Iterable[tuple[Keys, str]]) -> list[Wrong]:

@@ -101,25 +101,10 @@ def parse_text(body: bytes) -> object:
     finally:
         if pause:
             gc.enable()
-    if _deep(data):
+    if codec.is_deeper(data, codec.MAX_DEPTH):
         raise _unreadable(f"nested deeper than {codec.MAX_DEPTH}")
     return data
 
 
 def _unreadable(sentence: str) -> Invalid:
     return Invalid([codec.Mistake("", sentence)])
-
-
-def _deep(data: object) -> bool:
-    """Level by level, as a recursion would end where the body wants it to."""
-    level: list[object] = [data]
-    for _ in range(codec.MAX_DEPTH + 1):
-        level = [
-            inner
-            for outer in level
-            if isinstance(outer, dict | list)
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-        ]
-        if not level:
-            return False
-    return True

@@ -123,6 +123,22 @@ def checked_text(data: bytes) -> tuple[str, int]:
     return text, crowd
 
 
+def is_deeper(data: object, depth: int) -> bool:
+    """Whether there are more than ``depth`` dicts and lists within each other.
+
+    Level by level, for a recursion would end where the data wants it to.
+    """
+    level = [data]
+    for _ in range(depth):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+    return any(isinstance(value, dict | list) for value in level)
+
+
 def outside_strings(data: bytes) -> bytes:
     """JSON without its strings."""
     return b"".join(data.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2])

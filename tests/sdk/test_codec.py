@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos_sdk.calls.agents import Spawn
-from agentos_sdk.codec import CpuShare, Invalid, Rule, Seconds, Size, Text, decode, encode, parse
+from agentos_sdk.codec import CpuShare, Invalid, Rule, Seconds, Size, Text, decode, encode, is_deeper, parse
 
 
 @frozen
@@ -298,3 +298,9 @@ def test_a_mebibyte_of_brackets_is_answered_at_once() -> None:
     parse(b"[" + b",".join([b"[" * 63 + b"]" * 63] * 8000) + b"]")
 
     assert time.perf_counter() - started < 1  # 80 ms when nobody else computes
+
+
+@pytest.mark.parametrize(("data", "depth"), [([], 1), ({"a": 1}, 1), ([[]], 2), ([{"a": [1]}, 2], 3)])
+def test_how_deep_data_is_nested_can_be_asked(data: object, depth: int) -> None:
+    assert is_deeper(data, depth - 1)
+    assert not is_deeper(data, depth)

@@ -185,7 +185,8 @@ class Kernel:
             ended=self.ended,
             everybody=everybody,
         )
-        spawning = Spawning(self.registry, self.supervision, self.mail.is_taken, str(settings.config.directory))
+        priced, directory = bool(settings.config.llm.prices), str(settings.config.directory)
+        spawning = Spawning(self.registry, self.supervision, self.mail.is_taken, directory, priced)
         calls = table(self.registry, self.supervision, spawning, self.mail, line, self.seat, kernel.max_payload)
         self.table = Table(calls, kernel.max_payload)
         self.root = self.supervision.build(settings.config.root)

@@ -56,6 +56,14 @@ class Place:
     position: int | None = None
 
 
+@frozen
+class Spent:
+    """What somebody has had of the model since the kernel began: questions that were asked, and their tokens."""
+
+    calls: int = 0
+    usage: Usage = Usage()
+
+
 @define(eq=False)
 class _Job:
     seat: Seat
@@ -88,6 +96,7 @@ class Line:
         self._granted = 0  # reservations that aren't settled
         self._settled = trio.Event()  # one of them was; then made anew
         self._in_flight: Counter[Path] = Counter()
+        self._spent: dict[Path, Spent] = {}
         self._memory: Counter[str] = Counter()  # bytes of questions, by whose they are
         self._weights: dict[Path, float] = {}
         now = trio.current_time()
@@ -189,6 +198,8 @@ class Line:
         finally:
             self._charge(job)
             self._budgets.settle(grant, asked.used, int(asked.attempts > 0), time.time())
+            before = self.spent(job.seat)
+            self._spent[names(job.seat)] = Spent(before.calls + int(asked.attempts > 0), before.usage + asked.used)
             self._give_back()
         return Thought(answer, job.chosen - job.came, trio.current_time() - job.chosen)
 
@@ -247,6 +258,7 @@ class Line:
         """Somebody is gone for good, and so is its name."""
         self._queue.remove(names(seat))
         self._weights.pop(names(seat), None)
+        self._spent.pop(names(seat), None)
 
     def places(self) -> Mapping[Path, Place]:
         """Where everybody stands who has something in the line or in flight."""
@@ -263,6 +275,9 @@ class Line:
     def waits(self, seat: Seat) -> Waits | None:
         """How long its last questions waited."""
         return self._queue.waits(names(seat))
+
+    def spent(self, seat: Seat) -> Spent:
+        return self._spent.get(names(seat), Spent())
 
     def standing(self, seat: Seat) -> Sequence[Standing]:
         """What is left of every budget that concerns somebody, the outermost first."""

@@ -16,6 +16,8 @@ MAX_SAID = 500  # characters of a vendor's own words that are passed on
 Refusal: TypeAlias = Callable[[int, object, float | None], ProviderError]
 """Of a status, what was said with it, and the seconds that the headers ask to wait."""
 
+PIECE = 8  # letters of a key that say too much of it
+
 
 @frozen
 class Account:
@@ -52,8 +54,8 @@ class Account:
     def clean(self, said: object) -> str:
         """Somebody's words on one line of sane length, without the key."""
         text = str(said)
-        if self.key:
-            text = text.replace(self.key, "[key]")
+        if self.key and any(self.key[at : at + PIECE] in text for at in range(max(1, len(self.key) - PIECE + 1))):
+            return "it said something with the key in it"  # masked, cut or encoded as it may be
         text = "".join(each if each.isprintable() else " " for each in text[: 4 * MAX_SAID])
         text = " ".join(text.split())
         return text if len(text) <= MAX_SAID else f"{text[:MAX_SAID]}…"

@@ -16,6 +16,7 @@ from attrs import define, field, frozen
 from attrs.validators import ge
 
 from agentos_sdk.errors import QuotaExceeded
+from agentos_sdk.quantities import duration
 
 BILLION = 10**9  # of what money is counted in: 1.0 of any currency
 
@@ -219,11 +220,12 @@ def _refusal(lacking: Sequence[Standing], wanted: Amounts, now: float) -> QuotaE
     asked, most, settled, reserved = (
         _said(quota.what, amount) for amount in (wanted[quota.what], quota.most, worst.settled, worst.reserved)
     )
-    told = f"{quota.what}: this needs up to {asked}; the quota of {worst.name!r} is {most} per {quota.per:g} s"
+    told = f"{quota.what}: the quota of {worst.name!r} is {most} per {duration(quota.per)}"
     if renews_at is None:
-        told += ": it never fits"
+        told += f", and this needs {asked} at least: it never fits"
     else:
-        told += f", of which {settled} used and {reserved} reserved: it renews in {math.ceil(renews_at - now)} s"
+        told += f", of which {settled} used and {reserved} reserved; this needs {asked} at least: "
+        told += f"it renews in {duration(math.ceil(renews_at - now))}"
     return QuotaExceeded(told, name=worst.name, what=quota.what, most=quota.most, per=quota.per, renews_at=renews_at)
 
 

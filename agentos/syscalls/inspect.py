@@ -74,11 +74,13 @@ def inspected(
 
 def model(line: Line, agent: Agent) -> calls.Model:
     """Its place in the line to the model, and what is left of its budgets."""
-    waits = line.waits(agent.seat)
+    waits, spent = line.waits(agent.seat), line.spent(agent.seat)
+    used = spent.usage
     return calls.Model(
         weight=agent.spec.llm.weight,
         place=in_line(line.places().get(names(agent.seat), Place())),
         waits=calls.Waits(count=waits.count, p50_ms=waits.p50 * 1000, p95_ms=waits.p95 * 1000) if waits else None,
+        spent=calls.Spent(calls=spent.calls, input=used.input, output=used.output, thinking=used.thinking),
         budgets=[budget(standing) for standing in line.standing(agent.seat)],
     )
 

@@ -17,6 +17,7 @@ from agentos.llm.settings import Share, budget_of
 from agentos.services.quotas import Quota
 from agentos_sdk.calls import agents as calls
 from agentos_sdk.errors import AlreadyExists, BadRequest, PermissionDenied, QuotaExceeded, Unavailable
+from agentos_sdk.quantities import duration
 from supervisors import Backoff, SpecError
 
 from .places import Places
@@ -34,6 +35,7 @@ class Spawning:
     supervision: Supervision
     is_taken: Callable[[str], bool]  # whether a caller goes by that name already
     base: str
+    priced: bool = False  # some model has a price
 
     async def spawn(self, call: Call, request: calls.Spawn) -> calls.Spawned:
         """Start an agent, and wait until it is up."""
@@ -126,7 +128,7 @@ class Spawning:
             isolation=isolated,
             limits=Limits(**asdict(request.limits)),
             runtime=request.runtime,
-            llm=share_of(request.llm),
+            llm=self._share(request.llm),
         )
         try:
             spec = inherit(spec, parent.spec) if parent is not None else spec
@@ -139,6 +141,17 @@ class Spawning:
         except OSError as error:  # somebody replaces what lies on the way while it is looked at
             raise BadRequest(f"a path that is named here can't be followed: {error.strerror}") from None
         return spec
+
+    def _share(self, given: calls.Share) -> Share:
+        quotas: dict[tuple[str, float], Quota] = {}
+        for line in given.budget:
+            if line.money is not None and not self.priced:
+                raise BadRequest("llm.budget: a budget of money needs the model's price, and there is no [llm.prices]")
+            for quota in budget_of(line.per, line.tokens, line.calls, line.money):
+                if (quota.what, quota.per) in quotas:
+                    raise BadRequest(f"llm.budget: two budgets of {quota.what} per {duration(quota.per)}")
+                quotas[quota.what, quota.per] = quota
+        return Share(given.weight, tuple(quotas.values()))
 
 
 def restart_of(request: calls.Spawn) -> Restart:
@@ -163,16 +176,6 @@ def backoff_of(request: calls.Spawn) -> Backoff | None:
         )
     except ValueError as error:
         raise BadRequest(f"backoff: {error}") from None
-
-
-def share_of(given: calls.Share) -> Share:
-    quotas: dict[tuple[str, float], Quota] = {}
-    for line in given.budget:
-        for quota in budget_of(line.per, line.tokens, line.calls, line.money):
-            if (quota.what, quota.per) in quotas:
-                raise BadRequest(f"llm.budget: two budgets of {quota.what} per {quota.per:g} s")
-            quotas[quota.what, quota.per] = quota
-    return Share(given.weight, tuple(quotas.values()))
 
 
 def isolation(agent: Agent) -> calls.Isolation:

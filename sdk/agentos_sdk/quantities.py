@@ -70,3 +70,13 @@ def _number(data: object) -> float | None:
     except OverflowError:
         return None
     return number if math.isfinite(number) else None
+
+
+def duration(seconds: float) -> str:
+    """Short, for people: ``4s``, ``3m12s``, ``2h05m``, ``1d``."""
+    whole = int(seconds)
+    for unit, letter, below, smaller in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if whole >= unit:
+            rest = whole % unit // below
+            return f"{whole // unit}{letter}" + (f"{rest:02}{smaller}" if rest else "")
+    return f"{whole}s"

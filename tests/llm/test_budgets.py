@@ -240,8 +240,8 @@ async def test_who_can_not_even_get_one_token_is_told_which_budget_and_when_it_r
         str(checked.value)
         == str(reserved.value)
         == (
-            "tokens: this needs up to 6; the quota of 'team' is 100 per 3600 s, "
-            "of which 95 used and 0 reserved: it renews in 3000 s"
+            "tokens: the quota of 'team' is 100 per 1h, of which 95 used and 0 reserved; "
+            "this needs 6 at least: it renews in 50m"
         )
     )
     assert reserved.value.details["renews_at"] == NOON + HOUR

@@ -24,7 +24,7 @@ def read(**fields: Any) -> Think:
 @pytest.mark.parametrize(
     ("fields", "mistake"),
     [
-        ({}, "prompt: expected a prompt, or messages of somebody's but the system"),
+        ({}, "prompt: expected one, or messages that aren't all the system's"),
         ({"prompt": " \n"}, "prompt: expected some text, got none"),
         ({"prompt": 5}, "prompt: expected a string, got 5"),
         ({"promt": "x", "messages": [USER]}, "promt: unknown field, did you mean prompt?"),

@@ -176,8 +176,8 @@ def test_a_refusal_says_which_quota_and_when_it_renews() -> None:
         kept.reserve(["writer"], {"tokens": 20}, NOON + 12.5)
 
     assert str(caught.value) == (
-        "tokens: this needs up to 20; the quota of 'writer' is 100 per 60 s, "
-        "of which 90 used and 0 reserved: it renews in 48 s"
+        "tokens: the quota of 'writer' is 100 per 1m, of which 90 used and 0 reserved; "
+        "this needs 20 at least: it renews in 48s"
     )
     assert caught.value.details == {
         "name": "writer",
@@ -203,7 +203,7 @@ def test_of_several_refusals_the_one_that_lasts_longest_is_told() -> None:
 def test_what_is_more_than_a_whole_window_allows_never_fits() -> None:
     kept = quotas(writer=Quota("money", BILLION // 2, HOUR))
 
-    with pytest.raises(QuotaExceeded, match=r"up to 0\.75; the quota of 'writer' is 0\.5 per 3600 s: it never fits"):
+    with pytest.raises(QuotaExceeded, match=r"'writer' is 0\.5 per 1h, and this needs 0\.75 at least: it never fits"):
         kept.reserve(["writer"], {"money": BILLION * 3 // 4}, NOON)
 
 

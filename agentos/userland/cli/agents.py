@@ -5,6 +5,8 @@ from typing import Any
 
 import click
 
+from agentos_sdk.quantities import duration
+
 from .common import checked, json_option, kernel, plain, plural, print_json, say, socket_option, table, target
 
 STATES = {"running": "green", "paused": "yellow", "backing_off": "yellow", "failed": "red", "exited": "bright_black"}
@@ -160,15 +162,3 @@ def questions(line: Mapping[str, Any]) -> str:
 def ending(agent: dict[str, Any]) -> str:
     """How its last life ended, where it has no other now: in one line."""
     return plain(" ".join((agent["end"] or "").split())) if not agent["running"] else ""
-
-
-def duration(seconds: float) -> str:
-    """Short, for a column: 4s, 3m12s, 2h05m, 3d04h."""
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02}s"
-    if whole < 86400:
-        return f"{whole // 3600}h{whole % 3600 // 60:02}m"
-    return f"{whole // 86400}d{whole % 86400 // 3600:02}h"

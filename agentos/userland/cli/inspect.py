@@ -8,7 +8,9 @@ from typing import Any
 
 import click
 
-from .agents import duration, questions
+from agentos_sdk.quantities import duration
+
+from .agents import questions
 from .common import checked, json_option, kernel, plain, plural, print_json, socket_option, table, target
 from .doctor import NARROW, WIDE
 
@@ -95,9 +97,20 @@ def facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "limits", ", ".join(f"{name} {amount(name, value)}" for name, value in found["limits"].items() if value)
     yield "uses", used(found["usage"])
     model = found["llm"]
-    yield "model", ", ".join(filter(None, [questions(found["llm"]["place"]), waited(model), weighed(model)]))
+    yield (
+        "model",
+        ", ".join(filter(None, [questions(model["place"]), had(model["spent"]), waited(model), weighed(model)])),
+    )
     for budget in model["budgets"]:
         yield "budget", left(budget)
+
+
+def had(spent: Mapping[str, Any]) -> str:
+    """What it has had of the model since the kernel began."""
+    if not spent["calls"]:
+        return ""
+    generated = spent["output"] + spent["thinking"]
+    return f"{plural(spent['calls'], 'question')} asked, {spent['input']} tokens in, {generated} out"
 
 
 def waited(model: Mapping[str, Any]) -> str:

@@ -201,7 +201,7 @@ def limits(given: tuple[str, ...]) -> dict[str, object]:
 
 def line(given: str) -> dict[str, object]:
     """One line of a budget: ``tokens=5000/1h``."""
-    ((what, rest),) = pairs("--budget", (given,)).items()
+    what, _, rest = given.partition("=")
     amount, slash, per = rest.partition("/")
     try:
         number = float(amount) if what == "money" else int(amount)

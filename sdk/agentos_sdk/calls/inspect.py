@@ -36,12 +36,23 @@ class Budget:
 
 
 @frozen(kw_only=True)
+class Spent:
+    """Questions that were asked since the kernel began, and their tokens."""
+
+    calls: int
+    input: int
+    output: int
+    thinking: int
+
+
+@frozen(kw_only=True)
 class Model:
-    """An agent's place in the line to the model, and what it may use of it: every budget that concerns it."""
+    """An agent's place in the line to the model, what it has had of it, and every budget that concerns it."""
 
     weight: float
     place: InLine
     waits: Waits | None
+    spent: Spent
     budgets: Sequence[Budget]
 
 

@@ -202,7 +202,7 @@ class Think(Request[Thought]):
         if self.prompt is None and (self.image or self.images):
             raise ValueError("prompt: expected one with image and images; in messages images are parts of the content")
         if self.prompt is None and not self.turns:
-            raise ValueError("prompt: expected a prompt, or messages of somebody's but the system")
+            raise ValueError("prompt: expected one, or messages that aren't all the system's")
         twice = [name for name, count in Counter(tool.name for tool in self.tools).items() if count > 1]
         if twice:
             raise ValueError(f"tools: expected names that differ, got {twice[0]!r} twice")

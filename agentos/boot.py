@@ -72,7 +72,7 @@ Show = Callable[[str, output.Line], None]
 
 
 class Ready(Protocol):
-    def __call__(self, isolation: str, model: str) -> None: ...
+    def __call__(self, isolation: str, model: str | None) -> None: ...
 
 
 @frozen
@@ -92,7 +92,7 @@ class Settings:
 def run(settings: Settings, ready: Ready) -> str | None:
     """Be a kernel until it is told to stop (None) or its root supervisor gives up (why).
 
-    ``ready`` is called when the whole tree is up, with sentences on the isolation that agents get, and on the model.
+    ``ready`` is called when the whole tree is up, with a sentence on isolation and, if one is wanted, on the model.
     Raises :class:`BootError` where nothing could be begun.
     """
     harden()
@@ -126,7 +126,9 @@ async def live(settings: Settings, kernel: Callable[[Line], "Kernel"], ready: Re
     async with open_database(settings.state_dir / "agentos.db", {"quotas": budgets.TABLES}) as database:
         accounts = await Budgets.load(llm.prices, database, llm.max_tokens, time.time())
         name = model.model if isinstance(model, Choice) else ""
-        return await kernel(Line(llm, asking, accounts, name)).serve(partial(ready, model=told_of(model)))
+        wanted = isinstance(model, Choice) or llm != LLMSettings()
+        told = told_of(model) if wanted else None
+        return await kernel(Line(llm, asking, accounts, name)).serve(partial(ready, model=told))
 
 
 def told_of(model: Choice | NoChoice) -> str:
@@ -187,7 +189,7 @@ class Kernel:
         )
         priced, directory = bool(settings.config.llm.prices), str(settings.config.directory)
         spawning = Spawning(self.registry, self.supervision, self.mail.is_taken, directory, priced)
-        calls = table(self.registry, self.supervision, spawning, self.mail, line, self.seat, kernel.max_payload)
+        calls = table(self.registry, self.supervision, spawning, self.mail, line, everybody, kernel.max_payload)
         self.table = Table(calls, kernel.max_payload)
         self.root = self.supervision.build(settings.config.root)
         self.stopping = False

@@ -132,6 +132,7 @@ class Asking:
     not_before: float = -math.inf  # trio's clock: until then the provider wants nobody to ask
     breaker: Breaker = field(init=False)
     _slowed: int = 0  # how often in a row it said so, to whomever
+    _last: ProviderError | None = None  # failure
     _noted: tuple[type, float] = (type(None), -math.inf)
     _provider: Provider | None = None
     _connecting: trio.Lock = field(factory=trio.Lock)
@@ -148,7 +149,7 @@ class Asking:
             with trio.fail_after(self.timeouts.total):
                 return await self._insist(await self._reach(), asked, step_aside)
         except trio.TooSlowError:
-            raise Timeout(f"the model hasn't answered within {self.timeouts.total:g} s") from None
+            raise Timeout(f"the model hasn't answered within {self.timeouts.total:g} s (timeouts.total)") from None
         except ProviderError as error:
             self._note(error)
             raise told(error, asked.attempts) from None
@@ -202,6 +203,7 @@ class Asking:
                 with holding(asked):
                     answer = await self._listen(provider, asked)
             except Failing as error:
+                self._last = error
                 asked.failed(error)
                 if asked.broke_off:
                     attempt.succeeded()
@@ -229,7 +231,7 @@ class Asking:
             if asked.excessive:
                 patience.cancel()
 
-        with trio.move_on_after(times.connect + times.first_token) as patience:
+        with trio.move_on_after(times.first_token) as patience:
             return await provider.answer(asked.question, hear)
         if asked.excessive:
             raise Rejected(f"it went on and on, beyond {asked.most} characters")
@@ -241,7 +243,7 @@ class Asking:
         """Raise ``Unavailable`` while the provider is left alone because it failed so often."""
         wait = self.breaker.refuses(trio.current_time())
         if wait is not None and self.breaker.state is State.OPEN:
-            times = f"{self.retry.breaker} times in a row"
+            times = f"{self.retry.breaker} times in a row, the last time: {self._last}"
             raise Unavailable(f"the model's provider has failed {times}: try again in {math.ceil(wait)} s")
 
 

@@ -35,12 +35,13 @@ HELD_BY_ALL = 256 << 20  # bytes of questions that wait or are in flight
 HELD_BY_ONE = 64 << 20  # and of one family's; a single question is always taken …
 LITTLE = 64 << 10  # … and if it has no more than that, also where others have filled the line
 HELD = 50.0  # tokens a second that count as generated where nobody can tell: the provider was kept from others
+REMEMBERED = 4096  # names of which is known what they have spent
 CLOSING = 2.0  # seconds that the provider's connections get to be closed in order
 
 
 @frozen
 class Thought:
-    """An answer; seconds in the line, and from there to the answer."""
+    """An answer; seconds that it waited, and that the provider worked on it."""
 
     answer: Answer
     queued: float
@@ -69,10 +70,11 @@ class _Job:
     seat: Seat
     asked: Asked
     came: float
-    chosen: float = 0.0
     ticket: "Ticket[_Job] | None" = None
     outcome: Thought | CallError | None = None
     holds: bool = False  # a place at the provider
+    since: float = 0.0  # when it got it
+    worked: float = 0.0  # seconds that it had one before
     turn: trio.Event | None = None  # its next, after it has stepped aside
     scope: trio.CancelScope = field(factory=trio.CancelScope)
     done: trio.Event = field(factory=trio.Event)
@@ -96,6 +98,7 @@ class Line:
         self._granted = 0  # reservations that aren't settled
         self._settled = trio.Event()  # one of them was; then made anew
         self._in_flight: Counter[Path] = Counter()
+        self._aside: Counter[Path] = Counter()  # neither in the queue nor in flight for the moment
         self._spent: dict[Path, Spent] = {}
         self._memory: Counter[str] = Counter()  # bytes of questions, by whose they are
         self._weights: dict[Path, float] = {}
@@ -169,12 +172,12 @@ class Line:
             ticket = self._queue.take(trio.current_time())
             if ticket is not None:
                 ticket.item.holds = True
+                ticket.item.since = trio.current_time()
                 self._in_flight[ticket.path] += 1
                 return ticket.item
             self._free.release()  # whoever waited has left meanwhile
 
     async def _work(self, job: _Job) -> None:
-        job.chosen = trio.current_time()
         try:
             with job.scope:
                 job.outcome = await self._answer(job)
@@ -197,11 +200,13 @@ class Line:
             answer = await self._asking.ask(asked, partial(self._pause, job))
         finally:
             self._charge(job)
-            self._budgets.settle(grant, asked.used, int(asked.attempts > 0), time.time())
-            before = self.spent(job.seat)
-            self._spent[names(job.seat)] = Spent(before.calls + int(asked.attempts > 0), before.usage + asked.used)
+            calls = int(asked.used.total > 0)  # what no model has seen is none
+            self._budgets.settle(grant, asked.used, calls, time.time())
+            self._note_spent(names(job.seat), calls, asked.used)
             self._give_back()
-        return Thought(answer, job.chosen - job.came, trio.current_time() - job.chosen)
+        now = trio.current_time()
+        latency = job.worked + now - job.since
+        return Thought(answer, now - job.came - latency, latency)
 
     async def _reserve(self, job: _Job) -> Grant:
         """Room in the budgets. Where only what others have reserved is in the way, it waits until they have settled."""
@@ -219,6 +224,12 @@ class Line:
                 self._give_back()
                 raise
             await self._step_aside(job, self._settled.wait, LEAST)
+
+    def _note_spent(self, path: Path, calls: int, used: Usage) -> None:
+        before = self._spent.pop(path, Spent())
+        self._spent[path] = Spent(before.calls + calls, before.usage + used)
+        if len(self._spent) > REMEMBERED:
+            del self._spent[next(iter(self._spent))]  # who has asked nothing for the longest time
 
     def _give_back(self) -> None:
         """A reservation is no more; whoever waits for it may look again."""
@@ -239,7 +250,8 @@ class Line:
     async def _step_aside(self, job: _Job, wait: Callable[[], Awaitable[None]], cost: float) -> None:
         """Let others be asked while a question can't be; then it waits for its turn like any other, and pays for it."""
         self._leave_place(job)
-        await wait()
+        with self._counted_aside(names(job.seat)):
+            await wait()
         job.turn = turn = trio.Event()
         ticket = self._queue.put(names(job.seat), job, cost, trio.current_time(), again=True)
         self._bell.set()
@@ -248,9 +260,18 @@ class Line:
         finally:
             self._queue.withdraw(ticket)
 
+    @contextlib.contextmanager
+    def _counted_aside(self, path: Path) -> Iterator[None]:
+        self._aside[path] += 1
+        try:
+            yield
+        finally:
+            self._aside -= Counter([path])
+
     def _leave_place(self, job: _Job) -> None:
         if job.holds:
             job.holds = False
+            job.worked += trio.current_time() - job.since
             self._in_flight -= Counter([names(job.seat)])
             self._free.release()
 
@@ -258,7 +279,6 @@ class Line:
         """Somebody is gone for good, and so is its name."""
         self._queue.remove(names(seat))
         self._weights.pop(names(seat), None)
-        self._spent.pop(names(seat), None)
 
     def places(self) -> Mapping[Path, Place]:
         """Where everybody stands who has something in the line or in flight."""
@@ -268,8 +288,8 @@ class Line:
             positions.setdefault(ticket.path, position)
             waiting[ticket.path] += 1
         return {
-            path: Place(waiting[path], self._in_flight[path], positions.get(path))
-            for path in waiting.keys() | self._in_flight.keys()
+            path: Place(waiting[path] + self._aside[path], self._in_flight[path], positions.get(path))
+            for path in waiting.keys() | self._in_flight.keys() | self._aside.keys()
         }
 
     def waits(self, seat: Seat) -> Waits | None:
@@ -286,7 +306,7 @@ class Line:
     @property
     def depth(self) -> int:
         """How many questions wait."""
-        return len(self._queue)
+        return len(self._queue) + self._aside.total()
 
     @property
     def in_flight(self) -> int:

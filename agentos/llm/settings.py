@@ -23,7 +23,7 @@ class Price:
 
 @frozen
 class Timeouts:
-    """Seconds: to a connection, from there to the first piece of an answer, between two pieces, and for all of it."""
+    """Seconds: to a connection, to the first piece of an answer, between two pieces, and for all of it."""
 
     connect: float = 10.0
     first_token: float = 120.0

@@ -1,13 +1,13 @@
 """Every call this kernel serves, in one list."""
 
-from collections.abc import Callable
+from functools import partial
 
 from agentos.agents.registry import Registry
 from agentos.agents.supervision import Supervision
 from agentos.kernel.caller import Caller
 from agentos.kernel.table import Syscall
 from agentos.llm.line import Line
-from agentos.llm.settings import Seat
+from agentos.llm.settings import Party
 from agentos.services.mailboxes import Mailboxes
 from agentos_sdk.opcodes import Op
 
@@ -21,18 +21,18 @@ def table(
     spawning: Spawning,
     mail: Mailboxes,
     line: Line,
-    seat: Callable[[Caller], Seat],
+    everybody: Party,
     max_payload: int,
 ) -> tuple[Syscall, ...]:
     """What callers may ask for; the connection itself answers HELLO, CANCEL and EXIT."""
     return (
         Syscall(Op.NOOP, None, echo, limit=max_payload),
-        *think.syscalls(line, seat, max_payload),
+        *think.syscalls(line, partial(think.seat_of, registry, everybody), max_payload),
         *host.syscalls(registry, supervision),
         *agents.syscalls(registry, supervision, spawning, line),
         *inspect.syscalls(registry, line),
         *messages.syscalls(mail, registry),
-        *metrics.syscalls(line),
+        *metrics.syscalls(line, everybody),
     )
 
 

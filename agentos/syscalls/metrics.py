@@ -4,14 +4,22 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.table import Syscall
 from agentos.llm.line import Line
+from agentos.llm.settings import Party
 from agentos_sdk.calls import metrics as calls
 from agentos_sdk.opcodes import Op
 
+from .inspect import budget
 
-def syscalls(line: Line) -> tuple[Syscall, ...]:
+
+def syscalls(line: Line, everybody: Party) -> tuple[Syscall, ...]:
     def system(caller: Caller, request: calls.MetricsSystem) -> calls.MetricsReply:
         caller.check(Right("metrics"))
-        llm = calls.LineMetrics(waiting=line.depth, in_flight=line.in_flight, fairness=line.fairness())
+        llm = calls.LineMetrics(
+            waiting=line.depth,
+            in_flight=line.in_flight,
+            fairness=line.fairness(),
+            budgets=[budget(standing) for standing in line.standing((everybody,))],
+        )
         return calls.MetricsReply(metrics=calls.SystemMetrics(llm=llm))
 
     return (Syscall(Op.METRICS_SYSTEM, calls.MetricsSystem, system),)

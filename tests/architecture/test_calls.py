@@ -47,8 +47,8 @@ SERVED = sorted(served())
 
 def test_these_are_the_calls_of_this_version() -> None:
     names = (
-        "NOOP THINK EXEC SPAWN KILL LIST WAIT PAUSE RESUME TREE LOGS INSPECT SEND RECV BROADCAST REGISTER METRICS_SYSTEM "
-        "CANCEL HELLO EXIT"
+        "NOOP THINK EXEC SPAWN KILL LIST WAIT PAUSE RESUME TREE LOGS INSPECT SEND RECV BROADCAST REGISTER "
+        "METRICS_SYSTEM CANCEL HELLO EXIT"
     )
 
     assert {op.name for op in SERVED} == set(names.split())

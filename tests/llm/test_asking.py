@@ -115,7 +115,7 @@ async def test_a_provider_that_does_not_begin_is_left_and_asked_again(autojump_c
     provider, answer = await ask([math.inf], ["yes"], one=one, timeouts=Timeouts(connect=1, first_token=4, idle=2))
 
     assert answer.text == "yes"
-    assert provider.aborted == [provider.begun[0] + 5.0]
+    assert provider.aborted == [provider.begun[0] + 4.0]
     assert one.used == Usage(10 + 7, 3)  # it took the question, and will want its input paid
 
 
@@ -177,7 +177,7 @@ async def test_a_provider_that_fails_whoever_asks_is_left_alone_until_it_has_coo
     provider = Scripted([*[[Failing("500")]] * 5, ["back"]])
     way = asking(provider, ONCE)
     await fail(way, *(asked() for _ in range(5)))
-    with pytest.raises(Unavailable, match="5 times in a row: try again in 10 s"):
+    with pytest.raises(Unavailable, match="5 times in a row, the last time: 500: try again in 10 s"):
         way.check()
     await fail(way, asked())
     assert len(provider.asked) == 5

@@ -304,7 +304,7 @@ async def test_an_aborted_question_costs_what_it_used(tmp_path: Path) -> None:
         assert (standing.settled, standing.reserved) == (100, 0)
 
 
-async def test_a_question_that_never_reached_the_provider_costs_no_tokens(tmp_path: Path) -> None:
+async def test_a_question_that_no_model_has_seen_costs_nothing(tmp_path: Path) -> None:
     poor: Seat = (Party("poor", Share(budget=budget_of(3600, calls=5, tokens=1000))),)
     provider = Scripted([[Failing("connection refused")]])
     settings = LLMSettings(retry=Retry(attempts=1))
@@ -313,7 +313,7 @@ async def test_a_question_that_never_reached_the_provider_costs_no_tokens(tmp_pa
         with pytest.raises(Exception, match="connection refused"):
             await line.think(poor, question())
 
-        assert {each.quota.what: each.settled for each in line.standing(poor)} == {"tokens": 0, "calls": 1}
+        assert {each.quota.what: each.settled for each in line.standing(poor)} == {"tokens": 0, "calls": 0}
 
 
 @asynccontextmanager

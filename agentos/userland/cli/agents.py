@@ -152,11 +152,19 @@ def isolation(agent: dict[str, Any]) -> str:
 
 
 def questions(line: Mapping[str, Any]) -> str:
-    """Where somebody stands in the line to the model: ``asks, 3 wait, next #2``."""
+    """Where somebody stands in the line to the model: ``asks, 3 wait, 2nd in line``."""
     parts = ["asks"] if line["in_flight"] else []
     if line["waiting"]:
-        parts += [f"{line['waiting']} {'waits' if line['waiting'] == 1 else 'wait'}", f"next #{line['position']}"]
+        parts += [
+            f"{line['waiting']} {'waits' if line['waiting'] == 1 else 'wait'}",
+            *([f"{ordinal(line['position'])} in line"] if line["position"] else []),
+        ]
     return ", ".join(parts)
+
+
+def ordinal(number: int) -> str:
+    suffix = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th") if number % 100 not in (11, 12, 13) else "th"
+    return f"{number}{suffix}"
 
 
 def ending(agent: dict[str, Any]) -> str:

@@ -44,10 +44,11 @@ def run(file: Path | None, socket: str | None, state_dir: Path | None) -> None:
     state = state_dir or (Path(config.kernel.state_dir) if config.kernel.state_dir else default_state_dir())
     with Console(config.kernel.log_level) as console:
 
-        def ready(isolation: str, model: str) -> None:
+        def ready(isolation: str, model: str | None) -> None:
             console.say(f"ready, listening on {path} (pid {os.getpid()})")
             console.say(f"isolation {isolation}")
-            console.say(model)
+            if model is not None:
+                console.say(model)
             trio.lowlevel.spawn_system_task(manager.accompany, f"ready; isolation {isolation}")
             if file is None:
                 console.say("there is no agentos.toml here, so no agent yet: start some with `agentos spawn`")

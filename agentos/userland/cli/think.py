@@ -12,7 +12,7 @@ from agentos_sdk.question import kind
 from .common import Failed, checked, json_option, kernel, plain, print_json, socket_option
 
 MOST = 4 << 20  # bytes of a prompt that is read from stdin
-MOST_IMAGE = 16 << 20  # bytes; a kernel takes as much in one call, unless it is configured otherwise
+MOST_IMAGE = 11 << 20  # bytes: in base64 they fit into the 16 MiB of a call
 CUT = {"length": "it reached its limit of tokens", "content_filter": "the provider holds back the rest"}
 
 

@@ -1,15 +1,18 @@
 """METRICS_SYSTEM: how the kernel as a whole is doing."""
 
+from collections.abc import Sequence
+
 from attrs import frozen
 
 from agentos_sdk.opcodes import Op
 
+from .inspect import Budget
 from .request import Request
 
 
 @frozen(kw_only=True)
 class LineMetrics:
-    """The line to the model: how many questions wait and are with the provider.
+    """The line to the model: how many questions wait and are with the provider, and the budgets of all together.
 
     ``fairness`` is Jain's index over what those got who have been waiting all through the last minute or two, relative
     to their weights: 1 is entirely fair.
@@ -18,6 +21,7 @@ class LineMetrics:
     waiting: int
     in_flight: int
     fairness: float
+    budgets: Sequence[Budget]
 
 
 @frozen(kw_only=True)

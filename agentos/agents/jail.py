@@ -256,6 +256,7 @@ class Jails:
             raise
         finally:
             making.ways.close()
+            self._made.unpark_all()  # whatever came of it, the one that was ready is gone
         mount = making.workspace.mount if making.workspace is not None else None
         protected = mount.protected if isinstance(mount, Directory) else ()
         return Jail(sandbox, seen[-1], limits, making.group, making, making.host, making.policy, protected)
@@ -300,7 +301,6 @@ class Jails:
         agent, sandbox = making.agent, jail.sandbox
         if not agent.spec.jailed:
             return
-        self._made.unpark_all()
         if jail.group is None or "memory" not in jail.group.controllers:
             parent = agent.parent.id if agent.parent is not None else None
             self.memory.add(agent.id, sandbox.pid, jail.limits.memory, jail.exceeded, parent, sandbox.tmpfs.values())

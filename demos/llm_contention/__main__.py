@@ -173,7 +173,8 @@ def look_at_the_line(client: AgentOSClient) -> None:
 def provider() -> Iterator[str]:
     """The simulated model behind HTTP; its URL."""
     command = [sys.executable, "-m", "demos.llm_contention.provider", str(FILE)]
-    with subprocess.Popen(command, cwd=HERE.parent.parent, stdout=subprocess.PIPE, text=True) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=HERE.parent.parent, stdin=pipe, stdout=pipe, text=True) as process:
         try:
             assert process.stdout is not None
             yield process.stdout.readline().strip()

@@ -58,6 +58,8 @@ async def main(file: str) -> None:
     async with trio.open_nursery() as nursery:
         [url] = await nursery.start(serve, Provider(model), config)
         print(url, flush=True)
+        await trio.lowlevel.wait_readable(sys.stdin)  # its end: whoever started this is gone
+        nursery.cancel_scope.cancel()
 
 
 trio.run(main, sys.argv[1])

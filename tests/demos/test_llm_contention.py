@@ -11,6 +11,7 @@ import pytest
 
 from demos.llm_contention.figures import Result, Summary, fairness, rows
 from tests.demos.conftest import ROOT, Run, processes_of
+from tests.support.kernel import until
 
 FIVE = ["ada", "bert", "cleo", "dora", "emil"]
 
@@ -54,7 +55,7 @@ def test_stopped_in_the_middle_it_leaves_nothing(when: str, place: Path, environ
         running.communicate(timeout=30)
 
     assert running.returncode == 128 + signal.SIGINT
-    assert processes_of(place) == []
+    until(lambda: not processes_of(place), "its processes have ended")
     assert list(place.iterdir()) == []
 
 

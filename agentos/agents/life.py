@@ -77,7 +77,8 @@ class Life:
                 agent.since = trio.current_time()
                 async with self._jail(path, http) as jail:
                     if http is not None:
-                        life.start_soon(self._answer, http, jail.sandbox)
+                        inside = jail.sandbox.listener
+                        life.start_soon(self._answer, http, inside)
                     status = await self._accompany(jail, stop, task_status)
                 life.cancel_scope.cancel()
         finally:
@@ -185,9 +186,9 @@ class Life:
             await program.wait()
         agent.patience = None
 
-    async def _answer(self, http: Endpoint, program: Sandbox) -> None:
+    async def _answer(self, http: Endpoint, inside: socket.socket | None) -> None:
         """Serve the program's requests, from its first on: until now they waited to be accepted."""
-        listener = http.listener or program.listener
+        listener = http.listener or inside
         assert listener is not None, "a jail with a network of its own has been made with one"
         assert self.kit.serve is not None, "there is an endpoint only where somebody serves it"
         with listener:

@@ -75,13 +75,15 @@ env = {{ KEY = "{canaries["config"]}" }}
 
 
 LEAVE = """
+import errno
 token, key = "left-behind", 424242
 places = ["/tmp", "/workspace", "/dev/shm"]
 for place in places: open(f"{place}/left-behind", "w").write("hello")
 tcp = socket.create_server(("127.0.0.1", 5555)); abstract = socket.socket(socket.AF_UNIX); abstract.bind("\\0left-behind"); abstract.listen()
 named = socket.socket(socket.AF_UNIX); named.bind("/tmp/named"); named.listen()
 libc = ctypes.CDLL(None, use_errno=True)
-assert libc.shmget(key, 4096, 0o1666) >= 0 and libc.msgget(key, 0o1666) >= 0 and libc.semget(key, 1, 0o1666) >= 0
+for make in (lambda: libc.shmget(key, 4096, 0o1666), lambda: libc.msgget(key, 0o1666), lambda: libc.semget(key, 1, 0o1666)):
+    assert make() >= 0 or ctypes.get_errno() == errno.ENOSYS  # refused where no control group counts their memory
 say([])
 """  # noqa: E501
 FIND = """

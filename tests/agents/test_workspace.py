@@ -5,6 +5,7 @@
 
 import json
 import os
+import pwd
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -99,7 +100,9 @@ async def test_a_link_a_file_and_somebodys_home_are_refused(workspaces: Workspac
         await workspaces.prepare("a", str(place / "link"), LIMITS, None)
     with pytest.raises(BadWorkspace, match="not a directory"):
         await workspaces.prepare("a", str(place / "file"), LIMITS, None)
-    home = os.path.realpath(os.path.expanduser("~"))
+    home = os.path.realpath(pwd.getpwuid(os.geteuid()).pw_dir)
+    if not os.path.isdir(home):
+        pytest.skip(f"this user's home {home} is not there")
     with pytest.raises(BadWorkspace, match=f"workspace {home}: (somebody's whole home|a directory of the system's)"):
         await workspaces.prepare("a", home, LIMITS, None)
 

@@ -12,7 +12,7 @@ import pytest
 from agentos_sdk import AgentOSClient
 from tests.support.kernel import Kernel, running, until
 from tests.system.agents import in_state, known, lines, up, write, written
-from tests.system.jails import said
+from tests.system.jails import need_cgroups, said
 
 TOML = """
 [llm]
@@ -56,6 +56,8 @@ def code(*texts: str) -> str:
 
 @LEVELS
 def test_it_asks_as_anywhere_else(kernel: Kernel, client: AgentOSClient, level: dict[str, Any]) -> None:
+    if level.get("isolation") == "strict":
+        need_cgroups(kernel)
     script = """
     whole = ask(**asked).choices[0].message.content
     streamed = "".join(chunk.choices[0].delta.content or "" for chunk in ask(**asked, stream=True))

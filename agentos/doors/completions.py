@@ -5,7 +5,6 @@ asked for as well.
 """
 
 import hmac
-import logging
 import secrets
 import socket
 import time
@@ -16,20 +15,20 @@ import trio
 from attrs import define, field, frozen
 from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, Scope
 
+from agentos.kernel.bugs import internal
 from agentos.kernel.caller import Allowance, Caller
 from agentos.kernel.door import House
+from agentos.kernel.pieces import Pieces
 from agentos.llm.line import Thought
 from agentos.llm.provider import Answer, Question
 from agentos_sdk import codec
-from agentos_sdk.errors import CallError, Internal, NotFound
+from agentos_sdk.errors import CallError, NotFound
 
 from . import answers, questions
 from .answers import InvalidKey, Shape
 from .exchange import Exchange
 from .http_door import HTTPDoor, visitor
 from .questions import Asked
-
-log = logging.getLogger(__name__)
 
 SMALL = 64 << 10  # bytes that are read at once; more of them in a thread
 
@@ -52,37 +51,26 @@ class Completions:
 
 
 @define(eq=False)
-class Pieces:
-    """Text between the line, which never waits, and a reader, who may be slow: what isn't taken yet is one piece."""
+class Counted(Pieces):
+    """The reader's allowance counts what it hasn't taken; ``outcome`` is how it ends, when it has."""
 
-    _allowance: Allowance
-    outcome: Answer | CallError | None = None  # how it ends, when nothing more is added
-    _text: list[str] = field(factory=list)
+    _allowance: Allowance = field(kw_only=True)
+    outcome: Answer | CallError | None = None
     _held: int = 0
-    _bell: trio.Event = field(factory=trio.Event)
 
     def add(self, text: str) -> None:
-        self._text.append(text)
+        super().add(text)
         self._held += len(text)
         self._allowance.reserve(len(text))
-        self._bell.set()
 
-    def end(self, outcome: Answer | CallError) -> None:
+    def end_with(self, outcome: Answer | CallError) -> None:
         self.outcome = outcome
-        self._bell.set()
-
-    async def next(self) -> str:
-        """What has come meanwhile; nothing when it is over."""
-        while not self._text and self.outcome is None:
-            await self._bell.wait()
-            self._bell = trio.Event()
-        return self.take()
+        self.end()
 
     def take(self) -> str:
-        text = "".join(self._text)
         self._allowance.give_back(self._held)
-        self._text, self._held = [], 0
-        return text
+        self._held = 0
+        return super().take()
 
 
 @define(eq=False)
@@ -107,9 +95,7 @@ class Endpoint:
         except CallError as error:
             await self._refuse(exchange, error)
         except Exception as bug:
-            reference = secrets.token_hex(4)
-            log.error("bug %s in the endpoint of %s", reference, self.caller.name, exc_info=bug)
-            await self._refuse(exchange, Internal(f"a bug in the kernel: look for {reference} in its log"))
+            await self._refuse(exchange, internal(bug, f"the endpoint of {self.caller.name}"))
 
     async def _route(self, exchange: Exchange) -> None:
         if self.key is not None:
@@ -144,15 +130,15 @@ class Endpoint:
             await exchange.reply(200, shape.whole(thought.answer))
 
     async def _stream(self, exchange: Exchange, asked: Asked, shape: Shape) -> None:
-        pieces = Pieces(self.allowance)
+        pieces = Counted(allowance=self.allowance)
 
         async def think() -> None:
             try:
                 thought = await self.common.think(self.caller, asked.question, pieces.add)
             except CallError as error:
-                pieces.end(error)
+                pieces.end_with(error)
             else:
-                pieces.end(thought.answer)
+                pieces.end_with(thought.answer)
 
         try:
             async with trio.open_nursery() as nursery:
@@ -161,7 +147,7 @@ class Endpoint:
         finally:
             pieces.take()
 
-    async def _tell(self, exchange: Exchange, asked: Asked, shape: Shape, pieces: Pieces) -> None:
+    async def _tell(self, exchange: Exchange, asked: Asked, shape: Shape, pieces: Counted) -> None:
         text, told, model = await pieces.next(), 0, asked.question.model
         if not text and isinstance(pieces.outcome, CallError):  # a status can still say so
             await self._refuse(exchange, pieces.outcome)

@@ -1,7 +1,5 @@
 """What a caller gets for each opcode: decided before a frame arrives."""
 
-import logging
-import secrets
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from inspect import iscoroutinefunction
 from typing import Any
@@ -9,15 +7,14 @@ from typing import Any
 from attrs import frozen
 
 from agentos_sdk import codec
-from agentos_sdk.errors import CallError, Internal, UnknownCall
+from agentos_sdk.errors import CallError, UnknownCall
 from agentos_sdk.frames import MAX_PAYLOAD
 from agentos_sdk.opcodes import Op, op_name
 
 from .body import read
+from .bugs import internal
 from .call import Call, Gone
 from .caller import Caller
-
-log = logging.getLogger(__name__)
 
 SMALL = 256 << 10  # bytes; the largest body of a call that doesn't say otherwise
 LARGE = 1 << 20
@@ -113,8 +110,6 @@ def finish(reply: object) -> bytes:
 def failed(error: BaseException, syscall: Syscall | None = None) -> bytes:
     """The body of a failed reply. A caller's mistake says what to do; a bug of ours is logged and gets a reference."""
     if not isinstance(error, CallError):
-        reference = secrets.token_hex(4)
-        log.error("bug %s in %s", reference, syscall.op.name if syscall else "the core", exc_info=error)
-        error = Internal(f"a bug in the kernel: look for {reference} in its log")
+        error = internal(error, syscall.op.name if syscall else "the core")
     usual = syscall.failure if syscall else {}
     return codec.encode({"success": False, "error": str(error), "code": error.code, **usual, **error.details})

@@ -221,11 +221,9 @@ class Asking:
 
     async def _listen(self, provider: Provider, asked: Asked) -> Answer:
         """An answer of which each piece comes in time."""
-        times, began = self.timeouts, False
+        times = self.timeouts
 
         def hear(delta: Delta) -> None:
-            nonlocal began
-            began = True
             patience.deadline = trio.current_time() + times.idle
             asked.hear(delta)
             if asked.excessive:
@@ -235,7 +233,7 @@ class Asking:
             return await provider.answer(asked.question, hear)
         if asked.excessive:
             raise Rejected(f"it went on and on, beyond {asked.most} characters")
-        if began:
+        if asked.broke_off:
             raise Stalled(f"it stopped in the middle of its answer for {times.idle:g} s")
         raise Stalled(f"it didn't begin to answer within {times.first_token:g} s")
 

@@ -10,7 +10,6 @@ from google import genai
 from google.genai import types
 
 from .arriving import OURS, Arriving, Nonsense, compact, new_id, words
-from .exchange import Exchange
 from .provider import (
     Answer,
     Delta,
@@ -26,6 +25,7 @@ from .provider import (
     Usage,
 )
 from .settings import Timeouts
+from .transport import Transport
 from .vendor import Account, seconds
 
 CHOICES: Mapping[ToolChoice, types.FunctionCallingConfigMode] = {
@@ -51,24 +51,24 @@ class Gemini:
 
     def __init__(self, account: Account, base_url: str | None, timeouts: Timeouts) -> None:
         self._account = account
-        self._exchange = Exchange(account, timeouts)
+        self._transport = Transport(account, timeouts)
         self._client = genai.Client(
             vertexai=False,
             api_key=account.key or "none",
             http_options=types.HttpOptions(
                 base_url=base_url,
-                httpx_client=self._exchange.composing,
-                httpx_async_client=self._exchange.http,  # or it would make one, and read certificates for it
+                httpx_client=self._transport.composing,
+                httpx_async_client=self._transport.http,  # or it would make one, and read certificates for it
             ),
         )
 
     async def answer(self, question: Question, hear: Hear) -> Answer:
         arriving = Arriving(self._account, hear, self._read)
-        await self._exchange.ask(partial(self._compose, question), arriving, self._refusal)
+        await self._transport.ask(partial(self._compose, question), arriving, self._refusal)
         return arriving.answer(question)
 
     async def aclose(self) -> None:
-        await self._exchange.aclose()
+        await self._transport.aclose()
 
     def _compose(self, question: Question) -> None:
         for _ in self._client.models.generate_content_stream(

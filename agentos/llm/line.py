@@ -6,9 +6,7 @@ line, or the connection to the provider is closed, and only what was used until 
 """
 
 import contextlib
-import logging
 import re
-import secrets
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -17,16 +15,15 @@ from functools import partial
 import trio
 from attrs import define, evolve, field, frozen
 
+from agentos.kernel.bugs import internal
 from agentos.services.quotas import Standing
-from agentos_sdk.errors import BadRequest, Busy, CallError, Internal, QuotaExceeded
+from agentos_sdk.errors import BadRequest, Busy, CallError, QuotaExceeded
 
 from .asking import Asked, Asking
 from .budgets import Budgets, Grant
 from .fair_queue import LEAST, FairQueue, Path, Ticket, Waits, weighed
 from .provider import Answer, Question, Usage, guessed_input
 from .settings import LLMSettings, Seat
-
-log = logging.getLogger(__name__)
 
 LOOK_BACK = 60.0  # seconds, at least, over which fairness is told
 MOST_PARTS = 2000  # of a question: each takes the vendor's SDK half a millisecond
@@ -184,9 +181,7 @@ class Line:
         except CallError as error:
             job.outcome = error
         except Exception as bug:
-            reference = secrets.token_hex(4)
-            log.error("bug %s in the line to the model", reference, exc_info=bug)
-            job.outcome = Internal(f"a bug in the kernel: look for {reference} in its log")
+            job.outcome = internal(bug, "the line to the model")
         finally:
             self._leave_place(job)
             job.forget()

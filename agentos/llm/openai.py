@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 import openai
 
 from .arriving import Arriving, Nonsense, compact, words
-from .exchange import Exchange
 from .provider import (
     Answer,
     Delta,
@@ -26,6 +25,7 @@ from .provider import (
     Usage,
 )
 from .settings import Timeouts
+from .transport import Transport
 from .vendor import Account
 
 BASE_URL = "https://api.openai.com/v1"
@@ -47,12 +47,12 @@ class OpenAI:
         self._account = account
         self._genuine = urlsplit(base_url or BASE_URL).hostname == "api.openai.com"
         self._counts = True  # whether it may be asked to count tokens, which some servers refuse
-        self._exchange = Exchange(account, timeouts)
+        self._transport = Transport(account, timeouts)
         client = openai.OpenAI(
             api_key=account.key or "none",
             base_url=base_url or BASE_URL,
             max_retries=0,
-            http_client=self._exchange.composing,
+            http_client=self._transport.composing,
         )
         self._completions = client.chat.completions
 
@@ -66,11 +66,11 @@ class OpenAI:
         return await self._answer(question, hear)
 
     async def aclose(self) -> None:
-        await self._exchange.aclose()
+        await self._transport.aclose()
 
     async def _answer(self, question: Question, hear: Hear) -> Answer:
         arriving = Arriving(self._account, hear, self._read)
-        await self._exchange.ask(partial(self._compose, question), arriving, self._refused)
+        await self._transport.ask(partial(self._compose, question), arriving, self._refused)
         return arriving.answer(question)
 
     def _compose(self, question: Question) -> None:

@@ -8,17 +8,17 @@ import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from agentos.sandbox import virtual_files
 from agentos.sandbox.cgroup_values import CgroupError
 
 TIMEOUT = 5.0  # seconds for the kernel to freeze or kill a whole group; it takes milliseconds
-CHUNK = 1 << 16  # bytes
 TICK = 0.005  # seconds between two looks where there is nothing to wait for
 
 
 def read(path: str) -> str:
     """The text of a file, without the white space around it."""
     try:
-        return _read(path)
+        return virtual_files.read(path).strip()
     except OSError as error:
         raise CgroupError(f"{path}: {error.strerror}") from error
 
@@ -26,23 +26,11 @@ def read(path: str) -> str:
 def read_if_there(path: str) -> str | None:
     """The text of a file, or ``None`` where this kernel hasn't got it."""
     try:
-        return _read(path)
+        return virtual_files.read(path).strip()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise CgroupError(f"{path}: {error.strerror}") from error
-
-
-def _read(path: str) -> str:
-    """By the plain calls: each spawn reads a dozen of these, and a file object costs more than the reading."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        data = b""
-        while more := os.read(fd, CHUNK):
-            data += more
-        return data.decode(errors="replace").strip()
-    finally:
-        os.close(fd)
 
 
 def write(path: str, value: object) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from attrs import asdict, frozen
 
 from . import steps as s
+from . import virtual_files
 from .steps import Step
 
 LAYERS = (
@@ -24,7 +25,6 @@ _NAMESPACES = {
 }
 _WALLS = LAYERS[: LAYERS.index("rlimits")]
 _SETS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
-_CHUNK = 1 << 14  # bytes, and nearly always all that there is
 _LIMIT_LINES = {  # of /proc/PID/limits
     "NOFILE": "Max open files",
     "FSIZE": "Max file size",
@@ -62,23 +62,12 @@ class Layer:
 
 def observe(pid: int, namespaces: Mapping[str, int]) -> Observed:
     """Look at the program that has this pid; ``namespaces`` are its inodes by name."""
-    lines = _read(f"/proc/{pid}/status").splitlines()
+    lines = virtual_files.read(f"/proc/{pid}/status").splitlines()
     status = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    rows = [(line[:26].strip(), line[26:].split()) for line in _read(f"/proc/{pid}/limits").splitlines()[1:]]
-    limits = {name: (fields[0], fields[1]) for name, fields in rows}
+    rows = virtual_files.read(f"/proc/{pid}/limits").splitlines()[1:]
+    fields = {row[:26].strip(): row[26:].split() for row in rows}
+    limits = {name: (found[0], found[1]) for name, found in fields.items()}
     return Observed(status, limits, dict(namespaces), _our_namespaces())
-
-
-def _read(path: str) -> str:
-    """By the plain calls: a file object costs more than the reading."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        data = b""
-        while more := os.read(fd, _CHUNK):
-            data += more
-        return data.decode(errors="replace")
-    finally:
-        os.close(fd)
 
 
 @functools.cache

@@ -5,11 +5,11 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 import trio
-from attrs import define, field
 
 from agentos.agents.registry import Registry
 from agentos.kernel.call import Call, Gone
 from agentos.kernel.caller import Caller
+from agentos.kernel.pieces import Pieces
 from agentos.kernel.ports import Right
 from agentos.kernel.table import Syscall
 from agentos.llm.line import Line, Thought
@@ -72,36 +72,9 @@ def reply_of(thought: Thought) -> calls.Thought:
     )
 
 
-@define(eq=False)
-class Pieces:
-    """Text on its way to one reader. What it hasn't taken is joined, so that nobody else waits for it."""
-
-    _call: Call
-    _waiting: list[str] = field(factory=list)
-    _changed: trio.Event = field(factory=trio.Event)
-    _ended: bool = False
-
-    def add(self, text: str) -> None:
-        self._waiting.append(text)
-        self._changed.set()
-
-    def end(self) -> None:
-        self._ended = True
-        self._changed.set()
-
-    async def deliver(self) -> None:
-        """Send what comes until the end has been told; ``Gone`` when the reader is."""
-        while self._waiting or not self._ended:
-            await self._changed.wait()
-            self._changed = trio.Event()
-            text, self._waiting = "".join(self._waiting), []
-            if text:
-                await self._call.send(codec.encode(calls.Delta(delta=codec.Text(text))))
-
-
 async def streamed(call: Call, ask: Callable[[Callable[[str], None]], Awaitable[Thought]]) -> Thought:
     """Ask, and send each piece of the answer as it comes; all of them are out on return."""
-    pieces = Pieces(call)
+    pieces = Pieces()
     failure: CallError | Gone | None = None
     thought: Thought | None = None
     async with trio.open_nursery() as nursery:
@@ -109,7 +82,8 @@ async def streamed(call: Call, ask: Callable[[Callable[[str], None]], Awaitable[
         async def deliver() -> None:
             nonlocal failure
             try:
-                await pieces.deliver()
+                while text := await pieces.next():
+                    await call.send(codec.encode(calls.Delta(delta=codec.Text(text))))
             except Gone as gone:
                 failure = gone
                 nursery.cancel_scope.cancel()

@@ -11,9 +11,9 @@ import trio
 from attrs import evolve
 
 from agentos.llm.arriving import DEEPEST, MOST_AT_ONCE, MOST_CALLS, MOST_INSIDE
-from agentos.llm.exchange import MOST_REFUSED, Exchange
 from agentos.llm.provider import Delta, Failing, Message, Question, Rejected, Usage
 from agentos.llm.settings import Timeouts
+from agentos.llm.transport import MOST_REFUSED, Transport
 from agentos.llm.vendor import Account
 from tests.contracts.worlds import VENDORS, VendorWorld, openai
 from tests.llm.vendors.script import Raw, Refuses, Says, Text
@@ -203,9 +203,9 @@ async def test_a_compressed_answer_is_not_read(world: VendorWorld) -> None:
 
 
 @pytest.fixture
-async def exchange(imitator: VendorWorld) -> AsyncIterator[Exchange]:
+async def exchange(imitator: VendorWorld) -> AsyncIterator[Transport]:
     account = Account("somebody", imitator.vendor.key, "KEY")
-    made = await trio.to_thread.run_sync(Exchange, account, Timeouts())
+    made = await trio.to_thread.run_sync(Transport, account, Timeouts())
     yield made
     await made.aclose()
 
@@ -216,7 +216,7 @@ def request(world: VendorWorld) -> Mapping[str, Any]:
     return {"url": f"{world.vendor.base_url}/chat/completions", "json": body, "headers": headers}
 
 
-async def test_no_cookie_is_taken(imitator: VendorWorld, exchange: Exchange) -> None:
+async def test_no_cookie_is_taken(imitator: VendorWorld, exchange: Transport) -> None:
     imitator.vendor.will(Refuses(503, headers={"set-cookie": "a=b"}))
 
     await exchange.http.post(**request(imitator))
@@ -224,7 +224,7 @@ async def test_no_cookie_is_taken(imitator: VendorWorld, exchange: Exchange) -> 
     assert not exchange.http.cookies
 
 
-async def test_little_is_read_without_a_pause(imitator: VendorWorld, exchange: Exchange) -> None:
+async def test_little_is_read_without_a_pause(imitator: VendorWorld, exchange: Transport) -> None:
     """Interim replies, headers and chunks of a byte each are all parsed before anybody else has a turn."""
     imitator.vendor.will(Says([Raw(b"x" * (1 << 20))]))
 

@@ -67,6 +67,17 @@ def say(sentence: str, reply: object, as_json: bool) -> None:
         click.echo(sentence)
 
 
+def read_stdin(most: int) -> str:
+    """What stdin holds, to its end; at most so many bytes."""
+    data = sys.stdin.buffer.read(most + 1)
+    if len(data) > most:
+        raise Failed(f"stdin: expected at most {f'{most >> 20} MiB' if most >= 1 << 20 else f'{most >> 10} KiB'}")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise Failed("stdin: expected text in UTF-8") from None
+
+
 def target(name: str) -> dict[str, Any]:
     """What a person names an agent by: its id if it is a number, else its name."""
     return {"agent_id": int(name)} if name.isdigit() else {"name": name}

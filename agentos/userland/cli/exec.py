@@ -4,7 +4,7 @@ import sys
 
 import click
 
-from .common import Failed, checked, json_option, kernel, plain, print_json, socket_option, target
+from .common import Failed, checked, json_option, kernel, plain, print_json, read_stdin, socket_option, target
 from .spawn import SpawnCommand
 
 TIMED_OUT = 124  # as with timeout(1)
@@ -39,7 +39,7 @@ def exec(  # noqa: A001 - the command's name
     It has no terminal, its input is empty without --stdin, and its output is shown when it has ended. All that it
     started ends with it; so does the command when this is interrupted.
     """
-    given = read_input() if stdin else None
+    given = read_stdin(MOST) if stdin else None
     with kernel(socket_path) as client:
         try:
             reply = client.exec(list(command), cwd, timeout, stdin=given, **target(name))
@@ -58,17 +58,6 @@ def exec(  # noqa: A001 - the command's name
         if reply["timed_out"]:
             click.secho(f"agentos: killed after {timeout:g} s", err=True)
     sys.exit(TIMED_OUT if reply["timed_out"] else reply["exit_code"])
-
-
-def read_input() -> str:
-    """What stdin holds, to its end."""
-    data = sys.stdin.buffer.read(MOST + 1)
-    if len(data) > MOST:
-        raise Failed(f"stdin: expected at most {MOST >> 10} KiB")
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        raise Failed("stdin: expected text in UTF-8") from None
 
 
 def show(text: str, err: bool) -> None:

@@ -9,7 +9,7 @@ import click
 
 from agentos_sdk.question import kind
 
-from .common import Failed, checked, json_option, kernel, plain, print_json, socket_option
+from .common import Failed, checked, json_option, kernel, plain, print_json, read_stdin, socket_option
 
 MOST = 4 << 20  # bytes of a prompt that is read from stdin
 MOST_IMAGE = 11 << 20  # bytes: in base64 they fit into the 16 MiB of a call
@@ -52,13 +52,7 @@ def read_prompt() -> str:
     """What stdin holds, to its end."""
     if sys.stdin.isatty():
         click.echo("The question, and then Ctrl-D:", err=True)
-    data = sys.stdin.buffer.read(MOST + 1)
-    if len(data) > MOST:
-        raise Failed(f"stdin: expected at most {MOST >> 20} MiB")
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        raise Failed("stdin: expected text in UTF-8") from None
+    return read_stdin(MOST)
 
 
 def read_image(path: str) -> bytes:

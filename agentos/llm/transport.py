@@ -32,7 +32,7 @@ AS_IT_IS = {"accept-encoding": "identity"}  # what is compressed may be a thousa
 httpcore2.AsyncHTTP11Connection.READ_NUM_BYTES = 4 << 10
 
 
-class Exchange:
+class Transport:
     """The connections to a vendor. Takes 30 ms to make, for certificates are read.
 
     ``composing`` is what the SDK believes to send by, ``http`` what really sends. They wait for an answer as long as

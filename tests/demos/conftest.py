@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 LONGEST = 60.0  # seconds; the longest demo takes twelve on a machine that has nothing else to do
 
 Run = Callable[..., str]
+Interrupted = Callable[[str, str], None]
 
 
 @pytest.fixture
@@ -51,6 +53,24 @@ def run(place: Path, environment: dict[str, str]) -> Run:
         return done.stdout
 
     return run_demo
+
+
+@pytest.fixture
+def interrupted(environment: dict[str, str]) -> Interrupted:
+    """``interrupted("hello", when)``: the demo gets Ctrl-C as soon as it has said ``when``, and ends of that."""
+
+    def interrupt(name: str, when: str) -> None:
+        demo = [sys.executable, "-m", f"demos.{name}"]
+        with subprocess.Popen(demo, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as running:
+            assert running.stdout is not None
+            for line in running.stdout:
+                if when in line:
+                    break
+            running.send_signal(signal.SIGINT)
+            running.communicate(timeout=30)
+        assert running.returncode == 128 + signal.SIGINT
+
+    return interrupt
 
 
 def processes_of(place: Path) -> list[str]:

@@ -3,14 +3,13 @@
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.demos.conftest import ROOT, Run, processes_of
+from tests.demos.conftest import ROOT, Interrupted, Run, processes_of
 from tests.tools import cgroup2_vm
 
 
@@ -73,16 +72,8 @@ def test_under_version_2_the_kernel_is_in_a_group_of_its_own_and_so_can_limit(us
 
 
 @pytest.mark.parametrize("when", ["A healthy agent, alone", "kernel.spawn('crasher'"])
-def test_stopped_in_the_middle_it_leaves_nothing(when: str, place: Path, environment: dict[str, str]) -> None:
-    demo = [sys.executable, "-m", "demos.fault_isolation"]
-    with subprocess.Popen(demo, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as running:
-        assert running.stdout is not None
-        for line in running.stdout:
-            if when in line:
-                break
-        running.send_signal(signal.SIGINT)
-        running.communicate(timeout=30)
+def test_stopped_in_the_middle_it_leaves_nothing(when: str, place: Path, interrupted: Interrupted) -> None:
+    interrupted("fault_isolation", when)
 
-    assert running.returncode == 128 + signal.SIGINT
     assert processes_of(place) == []
     assert os.listdir(place) == []

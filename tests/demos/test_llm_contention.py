@@ -1,16 +1,13 @@
 """The contention demo: its tables say what was so, and the kernel's way is the fair one."""
 
 import re
-import signal
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from demos.llm_contention.figures import Result, Summary, fairness, rows
-from tests.demos.conftest import ROOT, Run, processes_of
+from tests.demos.conftest import Interrupted, Run, processes_of
 from tests.support.kernel import until
 
 FIVE = ["ada", "bert", "cleo", "dora", "emil"]
@@ -44,17 +41,9 @@ def test_the_kernel_answers_everybody_and_is_fairer_than_the_other_ways(run: Run
 
 
 @pytest.mark.parametrize("when", ["ask three questions each", "The same without the kernel"])
-def test_stopped_in_the_middle_it_leaves_nothing(when: str, place: Path, environment: Mapping[str, str]) -> None:
-    demo = [sys.executable, "-m", "demos.llm_contention"]
-    with subprocess.Popen(demo, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as running:
-        assert running.stdout is not None
-        for line in running.stdout:
-            if when in line:
-                break
-        running.send_signal(signal.SIGINT)
-        running.communicate(timeout=30)
+def test_stopped_in_the_middle_it_leaves_nothing(when: str, place: Path, interrupted: Interrupted) -> None:
+    interrupted("llm_contention", when)
 
-    assert running.returncode == 128 + signal.SIGINT
     until(lambda: not processes_of(place), "its processes have ended")
     assert list(place.iterdir()) == []
 

@@ -2,14 +2,12 @@
 
 import os
 import re
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.demos.conftest import ROOT, Run, processes_of
+from tests.demos.conftest import Interrupted, Run, processes_of
 from tests.tools import crippled
 
 SURE = (  # succeeds on any host, without a jail
@@ -53,17 +51,9 @@ def test_the_demo_looks_for_itself_at_what_was_attacked(run: Run) -> None:
 
 
 @pytest.mark.parametrize("when", ["kernel.spawn('isolated-intruder'", "kernel.spawn('bare-bomb'"])
-def test_stopped_in_the_middle_it_leaves_nothing(when: str, place: Path, environment: dict[str, str]) -> None:
-    demo = [sys.executable, "-m", "demos.security"]
-    with subprocess.Popen(demo, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as running:
-        assert running.stdout is not None
-        for line in running.stdout:
-            if when in line:
-                break
-        running.send_signal(signal.SIGINT)
-        running.communicate(timeout=30)
+def test_stopped_in_the_middle_it_leaves_nothing(when: str, place: Path, interrupted: Interrupted) -> None:
+    interrupted("security", when)
 
-    assert running.returncode == 128 + signal.SIGINT
     assert processes_of(place) == []
     assert os.listdir(place) == []
 

@@ -1,0 +1,134 @@
+"""Patterns of hosts, and the one spelling of a host that they are compared with."""
+
+import re
+import socket
+from ipaddress import IPv4Address, IPv6Address
+
+import idna
+from attrs import frozen
+
+from .pattern import BadPattern
+
+FORBIDDEN = re.compile(r"[\x00-\x20\x7f-\x9f\\\ud800-\udfff]|\s")  # in a URL: other programs read them differently
+URL = re.compile(r"(?i:https?)://(?P<authority>[^/?#]*)")
+AUTHORITY = re.compile(r"(?P<host>\[[^\[\]]*\]|[^:\[\]]*)(?::(?P<port>[0-9]{1,5}))?")
+LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
+NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+
+LONGEST = 1000  # characters of a host before it is read; 253 of what comes of it
+
+
+@frozen
+class DomainPattern:
+    """``what`` is a host as ``host_of`` spells it. ``*.example.com`` means any subdomain, however deep, and not
+    ``example.com`` itself; ``*`` alone means every host, and only that one and its own address mean an IP.
+    """
+
+    text: str
+    host: str | None  # this one
+    suffix: str | None  # any that ends so
+
+    def matches(self, what: str, *, deny: bool) -> bool:
+        return what == self.host or (self.suffix is not None and what.endswith(self.suffix))
+
+    def covers(self, other: "DomainPattern", *, deny: bool) -> bool:
+        if other.host is not None:
+            return self.matches(other.host, deny=deny)
+        return self.suffix is not None and (other.suffix or "").endswith(self.suffix)
+
+
+def read(text: str) -> DomainPattern:
+    """Raises ``BadPattern`` for what is no pattern of hosts, or could never match one."""
+    if not text:
+        raise BadPattern("an empty pattern matches nothing: write '*' for every host")
+    if text == "*":
+        return DomainPattern(text, None, "")
+    if "/" in text:
+        raise BadPattern(f"{text!r}: write the host alone, without 'https://' and without a path, as in 'example.com'")
+    if re.search(r"(^[^:]*|\]):[^:]*$", text):
+        raise BadPattern(f"{text!r}: a pattern has no port and holds for all of them; write the host alone")
+    if text.startswith("."):
+        raise BadPattern(f"{text!r}: write '*{text}' for its subdomains, and '{text[1:]}' for itself")
+    name = text.removeprefix("*.")
+    if "*" in name:
+        raise BadPattern(f"{text!r}: a '*' stands alone or for whole subdomains in front, as in '*.example.com'")
+    try:
+        host = _host(name)
+    except ValueError as error:
+        raise BadPattern(f"{text!r}: {error}") from None
+    if name == text:
+        return DomainPattern(text, host, None)
+    if _is_address(host):
+        raise BadPattern(f"{text!r} can never match, an IP address has no subdomains: write {host!r}, or '*'")
+    return DomainPattern(text, None, "." + host)
+
+
+def host_of(url: str) -> str:
+    """The host of an http or https URL in its one spelling: in small letters, in ASCII as the DNS has it, without a dot
+    at its end; an IP address, however it is written, as four decimal numbers or as the shortest IPv6 without brackets.
+
+    Raises ``ValueError`` where a URL isn't clear about its host, or has none.
+    """
+    if FORBIDDEN.search(url):
+        raise ValueError("a URL has no spaces, no control characters and no backslashes in it")
+    parts = URL.match(url)
+    if parts is None:
+        raise ValueError("a URL begins with http:// or https://")
+    if "@" in parts["authority"]:
+        raise ValueError("a URL with a user name or a password before its host is not accepted")
+    authority = AUTHORITY.fullmatch(parts["authority"])
+    if authority is None or int(authority["port"] or 0) > 65535:
+        raise ValueError("behind a URL's host stands nothing, or a port between 0 and 65535")
+    return _host(authority["host"])
+
+
+def _host(text: str) -> str:
+    if len(text) > LONGEST or FORBIDDEN.search(text):
+        raise ValueError("that is no host's name")
+    if ":" in text or text.startswith("["):
+        return _ipv6(text.removeprefix("[").removesuffix("]"))
+    name = (text.lower() if text.isascii() else _ascii(text)).removesuffix(".")
+    labels = name.split(".")
+    if not name or len(name) > 253 or not all(map(LABEL.fullmatch, labels)):
+        raise ValueError("a host's name is made of letters, digits and '-', in parts of 1 to 63 between dots")
+    if NUMBER.fullmatch(labels[-1]):
+        return _ipv4(name)
+    if any(label.startswith("xn--") and _ascii(_unicode(label)) != label for label in labels):
+        raise ValueError("an internationalised name (xn--…) has to be written as the DNS has it")
+    return name
+
+
+def _ascii(text: str) -> str:
+    try:
+        return idna.encode(text, uts46=True).decode("ascii")
+    except UnicodeError as error:
+        raise ValueError(f"that is no internationalised name: {error}") from None
+
+
+def _unicode(label: str) -> str:
+    try:
+        return idna.decode(label)
+    except UnicodeError as error:
+        raise ValueError(f"that is no internationalised name: {error}") from None
+
+
+def _ipv4(name: str) -> str:
+    """As the C library, and so every program's resolver, reads it: 0x7f.1 and 2130706433 are 127.0.0.1."""
+    try:
+        return str(IPv4Address(socket.inet_aton(name)))
+    except OSError:
+        raise ValueError("a host that ends in a number is an IPv4 address, and this is none") from None
+
+
+def _ipv6(text: str) -> str:
+    try:
+        address = IPv6Address(text)
+    except ValueError:
+        address = None
+    if address is None or address.scope_id is not None:
+        raise ValueError("what has a colon in it is an IPv6 address, without a zone, and this is none")
+    return str(address.ipv4_mapped or address)  # ::ffff:127.0.0.1 is reached over IPv4
+
+
+def _is_address(host: str) -> bool:
+    return ":" in host or host.rpartition(".")[2].isdigit()

@@ -1,0 +1,264 @@
+"""Globs as sequences of character sets: read, turned into a regular expression, and compared with each other."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from itertools import pairwise
+
+from attrs import define, field, frozen
+
+from .pattern import BadPattern
+
+Characters = tuple[tuple[int, int], ...]  # ranges of code points, both ends included, in order and apart
+
+LAST = 0x10FFFF
+ANYTHING: Characters = ((0, LAST),)
+SLASH: Characters = ((0x2F, 0x2F),)
+NAME: Characters = ((1, 0x2E), (0x30, LAST))  # what the name of a file is made of
+
+MAX_WORK = 100_000  # ranges of characters looked at in one comparison: a fraction of a second
+
+
+@frozen
+class One:
+    """One character of these."""
+
+    characters: Characters
+
+
+@frozen
+class Many:
+    """Any number of characters, none included, of these."""
+
+    characters: Characters
+
+
+@frozen
+class Below:
+    """Any number of whole segments of a path, none included: ``/a/b``."""
+
+
+Item = One | Many | Below
+
+
+def literal(text: str) -> tuple[One, ...]:
+    return tuple(map(_just, text))
+
+
+@lru_cache(1024)
+def _just(character: str) -> One:
+    return One(((ord(character), ord(character)),))
+
+
+def parse(text: str, characters: Characters) -> tuple[One | Many, ...]:
+    """``*`` stands for any number of ``characters``, ``?`` for one, ``[a-z]`` for one of these, ``[!a-z]`` for another;
+    a backslash takes its meaning from the character behind it. Raises ``BadPattern``.
+    """
+    items: list[One | Many] = []
+    position = 0
+    while position < len(text):
+        character = text[position]
+        position += 1
+        if character == "*":
+            if not items or not isinstance(items[-1], Many):
+                items.append(Many(characters))
+        elif character == "?":
+            items.append(One(characters))
+        elif character == "[":
+            chosen, position = _bracket(text, position, characters)
+            items.append(One(chosen))
+        else:
+            if character == "\\":
+                if position == len(text):
+                    raise BadPattern(f"{text!r} ends in a backslash that escapes nothing: write '\\\\' for a backslash")
+                character = text[position]
+                position += 1
+            items.extend(literal(character))
+    return tuple(items)
+
+
+def _bracket(text: str, start: int, characters: Characters) -> tuple[Characters, int]:
+    """The characters that a bracket expression stands for, and where it ends; ``start`` is behind its ``[``."""
+    position = start
+    negated = text[position : position + 1] in ("!", "^")
+    position += negated
+    members: list[tuple[int, bool]] = []  # code point; whether it is a dash that makes a range
+    while position < len(text) and (text[position] != "]" or not members):
+        character = text[position]
+        if character == "[" and text[position + 1 : position + 2] in (":", ".", "="):
+            raise BadPattern(f"{text!r}: there are no classes such as [:alpha:] here; write the ranges: [a-zA-Z]")
+        escaped = character == "\\" and position + 1 < len(text)
+        position += escaped
+        members.append((ord(text[position]), character == "-"))
+        position += 1
+    if position >= len(text):
+        raise BadPattern(f"{text!r}: the [ is never closed; write '\\[' where a bracket is meant")
+    ranges = list(_ranges(text, members))
+    chosen = _common(_complement(ranges), characters) if negated else _common(_union(ranges), characters)
+    if not chosen:
+        raise BadPattern(f"{text!r}: [{text[start:position]}] stands for no character that can be there")
+    return chosen, position + 1
+
+
+def _ranges(text: str, members: Sequence[tuple[int, bool]]) -> Iterator[tuple[int, int]]:
+    position = 0
+    while position < len(members):
+        low = high = members[position][0]
+        if position + 2 < len(members) and members[position + 1][1]:
+            high = members[position + 2][0]
+            position += 2
+        if high < low:
+            raise BadPattern(f"{text!r}: the range {chr(low)}-{chr(high)} runs backwards")
+        yield low, high
+        position += 1
+
+
+def _union(ranges: Sequence[tuple[int, int]]) -> Characters:
+    merged: list[tuple[int, int]] = []
+    for low, high in sorted(ranges):
+        if merged and low <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
+        else:
+            merged.append((low, high))
+    return tuple(merged)
+
+
+def _complement(ranges: Sequence[tuple[int, int]]) -> Characters:
+    edges = [(-1, -1), *_union(ranges), (LAST + 1, LAST + 1)]
+    return tuple((before[1] + 1, after[0] - 1) for before, after in pairwise(edges) if before[1] + 1 < after[0])
+
+
+def _common(one: Characters, other: Characters) -> Characters:
+    shared = [(max(a, c), min(b, d)) for a, b in one for c, d in other]
+    return tuple((low, high) for low, high in shared if low <= high)
+
+
+def regex(items: Sequence[One | Many]) -> str:
+    """What matches it as far as to its end, which whoever puts it into a larger one makes sure of.
+
+    A star takes as little as lets what follows it match, up to the next star, and is never asked again: that finds a
+    match where there is one, and no name, however it is chosen, makes the search take long.
+    """
+    pieces: list[str] = [""]
+    stars: list[str] = []
+    for item in items:
+        if isinstance(item, Many):
+            stars.append(_set(item.characters))
+            pieces.append("")
+        else:
+            pieces[-1] += _set(item.characters)
+    starred = [f"{star}*{piece}" for star, piece in zip(stars, pieces[1:], strict=True)]
+    lazily = [f"(?>{star}*?{piece})" for star, piece in zip(stars, pieces[1:], strict=True)]
+    return pieces[0] + "".join(lazily[:-1] + starred[-1:])
+
+
+def _set(characters: Characters) -> str:
+    if characters == NAME:
+        return "[^/]"
+    if characters == ANYTHING:
+        return "(?s:.)"
+    if len(characters) == 1 and characters[0][0] == characters[0][1]:
+        return re.escape(chr(characters[0][0]))
+    return "[" + "".join(f"\\U{low:08x}-\\U{high:08x}" for low, high in characters) + "]"
+
+
+@define
+class _Machine:
+    """A nondeterministic automaton; it starts in state 0 and accepts in its last."""
+
+    edges: list[list[tuple[Characters, int]]] = field(factory=lambda: [[]])
+    skips: list[list[int]] = field(factory=lambda: [[]])  # reached without a character
+
+    @classmethod
+    def of(cls, items: Sequence[Item]) -> "_Machine":
+        machine = cls()
+        for item in items:
+            here = machine.last
+            if isinstance(item, One):
+                machine._arrow(here, item.characters, machine._state())
+            elif isinstance(item, Many):
+                machine._arrow(here, item.characters, here)
+                machine.skips[here].append(machine._state())
+            else:
+                slash, inside, after = machine._state(), machine._state(), machine._state()
+                machine._arrow(here, SLASH, slash)
+                machine._arrow(slash, NAME, inside)
+                machine._arrow(inside, NAME, inside)
+                machine._arrow(inside, SLASH, slash)
+                machine.skips[here].append(after)
+                machine.skips[inside].append(after)
+        return machine
+
+    @property
+    def last(self) -> int:
+        return len(self.edges) - 1
+
+    def _state(self) -> int:
+        self.edges.append([])
+        self.skips.append([])
+        return self.last
+
+    def _arrow(self, state: int, characters: Characters, target: int) -> None:
+        self.edges[state].append((characters, target))
+
+    def settled(self, states: set[int]) -> frozenset[int]:
+        """These states, and all that are reached from them without a character."""
+        found, todo = set(states), list(states)
+        while todo:
+            new = [state for state in self.skips[todo.pop()] if state not in found]
+            found.update(new)
+            todo.extend(new)
+        return frozenset(found)
+
+    def after(self, states: frozenset[int], character: int) -> frozenset[int]:
+        return self.settled(
+            {
+                target
+                for state in states
+                for characters, target in self.edges[state]
+                if any(low <= character <= high for low, high in characters)
+            }
+        )
+
+
+def within(one: Sequence[Item], other: Sequence[Item]) -> bool:
+    """Whether ``other`` matches all that ``one`` matches. It gives up, and denies it, when that is ``MAX_WORK``.
+
+    Every state of the inner machine leads to its end, so the outer has lost as soon as it is in no state at all.
+    """
+    inner, outer = _Machine.of(one), _Machine.of(other)
+    start = outer.settled({0})
+    todo = [(state, start) for state in inner.settled({0})]
+    seen = set(todo)
+    work = 0
+    while todo:
+        state, states = todo.pop()
+        if not states or (state == inner.last and outer.last not in states):
+            return False
+        told_apart = [characters for each in states for characters, _ in outer.edges[each]]
+        for characters, target in inner.edges[state]:
+            different = _different(characters, told_apart)
+            work += len(different) * sum(map(len, told_apart))
+            if work > MAX_WORK:
+                return False
+            for character in different:
+                reached = outer.after(states, character)
+                new = {(settled, reached) for settled in inner.settled({target})} - seen
+                seen |= new
+                todo.extend(new)
+    return True
+
+
+def _different(characters: Characters, by: Sequence[Characters]) -> set[int]:
+    """One of ``characters`` for each way in which the sets of ``by`` tell them apart."""
+    edges = {edge for ranges in by for low, high in ranges for edge in (low, high + 1)}
+    inside = {edge for edge in edges if any(low <= edge <= high for low, high in characters)}
+    return inside | {low for low, _ in characters}
+
+
+def shortest(items: Sequence[Item]) -> str:
+    """A string that they match."""
+    return "".join(chr(item.characters[0][0]) for item in items if isinstance(item, One))
+
+
+Matcher = Callable[[str], re.Match[str] | None]

@@ -1,28 +1,30 @@
 """Everybody is made here, in order; nobody else constructs a service or builds the table."""
 
 import contextlib
-import itertools
 import logging
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+import attrs
 import trio
 from attrs import frozen
 
+from agentos import __version__
 from agentos.agents import endpoint, output
 from agentos.agents.jail import Jails
-from agentos.agents.life import Kit
+from agentos.agents.life import Kit, home
 from agentos.agents.orphans import Run, Sweeper
-from agentos.agents.peers import Peers
 from agentos.agents.registry import Agent, Registry
 from agentos.agents.spec import RESERVED
 from agentos.agents.supervision import SpawnLimits, Supervision, why
 from agentos.agents.workspace import Workspaces
+from agentos.callers import Callers
 from agentos.config.load import Config
 from agentos.database import DatabaseError, open_database
 from agentos.ground import (
@@ -36,9 +38,8 @@ from agentos.ground import (
     sole_kernel,
 )
 from agentos.kernel.caller import Caller
-from agentos.kernel.door import Door, DoorError, House, Peer, listen
+from agentos.kernel.door import Door, DoorError, House, listen
 from agentos.kernel.ports import Right
-from agentos.kernel.table import Table
 from agentos.llm import budgets
 from agentos.llm.asking import Asking
 from agentos.llm.budgets import Budgets
@@ -47,17 +48,18 @@ from agentos.llm.line import Line, Thought
 from agentos.llm.provider import Question
 from agentos.llm.settings import LLMSettings, Party, Share
 from agentos.llm.variables import look
-from agentos.permissions.authorizer import SubtreeAuthorizer
+from agentos.permissions.pattern import Names
 from agentos.sandbox import levels, prefixes, probe
 from agentos.sandbox.cgroups import Cgroups
 from agentos.sandbox.errors import SandboxError
 from agentos.sandbox.levels import Finding
 from agentos.sandbox.outer_ids import OuterIdError, OuterIds
+from agentos.sandbox.plan import CODE, WORKSPACE
 from agentos.sandbox.spawner import Spawner
+from agentos.services.audit import Audit, open_audit
 from agentos.services.mailboxes import Letter, Mailboxes
 from agentos.syscalls import table
 from agentos.syscalls.spawn import Spawning
-from agentos.syscalls.think import seat_of
 from agentos_sdk import codec
 from agentos_sdk.errors import CallError
 from supervisors import GaveUp, StartFailed
@@ -65,6 +67,7 @@ from supervisors import GaveUp, StartFailed
 log = logging.getLogger("agentos.kernel")
 
 REAP_AGAIN = 0.05  # seconds
+SWITCH = 0.0005  # seconds until a thread that computes lets others have their turn; Python's default is ten times that
 HURRY = 3.0  # seconds that stopping in order may still take after the second signal
 KERNEL_ID, KERNEL = 0, "kernel"  # the sender of what the kernel itself has to say
 
@@ -96,6 +99,7 @@ def run(settings: Settings, ready: Ready) -> str | None:
     Raises :class:`BootError` where nothing could be begun.
     """
     harden()
+    sys.setswitchinterval(SWITCH)
     with contextlib.ExitStack() as undo:
         try:
             spawner = Spawner.start()  # first: it must not inherit anything that is opened or read from here on
@@ -118,17 +122,20 @@ def run(settings: Settings, ready: Ready) -> str | None:
             raise BootError(str(error)) from None
 
 
-async def live(settings: Settings, kernel: Callable[[Line], "Kernel"], ready: Ready) -> str | None:
-    """Be a kernel, with its database open and a line to the model."""
+async def live(settings: Settings, kernel: Callable[[Line, Audit], "Kernel"], ready: Ready) -> str | None:
+    """Be a kernel, with its database and its audit log open and a line to the model."""
     llm = settings.config.llm
     model = await trio.to_thread.run_sync(choice_of_model, llm)
     asking = Asking(partial(connect, model, llm), llm.retry, llm.timeouts)
-    async with open_database(settings.state_dir / "agentos.db", {"quotas": budgets.TABLES}) as database:
+    async with (
+        open_database(settings.state_dir / "agentos.db", {"quotas": budgets.TABLES}) as database,
+        open_audit(settings.state_dir / "audit", __version__) as audit,
+    ):
         accounts = await Budgets.load(llm.prices, database, llm.max_tokens, time.time())
         name = model.model if isinstance(model, Choice) else ""
         wanted = isinstance(model, Choice) or llm != LLMSettings()
         told = told_of(model) if wanted else None
-        return await kernel(Line(llm, asking, accounts, name)).serve(partial(ready, model=told))
+        return await kernel(Line(llm, asking, accounts, name), audit).serve(partial(ready, model=told))
 
 
 def told_of(model: Choice | NoChoice) -> str:
@@ -149,21 +156,36 @@ class Kernel:
     """One of everything, made in order of need."""
 
     def __init__(
-        self, settings: Settings, this: Run, spawner: Spawner, groups: Cgroups, outer: OuterIds | None, line: Line
+        self,
+        settings: Settings,
+        this: Run,
+        spawner: Spawner,
+        groups: Cgroups,
+        outer: OuterIds | None,
+        line: Line,
+        audit: Audit,
     ) -> None:
         kernel = settings.config.kernel
         everybody = Party("kernel", Share(budget=settings.config.llm.budget))
         self.settings = settings
         self.this = this
-        self.ids = itertools.count(1)
         self.mail = Mailboxes(RESERVED)
         self.registry = Registry()
-        self.peers = Peers(self.registry)
-        self.authorizer = SubtreeAuthorizer(self.registry.descends)
+        names = Names(home(), str(settings.config.directory))
+        self.callers = Callers(
+            registry=self.registry,
+            mail=self.mail,
+            audit=audit,
+            known=settings.config.permissions,
+            names=names,
+            jailed=attrs.evolve(names, workspace=WORKSPACE, code=CODE),
+            everybody=everybody,
+            priced=bool(settings.config.llm.prices),
+            kernels=[os.path.realpath(place) for place in (settings.state_dir, this.directory)],
+        )
         self.house = House(min(kernel.max_connections, connections_to_be_had()))
         self.spawner = spawner
         self.line = line
-        self.seat = partial(seat_of, self.registry, everybody)
         self.sweeper = Sweeper(this)
         sdk_alone, package = lay_out_sdk(this)
         self.jails = Jails(
@@ -179,18 +201,30 @@ class Kernel:
         )
         self.supervision = Supervision(
             registry=self.registry,
-            make_caller=self.make_caller,
+            make_caller=self.callers.of_agent,
             kit=Kit(self.jails, self.house, this, self.sweeper, self.openai_endpoint()),
             limits=SpawnLimits(kernel.max_children, kernel.spawn_rate),
             show=settings.show,
             escalated=self.escalated,
             ended=self.ended,
             everybody=everybody,
+            seat=self.callers.seat,
         )
-        priced, directory = bool(settings.config.llm.prices), str(settings.config.directory)
-        spawning = Spawning(self.registry, self.supervision, self.mail.is_taken, directory, priced)
-        calls = table(self.registry, self.supervision, spawning, self.mail, line, everybody, kernel.max_payload)
-        self.table = Table(calls, kernel.max_payload)
+        directory = str(settings.config.directory)
+        spawning = Spawning(self.registry, self.supervision, self.callers, self.mail.is_taken, directory)
+        calls = table(
+            self.registry,
+            self.supervision,
+            spawning,
+            self.callers,
+            self.mail,
+            line,
+            everybody,
+            audit,
+            directory,
+            kernel.max_payload,
+        )
+        self.callers.serve(calls, kernel.max_payload)
         self.root = self.supervision.build(settings.config.root)
         self.stopping = False
 
@@ -205,8 +239,17 @@ class Kernel:
 
     async def think(self, caller: Caller, question: Question, said: Callable[[str], None] | None) -> Thought:
         """The answer to a caller's question, if it may ask."""
-        caller.check(Right("think"))
-        return await self.line.think(self.seat(caller), question, said)
+        began, decision, outcome = trio.current_time(), caller.check(Right("think", question.model)), "cancelled"
+        try:
+            thought = await self.line.think(self.callers.seat(caller), question, said)
+            outcome = "ok"
+            return thought
+        except CallError as error:
+            outcome = error.code
+            raise
+        finally:
+            took = trio.current_time() - began
+            self.callers.audit.note(caller.entry("THINK", question.model, decision, "outcome", outcome, took))
 
     async def serve(self, ready: Callable[[str], None]) -> str | None:
         """Open the door, start the tree, drain; the answer is why the root gave up, None where it was asked to end."""
@@ -214,7 +257,7 @@ class Kernel:
         with listen(self.settings.socket) as listener:
             try:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(Door(listener, self.house, self.admit, self.left).serve)
+                    nursery.start_soon(Door(listener, self.house, self.callers.admit, self.left).serve)
                     nursery.start_soon(self.reap)
                     nursery.start_soon(self.sweeper.serve)
                     nursery.start_soon(self.jails.serve)
@@ -276,26 +319,11 @@ class Kernel:
                     done = await self.spawner.reap_strangers()
                     await trio.sleep(REAP_AGAIN)  # a storm of them is reaped in batches
 
-    def make_caller(self, name: str) -> Caller:
-        """The identity of a new agent."""
-        number = next(self.ids)
-        self.mail.open(number, name)
-        return Caller(number, "agent", name, self.table, self.authorizer)
-
-    async def admit(self, peer: Peer) -> Caller:
-        """Who comes in at the operator's door: the operator, or an agent that is known by its descent."""
-        agent = await self.peers.identify(peer)
-        if agent is not None:
-            return agent.caller
-        number = next(self.ids)
-        self.mail.open(number)
-        return Caller(number, "operator", f"operator#{number}", self.table, self.authorizer)
-
     def left(self, caller: Caller) -> None:
         """A connection at the operator's door is over."""
-        if caller.kind == "operator":
-            self.mail.close(caller.id)
-            self.line.leave(self.seat(caller))
+        if caller.kind == "operator":  # a guest may come back
+            self.line.leave(self.callers.seat(caller))
+        self.callers.left(caller)
 
     def escalated(self, agent: Agent, reason: str) -> None:
         """An agent was given up: whoever spawned it is told, if it is still there and has room."""
@@ -309,7 +337,7 @@ class Kernel:
     def ended(self, agent: Agent) -> None:
         """An agent is over; one that stands in the file may come back, with its group, to its mailbox."""
         if not agent.declared:
-            self.mail.close(agent.id)
+            self.callers.ended(agent)
             self.line.leave(agent.seat)
 
 

@@ -7,7 +7,8 @@ cursor). It changes nothing but through the connection, for it may be run again,
 ``executescript`` does, too).
 
 What was acknowledged outlives the kernel's own death, kill -9 included. When the power fails, the last commits may be
-missing, though the file is whole: SQLite in WAL mode with synchronous=NORMAL.
+missing, though the file is whole: SQLite in WAL mode with synchronous=NORMAL. Who can't bear that opens a file of its
+own by :func:`connect` with ``durable``, and is its one writer.
 """
 
 import contextlib
@@ -67,7 +68,7 @@ async def open_database(path: Path, schemas: Schemas) -> AsyncIterator["Database
     inside.
     """
     failure: BaseException | None = None
-    connection = await trio.to_thread.run_sync(_open, path, schemas)
+    connection = await trio.to_thread.run_sync(connect, path, schemas)
     try:
         async with trio.open_nursery() as nursery:
             send, receive = trio.open_memory_channel[_Unit](MOST_WAITING)
@@ -165,14 +166,14 @@ class _Writer:
             self._connection.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
             self._roll_back()
-            return [Error(_explained(self._path, error)) for _ in units]
+            return [Error(explained(self._path, error)) for _ in units]
         try:
             results = [self._alone(unit.work) for unit in units]
             self._connection.execute("COMMIT")
         except Exception as error:
             self._roll_back()
             if len(units) == 1:
-                return [Error(_explained(self._path, error))]
+                return [Error(explained(self._path, error))]
             return [result for unit in units for result in self._commit([unit])]
         return results
 
@@ -189,12 +190,17 @@ class _Writer:
                 raise result.error
             self._connection.execute("ROLLBACK TO alone")
             if _fix(result.error) is not None:
-                result = Error(_explained(self._path, result.error))
+                result = Error(explained(self._path, result.error))
         self._connection.execute("RELEASE alone")
         return result
 
 
-def _open(path: Path, schemas: Schemas) -> sqlite3.Connection:
+def connect(path: Path, schemas: Schemas, *, durable: bool = False) -> sqlite3.Connection:
+    """The one connection that writes to the file at ``path``, in a thread; made, checked and brought up to date.
+
+    ``durable``: what was committed outlives a power failure, too, at the price of waiting for the disk at each commit;
+    and the file isn't read from end to end to see whether it is whole, for its owner has a check of its own.
+    """
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -207,26 +213,26 @@ def _open(path: Path, schemas: Schemas) -> sqlite3.Connection:
         with contextlib.ExitStack() as undo:
             connection = sqlite3.connect(path, timeout=BUSY, isolation_level=None, check_same_thread=False)
             undo.callback(connection.close)
-            _prepare(connection, path, schemas)
+            _prepare(connection, path, schemas, durable)
             undo.pop_all()
             return connection
     except sqlite3.Error as error:
-        raise _explained(path, error) from None
+        raise explained(path, error) from None
 
 
-def _prepare(connection: sqlite3.Connection, path: Path, schemas: Schemas) -> None:
+def _prepare(connection: sqlite3.Connection, path: Path, schemas: Schemas, durable: bool) -> None:
     """Find out whether it is ours and whole, before anything is written; then see to the tables."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if application != APPLICATION_ID and (application or tables):
         raise DatabaseError(f"{path}: a database of another program: move it away, or choose another --state-dir")
-    (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    (found,) = ("ok",) if durable else connection.execute("PRAGMA quick_check(1)").fetchone()
     if found != "ok":
         raise DatabaseError(f"{path}: {' '.join(found.split())}: {_FIXES[sqlite3.SQLITE_CORRUPT]}")
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
         raise DatabaseError(f"{path}: no write-ahead log is possible there: choose another directory with --state-dir")
-    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("BEGIN IMMEDIATE")
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -250,6 +256,7 @@ def _fix(error: BaseException) -> str | None:
     return None if code is None else _FIXES.get(code & 0xFF)  # the rest says more exactly what failed
 
 
-def _explained(path: Path, error: BaseException) -> DatabaseError:
+def explained(path: Path, error: BaseException) -> DatabaseError:
+    """The same for people: which file, what is wrong with it, and what to do."""
     fix = _fix(error)
     return DatabaseError(f"{path}: {error}: {fix}" if fix else f"{path}: {error}")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agentos.database import DatabaseError, Schemas, open_database
+from agentos.database import DatabaseError, Schemas, connect, open_database
 
 NUMBERS = "CREATE TABLE numbers (number INTEGER PRIMARY KEY)"
 NAMES = "CREATE TABLE names (name TEXT)"
@@ -49,6 +49,16 @@ async def test_a_power_cut_can_not_damage_it(tmp_path: Path) -> None:
     found = await opened(tmp_path / "agentos.db", {}, "PRAGMA journal_mode", "PRAGMA synchronous")
 
     assert found == [[("wal",)], [(1,)]]  # 1: NORMAL
+
+
+def test_a_durable_one_waits_for_the_disk_at_each_commit(tmp_path: Path) -> None:
+    connection = connect(tmp_path / "agentos.db", {"numbers": [NUMBERS]}, durable=True)
+    try:
+        assert connection.execute("PRAGMA journal_mode").fetchall() == [("wal",)]
+        assert connection.execute("PRAGMA synchronous").fetchall() == [(2,)]  # FULL
+        assert connection.execute("SELECT * FROM numbers").fetchall() == []
+    finally:
+        connection.close()
 
 
 async def test_every_owner_gets_the_steps_that_its_tables_lack(tmp_path: Path) -> None:

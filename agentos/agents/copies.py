@@ -5,21 +5,19 @@ without following links, and what was read then is what the child runs, in each 
 """
 
 import contextlib
-import ctypes
 import os
 import stat
-import struct
 import tempfile
 
+from agentos.sandbox import openat2
 from agentos_sdk.errors import BadRequest, NotFound, PermissionDenied
 
 from .registry import Agent
 from .spec import AgentSpec
+from .within import Ended, root_of
 
 MAX_SCRIPT = 4 << 20  # bytes
 READABLE = ("/workspace", "/agent", "/tmp")
-_OPENAT2 = 437
-_BENEATH, _NO_MAGICLINKS, _NO_SYMLINKS = 0x08, 0x02, 0x04
 
 
 def of_script(agent: Agent, path: str, runtime: str) -> str:
@@ -45,26 +43,20 @@ def discard(spec: AgentSpec) -> None:
 
 def read(agent: Agent, path: str) -> bytes:
     """What a regular file in an agent's jail has in it. Blocks; ``NotFound``, ``BadRequest`` for what is none."""
-    program = agent.program
-    ended = NotFound(f"script: {agent.name} has ended, and its files with it")
-    if program is None or program.status is not None:
-        raise ended
-    proc = f"/proc/{program.program}"
+    flags = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK
     try:
-        root = os.open(f"{proc}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            # Looked at afterwards: it may have ended, and its number be a stranger's by now.
-            if os.stat(f"{proc}/ns/mnt").st_ino != program.observed.namespaces["mnt"]:
-                raise ended
-            fd = open_beneath(root, path.lstrip("/"))
-        finally:
-            os.close(root)
+        if agent.program is None:
+            raise Ended
+        with root_of(agent.program) as root:
+            fd = openat2.open_at(root, path.lstrip("/"), flags, openat2.WITHIN | openat2.NO_LINKS)
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise BadRequest(f"script: {path} is no file")
             data = read_at_most(fd, MAX_SCRIPT + 1)
         finally:
             os.close(fd)
+    except Ended:
+        raise NotFound(f"script: {agent.name} has ended, and its files with it") from None
     except FileNotFoundError:
         raise NotFound(f"script: there is no file {path} in the jail of {agent.name}") from None
     except OSError as error:
@@ -80,16 +72,3 @@ def read_at_most(fd: int, size: int) -> bytes:
     while len(data) < size and (piece := os.read(fd, size - len(data))):
         data += piece
     return data
-
-
-def open_beneath(root: int, path: str) -> int:
-    """Open a file for reading by openat2(2), beneath a directory and without any link on the way."""
-    how = struct.pack(
-        "=3Q", os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC, 0, _BENEATH | _NO_MAGICLINKS | _NO_SYMLINKS
-    )
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.syscall.restype = ctypes.c_long
-    fd = int(libc.syscall(ctypes.c_long(_OPENAT2), root, os.fsencode(path), how, ctypes.c_size_t(len(how))))
-    if fd < 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
-    return fd

@@ -202,7 +202,7 @@ def policy(
     what: Shown,
     python: Interpreter,
     workspace: Workspace,
-    socket: str,
+    socket: str | None,
     sdk: str,
     port: int | None = None,
 ) -> Policy:

@@ -1,10 +1,11 @@
-"""A command beside an agent, in its jail: from its way in to its end, with what it wrote. It ends with the agent."""
+"""Commands that are run to their end: beside an agent, on the host, or in a jail of their own."""
 
 import contextlib
 import errno
 import itertools
 import signal
-from collections.abc import AsyncIterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Hashable, Iterator
 
 import trio
 from attrs import define, field, frozen
@@ -15,140 +16,222 @@ from agentos.sandbox.cgroup_values import Limits as GroupLimits
 from agentos.sandbox.cgroups import Group
 from agentos.sandbox.errors import SandboxError, StepFailed
 from agentos.sandbox.handle import Sandbox
-from agentos.sandbox.plan import enter
-from agentos.sandbox.policy import BadPolicy, Policy, Program
+from agentos.sandbox.plan import bare, enter
+from agentos.sandbox.policy import BadPolicy, Limits, Program
 from agentos.sandbox.status import Status
-from agentos_sdk.errors import BadRequest, Busy, CallError, QuotaExceeded, Timeout, Unavailable
+from agentos_sdk.errors import BadRequest, Busy, CallError, NotFound, QuotaExceeded, Timeout, Unavailable
 
-from .jail import NO_PROGRAM, Jail, Jails, refusal, remove
+from .jail import NO_PROGRAM, Jail, JailError, Jails, remove
 from .lifecycle import State
 from .pipes import Pipe
 from .registry import Agent
+from .streams import Stream
+from .visitor import Visitor
 
-MOST = 8  # in one jail at once, the operator's and those of agents each: neither can keep the other out
+SHELL = "/bin/bash"
+MOST = 8  # of one caller's at once; in one jail, the operator's and those of agents each: neither keeps the other out
+IN_A_FAMILY = 16  # of agents: beside one and all that it has spawned
+IN_ALL = 64  # at once, of each kind of caller
 WAY_IN = 10.0  # seconds; whoever is inside may be able to stop the process on its way
-KEPT = 1 << 20  # bytes of each stream
 READ_SIZE = 64 << 10
-RATE = 16 << 20  # bytes per second read of a stream that is the only one; who writes faster waits, not the kernel
 PF_EXITING = 0x4  # of a process's flags
 
-_numbers = itertools.count(1)  # names for control groups, each used once
+
+@frozen
+class Wish:
+    """What to run, how long at most, and for whom: ``kind`` is that of the caller, ``caller`` its id."""
+
+    program: Program
+    timeout: float  # seconds
+    kind: str
+    caller: int
+    stdout: Stream
+    stderr: Stream
 
 
 @frozen
 class Done:
-    """How it ended, and what it wrote."""
+    """How it ended."""
 
     status: Status
     timed_out: bool
-    stdout: "Stream"
-    stderr: "Stream"
 
 
 @define(eq=False)
-class Stream:
-    """What came out of a pipe: the beginning is kept, the rest is dropped."""
+class Guests:
+    """Runs them, for one kernel. When one is over, all that it has started has ended, whoever cancels."""
 
-    kept: bytearray = field(factory=bytearray)
-    truncated: bool = False
+    jails: Jails
+    _running: Counter[Hashable] = field(factory=Counter)
+    _seats: list[int] = field(factory=lambda: list(range(IN_ALL, 0, -1)))  # the numbers of visitors that are free
+    _count: Iterator[int] = field(factory=lambda: itertools.count(1))
 
-    def take(self, data: bytes) -> float:
-        room = KEPT - len(self.kept)
-        self.kept += data[:room]
-        self.truncated |= len(data) > room
-        return len(data) / RATE
+    async def beside(self, agent: Agent, wish: Wish) -> Done:
+        """In an agent's jail, or where it has none as it runs itself; ends with the agent."""
+        jail, whose = agent.jail, (agent.id, wish.kind)
+        if agent.state is State.PAUSED:
+            raise BadRequest(f"{agent.name} is paused: resume it first, since nothing in its jail moves")
+        if jail is None:
+            raise BadRequest(f"{agent.name} is {agent.state}: expected an agent that is running")
+        family = ("family", _eldest(agent).id, wish.kind)
+        rooms = [(whose, MOST, f"in the jail of {agent.name}"), (family, IN_A_FAMILY, "beside it and its relatives")]
+        with self._room(wish.kind, *rooms):
+            jail.guests[wish.kind] += 1
+            try:
+                async with self._inside(agent, jail, wish.program) as guest:
+                    done = await self._accompany(guest, wish, whose, jail.sandbox)
+                    if done.status.signal == signal.SIGKILL and not done.timed_out and _is_ending(jail.sandbox):
+                        where = "in its jail" if agent.spec.jailed else "beside it"
+                        raise Unavailable(f"{agent.name} has ended, and the command {where} with it")
+            finally:
+                jail.guests[wish.kind] -= 1
+                jail.left.unpark_all()
+        return done
 
+    async def outside(self, wish: Wish) -> Done:
+        """On the host, as the kernel's own user."""
+        with self._room(wish.kind, (wish.caller, MOST, "for you")):
+            async with contextlib.AsyncExitStack() as undo:
+                with _refusing("the host", jailed=False):
+                    ways = await self._ways(undo, self.jails.cgroups.root)
+                    guest = await self._kept(undo, wish.program, None, ways)
+                return await self._accompany(guest, wish, wish.caller)
 
-async def run(jails: Jails, agent: Agent, program: Program, timeout: float, who: str) -> Done:
-    """Run a program in an agent's jail; nothing of it is left on return. ``who`` asks for it: one's own are bounded."""
-    jail = agent.jail
-    if agent.state is State.PAUSED:
-        raise BadRequest(f"{agent.name} is paused: resume it first, since nothing in its jail moves")
-    if jail is None:
-        raise BadRequest(f"{agent.name} is {agent.state}: expected an agent that is running")
-    if jail.policy is None:
-        raise Unavailable(f"{agent.name} was started without a jail: there is none to run a command in")
-    if jail.guests[who] >= MOST:
-        raise Busy(f"{MOST} commands run in the jail of {agent.name} already: there is room when one of them has ended")
-    jail.guests[who] += 1
-    try:
-        async with _entered(jails, agent, jail, jail.policy, program) as guest:
-            out, err = Stream(), Stream()
-            pipes = [
-                Pipe(fd, jails.turns, (agent.id, who), READ_SIZE, stream.take)
-                for fd, stream in ((guest.stdout, out), (guest.stderr, err))
-            ]
-            status, timed_out = await _accompany(agent, jail, guest, pipes, timeout)
-            return Done(status, timed_out, out, err)
-    finally:
-        jail.guests[who] -= 1
-        jail.left.unpark_all()
+    async def apart(self, wish: Wish) -> Done:
+        """In a jail that is made for it and goes with it."""
+        with self._room(wish.kind, (wish.caller, MOST, "for you")):
+            seat = self._seats.pop()
+            try:
+                async with self.jails.open(Visitor(wish.program, seat, next(self._count)), None, {}) as jail:
+                    return await self._accompany(jail.sandbox, wish, wish.caller)
+            except JailError as error:
+                raise _no_shell(str(error)) or error.error(str(error)) from None
+            finally:
+                self._seats.append(seat)
 
-
-@contextlib.asynccontextmanager
-async def _entered(jails: Jails, agent: Agent, jail: Jail, policy: Policy, program: Program) -> AsyncIterator[Sandbox]:
-    """The program, behind the agent's walls and within its limits; killed and waited for at the end."""
-    async with contextlib.AsyncExitStack() as undo:
+    @contextlib.contextmanager
+    def _room(self, kind: str, *rooms: tuple[Hashable, int, str]) -> Iterator[None]:
+        """For one more, in each of these with so many places; the last part says which it is."""
+        rooms = (*rooms, (kind, IN_ALL, f"for callers of the kind {kind}"))
+        for key, most, where in rooms:
+            if self._running[key] >= most:
+                raise Busy(f"{most} commands run {where} already: there is room when one of them has ended")
+        keys = [key for key, _, _ in rooms]
+        self._running.update(keys)
         try:
-            steps = enter(policy, program, jail.host)
-            group: Group | None = None
-            if jail.group is not None:
-                group = await trio.to_thread.run_sync(_nest, jail.group)
-                undo.push_async_callback(remove, group)
-            ways = group.ways() if group is not None else Ways()
-            undo.callback(ways.close)
-            with trio.fail_after(WAY_IN):
-                guest = await jails.spawner.enter(jail.sandbox, steps, into=ways)
-        except trio.TooSlowError:
-            text = f"no way into the jail of {agent.name} within {WAY_IN:g} s: what runs there may stop who comes in"
-            raise Timeout(text) from None
-        except StepFailed as failure:
-            raise _refused(agent, failure) from None
-        except (SandboxError, CgroupError, BadPolicy) as error:
-            raise Unavailable(f"{agent.name}: {error}") from None
-        except OSError as error:
-            raise Unavailable(f"{agent.name}: {error.filename or 'the command'}: {error.strerror}") from None
-        undo.push_async_callback(guest.kill)
-        jails.memory.join(agent.id, guest.pid)  # where its memory is watched
-        yield guest
+            yield
+        finally:
+            self._running.subtract(keys)
+            self._running = +self._running  # without those that are 0
 
+    @contextlib.asynccontextmanager
+    async def _inside(self, agent: Agent, jail: Jail, program: Program) -> AsyncIterator[Sandbox]:
+        """The program, behind the agent's walls and within its limits."""
+        async with contextlib.AsyncExitStack() as undo:
+            with _refusing(agent.name, agent.spec.jailed):
+                ways = await self._ways(undo, jail.group)
+                if jail.policy is None:
+                    guest = await self._kept(undo, program, jail.limits, ways)
+                    jail.sandbox.accompany(guest)
+                else:
+                    with trio.fail_after(WAY_IN):
+                        steps = enter(jail.policy, program, jail.host)
+                        guest = await self.jails.spawner.enter(jail.sandbox, steps, into=ways)
+                    undo.push_async_callback(guest.kill)
+                    self.jails.memory.join(agent.id, guest.pid)  # where its memory is watched
+            yield guest
 
-def _nest(group: Group) -> Group:
-    """One of its own, by which nothing of it can be left; the limits are the agent's. Blocks."""
-    return group.nest(f"exec-{next(_numbers)}", GroupLimits())
+    async def _ways(self, undo: contextlib.AsyncExitStack, around: Group | None) -> Ways:
+        """The way into a control group of its own, by which nothing of it can be left; the limits are those around."""
+        if around is None:
+            return Ways()
+        name = f"exec-{next(self._count)}"
+        with trio.CancelScope(shield=True):
+            group = await trio.to_thread.run_sync(_nest, around, name)
+            undo.push_async_callback(remove, group)
+        ways = group.ways()
+        undo.callback(ways.close)
+        return ways
 
+    async def _kept(
+        self, undo: contextlib.AsyncExitStack, program: Program, limits: Limits | None, ways: Ways
+    ) -> Sandbox:
+        """The program without walls, but with a keeper."""
+        with trio.CancelScope(shield=True):  # from its first instruction on only the keeper can end what it starts
+            steps = bare(program, self.jails.host, limits, kept=True)
+            guest = await self.jails.spawner.spawn(steps, into=ways)
+            undo.push_async_callback(guest.kill)
+        return guest
 
-def _refused(agent: Agent, failure: StepFailed) -> CallError:
-    """What a failed step means to whoever wanted the command."""
-    if failure.errno == errno.EAGAIN:
-        return QuotaExceeded(f"{agent.name} has used up its processes (max_pids): none is left for a command")
-    if failure.step.startswith(NO_PROGRAM):
-        refused = refusal(agent.spec, failure)
-        return refused.error(str(refused))
-    return Unavailable(f"no way into the jail of {agent.name}: {failure}")
-
-
-async def _accompany(
-    agent: Agent, jail: Jail, guest: Sandbox, pipes: Sequence[Pipe], timeout: float
-) -> tuple[Status, bool]:
-    """Read and wait: how it ended, and whether its time had run out."""
-    try:
-        async with trio.open_nursery() as reading:
+    async def _accompany(self, guest: Sandbox, wish: Wish, whose: Hashable, around: Sandbox | None = None) -> Done:
+        """Read what it writes until it has ended: by itself, at its time, or with the program ``around`` it."""
+        turns = self.jails.turns
+        pipes = [
+            Pipe(fd, turns, whose, READ_SIZE, stream.take, stream.taken)
+            for fd, stream in ((guest.stdout, wish.stdout), (guest.stderr, wish.stderr))
+        ]
+        try:
+            async with trio.open_nursery() as nursery:
+                for pipe in pipes:
+                    nursery.start_soon(pipe.run)
+                if around is not None:
+                    nursery.start_soon(_end_with, around, guest)
+                with trio.move_on_after(wish.timeout) as patience:
+                    await guest.wait()
+                status = await guest.kill()
+                nursery.cancel_scope.cancel()
+        finally:
             for pipe in pipes:
-                reading.start_soon(pipe.run)
-            with trio.move_on_after(timeout) as patience:
-                await guest.wait()
-            status = await guest.kill()
-            reading.cancel_scope.cancel()
-    finally:
-        for pipe in pipes:
-            pipe.finish()
-    if status.signal == signal.SIGKILL and not patience.cancelled_caught and _is_ending(jail.sandbox):
-        raise Unavailable(f"{agent.name} has ended, and the command in its jail with it")
-    return status, patience.cancelled_caught
+                pipe.finish()
+        return Done(status, patience.cancelled_caught)
+
+
+def _nest(group: Group, name: str) -> Group:
+    return group.nest(name, GroupLimits())
+
+
+async def _end_with(around: Sandbox, guest: Sandbox) -> None:
+    await around.wait()
+    await guest.kill()
+
+
+def _eldest(agent: Agent) -> Agent:
+    return agent if agent.parent is None else _eldest(agent.parent)
 
 
 def _is_ending(sandbox: Sandbox) -> bool:
     """Whether its PID 1 is on its way out: that waits for all that is inside, which so ends before."""
     stat = census.read(f"/proc/{sandbox.pid}/stat") if sandbox.status is None else b""
     return not stat or bool(int(stat[stat.rindex(b")") + 2 :].split()[6]) & PF_EXITING)
+
+
+@contextlib.contextmanager
+def _refusing(where: str, jailed: bool) -> Iterator[None]:
+    """What goes wrong on the way, as whoever wanted the command is told it."""
+    try:
+        yield
+    except trio.TooSlowError:
+        text = f"no way into the jail of {where} within {WAY_IN:g} s: what runs there may stop who comes in"
+        raise Timeout(text) from None
+    except StepFailed as failure:
+        raise _refusal(failure, where, jailed) from None
+    except (SandboxError, CgroupError, BadPolicy) as error:
+        raise Unavailable(f"{where}: {error}") from None
+    except OSError as error:
+        raise Unavailable(f"{where}: {error.filename or 'the command'}: {error.strerror}") from None
+
+
+def _refusal(failure: StepFailed, where: str, jailed: bool) -> CallError:
+    if failure.errno == errno.EAGAIN:
+        return QuotaExceeded(f"{where} has used up its processes (max_pids): none is left for a command")
+    if failure.step.startswith(NO_PROGRAM):
+        inside = " (in its jail, which has nothing of the host's but the system and the agent's own)" if jailed else ""
+        error = NotFound if failure.errno == errno.ENOENT else Unavailable
+        return _no_shell(failure.text) or error(f"{failure.text}{inside}")
+    return Unavailable(f"no way into the jail of {where}: {failure}" if jailed else f"{where}: {failure}")
+
+
+def _no_shell(text: str) -> CallError | None:
+    if not text.startswith(f"{SHELL}: No such file"):
+        return None
+    return Unavailable(f"a line for the shell is run by {SHELL}, and there is none: give a program and its arguments")

@@ -31,16 +31,20 @@ from agentos.sandbox.watcher import MemoryWatcher
 from agentos_sdk.errors import BadRequest, Busy, CallError, IsolationUnavailable, NotFound, QuotaExceeded, Unavailable
 
 from . import dwelling, lookout
+from .dwelling import Shown
 from .inherit import effective
 from .interpreters import NoInterpreter, interpreter
 from .lookout import Unprotected
 from .pipes import Turns
 from .registry import Agent
 from .spec import AgentSpec
+from .visitor import Visitor
 from .walls import Layers, NotIsolated, Walls, judge
 from .workspace import BadWorkspace, Workspace, Workspaces
 
 log = logging.getLogger(__name__)
+
+Tenant = Agent | Visitor
 
 REST = 0.02  # seconds from a program's start until something is made ready for the next one
 NO_PROGRAM = ("Execute", "RunScript")  # the steps that fail where the program itself can't be run
@@ -96,7 +100,7 @@ class Jail:
 class Making:
     """What is there for a program that is about to start."""
 
-    agent: Agent
+    agent: Tenant
     environment: Mapping[str, str]
     outer: Outer | None
     workspace: Workspace | None
@@ -144,8 +148,11 @@ class Jails:
                 nursery.start_soon(lookout.finish_off, self._living)
 
     @contextlib.asynccontextmanager
-    async def open(self, agent: Agent, socket: str, environment: Mapping[str, str]) -> AsyncIterator[Jail]:
-        """A sandbox with the agent's program running in it; nothing of it is left on return. :class:`JailError`."""
+    async def open(self, agent: Tenant, socket: str | None, environment: Mapping[str, str]) -> AsyncIterator[Jail]:
+        """A sandbox with the agent's program running in it; nothing of it is left on return. :class:`JailError`.
+
+        Without a ``socket`` there is no way out of it to the kernel.
+        """
         making: Making | None = None
         async with contextlib.AsyncExitStack() as undo:
             try:
@@ -173,7 +180,7 @@ class Jails:
             yield jail
 
     async def _make_ready(
-        self, undo: contextlib.AsyncExitStack, agent: Agent, socket: str, environment: Mapping[str, str]
+        self, undo: contextlib.AsyncExitStack, agent: Tenant, socket: str | None, environment: Mapping[str, str]
     ) -> Making:
         spec = agent.spec
         outer, workspace = None, None
@@ -189,27 +196,27 @@ class Jails:
             undo.push_async_callback(remove, making.group)
         return making
 
-    async def _release(self, agent: Agent, workspace: Workspace) -> None:
+    async def _release(self, agent: Tenant, workspace: Workspace) -> None:
         for sentence in await self.workspaces.release(workspace):
             agent.output.add("kernel", sentence)
             log.warning("%s: %s", agent.name, sentence)
 
     def _think_out(
         self,
-        agent: Agent,
-        socket: str,
+        agent: Tenant,
+        socket: str | None,
         environment: Mapping[str, str],
         outer: Outer | None,
         workspace: Workspace | None,
     ) -> Making:
         """All that blocks, in one go: each change of threads is worth as much as most of it."""
-        if outer is not None:
+        if outer is not None and socket is not None:
             os.chown(socket, outer.uid, outer.gid)
         group = self._nest(agent)
         try:
             grouped = group.controllers if group is not None else frozenset()
             host = attrs.evolve(self.host, memory_cgroup="memory" in grouped, pids_cgroup="pids" in grouped)
-            policy, steps = self._plan(agent.spec, socket, environment, outer, workspace, host)
+            policy, steps = self._plan(agent, socket, environment, outer, workspace, host)
             ways = group.ways() if group is not None else Ways()
         except BaseException:
             if group is not None:
@@ -219,20 +226,23 @@ class Jails:
 
     def _plan(
         self,
-        spec: AgentSpec,
-        socket: str,
+        agent: Tenant,
+        socket: str | None,
         environment: Mapping[str, str],
         outer: Outer | None,
         workspace: Workspace | None,
         host: Host,
     ) -> tuple[Policy | None, Sequence[Step]]:
-        python = host.interpreter
+        spec, python = agent.spec, host.interpreter
         assert python is not None, "the probe tells our own interpreter"
         if spec.python is not None and spec.python != python.executable:
             python = interpreter(spec.python)
         if workspace is None:
             program = dwelling.bare_program(spec, python.executable, self.sdk_alone, environment)
             return None, bare(program, host, dwelling.limits(spec))
+        if isinstance(agent, Visitor):
+            policy = dwelling.policy(spec, Shown(), python, workspace, None, self.sdk)
+            return policy, plan(policy, agent.program, host, outer)
         shown = dwelling.shown(spec)
         policy = dwelling.policy(spec, shown, python, workspace, socket, self.sdk, self.port)
         program = dwelling.program(spec, shown, python.executable, environment)
@@ -261,7 +271,7 @@ class Jails:
         protected = mount.protected if isinstance(mount, Directory) else ()
         return Jail(sandbox, seen[-1], limits, making.group, making, making.host, making.policy, protected)
 
-    def _nest(self, agent: Agent) -> Group | None:
+    def _nest(self, agent: Tenant) -> Group | None:
         """A cgroup of this life's own, within that of the agent which spawned it."""
         around = self._around(agent)
         if around is None:
@@ -277,7 +287,7 @@ class Jails:
         )
         return around.nest(f"{agent.id}-{agent.lives}", limits.only(around.controllers))
 
-    def _around(self, agent: Agent) -> Group | None:
+    def _around(self, agent: Tenant) -> Group | None:
         parent = self._living.get(lineage(agent.parent)) if agent.parent is not None else None
         return parent.group if parent is not None else self.cgroups.root
 
@@ -369,6 +379,6 @@ def too_low(failure: StepFailed) -> str | None:
     return "inodes" if failure.errno == errno.ENOSPC and failure.step.startswith(filled) else None
 
 
-def lineage(agent: Agent) -> str:
+def lineage(agent: Tenant) -> str:
     """What is kept for an agent is kept by this: nobody gets somebody else's by taking a name that has become free."""
     return agent.name if agent.parent is None else f"{lineage(agent.parent)}+{agent.name}"

@@ -1,7 +1,7 @@
 """What programs write is read in turns: all who write without end cost no more time together than one of them alone."""
 
 import os
-from collections.abc import Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable
 
 import trio
 from attrs import define, field
@@ -35,9 +35,18 @@ class Pipe:
     """One stream of a program, read in the turns of ``whose`` it is.
 
     ``take`` gets what comes, at most ``most`` bytes while it comes, and says how many seconds of turns that is worth.
+    Nothing more is read until ``taken``, if there is one, has returned.
     """
 
-    def __init__(self, fd: int, turns: Turns, whose: Hashable, most: int, take: Callable[[bytes], float]) -> None:
+    def __init__(
+        self,
+        fd: int,
+        turns: Turns,
+        whose: Hashable,
+        most: int,
+        take: Callable[[bytes], float],
+        taken: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         os.set_blocking(fd, False)
         self._fd = fd
         self._turns = turns
@@ -45,6 +54,7 @@ class Pipe:
         self._most = most
         self._size = LEAST
         self._take = take
+        self._taken = taken
 
     async def run(self) -> None:
         """Read until the stream ends or this is cancelled."""
@@ -55,6 +65,8 @@ class Pipe:
                 return
             if data is not None:
                 seconds = max(WORTH, self._take(data))
+                if self._taken is not None:
+                    await self._taken()
                 self._size = max(LEAST, min(self._most, 2 * self._size, int(len(data) * PIECE / seconds)))
                 await trio.sleep(self._turns.use(self._whose, seconds))
 

@@ -73,6 +73,7 @@ class Agent:
     path: tuple[str, ...]  # of the supervisor that restarts it
     parent: "Agent | None"
     spawner: int | None  # id of the caller that spawned it; None: declared
+    guest: str | None  # the name of that caller, if it is a guest: it may come back as another connection
     seat: Seat  # in the line to the model
     rate: Rate
     output: Output = field(factory=Output)
@@ -187,6 +188,10 @@ class Registry:
             raise NotFound(f"no agent has the id {number}" if number is not None else f"no agent is called {name!r}")
         return found
 
+    def get(self, number: int) -> Agent | None:
+        """The agent with that id, if it is one."""
+        return self._by_id.get(number)
+
     def is_taken(self, name: str) -> bool:
         """Whether an agent of that name exists and hasn't ended for good."""
         holder = self._by_name.get(name)
@@ -205,6 +210,17 @@ class Registry:
             if found.id == ancestor:
                 return True
         return False
+
+    def is_own(self, caller: Caller, agent: int) -> bool:
+        """Whether it is the caller itself, or was spawned by it at whatever remove; all are the operator's."""
+        if caller.kind == "operator" or agent == caller.id:
+            return True
+        if caller.kind == "agent":
+            return self.descends(agent, caller.id)
+        found = self._by_id.get(agent)
+        while found is not None and found.parent is not None:
+            found = found.parent
+        return found is not None and found.guest == caller.name
 
     def living_below(self, ancestor: Agent) -> Sequence[Agent]:
         """The agents that ``ancestor`` or its descendants spawned and that have not ended for good."""

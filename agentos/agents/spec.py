@@ -5,9 +5,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from agentos.llm.settings import Share
+from agentos.permissions.rule import PermissionSet
+from agentos.services.quotas import narrowest
 from supervisors import Backoff
 
 Restart = Literal["permanent", "transient", "temporary"]
@@ -72,7 +74,14 @@ class AgentSpec:
     workspace: str = "tmp"
     runtime: Runtime = "exec"
     llm: Share = Share()
+    permissions: PermissionSet | None = None  # None: the default of its kind
     copied: bool = False  # the script is a copy made for this agent alone, to be removed when it is over
+
+    @property
+    def share(self) -> Share:
+        """What it may have of the model, by its budget and by its permissions."""
+        quotas = self.permissions.quotas if self.permissions is not None else ()
+        return evolve(self.llm, budget=narrowest(self.llm.budget, quotas))
 
     @property
     def jailed(self) -> bool:

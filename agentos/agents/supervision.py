@@ -72,19 +72,20 @@ class OneAgent:
 class Supervision:
     """The tree of one kernel.
 
-    ``make_caller`` gives an agent its identity, ``show`` gets its output as it comes, ``escalated`` is called with an
-    agent that was given up and why, ``ended`` with one that won't come back. ``everybody`` is what all agents may have
-    of the model together.
+    ``make_caller`` gives an agent its identity and its rights; ``show`` gets its output as it comes, ``escalated`` is
+    called with an agent that was given up and why, ``ended`` with one that won't come back. ``everybody`` is what all
+    agents may have of the model together, ``seat`` where a caller's questions wait.
     """
 
     registry: Registry
-    make_caller: Callable[[str], Caller]
+    make_caller: Callable[[AgentSpec, Caller | None], Caller]
     kit: Kit
     limits: SpawnLimits
     show: Show | None
     escalated: Callable[[Agent, str], None]
     ended: Callable[[Agent], None]
     everybody: Party
+    seat: Callable[[Caller], Seat]
     root: Supervisor = field(init=False)
     _by_place: dict[tuple[Path, str], Agent] = field(factory=dict)
     _supervisors: dict[Path, Supervisor] = field(factory=dict)
@@ -213,11 +214,12 @@ class Supervision:
     def _enlist(self, spec: AgentSpec, path: Path, parent: Agent | None, spawner: Caller | None) -> Agent:
         agent = Agent(
             spec,
-            self.make_caller(spec.name),
+            self.make_caller(spec, spawner),
             path,
             parent,
             spawner.id if spawner is not None else None,
-            self._seat(spec, path, parent),
+            spawner.name if spawner is not None and spawner.kind == "guest" else None,
+            self._seat(spec, path, parent.seat if parent is not None else self._seat_of_guest(spawner)),
             Rate(self.limits.per_second, self.limits.children),
             Output(partial(self.show, spec.name) if self.show is not None else None),
         )
@@ -225,13 +227,16 @@ class Supervision:
         self._by_place[path, spec.name] = agent
         return agent
 
-    def _seat(self, spec: AgentSpec, path: Path, parent: Agent | None) -> Seat:
+    def _seat_of_guest(self, spawner: Caller | None) -> Seat | None:
+        return self.seat(spawner) if spawner is not None and spawner.kind == "guest" else None
+
+    def _seat(self, spec: AgentSpec, path: Path, above: Seat | None) -> Seat:
         """A supervisor stands for all beneath it only where the file gives it a weight or a budget."""
-        if parent is not None:
-            return (*parent.seat, Party(f"{parent.seat[-1].name}/{spec.name}", spec.llm))
+        if above is not None:
+            return (*above, Party(f"{above[-1].name}/{spec.name}", spec.share))
         around = [self._groups[path[:depth]] for depth in range(1, len(path) + 1) if path[:depth] in self._groups]
         groups = tuple(Party(f"group {group.name}", group.llm) for group in around if group.llm != Share())
-        return (self.everybody, *groups, Party(spec.name, spec.llm))
+        return (self.everybody, *groups, Party(spec.name, spec.share))
 
     # -- What the supervisors report -------------------------------------------------------------------------------
 

@@ -16,11 +16,11 @@ from agentos.llm.settings import (
     Retry,
     Share,
     Timeouts,
-    budget_of,
     is_url,
 )
-from agentos.services.quotas import Quota
-from agentos_sdk.calls.agents import MOST_LINES, Amount, Money, Weight, Window
+from agentos.services.quotas import Quota, budget_of
+from agentos_sdk.budgets import MOST_LINES, Amount, Money, Window
+from agentos_sdk.calls.agents import Weight
 from agentos_sdk.codec import Rule, Seconds
 
 Positive = Annotated[float, Rule(lambda number: number > 0, "a number above 0")]
@@ -180,11 +180,11 @@ def given(reader: Reader, read: Read, name: str) -> bool:
     return False
 
 
-def check_prices(reader: Reader, settings: LLMSettings, shares: Sequence[tuple[Keys, Share]]) -> None:
-    """A budget of money needs to know what the model costs."""
-    everybody: tuple[Keys, Share] = (("llm",), Share(budget=settings.budget))
-    for keys, found in (everybody, *shares):
-        if not any(quota.what == "money" for quota in found.budget):
+def check_prices(reader: Reader, settings: LLMSettings, budgets: Sequence[tuple[Keys, Sequence[Quota]]]) -> None:
+    """A budget of money needs to know what the model costs. ``budgets`` are those of all but ``[llm]``."""
+    everybody: tuple[Keys, Sequence[Quota]] = (("llm", "budget"), settings.budget)
+    for keys, quotas in (everybody, *budgets):
+        if not any(quota.what == "money" for quota in quotas):
             continue
         if settings.model is not None and settings.model not in settings.prices:
             lacking = f"[llm.prices] has none for {settings.model!r}"
@@ -192,5 +192,4 @@ def check_prices(reader: Reader, settings: LLMSettings, shares: Sequence[tuple[K
             lacking = "there is no [llm.prices]"
         else:
             continue
-        place = keys if keys == ("llm",) else (*keys, "llm")
-        reader.mistakes.append(((*place, "budget"), f"a budget of money needs the model's price, and {lacking}"))
+        reader.mistakes.append((keys, f"a budget of money needs the model's price, and {lacking}"))

@@ -2,16 +2,17 @@
 
 import re
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from attrs import frozen
+from attrs import field, frozen
 
 from agentos.agents.spec import GroupSpec
 from agentos.config.lines import Keys, lines_of
 from agentos.config.schema import KernelSettings
 from agentos.config.tree import ROOT, Builder
 from agentos.llm.settings import LLMSettings
+from agentos.permissions.rule import PermissionSet
 from agentos_sdk.codec import is_deeper
 from agentos_sdk.codec import path as dotted
 
@@ -21,13 +22,17 @@ MAX_DEPTH = 100  # tables and arrays within each other: 50 supervisors
 
 @frozen
 class Config:
-    """What to run, and how; every path in it is absolute. ``file`` is ``None`` when there was none."""
+    """What to run, and how; every path in it is absolute. ``file`` is ``None`` when there was none.
+
+    ``permissions`` are the sets by name.
+    """
 
     kernel: KernelSettings
     llm: LLMSettings
     root: GroupSpec
     directory: Path
     file: Path | None = None
+    permissions: Mapping[str, PermissionSet] = field(factory=dict)
 
     @classmethod
     def without_file(cls, directory: Path) -> "Config":
@@ -68,10 +73,10 @@ def load(path: str | Path) -> Config:
     if is_deeper(data, MAX_DEPTH):
         raise ConfigError([Wrong(name, f"nested deeper than {MAX_DEPTH} tables and arrays")])
     builder = Builder(file.parent)
-    kernel, llm, root = builder.build(data)
+    kernel, llm, permissions, root = builder.build(data)
     if builder.mistakes:
         raise ConfigError(_with_lines(name, text, builder.mistakes))
-    return Config(kernel, llm, root, file.parent, file)
+    return Config(kernel, llm, root, file.parent, file, permissions)
 
 
 def _text(name: str) -> str:

@@ -71,6 +71,7 @@ class FileTable:
 
     kernel: object = field(factory=dict)
     llm: object = field(factory=dict)
+    permissions: object = field(factory=dict)
     supervisor: object = field(factory=dict)
 
 
@@ -149,3 +150,4 @@ class AgentTable(ChildTable):
     code: str | None = None
     workspace: str | None = None
     runtime: Runtime | None = None
+    permissions: object = None

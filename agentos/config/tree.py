@@ -3,7 +3,7 @@
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from agentos.agents import dwelling
 from agentos.agents.interpreters import NoInterpreter, interpreter
 from agentos.agents.spec import AgentSpec, GroupSpec, Isolation, Limits, isolation_of, workspace_of
 from agentos.config import llm as model
+from agentos.config import permissions
 from agentos.config.lines import Keys
 from agentos.config.reading import Read, Reader
 from agentos.config.schema import (
@@ -25,14 +26,16 @@ from agentos.config.schema import (
     RootTable,
     SupervisorTable,
 )
-from agentos.llm.settings import LLMSettings, Share
+from agentos.llm.settings import LLMSettings
+from agentos.permissions.rule import PermissionSet
+from agentos.services.quotas import Quota
 from agentos_sdk.codec import path
 from supervisors import Backoff, ChildSpec, SpecError, SupervisorSpec
 
 ROOT = "root"
 MADE_ELSEWHERE = (
     *("type", "script", "command", "cwd", "python", "limits", "backoff", "isolation", "sandboxed", "code"),
-    *("workspace", "llm"),
+    *("workspace", "llm", "permissions"),
 )  # fields of an agent's table that aren't taken over as they are
 
 
@@ -42,17 +45,20 @@ class Builder(Reader):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self._names: dict[str, Keys] = {}
-        self._shares: list[tuple[Keys, Share]] = []
+        self._budgets: list[tuple[Keys, Sequence[Quota]]] = []
+        self._sets: Mapping[str, PermissionSet] = {}
 
-    def build(self, data: object) -> tuple[KernelSettings, LLMSettings, GroupSpec]:
-        """The kernel's settings, those of the line to the model, and the root of the tree."""
+    def build(self, data: object) -> tuple[KernelSettings, LLMSettings, Mapping[str, PermissionSet], GroupSpec]:
+        """The kernel's settings, those of the line to the model, the permission sets, and the root of the tree."""
         file = self.read(FileTable, data, ()).table
         kernel = self.read(KernelSettings, file.kernel, ("kernel",)).table
         places = {name: self.place(getattr(kernel, name)) for name in ("socket", "state_dir")}
         root = self.read(RootTable, file.supervisor, ("supervisor",))
+        self._sets = permissions.permissions(self, file.permissions)
+        self._budgets += [(("permissions", name, "quotas"), found.quotas) for name, found in self._sets.items()]
         llm, group = model.llm(self, file.llm), self._group(root, ROOT)
-        model.check_prices(self, llm, self._shares)
-        return attrs.evolve(kernel, **places), llm, group
+        model.check_prices(self, llm, self._budgets)
+        return attrs.evolve(kernel, **places), llm, self._sets, group
 
     def _group(self, read: Read, name: str) -> GroupSpec:
         given = read.given("type", "children", "backoff", "name", "llm")
@@ -78,7 +84,7 @@ class Builder(Reader):
         self._claim_name(read)
         spec = self._group(read, read.table.name) if kind == "supervisor" else self._agent(read, data)
         share = model.share(self, read.table.llm, read.keys)
-        self._shares.append((read.keys, share))
+        self._budgets.append(((*read.keys, "llm", "budget"), share.budget))
         more: dict[str, Any] = {"backoff": self._backoff(read), "llm": share}
         return attrs.evolve(spec, **more), read
 
@@ -105,6 +111,7 @@ class Builder(Reader):
             isolation=self._isolation(read),
             code=self.place(table.code),
             workspace=workspace_of(table.workspace, self.place),
+            permissions=self._permissions(read),
             **read.given(*MADE_ELSEWHERE),
         )
         spec = dwelling.resolved(spec) if spec.jailed else spec
@@ -136,6 +143,12 @@ class Builder(Reader):
         except ValueError as error:
             self.wrong(read, str(error), "isolation")
             return "standard"
+
+    def _permissions(self, read: Read) -> PermissionSet | None:
+        given = permissions.of_agent(self, read.table.permissions, read.table.name, self._sets, read.keys)
+        if given is not None and given not in self._sets.values():
+            self._budgets.append(((*read.keys, "permissions", "quotas"), given.quotas))
+        return given
 
     def _python(self, read: Read) -> str | None:
         python: str | None = read.table.python

@@ -1,12 +1,14 @@
 """Who calls: known from the socket, never from what a frame says."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import trio
 from attrs import define, field
 
-from .ports import Authorizer, Right
+from agentos_sdk.errors import ApprovalRequired, PermissionDenied
+
+from .ports import AuditLog, Authorizer, Decision, Entry, Phase, Right
 
 if TYPE_CHECKING:
     from .table import Table
@@ -75,18 +77,66 @@ class Allowance:
         await self._waiting.park()
 
 
+Kind = Literal["operator", "agent", "guest"]
+
+
 @define(eq=False)
 class Caller:
-    """Somebody who makes calls: an agent with all its connections, or one connection of the operator's."""
+    """Somebody who makes calls: an agent with all its connections, or one connection of the operator's.
+
+    A guest is such a connection that gave rights away, for good; ``become`` does that where it can be done. ``family``
+    names those who come and go together: an agent with all that it spawned, a guest's connections. ``turn`` is held
+    while a thread makes out something large of this caller's: who has many of these waits behind itself.
+    """
 
     id: int
-    kind: Literal["operator", "agent"]
+    kind: Kind
     name: str
     table: "Table"
     authorizer: Authorizer
+    audit: AuditLog
     allowance: Allowance = field(factory=Allowance)
+    family: str = ""
+    turn: trio.Lock = field(factory=trio.Lock)
     on_hello: Callable[[], None] | None = None
+    become: "Become | None" = None
 
-    def check(self, right: Right) -> None:
-        """Raise ``PermissionDenied`` unless this caller holds ``right``."""
-        self.authorizer.check(self, right)
+    def check(self, right: Right, about: str | None = None) -> Decision:
+        """The decision, if this caller holds ``right``.
+
+        Raises ``PermissionDenied``, or ``ApprovalRequired`` where a person would have to agree. That is written down.
+        """
+        decision = self.authorizer.decide(self, right)
+        if decision.effect == "allow":
+            return decision
+        error = PermissionDenied if decision.effect == "deny" else ApprovalRequired
+        refusal = error(decision.reason, rule=decision.rule)
+        self.audit.note(self.entry(right.action.upper(), about_of(right, about), decision, "outcome", refusal.code))
+        raise refusal
+
+    def entry(
+        self,
+        call: str,
+        about: str,
+        decision: Decision,
+        phase: Phase,
+        outcome: str = "",
+        duration: float | None = None,
+        intent: int | None = None,
+    ) -> Entry:
+        """What is written down of a call of this caller's."""
+        who = (self.id, self.name, self.kind)
+        return Entry(*who, call, about, decision.effect, decision.rule, phase, outcome, duration, intent, self.family)
+
+
+class Become(Protocol):
+    """Makes an operator's connection a guest: ``name``, a level or the rules that it keeps; raises a ``CallError``."""
+
+    async def __call__(self, caller: Caller, name: str | None, level: str | None, permissions: object) -> None: ...
+
+
+def about_of(right: Right, about: str | None = None) -> str:
+    """What a call concerns, for the log."""
+    if about is not None:
+        return about
+    return str(right.object) if right.object is not None else "" if right.agent is None else f"agent {right.agent}"

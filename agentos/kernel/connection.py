@@ -87,7 +87,7 @@ class Connection:
 
     async def _converse(self) -> bool:
         """Answer frames; True when HELLO has just raised the version, False when the conversation is over."""
-        caller, nows, upgraded = self.caller, self.caller.table.now, self._nursery is not None
+        caller, upgraded = self.caller, self._nursery is not None
         own = caller.id
         while True:
             requests, self._pending = self._pending, ()
@@ -96,6 +96,7 @@ class Connection:
                 if found is None:
                     return False
                 requests = found
+            nows = caller.table.now
             out: list[bytes] = []
             turn_ends = perf_counter() + TURN
             for at, (number, op, body) in enumerate(requests):
@@ -115,15 +116,17 @@ class Connection:
                     if perf_counter() > turn_ends:
                         await self._yield(out)
                         turn_ends = perf_counter() + TURN
+                        nows = caller.table.now  # whoever had their turn may have changed what it may do
                     continue
                 self._push(out)
-                if op == Op.HELLO and self._hello(number, body):
+                if op == Op.HELLO and await self._hello(number, body):
                     self._pending = requests[at + 1 :]
                     return True
                 if op == Op.EXIT or (op != Op.HELLO and not await self._special(number, op, body)):
                     if op == Op.EXIT:
                         self._reply(number, op, b"goodbye")
                     return False
+                nows = caller.table.now
             self._push(out)
             if self._frames.broken is not None:
                 number = self._frames.broken_id if upgraded else own
@@ -163,10 +166,10 @@ class Connection:
             return None
         return frames.take(data) if data else None
 
-    def _hello(self, number: int, body: bytes) -> bool:
+    async def _hello(self, number: int, body: bytes) -> bool:
         """Answer HELLO; True when it begins version 2."""
         try:
-            version, reply = greeting.hello(self.caller, body, 1 if self._nursery is None else 2)
+            version, reply = await greeting.hello(self.caller, body, 1 if self._nursery is None else 2)
         except CallError as error:
             self._reply(number, Op.HELLO, failed(error))
             return False

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from agentos import __version__
 from agentos_sdk import codec
 from agentos_sdk.calls.connection import Cancel, Hello, Welcome, Withdrawn
-from agentos_sdk.errors import BadRequest, Unavailable
+from agentos_sdk.errors import BadRequest, PermissionDenied
 
 from .body import read
 from .call import Call
@@ -13,13 +13,15 @@ from .caller import Caller
 from .table import failed
 
 
-def hello(caller: Caller, body: bytes, version: int) -> tuple[int, bytes]:
+async def hello(caller: Caller, body: bytes, version: int) -> tuple[int, bytes]:
     """The version that the connection speaks from the next frame on, and the reply. ``version`` is today's."""
     request = read(Hello, body)
-    if request.as_ is not None or request.level is not None or request.permissions is not None:
-        raise Unavailable("as, level, permissions: this kernel has no permission levels, so nobody can become a guest")
     if request.protocol < version:
         raise BadRequest(f"protocol: this connection already speaks version {version}, got {request.protocol}")
+    if request.as_ is not None or request.level is not None or request.permissions is not None:
+        if caller.become is None:
+            raise PermissionDenied("as, level, permissions: only an operator's connection can become a guest")
+        await caller.become(caller, request.as_, request.level, request.permissions)
     welcome = Welcome(
         protocol=request.protocol,
         kernel_version=__version__,

@@ -1,23 +1,27 @@
 """What a caller gets for each opcode: decided before a frame arrives."""
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from copy import copy
 from inspect import iscoroutinefunction
-from typing import Any
+from time import perf_counter
+from typing import Any, Literal
 
 from attrs import frozen
 
 from agentos_sdk import codec
-from agentos_sdk.errors import CallError, UnknownCall
+from agentos_sdk.errors import ApprovalRequired, CallError, PermissionDenied, UnknownCall
 from agentos_sdk.frames import MAX_PAYLOAD
 from agentos_sdk.opcodes import Op, op_name
 
 from .body import read
 from .bugs import internal
-from .call import Call, Gone
+from .call import Call, Gone, Judged
 from .caller import Caller
+from .ports import Decision, Right
 
 SMALL = 256 << 10  # bytes; the largest body of a call that doesn't say otherwise
 LARGE = 1 << 20
+MOST_SHOWN = 300  # bytes of a body that the audit log is shown
 
 Now = Callable[[Caller, bytes], bytes]
 Later = Callable[[Call, bytes], Awaitable[bytes]]
@@ -32,6 +36,9 @@ class Syscall:
     bytes. A ``request`` of ``None`` means that the handler gets the bytes as they came. ``limit`` is the largest body
     in bytes; ``failure`` holds the keys that a failed reply has besides ``success``, ``error`` and ``code``.
     Fields named in ``verbatim`` are JSON that is passed on: they become :class:`~agentos.kernel.body.Verbatim`.
+
+    ``audit`` says what of it is written down besides its refusals: nothing, how it came out, or also, before it does
+    anything, that it will. ``rights`` tells what a request would need, and does nothing else.
     """
 
     op: Op
@@ -40,6 +47,8 @@ class Syscall:
     limit: int = SMALL
     failure: Mapping[str, object] = {}
     verbatim: Collection[str] = ()
+    audit: Literal["none", "outcome", "intent"] = "none"
+    rights: Callable[[Caller, Any], Awaitable[Sequence[Right]]] | None = None
 
 
 class Table:
@@ -63,6 +72,28 @@ class Table:
                 self.now[syscall.op], self.later[syscall.op] = _now(syscall), None
         for op in (Op.HELLO, Op.CANCEL, Op.EXIT):  # the connection answers these itself
             self.now[op] = self.later[op] = None
+
+    def refusing(self, refused: Mapping[Op, Decision]) -> "Table":
+        """This table for a caller to whom some calls are refused whatever they ask for."""
+        if not refused:
+            return self
+        table = copy(self)
+        table.now, table.later = list(self.now), list(self.later)
+        for op, decision in refused.items():
+            table.now[op], table.later[op] = _refused(op, decision), None
+        return table
+
+
+def _refused(op: Op, decision: Decision) -> Now:
+    error = PermissionDenied if decision.effect == "deny" else ApprovalRequired
+    reply = failed(error(decision.reason, rule=decision.rule))
+
+    def refuse(caller: Caller, body: bytes) -> bytes:
+        about = body[:MOST_SHOWN].decode(errors="replace")  # it isn't read, but what was tried is worth knowing
+        caller.audit.note(caller.entry(op.name, about, decision, "outcome", error.code))
+        return reply
+
+    return refuse
 
 
 def _unknown(number: int) -> Now:
@@ -93,14 +124,28 @@ def _later(syscall: Syscall) -> Later:
     handler, request, verbatim = syscall.handler, syscall.request, syscall.verbatim
 
     async def answer(call: Call, body: bytes) -> bytes:
+        call.announces = syscall.audit == "intent"
+        outcome = "cancelled"
         try:
-            return finish(await handler(call, read(request, body, verbatim) if request is not None else body))
+            reply = finish(await handler(call, read(request, body, verbatim) if request is not None else body))
+            outcome = "ok"
+            return reply
         except Gone:
             raise
         except Exception as error:
+            outcome = error.code if isinstance(error, CallError) else "internal"
             return failed(error, syscall)
+        finally:
+            if call.judged is not None and syscall.audit != "none":
+                _note(call.caller, call.judged, outcome)
 
     return answer
+
+
+def _note(caller: Caller, judged: Judged, outcome: str) -> None:
+    took = perf_counter() - judged.began
+    entry = caller.entry(judged.call, judged.about, judged.decision, "outcome", outcome, took, judged.intent)
+    caller.audit.note(entry)
 
 
 def finish(reply: object) -> bytes:

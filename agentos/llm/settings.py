@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from attrs import field, frozen
 
-from agentos.services.quotas import BILLION, Quota
+from agentos.services.quotas import Quota
 
 from .fair_queue import IN_ALL, PER_AGENT
 
@@ -106,14 +106,6 @@ class Party:
 
 Seat = tuple[Party, ...]
 """Who asks: from the outermost down to the agent itself."""
-
-
-def budget_of(
-    per: float, tokens: int | None = None, calls: int | None = None, money: float | None = None
-) -> tuple[Quota, ...]:
-    """Quotas for each window of ``per`` seconds; ``money`` is in the currency of the prices."""
-    amounts = {"tokens": tokens, "calls": calls, "money": None if money is None else round(money * BILLION)}
-    return tuple(Quota(what, most, per) for what, most in amounts.items() if most is not None)
 
 
 def is_url(url: str) -> bool:

@@ -1,33 +1,184 @@
-"""The rights that hold until there are permissions: the operator may everything, an agent what concerns its own."""
+"""Who may do what: the sets that each caller holds, its own and those of whoever stands above it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 
-from attrs import frozen
+from attrs import define, field, frozen
 
 from agentos.kernel.caller import Caller
-from agentos.kernel.ports import Right
-from agentos_sdk.errors import PermissionDenied
+from agentos.kernel.ports import Decision, Right
+from agentos_sdk.errors import NotFound, PermissionDenied
+from agentos_sdk.opcodes import Op
 
-OWN = frozenset({"kill", "pause", "resume", "wait", "logs", "inspect", "exec"})  # of itself and of its descendants
-ANY = frozenset({"send", "broadcast", "list", "tree", "register", "spawn", "think"})
+from .judging import HARMLESS, danger
+from .levels import DENIALS, LEVELS, is_wider
+from .pattern import Names
+from .rule import OBJECTS, Kind, PermissionSet, decision_by, said, strictness
+from .rules import Rules, Whom
+from .wanted import Wanted
+
+BEYOND = "nobody gives more than he has"  # instead of a rule
+compiled = lru_cache(64)(Rules)  # a large set takes a MiB
+
+
+@define(eq=False)
+class Holding:
+    """What one caller holds: its own set, within those of whoever gave it what it has.
+
+    These are looked at where they are, so that who is narrowed narrows everybody below.
+    """
+
+    own: PermissionSet
+    above: "Holding | None"
+    names: Names
+    giver: "Holding | None" = None  # of its own set, if somebody else than who is above gave it
+    _change: int = -1
+    _layers: Mapping[PermissionSet, Rules] = field(factory=dict)
+
+    def chain(self) -> "Iterator[Holding]":
+        """This one, and all within which it holds."""
+        yield self
+        for further in (self.giver, self.above):
+            if further is not None:
+                yield from further.chain()
+
+    def sets(self) -> tuple[PermissionSet, ...]:
+        """Each has to allow what is to be done: its own first, then those above, none twice.
+
+        To be within all that there is bounds nobody.
+        """
+        above = (one.own for one in self.chain() if one.own is not LEVELS["unrestricted"])
+        return tuple(dict.fromkeys([self.own, *above]))
+
+    def layers(self, change: int) -> Iterable[Rules]:
+        """These sets, ready to decide; ``change`` is the number of the last one, whosever it was."""
+        if self._change != change:
+            ready = self._layers
+            self._layers = {one: ready.get(one) or compiled(one, self.names) for one in self.sets()}
+            self._change = change
+        return self._layers.values()
 
 
 @frozen
-class SubtreeAuthorizer:
-    """Implements :class:`agentos.kernel.ports.Authorizer`.
+class Relation:
+    """How the agents and callers of one kernel stand to each other.
 
-    ``descends(agent, ancestor)`` says whether an agent was spawned, at whatever remove, by another.
+    ``own(caller, other)``: ``other`` was spawned by ``caller`` at whatever remove; all are the operator's. ``name`` is
+    that of an id, ``parent`` the id of whoever spawned it.
     """
 
-    descends: Callable[[int, int], bool]
+    own: Callable[[Caller, int], bool]
+    name: Callable[[int], str]
+    parent: Callable[[int], int | None]
 
-    def check(self, caller: Caller, right: Right) -> None:
-        if caller.kind == "operator" or right.action in ANY:
-            return
-        if right.action not in OWN:
-            raise PermissionDenied(f"{right.action}: only the operator may do that")
-        if right.agent is not None and right.agent != caller.id and not self.descends(right.agent, caller.id):
-            raise PermissionDenied(
-                f"{right.action}: an agent may {right.action} only itself and the agents it spawned; "
-                f"{right.agent} is neither"
-            )
+
+@define(eq=False)
+class PermissionAuthorizer:
+    """Implements :class:`agentos.kernel.ports.Authorizer`."""
+
+    relation: Relation
+    kernels: Sequence[str] = ()  # directories that are the kernel's alone, without links in their paths
+    _held: dict[int, Holding] = field(factory=dict)  # by the caller's id
+    _changes: int = 0
+
+    def admit(self, number: int, own: PermissionSet, names: Names, above: int | None = None) -> None:
+        """From now on this caller holds ``own``, within what the caller ``above`` holds."""
+        self._held[number] = Holding(own, self._held[above] if above is not None else None, names)
+
+    def leave(self, number: int) -> None:
+        """It won't call any more. Whom it gave rights to has no more than before."""
+        self._held.pop(number, None)
+
+    def holding(self, number: int) -> Holding:
+        """``NotFound`` where that caller has gone."""
+        found = self._held.get(number)
+        if found is None:
+            raise NotFound(f"nobody with the id {number} is there any more")
+        return found
+
+    def check_not_wider(self, given: PermissionSet, above: int, field: str) -> None:
+        """Raise ``PermissionDenied`` where a set is plainly more than what ``above`` holds; the rest is cut by it."""
+        for one in self.holding(above).sets():
+            if is_wider(given, one):
+                told = f"{field}: {given.level} is more than {one.level or one.name}, and nobody gives more than he has"
+                raise PermissionDenied(told, rule=BEYOND)
+
+    def give(self, number: int, own: PermissionSet, by: int) -> None:
+        """Another set instead of the one it has; it holds within what its giver holds, too."""
+        held, giver = self.holding(number), self.holding(by)
+        held.own = own
+        held.giver = None if any(one is giver for one in held.chain()) else giver
+        self._changes += 1
+
+    def narrow(self, number: int, own: PermissionSet) -> None:
+        """A further set within all that it has, for good."""
+        held = self.holding(number)
+        held.above, held.own = Holding(held.own, held.above, held.names), own
+        self._changes += 1
+
+    def decide(self, caller: Caller, right: Right) -> Decision:
+        """Whether ``caller`` holds the right."""
+        holding = self._held.get(caller.id)
+        if holding is None:
+            return Decision("deny", "nobody", f"{said(right)}: {caller.name} has ended")
+        if (denied := self._denied(right) or denied_to_all(right, holding.names)) is not None:
+            return denied
+        if right.action == "set_audit_config" and caller.kind != "operator":
+            return Decision("deny", "the operator's alone", f"{said(right)}: only the operator may do that")
+        whom = self._whom(caller, right.agent) if right.agent is not None else None
+        if right.action == "set_perms" and whom is not None and not whom.own:
+            if whom.itself:
+                return Decision("deny", "nobody sets his own rights", f"{said(right)}: nobody may set his own rights")
+            why = f"{whom.name} is neither you nor an agent that you spawned"
+            return Decision("deny", "only an ancestor sets rights", f"{said(right)}: {why}")
+        return min([layer.decide(right, whom) for layer in holding.layers(self._changes)], key=strictness)
+
+    def refused(self, number: int, calls: Iterable[Op]) -> Mapping[Op, Decision]:
+        """The calls that this caller may not make whatever it asks for."""
+        found = {op: self.of_call(number, op) for op in calls}
+        return {op: decision for op, decision in found.items() if decision.effect != "allow"}
+
+    def of_call(self, number: int, op: Op) -> Decision:
+        """Whether this caller may make a call at all."""
+        layers = self.holding(number).layers(self._changes)
+        return min([layer.of_call(op.name.lower()) for layer in layers], key=strictness)
+
+    def _denied(self, right: Right) -> Decision | None:
+        """What the kernel itself keeps, its audit log first of all, is nobody's to read or write through it."""
+        paths: Iterable[str | None] = ()
+        if isinstance(right.object, Wanted) and not right.object.jailed:
+            paths = (path for _, path in right.object.places())
+        elif right.action in ("read", "write"):
+            paths = (str(right.object),)
+        for path in paths:
+            if path is not None and any(path == place or path.startswith(f"{place}/") for place in self.kernels):
+                return Decision(
+                    "deny", "the kernel's own (default denials)", f"{said(right)}: that is the kernel's own"
+                )
+        return None
+
+    def _whom(self, caller: Caller, agent: int) -> Whom:
+        relation, itself = self.relation, agent == caller.id
+        own = not itself and relation.own(caller, agent)
+        return Whom(relation.name(agent), itself, own, relation.parent(caller.id) == agent)
+
+
+def denied_to_all(right: Right, names: Names) -> Decision | None:
+    """What nobody may do."""
+    if isinstance(right.object, Wanted):
+        return danger(right.object) or _denied_target(right.object, right, names)
+    if right.action not in ("read", "write"):
+        return None
+    kind: Kind = OBJECTS[right.action]
+    found = compiled(DENIALS, names).denial(kind, str(right.object))
+    return decision_by(found, right) if found is not None else None
+
+
+def _denied_target(wanted: Wanted, right: Right, names: Names) -> Decision | None:
+    for redirect, path in wanted.places():
+        if path in HARMLESS:
+            continue
+        found = compiled(DENIALS, names).denial("write" if redirect.writes else "read", path) if path else None
+        if found is not None:
+            return decision_by(found, right)
+    return None

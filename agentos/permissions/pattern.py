@@ -30,7 +30,7 @@ class Pattern(Protocol):
     def text(self) -> str: ...
 
     def matches(self, what: Any, *, deny: bool) -> bool:
-        """Whether it means this. A denial may mean more than a grant that is written alike."""
+        """Whether it means this. A denial, or a question, may mean more than a grant that is written alike."""
 
     def covers(self, other: Any, *, deny: bool) -> bool:
         """Whether everything that ``other``, of the same kind and a grant, can mean is meant by this one too.

@@ -12,8 +12,11 @@ from attrs import Factory, define
 
 from .errors import SandboxError
 from .evidence import Observed
+from .inside import keeper
 from .inside.shim import CONTINUE_ALL, STOP_ALL
 from .status import Status
+
+PATIENCE = keeper.PATIENCE + 1.0  # seconds that a keeper has to end all that it keeps
 
 
 @define(eq=False)
@@ -22,7 +25,8 @@ class Sandbox:
     So does whoever accepts on ``listener``, which has been there since before the program began.
 
     ``pid`` is its PID 1 and ``program`` the program itself, as the host numbers them. They are one where there are no
-    walls: then its process group is all that can be reached of it, and that ends with the program.
+    walls: then its process group is all that can be reached of it, and that ends with the program. But where it is
+    ``kept``, ``pid`` is that of its keeper, and :meth:`kill` ends all that the program has started.
     """
 
     pid: int
@@ -38,6 +42,7 @@ class Sandbox:
     tmpfs: Mapping[str, int] = Factory(dict)  # descriptors of those that are to be counted, by place; closed at the end
     listener: socket.socket | None = None  # on its own loopback, where its policy names a port
     frozen: bool = False  # also for whoever freezes its cgroup to set: nobody gets in meanwhile
+    kept: bool = False
     _beside: "list[Sandbox]" = Factory(list)  # what has entered it
     _waiting: trio.Lock = Factory(trio.Lock)
 
@@ -78,10 +83,21 @@ class Sandbox:
     async def kill(self) -> Status:
         """End all that is inside and wait for it; not interrupted by cancellation."""
         with trio.CancelScope(shield=True):
+            if self.kept:
+                await self._dismiss()
             self.signal(signal.SIGKILL)
             await self.wait()
         assert self.status is not None
         return self.status
+
+    async def _dismiss(self) -> None:
+        """Have the keeper end all that it keeps; they can stop it, but then we do its work."""
+        self.signal(keeper.END)
+        self.signal(signal.SIGCONT)
+        with trio.move_on_after(PATIENCE):
+            await self.wait()
+        if self.status is None:
+            await trio.to_thread.run_sync(keeper.end_below, self.pid)
 
     def to_enter(self) -> dict[str, int]:
         """The namespaces that a further program has to join, by name; closing them stays our affair.

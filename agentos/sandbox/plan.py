@@ -168,17 +168,19 @@ def _program(policy: Policy, program: Program, host: Host) -> s.Execute | s.RunS
     return s.RunScript(argv, environment, program.directory, (SDK,) if policy.sdk is not None else (), packages)
 
 
-def bare(program: Program, host: Host, limits: Limits) -> tuple[Step, ...]:
+def bare(program: Program, host: Host, limits: Limits | None, kept: bool = False) -> tuple[Step, ...]:
     """The steps where no wall is wanted: the kernel's own user, with the host's files and network.
 
-    Resource limits of its own are all that it gets; of these none that counts what others of this user have.
+    Resource limits of its own are all that it gets, if any; of these none that counts what others of this user have.
+    With ``kept`` all that it starts ends with it, or at the latest when it is killed.
     """
-    wanted = {"NOFILE": limits.open_files, "FSIZE": limits.file_size, "CORE": 0}
+    own = {"NOFILE": limits.open_files, "FSIZE": limits.file_size} if limits is not None else {}
+    wanted = {**own, "CORE": 0}
     environment = tuple(program.environment.items())
     return (
         s.Clone(0, "", "", deny_setgroups=False),
         s.SetLimits(_attainable(wanted, host)),
-        s.Execute(tuple(program.argv), environment, program.directory, alone=True),
+        s.Execute(tuple(program.argv), environment, program.directory, not kept, program.stdin, kept),
     )
 
 

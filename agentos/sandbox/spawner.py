@@ -156,7 +156,9 @@ class Spawner:
             ends = handshake.pipes(undo)
             born = await self._set_off(undo, ends, plan, admit, into)
             async with self._or_end(born):
-                return await self._see_off(undo, ends, born, look)
+                sandbox = await self._see_off(undo, ends, born, look)
+            sandbox.kept = isinstance(plan[-1], s.Execute) and plan[-1].kept
+            return sandbox
 
     async def _enter(
         self, sandbox: Sandbox, plan: Sequence[Step], admit: Callable[[int], None] | None, into: Ways

@@ -206,7 +206,8 @@ class Seccomp(NamedTuple):
 class Execute(NamedTuple):
     """Leave a shim behind as PID 1 and become the program, in a session of its own.
 
-    ``alone``: without a shim, where there is no PID namespace that needs one. ``stdin`` is what it can read there.
+    ``alone``: without a shim, where there is no PID namespace that needs one. ``kept``: likewise, but with a process
+    above that ends all it started. ``stdin`` is what it can read there.
     """
 
     argv: tuple[str, ...]
@@ -214,6 +215,7 @@ class Execute(NamedTuple):
     directory: str
     alone: bool = False
     stdin: bytes = b""
+    kept: bool = False
 
 
 class RunScript(NamedTuple):

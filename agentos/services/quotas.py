@@ -8,6 +8,7 @@ Amounts are whole numbers, so that nothing is lost in adding up: money is counte
 seconds since the epoch.
 """
 
+import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
@@ -35,6 +36,24 @@ class Quota:
     what: str
     most: int = field(validator=ge(0))
     per: float = field(validator=_whole_seconds)
+
+
+def budget_of(
+    per: float, tokens: int | None = None, calls: int | None = None, money: float | None = None
+) -> tuple[Quota, ...]:
+    """Quotas for each window of ``per`` seconds; ``money`` is in the currency of the model's prices."""
+    amounts = {"tokens": tokens, "calls": calls, "money": None if money is None else round(money * BILLION)}
+    return tuple(Quota(what, most, per) for what, most in amounts.items() if most is not None)
+
+
+def narrowest(*given: Iterable[Quota]) -> tuple[Quota, ...]:
+    """All of these together; where two limit the same, the one that allows less."""
+    found: dict[tuple[str, float], Quota] = {}
+    for quota in itertools.chain(*given):
+        other = found.get((quota.what, quota.per))
+        if other is None or quota.most < other.most:
+            found[quota.what, quota.per] = quota
+    return tuple(found.values())
 
 
 class Row(NamedTuple):

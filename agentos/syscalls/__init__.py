@@ -1,17 +1,17 @@
 """Every call this kernel serves, in one list."""
 
-from functools import partial
-
 from agentos.agents.registry import Registry
 from agentos.agents.supervision import Supervision
 from agentos.kernel.caller import Caller
 from agentos.kernel.table import Syscall
 from agentos.llm.line import Line
 from agentos.llm.settings import Party
+from agentos.services.audit import Audit
 from agentos.services.mailboxes import Mailboxes
 from agentos_sdk.opcodes import Op
 
-from . import agents, host, inspect, messages, metrics, think
+from . import agents, audit, commands, files, inspect, messages, metrics, permissions, think
+from .rights import Rights
 from .spawn import Spawning
 
 
@@ -19,21 +19,30 @@ def table(
     registry: Registry,
     supervision: Supervision,
     spawning: Spawning,
+    rights: Rights,
     mail: Mailboxes,
     line: Line,
     everybody: Party,
+    log: Audit,
+    base: str,
     max_payload: int,
 ) -> tuple[Syscall, ...]:
-    """What callers may ask for; the connection itself answers HELLO, CANCEL and EXIT."""
-    return (
+    """What callers may ask for; the connection itself answers HELLO, CANCEL and EXIT.
+
+    ``base`` is the directory where the operator's relative paths begin.
+    """
+    calls = (
         Syscall(Op.NOOP, None, echo, limit=max_payload),
-        *think.syscalls(line, partial(think.seat_of, registry, everybody), max_payload),
-        *host.syscalls(registry, supervision),
+        *think.syscalls(line, rights.seat, max_payload),
+        *files.syscalls(registry, base, max_payload),
+        *commands.syscalls(registry, supervision, base),
         *agents.syscalls(registry, supervision, spawning, line),
         *inspect.syscalls(registry, line),
         *messages.syscalls(mail, registry),
         *metrics.syscalls(line, everybody),
+        *audit.syscalls(log),
     )
+    return (*calls, *permissions.syscalls(registry, rights, calls))
 
 
 def echo(caller: Caller, body: bytes) -> bytes:

@@ -24,6 +24,7 @@ from agentos_sdk.calls import agents as calls
 from agentos_sdk.errors import BadRequest, NotFound, Timeout
 from agentos_sdk.opcodes import Op
 
+from .rights import to_agent
 from .spawn import Spawning
 
 MAX_TAIL = 2000  # lines in one reply
@@ -40,7 +41,8 @@ class Known:
 
     async def kill(self, call: Call, request: calls.Kill) -> calls.Killed:
         agent = self.registry.find(request.id, request.name)
-        await call.require(Right("kill", agent=agent.id))
+        call.announces = agent.id != call.caller.id  # its own end is nobody else's affair
+        await call.require(Right("kill", agent=agent.id), about=agent.name)
         if agent.over.is_set():
             raise NotFound(f"{agent.name} has ended already: {agent.end.reason if agent.end else 'it never started'}")
         await self.supervision.kill(agent, request.grace)
@@ -51,7 +53,7 @@ class Known:
         now = trio.current_time()
 
         def tells(agent: Agent) -> bool:  # how it ended may name the host's paths
-            return caller.kind != "agent" or agent.id == caller.id or self.registry.descends(agent.id, caller.id)
+            return self.registry.is_own(caller, agent.id)
 
         places, nowhere = self.line.places(), llm.Place()
         return [info(agent, now, tells(agent), places.get(llm.names(agent.seat), nowhere)) for agent in self.registry]
@@ -67,15 +69,15 @@ class Known:
             return calls.Exited(exit_code=end.code, signal=end.signal, reason=end.reason)
         raise Timeout(f"{agent.name} is {agent.state} after {request.timeout:g} s")
 
-    def pause(self, caller: Caller, request: calls.Pause) -> calls.Paused:
+    async def pause(self, call: Call, request: calls.Pause) -> calls.Paused:
         agent = self.registry.find(request.id, request.name)
-        caller.check(Right("pause", agent=agent.id))
+        await call.require(Right("pause", agent=agent.id), about=agent.name)
         step(agent, State.RUNNING, State.PAUSED, Sandbox.freeze)
         return calls.Paused(paused=True, agent_id=agent.id)
 
-    def resume(self, caller: Caller, request: calls.Resume) -> calls.Resumed:
+    async def resume(self, call: Call, request: calls.Resume) -> calls.Resumed:
         agent = self.registry.find(request.id, request.name)
-        caller.check(Right("resume", agent=agent.id))
+        await call.require(Right("resume", agent=agent.id), about=agent.name)
         step(agent, State.PAUSED, State.RUNNING, Sandbox.thaw)
         return calls.Resumed(resumed=True, agent_id=agent.id)
 
@@ -101,16 +103,23 @@ class Known:
 
 
 def syscalls(registry: Registry, supervision: Supervision, spawner: Spawning, line: llm.Line) -> tuple[Syscall, ...]:
-    known = Known(registry, supervision, line)
+    known, to = Known(registry, supervision, line), partial(to_agent, registry)
     return (
-        Syscall(Op.SPAWN, calls.Spawn, spawner.spawn),
-        Syscall(Op.KILL, calls.Kill, known.kill, failure={"killed": False}),
+        Syscall(Op.SPAWN, calls.Spawn, spawner.spawn, audit="intent", rights=spawner.rights),
+        Syscall(Op.KILL, calls.Kill, known.kill, failure={"killed": False}, audit="intent", rights=to(Op.KILL)),
         Syscall(Op.LIST, calls.List, known.list_agents),
-        Syscall(Op.WAIT, calls.Wait, known.wait),
-        Syscall(Op.PAUSE, calls.Pause, known.pause, failure={"paused": False}),
-        Syscall(Op.RESUME, calls.Resume, known.resume, failure={"resumed": False}),
+        Syscall(Op.WAIT, calls.Wait, known.wait, rights=to(Op.WAIT)),
+        Syscall(Op.PAUSE, calls.Pause, known.pause, failure={"paused": False}, audit="outcome", rights=to(Op.PAUSE)),
+        Syscall(
+            Op.RESUME,
+            calls.Resume,
+            known.resume,
+            failure={"resumed": False},
+            audit="outcome",
+            rights=to(Op.RESUME),
+        ),
         Syscall(Op.TREE, calls.Tree, known.tree),
-        Syscall(Op.LOGS, calls.Logs, known.logs),
+        Syscall(Op.LOGS, calls.Logs, known.logs, rights=to(Op.LOGS)),
     )
 
 

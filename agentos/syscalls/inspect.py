@@ -25,6 +25,7 @@ from agentos_sdk.opcodes import Op
 from agentos_sdk.quantities import CpuShare, Size
 
 from .agents import in_line
+from .rights import to_agent
 from .spawn import isolation
 
 SIZES = ("memory", "file_size", "disk", "tmp")
@@ -37,7 +38,7 @@ def syscalls(registry: Registry, line: Line) -> tuple[Syscall, ...]:
         used = await trio.to_thread.run_sync(usage, agent)
         return inspected(registry, agent, used, model(line, agent), call.caller.kind == "operator")
 
-    return (Syscall(Op.INSPECT, calls.Inspect, inspect),)
+    return (Syscall(Op.INSPECT, calls.Inspect, inspect, rights=to_agent(registry, Op.INSPECT)),)
 
 
 def inspected(

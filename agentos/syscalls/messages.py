@@ -1,5 +1,7 @@
 """SEND, RECV, BROADCAST, REGISTER."""
 
+from collections.abc import Sequence
+
 import trio
 
 from agentos.agents.registry import Registry
@@ -9,7 +11,7 @@ from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.table import LARGE, Syscall
-from agentos.services.mailboxes import Letter, Mailboxes
+from agentos.services.mailboxes import Letter, Mailbox, Mailboxes
 from agentos_sdk import codec
 from agentos_sdk.calls.messages import Broadcast, Delivered, Recv, Register, Registered, Send, Sent
 from agentos_sdk.errors import BadRequest, NotFound
@@ -18,21 +20,31 @@ from agentos_sdk.opcodes import Op
 
 def syscalls(mail: Mailboxes, registry: Registry) -> tuple[Syscall, ...]:
     def send(caller: Caller, request: Send) -> Sent:
-        if (request.to is None) == (request.to_name is None):
-            raise BadRequest("to: expected exactly one of to (an id) and to_name")
-        box = mail.of(request.to) if request.to is not None else mail.named(request.to_name or "")
-        caller.check(Right("send", agent=box.id))
+        box = box_of(request)
+        caller.check(to_send(box))
         if registry.is_over(box.id):
             raise NotFound(f"{box.name} has ended, and nobody would read it")
         box.put(letter_from(caller, request.message))
         return Sent(delivered_to=box.id)
 
+    async def rights(caller: Caller, request: Send) -> Sequence[Right]:
+        return [to_send(box_of(request))]
+
+    def box_of(request: Send) -> Mailbox:
+        if (request.to is None) == (request.to_name is None):
+            raise BadRequest("to: expected exactly one of to (an id) and to_name")
+        return mail.of(request.to) if request.to is not None else mail.named(request.to_name or "")
+
     def broadcast(caller: Caller, request: Broadcast) -> Delivered:
         caller.check(Right("broadcast"))
         letter = letter_from(caller, request.message)
-        count, full = mail.post_all(
-            letter, lambda box: (request.include_self or box.id != caller.id) and not registry.is_over(box.id)
-        )
+
+        def wanted(box: Mailbox) -> bool:
+            if box.id == caller.id:
+                return request.include_self
+            return not registry.is_over(box.id) and caller.authorizer.decide(caller, to_send(box)).effect == "allow"
+
+        count, full = mail.post_all(letter, wanted)
         return Delivered(delivered_count=count, full=full)
 
     async def recv(call: Call, request: Recv) -> bytes:
@@ -58,11 +70,15 @@ def syscalls(mail: Mailboxes, registry: Registry) -> tuple[Syscall, ...]:
         return Letter(caller.id, mail.of(caller.id).name, message)
 
     return (
-        Syscall(Op.SEND, Send, send, limit=LARGE, verbatim=("message",)),
+        Syscall(Op.SEND, Send, send, limit=LARGE, verbatim=("message",), rights=rights),
         Syscall(Op.RECV, Recv, recv),
         Syscall(Op.BROADCAST, Broadcast, broadcast, limit=LARGE, verbatim=("message",)),
         Syscall(Op.REGISTER, Register, register),
     )
+
+
+def to_send(box: Mailbox) -> Right:
+    return Right("send", agent=box.id)
 
 
 def received(letters: list[Letter]) -> bytes:

@@ -13,7 +13,7 @@ from .inspect import budget
 
 def syscalls(line: Line, everybody: Party) -> tuple[Syscall, ...]:
     def system(caller: Caller, request: calls.MetricsSystem) -> calls.MetricsReply:
-        caller.check(Right("metrics"))
+        caller.check(Right("metrics_system"))
         llm = calls.LineMetrics(
             waiting=line.depth,
             in_flight=line.in_flight,

@@ -35,13 +35,13 @@ class Places:
             raise BadRequest("code, workspace, runtime: only a jail has these, and none was asked for")
         for mistake in dwelling.bad_limits(spec):
             raise mistake
-        cwd = self._host(request.cwd or self.base)
+        cwd = self.host(request.cwd or self.base)
         if not os.path.isdir(cwd):
             raise NotFound(f"cwd: there is no directory {cwd}")
         search = request.env.get("PATH", PATH)
         return evolve(
             spec,
-            script=readable("script", self._host(request.script)) if request.script is not None else None,
+            script=readable("script", self.host(request.script)) if request.script is not None else None,
             command=runnable("command", request.command, self.base, search) if request.command else None,
             cwd=cwd,
             python=runnable("python", (request.python,), self.base, PATH)[0] if request.python else None,
@@ -68,15 +68,15 @@ class Places:
     def _of_the_hosts(self, spec: AgentSpec, request: Spawn) -> AgentSpec:
         script, code, command = request.script, request.code, tuple(request.command or ())
         if command and "/" in command[0]:
-            command = (self._host(command[0]), *command[1:])
+            command = (self.host(command[0]), *command[1:])
             if dwelling.own_program(evolve(spec, command=command)) is not None:
                 runnable("command", command, self.base, "")
         return evolve(
             spec,
-            script=readable("script", self._host(script)) if script is not None else None,
-            code=self._host(code) if code is not None else None,
+            script=readable("script", self.host(script)) if script is not None else None,
+            code=self.host(code) if code is not None else None,
             command=command or None,
-            workspace=workspace_of(request.workspace, self._host),
+            workspace=workspace_of(request.workspace, self.host),
             python=runnable("python", (request.python,), self.base, PATH)[0] if request.python else None,
         )
 
@@ -113,8 +113,21 @@ class Places:
             python=python,
         )
 
-    def _host(self, path: str) -> str:
-        return os.path.normpath(os.path.join(self.base, os.path.expanduser(path)))
+    def program_of(self, request: Spawn) -> tuple[str | None, str | None]:
+        """The host's file that a jail would be shown to run, as it is named and as it really is; None for none."""
+        named = request.script or (request.command or ("",))[0]
+        if request.script is None and "/" not in named:
+            return None, None
+        asked = self.host(named)
+        if request.script is None and dwelling.own_program(AgentSpec("nobody", command=(asked,))) is None:
+            return None, None
+        try:
+            return asked, os.path.realpath(asked)
+        except OSError as error:  # somebody replaces what lies on the way while it is looked at
+            raise BadRequest(f"a path that is named here can't be followed: {error.strerror}") from None
+
+    def host(self, path: str) -> str:
+        return "/" + os.path.normpath(os.path.join(self.base, os.path.expanduser(path))).lstrip("/")
 
 
 def _command_inside(argv: Sequence[str], parent: Agent) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ def parsed(body: bytes) -> calls.Think:
 
 def question_of(asked: calls.Think, model: str) -> llm.Question:
     return llm.Question(
-        model=asked.model or model,
+        model=(asked.model or model).removeprefix("models/"),  # Gemini's two spellings of one: rules know the short
         messages=[message_of(message) for message in asked.turns],
         system=asked.system,
         temperature=asked.temperature,

@@ -1,26 +1,31 @@
 """SPAWN: from what a caller asks for to an agent that is up, and what to say about it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import trio
-from attrs import asdict, frozen
+from attrs import asdict, field, frozen
 
 from agentos.agents import copies, dwelling
-from agentos.agents.inherit import Beyond, inherit
+from agentos.agents.inherit import Beyond, cut, inherit
+from agentos.agents.rate import Rate
 from agentos.agents.registry import Agent, Registry, StartError
 from agentos.agents.spec import NAME, NAME_RULE, AgentSpec, Limits, Restart, isolation_of
 from agentos.agents.supervision import Supervision
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
-from agentos.kernel.ports import Right
-from agentos.llm.settings import Share, budget_of
-from agentos.services.quotas import Quota
+from agentos.kernel.ports import Decision, Right
+from agentos.llm.settings import Share
+from agentos.permissions.authorizer import BEYOND
+from agentos.permissions.rule import PermissionSet
+from agentos.services.quotas import Quota, budget_of
 from agentos_sdk.calls import agents as calls
-from agentos_sdk.errors import AlreadyExists, BadRequest, PermissionDenied, QuotaExceeded, Unavailable
+from agentos_sdk.errors import AlreadyExists, BadRequest, PermissionDenied, QuotaExceeded
 from agentos_sdk.quantities import duration
 from supervisors import Backoff, SpecError
 
+from . import permissions
 from .places import Places
+from .rights import Rights
 
 RESTARTS: dict[str, Restart] = {"always": "permanent", "on-failure": "transient", "never": "temporary"}
 POLICIES = {restart: policy for policy, restart in RESTARTS.items()}
@@ -33,18 +38,29 @@ class Spawning:
 
     registry: Registry
     supervision: Supervision
+    callers: Rights
     is_taken: Callable[[str], bool]  # whether a caller goes by that name already
     base: str
-    priced: bool = False  # some model has a price
+    _rates: dict[str, Rate] = field(factory=dict, init=False)  # of guests
 
     async def spawn(self, call: Call, request: calls.Spawn) -> calls.Spawned:
         """Start an agent, and wait until it is up."""
         caller = call.caller
-        await call.require(Right("spawn"))
         parent = self.registry.find(caller.id, None) if caller.kind == "agent" else None
-        if parent is not None:
-            self._pace(parent)  # before its files are looked at and its script is copied
-        spec = await trio.to_thread.run_sync(self._spec, parent, request)
+        rate = self._rate_of(caller, parent)
+        if rate is not None:
+            self._pace(
+                caller, rate
+            )  # before its permissions are read, its files are looked at and its script is copied
+        try:
+            given = await self._given(caller, request)
+        except PermissionDenied as error:
+            decision = Decision("deny", BEYOND, str(error))
+            caller.audit.note(caller.entry("SPAWN", told(request, None), decision, "outcome", error.code))
+            raise
+        rights = await self._rights(caller, request)
+        await call.require(*rights, about=told(request, given))
+        spec = await self._understood(caller, request, given, rights)
         try:
             agent = await self._start(spec, caller, parent)
         except BaseException:
@@ -64,6 +80,8 @@ class Spawning:
             raise AlreadyExists(f"name: {spec.name!r} is taken")
         if parent is not None:
             self._ration(parent)
+        elif caller.kind == "guest":
+            self._ration_guest(caller)
         try:
             return await self.supervision.spawn(spec, caller, parent)
         except SpecError as error:
@@ -76,11 +94,18 @@ class Spawning:
                 stderr=error.stderr,
             ) from None
 
-    def _pace(self, parent: Agent) -> None:
-        limits, wait = self.supervision.limits, parent.rate.wait(trio.current_time())
+    def _rate_of(self, caller: Caller, parent: Agent | None) -> Rate | None:
+        """How often it may; a guest's goes by its name. None: it is the operator."""
+        if caller.kind != "guest":
+            return parent.rate if parent is not None else None
+        limits = self.supervision.limits
+        return self._rates.setdefault(caller.name, Rate(limits.per_second, limits.children))
+
+    def _pace(self, caller: Caller, rate: Rate) -> None:
+        limits, wait = self.supervision.limits, rate.wait(trio.current_time())
         if wait > 0:
             raise QuotaExceeded(
-                f"{parent.name} may spawn {limits.per_second:g} agents per second (kernel.spawn_rate): "
+                f"{caller.name} may spawn {limits.per_second:g} agents per second (kernel.spawn_rate): "
                 f"the next in {wait:.2f} s"
             )
 
@@ -95,14 +120,56 @@ class Spawning:
                 )
             above = above.parent
 
-    def _spec(self, parent: Agent | None, request: calls.Spawn) -> AgentSpec:
+    def _ration_guest(self, guest: Caller) -> None:
+        most = self.supervision.limits.children
+        if sum(not agent.over.is_set() and self.registry.is_own(guest, agent.id) for agent in self.registry) >= most:
+            raise QuotaExceeded(f"{guest.name} may have {most} living agents (kernel.max_children)")
+
+    async def rights(self, caller: Caller, request: calls.Spawn) -> Sequence[Right]:
+        """What it would need to do this. Where it has that, it is refused here what it couldn't have even so."""
+        given, rights = await self._given(caller, request), await self._rights(caller, request)
+        if all(caller.authorizer.decide(caller, right).effect == "allow" for right in rights):
+            copies.discard(await self._understood(caller, request, given, rights))
+        return rights
+
+    async def _understood(
+        self, caller: Caller, request: calls.Spawn, given: PermissionSet | None, rights: Sequence[Right]
+    ) -> AgentSpec:
+        """What the request comes to for who has these rights; what it names on the host is still what was judged."""
+        parent = self.registry.find(caller.id, None) if caller.kind == "agent" else None
+        if caller.kind == "guest":
+            refuse_to_guests(request)
+        spec = await trio.to_thread.run_sync(self._spec, parent, request, given, self.callers.limits(caller))
+        if caller.kind == "guest":
+            shown = spec.script or await trio.to_thread.run_sync(dwelling.own_program, spec)
+            if shown not in (None, *(right.object for right in rights)):
+                raise PermissionDenied("script, command: somebody replaced it while it was looked at")
+        return spec
+
+    async def _rights(self, caller: Caller, request: calls.Spawn) -> Sequence[Right]:
+        """To spawn; for a guest, whose paths are the host's, also to read the program that it names."""
+        if caller.kind != "guest":
+            return [Right("spawn")]
+        places = Places(self.base, None, self.supervision.kit.run.directory)
+        asked, real = await trio.to_thread.run_sync(places.program_of, request)
+        return [Right("spawn"), *([Right("read", real, told=asked)] if asked is not None else [])]
+
+    async def _given(self, caller: Caller, request: calls.Spawn) -> PermissionSet | None:
+        """The permissions that the new agent is to have, if the request says so; never more than its spawner's."""
+        if request.permissions is None:
+            return None
+        given = await self.callers.read(request.permissions, "permissions", "SPAWN", caller)
+        self.callers.authorizer.check_not_wider(given, caller.id, "permissions")
+        return given
+
+    def _spec(
+        self, parent: Agent | None, request: calls.Spawn, given: PermissionSet | None, bounds: Limits
+    ) -> AgentSpec:
         """What the request describes; looks at files, so not in the event loop's thread."""
         if not NAME.fullmatch(request.name):
             raise BadRequest(f"name: expected {NAME_RULE}, got {request.name!r}")
         if (request.script is None) == (not request.command):
             raise BadRequest("script: expected exactly one of script (a Python file) and command (an argv)")
-        if request.permissions is not None:
-            raise Unavailable("permissions: this kernel doesn't have that yet; leave it out")
         if not 0 <= request.max_restarts <= MAX_RESTARTS:
             raise BadRequest(f"max_restarts: expected 0 to {MAX_RESTARTS}, got {request.max_restarts}")
         if request.restart_window <= 0:
@@ -126,9 +193,10 @@ class Spawning:
             backoff=backoff_of(request),
             network=request.network,
             isolation=isolated,
-            limits=Limits(**asdict(request.limits)),
+            limits=cut(Limits(**asdict(request.limits)), bounds),
             runtime=request.runtime,
             llm=self._share(request.llm),
+            permissions=given,
         )
         try:
             spec = inherit(spec, parent.spec) if parent is not None else spec
@@ -145,13 +213,39 @@ class Spawning:
     def _share(self, given: calls.Share) -> Share:
         quotas: dict[tuple[str, float], Quota] = {}
         for line in given.budget:
-            if line.money is not None and not self.priced:
+            if line.money is not None and not self.callers.priced:
                 raise BadRequest("llm.budget: a budget of money needs the model's price, and there is no [llm.prices]")
             for quota in budget_of(line.per, line.tokens, line.calls, line.money):
                 if (quota.what, quota.per) in quotas:
                     raise BadRequest(f"llm.budget: two budgets of {quota.what} per {duration(quota.per)}")
                 quotas[quota.what, quota.per] = quota
         return Share(given.weight, tuple(quotas.values()))
+
+
+def refuse_to_guests(request: calls.Spawn) -> None:
+    """What only the operator himself may start."""
+    if request.isolation == "none" or request.sandboxed is False:
+        raise PermissionDenied("isolation: an agent without isolation is the operator's alone to start")
+    if request.network:
+        raise PermissionDenied("network: an agent with the host's network is the operator's alone to start")
+    for name in ("code", "python"):
+        if getattr(request, name) is not None:
+            raise PermissionDenied(f"{name}: what else of the host's an agent sees is the operator's to say")
+    if request.workspace not in (None, "tmp"):
+        raise PermissionDenied("workspace: one that outlives the agent is the operator's to give: say tmp")
+
+
+def told(request: calls.Spawn, given: PermissionSet | None) -> str:
+    """What the audit log says of it."""
+    program = request.script if request.script is not None else " ".join(request.command or ())
+    parts = [f"{request.name}: {program}"]
+    if request.isolation == "none" or request.sandboxed is False:
+        parts.append("without isolation")
+    if given is not None:
+        parts.append(f"permissions {permissions.told(given)}")
+    elif isinstance(request.permissions, str):
+        parts.append(f"permissions {request.permissions}")
+    return ", ".join(parts)
 
 
 def restart_of(request: calls.Spawn) -> Restart:

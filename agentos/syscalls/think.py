@@ -1,19 +1,18 @@
 """THINK: from what a caller asks to a question in the line, and from the answer to the reply."""
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import trio
 
-from agentos.agents.registry import Registry
 from agentos.kernel.call import Call, Gone
 from agentos.kernel.caller import Caller
 from agentos.kernel.pieces import Pieces
 from agentos.kernel.ports import Right
 from agentos.kernel.table import Syscall
 from agentos.llm.line import Line, Thought
-from agentos.llm.settings import Party, Seat
+from agentos.llm.settings import Seat
 from agentos_sdk import codec
 from agentos_sdk.calls import think as calls
 from agentos_sdk.errors import CallError, Timeout
@@ -28,11 +27,11 @@ def syscalls(line: Line, seat: Callable[[Caller], Seat], max_payload: int) -> tu
     reading = trio.CapacityLimiter(1)  # several at once would slow down each other, and the event loop
 
     async def think(call: Call, body: bytes) -> calls.Thought:
-        await call.require(Right("think"))
         if len(body) <= AT_ONCE:
             asked, question = understood(body, line.model)
         else:
             asked, question = await trio.to_thread.run_sync(understood, body, line.model, limiter=reading)
+        await call.require(Right("think", question.model))
         place = seat(call.caller)
         with trio.move_on_after(math.inf if asked.timeout is None else asked.timeout):
             if asked.stream:
@@ -44,14 +43,12 @@ def syscalls(line: Line, seat: Callable[[Caller], Seat], max_payload: int) -> tu
             return reply_of(thought)
         raise Timeout(f"the model hasn't answered within the {asked.timeout:g} s that timeout names")
 
-    return (Syscall(Op.THINK, None, think, limit=max_payload, failure=FAILURE),)
+    async def rights(caller: Caller, body: bytes) -> Sequence[Right]:
+        async with caller.turn:
+            _, question = await trio.to_thread.run_sync(understood, body, line.model, limiter=reading)
+        return [Right("think", question.model)]
 
-
-def seat_of(registry: Registry, everybody: Party, caller: Caller) -> Seat:
-    """Where a caller's questions wait: an agent's with those of its family, each of the operator's by itself."""
-    if caller.kind == "agent":
-        return registry.find(caller.id, None).seat
-    return (everybody, Party(caller.name))
+    return (Syscall(Op.THINK, None, think, limit=max_payload, failure=FAILURE, audit="outcome", rights=rights),)
 
 
 def reply_of(thought: Thought) -> calls.Thought:

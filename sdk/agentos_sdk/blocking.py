@@ -17,11 +17,13 @@ TYPE_CHECKING = False  # as typing has it; that itself would be a sixth of what 
 if TYPE_CHECKING:
     from typing import Any, Literal, Unpack
 
-    from .chunks import Deltas
+    from .chunks import Deltas, Outputs
     from .question import ImageFile, More, Options
 
     Reply = dict[str, Any]
+    Encoding = Literal["utf-8", "base64"]
 
+MANY_ESCAPES = 1 << 19  # a kernel takes no body with a million
 WAY_IN = 10.0  # seconds that a kernel may need to get a command into a jail, beyond the time of the command
 
 
@@ -40,18 +42,33 @@ class AgentOSClient:
     Every method answers with the reply as a dict, also where the call failed: then ``success`` is false and ``error``
     and ``code`` say why. Trouble with the connection itself raises :class:`ConnectionFailed`. ``timeout`` is how many
     seconds a reply may take beyond what the call itself waits for; None waits as long as it takes.
+
+    With ``name``, ``level`` or ``permissions`` it is a guest, of that name and with no more than those rights, on every
+    connection that it makes. Where the kernel refuses that, the connection is closed and the ``CallError`` raised.
     """
 
-    def __init__(self, socket_path: str | None = None, timeout: float | None = None) -> None:
+    def __init__(
+        self,
+        socket_path: str | None = None,
+        timeout: float | None = None,
+        *,
+        name: str | None = None,
+        level: str | None = None,
+        permissions: Mapping[str, object] | None = None,
+    ) -> None:
         self.socket_path = socket_path or default_socket()
         self.timeout = timeout
         self.agent_id: int | None = None  # ours, from the first reply on
         self._socket: socket.socket | None = None
+        self._gave: list[bytes] = []  # the HELLOs by which we gave rights away, said first on every connection
+        gives = {"as": name, "level": level, "permissions": permissions}
+        if given := {field: value for field, value in gives.items() if value is not None}:
+            self._gave.append(json.dumps({"protocol": 1, **given}).encode())
 
     def connect(self) -> bool:
         """Connect; True, or :class:`ConnectionFailed` with the way out."""
         if self._socket is None:
-            self._socket = dial(self.socket_path)
+            self._socket = dial(self.socket_path, self._gave, self.timeout)
         return True
 
     def disconnect(self) -> None:
@@ -73,13 +90,12 @@ class AgentOSClient:
         """Any call by number with a finished body; the reply's body. ``wait`` is how long the call itself may wait."""
         self.connect()
         assert self._socket is not None
+        gives = op == Op.HELLO and gives_away(body) and body not in self._gave
+        if gives:
+            self._gave.append(body)  # before it is answered: who doesn't hear of it stays with it
         self._socket.settimeout(None if self.timeout is None or wait is None else self.timeout + wait)
         try:
-            try:  # noqa: SIM105 - suppress would be one module more for each agent
-                self._socket.sendall(frame(0, op, body))
-            except (BrokenPipeError, ConnectionResetError):
-                pass  # the kernel may have said why before it closed
-            number, got, reply = receive(self._socket)
+            number, got, reply = exchange(self._socket, op, body)
         except TimeoutError:
             self.disconnect()  # the reply may still come, and would be taken for the next one's
             raise ConnectionFailed(f"the kernel at {self.socket_path} gave no reply in {self.timeout:g} s") from None
@@ -90,6 +106,8 @@ class AgentOSClient:
             self.disconnect()
             raise ConnectionFailed(f"the kernel at {self.socket_path} refused: {reason(reply)}")
         self.agent_id = number
+        if gives and not succeeded(reply):
+            self._gave.pop()
         if ended(reply) and reply != body:
             self.disconnect()
             raise ConnectionFailed(f"the kernel at {self.socket_path} ended the connection: {reason(reply)}")
@@ -114,9 +132,20 @@ class AgentOSClient:
 
     noop = echo
 
-    def hello(self, protocol: int = 1) -> Reply:
-        """Who the kernel takes us for, and its version. Anything but protocol 1 is for other clients than this one."""
-        return self._dict(Op.HELLO, {"protocol": protocol})
+    def hello(
+        self,
+        protocol: int = 1,
+        *,
+        as_: str | None = None,
+        level: str | None = None,
+        permissions: Mapping[str, object] | None = None,
+    ) -> Reply:
+        """Who the kernel takes us for, and its version. Anything but protocol 1 is for other clients than this one.
+
+        The others make the operator's connection a guest's, of that name and with no more than those rights: for good,
+        so that the connections which this client makes later begin so.
+        """
+        return self._dict(Op.HELLO, {"protocol": protocol, "as": as_, "level": level, "permissions": permissions})
 
     def exit(self) -> str:
         """Say goodbye; the kernel closes the connection."""
@@ -189,6 +218,63 @@ class AgentOSClient:
         """How the kernel as a whole is doing; for the operator."""
         return self._dict(Op.METRICS_SYSTEM, {})
 
+    def get_permissions(self, agent_id: int | None = None) -> Reply:
+        """What an agent may do, or we ourselves, and the sets of those above, within which that holds."""
+        return self._dict(Op.GET_PERMS, {"agent_id": agent_id})
+
+    def set_permissions(
+        self,
+        permissions: Mapping[str, object] | str | None = None,
+        level: str | None = None,
+        agent_id: int | None = None,
+    ) -> Reply:
+        """Let an agent that we spawned do something else: by a set, or by the name of a level or a set."""
+        return self._dict(Op.SET_PERMS, {"permissions": permissions, "level": level, "agent_id": agent_id})
+
+    def explain(self, agent: str | int, call: str, args: Mapping[str, object] | None = None) -> Reply:
+        """What would be decided if an agent made a call, and by which rule; nothing is done."""
+        return self._dict(Op.EXPLAIN, {"agent": agent, "call": call, "args": args})
+
+    def get_audit_log(
+        self,
+        category: str | None = None,
+        agent_id: int | None = None,
+        since_id: int | None = None,
+        limit: int = 100,
+    ) -> Reply:
+        """The newest ``entries`` of the audit log, oldest first; with ``since_id`` the first ones after that one."""
+        fields = {"category": category, "agent_id": agent_id, "since_id": since_id, "limit": limit}
+        return self._dict(Op.GET_AUDIT_LOG, fields)
+
+    def set_audit_config(self, **switches: bool) -> Reply:
+        """Switch the entries of allowed calls on and off, until the kernel ends: ``log_files=False``."""
+        return self._dict(Op.SET_AUDIT_CONFIG, switches)
+
+    def read_file(self, path: str, offset: int = 0, limit: int | None = None, encoding: Encoding = "utf-8") -> Reply:
+        """What a file has in it, or ``limit`` bytes of that from ``offset`` on; as base64 where it isn't text.
+
+        A relative path is one of this process.
+        """
+        fields = {"path": from_here(path), "offset": offset, "limit": limit, "encoding": encoding}
+        return self._dict(Op.READ, fields)
+
+    def write_file(
+        self,
+        path: str,
+        content: str | bytes,
+        mode: Literal["write", "append"] = "write",
+        encoding: Encoding = "utf-8",
+    ) -> Reply:
+        """Put ``content`` into a file, in the place of what is there or behind it; bytes are sent as base64.
+
+        A relative path is one of this process.
+        """
+        text, encoding = as_text(content, encoding)
+        fields = {"path": from_here(path), "content": text, "mode": mode, "encoding": encoding}
+        body = json.dumps(fields, ensure_ascii=False).encode("utf-8", "surrogatepass")
+        reply: Reply = self._json(self.call(Op.WRITE, body))
+        return reply
+
     def exec(
         self,
         command: str | Sequence[str],
@@ -200,10 +286,13 @@ class AgentOSClient:
         env: Mapping[str, str] | None = None,
         stdin: str | None = None,
     ) -> Reply:
-        """Run a command, a line for the shell or an argv, in our own jail or in that of an agent; see EXEC."""
+        """Run a command, a line for bash or an argv, where we are ourselves, or beside an agent; see EXEC.
+
+        A relative ``cwd`` is one of this process's, but where an agent is named one of its jail's.
+        """
         fields = {
             "command": command if isinstance(command, str) else list(command),
-            "cwd": cwd,
+            "cwd": absolute_cwd(cwd, name, agent_id),
             "timeout": timeout,
             "name": name,
             "id": agent_id,
@@ -211,6 +300,36 @@ class AgentOSClient:
             "stdin": stdin,
         }
         return self._dict(Op.EXEC, fields, wait=timeout + WAY_IN)
+
+    def exec_stream(
+        self,
+        command: str | Sequence[str],
+        cwd: str | None = None,
+        timeout: float = 30.0,
+        *,
+        name: str | None = None,
+        agent_id: int | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: str | None = None,
+    ) -> Outputs:
+        """Run a command, and iterate over what it writes as it comes; over a connection of its own.
+
+        Each part has ``stream`` and ``text``. ``executed``, at the end, is the reply. To leave
+        ``with client.exec_stream(...) as parts`` ends the command. Raises the call's error.
+        """
+        from .chunks import Outputs, streamed
+
+        fields = {
+            "command": command if isinstance(command, str) else list(command),
+            "cwd": absolute_cwd(cwd, name, agent_id),
+            "timeout": timeout,
+            "name": name,
+            "id": agent_id,
+            "env": env,
+            "stdin": stdin,
+            "stream": True,
+        }
+        return Outputs(streamed(self.socket_path, Op.EXEC, fields, self._gave))
 
     def logs(self, name: str | None = None, agent_id: int | None = None, tail: int = 100) -> Reply:
         """The last lines that an agent wrote."""
@@ -224,7 +343,7 @@ class AgentOSClient:
         from .chunks import streamed
 
         fields = {"name": name, "id": agent_id, "tail": tail, "follow": True}
-        for _, page in streamed(self.socket_path, Op.LOGS, fields):
+        for _, page in streamed(self.socket_path, Op.LOGS, fields, self._gave):
             if page["lines"] or page["missed"]:
                 yield page
 
@@ -286,7 +405,7 @@ class AgentOSClient:
         from .chunks import Deltas, streamed
         from .question import question
 
-        return Deltas(streamed(self.socket_path, Op.THINK, question(prompt, options, stream=True)))
+        return Deltas(streamed(self.socket_path, Op.THINK, question(prompt, options, stream=True), self._gave))
 
     def _dict(self, op: int, fields: Mapping[str, object], wait: float | None = 0.0) -> Reply:
         reply: Reply = self.request(op, fields, wait)
@@ -298,16 +417,46 @@ class AgentOSClient:
         return reply
 
 
-def dial(path: str) -> socket.socket:
-    """A connection to the kernel at ``path``; :class:`ConnectionFailed` where there is none or it isn't ours."""
+def dial(path: str, said: Sequence[bytes] = (), timeout: float | None = None) -> socket.socket:
+    """A connection to the kernel at ``path``; :class:`ConnectionFailed` where there is none or it isn't ours.
+
+    ``said`` are HELLOs to begin it with: who gave rights away on one connection has none of them on the next. One that
+    isn't answered with success ends it, and raises what the kernel says.
+    """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.connect(path)
         check_owner(sock, path)
+        sock.settimeout(timeout)
+        for body in said:
+            greet(sock, path, body)
+        sock.settimeout(None)
     except OSError as error:
         sock.close()
         raise unreachable(path, error) from None
+    except BaseException:
+        sock.close()
+        raise
     return sock
+
+
+def greet(sock: socket.socket, path: str, body: bytes) -> None:
+    """Say HELLO; the kernel's ``CallError`` where it isn't answered with success."""
+    _, op, reply = exchange(sock, Op.HELLO, body)
+    if op != Op.HELLO:
+        raise ConnectionFailed(f"the kernel at {path} refused: {reason(reply)}")
+    try:
+        checked(reply)
+    except ValueError:
+        raise ConnectionFailed(f"what answers at {path} is no AgentOS kernel") from None
+
+
+def gives_away(body: bytes) -> bool:
+    """Whether a HELLO makes its caller a guest."""
+    try:
+        return not {"as", "level", "permissions"}.isdisjoint(json.loads(body))
+    except (ValueError, TypeError):
+        return False  # the kernel doesn't take it either
 
 
 def unreachable(path: str, error: OSError) -> ConnectionFailed:
@@ -327,6 +476,15 @@ def check_owner(sock: Any, path: str) -> None:
     _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     if uid not in (0, os.geteuid()):
         raise ConnectionFailed(f"{path} is a socket of uid {uid}, not yours: choose another with --socket")
+
+
+def exchange(sock: socket.socket, op: int, body: bytes) -> tuple[int, int, bytes]:
+    """Send a frame, and receive the next one."""
+    try:  # noqa: SIM105 - suppress would be one module more for each agent
+        sock.sendall(frame(0, op, body))
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # the kernel may have said why before it closed
+    return receive(sock)
 
 
 def receive(sock: socket.socket) -> tuple[int, int, bytes]:
@@ -355,6 +513,13 @@ def checked(body: bytes) -> Reply:
     return reply
 
 
+def succeeded(body: bytes) -> bool:
+    try:
+        return bool(checked(body))
+    except (CallError, ValueError):
+        return False
+
+
 def ended(reply: bytes) -> bool:
     """Whether this is the last word of a connection: the kernel couldn't read what it was sent."""
     if not reply.startswith(b'{"success":false,') or len(reply) > 4096:
@@ -367,6 +532,28 @@ def reason(body: bytes) -> str:
         return str(checked(body))
     except CallError as error:
         return str(error)
+
+
+def from_here(path: str) -> str:
+    """A path as this process means it; ``~`` is the operator's home, as the kernel knows it."""
+    path = os.fspath(path)
+    return path if path.startswith(("/", "~")) or not path else f"{os.getcwd()}/{path}"
+
+
+def as_text(content: str | bytes, encoding: Encoding) -> tuple[str, Encoding]:
+    """Content as JSON holds it, and how: where much would have to be escaped, a kernel reads it faster as base64."""
+    if isinstance(content, str):
+        if encoding == "base64" or sum(map(content.count, '\n"\\\t\r')) < MANY_ESCAPES:
+            return content, encoding
+        content = content.encode("utf-8", "surrogatepass")
+    from binascii import b2a_base64
+
+    return b2a_base64(content, newline=False).decode(), "base64"
+
+
+def absolute_cwd(cwd: str | None, name: str | None, agent_id: int | None) -> str | None:
+    """EXEC's directory: this process's relative paths are made absolute, a named agent's are left to it."""
+    return cwd if cwd is None or name is not None or agent_id is not None else from_here(cwd)
 
 
 def absolute(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,19 +11,22 @@ from .opcodes import Op
 
 TYPE_CHECKING = False  # as typing has it, which nobody needs at run time
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Generator, Mapping, Sequence
     from typing import Any
 
     Reply = dict[str, Any]
 
 
-def streamed(path: str, op: int, fields: Mapping[str, object]) -> Generator[tuple[int, Reply]]:
+def streamed(
+    path: str, op: int, fields: Mapping[str, object], said: Sequence[bytes] = ()
+) -> Generator[tuple[int, Reply]]:
     """A call whose reply is streamed, over a connection of its own: the opcode and the body of each frame.
 
-    The last one is the reply itself, or the exception that it stands for. To close this withdraws the call.
+    ``said`` are the HELLOs that it begins with. The last one is the reply itself, or the exception that it stands for.
+    To close this withdraws the call.
     """
     given = {name: value for name, value in fields.items() if value is not None}
-    with dial(path) as sock:
+    with dial(path, said) as sock:
         try:
             sock.sendall(frame(0, Op.HELLO, b'{"protocol":2}'))
             checked(receive(sock)[2])
@@ -33,6 +36,34 @@ def streamed(path: str, op: int, fields: Mapping[str, object]) -> Generator[tupl
             yield got[1], checked(got[2])
         except (OSError, ValueError) as error:
             raise ConnectionFailed(f"the connection to the kernel at {path} broke: {error}") from None
+
+
+class Outputs:
+    """What a command writes, as it comes; when it has ended, ``executed`` is the whole reply."""
+
+    def __init__(self, frames: Generator[tuple[int, Reply]]) -> None:
+        self.executed: Reply | None = None
+        self._frames = frames
+
+    def __enter__(self) -> Outputs:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Outputs:
+        return self
+
+    def __next__(self) -> Reply:
+        for op, body in self._frames:
+            if op == Op.CHUNK:
+                return body
+            self.executed = body
+        raise StopIteration
+
+    def close(self) -> None:
+        """Withdraw the command, if it hasn't ended yet."""
+        self._frames.close()
 
 
 class Deltas:

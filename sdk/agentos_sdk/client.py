@@ -5,20 +5,21 @@ import socket
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 import trio
 from attrs import define, field
 
 from . import codec
-from .blocking import absolute, check_owner, default_socket, unreachable
-from .calls import agents, host, inspect, messages, metrics, think
+from .blocking import absolute, absolute_cwd, as_text, check_owner, default_socket, from_here, unreachable
+from .calls import agents, audit, host, inspect, messages, metrics, think
 from .calls.connection import Cancel, Hello, Welcome
+from .calls.permissions import Explain, Explained, GetPerms, PermsSet, SetPerms
 from .calls.request import Request
 from .errors import ConnectionFailed, from_reply
 from .frames import MAX_ID, Frames, frame
 from .opcodes import Op
-from .streams import Pages, Thoughts, asked
+from .streams import Outputs, Pages, Thoughts, asked, command_to_run
 
 if TYPE_CHECKING:
     from .question import Options
@@ -32,11 +33,18 @@ NO_LIMIT = [1 << 62] * 256
 
 
 @asynccontextmanager
-async def connect(socket_path: str | None = None) -> AsyncIterator["Kernel"]:
+async def connect(
+    socket_path: str | None = None,
+    *,
+    name: str | None = None,
+    level: str | None = None,
+    permissions: Mapping[str, object] | None = None,
+) -> AsyncIterator["Kernel"]:
     """A connection to the kernel: ``async with connect() as kernel: await kernel.spawn(...)``.
 
-    Without ``socket_path`` an agent finds its own kernel, and anybody else the operator's default one. Raises
-    :class:`ConnectionFailed` where there is none.
+    Without ``socket_path`` an agent finds its own kernel, and anybody else the operator's default one. With ``name``,
+    ``level`` or ``permissions`` it is a guest's, of that name and with no more than those rights, from its first call
+    on. Raises :class:`ConnectionFailed` where there is no kernel, the ``CallError`` where it refuses the guest.
     """
     path = socket_path or default_socket()
     sock = await dial(path)
@@ -46,7 +54,7 @@ async def connect(socket_path: str | None = None) -> AsyncIterator["Kernel"]:
             kernel = Kernel(path, trio.SocketStream(sock))
             nursery.start_soon(kernel._read)
             try:
-                await kernel._greet()
+                await kernel._greet(Hello(protocol=2, as_=name, level=level, permissions=permissions))
                 nursery.start_soon(kernel._write)
                 yield kernel
             except Exception as error:  # raised below, outside of the nursery, which would wrap it in a group
@@ -180,6 +188,61 @@ class Kernel:
         """How the kernel as a whole is doing; for the operator."""
         return (await self.call(metrics.MetricsSystem())).metrics
 
+    async def get_permissions(self, agent_id: int | None = None) -> Mapping[str, Any]:
+        """What an agent may do, or we ourselves, and the sets of those above, within which that holds."""
+        return (await self.call(GetPerms(agent_id=agent_id))).permissions
+
+    async def set_permissions(
+        self,
+        permissions: Mapping[str, object] | str | None = None,
+        level: str | None = None,
+        agent_id: int | None = None,
+    ) -> PermsSet:
+        """Let an agent that we spawned do something else: by a set, or by the name of a level or a set."""
+        return await self.call(SetPerms(permissions=permissions, level=level, agent_id=agent_id))
+
+    async def explain(self, agent: str | int, call: str, args: Mapping[str, object] | None = None) -> Explained:
+        """What would be decided if an agent made a call, and by which rule; nothing is done."""
+        return await self.call(Explain(agent=agent, call=call, args=args or {}))
+
+    async def get_audit_log(
+        self,
+        category: audit.Category | None = None,
+        agent_id: int | None = None,
+        since_id: int | None = None,
+        limit: int = 100,
+    ) -> Sequence[audit.AuditEntry]:
+        """The newest entries of the audit log, oldest first; with ``since_id`` the first ones after that one."""
+        request = audit.GetAuditLog(category=category, agent_id=agent_id, since_id=since_id, limit=limit)
+        return (await self.call(request)).entries
+
+    async def set_audit_config(self, **switches: bool) -> Mapping[str, bool]:
+        """Switch the entries of allowed calls on and off, until the kernel ends: ``log_files=False``."""
+        return (await self.call(codec.decode(audit.SetAuditConfig, switches))).config
+
+    async def read_file(
+        self, path: str, offset: int = 0, limit: int | None = None, encoding: "host.Encoding" = "utf-8"
+    ) -> host.Content:
+        """What a file has in it, or ``limit`` bytes of that from ``offset`` on; as base64 where it isn't text.
+
+        A relative path is one of this process.
+        """
+        return await self.call(host.Read(path=from_here(path), offset=offset, limit=limit, encoding=encoding))
+
+    async def write_file(
+        self,
+        path: str,
+        content: str | bytes,
+        mode: Literal["write", "append"] = "write",
+        encoding: "host.Encoding" = "utf-8",
+    ) -> host.Written:
+        """Put ``content`` into a file, in the place of what is there or behind it; bytes are sent as base64.
+
+        A relative path is one of this process.
+        """
+        text, encoding = as_text(content, encoding)
+        return await self.call(host.Write(path=from_here(path), content=codec.Text(text), mode=mode, encoding=encoding))
+
     async def exec(
         self,
         command: str | Sequence[str],
@@ -191,20 +254,30 @@ class Kernel:
         env: Mapping[str, str] | None = None,
         stdin: str = "",
     ) -> host.Executed:
-        """Run a command, a line for the shell or an argv, in our own jail or in that of an agent.
+        """Run a command, a line for bash or an argv, where we are ourselves, or beside an agent.
 
         Cancelled, it leaves nothing running.
         """
-        request = host.Exec(
-            command=command,
-            name=name,
-            id=id,
-            cwd=cwd,
-            timeout=codec.Seconds(timeout),
-            env=env or {},
-            stdin=codec.Text(stdin),
-        )
-        return await self.call(request)
+        cwd = absolute_cwd(cwd, name, id)
+        return await self.call(command_to_run(command, name, id, cwd, timeout, env, stdin))
+
+    def exec_stream(
+        self,
+        command: str | Sequence[str],
+        name: str | None = None,
+        *,
+        id: int | None = None,
+        cwd: str | None = None,
+        timeout: float = 30.0,
+        env: Mapping[str, str] | None = None,
+        stdin: str = "",
+    ) -> Outputs:
+        """The same, with what it writes as it comes: ``async with kernel.exec_stream("make") as parts``.
+
+        Each part has ``stream`` and ``text``; at the end ``parts.executed`` is the reply. To leave ends the command.
+        """
+        cwd = absolute_cwd(cwd, name, id)
+        return Outputs(self, command_to_run(command, name, id, cwd, timeout, env, stdin, stream=True))
 
     async def logs(self, name: str | None = None, *, id: int | None = None, tail: int = 100) -> agents.LogsReply:
         """The last lines that an agent wrote."""
@@ -314,11 +387,11 @@ class Kernel:
 
     # -- The socket ------------------------------------------------------------------------------------------------
 
-    async def _greet(self) -> None:
+    async def _greet(self, request: Hello) -> None:
         """Say HELLO, in version 1; the version is 2 from the next frame on."""
         self._pending[0] = pending = Pending(Op.HELLO)
         with suppress(trio.BrokenResourceError):  # the kernel may have said why before it closed
-            await self._stream.send_all(frame(0, Op.HELLO, codec.encode(Hello(protocol=2))))
+            await self._stream.send_all(frame(0, Op.HELLO, codec.encode(request)))
         while pending.reply is None:
             await self._change(pending)
         welcome: Welcome = self._reply(Hello, pending.reply)

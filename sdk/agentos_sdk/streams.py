@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import trio
 
 from . import codec
-from .calls import agents, think
+from .calls import agents, host, think
 from .opcodes import Op
 from .question import question
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any, Self
 
     from .client import Kernel, Pending
@@ -131,6 +131,51 @@ class Thoughts(Stream[str]):
     def _last(self, reply: bytes) -> str:
         self.thought = self._kernel._reply(think.Think, reply)
         raise StopAsyncIteration
+
+
+class Outputs(Stream[host.Output]):
+    """What a command writes, as it comes; when it has ended, ``executed`` says how."""
+
+    op = Op.EXEC
+    executed: host.Executed | None = None
+
+    def __init__(self, kernel: "Kernel", request: host.Exec) -> None:
+        super().__init__(kernel)
+        self._request = request
+
+    async def _body(self) -> bytes:
+        return codec.encode(self._request)
+
+    def _piece(self, chunk: bytes) -> host.Output:
+        return codec.decode(host.Output, codec.parse(chunk))
+
+    def _last(self, reply: bytes) -> host.Output:
+        self.executed = self._kernel._reply(host.Exec, reply)
+        raise StopAsyncIteration
+
+
+def command_to_run(
+    command: "str | Sequence[str]",
+    name: str | None,
+    id: int | None,
+    cwd: str | None,
+    timeout: float,
+    env: "Mapping[str, str] | None",
+    stdin: str,
+    *,
+    stream: bool = False,
+) -> host.Exec:
+    """EXEC's request."""
+    return host.Exec(
+        command=command,
+        name=name,
+        id=id,
+        cwd=cwd,
+        timeout=codec.Seconds(timeout),
+        env=env or {},
+        stdin=codec.Text(stdin),
+        stream=stream,
+    )
 
 
 async def asked(prompt: str | None, options: "Mapping[str, Any]", *, stream: bool = False) -> bytes:

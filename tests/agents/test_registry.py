@@ -10,16 +10,16 @@ from agentos.agents.spec import AgentSpec
 from agentos.kernel.caller import Caller
 from agentos.kernel.table import Table
 from agentos.llm.settings import Party
-from agentos.permissions.authorizer import SubtreeAuthorizer
 from agentos.sandbox.status import Status
 from agentos_sdk.errors import AlreadyExists, BadRequest, NotFound
+from tests.support.rights import Grants, Notebook
 
 numbers = itertools.count(1)
 
 
 def agent(name: str, parent: Agent | None = None, **more: Any) -> Agent:
-    caller = Caller(next(numbers), "agent", name, Table(()), SubtreeAuthorizer(lambda agent, ancestor: False))
-    return Agent(AgentSpec(name, **more), caller, ("root",), parent, 0, (Party(name),), Rate(1, 1))
+    caller = Caller(next(numbers), "agent", name, Table(()), Grants(), Notebook())
+    return Agent(AgentSpec(name, **more), caller, ("root",), parent, 0, None, (Party(name),), Rate(1, 1))
 
 
 def ended(one: Agent) -> Agent:

@@ -178,13 +178,21 @@ def running(argv: list[str]) -> bool:
     return False
 
 
-def test_exec_says_when_not_all_is_shown(agentos: Agentos) -> None:
+def test_exec_shows_all_of_it_as_it_comes_and_to_programs_what_is_kept(agentos: Agentos) -> None:
     agentos("spawn", "a", *SLEEP)
 
     done = agentos("exec", "a", "--", "head", "-c", "2M", "/dev/zero")
+    kept = json.loads(agentos("exec", "--json", "a", "--", "head", "-c", "2M", "/dev/zero").stdout)
 
-    assert (done.returncode, len(done.stdout)) == (0, 1 << 20)
-    assert "the rest was dropped" in done.stderr
+    assert (done.returncode, len(done.stdout), done.stderr) == (0, 2 << 20, "")
+    assert (kept["truncated"], len(kept["stdout"])) == (True, 1 << 20)
+
+
+def test_exec_without_a_name_runs_it_on_the_host(agentos: Agentos, kernel: Kernel) -> None:
+    done = agentos("exec", "--cwd", str(kernel.place), "--", "pwd")
+
+    assert (done.returncode, done.stdout) == (0, f"{kernel.place}\n")
+    assert agentos("exec", "--", "nonesuch").returncode == 127
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ import supervisors
 from agentos import __version__
 from agentos.agents.lifecycle import State
 from agentos.config import llm, schema
+from agentos.permissions import shape
 from agentos.userland.cli.main import COMMANDS, cli
 from agentos_sdk import AgentOSClient, Kernel
-from agentos_sdk.calls import agents, connection, host, inspect, messages, metrics, think
+from agentos_sdk.calls import agents, audit, connection, host, inspect, messages, metrics, permissions, think
 from agentos_sdk.calls.request import Request
 from agentos_sdk.errors import BY_CODE
 from agentos_sdk.opcodes import Op
@@ -25,7 +26,7 @@ REFERENCE = ROOT / "docs" / "reference"
 CALLS = REFERENCE / "calls"
 REQUESTS: list[type[Request[object]]] = [
     value
-    for module in (agents, connection, host, inspect, messages, metrics, think)
+    for module in (agents, audit, connection, host, inspect, messages, metrics, permissions, think)
     for value in vars(module).values()
     if isinstance(value, type) and issubclass(value, Request) and value is not Request
 ]
@@ -35,6 +36,7 @@ TABLES = {
     "`timeouts`": llm.TimeoutsTable,
     "`retry`": llm.RetryTable,
     "`[llm.offline]`": llm.OfflineTable,
+    "`[permissions.NAME]`": shape.SetTable,
     "`[supervisor]`": schema.RootTable,
     "`[[supervisor.children]]`": schema.AgentTable,
     "`backoff`": schema.BackoffTable,
@@ -122,7 +124,10 @@ def test_every_option_of_a_command_is_described(name: str) -> None:
     text = section((REFERENCE / "cli.md").read_text(), f"agentos {name}")
     command = cli.get_command(click.Context(cli), name)
     assert command is not None
-    options = {option for parameter in command.params for option in parameter.opts if option.startswith("-")}
+    commands = [command, *(command.commands.values() if isinstance(command, click.Group) else ())]
+    options = {
+        option for one in commands for parameter in one.params for option in parameter.opts if option.startswith("-")
+    }
 
     described = set(re.findall(r"`(--?[a-z][a-z-]*)", text))
     assert described == options

@@ -25,9 +25,10 @@ from tests.docs.compare import missing, same
 from tests.docs.terminal import PATIENCE, Kernel, Shell
 
 BIN = str(Path(sys.executable).parent)
-LOOKS = re.compile(r"agentos (ps|tree|logs)\b(?!.* (-f|--follow))")
+LOOKS = re.compile(r"agentos (ps|tree|logs|audit)\b(?!.* (-f|--follow))")
 WRONG = "wrong.toml"
 MAKE = f'make() {{ command make -n -C {shlex.quote(str(ROOT))} "$@" >/dev/null; }}'
+AUDIT = 'agentos() {{ [ "$1" != audit ] || set -- "$@" --state-dir {}; command agentos "$@"; }}'
 
 
 class Visit:
@@ -174,8 +175,11 @@ class Visit:
     def _run_kernel(self, words: list[str]) -> None:
         if self.kernel is not None:
             self.kernel.close()
-        if os.geteuid() == 0 and "--state-dir" not in words:
+        config = self.home / "agentos.toml"
+        told = "--state-dir" in words or (config.exists() and "state_dir" in config.read_text())
+        if os.geteuid() == 0 and not told:
             words = [*words, "--state-dir", str(self.state)]  # root's default place is the host's
+            self.shell.run(AUDIT.format(shlex.quote(str(self.state))))
         _, where = self.shell.run("pwd")
         self.kernel = Kernel([f"{BIN}/agentos", "run", *words], where[0], self.env)
 

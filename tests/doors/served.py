@@ -26,8 +26,8 @@ from agentos.llm.offline import Offline
 from agentos.llm.offline_rules import Rule
 from agentos.llm.provider import Question
 from agentos.llm.settings import LLMSettings, OfflineSettings, Party, Retry, Share
-from agentos.permissions.authorizer import SubtreeAuthorizer
 from agentos.services.quotas import Quota
+from tests.support.rights import Grants, Notebook
 
 MODEL = "offline-1"
 MIB = 1 << 20
@@ -80,8 +80,7 @@ async def served(
             line = Line(llm, Asking(connect, llm.retry, llm.timeouts), accounts, MODEL)
             seat = (Party("kernel"), Party("agent", Share(budget=budget)))
             house = house or House(1000)
-            authorizer = SubtreeAuthorizer(lambda agent, ancestor: False)
-            caller = Caller(1, "agent", "agent", Table((), max_payload), authorizer)
+            caller = Caller(1, "agent", "agent", Table((), max_payload), Grants(), Notebook())
 
             async def ask(who: Caller, question: Question, said: Callable[[str], None] | None) -> Thought:
                 assert who is caller

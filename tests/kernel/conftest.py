@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.kernel import Kernel, until
+from tests.support.wire import GET_AUDIT_LOG
 
 SLACK = 24 << 20  # bytes; what an allocator may keep of what it was once given
 
@@ -13,6 +14,8 @@ SLACK = 24 << 20  # bytes; what an allocator may keep of what it was once given
 def unharmed(kernel: Kernel) -> Iterator[None]:
     """After the test the kernel answers at once, and holds no more files, connections or memory than before."""
     assert kernel.answers()
+    with kernel.connect() as wire:  # SQLite keeps what reads the log open as long as the log is
+        assert wire.call(GET_AUDIT_LOG)["success"]
     until(lambda: kernel.connections == 0, "connections of the test before are gone")
     files, memory = kernel.open_files, kernel.rss
     yield

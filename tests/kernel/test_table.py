@@ -11,8 +11,9 @@ from attrs import frozen
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.table import SMALL, Syscall, Table
-from agentos_sdk.errors import Busy, CallError, PermissionDenied
+from agentos_sdk.errors import Busy, CallError
 from agentos_sdk.opcodes import Op
+from tests.support.rights import Grants, Notebook
 
 
 @frozen
@@ -21,16 +22,8 @@ class Wish:
     count: int = 1
 
 
-class Everything:
-    """An authorizer that refuses nothing but ``forbidden``."""
-
-    def check(self, caller: Caller, right: Right) -> None:
-        if right.action == "forbidden":
-            raise PermissionDenied("nobody may do that")
-
-
 def caller(table: Table) -> Caller:
-    return Caller(7, "agent", "tester", table, Everything())
+    return Caller(7, "agent", "tester", table, Grants(denied=["forbidden"], asked=["dubious"]), Notebook())
 
 
 def ask(table: Table, op: int, body: bytes) -> Any:

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from agentos.database import Database, open_database
 from agentos.llm.budgets import TABLES, TIDY, Budgets, Grant, Rate
 from agentos.llm.provider import Usage
-from agentos.llm.settings import Party, Price, Seat, Share, budget_of
-from agentos.services.quotas import Quota, Standing
+from agentos.llm.settings import Party, Price, Seat, Share
+from agentos.services.quotas import Quota, Standing, budget_of
 from agentos_sdk.errors import BadRequest, QuotaExceeded, Unavailable
 
 MINUTE, HOUR = 60.0, 3600.0

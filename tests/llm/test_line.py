@@ -18,8 +18,8 @@ from agentos.llm.budgets import Budgets
 from agentos.llm.fair_queue import Full
 from agentos.llm.line import HELD_BY_ONE, Line, Place
 from agentos.llm.provider import Delta, Failing, Provider, Rejected, Usage
-from agentos.llm.settings import LLMSettings, Party, Retry, Seat, Share, budget_of
-from agentos.services.quotas import Quotas
+from agentos.llm.settings import LLMSettings, Party, Retry, Seat, Share
+from agentos.services.quotas import Quotas, budget_of
 from agentos_sdk.errors import BadRequest, Busy, Internal, QuotaExceeded, Unavailable
 from tests.llm.scripted import Scripted, Step, question
 

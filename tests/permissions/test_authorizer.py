@@ -1,31 +1,179 @@
+"""A family of callers: a grandparent, a parent, a child and a stranger; each holds a set within those above it."""
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.table import Table
-from agentos.permissions.authorizer import ANY, OWN, SubtreeAuthorizer
-from agentos_sdk.errors import PermissionDenied
+from agentos.permissions.authorizer import PermissionAuthorizer, Relation
+from agentos.permissions.levels import LEVELS
+from agentos.permissions.rule import EFFECTS, PermissionSet, Rule
+from agentos_sdk.errors import ApprovalRequired, NotFound, PermissionDenied
+from agentos_sdk.opcodes import Op
+from tests.permissions.strategies import ABOUT_AGENTS, NAMES, objects, sets
+from tests.support.rights import Notebook
 
-AUTHORIZER = SubtreeAuthorizer(lambda agent, ancestor: (agent, ancestor) == (8, 7))
-AGENT = Caller(7, "agent", "seven", Table(()), AUTHORIZER)
-OPERATOR = Caller(1, "operator", "op", Table(()), AUTHORIZER)
-
-
-@pytest.mark.parametrize("action", sorted(OWN))
-def test_an_agent_may_do_to_itself_and_its_own_what_it_may_not_to_others(action: str) -> None:
-    AGENT.check(Right(action, agent=7))
-    AGENT.check(Right(action, agent=8))
-    with pytest.raises(PermissionDenied, match=f"{action}: an agent may {action} only itself"):
-        AGENT.check(Right(action, agent=9))
+OPERATOR, GRANDPARENT, PARENT, CHILD, BELOW, STRANGER = 1, 2, 3, 4, 5, 9
+PARENTS = {GRANDPARENT: OPERATOR, PARENT: GRANDPARENT, CHILD: PARENT, BELOW: CHILD, STRANGER: OPERATOR}
+CALLED = {GRANDPARENT: "ann", PARENT: "bea", CHILD: "cid", BELOW: "w-1", STRANGER: "bob", OPERATOR: "operator#1"}
 
 
-@pytest.mark.parametrize("action", sorted(ANY))
-def test_some_things_everybody_may(action: str) -> None:
-    AGENT.check(Right(action, agent=9))
+def descends(caller: Caller, other: int) -> bool:
+    above = PARENTS.get(other)
+    while above is not None and above != caller.id:
+        above = PARENTS.get(above)
+    return above is not None
 
 
-def test_what_is_not_listed_is_the_operators() -> None:
-    with pytest.raises(PermissionDenied, match="only the operator"):
-        AGENT.check(Right("format_disk"))
-    OPERATOR.check(Right("format_disk"))
-    OPERATOR.check(Right("kill", agent=7))
+def family(*own: PermissionSet) -> PermissionAuthorizer:
+    """Sets for the operator and for those below, from the top."""
+    authorizer = PermissionAuthorizer(Relation(descends, CALLED.__getitem__, PARENTS.get))
+    authorizer.admit(OPERATOR, LEVELS["unrestricted"], NAMES)
+    for number, one in zip((GRANDPARENT, PARENT, CHILD, BELOW), own, strict=False):
+        authorizer.admit(number, one, NAMES, PARENTS[number])
+    return authorizer
+
+
+def caller(authorizer: PermissionAuthorizer, number: int) -> Caller:
+    kind = "operator" if number == OPERATOR else "agent"
+    return Caller(number, kind, CALLED[number], Table(()), authorizer, Notebook())  # type: ignore[arg-type]
+
+
+def custom(*lines: tuple[str, str, str], level: str = "sandboxed") -> PermissionSet:
+    own = tuple(Rule(effect, kind, text, "here") for effect, kind, text in lines)  # type: ignore[arg-type]
+    return PermissionSet("here", (*own, *LEVELS[level].rules), level)
+
+
+def test_a_child_that_is_given_more_still_has_no_more_than_its_parent() -> None:
+    authorizer = family(LEVELS["sandboxed"], LEVELS["readonly"], LEVELS["sandboxed"])
+
+    with pytest.raises(PermissionDenied, match="WRITE: no rule of level readonly allows it"):
+        caller(authorizer, CHILD).check(Right("write", "/workspace/x", told=None))
+    caller(authorizer, GRANDPARENT).check(Right("write", "/workspace/x"))
+
+
+def test_who_is_narrowed_narrows_everybody_below_at_once() -> None:
+    authorizer = family(LEVELS["sandboxed"], LEVELS["sandboxed"])
+    child = caller(authorizer, PARENT)
+    child.check(Right("think", "gemini-2"))
+
+    authorizer.give(GRANDPARENT, LEVELS["readonly"], OPERATOR)
+
+    with pytest.raises(PermissionDenied):
+        child.check(Right("think", "gemini-2"))
+    assert Op.THINK in authorizer.refused(PARENT, [Op.THINK, Op.LIST])
+    assert Op.LIST not in authorizer.refused(PARENT, [Op.THINK, Op.LIST])
+
+
+def test_a_connection_that_gave_rights_away_never_gets_them_back() -> None:
+    authorizer = family()
+    guest = caller(authorizer, OPERATOR)
+
+    authorizer.narrow(OPERATOR, LEVELS["readonly"])
+    authorizer.narrow(OPERATOR, LEVELS["unrestricted"])
+
+    with pytest.raises(PermissionDenied):
+        guest.check(Right("think", "llama"))
+
+
+def test_nobody_sets_his_own_rights_the_operator_neither() -> None:
+    authorizer = family(LEVELS["unrestricted"])
+
+    for number in (OPERATOR, GRANDPARENT):
+        with pytest.raises(PermissionDenied, match="nobody may set his own rights"):
+            caller(authorizer, number).check(Right("set_perms", agent=number))
+
+
+@pytest.mark.parametrize("action", ["set_perms", "kill", "inspect", "explain", "pause"])
+def test_an_ancestor_may_do_to_those_below_it_what_it_may_not_to_others(action: str) -> None:
+    authorizer = family(LEVELS["sandboxed"], LEVELS["sandboxed"], LEVELS["sandboxed"])
+    parent = caller(authorizer, PARENT)
+
+    parent.check(Right(action, agent=CHILD))
+    for other in (GRANDPARENT, STRANGER):
+        with pytest.raises(PermissionDenied, match="neither you nor an agent that you spawned"):
+            parent.check(Right(action, agent=other))
+    caller(authorizer, OPERATOR).check(Right(action, agent=STRANGER))
+
+
+def test_the_default_denials_hold_for_the_operator() -> None:
+    authorizer = family()
+
+    with pytest.raises(PermissionDenied, match="default denials"):
+        caller(authorizer, OPERATOR).check(Right("read", "/home/ada/.ssh/id_ed25519"))
+
+
+def test_what_a_person_has_to_agree_to_is_refused_as_such_and_noted() -> None:
+    authorizer = family(custom(("ask", "read", "/workspace/plan.md")))
+    asking = caller(authorizer, GRANDPARENT)
+
+    with pytest.raises(ApprovalRequired, match="a person has to agree") as refused:
+        asking.check(Right("read", "/workspace/plan.md"))
+
+    assert refused.value.details["rule"] == "ask read /workspace/plan.md (here)"
+    [entry] = asking.audit.entries  # type: ignore[attr-defined]
+    assert (entry.decision, entry.outcome, entry.about) == ("ask", "approval_required", "/workspace/plan.md")
+
+
+def test_who_has_left_holds_nothing_and_those_below_keep_what_they_had() -> None:
+    authorizer = family(LEVELS["sandboxed"], LEVELS["readonly"])
+    gone, child = caller(authorizer, GRANDPARENT), caller(authorizer, PARENT)
+
+    authorizer.leave(GRANDPARENT)
+
+    assert authorizer.decide(gone, Right("list")).effect == "deny"
+    with pytest.raises(NotFound):
+        authorizer.holding(GRANDPARENT)
+    assert authorizer.decide(child, Right("list")).effect == "allow"
+    assert authorizer.decide(child, Right("think", "llama")).effect == "deny"
+
+
+def test_a_level_that_is_more_than_one_has_is_refused_when_it_is_given() -> None:
+    authorizer = family(LEVELS["readonly"])
+
+    with pytest.raises(PermissionDenied, match="level: sandboxed is more than readonly"):
+        authorizer.check_not_wider(LEVELS["sandboxed"], GRANDPARENT, "level")
+    authorizer.check_not_wider(LEVELS["readonly"], GRANDPARENT, "level")
+    authorizer.check_not_wider(custom(), GRANDPARENT, "level")  # what it has beyond that is cut
+
+
+def index(authorizer: PermissionAuthorizer, number: int, right: Right) -> int:
+    return EFFECTS.index(authorizer.decide(caller(authorizer, number), right).effect)
+
+
+@given(sets, sets, sets, objects)
+def test_a_childs_grants_are_within_its_parents(
+    top: PermissionSet, middle: PermissionSet, low: PermissionSet, right: Right
+) -> None:
+    authorizer = family(top, middle, low)
+
+    found = [index(authorizer, number, right) for number in (OPERATOR, GRANDPARENT, PARENT, CHILD)]
+
+    assert found == sorted(found, reverse=True)
+
+
+@given(sets, sets, sets, st.sampled_from(ABOUT_AGENTS), st.sampled_from((BELOW, STRANGER)))
+def test_a_childs_rights_over_others_are_within_its_parents(
+    top: PermissionSet, middle: PermissionSet, low: PermissionSet, action: str, other: int
+) -> None:
+    authorizer = family(top, middle, low)
+    right = Right(action, agent=other)
+
+    found = [index(authorizer, number, right) for number in (OPERATOR, GRANDPARENT, PARENT, CHILD)]
+
+    assert found == sorted(found, reverse=True)
+
+
+@given(sets, sets, objects)
+def test_what_a_table_refuses_is_denied_whatever_it_asks_for(
+    top: PermissionSet, low: PermissionSet, right: Right
+) -> None:
+    authorizer = family(top, low)
+    refused = authorizer.refused(PARENT, list(Op))
+
+    decision = authorizer.decide(caller(authorizer, PARENT), right)
+
+    if (whole := refused.get(Op[right.action.upper()])) is not None:
+        assert EFFECTS.index(decision.effect) <= EFFECTS.index(whole.effect)

@@ -30,6 +30,10 @@ ANYWHERE = {
         .Xauthority .composer/auth.json .smbcredentials .cifscredentials .config/hub .config/pip/pip.conf
         .config/composer/auth.json .claude.json .gemini/oauth_creds.json secrets.json
     """,
+    "keys and passwords of other programs": """
+        .pki/nssdb/key.db .boto rclone.conf .heroku/x .vercel/auth.json .config/solana/id.json .dockerconfigjson
+        prod.tfvars wallet.dat key4.db logins.json service-account-7.json x-adminsdk-y.json
+    """,
     "accounts of clouds and clusters": """
         .aws .aws/credentials .aws/config .aws/sso/cache/x.json .azure/accessTokens.json
         .config/gcloud/credentials.db .config/gcloud/application_default_credentials.json

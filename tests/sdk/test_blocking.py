@@ -154,7 +154,7 @@ def test_a_failed_call_is_a_reply_and_no_exception(client: AgentOSClient) -> Non
 
 
 def test_a_call_that_this_kernel_has_not_is_told_so(client: AgentOSClient) -> None:
-    assert client.request(Op.READ, {"path": "/etc/hostname"})["code"] == "unknown_call"
+    assert client.request(Op.HTTP, {"url": "http://localhost/"})["code"] == "unknown_call"
 
 
 def test_any_call_can_be_made_by_number(client: AgentOSClient) -> None:

@@ -17,9 +17,12 @@ from pathlib import Path
 from types import FrameType
 
 from tests.speed.measure_agents import agents
+from tests.speed.measure_audit import audit
+from tests.speed.measure_beside import beside
 from tests.speed.measure_host import idle, ready
 from tests.speed.measure_jails import jails
 from tests.speed.measure_llm import llm
+from tests.speed.measure_permissions import permissions
 from tests.speed.measure_replacement import replacement
 from tests.speed.measure_spawn import spawn
 from tests.speed.measure_wire import conns, flight, heavy, rtt
@@ -39,7 +42,10 @@ MEASUREMENTS: dict[str, Callable[[Place], list[Row]]] = {
     "replacement": replacement,
     "spawn": spawn,
     "jails": jails,
+    "audit": audit,
     "llm": llm,
+    "permissions": permissions,
+    "beside": beside,
 }
 LIMIT, QUICK_LIMIT = 280, 100  # seconds for everything
 NO_TIME = "the whole run had no time left"

@@ -97,3 +97,8 @@ def lines(client: AgentOSClient, name: str, stream: str | None = None) -> list[s
 def written(client: AgentOSClient, name: str, line: str) -> None:
     """Wait until an agent has written that line."""
     until(lambda: line in lines(client, name), f"{name} writes {line!r}")
+
+
+def as_agent(kernel: Kernel, number: int) -> AgentOSClient:
+    """A client on an agent's own socket: who comes in there is that agent."""
+    return AgentOSClient(str(kernel.runtime / f"{number}.sock"), timeout=20)

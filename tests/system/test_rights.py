@@ -27,7 +27,7 @@ def test_an_agent_has_no_power_over_others(kernel: Kernel, client: AgentOSClient
     reply = ask(client, agent, method, agent_id=other, **CALLS[method])
 
     assert reply["code"] == "permission_denied"
-    assert f"{other} is neither" in reply["error"]
+    assert f"other-{method}: no rule of level sandboxed allows it; it is neither you nor" in reply["error"]
     assert info(client, f"other-{method}")["state"] == "running"
 
 

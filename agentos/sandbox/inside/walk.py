@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from agentos.sandbox import steps as s
 
-from . import enter, filters, identity, libc, messages, program, script, shim
+from . import enter, filters, identity, keeper, libc, messages, program, script, shim
 from .mounts import Root
 
 _NEWNS, _NEWCGROUP = 0x20000, 0x2000000
@@ -41,6 +41,8 @@ def become(channel: int) -> NoReturn:
                 if isinstance(step, s.Execute | s.RunScript):
                     if step.alone:
                         program.alone(step, control, streams["stdout"], streams["stderr"])
+                    if isinstance(step, s.Execute) and step.kept:
+                        keeper.execute(step, control, **streams)
                     shim.execute(step, control, **streams)
                 walker.do(step)
     except script.Ready:

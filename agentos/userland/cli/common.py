@@ -78,6 +78,17 @@ def read_stdin(most: int) -> str:
         raise Failed("stdin: expected text in UTF-8") from None
 
 
+def parsed(source: str, text: str) -> dict[str, Any]:
+    """A JSON object that a person wrote; ``source`` is where."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise Failed(f"{source}: not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise Failed(f"{source}: expected a JSON object")
+    return found
+
+
 def target(name: str) -> dict[str, Any]:
     """What a person names an agent by: its id if it is a number, else its name."""
     return {"agent_id": int(name)} if name.isdigit() else {"name": name}

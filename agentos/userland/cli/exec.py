@@ -1,10 +1,14 @@
-"""``agentos exec``: run a command in an agent's jail."""
+"""``agentos exec``: run a command beside an agent, or on the host."""
 
 import sys
+from typing import Any
 
 import click
 
-from .common import Failed, checked, json_option, kernel, plain, print_json, read_stdin, socket_option, target
+from agentos_sdk import AgentOSClient
+from agentos_sdk.errors import NotFound, from_reply
+
+from .common import Failed, json_option, kernel, plain, print_json, read_stdin, socket_option, target
 from .spawn import SpawnCommand
 
 TIMED_OUT = 124  # as with timeout(1)
@@ -18,16 +22,16 @@ class NoProgram(Failed):
 
 
 @click.command(cls=SpawnCommand)
-@click.argument("name")
-@click.argument("command", nargs=-1, required=True, metavar="-- COMMAND [ARGS]...")
+@click.argument("words", nargs=-1, required=True, metavar="[NAME] -- COMMAND [ARGS]...")
 @click.option("-i", "--stdin", is_flag=True, help="Give it all of our standard input, text of up to 128 KiB.")
 @click.option("--timeout", type=float, default=30.0, show_default=True, metavar="SECONDS", help="Then it is killed.")
 @click.option("--cwd", metavar="DIR", help="Its working directory, a path of the jail's; default: the agent's.")
 @json_option
 @socket_option
+@click.pass_context
 def exec(  # noqa: A001 - the command's name
-    name: str,
-    command: tuple[str, ...],
+    ctx: click.Context,
+    words: tuple[str, ...],
     stdin: bool,
     timeout: float,
     cwd: str | None,
@@ -36,28 +40,50 @@ def exec(  # noqa: A001 - the command's name
 ) -> None:
     """Run COMMAND in the jail of the agent NAME, within its limits, and end with its exit status.
 
-    It has no terminal, its input is empty without --stdin, and its output is shown when it has ended. All that it
-    started ends with it; so does the command when this is interrupted.
+    Without NAME it is run on the host, as the user that the kernel is. It has no terminal, its input is empty without
+    --stdin, and its output is shown as it comes. All that it started ends with it; so does the command when this is
+    interrupted.
     """
-    given = read_stdin(MOST) if stdin else None
+    whose = target(words[0]) if ctx.meta["named"] else {}
+    command = list(words[1:] if whose else words)
+    if not command:
+        raise click.UsageError("Missing argument 'COMMAND'.", ctx)
+    more = {"stdin": read_stdin(MOST) if stdin else None, **whose}
     with kernel(socket_path) as client:
         try:
-            reply = client.exec(list(command), cwd, timeout, stdin=given, **target(name))
-            if reply.get("code") == "not_found" and client.inspect(**target(name))["success"]:
-                raise NoProgram(str(reply["error"]))
+            reply = (whole if as_json else shown)(client, command, cwd, timeout, more)
+        except NotFound as error:
+            if whose and not client.inspect(**whose)["success"]:
+                raise
+            raise NoProgram(str(error)) from None
         except KeyboardInterrupt:
             sys.exit(130)  # with our connection it is withdrawn
-    checked(reply)
     if as_json:
         print_json(reply)
-    else:
-        show(reply["stdout"], err=False)
-        show(reply["stderr"], err=True)
-        if reply["truncated"]:
-            click.secho("(it wrote more than 1 MiB to a stream: the rest was dropped)", fg="bright_black", err=True)
-        if reply["timed_out"]:
-            click.secho(f"agentos: killed after {timeout:g} s", err=True)
+    elif reply["timed_out"]:
+        click.secho(f"agentos: killed after {timeout:g} s", err=True)
     sys.exit(TIMED_OUT if reply["timed_out"] else reply["exit_code"])
+
+
+def whole(
+    client: AgentOSClient, command: list[str], cwd: str | None, timeout: float, more: dict[str, Any]
+) -> dict[str, Any]:
+    """The reply with all that it wrote, as far as that is kept."""
+    reply = client.exec(command, cwd, timeout, **more)
+    if not reply["success"]:
+        raise from_reply(reply)
+    return reply
+
+
+def shown(
+    client: AgentOSClient, command: list[str], cwd: str | None, timeout: float, more: dict[str, Any]
+) -> dict[str, Any]:
+    """The reply, when all that it wrote has been shown."""
+    with client.exec_stream(command, cwd, timeout, **more) as parts:
+        for part in parts:
+            show(part["text"], err=part["stream"] == "stderr")
+    assert parts.executed is not None, "the reply is the end of the stream"
+    return parts.executed
 
 
 def show(text: str, err: bool) -> None:

@@ -23,6 +23,8 @@ COMMANDS = {
     "logs": "logs",
     "send": "messages",
     "think": "think",
+    "permissions": "permissions",
+    "audit": "audit",
     "call": "messages",
 }
 CONFIG = Path("agentos.toml")
@@ -63,10 +65,14 @@ def cli() -> None:
 
 
 def configured_socket() -> str | None:
-    """What ./agentos.toml says of the socket, if there is such a file and it says something."""
+    return configured("socket")
+
+
+def configured(place: str) -> str | None:
+    """What ./agentos.toml says of the socket or the state_dir, if there is such a file and it says something."""
     try:
         data = tomllib.loads(CONFIG.read_text())
     except (OSError, ValueError):
         return None  # `agentos check` says what is wrong with it
-    found = data.get("kernel", {}).get("socket") if isinstance(data.get("kernel", {}), dict) else None
+    found = data.get("kernel", {}).get(place) if isinstance(data.get("kernel", {}), dict) else None
     return str(CONFIG.parent.absolute() / Path(found).expanduser()) if isinstance(found, str) else None

@@ -10,7 +10,7 @@ import click
 
 from agentos_sdk import AgentOSClient
 
-from .common import Failed, checked, json_option, kernel, plain, say, socket_option
+from .common import Failed, checked, json_option, kernel, parsed, plain, say, socket_option
 
 LIMITS = ("memory", "max_pids", "cpu_quota", "cpu_weight", "open_files", "file_size", "disk", "inodes", "tmp")
 BUDGETS = ("tokens", "calls", "money")
@@ -37,6 +37,7 @@ class SpawnCommand(click.Command):
             if takes_value.get(word) and rest:
                 ours.append(rest.pop(0))
         ctx.meta["command"] = rest[:1] == ["--"] and len(names) < 2
+        ctx.meta["named"] = bool(names)
         if rest[:1] == ["--"]:
             rest.pop(0)
         return super().parse_args(ctx, [*ours, "--", *names, *rest])
@@ -72,6 +73,11 @@ class SpawnCommand(click.Command):
     help="Of the model, for it and all that it spawns, such as tokens=5000/1h, calls=9/1m, money=0.5/1d; repeatable.",
 )
 @click.option("--weight", type=float, metavar="NUMBER", help="Its share of the model beside others. Default: 1.")
+@click.option(
+    *("--permissions", "permissions"),
+    metavar="LEVEL|SET|JSON",
+    help="What it may do: by a name, or in JSON. Default: sandboxed; without a jail: standard.",
+)
 @click.option("--runtime", type=click.Choice(["exec", "fast"]), help="fast: SCRIPT without an exec. Default: exec.")
 @json_option
 @socket_option
@@ -88,12 +94,15 @@ def spawn(
     limit: tuple[str, ...],
     budget: tuple[str, ...],
     weight: float | None,
+    permissions: str | None,
     **more: Any,
 ) -> None:
     """Start an agent called NAME: a Python SCRIPT, or any COMMAND."""
     fields: dict[str, Any] = {"name": name, "env": pairs("--env", env), "limits": limits(limit), **more}
     share = {"weight": weight, "budget": [line(given) for given in budget] or None}
     fields["llm"] = {name: value for name, value in share.items() if value is not None} or None
+    in_json = permissions is not None and permissions.startswith("{")
+    fields["permissions"] = parsed("--permissions", permissions or "") if in_json else permissions
     if ctx.meta["command"]:
         fields["command"] = program
     else:

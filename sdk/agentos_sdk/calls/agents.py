@@ -5,19 +5,13 @@ from typing import Annotated, Any, Literal
 
 from attrs import field, frozen
 
+from agentos_sdk.budgets import MOST_LINES, Amount, Money, Window
 from agentos_sdk.codec import CpuShare, Rule, Seconds, Size
 from agentos_sdk.opcodes import Op
 
 from .request import Request
 
-Amount = Annotated[int, Rule(lambda number: 0 <= number <= 10**15, "a whole number from 0 to 10^15")]
-Money = Annotated[float, Rule(lambda money: 0 <= money <= 1e9, "a number from 0 to a billion")]
 Weight = Annotated[float, Rule(lambda weight: 0.01 <= weight <= 100, "a weight from 0.01 to 100")]
-MOST_LINES = 16  # of one budget: each is looked at with every question
-Window = Annotated[
-    Seconds,
-    Rule(lambda per: 1 <= per <= 31 * 86400 and per % 1 == 0, "a window of whole seconds, such as 1h, up to 31d"),
-]
 
 
 @frozen(kw_only=True)

@@ -24,14 +24,14 @@ class Welcome:
 
 @frozen(kw_only=True)
 class Hello(Request[Welcome]):
-    """Choose the protocol version; ``as_``, ``level`` and ``permissions`` would give rights away for good."""
+    """Choose the protocol version; ``as_``, ``level`` and ``permissions`` give rights away for good."""
 
     op = Op.HELLO
     reply = Welcome
     protocol: Literal[1, 2] = 1
     as_: str | None = None
     level: str | None = None
-    permissions: Mapping[str, object] | None = None
+    permissions: object = None
 
 
 @frozen(kw_only=True)

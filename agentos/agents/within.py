@@ -1,0 +1,48 @@
+"""Into a jail from outside, while its program lives: its root directory as a descriptor."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+from agentos.sandbox import openat2
+from agentos.sandbox.handle import Sandbox
+
+
+class Ended(Exception):
+    """The program has ended, and its jail with it."""
+
+
+@contextlib.contextmanager
+def root_of(program: Sandbox) -> Iterator[int]:
+    """The root directory that a program has (O_PATH), to open beneath. Blocks. :class:`Ended`."""
+    if program.status is not None:
+        raise Ended
+    proc = f"/proc/{program.program}"
+    try:
+        root = os.open(f"{proc}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise Ended from None
+    try:
+        # Looked at afterwards: it may have ended, and its number be a stranger's by now.
+        if _mount_namespace(proc) != program.observed.namespaces["mnt"]:
+            raise Ended
+        yield root
+    finally:
+        os.close(root)
+
+
+def _mount_namespace(proc: str) -> int | None:
+    with contextlib.suppress(FileNotFoundError):
+        return os.stat(f"{proc}/ns/mnt").st_ino
+    return None
+
+
+@contextlib.contextmanager
+def directory_of(program: Sandbox, path: str) -> Iterator[int]:
+    """A directory beneath that root, such as ``workspace``: its files are reached beneath it, and nothing else is."""
+    with root_of(program) as root:
+        fd = openat2.open_at(root, path, os.O_PATH | os.O_DIRECTORY, openat2.WITHIN | openat2.NO_LINKS)
+    try:
+        yield fd
+    finally:
+        os.close(fd)

@@ -1,0 +1,223 @@
+"""Who calls, and what they may: every caller gets its identity, its rights and its table here."""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+
+import attrs
+import trio
+from attrs import define, field
+
+from agentos.agents.inherit import DEFAULTS, named
+from agentos.agents.peers import Peers
+from agentos.agents.registry import Agent, Registry
+from agentos.agents.spec import NAME, NAME_RULE, RESERVED, AgentSpec, Limits
+from agentos.kernel.caller import Caller, Kind
+from agentos.kernel.door import Peer
+from agentos.kernel.ports import AuditLog, Decision
+from agentos.kernel.table import Syscall, Table
+from agentos.llm.settings import Party, Seat, Share
+from agentos.permissions import examples, sets
+from agentos.permissions.authorizer import PermissionAuthorizer, Relation
+from agentos.permissions.levels import LEVELS, default
+from agentos.permissions.pattern import Names
+from agentos.permissions.rule import PermissionSet
+from agentos.services.mailboxes import Mailboxes
+from agentos.services.quotas import narrowest
+from agentos_sdk import codec
+from agentos_sdk.errors import AlreadyExists, BadRequest
+from agentos_sdk.opcodes import Op
+
+MOST_OF_OTHERS = sets.Most(rules=200, characters=8 << 10)  # in a set of an agent's or a guest's: a tenth of a second
+
+LESS = Decision("allow", "rights are given away by whoever has them", "")
+
+
+@define(eq=False)
+class Callers:
+    """All of one kernel's.
+
+    ``known`` are the configuration file's permission sets, ``names`` what a caller without a jail calls places, and
+    ``jailed`` what one with a jail does. ``everybody`` is what all may have of the model together. ``calls`` has to be
+    given before anybody comes.
+    """
+
+    registry: Registry
+    mail: Mailboxes
+    audit: AuditLog
+    known: Mapping[str, PermissionSet]
+    names: Names
+    jailed: Names
+    everybody: Party
+    priced: bool  # some model has a price
+    kernels: Sequence[str]  # directories that are the kernel's alone
+    authorizer: PermissionAuthorizer = field(init=False)
+    peers: Peers = field(init=False)
+    _ids: Iterator[int] = field(factory=lambda: itertools.count(1))
+    _table: Table = field(init=False)
+    _served: Sequence[Op] = ()
+    _guests: set[int] = field(factory=set)  # those who are there
+    _reading: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1))
+    _tables: dict[tuple[tuple[Op, Decision], ...], Table] = field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        self.peers = Peers(self.registry)
+        self.authorizer = PermissionAuthorizer(Relation(self.registry.is_own, self._name, self._parent), self.kernels)
+
+    def serve(self, calls: Sequence[Syscall], max_payload: int) -> None:
+        """These are the calls that there are. What most decisions need is made ready, before anybody waits for it."""
+        examples.prepare(default(jailed=True), self.jailed)
+        examples.prepare(default(jailed=False), self.names)
+        self._table = Table(calls, max_payload)
+        self._served = tuple(syscall.op for syscall in calls)
+
+    # -- Who comes and goes ----------------------------------------------------------------------------------------
+
+    def of_agent(self, spec: AgentSpec, spawner: Caller | None) -> Caller:
+        """The identity of a new agent; it never holds more than its spawner."""
+        number = self._admit(
+            spec.permissions or default(spec.jailed),
+            self.jailed if spec.jailed else self.names,
+            spawner.id if spawner is not None else None,
+        )
+        self.mail.open(number, spec.name)
+        caller = self._caller(number, "agent", spec.name)
+        caller.family = spawner.family if spawner is not None and spawner.family else f"agent {number}"
+        return caller
+
+    async def admit(self, peer: Peer) -> Caller:
+        """Who comes in at the operator's door: the operator, or an agent that is known by its descent."""
+        agent = await self.peers.identify(peer)
+        if agent is not None:
+            return agent.caller
+        number = self._admit(LEVELS["unrestricted"], self.names, None)
+        self.mail.open(number)
+        caller = self._caller(number, "operator", f"operator#{number}")
+        caller.become = self.become
+        return caller
+
+    def left(self, caller: Caller) -> None:
+        """A connection at the operator's door is over."""
+        if caller.kind != "agent":
+            self._guests.discard(caller.id)
+            self.mail.close(caller.id)
+            self.authorizer.leave(caller.id)
+
+    def ended(self, agent: Agent) -> None:
+        """An agent is over and won't come back."""
+        self.mail.close(agent.id)
+        self.authorizer.leave(agent.id)
+
+    async def become(self, caller: Caller, name: str | None, level: str | None, permissions: object) -> None:
+        """Make an operator's connection a guest, or a guest a lesser one: what it gives away it never gets back.
+
+        Its ``name`` is what its quotas and the agents that it spawns belong to, also when it comes again.
+        """
+        if level is not None and permissions is not None:
+            raise BadRequest("permissions: level says it already; leave one of them out")
+        wanted = permissions if permissions is not None else level
+        given = default(jailed=False) if wanted is None else await self.read(wanted, "permissions", "HELLO", caller)
+        if name is not None and name != caller.name:
+            self._rename(caller, name)
+        elif caller.kind == "operator":
+            caller.name = f"guest#{caller.id}"
+        caller.kind, caller.family = "guest", f"guest {caller.name}"
+        self._guests.add(caller.id)
+        self.authorizer.narrow(caller.id, given)
+        caller.table = self._table_for(caller.id)
+        kept = wanted if isinstance(wanted, str) else codec.encode(sets.shown(given)).decode()
+        self.audit.note(caller.entry("HELLO", f"from now on {kept}", LESS, "outcome", "ok"))
+        for agent in self.registry:  # some may have been spawned by it
+            if not agent.over.is_set():
+                agent.caller.table = self._table_for(agent.id)
+
+    def _rename(self, caller: Caller, name: str) -> None:
+        if not NAME.fullmatch(name):
+            raise BadRequest(f"as: expected {NAME_RULE}, got {name!r}")
+        if caller.kind == "guest":
+            raise BadRequest(f"as: this connection is the guest {caller.name!r} already")
+        if name in (*RESERVED, "operator"):
+            raise AlreadyExists(f"as: {name!r} is a name of the kernel's own")
+        if self.registry.is_taken(name):
+            raise AlreadyExists(f"as: {name!r} is an agent")
+        if not self.mail.is_taken(name):
+            self.mail.register(caller.id, name)
+        elif self.mail.named(name).id not in self._guests:  # another connection of this guest's has its letters
+            raise AlreadyExists(f"as: {name!r} is the name of the caller with id {self.mail.named(name).id}")
+        caller.name = name
+
+    # -- What they may ---------------------------------------------------------------------------------------------
+
+    async def read(self, wanted: object, field: str, call: str, caller: Caller) -> PermissionSet:
+        """The permission set that a request means; ``BadRequest`` with all that is wrong with it."""
+        source = f"{call} by {caller.name}"
+        try:
+            if isinstance(wanted, str):
+                return sets.read_set(wanted, source, self.known, self.jailed)
+            most = sets.MOST if caller.kind == "operator" else MOST_OF_OTHERS
+            async with caller.turn:
+                found = await trio.to_thread.run_sync(self._read, wanted, source, most, limiter=self._reading)
+        except sets.BadSet as error:
+            raise BadRequest(error.told(field)) from None
+        if not self.priced and any(quota.what == "money" for quota in found.quotas):
+            raise BadRequest(f"{field}.quotas: one of money needs the model's price, and there is no [llm.prices]")
+        return found
+
+    def _read(self, wanted: object, source: str, most: sets.Most) -> PermissionSet:
+        """A large one takes up to a second: to be checked, and to be made ready for callers of either kind."""
+        found = sets.read_set(wanted, source, self.known, self.jailed, most)
+        examples.prepare(found, self.names)
+        return found
+
+    def give(self, agent: Agent, given: PermissionSet, by: Caller) -> None:
+        """Another set for an agent; it holds for its next call and, within theirs, for those of all below it."""
+        self.authorizer.give(agent.id, given, by.id)
+        agent.spec = attrs.evolve(agent.spec, permissions=given)
+        mine = Party(agent.seat[-1].name, agent.spec.share)
+        for other in self.registry:
+            if other is agent or self.registry.descends(other.id, agent.id):
+                if not other.over.is_set():
+                    other.caller.table = self._table_for(other.id)
+                other.seat = tuple(mine if party.name == mine.name else party for party in other.seat)
+
+    def limits(self, caller: Caller) -> Limits:
+        """Those that agents which it spawns get at most, by its permissions; a guest's are the defaults otherwise."""
+        found: dict[str, float] = {}
+        for one in self.authorizer.holding(caller.id).sets():
+            for name, most in one.limits:
+                found[name] = min(most, found.get(name, most))
+        if caller.kind == "guest":  # an agent's are cut to its own besides
+            found = {**named(DEFAULTS), **found}
+        return Limits(**found)  # type: ignore[arg-type]
+
+    def seat(self, caller: Caller) -> Seat:
+        """Where a caller's questions wait: an agent's with those of its family, each of the operator's by itself."""
+        if caller.kind == "agent":
+            return self.registry.find(caller.id, None).seat
+        if caller.kind == "guest":
+            budget = narrowest(*(one.quotas for one in self.authorizer.holding(caller.id).sets()))
+            return (self.everybody, Party(f"guest {caller.name}", Share(budget=budget)))
+        return (self.everybody, Party(caller.name))
+
+    def _admit(self, own: PermissionSet, names: Names, above: int | None) -> int:
+        number = next(self._ids)
+        self.authorizer.admit(number, own, names, above)
+        return number
+
+    def _caller(self, number: int, kind: Kind, name: str) -> Caller:
+        return Caller(number, kind, name, self._table_for(number), self.authorizer, self.audit)
+
+    def _table_for(self, number: int) -> Table:
+        refused = tuple(self.authorizer.refused(number, self._served).items())
+        if refused not in self._tables:
+            if len(self._tables) >= 1000:
+                self._tables.clear()
+            self._tables[refused] = self._table.refusing(dict(refused))
+        return self._tables[refused]
+
+    def _name(self, number: int) -> str:
+        found = self.registry.get(number)
+        return found.name if found is not None else self.mail.of(number).name
+
+    def _parent(self, number: int) -> int | None:
+        found = self.registry.get(number)
+        return found.spawner if found is not None else None

@@ -1,0 +1,58 @@
+"""What a file says of permissions: its ``[permissions.NAME]`` tables, and those of an agent."""
+
+import os
+from collections.abc import Mapping, Sequence
+
+from agentos.agents.life import home
+from agentos.agents.spec import NAME, NAME_RULE
+from agentos.config.lines import Keys
+from agentos.config.reading import Reader
+from agentos.permissions.levels import LEVELS
+from agentos.permissions.pattern import Names
+from agentos.permissions.rule import PermissionSet
+from agentos.permissions.sets import BadSet, read_set
+from agentos.sandbox.plan import CODE, WORKSPACE
+
+Known = Mapping[str, PermissionSet]
+
+
+def permissions(reader: Reader, data: object) -> dict[str, PermissionSet]:
+    """The sets by name. One that can't be read is among them as the least, so that nobody who names it is wrong too."""
+    found: dict[str, PermissionSet] = {}
+    if not isinstance(data, dict):
+        reader.mistakes.append((("permissions",), "expected a table for each set, [permissions.NAME]"))
+        return found
+    for name, table in data.items():
+        keys = ("permissions", name)
+        if name in LEVELS:
+            reader.mistakes.append((keys, f"{name!r} is a level: choose another name"))
+        elif not NAME.fullmatch(name):
+            reader.mistakes.append((keys, f"expected {NAME_RULE}, got {name!r}"))
+        found[name] = _read(reader, table, f"permissions.{name}", {}, keys) or LEVELS["minimal"]
+    return found
+
+
+def of_agent(reader: Reader, data: object, name: str, known: Known, keys: Keys) -> PermissionSet | None:
+    """``permissions = ...`` of the agent ``name``: a level, one of the ``known`` sets, or a set of its own."""
+    return None if data is None else _read(reader, data, f"permissions of {name}", known, (*keys, "permissions"))
+
+
+def _read(reader: Reader, data: object, source: str, known: Known, keys: Keys) -> PermissionSet | None:
+    names = Names(home(), config=str(reader.directory), workspace=WORKSPACE, code=CODE)
+    try:
+        found = read_set(data, source, known, names)
+    except BadSet as error:
+        reader.mistakes += [((*keys, *inner), message) for inner, message in error.mistakes]
+        return None
+    if isinstance(data, dict):
+        _check_directories(reader, data.get("allow", {}), keys)
+    return found
+
+
+def _check_directories(reader: Reader, allowed: Mapping[str, Sequence[str]], keys: Keys) -> None:
+    """A grant of a directory by its bare name grants nothing: no directory is a file that could be read."""
+    for kind in ("read", "write"):
+        for index, text in enumerate(allowed.get(kind, ())):
+            if text.startswith(("/", "~/")) and os.path.isdir(path := os.path.expanduser(text)) and path[-1] != "/":
+                message = f"{text} is a directory: write {text}/** for what is in it"
+                reader.mistakes.append(((*keys, "allow", kind, index), message))

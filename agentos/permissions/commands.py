@@ -1,0 +1,122 @@
+"""Patterns of commands: ``git status``, ``git diff *``, ``python3 -m pytest *``."""
+
+import fnmatch
+import re
+import shlex
+from collections.abc import Callable
+
+from attrs import field, frozen
+
+from .pattern import BadPattern
+from .script import Simple, Word
+from .shell_words import ASSIGNS
+
+OPERATORS = re.compile(r"[;&|<>()$`\n]")
+QUOTED = re.compile(r"\\.|'[^']*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
+
+
+@frozen
+class CommandPattern:
+    """Words; ``*`` and ``?`` in one stand for characters of that word, ``*`` at the end for any further arguments.
+
+    ``*`` alone is every command, also one that can't be seen through: ``universal``. The name matches as it is typed in
+    a grant (``git`` doesn't grant ``./git``, and no wildcard stands for a slash in it), in a denial by its base name
+    too. A word that isn't known before it runs is matched in a grant by the ``*`` at the end alone; in a denial it may
+    be anything.
+    """
+
+    text: str
+    words: tuple[str, ...]
+    more: bool  # any further arguments
+    universal: bool = False
+    name: str | None = None  # of the program, where it has no wildcard
+    matchers: tuple[Callable[[str], object], ...] = field(default=(), eq=False, repr=False)
+
+    def matches(self, what: Simple, *, deny: bool) -> bool:
+        if self.universal:
+            return True
+        words = what.words
+        name = words[0].text
+        if name != self.name and self.name is not None and name is not None and not (deny and "/" in name):
+            return False  # nearly always, so it is looked at first
+        if deny:
+            return self.may_mean(words)
+        if len(words) < len(self.words) or (len(words) > len(self.words) and not self.more):
+            return False
+        if name is None or name.count("/") != self.words[0].count("/"):
+            return False
+        return all(
+            word.text is not None and matcher(word.text) for word, matcher in zip(words, self.matchers, strict=False)
+        )
+
+    def may_mean(self, words: tuple[Word, ...]) -> bool:
+        """Whether the words can come to what this matches: all places in the pattern where their reading may stand."""
+        end = len(self.words)
+        places = {0}
+        for at, word in enumerate(words):
+            after = {end} if self.more and end in places else set[int]()
+            if word.several:
+                after |= set(range(min(places), end + 1))
+            else:
+                after |= {place + 1 for place in places if place < end and self.may_be(place, word, first=at == 0)}
+            if not after:
+                return False
+            places = after
+        return end in places
+
+    def may_be(self, place: int, word: Word, *, first: bool) -> bool:
+        if word.text is None:
+            return True
+        matcher = self.matchers[place]
+        return bool(matcher(word.text) or (first and matcher(word.text.rpartition("/")[2])))
+
+    def covers(self, other: "CommandPattern", *, deny: bool) -> bool:
+        if self.universal or other.universal:
+            return self.universal
+        ours, theirs = len(self.words), len(other.words)
+        if theirs < ours or ((theirs > ours or other.more) and not self.more):
+            return False
+        name, known = other.words[0], self.words[0]
+        named = name.count("/") == known.count("/") and self.includes(0, name)
+        if deny:
+            named = self.includes(0, name) or self.includes(0, name.rpartition("/")[2])
+        return named and all(self.includes(at, other.words[at]) for at in range(1, ours))
+
+    def includes(self, place: int, word: str) -> bool:
+        """Whether all that a word of another pattern can be is matched by the one of ours in that place."""
+        ours = self.words[place]
+        return ours == word or (not ("*" in word and "?" in ours) and bool(self.matchers[place](word)))
+
+
+def read(text: str) -> CommandPattern:
+    """``BadPattern`` for what can never match a simple command."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise BadPattern(f"{text!r}: a quote that is not closed") from error
+    if not words:
+        raise BadPattern("an empty pattern; write the command's words, or * for every command")
+    if words == ["*"]:
+        return CommandPattern(text, (), more=True, universal=True)
+    if operator := OPERATORS.search(QUOTED.sub("", text)):
+        raise BadPattern(
+            f"{text!r}: a pattern is one simple command and {operator[0]!r} is none of its words; "
+            "write a pattern for each command, or quote what is meant literally"
+        )
+    if ASSIGNS.match(words[0]):
+        raise BadPattern(
+            f"{text!r}: variables that are set in front of a command are no part of its words; leave them out"
+        )
+    if "\0" in text or not words[0]:
+        raise BadPattern(f"{text!r}: no command has such a name")
+    more = words[-1] == "*" and len(words) > 1
+    if more:
+        words.pop()
+    name = None if "*" in words[0] or "?" in words[0] else words[0]
+    return CommandPattern(text, tuple(words), more, name=name, matchers=tuple(matcher(word) for word in words))
+
+
+def matcher(word: str) -> Callable[[str], object]:
+    if "*" not in word and "?" not in word:
+        return word.__eq__
+    return re.compile(fnmatch.translate(word.replace("[", "[[]"))).match

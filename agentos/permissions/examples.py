@@ -1,0 +1,98 @@
+"""What a rule's author expects of it, such as ``READ /data/x``: decided when the set is read."""
+
+import os.path
+
+from agentos.kernel.ports import Decision, Effect, Right
+from agentos_sdk.opcodes import Op
+from agentos_sdk.strict import shown as quoted
+
+from . import domains, shell
+from .authorizer import compiled, denied_to_all
+from .pattern import Names
+from .rule import OBJECTS, PermissionSet
+from .rules import OWN, PARENT, Whom
+from .wanted import Wanted
+
+OUTCOMES = {"allow": "is allowed", "ask": "needs a person's approval", "deny": "is denied"}
+
+
+class BadExample(ValueError):
+    """No example; the text says what one looks like."""
+
+
+def mistake(text: str, expected: Effect, given: PermissionSet, names: Names) -> str | None:
+    """What an example comes to, if that isn't what its author expected; or what is wrong with itself."""
+    try:
+        right, whom = right_of(text, names)
+    except BadExample as error:
+        return str(error)
+    decision = decide(given, names, right, whom)
+    if decision.effect == expected:
+        return None
+    why = decision.reason or (f"by the rule {decision.rule}" if decision.rule else "no rule speaks of it")
+    return f"{quoted(text)} {OUTCOMES[decision.effect]}: {why}"
+
+
+def decide(given: PermissionSet, names: Names, right: Right, whom: Whom | None = None) -> Decision:
+    """What a set says of a right, after the default denials."""
+    return denied_to_all(right, names) or compiled(given, names).decide(right, whom)
+
+
+def prepare(given: PermissionSet, names: Names) -> None:
+    """Compile it where it is read, maybe in a thread, and not where it first decides: a large one takes 0.1 s."""
+    for text in SAMPLES.values():
+        decide(given, names, *right_of(text, names))
+
+
+def right_of(text: str, names: Names) -> tuple[Right, Whom | None]:
+    """The right that an example speaks of, and the agent, if it concerns one; raises :class:`BadExample`."""
+    call, _, rest = text.partition(" ")
+    action, rest = call.lower(), rest.strip()
+    if call.upper() not in Op.__members__:
+        raise BadExample(f"no call is named {quoted(call)}: expected one and what it is done to, as in 'READ /data/x'")
+    if action in OBJECTS and action != "think" and not rest:
+        raise BadExample(f"{call} of what? Expected an example such as {SAMPLES[action]!r}")
+    if action in ("read", "write"):
+        return Right(action, _path(rest, names)), None
+    if action == "exec":
+        return Right(action, _command(rest, names)), None
+    if action == "http":
+        return Right(action, _host(rest)), None
+    if action == "think" or not rest:
+        return Right(action, rest or None), None
+    return Right(action, rest), Whom(rest, own=rest == OWN, parent=rest == PARENT)
+
+
+SAMPLES = {
+    "read": "READ /data/x",
+    "write": "WRITE /data/x",
+    "exec": "EXEC git status",
+    "http": "HTTP example.com",
+    "think": "THINK gemini-2.0-flash",
+    "send": "SEND bob",
+}
+
+
+def _path(text: str, names: Names) -> str:
+    start, slash, below = text.partition("/")
+    known = {"~": names.home, "${workspace}": names.workspace, "${code}": names.code, "${config}": names.config}
+    if start:
+        directory = known.get(start)
+        if directory is None:
+            raise BadExample(f"{quoted(text)}: expected an absolute path")
+        text = directory + slash + below
+    return "/" + os.path.normpath(text).lstrip("/")
+
+
+def _command(text: str, names: Names) -> Wanted:
+    try:
+        return Wanted(shell.parse(text), names.workspace or "/", jailed=names.workspace is not None)
+    except shell.NotUnderstood as error:
+        raise BadExample(f"{quoted(text)}: {error}") from None
+
+
+def _host(text: str) -> str:
+    try:
+        return domains.host_of(text if "://" in text else f"https://{text}")
+    except ValueError as error:
+        raise BadExample(f"{quoted(text)}: {error}") from None

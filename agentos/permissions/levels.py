@@ -1,0 +1,81 @@
+"""The five levels, from the narrowest to the widest, each a readable set of rules; and what nobody is allowed."""
+
+from typing import Final
+
+from .rule import Kind, PermissionSet, Rule
+from .secrets import SECRETS
+
+NARROWEST_FIRST: Final = ("minimal", "readonly", "sandboxed", "standard", "unrestricted")
+
+# What each level adds to the one before it.
+_ADDED: Final[dict[str, dict[Kind, tuple[str, ...]]]] = {
+    "minimal": {
+        "calls": ("NOOP", "HELLO", "CANCEL", "EXIT", "RECV", "GET_PERMS"),
+        "send": ("${parent}",),
+    },
+    "readonly": {
+        "calls": ("READ", "LIST", "TREE", "FETCH"),
+        "read": ("${workspace}/**", "${code}/**"),
+    },
+    "sandboxed": {
+        "calls": (
+            *("WRITE", "EXEC", "THINK", "STORE", "DELETE", "KEYS", "SEND", "BROADCAST", "REGISTER"),
+            *("SPAWN", "KILL", "WAIT", "PAUSE", "RESUME", "LOGS", "INSPECT", "SET_PERMS", "EXPLAIN"),
+        ),
+        "write": ("${workspace}/**",),
+        "commands": ("*",),
+        "models": ("*",),
+        "send": ("*",),
+        "agents": ("${own}",),
+    },
+    "standard": {
+        "calls": ("HTTP",),
+        "read": ("${config}/**",),
+    },
+}
+
+
+def _levels() -> dict[str, PermissionSet]:
+    levels: dict[str, PermissionSet] = {}
+    rules: tuple[Rule, ...] = ()
+    for name, added in _ADDED.items():
+        source = f"level {name}"
+        rules += tuple(Rule("allow", kind, text, source) for kind, texts in added.items() for text in texts)
+        if name == "standard":
+            rules += (Rule("ask", "domains", "*", source, otherwise=True),)
+        levels[name] = PermissionSet(source, rules, level=name)
+    everything: dict[Kind, str] = {
+        **dict.fromkeys(("calls", "commands", "domains", "models", "send", "agents"), "*"),
+        **dict.fromkeys(("read", "write"), "/**"),
+    }
+    source = "level unrestricted"
+    whole = tuple(Rule("allow", kind, text, source) for kind, text in everything.items())
+    levels["unrestricted"] = PermissionSet(source, whole, level="unrestricted")
+    return levels
+
+
+LEVELS: Final = _levels()
+
+BASIS: Final = tuple(rule for rule in LEVELS["minimal"].rules if rule.kind == "calls")
+"""What a set without a level begins with."""
+
+DENIALS: Final = PermissionSet(
+    "default denials",
+    tuple(Rule("deny", kind, text, "default denials") for kind in ("read", "write") for text in SECRETS),
+)
+"""What holds for everybody, the operator too. Of commands: :mod:`agentos.permissions.dangers`."""
+
+
+def default(jailed: bool) -> PermissionSet:
+    """What an agent gets for which nothing was said; a guest is like one without a jail."""
+    return LEVELS["sandboxed" if jailed else "standard"]
+
+
+def is_wider(one: PermissionSet, other: PermissionSet) -> bool:
+    """Whether ``one`` is a level, and a wider one than that which ``other`` begins with and adds no grant to."""
+    if one.level is None or LEVELS[one.level] is not one:
+        return False
+    basis = BASIS if other.level is None else LEVELS[other.level].rules
+    if any(rule.effect == "allow" and rule not in basis for rule in other.rules):
+        return False
+    return other.level is None or NARROWEST_FIRST.index(one.level) > NARROWEST_FIRST.index(other.level)

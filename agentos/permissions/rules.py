@@ -1,0 +1,140 @@
+"""What a permission set says of a right: deny before ask before allow, and no where no rule speaks."""
+
+import attrs
+from attrs import frozen
+
+from agentos.kernel.ports import Decision, Effect, Right
+
+from . import domains, paths, shell, words
+from .judging import judge
+from .pattern import Names, Pattern
+from .rule import EFFECTS, KINDS, OBJECTS, Kind, PermissionSet, Rule, decision_by, strictness, unspoken
+from .shelf import Shelf
+from .wanted import Wanted
+
+OWN, PARENT = "${own}", "${parent}"  # whom it spawned, at whatever remove; whoever spawned it
+
+
+@frozen
+class Whom:
+    """The agent, or other caller, that a right concerns, as its holder sees it."""
+
+    name: str
+    itself: bool = False
+    own: bool = False  # spawned by it at whatever remove
+    parent: bool = False  # it spawned the holder
+
+
+class Rules:
+    """A set, ready to decide for one kind of caller."""
+
+    def __init__(self, given: PermissionSet, names: Names) -> None:
+        self.set = given
+        found: dict[Kind, dict[Effect, list[tuple[Rule, Pattern]]]] = {
+            kind: {effect: [] for effect in EFFECTS} for kind in KINDS
+        }
+        self._of_calls: dict[str, Decision] = {}
+        self._relations: dict[tuple[Kind, Effect], list[tuple[Rule, str]]] = {}
+        for rule in sorted(given.rules, key=lambda rule: rule.otherwise):
+            turn: Effect = "allow" if rule.otherwise else rule.effect  # after every grant
+            pattern = pattern_of(rule.kind, rule.text, names)
+            if isinstance(pattern, _Relation):
+                self._relations.setdefault((rule.kind, turn), []).append((rule, rule.text))
+            else:
+                found[rule.kind][turn].append((rule, pattern))
+        self._shelves: dict[Kind, dict[Effect, Shelf]] = {
+            kind: {effect: Shelf(kind, effect != "allow", rules) for effect, rules in of_kind.items()}
+            for kind, of_kind in found.items()
+        }
+
+    def decide(self, right: Right, whom: Whom | None = None) -> Decision:
+        """Whether the right is in the set. Deciding and explaining are this one function."""
+        decisions = [self.of_call(right.action)]
+        if decisions[0].effect == "deny":
+            return decisions[0]
+        if right.action in OBJECTS:
+            decisions.append(self._of_object(right, whom))
+        if whom is not None and right.action != "send" and not whom.itself:
+            decisions.append(self._match("agents", whom, attrs.evolve(right, told=whom.name)))
+        return min(reversed(decisions), key=strictness)  # of equals the one that looked closer
+
+    def of_call(self, action: str) -> Decision:
+        """Whether the call is in it at all, whatever it asks for."""
+        if action not in self._of_calls:
+            self._of_calls[action] = self._judge_call(action)
+        return self._of_calls[action]
+
+    def _judge_call(self, action: str) -> Decision:
+        right, name = Right(action), action.upper()
+        found = self._match("calls", name, right)
+        if found.effect == "deny" and self.denial("calls", name) is None and action in OBJECTS:
+            for effect in ("allow", "ask"):  # its objects decide
+                if (rule := self._any(OBJECTS[action], effect)) is not None:
+                    return Decision("allow", str(rule), "")
+        return found
+
+    def _any(self, kind: Kind, effect: Effect) -> Rule | None:
+        """A rule of that kind, whatever it means."""
+        return next((rule for rule in self.set.rules if (rule.kind, rule.effect) == (kind, effect)), None)
+
+    def denial(self, kind: Kind, what: object) -> Rule | None:
+        """The rule that denies it, if one does."""
+        return self._shelves[kind]["deny"].first(what)
+
+    def _of_object(self, right: Right, whom: Whom | None) -> Decision:
+        kind = OBJECTS[right.action]
+        if kind == "models" and not any(rule.kind == "models" for rule in self.set.rules):
+            return self.of_call(right.action)  # any model, where no rule is about models
+        if kind == "send":
+            return self._match(kind, whom if whom is not None else Whom(str(right.object)), right)
+        if isinstance(right.object, Wanted):
+            return judge(right.object, self._shelves, right, self.set.name)
+        return self._match(kind, str(right.object) if right.object is not None else "", right)
+
+    def _match(self, kind: Kind, what: object, right: Right) -> Decision:
+        name = what.name if isinstance(what, Whom) else what
+        for effect, shelf in self._shelves[kind].items():
+            related = self._related(kind, effect, what) if isinstance(what, Whom) else None
+            rule = related or shelf.first(name)
+            if rule is None or (effect == "ask" and related is None and not self._is_granted(kind, what, name)):
+                continue  # to be asked about a grant there has to be one
+            return decision_by(rule, right)
+        why = "; it is neither you nor an agent that you spawned" if kind == "agents" else ""
+        return unspoken(right, self.set.name, why)
+
+    def _is_granted(self, kind: Kind, what: object, name: object) -> bool:
+        shelves = self._shelves[kind]
+        if isinstance(what, Whom) and self._related(kind, "allow", what) is not None:
+            return True
+        return (shelves["ask"].granting(name) or shelves["allow"].first(name)) is not None
+
+    def _related(self, kind: Kind, effect: Effect, whom: Whom) -> Rule | None:
+        """The rule that means whom by how they stand to the holder, not by name."""
+        of_kind = self._relations.get((kind, effect), ())
+        return next((rule for rule, text in of_kind if (whom.own if text == OWN else whom.parent)), None)
+
+
+@frozen
+class _Relation:
+    """``${own}`` and ``${parent}``: whoever it is that stands so to the holder."""
+
+    text: str
+
+    def matches(self, what: object, *, deny: bool) -> bool:
+        return isinstance(what, Whom) and (what.own if self.text == OWN else what.parent)
+
+    def covers(self, other: Pattern, *, deny: bool) -> bool:
+        return self.text == other.text
+
+
+def pattern_of(kind: Kind, text: str, names: Names) -> Pattern:
+    """What a rule of that kind means; raises :class:`~agentos.permissions.pattern.BadPattern`."""
+    if kind in ("read", "write"):
+        return paths.read(text, names)
+    if kind == "commands":
+        return shell.read(text)
+    if kind == "domains":
+        return domains.read(text)
+    if (kind == "agents" and text == OWN) or (kind == "send" and text in (OWN, PARENT)):
+        return _Relation(text)
+    return words.read(text)

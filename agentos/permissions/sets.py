@@ -1,0 +1,233 @@
+"""Permission sets as people write them, in TOML or JSON: read strictly, with all mistakes at once, and shown again."""
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import attrs
+from attrs import define, field, frozen
+
+from agentos.kernel.ports import Effect
+from agentos.services.quotas import BILLION, Quota, budget_of
+from agentos_sdk.codec import Invalid, Mistake, decode
+from agentos_sdk.codec import path as dotted
+from agentos_sdk.opcodes import Op
+from agentos_sdk.quantities import CPU_PERIOD
+from agentos_sdk.strict import shown as quoted
+
+from . import examples, shadows, words
+from .levels import BASIS, LEVELS
+from .pattern import BadPattern, Names
+from .rule import EFFECTS, KINDS, Kind, PermissionSet, Rule
+from .rules import OWN, PARENT, pattern_of
+from .shadows import Line
+from .shape import ExamplesTable, LimitsTable, QuotaTable, RulesTable, SetTable, SpawnTable
+
+T = TypeVar("T")
+
+Keys = tuple[str | int, ...]
+
+
+class BadSet(ValueError):
+    """No permission set, or one with rules that can't have an effect; ``mistakes`` are all that were found."""
+
+    def __init__(self, mistakes: Sequence[tuple[Keys, str]]) -> None:
+        super().__init__(mistakes)
+        self.mistakes = tuple(mistakes)
+
+    def told(self, field: str) -> str:
+        """In a sentence; ``field`` is what the set was given as."""
+        return str(Invalid([Mistake(dotted(keys, field), message, keys) for keys, message in self.mistakes]))
+
+    def __str__(self) -> str:
+        return self.told("")
+
+
+@frozen
+class Most:
+    """How large a set may be: its rules, and the characters of all their patterns."""
+
+    rules: int = 1000
+    characters: int = 64 << 10
+
+
+MOST: Final = Most()
+BARE: Final = re.compile(r"[^/*?\[\\~$]+/?")  # a name alone, as people write what they mean to be beneath something
+
+
+def read_set(
+    data: object, name: str, known: Mapping[str, PermissionSet], names: Names, most: Most = MOST
+) -> PermissionSet:
+    """The set that a table, a JSON object, a level's name or that of a ``known`` set means; raises :class:`BadSet`.
+
+    ``name`` says where it was written. ``names`` are a jailed caller's, with whose eyes rules and examples are judged.
+    """
+    if isinstance(data, str):
+        found = LEVELS.get(data) or known.get(data)
+        if found is None:
+            raise BadSet(
+                [((), f"no level or permission set is called {quoted(data)}{nearest(data, [*LEVELS, *known])}")]
+            )
+        return found
+    reading = _Reading(name, names, most)
+    made = reading.set(data)
+    if reading.mistakes:
+        raise BadSet(reading.mistakes)
+    examples.prepare(made, names)
+    return made
+
+
+def shown(given: PermissionSet) -> dict[str, Any]:
+    """A set as :func:`read_set` takes it; its examples are gone, and what its level says stays in the level's name."""
+    basis = frozenset(basis_of(given.level))
+    said: dict[str, Any] = {"level": given.level} if given.level is not None else {}
+    said.update(_by_kind([rule for rule in given.rules if rule not in basis]))
+    if given.limits:
+        limits = {name: value * CPU_PERIOD if name == "cpu_quota" else value for name, value in given.limits}
+        said["spawn"] = {"limits": limits}
+    if given.quotas:
+        windows: dict[float, dict[str, float]] = {}
+        for quota in given.quotas:
+            most = quota.most / BILLION if quota.what == "money" else quota.most
+            windows.setdefault(quota.per, {})[quota.what] = most
+        said["quotas"] = [{**amounts, "per": per} for per, amounts in windows.items()]
+    return said
+
+
+def whole(given: PermissionSet) -> dict[str, Any]:
+    """The same with what its level says, spelled out."""
+    return shown(given) | _by_kind(given.rules)
+
+
+def _by_kind(rules: Sequence[Rule]) -> dict[str, Any]:
+    said: dict[str, dict[str, list[str]]] = {}
+    for effect in reversed(EFFECTS):
+        for kind in KINDS:
+            texts = [rule.text for rule in rules if (rule.effect, rule.kind) == (effect, kind)]
+            if texts:
+                said.setdefault(effect, {})[kind] = texts
+    return said
+
+
+def basis_of(level: str | None) -> tuple[Rule, ...]:
+    """The rules that a set begins with."""
+    return BASIS if level is None else LEVELS[level].rules
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(word[:64], list(known), n=1, cutoff=0.6)
+    return f", did you mean {close[0]}?" if close else ""
+
+
+@define
+class _Reading:
+    """One set, as far as it can be read; ``mistakes`` grows on the way."""
+
+    name: str
+    names: Names
+    most: Most
+    mistakes: list[tuple[Keys, str]] = field(factory=list)
+
+    def set(self, data: object) -> PermissionSet:
+        table = self._table(SetTable, data)
+        level = self._level(table.level)
+        lines = [line for effect in reversed(EFFECTS) for line in self._lines(effect, getattr(table, effect))]
+        limits = self._table(LimitsTable, self._table(SpawnTable, table.spawn, "spawn").limits, "spawn", "limits")
+        quotas = self._quotas(table.quotas)
+        basis = basis_of(level)
+        made = PermissionSet(
+            self.name,
+            (*(line.rule for line in lines), *basis),
+            level,
+            tuple((name, value) for name, value in attrs.asdict(limits).items() if value is not None),
+            quotas,
+        )
+        if (many := too_many(lines, self.most)) is not None:
+            self.mistakes.append(((), many))
+            return made
+        self.mistakes += shadows.found(lines, basis, self.names)
+        cases = self._table(ExamplesTable, table.examples, "examples")
+        if not self.mistakes:  # what comes out of half a set says nothing
+            for effect in EFFECTS:
+                for index, text in enumerate(getattr(cases, effect)):
+                    if (wrong := examples.mistake(text, effect, made, self.names)) is not None:
+                        self.mistakes.append((("examples", effect, index), wrong))
+        is_level = level is not None and not (lines or made.limits or made.quotas)
+        return LEVELS[level] if is_level and level is not None else made
+
+    def _table(self, cls: type[T], data: object, *keys: str | int) -> T:
+        """What can be read of a table; where a field is wrong it has its default."""
+        try:
+            return decode(cls, data)
+        except Invalid as error:
+            found = error.mistakes
+        self.mistakes += [((*keys, *mistake.keys), mistake.message) for mistake in found]
+        wrong = {mistake.keys[0] for mistake in found if mistake.keys}
+        known = attrs.fields_dict(cls)  # type: ignore[arg-type]
+        rest = data if isinstance(data, dict) else {}
+        return decode(cls, {name: value for name, value in rest.items() if name in known and name not in wrong})
+
+    def _level(self, level: str | None) -> str | None:
+        if level is None or level in LEVELS:
+            return level
+        self.mistakes.append((("level",), f"no level is called {quoted(level)}{nearest(level, LEVELS)}"))
+        return None
+
+    def _lines(self, effect: Effect, data: object) -> list[Line]:
+        table = self._table(RulesTable, data, effect)
+        lines = []
+        for kind in KINDS:
+            for index, text in enumerate(getattr(table, kind)):
+                keys = (effect, kind, index)
+                try:
+                    check(kind, text, effect)
+                    pattern = pattern_of(kind, text, self.names)
+                except BadPattern as error:
+                    self.mistakes.append((keys, str(error)))
+                    continue
+                lines.append(Line(Rule(effect, kind, text, self.name), pattern, dotted(keys), keys))
+        return lines
+
+    def _quotas(self, lines: Sequence[object]) -> tuple[Quota, ...]:
+        found: dict[tuple[str, float], Quota] = {}
+        for index, data in enumerate(lines):
+            try:
+                line = decode(QuotaTable, data)
+            except Invalid as error:
+                self.mistakes += [(("quotas", index, *mistake.keys), mistake.message) for mistake in error.mistakes]
+                continue
+            for quota in budget_of(line.per, line.tokens, line.calls, line.money):
+                if (quota.what, quota.per) in found:
+                    said = f"there is a quota of {quota.what} per {quota.per:g} s already"
+                    self.mistakes.append((("quotas", index, quota.what), said))
+                found[quota.what, quota.per] = quota
+        return tuple(sorted(found.values(), key=lambda quota: (quota.per, quota.what)))
+
+
+def too_many(lines: Sequence[Line], most: Most) -> str | None:
+    """To compile them, and to compare them with each other, takes its time."""
+    if len(lines) > most.rules:
+        return f"expected at most {most.rules} rules, got {len(lines)}"
+    length = sum(len(line.rule.text) for line in lines)
+    if length > most.characters:
+        return f"expected at most {most.characters} characters of patterns, got {length}"
+    return None
+
+
+def check(kind: Kind, text: str, effect: Effect) -> None:
+    """Raise ``BadPattern`` for what reads as a pattern of that kind, and can't mean anything that there is."""
+    if kind == "calls":
+        pattern = words.read(text)
+        if text in ("HELLO", "CANCEL", "EXIT"):
+            raise BadPattern(f"{text} concerns the connection alone, and everybody may always call it")
+        if not any(pattern.matches(op.name, deny=False) for op in Op):
+            raise BadPattern(f"no call is named {quoted(text)}{nearest(text.upper(), [op.name for op in Op])}")
+    if kind in ("read", "write") and effect == "allow" and BARE.fullmatch(text):
+        raise BadPattern(
+            f"{quoted(text)} would grant that name wherever it is on the host: "
+            f"write an absolute path, or '**/{text[:200]}' if that is what you mean"
+        )
+    relations = {"send": (OWN, PARENT), "agents": (OWN,)}.get(kind, ())
+    if relations and "$" in text and text not in relations:
+        raise BadPattern(f"{quoted(text)} can never match: expected a pattern of names, or {' or '.join(relations)}")

@@ -1,0 +1,88 @@
+"""What a permission set may say: one class for each of its tables."""
+
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+from attrs import field, frozen
+
+from agentos_sdk.budgets import MOST_LINES, Amount, Money, Window
+from agentos_sdk.codec import CpuShare, Rule, Size
+
+MOST_EXAMPLES: Final = 100  # of one effect
+
+Text = Annotated[str, Rule(lambda text: len(text) <= 1000, "at most 1000 characters")]
+Example = Annotated[str, Rule(lambda text: len(text) <= 4096, "at most 4096 characters")]
+Examples = Annotated[Sequence[Example], Rule(lambda texts: len(texts) <= MOST_EXAMPLES, f"at most {MOST_EXAMPLES}")]
+Lines = Annotated[Sequence[object], Rule(lambda lines: len(lines) <= MOST_LINES, f"at most {MOST_LINES} lines")]
+Count = Annotated[int, Rule(lambda number: number >= 1, "a whole number from 1 up")]
+Weight = Annotated[int, Rule(lambda weight: 1 <= weight <= 10_000, "a weight from 1 to 10000")]
+
+
+@frozen(kw_only=True)
+class RulesTable:
+    """``allow``, ``ask`` or ``deny``: patterns, by what they are of."""
+
+    calls: Sequence[Text] = ()
+    read: Sequence[Text] = ()
+    write: Sequence[Text] = ()
+    commands: Sequence[Text] = ()
+    domains: Sequence[Text] = ()
+    models: Sequence[Text] = ()
+    send: Sequence[Text] = ()
+    agents: Sequence[Text] = ()
+
+
+@frozen(kw_only=True)
+class ExamplesTable:
+    """What has to come out so, such as ``READ /data/x`` or ``EXEC git status``."""
+
+    allow: Examples = ()
+    ask: Examples = ()
+    deny: Examples = ()
+
+
+@frozen(kw_only=True)
+class LimitsTable:
+    """What agents which are spawned get at most."""
+
+    memory: Size | None = None
+    max_pids: Count | None = None
+    cpu_quota: CpuShare | None = None
+    cpu_weight: Weight | None = None
+    open_files: Count | None = None
+    file_size: Size | None = None
+    disk: Size | None = None
+    inodes: Count | None = None
+    tmp: Size | None = None
+
+
+@frozen(kw_only=True)
+class SpawnTable:
+    limits: object = field(factory=dict)
+
+
+@frozen(kw_only=True)
+class QuotaTable:
+    """What may be used of the model in each window of ``per`` seconds."""
+
+    per: Window
+    tokens: Amount | None = None
+    calls: Amount | None = None
+    money: Money | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if self.tokens is None and self.calls is None and self.money is None:
+            raise ValueError("expected at least one of tokens, calls and money")
+
+
+@frozen(kw_only=True)
+class SetTable:
+    """All of it; its parts are read one by one, so that a mistake in one hides none in another."""
+
+    level: str | None = None
+    allow: object = field(factory=dict)
+    ask: object = field(factory=dict)
+    deny: object = field(factory=dict)
+    spawn: object = field(factory=dict)
+    quotas: Lines = ()
+    examples: object = field(factory=dict)

@@ -1,0 +1,93 @@
+"""Rules of one kind and one effect, and which of them speaks first of something.
+
+To ask each by itself would be most of what a decision costs. So those that can't mean it are passed over: of paths and
+names a few dozen at a time by one expression, of commands all that are about another program.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import TypeAlias
+
+from attrs import frozen
+
+from . import paths, words
+from .commands import CommandPattern
+from .pattern import Pattern
+from .rule import Kind, Rule
+from .script import Simple
+
+Entry: TypeAlias = tuple[Rule, Pattern]
+Near: TypeAlias = Callable[..., Iterable[Entry]]
+
+BUNDLE = 32  # rules that are asked at once; with fewer or more it takes longer
+
+
+@frozen(eq=False)
+class Shelf:
+    """``rules`` in the order in which they were written; ``deny`` is whether their patterns are read as denials."""
+
+    kind: Kind
+    deny: bool
+    rules: Sequence[Entry]
+
+    def first(self, what: object) -> Rule | None:
+        """The first rule that means it."""
+        for rule, pattern in self._near(what):
+            if pattern.matches(what, deny=self.deny):
+                return rule
+        return None
+
+    def granting(self, what: object) -> Rule | None:
+        """The first rule that means it even if it is read as a grant."""
+        return next((rule for rule, pattern in self.rules if pattern.matches(what, deny=False)), None)
+
+    @cached_property
+    def universal(self) -> Rule | None:
+        """The first rule that means every command, also one that can't be seen through."""
+        found = (rule for rule, pattern in self.rules if isinstance(pattern, CommandPattern) and pattern.universal)
+        return next(found, None)
+
+    @cached_property
+    def _near(self) -> Near:
+        """Those that may mean something, and all that do; made when somebody asks for the first time."""
+        if self.kind in ("read", "write"):
+            return _bundled(self.rules, paths.either, self.deny)
+        if self.kind == "commands":
+            return _by_program(self.rules)
+        if self.kind == "domains":
+            return lambda _: self.rules
+        return _bundled(self.rules, words.either, self.deny)
+
+
+def _bundled(rules: Sequence[Entry], either: Callable[..., Callable[[str], bool]], deny: bool) -> Near:
+    parts = [rules[at : at + BUNDLE] for at in range(0, len(rules), BUNDLE)]
+    bundles = [(either([pattern for _, pattern in part], deny=deny), part) for part in parts]
+
+    def near(what: str) -> Iterator[Entry]:
+        for may_mean, part in bundles:
+            if may_mean(what):
+                yield from part
+
+    return near
+
+
+def _by_program(rules: Sequence[Entry]) -> Near:
+    named, anywhere = defaultdict[str, list[int]](list), list[int]()
+    for at, (_, pattern) in enumerate(rules):
+        assert isinstance(pattern, CommandPattern)
+        program = "*" if pattern.universal else pattern.words[0]
+        (anywhere if "*" in program or "?" in program else named[program]).append(at)
+    plain = {program: [rules[at] for at in sorted({*places, *anywhere})] for program, places in named.items()}
+    others = [rules[at] for at in anywhere]
+
+    def near(what: Simple) -> Iterable[Entry]:
+        program = what.words[0].text
+        if program is None or what.words[0].several:  # it may be any of them
+            return rules
+        if "/" not in program:
+            return plain.get(program, others)
+        found = {*anywhere, *named.get(program, ()), *named.get(program.rpartition("/")[2], ())}
+        return [rules[at] for at in sorted(found)]
+
+    return near

@@ -1,0 +1,252 @@
+"""The audit log: what was decided and what came of it, in a chain that shows where somebody changed it.
+
+An intent is on the disk before whoever announces it goes on. Anything else is written soon, many entries at a time, and
+costs its caller microseconds. Nothing is dropped in silence: what there is no room for is counted, and the count is
+written. One task takes what waits and hands it to the one thread that writes.
+"""
+
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import trio
+from attrs import define
+from outcome import Error, Outcome, Value
+
+from agentos.database import DatabaseError
+from agentos.kernel.ports import Entry
+from agentos_sdk.errors import Unavailable
+
+from . import audit_query
+from .audit_categories import CATEGORIES, category_of
+from .audit_chain import LOST, STARTED, STOPPED, Row, Waiting, own, shortened
+from .audit_files import MOST_TOGETHER
+from .audit_flood import Flood
+from .audit_log import KEPT, SEGMENT, Log
+from .audit_pace import Pace
+from .audit_query import Query
+
+log = logging.getLogger(__name__)
+
+MOST_NOTED = 10_000  # entries that wait to be written and nobody waits for
+MOST_INTENDED = 1000  # that somebody waits for; who comes then waits to be let in
+SOON = 0.05  # seconds until a note is written, so that it needn't be alone
+COUNTED = 1.0  # seconds until what was only counted is written, and until it is tried again where nothing could be
+
+SWITCHABLE = frozenset(CATEGORIES) - {"kernel"}
+
+
+@define(eq=False)
+class _Intent:
+    waiting: Waiting
+    state: Literal["waiting", "begun", "withdrawn"] = "waiting"
+    waiter: trio.lowlevel.Task | None = None
+
+
+@asynccontextmanager
+async def open_audit(
+    directory: Path, version: str, *, segment_size: int = SEGMENT, kept: int = KEPT
+) -> AsyncIterator["Audit"]:
+    """The log in ``directory``, made if there is none; :class:`DatabaseError`.
+
+    It lasts until the block is left, cancelled or not: what waits by then is written first. So who uses it runs inside.
+    """
+    failure: BaseException | None = None
+    files = await trio.to_thread.run_sync(partial(Log, directory, segment_size, kept))
+    try:
+        begun = [Waiting(own(STARTED, f"agentos {version}"), time.time())]
+        await trio.to_thread.run_sync(files.append, begun)
+        async with trio.open_nursery() as nursery:
+            audit = Audit(directory, files)
+            nursery.start_soon(audit.serve)
+            try:
+                yield audit
+            except BaseException as error:  # noqa: ASYNC103, ASYNC104 - it is raised below
+                failure = error
+            audit.close("ok" if failure is None else type(failure).__name__)
+        if failure is not None:
+            raise failure  # outside the nursery, which would wrap it in a group
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(files.close)
+
+
+class Audit:
+    """Implements :class:`agentos.kernel.ports.AuditLog`."""
+
+    def __init__(self, directory: Path, files: Log) -> None:
+        self.directory = directory
+        self._files = files
+        self._off: set[str] = set()
+        self._queue: deque[Waiting | _Intent] = deque()
+        self._room = trio.Semaphore(MOST_INTENDED)
+        self._flood = Flood()
+        self._pace = Pace()
+        self._lost = 0
+        self._failing = False
+        self._closing = False
+        self._deadline = float("inf")  # when something has to be written at the latest
+        self._sooner = trio.Event()
+        self._turn = trio.CapacityLimiter(1)  # its own: it needn't wait until others are done with theirs
+        self._readers = trio.CapacityLimiter(1)
+
+    # -- What is written -------------------------------------------------------------------------------------------
+
+    async def intend(self, entry: Entry) -> int:
+        """See :class:`agentos.kernel.ports.AuditLog`. Cancelled, either nothing was written or it returns first."""
+        if entry.kind != "operator":
+            await self._pace.turn(entry.family or str(entry.agent))
+        async with self._room:
+            if self._closing:
+                raise Unavailable("the kernel is stopping: its audit log is closed")
+            if self._is_spared(entry):
+                raise Unavailable("not done, as the audit log's disk is full: see that there is room on it")
+            intent = _Intent(Waiting(shortened(entry), time.time()))
+            self._queue.append(intent)
+            self._write_by(-float("inf"))
+
+            def withdraw(_raise_cancel: object) -> trio.lowlevel.Abort:
+                if intent.state == "begun":
+                    return trio.lowlevel.Abort.FAILED
+                intent.state = "withdrawn"
+                return trio.lowlevel.Abort.SUCCEEDED
+
+            intent.waiter = trio.lowlevel.current_task()
+            number: int = await trio.lowlevel.wait_task_rescheduled(withdraw)
+            return number
+
+    def note(self, entry: Entry) -> None:
+        """See :class:`agentos.kernel.ports.AuditLog`."""
+        if self._off and self._is_off(entry):
+            return
+        entry, now = shortened(entry), trio.current_time()
+        if entry.intent is None and self._is_spared(entry):
+            self._flood.count(entry, now)
+        elif entry.intent is None and not self._flood.admits(entry, now):
+            self._write_by(now + COUNTED)
+        elif len(self._queue) >= MOST_NOTED:
+            self._flood.count(entry, now)
+            self._write_by(now + COUNTED)
+        else:
+            self._queue.append(Waiting(entry, time.time()))
+            self._write_by(now + SOON)
+
+    def close(self, outcome: str) -> None:
+        """Have written what waits, then that the kernel stops; nothing after that."""
+        self._closing = True
+        self._count_surplus()
+        self._queue.append(Waiting(own(STOPPED, "", outcome), time.time()))
+        self._write_by(-float("inf"))
+
+    # -- What is read and set --------------------------------------------------------------------------------------
+
+    async def newest(self, query: Query, limit: int) -> Sequence[Row]:
+        return await trio.to_thread.run_sync(audit_query.newest, self.directory, query, limit, limiter=self._readers)
+
+    async def oldest(self, query: Query, limit: int) -> Sequence[Row]:
+        return await trio.to_thread.run_sync(audit_query.oldest, self.directory, query, limit, limiter=self._readers)
+
+    @property
+    def config(self) -> Mapping[str, bool]:
+        """By category whether allowed calls that need no intent are written; all else is in any case."""
+        return {category: category not in self._off for category in sorted(SWITCHABLE)}
+
+    def configure(self, wanted: Mapping[str, bool]) -> None:
+        """Switch categories on and off, until the kernel ends."""
+        self._off = {category for category, on in {**self.config, **wanted}.items() if not on}
+
+    def _is_off(self, entry: Entry) -> bool:
+        return entry.decision == "allow" and entry.intent is None and category_of(entry.call) in self._off
+
+    def _is_spared(self, entry: Entry) -> bool:
+        """Whether there is no room for it: what is left of that is for what the operator does."""
+        return self._files.sparing and entry.kind not in ("operator", "kernel")
+
+    # -- The writer ------------------------------------------------------------------------------------------------
+
+    def _write_by(self, deadline: float) -> None:
+        if deadline < self._deadline:
+            self._deadline = deadline
+            self._sooner.set()
+
+    async def serve(self) -> None:
+        """Until it is closed and all is written; cancellation has to wait for that, too."""
+        with trio.CancelScope(shield=True):
+            while self._queue or not self._closing:
+                while trio.current_time() < self._deadline:
+                    self._sooner = trio.Event()
+                    with trio.move_on_at(self._deadline):
+                        await self._sooner.wait()
+                self._count_surplus()
+                await self._write(self._take())
+                if self._files.sparing:
+                    with suppress(RuntimeError):  # no thread to be had: it is tried again
+                        await trio.to_thread.run_sync(self._files.refill, limiter=self._turn)
+                    self._write_by(trio.current_time() + COUNTED)
+        if self._lost:
+            log.error("the audit log is closed, and lacks %d entries that couldn't be written", self._lost)
+
+    def _take(self) -> list[Waiting | _Intent]:
+        group: list[Waiting | _Intent] = []
+        while self._queue and len(group) < MOST_TOGETHER - 1:  # one more says how many were lost
+            item = self._queue.popleft()
+            if isinstance(item, _Intent):
+                if item.state == "withdrawn":
+                    continue
+                item.state = "begun"
+            group.append(item)
+        self._deadline = -float("inf") if self._queue else float("inf")
+        return group
+
+    def _count_surplus(self) -> None:
+        if self._flood.counted and (self._closing or not self._files.sparing):
+            for each in self._flood.surplus(trio.current_time()):
+                self._queue.append(Waiting(each.entry, time.time(), each.count))
+
+    async def _write(self, group: list[Waiting | _Intent]) -> None:
+        lost = self._lost
+        entries = [item.waiting if isinstance(item, _Intent) else item for item in group]
+        if lost:
+            about = f"{lost} entries couldn't be written"
+            entries.insert(0, Waiting(own(LOST, about, "lost"), time.time(), lost))
+        if not entries:
+            return
+        last = self._files.last
+        try:
+            first = await trio.to_thread.run_sync(self._files.append, entries, limiter=self._turn)
+        except Exception as error:  # the disk, or no thread to be had; who has begun is told in any case
+            written = self._files.last != last
+            self._lost -= lost if written else 0
+            self._failed(error, group, written)
+            return
+        if self._failing:
+            log.warning("the audit log is written again; %d entries were lost", lost)
+        self._failing, self._lost = False, self._lost - lost
+        for number, item in enumerate(group, first + bool(lost)):
+            if isinstance(item, _Intent):
+                _tell(item, Value(number))
+
+    def _failed(self, error: Exception, group: Sequence[Waiting | _Intent], written: bool) -> None:
+        """Nothing is done that isn't written down; what nobody waits for is counted, unless it is written after all."""
+        if not self._failing:
+            log.error("the audit log can't be written, and what needs it is refused: %s", error)
+        self._failing = True
+        why = error if isinstance(error, DatabaseError) else f"{self.directory}: {error}"
+        for item in group:
+            if isinstance(item, _Intent):  # what the host's files are called is the operator's to know
+                told = why if item.waiting.entry.kind == "operator" else "the kernel's log says why"
+                _tell(item, Error(Unavailable(f"not done, as the audit log can't be written: {told}")))
+            elif not written:
+                self._lost += item.repeated
+        if self._lost:
+            self._write_by(trio.current_time() + COUNTED)
+
+
+def _tell(intent: _Intent, result: Outcome[int]) -> None:
+    assert intent.waiter is not None
+    trio.lowlevel.reschedule(intent.waiter, result)

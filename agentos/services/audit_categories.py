@@ -1,0 +1,26 @@
+"""Which calls belong together in the audit log, for who asks for a part of it or wants less in it."""
+
+from collections.abc import Mapping
+
+CATEGORIES: Mapping[str, frozenset[str]] = {
+    name: frozenset(calls.split())
+    for name, calls in {
+        "files": "READ WRITE",
+        "commands": "EXEC",
+        "model": "THINK",
+        "agents": "SPAWN KILL LIST WAIT PAUSE RESUME TREE LOGS INSPECT RELOAD METRICS_SYSTEM METRICS_AGENT"
+        " METRICS_ALL_AGENTS METRICS_CGROUP",
+        "messages": "SEND RECV BROADCAST REGISTER",
+        "state": "STORE FETCH DELETE KEYS EXPORT IMPORT",
+        "permissions": "GET_PERMS SET_PERMS APPROVALS DECIDE EXPLAIN HELLO",
+        "network": "HTTP",
+        "audit": "GET_AUDIT_LOG SET_AUDIT_CONFIG",
+        "kernel": "KERNEL_START KERNEL_STOP AUDIT_CUT AUDIT_REMOVED AUDIT_LOST",
+    }.items()
+}
+OTHER = "other"
+_BY_CALL = {call: category for category, calls in CATEGORIES.items() for call in calls}
+
+
+def category_of(call: str) -> str:
+    return _BY_CALL.get(call, OTHER)

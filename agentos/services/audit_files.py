@@ -1,0 +1,277 @@
+"""The audit log on disk: segments of rows, each with a head file beside it; written by one, read by anybody.
+
+``000001.db`` is SQLite, with a table of rows. ``000001.head`` is only ever appended to: a line for each commit, with
+the number and the hash of the last row in it and the time. A line is written when its rows are safe, and before anybody
+is told. So after any death the rows are ahead of the head by one commit at most, and never behind it; that line is
+written before anything else.
+"""
+
+import contextlib
+import errno
+import os
+import re
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from attrs import frozen
+
+from agentos.database import DatabaseError, connect, explained
+
+from .audit_chain import Link, Row, Waiting, chained
+from .audit_reserve import Reserve
+
+MOST_TOGETHER = 1000  # rows in one commit
+TABLES = {
+    "audit": [
+        "CREATE TABLE entries (seq INTEGER PRIMARY KEY, at REAL NOT NULL, agent INTEGER NOT NULL, name TEXT NOT NULL,"
+        " kind TEXT NOT NULL, call TEXT NOT NULL, about TEXT NOT NULL, decision TEXT NOT NULL, rule TEXT NOT NULL,"
+        " phase TEXT NOT NULL, outcome TEXT NOT NULL, duration REAL, intent INTEGER, repeated INTEGER NOT NULL,"
+        " together INTEGER NOT NULL, hash TEXT NOT NULL) STRICT"
+    ]
+}
+_COLUMNS = ", ".join(Row._fields)
+_INSERT = f"INSERT INTO entries ({_COLUMNS}) VALUES ({', '.join('?' * len(Row._fields))})"  # noqa: S608 - our own names
+SELECT = f"SELECT {_COLUMNS} FROM entries"  # noqa: S608
+_NAME = re.compile(r"([0-9]{6})\.(?:db|head)")
+_LINE = re.compile(rb"([1-9][0-9]{0,17}) ([0-9a-f]{64}) [0-9]+\.[0-9]{3}\n")
+
+
+@frozen
+class Place:
+    """One segment's files, whether they exist or not."""
+
+    directory: Path
+    number: int
+
+    @property
+    def rows(self) -> Path:
+        return self.directory / f"{self.number:06}.db"
+
+    @property
+    def head(self) -> Path:
+        return self.directory / f"{self.number:06}.head"
+
+    @property
+    def next(self) -> "Place":
+        return Place(self.directory, self.number + 1)
+
+    def remove(self) -> None:
+        """Both files, and what SQLite left beside them."""
+        for path in (self.rows, *(Path(f"{self.rows}{end}") for end in ("-wal", "-shm")), self.head):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
+
+def places(directory: Path) -> list[Place]:
+    """The segments of which there is a file, oldest first."""
+    found = (_NAME.fullmatch(name) for name in os.listdir(directory))
+    return [Place(directory, number) for number in sorted({int(name[1]) for name in found if name})]
+
+
+class Segment:
+    """The one that is written to, by one thread at a time. :class:`DatabaseError` where it can't be.
+
+    ``last`` is where the chain stands: kept here and never read again, so that nobody can have it go on from a row that
+    he changed. ``headed`` says whether the head file has it already.
+    """
+
+    def __init__(self, place: Place, last: Link, headed: bool = True) -> None:
+        self.place, self.last, self._headed = place, last, headed
+        self.size = 0  # bytes
+        self._reserve: Reserve | None = None
+        with contextlib.ExitStack() as undo:
+            self._head = _open_head(place.head)  # before there are any rows, and so always beside them
+            undo.callback(os.close, self._head)
+            self._connection = connect(place.rows, TABLES, durable=True)
+            undo.callback(self._connection.close)
+            if not is_made(self._connection):
+                raise DatabaseError(f"{place.rows}: somebody took its table away")
+            undo.pop_all()
+
+    def append(self, group: Sequence[Waiting]) -> list[Row]:
+        """Write what is to follow ``last``: all of it or none; on return it can't be lost.
+
+        Where it fails and ``last`` has moved nevertheless, the rows are written and the head file is what couldn't be.
+        """
+        if not self._headed:
+            self._write_head()
+        rows = chained(self.last, group)
+        try:
+            self._commit(rows)
+        except sqlite3.IntegrityError:
+            raise DatabaseError(f"{self.place.rows}: somebody else writes to it: end that, and start again") from None
+        except sqlite3.Error as error:
+            raise explained(self.place.rows, error) from None
+        self.last, self._headed = rows[-1].link, False
+        self._write_head()
+        return rows
+
+    def _commit(self, rows: Sequence[Row]) -> None:
+        run = self._connection.execute
+        run("BEGIN IMMEDIATE")
+        try:
+            self._connection.executemany(_INSERT, rows)
+            (pages,), (page,) = run("PRAGMA page_count").fetchone(), run("PRAGMA page_size").fetchone()
+            run("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:
+                with contextlib.suppress(sqlite3.Error):  # then the next BEGIN fails
+                    run("ROLLBACK")
+            raise
+        self.size = pages * page
+
+    def _write_head(self) -> None:
+        line = f"{self.last.seq} {self.last.hash} {time.time():.3f}\n".encode()
+        try:
+            before = os.fstat(self._head).st_size
+            if os.write(self._head, line) != len(line):
+                os.ftruncate(self._head, before)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fdatasync(self._head)  # or a power failure could take more than one commit's line
+        except OSError as error:
+            raise DatabaseError(f"{self.place.head}: {error.strerror}: see to its file system") from None
+        self._headed = True
+
+    def hold(self) -> None:
+        """Keep room on the disk for what is to come; ``OSError`` where there isn't as much, or it can't be kept."""
+        if self._reserve is None:
+            self._reserve = Reserve(self.place.rows, self.place.head)
+        self._reserve.hold()
+
+    def close(self) -> None:
+        os.close(self._head)
+        self._connection.close()
+        if self._reserve is not None:
+            self._reserve.close()
+
+
+def _open_head(path: Path) -> int:
+    """To append to; a line that a death left half written is taken away."""
+    try:
+        with contextlib.ExitStack() as undo:
+            fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            undo.callback(os.close, fd)
+            os.fchmod(fd, 0o600)
+            size = os.fstat(fd).st_size
+            end = os.pread(fd, 200, max(0, size - 200))
+            if end and not end.endswith(b"\n"):
+                os.ftruncate(fd, size - (len(end) - (end.rfind(b"\n") + 1)))
+            directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            undo.callback(os.close, directory)
+            os.fsync(directory)  # the file's name, too, outlives a power failure
+            undo.pop_all()
+            os.close(directory)
+            return fd
+    except OSError as error:
+        raise DatabaseError(f"{path}: {error.strerror}: choose another directory with --state-dir") from None
+
+
+# -- Reading -----------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def reading(place: Place) -> Iterator[sqlite3.Connection]:
+    """A connection that only reads, whether somebody writes to the segment or not; it leaves no file behind.
+
+    ``FileNotFoundError`` and other ``OSError`` as :func:`open` would, ``sqlite3.Error`` where the file is no database.
+    """
+    quiet = is_quiet(place)
+    if not os.access(place.rows, os.R_OK):  # to open and close it would take away the locks of this process's writer
+        os.stat(place.rows)
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(place.rows))
+    # Without a write-ahead log nobody writes to it. To open it as others are would make one, in somebody's directory.
+    how = "mode=ro&immutable=1" if quiet else "mode=ro"
+    try:
+        connection = sqlite3.connect(
+            f"{place.rows.absolute().as_uri()}?{how}", uri=True, timeout=5, isolation_level=None
+        )
+        try:
+            connection.execute("PRAGMA trusted_schema = OFF")
+            connection.execute("PRAGMA query_only = ON")
+            yield connection
+        finally:
+            connection.close()
+    except sqlite3.Error:
+        os.stat(place.rows)  # it may have been taken away in the middle of it
+        raise
+
+
+def is_quiet(place: Place) -> bool:
+    """Whether nobody writes to it now, or has been killed as he did."""
+    return not os.path.exists(f"{place.rows}-wal")
+
+
+def is_made(connection: sqlite3.Connection) -> bool:
+    """Whether there is a table already: a kernel may have been killed when it was about to make it."""
+    return bool(connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'entries'").fetchall())
+
+
+def rows(connection: sqlite3.Connection, where: str = "", *values: object) -> Iterator[Row]:
+    for each in connection.execute(f"{SELECT} {where}", values):
+        row = Row._make(each)
+        if not row.is_typed:
+            raise sqlite3.DataError(f"entry {row.seq} has values that are none of the kernel's")
+        yield row
+
+
+def last_row(place: Place) -> Row | None:
+    with reading(place) as connection:
+        return next(rows(connection, "ORDER BY seq DESC LIMIT 1"), None)
+
+
+def is_empty(place: Place) -> bool:
+    """Whether nothing was ever written to it; not of one that can't be read."""
+    if head_size(place):
+        return False
+    try:
+        with reading(place) as connection:
+            return not is_made(connection) or next(rows(connection, "LIMIT 1"), None) is None
+    except FileNotFoundError:
+        return True
+    except (OSError, sqlite3.Error):
+        return False
+
+
+class Line:
+    """A line of a head file: what it says, or ``link`` None where it says nothing; and where it ends in the file."""
+
+    __slots__ = ("end", "link")
+
+    def __init__(self, raw: bytes, end: int) -> None:
+        found = _LINE.fullmatch(raw)
+        self.link = Link(int(found[1]), found[2].decode()) if found else None
+        self.end = end
+
+
+def head_lines(place: Place) -> Iterator[Line]:
+    """All that is in the head file when its end is reached; a last line without an end is left out."""
+    end = 0
+    try:
+        with open(place.head, "rb") as file:
+            while raw := file.readline(200):
+                end += len(raw)
+                if not raw.endswith(b"\n") and len(raw) < 200:
+                    return
+                yield Line(raw, end)
+    except FileNotFoundError:
+        return
+
+
+def head_size(place: Place) -> int:
+    try:
+        return os.stat(place.head).st_size
+    except FileNotFoundError:
+        return 0
+
+
+def last_of_head(place: Place) -> Link | None:
+    """What the head file's last whole line says."""
+    try:
+        with open(place.head, "rb") as file:
+            file.seek(max(0, head_size(place) - 400))
+            whole = [line for line in file.read().splitlines(keepends=True) if line.endswith(b"\n")]
+    except FileNotFoundError:
+        return None
+    return Line(whole[-1], 0).link if whole else None

@@ -1,0 +1,100 @@
+"""How much of one kind a caller may have written down in a while; what goes beyond is counted, never forgotten. Pure.
+
+An agent that calls in a loop must neither fill the disk nor push what others did out of the log. Each caller has, for
+each call and decision, a burst and then so many in a second. Times are arguments, seconds of one clock.
+"""
+
+import attrs
+from attrs import define, field, frozen
+
+from agentos.kernel.ports import Entry
+
+BURST = 200  # entries
+STEADY = 20.0  # a second
+MOST_KINDS = 4096  # of caller, call and decision, that are kept apart
+
+_SAID = {"allow": "allowed", "ask": "refused as nobody was asked", "deny": "denied"}
+
+
+@frozen
+class Surplus:
+    """So many calls more than were written down, within so many seconds; ``sample`` is the first of them."""
+
+    sample: Entry
+    count: int
+    seconds: float
+
+    @property
+    def entry(self) -> Entry:
+        times = f"within {self.seconds:.0f} s" if self.seconds >= 1 else "within 1 s"
+        about = f"and {self.count} more of {self.sample.call} {_SAID[self.sample.decision]} {times}"
+        return attrs.evolve(self.sample, about=about, duration=None, intent=None)
+
+
+@define(eq=False)
+class _Bucket:
+    left: float
+    at: float
+    count: int = 0  # beyond what was written
+    since: float = 0.0
+    sample: Entry | None = None
+
+
+@define(eq=False)
+class Flood:
+    """One log's."""
+
+    burst: float = BURST
+    steady: float = STEADY
+    counted: bool = False  # there is something for `surplus` to hand out
+    _buckets: dict[tuple[object, ...], _Bucket] = field(factory=dict)
+
+    def admits(self, entry: Entry, now: float) -> bool:
+        """Whether it is to be written; otherwise it has been counted."""
+        entry, bucket = self._bucket(entry, now)
+        bucket.left = min(self.burst, bucket.left + (now - bucket.at) * self.steady)
+        bucket.at = now
+        if bucket.left >= 1:
+            bucket.left -= 1
+            return True
+        self._count(bucket, entry, now)
+        return False
+
+    def count(self, entry: Entry, now: float) -> None:
+        """There is no room for this one, whatever its caller has left."""
+        entry, bucket = self._bucket(entry, now)
+        self._count(bucket, entry, now)
+
+    def _bucket(self, entry: Entry, now: float) -> tuple[Entry, _Bucket]:
+        key: tuple[object, ...] = (entry.family or entry.agent, entry.call, entry.decision)
+        bucket = self._buckets.get(key)
+        if bucket is None and len(self._buckets) >= MOST_KINDS:  # those who are too many are counted together
+            entry = attrs.evolve(entry, agent=0, name="several", kind="several")
+            key = (None, entry.call, entry.decision)
+            bucket = self._buckets.get(key)
+        if bucket is None:
+            bucket = self._buckets[key] = _Bucket(self.burst, now)
+        return entry, bucket
+
+    def _count(self, bucket: _Bucket, entry: Entry, now: float) -> None:
+        if bucket.count == 0:
+            bucket.sample, bucket.since = entry, now
+        bucket.count += 1
+        self.counted = True
+
+    def surplus(self, now: float) -> list[Surplus]:
+        """All that was counted since the last time, to be written instead; who has been quiet is forgotten."""
+        found = [
+            Surplus(bucket.sample, bucket.count, now - bucket.since)
+            for bucket in self._buckets.values()
+            if bucket.count and bucket.sample is not None
+        ]
+        self._buckets = {
+            key: bucket
+            for key, bucket in self._buckets.items()
+            if bucket.left + (now - bucket.at) * self.steady < self.burst
+        }
+        for bucket in self._buckets.values():
+            bucket.count, bucket.sample = 0, None
+        self.counted = False
+        return found

@@ -1,0 +1,132 @@
+"""The audit log's writer: goes on where the last one ended, begins a new segment when one is full, drops the oldest.
+
+Everything here waits for the disk: it runs in a thread, one call at a time.
+"""
+
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from agentos.database import DatabaseError
+
+from .audit_chain import BEGINNING, CUT, Link, Waiting, own, removal
+from .audit_files import Place, Segment, is_empty, last_row, places
+from .audit_reserve import FULL, ROOM
+from .audit_verify import last_resort, tail
+
+log = logging.getLogger(__name__)
+
+SEGMENT = 64 << 20  # bytes
+KEPT = 16  # segments
+
+
+class Log:
+    """All segments in one directory. :class:`DatabaseError` where it can't be written to."""
+
+    def __init__(self, directory: Path, segment_size: int = SEGMENT, kept: int = KEPT) -> None:
+        self._directory, self._size, self._kept = directory, segment_size, kept
+        self._stuck = False
+        _prepare(directory)
+        self._segment, trouble = _last_segment(directory)
+        self.sparing = False  # there is hardly any room: what is left of it is the operator's
+        self._unkept = ""  # why none is kept
+        self._hold()
+        if trouble:
+            log.error("the audit log was tampered with or damaged: %s; `agentos audit verify` tells more", trouble)
+            try:
+                self.append([Waiting(own(CUT, trouble, "tampered"), time.time())])
+            except DatabaseError:
+                self.close()
+                raise
+
+    def append(self, group: Sequence[Waiting]) -> int:
+        """Write them in one commit; the number of the first. None of them can be lost then."""
+        first = self._segment.append(group)[0].seq
+        if not self.sparing:  # what it has is to be used up then, not shifted
+            if self._segment.size >= self._size:
+                self._rotate()
+            self._hold()
+        return first
+
+    def refill(self) -> None:
+        """Where it was sparing, be so no longer if there is room again."""
+        try:
+            disk = os.statvfs(self._directory)
+            if disk.f_bavail * disk.f_frsize < ROOM:
+                return
+            self._segment.hold()
+        except OSError:
+            return
+        self.sparing = False
+        log.warning("the audit log has room again: everybody may act again")
+
+    def _hold(self) -> None:
+        try:
+            self._segment.hold()
+        except OSError as error:
+            if error.errno in FULL:
+                self.sparing = True
+                log.error("the disk of %s is full: until there is room, only the operator acts", self._directory)
+            elif self._unkept != (why := str(error.strerror)):
+                self._unkept = why
+                log.warning("no room can be kept for when the disk of %s is full: %s", self._directory, why)
+
+    @property
+    def last(self) -> Link:
+        return self._segment.last
+
+    def close(self) -> None:
+        self._segment.close()
+
+    def _rotate(self) -> None:
+        """What was written stays written, whatever happens here: it is tried again with the next commit."""
+        try:
+            fresh = Segment(self._segment.place.next, self._segment.last)
+            self._segment.close()
+            self._segment = fresh
+            for place in places(self._directory)[: -self._kept]:
+                end = _end_of(place)
+                self._segment.append([Waiting(removal(place.number, end), time.time())])  # first said, then done
+                place.remove()
+            self._stuck = False
+        except (DatabaseError, OSError) as error:
+            if not self._stuck:
+                log.error("the audit log has no new segment, or keeps an old one for longer: %s", error)
+            self._stuck = True
+
+
+def _prepare(directory: Path) -> None:
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if directory.stat().st_mode & 0o077:
+            directory.chmod(0o700)
+    except OSError as error:
+        raise DatabaseError(f"{directory}: {error.strerror}: choose another directory with --state-dir") from None
+
+
+def _last_segment(directory: Path) -> tuple[Segment, str]:
+    """The one to go on with, and what is wrong with the end of the log, if anything."""
+    found = places(directory)
+    while len(found) > 1 and is_empty(found[-1]):  # a kernel had just begun to make it, and was killed or had no room
+        found.pop().remove()
+    if not found:
+        return Segment(Place(directory, 1), BEGINNING), ""
+    place = found[-1]
+    try:
+        end = tail(place, oldest=len(found) == 1)
+        return Segment(place, end.last, end.headed), end.trouble
+    except (DatabaseError, sqlite3.Error, OSError) as error:
+        # In a segment of its own it can go on, unless it is the file system's fault.
+        fresh = Segment(place.next, last_resort(place))
+        return fresh, f"{place.rows} can't be used, and is left as it is: {error}"
+
+
+def _end_of(place: Place) -> Link:
+    try:
+        row = last_row(place)
+        return row.link if row is not None else last_resort(place)
+    except (sqlite3.Error, OSError):
+        return last_resort(place)

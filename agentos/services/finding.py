@@ -1,0 +1,292 @@
+"""Where a path leads: walked once, held by what was opened, and judged by the name that this has.
+
+Between the look and the act nothing can be swapped: what is done afterwards is done to the descriptor (O_PATH,
+:mod:`agentos.sandbox.openat2`). Nothing here decides who may do it. All of it blocks.
+"""
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from itertools import takewhile
+
+from attrs import define, frozen
+
+from agentos.sandbox import openat2
+from agentos_sdk.errors import (
+    BadRequest,
+    Busy,
+    CallError,
+    NotFound,
+    PermissionDenied,
+    QuotaExceeded,
+    Unavailable,
+)
+
+from .acting import Identity, acting_as
+
+LONGEST = 4095  # bytes of a path, as Linux has it
+MOST_LINKS = 40  # on one way, as Linux has it
+GONE = " (deleted)"
+MADE_UP = {  # file systems in which files are a way to talk to the kernel: among them is its own environment
+    0x9FA0: "proc",
+    0x62656572: "sysfs",
+    0x27E0EB: "cgroup",
+    0x63677270: "cgroup2",
+    0x64626720: "debugfs",
+    0x74726163: "tracefs",
+    0x73636673: "securityfs",
+    0x62656570: "configfs",
+    0xCAFE4A11: "bpf",
+    0x6165676C: "pstore",
+    0xDE5E81E4: "efivarfs",
+    0xF97CFF8C: "selinuxfs",
+    0x43415D53: "smackfs",
+    0x5A3C69F0: "apparmorfs",
+    0x42494E4D: "binfmt_misc",
+    0x65735543: "fusectl",
+    0x6E736673: "nsfs",
+    0x19800202: "mqueue",
+}
+
+
+@contextlib.contextmanager
+def the_hosts() -> Iterator[int]:
+    """The root directory of the host's files."""
+    fd = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@frozen
+class Place:
+    """Where a path leads, for whoever asks. ``asked`` is as it was written, ``name`` the same as rules know it.
+
+    ``path`` begins at the directory that ``root`` opens; where ``top`` names that (``/workspace``) it leads nowhere
+    else, and without a ``top`` all of the host's files are meant. ``who`` goes there, ``None`` being ourselves, and
+    ``owner`` gets the files that are made. A file that has a second name, which may lie where ``who`` may not look, is
+    refused where it has to be the ``sole`` one. ``most`` is how large a file may become. ``veiled`` are the host's
+    directories that mean something else to whoever asks: nothing is found in them.
+    """
+
+    asked: str
+    name: str
+    path: str
+    top: str = ""
+    root: Callable[[], AbstractContextManager[int]] = the_hosts
+    who: Identity | None = None
+    owner: Identity | None = None
+    sole: bool = False
+    most: int | None = None
+    veiled: tuple[str, ...] = ()
+
+    @property
+    def ways(self) -> int:
+        """How names are followed there."""
+        return openat2.WITHIN if self.top else openat2.NO_MAGIC
+
+
+@define
+class Found:
+    """What a path leads to: ``real`` is the name that it is to be judged by. To be closed.
+
+    ``fd`` is the file for reading, the directory for writing, where ``last`` is the name in it. ``error`` is why there
+    is none, which nobody is to know who may not look there.
+    """
+
+    place: Place
+    real: str
+    fd: int = -1
+    last: str = ""
+    size: int = 0  # of the file, when it was looked at
+    error: CallError | None = None
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def require(self) -> int:
+        """The descriptor, or why there is none."""
+        if self.error is not None:
+            raise self.error
+        return self.fd
+
+
+def find(place: Place) -> Found:
+    """The file that a path leads to, whatever it is, or a name that nothing has."""
+    return _found(place, _file)
+
+
+def find_spot(place: Place) -> Found:
+    """The directory and the name in it by which a path leads to a file, or would."""
+    return _found(place, _spot)
+
+
+def _found(place: Place, look: Callable[[int, Place], Found]) -> Found:
+    with refusing(place), place.root() as root, acting_as(place.who):
+        if len(os.fsencode(place.path)) > LONGEST:
+            raise BadRequest(f"path: expected at most {LONGEST} bytes")
+        found = look(root, place)
+        if any(f"{found.real}/".startswith(f"{veiled}/") for veiled in place.veiled):
+            found.close()
+            raise PermissionDenied(f"{place.asked}: leads to a place of the host's that is called like one of your own")
+        try:
+            found.real.encode()
+        except UnicodeEncodeError:
+            found.close()
+            return Found(place, place.name, error=BadRequest(f"{place.asked}: leads to a name that isn't UTF-8"))
+        return found
+
+
+def _file(root: int, place: Place) -> Found:
+    try:
+        fd = openat2.open_at(root, place.path, os.O_PATH, place.ways)
+    except OSError as error:
+        if error.errno in (errno.EXDEV, errno.ENOSYS):
+            raise
+        with _approached(root, place) as (directory, rest):
+            return Found(place, _join(_name_of(root, directory, place), rest), error=refusal(error, place))
+    try:
+        return Found(place, _name_of(root, fd, place), fd, size=os.fstat(fd).st_size)
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def _spot(root: int, place: Place) -> Found:
+    with _approached(root, place) as (directory, rest):
+        above = _name_of(root, directory, place)
+        real = _join(above, rest)
+        try:
+            check_file_system(directory, place)
+        except PermissionDenied as error:
+            return Found(place, real, error=error)
+        if len(rest) > 1:
+            return Found(place, real, error=NotFound(f"{place.asked}: there is no directory {_join(above, rest[:1])}"))
+        if not rest or place.path.endswith("/"):
+            return Found(place, real, error=BadRequest(f"{place.asked}: is a directory"))
+        return Found(place, real, os.dup(directory), rest[0])
+
+
+@contextlib.contextmanager
+def _approached(root: int, place: Place) -> Iterator[tuple[int, list[str]]]:
+    """The deepest directory that there is on the way, but for its last step, and what is left: no link leads on."""
+    path = place.path
+    for _ in range(MOST_LINKS):
+        parts = [part for part in path.split("/") if part not in ("", ".")]
+        start = "/" if path.startswith("/") else ""
+        directory, depth = _deepest(root, start, parts, place)
+        target = _target(directory, parts[depth]) if depth < len(parts) else None
+        if target is None:
+            try:
+                yield directory, parts[depth:]
+            finally:
+                os.close(directory)
+            return
+        os.close(directory)
+        if place.top and target.startswith("/"):
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        path = "/".join([target, *parts[depth + 1 :]])
+        if not target.startswith("/"):
+            path = start + "/".join([*parts[:depth], path])
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+
+
+def _target(directory: int, name: str) -> str | None:
+    """Where a link leads; those of /proc and the like are not what they say."""
+    if openat2.kind_of_file_system(directory) in MADE_UP:
+        return None
+    try:
+        return os.readlink(name, dir_fd=directory)
+    except OSError:  # it is none, or isn't there
+        return None
+
+
+def _deepest(root: int, start: str, parts: list[str], place: Place) -> tuple[int, int]:
+    most = len(parts) if parts[-1:] == [".."] else len(parts) - 1
+    for depth in range(most, 0, -1):
+        path = start + "/".join(parts[:depth])
+        try:
+            return openat2.open_at(root, path, os.O_PATH | os.O_DIRECTORY, place.ways), depth
+        except OSError as error:
+            if error.errno in (errno.EXDEV, errno.ENOSYS, errno.EMFILE, errno.ENFILE, errno.EAGAIN):
+                raise
+    return os.dup(root), 0
+
+
+def _join(directory: str, rest: list[str]) -> str:
+    """The name that something would have; from what isn't there no way leads up."""
+    return "/".join([directory.rstrip("/"), *takewhile(lambda part: part != "..", rest)]) or "/"
+
+
+def _name_of(root: int, fd: int, place: Place) -> str:
+    """What it is called now; in a root of its own as that is called there."""
+    name = os.readlink(f"/proc/self/fd/{fd}")
+    top = os.readlink(f"/proc/self/fd/{root}") if place.top else "/"
+    inside = top if top.endswith("/") else f"{top}/"
+    if name != top and not name.startswith(inside):
+        raise FileNotFoundError(errno.ENOENT, "moved away meanwhile")
+    rest = name[len(inside) :]
+    if name.endswith(GONE) and not _is_called(root, rest, fd):
+        raise FileNotFoundError(errno.ENOENT, "removed meanwhile")
+    return f"{place.top}/{rest}".rstrip("/") or "/"
+
+
+def _is_called(root: int, name: str, fd: int) -> bool:
+    try:
+        other = openat2.open_at(root, name, os.O_PATH | os.O_NOFOLLOW, openat2.NO_LINKS)
+    except OSError:
+        return False
+    try:
+        return os.path.samestat(os.fstat(other), os.fstat(fd))
+    finally:
+        os.close(other)
+
+
+def check_file_system(fd: int, place: Place) -> None:
+    """Nothing is read or written where files aren't kept but made up."""
+    if (made_up := MADE_UP.get(openat2.kind_of_file_system(fd))) is not None:
+        raise PermissionDenied(f"{place.asked}: lies in {made_up}: nobody reads or writes that through the kernel")
+
+
+@contextlib.contextmanager
+def refusing(place: Place) -> Iterator[None]:
+    """What Linux has against it becomes what a caller can act on."""
+    try:
+        yield
+    except OSError as error:
+        raise refusal(error, place) from None
+
+
+def refusal(error: OSError, place: Place) -> CallError:
+    kind, sentence = REFUSALS.get(error.errno or 0, (Unavailable, (error.strerror or str(error)).lower()))
+    return kind(f"{place.asked}: {sentence.format(top=place.top)}")
+
+
+REFUSALS: dict[int, tuple[type[CallError], str]] = {
+    errno.ENOENT: (NotFound, "there is no such file"),
+    errno.ENOTDIR: (NotFound, "there is no such file: something on the way is no directory"),
+    errno.EXDEV: (PermissionDenied, "leads out of {top}, and beyond that nothing is reached by this name"),
+    errno.ELOOP: (PermissionDenied, "leads in circles, or over a link of /proc's, which isn't followed"),
+    errno.EACCES: (PermissionDenied, "the mode of the file or of a directory doesn't allow it"),
+    errno.EPERM: (PermissionDenied, "the file or its directory doesn't allow it"),
+    errno.EROFS: (PermissionDenied, "is read-only"),
+    errno.ENAMETOOLONG: (BadRequest, "a name in it is too long"),
+    errno.EISDIR: (BadRequest, "is a directory"),
+    errno.EINVAL: (BadRequest, "the file system takes no such name, or no such offset"),
+    errno.EOVERFLOW: (BadRequest, "is beyond what the file system can count"),
+    errno.ENOSPC: (QuotaExceeded, "there is no space left"),
+    errno.EDQUOT: (QuotaExceeded, "there is no space left of what the quota grants"),
+    errno.EFBIG: (QuotaExceeded, "the file would be larger than it may be"),
+    errno.EBUSY: (Busy, "is in use: try again later"),
+    errno.ETXTBSY: (Busy, "is a program that runs: try again when it has ended"),
+    errno.EAGAIN: (Busy, "can't be opened at the moment: try again"),
+    errno.EMFILE: (Busy, "the kernel has no file descriptor left: try again later"),
+    errno.ENFILE: (Busy, "the host has no file descriptor left: try again later"),
+    errno.ENOMEM: (Busy, "there is no memory left: try again later"),
+    errno.ENOSYS: (Unavailable, "needs openat2, which this host hasn't got (Linux 5.6) or forbids"),
+}

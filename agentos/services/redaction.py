@@ -1,0 +1,163 @@
+"""Secrets out of text that is to be kept: keys, tokens, passwords, by how they look and by what they are called. Pure.
+
+It takes out what it knows, and it can't know all of them. Where in doubt it takes out: what was redacted for nothing is
+missed less than a password is that stands in a log. No pattern takes more than linear time: agents choose the text.
+"""
+
+import re
+from collections.abc import Callable
+from typing import TypeAlias
+
+from .redaction_values import GONE, Values
+
+Match: TypeAlias = "re.Match[str]"
+
+# -- By how it looks ---------------------------------------------------------------------------------------------------
+
+# How the makers of keys and tokens have them begin.
+_BEGINNINGS = (
+    r"[spr]k[-_]|ya29\.|gh[pousr]_|github_pat_|gl[a-z]{2,5}-|xox[a-z]-|xapp-|npm_|hf_|pypi-|xai-|gsk_|pplx-|r8_|whsec_"
+    r"|hv[sb]\.|SG\.|do[opr]_v1_|figd_|lin_api_|dp\.[a-z]{2,5}\.|dckr_[po]at_|PMAK-|shp[a-z]{2}_|ntn_|ATATT3|NRAK-"
+    r"|sntrys_|AGE-SECRET-KEY-1|tskey-"
+)
+
+_LOOKS: tuple[tuple[re.Pattern[str], str], ...] = (
+    # A private key, also one whose end is missing.
+    (re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY.*?(?:-----END [A-Z0-9 ]{0,40}-----|\Z)", re.DOTALL), GONE),
+    (re.compile(rf"\b(?:{_BEGINNINGS})[\w.-]{{15,}}\w"), GONE),
+    (re.compile(r"\bAIza[\w-]{20,}|\b(?:AKIA|ASIA)[A-Z0-9]{12,}|\beyJ[\w-]{8,}\.[\w.-]{8,}|\bSK[0-9a-f]{32}\b"), GONE),
+    # The address of a web hook, which is all that one needs to know.
+    (
+        re.compile(
+            r"((?:hooks\.slack\.com|discord(?:app)?\.com/api(?:/v\d{1,3})?/webhooks|webhook\.office\.com)/)[^\s\"']+"
+            r"|(api\.telegram\.org/(?:file/)?bot)[^\s\"'/]+"
+        ),
+        rf"\1\2{GONE}",
+    ),
+    # https://user:password@host, https://token@host
+    (re.compile(r"(://[^\s/:@]{0,200}:)[^\s/\"']+@"), rf"\1{GONE}@"),
+    (re.compile(r"(://)[^\s/:@\"']{16,}(?=(?::[^\s/@\"']*)?@)"), rf"\1{GONE}"),
+    # Authorization: Bearer ...; what stands behind the first word of such a header, which goes by its name below.
+    (
+        re.compile(
+            r"(\b(?:authorization|cookie)\s{0,8}:\s{0,8}[^\s\"']{1,99}+[^\S\n]{1,8})(?:\\.|=\"[^\"\s]+\"|[^\"'\\\n])++",
+            re.IGNORECASE,
+        ),
+        rf"\1{GONE}",
+    ),
+    (re.compile(r"\b((?:bearer|basic|digest)\s{1,8})[A-Za-z0-9._~+/=-]{6,}", re.IGNORECASE), rf"\1{GONE}"),
+)
+
+# -- By what it is called ----------------------------------------------------------------------------------------------
+
+# What a name says whose value is a secret: API_KEY, githubToken, db-password, SECRET_KEY_BASE. Not max_tokens, monkey.
+_CALLED = (
+    r"(?i:passw(?:or)?d?|passphrase|passcode|secret|token(?!s|iz)|credential|authorization|signature|account[_.-]?key)"
+    r"|(?i:(?:api|access|private)[_.-]?key)"
+    r"|(?i:(?:^|[_.-])(?:keys?|pass|pwd|auth|cookie(?!-jar)|sig|bearer)(?![a-z]))"
+    r"|(?i:(?:db|pg|sql|ssh|user|root|admin|mail|smtp)(?:pass|pwd)(?![a-z]))"
+    r"|[a-z](?:Key|Pass|Pwd|Auth|Cookie|Sig)(?![a-z])"
+)
+_SECRETIVE = re.compile(_CALLED)
+_SECRETIVE_AT_ITS_END = re.compile(rf"(?:{_CALLED})\Z")
+_QUOTE = r"""(?:["']{3,40}+|\\{0,8}["'])?"""
+_BEFORE = r"(?<![^\s\"'(\[,])"  # a word begins here
+
+# How a program is given a secret by an option whose name doesn't say so.
+_OPTIONS = r"|".join(
+    rf"(?:{programs})(?:[ \t]++[^\s;&|]++){{0,20}}?[ \t]++{option}"
+    for programs, option in {
+        r"mysql\w*+|mariadb[\w-]*+|7z\w?": r"-p(?=\S)",
+        r"(?:docker|podman|buildah|skopeo|registry|oras|az)[ \t]++login|mongo\w*+": r"-p[ \t]*+(?!\d+:\d)",
+        r"(?:un)?zip|sqlcmd": r"-P[ \t]*+",
+        r"redis-cli": r"-a[ \t]*+",
+        r"ldap\w++": r"-w[ \t]*+",
+        r"curl": r"-b[ \t]*+(?=[^\s;&|]*=)",
+        r"htpasswd": r"-\w*b\w*[ \t]++\S++[ \t]++\S++[ \t]++",
+    }.items()
+)
+
+
+def _is_named(match: Match) -> bool:
+    """Whether it is the name of a secret; a path before a colon is none: ``-v /etc/passwd:/etc/passwd``."""
+    is_path = ":" in match[2] and match.string[max(0, match.start() - 1)] in "/@"
+    return _SECRETIVE.search(match[1]) is not None and not is_path
+
+
+def _is_said(match: Match) -> bool:
+    """Whether it is the whole name of a secret, and one of several words: ``aws_secret_access_key``."""
+    name = match[1]
+    return (not name.isalpha() or name[1:] != name[1:].lower()) and _SECRETIVE_AT_ITS_END.search(name) is not None
+
+
+def _always(match: Match) -> bool:
+    return True
+
+
+# What stands before a secret, and whether it does; the first group is the word that it belongs to.
+_LEADS: tuple[tuple[re.Pattern[str], Callable[[Match], bool]], ...] = (
+    # password=..., API_KEY: "...", {"secret": "..."}
+    (re.compile(rf"(?<![\w.-])([\w.-]++)({_QUOTE}\s{{0,8}}(?:[=:]{{1,2}}+>?)\s{{0,8}})"), _is_named),
+    # --token ..., and as a list: "--token", "..."
+    (re.compile(rf"{_BEFORE}(--?[\w.-]++)({_QUOTE},?\s{{1,8}})"), _is_named),
+    # -u user:password; not the user and the group of a container
+    (
+        re.compile(
+            rf"{_BEFORE}(?:-u|--user|--proxy-user)[\s=]?{_QUOTE}"
+            r"(?!\d+:\d+(?![^\s\"'])|git@)([^\s:=/\"';&|-][^\s:=/\"';&|]*+)(:)(?!//|\1(?![^\s\"']))"
+        ),
+        _always,
+    ),
+    (re.compile(rf"(?<![\w.-])(sshpass[ \t]++-p[ \t]*+|{_OPTIONS})"), _always),
+    # echo password | sudo -S
+    (
+        re.compile(
+            r"(?<![\w.-])(?:echo|printf)(?:[ \t]++-\w++)?[ \t]++"
+            r"(?=[^|\n]{1,200}+\|[^|\n]{0,80}?(?:sudo\s++-S|passwd\s++--stdin|-password-stdin))"
+        ),
+        _always,
+    ),
+    # aws configure set aws_secret_access_key ...
+    (
+        re.compile(
+            r"(?<![\w.-])([\w.-]++)(\s{1,8})(?=\S{0,99}(?:\d|[a-z][A-Z]))(?![0-9a-f]{8}-[0-9a-f]{4}-)"
+            r"(?=[A-Za-z0-9+_=][A-Za-z0-9+/_=-]{15,}+(?![^\s\"';&|)]))"
+        ),
+        _is_said,
+    ),
+    # Something long after such a word: "the token is 0f3a..."
+    (
+        re.compile(
+            r"(?i)\b((?:key|token|secret|password|credentials?)\b[^\w]{1,3}(?:[a-z]{1,6}[^\w]{1,3}){0,2})"
+            r"(?=[A-Za-z0-9+/_=-]{20})(?=[A-Za-z0-9+/_=-]{0,99}\d)"
+        ),
+        _always,
+    ),
+)
+
+
+_USER = re.compile(r"(?<![\w.-])([\w.-]++)(:)(?=\S)")
+
+
+def redacted(text: str) -> str:
+    """The text with ``[redacted]`` where it knows a secret."""
+    for pattern, instead in _LOOKS:
+        text = pattern.sub(instead, text)
+    for lead, is_secret in _LEADS:
+        text = _without_values(text, lead, is_secret)
+    return _without_values(text, _USER, _always) if "chpasswd" in text else text  # echo user:password | chpasswd
+
+
+def _without_values(text: str, lead: re.Pattern[str], is_secret: Callable[[Match], bool]) -> str:
+    """Without what follows such words; a value isn't searched for others, and what is no secret hides none."""
+    values, kept, done = Values(text), [], 0
+    for match in lead.finditer(text):
+        begin = match.end()
+        if match.start() < done or not is_secret(match):
+            continue
+        is_joined = lead.groups > 1 and match[2] in ("=", ":")
+        end = values.end(begin, match.start(1) if is_joined else None)
+        if end > begin:
+            kept += [text[done:begin], GONE]
+            done = end
+    return "".join([*kept, text[done:]])

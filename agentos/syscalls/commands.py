@@ -1,0 +1,198 @@
+"""EXEC: from what a caller asks for to what is judged and run, and from what came of it to the reply."""
+
+import os
+import pwd
+from collections.abc import Mapping, Sequence
+
+import trio
+from attrs import field, frozen
+
+from agentos.agents import dwelling
+from agentos.agents.guests import SHELL, Done, Guests, Wish
+from agentos.agents.life import PATH, home
+from agentos.agents.orphans import RUN_VARIABLE
+from agentos.agents.registry import Agent, Registry
+from agentos.agents.streams import Live, Name, Stream
+from agentos.agents.supervision import Supervision
+from agentos.kernel.call import Call, Gone
+from agentos.kernel.caller import Caller
+from agentos.kernel.ports import Decision, Right
+from agentos.kernel.table import Syscall
+from agentos.permissions.environment import changes_what_runs, read_by_bash
+from agentos.permissions.shell import NotUnderstood, Script, parse
+from agentos.permissions.wanted import Wanted
+from agentos.sandbox.plan import WORKSPACE
+from agentos.sandbox.policy import Program
+from agentos.sandbox.status import Status
+from agentos_sdk import codec
+from agentos_sdk.calls.host import Exec, Output
+from agentos_sdk.errors import BadRequest, PermissionDenied
+from agentos_sdk.opcodes import Op
+
+from .text import as_json
+
+LONGEST = 3600.0  # seconds
+AT_ONCE = 80  # characters of a command that are parsed in the event loop; at worst they take some milliseconds
+LINE = (SHELL, "--noprofile", "--norc", "-p", "-c", "--")  # -p: it takes no function and no option from its environment
+ON_HOST = {"PATH": PATH, "LANG": "C.UTF-8", "SHELL": SHELL}
+NOT_UNDERSTOOD = "not understood"
+
+
+@frozen(eq=False)
+class Commands:
+    """Answers EXEC. ``base`` is the directory that the operator's relative paths are resolved against."""
+
+    registry: Registry
+    guests: Guests
+    run: str  # the id of this run, which all that is started on the host carries
+    base: str
+    _parsing: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)
+
+    async def execute(self, call: Call, request: Exec) -> bytes:
+        """Run a command to its end."""
+        wanted, rights = await self._judged(call.caller, request)
+        if request.stream:
+            call.require_stream("stream")
+        agent = self._whose(call.caller, request)
+        beside = f"beside {agent.name}: " if agent is not None and agent.id != call.caller.id else ""
+        await call.require(*rights, about=f"{beside}{wanted}")
+        environment = self._environment(call.caller, agent)
+        given = {name: value for name, value in environment.items() if not read_by_bash([name])}
+        program = Program(argv(request), {**given, **request.env}, wanted.directory, stdin=request.stdin.encode())
+        out, err = streams(call) if request.stream else (Stream(), Stream())
+        wish = Wish(program, request.timeout, call.caller.kind, call.caller.id, out, err)
+        done = await self._run(agent, wish)
+        await out.end()
+        await err.end()
+        await call.caller.allowance.wait_for_bytes()  # who doesn't read its replies gets no more of them
+        return await written(done, out, err)
+
+    async def rights(self, caller: Caller, request: Exec) -> Sequence[Right]:
+        """What it takes to run that; nothing is done."""
+        return (await self._wanted(caller, request))[1]
+
+    async def _judged(self, caller: Caller, request: Exec) -> tuple[Wanted, Sequence[Right]]:
+        """The same for whoever means it: that nobody could tell what it is is written down."""
+        try:
+            return await self._wanted(caller, request)
+        except PermissionDenied as error:
+            decision = Decision("deny", NOT_UNDERSTOOD, str(error))
+            caller.audit.note(caller.entry("EXEC", source(request), decision, "outcome", error.code))
+            raise
+
+    async def _wanted(self, caller: Caller, request: Exec) -> tuple[Wanted, Sequence[Right]]:
+        agent = self._whose(caller, request)
+        check(request)
+        jailed = agent.spec.jailed if agent is not None else caller.kind == "guest"
+        directory = await self._directory(agent, jailed, request.cwd)
+        script = await self._understood(caller, request.command)
+        wanted = Wanted(script, directory, jailed, tuple(changes_what_runs(request.env)))
+        another = agent.id if agent is not None and agent.id != caller.id else None
+        return wanted, (Right("exec", wanted, another),)
+
+    async def _understood(self, caller: Caller, command: str | Sequence[str]) -> Script:
+        length = len(command) if isinstance(command, str) else sum(map(len, command))
+        try:
+            if length <= AT_ONCE:
+                return parse(command)
+            async with caller.turn:
+                return await trio.to_thread.run_sync(parse, command, limiter=self._parsing)
+        except NotUnderstood as error:
+            raise PermissionDenied(str(error), rule=NOT_UNDERSTOOD) from None
+
+    async def _run(self, agent: Agent | None, wish: Wish) -> Done:
+        if agent is not None:
+            return await self.guests.beside(agent, wish)
+        return await (self.guests.apart(wish) if wish.kind == "guest" else self.guests.outside(wish))
+
+    def _whose(self, caller: Caller, request: Exec) -> Agent | None:
+        """The agent beside whom it is to run: an agent itself, where none is named; None for the host or a new jail."""
+        if request.name is None and request.id is None:
+            return self.registry.find(caller.id, None) if caller.kind == "agent" else None
+        return self.registry.find(request.id, request.name)
+
+    async def _directory(self, agent: Agent | None, jailed: bool, cwd: str | None) -> str:
+        own = agent.spec.cwd if agent is not None else None
+        if jailed:
+            try:
+                return dwelling.directory_inside(cwd) if cwd is not None else own or WORKSPACE
+            except dwelling.Misplaced as error:
+                raise BadRequest(str(error)) from None
+        if cwd is None:
+            return own or (self.base if agent is None else "/")
+        path = home() + cwd[1:] if cwd == "~" or cwd.startswith("~/") else cwd
+        # Where a link leads is looked up once: what is judged is where it is run, unless somebody is quick.
+        return await trio.to_thread.run_sync(os.path.realpath, os.path.join(self.base, path))
+
+    def _environment(self, caller: Caller, agent: Agent | None) -> Mapping[str, str]:
+        """An agent's own, or what a login has: nothing of what the kernel was started with."""
+        if agent is not None:
+            return agent.jail.making.environment if agent.jail is not None else {}
+        if caller.kind == "guest":
+            return {}
+        name = user()
+        return {**ON_HOST, "HOME": home(), "USER": name, "LOGNAME": name, RUN_VARIABLE: self.run}
+
+
+def syscalls(registry: Registry, supervision: Supervision, base: str) -> tuple[Syscall, ...]:
+    kit = supervision.kit
+    commands = Commands(registry, Guests(kit.jails), kit.run.id, base)
+    return (Syscall(Op.EXEC, Exec, commands.execute, audit="intent", rights=commands.rights),)
+
+
+def check(request: Exec) -> None:
+    """What is wrong with a request, whoever makes it."""
+    words = [request.command] if isinstance(request.command, str) else list(request.command)
+    if not words or not words[0]:
+        raise BadRequest("command: expected a line for the shell, or a program and its arguments")
+    if not 0 < request.timeout <= LONGEST:
+        raise BadRequest(f"timeout: expected more than 0 and at most {LONGEST:g} seconds, got {request.timeout:g}")
+    for name in request.env:
+        if not name or "=" in name or name.startswith("AGENTOS_"):
+            raise BadRequest(f"env.{name}: expected a variable's name, without '=' and not AGENTOS_... (ours)")
+    for name in read_by_bash(request.env):
+        raise BadRequest(f"env.{name}: bash reads this before its line, and nobody can judge what that does")
+
+
+def argv(request: Exec) -> Sequence[str]:
+    return (*LINE, request.command) if isinstance(request.command, str) else tuple(request.command)
+
+
+def source(request: Exec) -> str:
+    return request.command if isinstance(request.command, str) else " ".join(request.command)
+
+
+def user() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
+def streams(call: Call) -> tuple[Live, Live]:
+    """What it writes goes out as it comes; it is stopped where nobody reads it any more."""
+
+    async def send(name: Name, text: str) -> None:
+        try:
+            await call.send(codec.encode(Output(stream=name, text=codec.Text(text))))
+        except Gone:
+            call.scope.cancel()
+            await trio.lowlevel.checkpoint()
+
+    return Live(name="stdout", send=send), Live(name="stderr", send=send)
+
+
+async def written(done: Done, out: Stream, err: Stream) -> bytes:
+    """The reply, made piece by piece: between two of them others have their turn."""
+    return b'{"success":true,"stdout":"%s","stderr":"%s","exit_code":%d,"timed_out":%s,"truncated":%s}' % (
+        await as_json(out.kept),
+        await as_json(err.kept),
+        exit_code(done.status),
+        codec.encode(done.timed_out),
+        codec.encode(out.truncated or err.truncated),
+    )
+
+
+def exit_code(status: Status) -> int:
+    """As a shell has it."""
+    return status.code if status.code is not None else 128 + (status.signal or 0)

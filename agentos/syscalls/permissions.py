@@ -1,0 +1,151 @@
+"""GET_PERMS, SET_PERMS, EXPLAIN."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attrs import frozen
+
+from agentos.agents.registry import Agent, Registry
+from agentos.kernel.body import read
+from agentos.kernel.call import Call
+from agentos.kernel.caller import Caller
+from agentos.kernel.ports import Decision, Right
+from agentos.kernel.table import Syscall
+from agentos.permissions.levels import LEVELS
+from agentos.permissions.rule import PermissionSet, said, shortened, strictness
+from agentos.permissions.sets import nearest, shown
+from agentos_sdk import codec
+from agentos_sdk.calls import permissions as calls
+from agentos_sdk.errors import BadRequest, PermissionDenied, UnknownCall
+from agentos_sdk.opcodes import Op
+from agentos_sdk.strict import shown as quoted
+
+from .rights import Rights
+
+NO_RULE = "whatever the rules say"  # it is refused before anybody asks them
+BY_THE_CONNECTION = frozenset({Op.HELLO, Op.CANCEL, Op.EXIT})  # and what they are asked for needs no right
+
+
+@frozen
+class Permissions:
+    """Answers them. ``served`` are the calls that there are."""
+
+    registry: Registry
+    callers: Rights
+    served: dict[Op, Syscall]
+
+    async def get(self, call: Call, request: calls.GetPerms) -> calls.PermsReply:
+        target = self._target(call.caller, request.agent_id)
+        await call.require(*await self.to_get(call.caller, request))
+        own, *above = self.callers.authorizer.holding(target).sets()
+        bounds = [{"name": each.name, **shown(each)} for each in above]
+        return calls.PermsReply(permissions={**shown(own), "bounded_by": bounds})
+
+    async def set(self, call: Call, request: calls.SetPerms) -> calls.PermsSet:
+        caller, rights = call.caller, await self.to_set(call.caller, request)
+        for right in rights:
+            caller.check(right)  # before anything is made out of what it says
+        given = await self._read(caller, request)
+        agent = self._agent(self._target(caller, request.agent_id))
+        await call.require(*rights, about=f"{agent.name}: {told(given)}")
+        self._check(caller, request, given)
+        self.callers.give(agent, given, caller)
+        return calls.PermsSet(agent_id=agent.id)
+
+    async def _read(self, caller: Caller, request: calls.SetPerms) -> PermissionSet:
+        wanted = request.level if request.level is not None else request.permissions
+        return await self.callers.read(wanted, field_of(request), "SET_PERMS", caller)
+
+    def _check(self, caller: Caller, request: calls.SetPerms, given: PermissionSet) -> None:
+        self.callers.authorizer.check_not_wider(given, caller.id, field_of(request))
+
+    async def explain(self, call: Call, request: calls.Explain) -> calls.Explained:
+        agent, op = self._named(request.agent), op_of(request.call)
+        await call.require(*await self.to_explain(call.caller, request), about=f"{agent.name}: {op.name}")
+        right, decision = await self._decided(agent.caller, op, request.args)
+        reason = decision.reason or f"{said(right)}: allowed by the rule {decision.rule}"
+        return calls.Explained(decision=decision.effect, rule=decision.rule, reason=reason)
+
+    async def to_get(self, caller: Caller, request: calls.GetPerms) -> Sequence[Right]:
+        return [Right("get_perms", agent=self._target(caller, request.agent_id))]
+
+    async def to_set(self, caller: Caller, request: calls.SetPerms) -> Sequence[Right]:
+        if (request.level is None) == (request.permissions is None):
+            raise BadRequest("permissions: expected exactly one of level and permissions")
+        return [Right("set_perms", agent=self._target(caller, request.agent_id))]
+
+    async def to_set_this(self, caller: Caller, request: calls.SetPerms) -> Sequence[Right]:
+        """The same, and who has the right is refused here what he couldn't give even so."""
+        rights = await self.to_set(caller, request)
+        if all(caller.authorizer.decide(caller, right).effect == "allow" for right in rights):
+            self._check(caller, request, await self._read(caller, request))
+        return rights
+
+    async def to_explain(self, caller: Caller, request: calls.Explain) -> Sequence[Right]:
+        return [Right("explain", agent=self._named(request.agent).id)]
+
+    async def _decided(self, caller: Caller, op: Op, args: Mapping[str, Any]) -> tuple[Right, Decision]:
+        """What the call would come to; of several decisions the strictest. It does nothing."""
+        authorizer, syscall = self.callers.authorizer, self.served.get(op)
+        if syscall is None and op not in BY_THE_CONNECTION:
+            raise UnknownCall(f"this kernel has no call {op.name}")
+        decided = [(Right(op.name.lower()), authorizer.of_call(caller.id, op))]
+        if decided[0][1].effect == "allow" and syscall is not None and syscall.rights is not None:
+            try:
+                rights = await syscall.rights(caller, request_of(syscall, args))
+            except PermissionDenied as error:
+                return decided[0][0], Decision("deny", str(error.details.get("rule", NO_RULE)), str(error))
+            decided = [(right, authorizer.decide(caller, right)) for right in rights]
+        return min(decided, key=lambda one: strictness(one[1]))
+
+    def _target(self, caller: Caller, number: int | None) -> int:
+        """The caller itself, or an agent."""
+        return caller.id if number is None or number == caller.id else self._agent(number).id
+
+    def _agent(self, number: int) -> Agent:
+        return self.registry.find(number, None)
+
+    def _named(self, agent: str | int) -> Agent:
+        return self._agent(agent) if isinstance(agent, int) else self.registry.find(None, agent)
+
+
+def syscalls(registry: Registry, callers: Rights, others: Sequence[Syscall]) -> tuple[Syscall, ...]:
+    """``others`` are all calls but these three."""
+    permissions = Permissions(registry, callers, {syscall.op: syscall for syscall in others})
+    made = (
+        Syscall(Op.GET_PERMS, calls.GetPerms, permissions.get, rights=permissions.to_get),
+        Syscall(Op.SET_PERMS, calls.SetPerms, permissions.set, audit="intent", rights=permissions.to_set_this),
+        Syscall(Op.EXPLAIN, calls.Explain, permissions.explain, audit="outcome", rights=permissions.to_explain),
+    )
+    permissions.served.update({syscall.op: syscall for syscall in made})
+    return made
+
+
+def field_of(request: calls.SetPerms) -> str:
+    return "level" if request.level is not None else "permissions"
+
+
+def op_of(name: str) -> Op:
+    """The call of that name, in small letters or capitals."""
+    try:
+        return Op[name.upper()]
+    except KeyError:
+        raise BadRequest(f"call: no call is named {quoted(name)}{nearest(name.upper(), Op.__members__)}") from None
+
+
+def request_of(syscall: Syscall, args: Mapping[str, Any]) -> object:
+    """What its handler would get."""
+    body = codec.encode(args)
+    if syscall.request is None:
+        return body
+    try:
+        return read(syscall.request, body, syscall.verbatim)
+    except BadRequest as error:
+        raise BadRequest(f"args: {error}") from None
+
+
+def told(given: PermissionSet) -> str:
+    """A set as the audit log has it."""
+    if given.level is not None and LEVELS[given.level] is given:
+        return given.level
+    return f"{given.name} {shortened(codec.encode(shown(given)).decode(), 2000)}"

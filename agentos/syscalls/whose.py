@@ -1,0 +1,99 @@
+"""Whose a path in a READ or WRITE is: a jailed agent's own, or the host's."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from functools import partial
+
+from attrs import frozen
+
+from agentos.agents.inherit import effective
+from agentos.agents.jail import Jail
+from agentos.agents.registry import Agent, Registry
+from agentos.agents.within import Ended, directory_of
+from agentos.kernel.caller import Caller
+from agentos.sandbox.plan import CODE, WORKSPACE
+from agentos.services.acting import Identity
+from agentos.services.finding import Place
+from agentos_sdk.errors import BadRequest, PermissionDenied, Unavailable
+
+OWN = (WORKSPACE, CODE)
+
+
+@frozen
+class Whose:
+    """Finds out. The host's relative paths begin at ``base``, and ``~`` is ``home``."""
+
+    registry: Registry
+    base: str
+    home: str
+
+    def place(self, caller: Caller, path: str) -> Place:
+        """Where a caller's path leads; ``PermissionDenied`` where nobody of its kind gets to. Doesn't look there."""
+        agent = self.registry.find(caller.id, None) if caller.kind == "agent" else None
+        if path.startswith("~") and path != "~" and not path.startswith("~/"):
+            raise BadRequest(f"path: {path}: ~ is the operator's home and nobody else's; ./{path} is a file's name")
+        if agent is None or not agent.spec.jailed or path.startswith("~"):
+            return self._hosts(caller, agent, path)
+        steps = [step for step in path.split("/") if step not in ("", ".")]
+        top, *rest = steps if path.startswith("/") and steps else [WORKSPACE[1:], *steps]
+        if f"/{top}" in OWN:
+            return _own(agent, path, f"/{top}", rest)
+        if top == "tmp":
+            raise PermissionDenied(
+                f"{path}: your /tmp is your programs' alone: put files into {WORKSPACE}, or use EXEC"
+            )
+        return self._hosts(caller, agent, path)
+
+    def _hosts(self, caller: Caller, agent: Agent | None, path: str) -> Place:
+        whole = self.home + path[1:] if path.startswith("~") else os.path.join(self.base, path)
+        jailed = agent is not None and agent.spec.jailed
+        return Place(
+            asked=path,
+            name="/" + os.path.normpath(whole).lstrip("/"),
+            path=whole,
+            owner=identity(jail_of(agent)) if agent is not None and jailed else None,
+            sole=caller.kind != "operator",
+            most=effective(agent.spec).file_size if agent is not None else None,
+            veiled=OWN if jailed else (),
+        )
+
+
+def _own(agent: Agent, path: str, top: str, rest: list[str]) -> Place:
+    jail = jail_of(agent)
+    inside = os.path.normpath("/".join(["", *rest])).lstrip("/")
+    return Place(
+        asked=path,
+        name=f"{top}/{inside}".rstrip("/"),
+        path="/".join(rest) + ("/" if path.endswith("/") else "") if rest else ".",
+        top=top,
+        root=partial(_opened, agent.name, jail, top),
+        who=identity(jail),
+        most=effective(agent.spec).file_size,
+    )
+
+
+@contextlib.contextmanager
+def _opened(name: str, jail: Jail, top: str) -> Iterator[int]:
+    try:
+        with directory_of(jail.sandbox, top.lstrip("/")) as fd:
+            yield fd
+    except Ended:
+        raise ended(name) from None
+
+
+def jail_of(agent: Agent) -> Jail:
+    """Its present one. All that is done there is done as whom this one says: without it that would be ourselves."""
+    if agent.jail is None:
+        raise ended(agent.name)
+    return agent.jail
+
+
+def identity(jail: Jail) -> Identity | None:
+    """Who an agent is on the host, where that isn't ourselves."""
+    outer = jail.making.outer
+    return Identity(outer.uid, outer.gid) if outer is not None else None
+
+
+def ended(name: str) -> Unavailable:
+    return Unavailable(f"{name} has ended, and its files with it")

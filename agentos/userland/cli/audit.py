@@ -1,0 +1,275 @@
+"""``agentos audit``: what was decided and what came of it, out of the files, whether a kernel runs or not."""
+
+import json
+import os
+import pwd
+import re
+import sqlite3
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from agentos_sdk.quantities import seconds
+
+from .audit_table import Table
+from .common import Failed, json_option, plain, plural, print_json
+from .main import configured
+from .run import default_state_dir
+
+if TYPE_CHECKING:
+    from agentos.services.audit_chain import Row
+    from agentos.services.audit_query import Query
+    from agentos.services.audit_verify import Report
+
+AGAIN = 0.3  # seconds between two looks at what is new
+MOST_SHOWN = 100_000
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def choosing(command: F) -> F:
+    """The options that say which entries."""
+    for option in (
+        click.option("--since", metavar="WHEN", help="A duration such as 10m, or a time such as 2026-01-31 18:00."),
+        click.option("--decision", type=click.Choice(["allow", "ask", "deny"]), help="How it was decided."),
+        click.option("--call", "calls", metavar="CALL", multiple=True, help="Such as WRITE; may be given again."),
+        click.option("--agent", metavar="NAME|ID", help="Who called; an id is of one life of the kernel."),
+        click.option("--state-dir", type=click.Path(path_type=Path), metavar="DIR", help="As with `agentos run`."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group(invoke_without_command=True)
+@choosing
+@click.option("-n", "--number", type=click.IntRange(1, MOST_SHOWN), default=50, show_default=True, help="How many.")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what comes.")
+@json_option
+@click.pass_context
+def audit(
+    context: click.Context, /, state_dir: Path | None, number: int, follow: bool, as_json: bool, **chosen: Any
+) -> None:
+    """Show the latest entries of the audit log.
+
+    It is read from the files of the state directory, so no kernel has to run.
+    """
+    context.obj = state_dir
+    if context.invoked_subcommand is not None:
+        refuse_what_stands_before(context, context.invoked_subcommand)
+        return
+    from agentos.services.audit_query import newest
+
+    query = query_of(**chosen)
+    show = as_lines if as_json else Table()
+    with log_in(state_dir) as directory:
+        latest = newest(directory, query, number)
+        show(latest)
+        if not latest:
+            say_that_none_matches(directory, query)
+        if follow:
+            go_on(directory, query, latest, show)
+
+
+def refuse_what_stands_before(context: click.Context, name: str) -> None:
+    """Only --state-dir may stand before a subcommand, for which any other would be without effect."""
+    for option in audit.params:
+        given = context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
+        if given and option.name != "state_dir":
+            takes = any(option.name == each.name for each in audit.commands[name].params)
+            raise click.UsageError(
+                f"write {option.opts[-1]} behind {name}" if takes else f"{name} takes no {option.opts[-1]}"
+            )
+
+
+@audit.command()
+@choosing
+@click.pass_obj
+def export(given: Path | None, /, state_dir: Path | None, **chosen: Any) -> None:
+    """Print all entries as JSON, one in a line, oldest first."""
+    from agentos.services.audit_query import every
+
+    query = query_of(**chosen)
+    with log_in(state_dir or given) as directory:
+        row = None
+        for row in every(directory, query):
+            as_lines([row])
+        if row is None:
+            say_that_none_matches(directory, query)
+
+
+@audit.command()
+@click.option("--state-dir", type=click.Path(path_type=Path), metavar="DIR", help="As with `agentos run`.")
+@click.option("--head", metavar="HASH", help="One that an earlier verify printed: it has to be in the log still.")
+@json_option
+@click.pass_obj
+def verify(given: Path | None, /, state_dir: Path | None, head: str | None, as_json: bool) -> None:
+    """Find out whether somebody changed, cut or reordered the audit log.
+
+    The exit status is 0 if it is as it was written, and 1 if it isn't. Keep the hash that is printed somewhere else:
+    who holds the kernel's uid can write all files anew, but not so that this hash is in them.
+    """
+    from agentos.services.audit_verify import verify
+
+    if head is not None and not re.fullmatch(r"[0-9a-f]{64}", head):
+        raise click.BadParameter(
+            "expected 64 hexadecimal digits, as an earlier verify printed them", param_hint="--head"
+        )
+    with log_in(state_dir or given) as directory:
+        report = verify(directory, head)
+    if as_json:
+        print_json(
+            {
+                "sound": report.sound,
+                "segments": report.segments,
+                "entries": report.entries,
+                "first": report.first,
+                "last": report.last.seq,
+                "head": report.last.hash,
+                "unheaded": report.unheaded,
+                "faults": [{"entry": fault.seq, "error": fault.text} for fault in report.faults],
+            }
+        )
+    else:
+        for line in told(report):
+            click.echo(line)
+    sys.exit(0 if report.sound else 1)
+
+
+def told(report: "Report") -> Iterator[str]:
+    if report.sound:
+        numbers = f"{report.entries} entries, {report.first} to {report.last.seq}"
+        yield f"{click.style('sound', fg='green')}: {numbers}, in {plural(report.segments, 'segment')}"
+    else:
+        yield f"{click.style('not as it was written', fg='red')}:"
+        yield from (f"  {plain(str(fault))}" for fault in report.faults)
+    if report.unheaded:
+        yield f"(not in the head file: {report.unheaded} at the end: a kernel writes, or was killed, or somebody cut the file)"
+    yield f"head {report.last.seq} {report.last.hash}"
+
+
+# -- Which entries, and where ------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def log_in(given: Path | None) -> Iterator[Path]:
+    """The log's directory; what keeps it from being read ends the command with one line."""
+    state = given or Path(configured("state_dir") or default_state_dir())
+    directory = state.absolute() / "audit"
+    try:
+        os.listdir(directory)
+        yield directory
+    except FileNotFoundError:
+        raise Failed(f"there is no audit log in {state}: a kernel makes one; say where with --state-dir") from None
+    except PermissionError:
+        may = " and ".join(dict.fromkeys([owner(directory), "root"]))
+        raise Failed(f"{directory}: only {may} may read it") from None
+    except BrokenPipeError:
+        raise
+    except (OSError, sqlite3.Error) as error:
+        raise Failed(f"{directory}: {error}: `agentos audit verify` tells more") from None
+
+
+def owner(path: Path) -> str:
+    """Who keeps us out: the first on the way whose directory we can see."""
+    for each in (path, *path.parents):
+        try:
+            uid = each.stat().st_uid
+            return pwd.getpwuid(uid).pw_name
+        except PermissionError:
+            continue
+        except KeyError:
+            return f"the user {uid}"
+    return "its owner"
+
+
+def query_of(agent: str | None, calls: Sequence[str], decision: str | None, since: str | None) -> "Query":
+    from agentos.services.audit_query import Query
+
+    number = int(agent) if agent is not None and agent.isdecimal() else None
+    return Query(
+        agent=number,
+        name=agent if number is None else None,
+        calls=[known(call.upper()) for call in calls] or None,
+        decision=decision,
+        since=None if since is None else moment(since),
+    )
+
+
+def known(call: str) -> str:
+    """A name that may stand in the log: with a typo nothing would be found, as if there had been nothing."""
+    from agentos.services.audit_categories import CATEGORIES
+    from agentos_sdk.opcodes import Op
+
+    names = {*Op.__members__, *CATEGORIES["kernel"]}
+    if call in names:
+        return call
+    from agentos.permissions.sets import nearest
+
+    raise click.BadParameter(f"no call is named {call!r}{nearest(call, sorted(names))}", param_hint="--call")
+
+
+def moment(text: str) -> float:
+    """Seconds since the epoch: so long ago, or at that time, today if it has no date."""
+    if (ago := seconds(text)) is not None:
+        return time.time() - ago
+    try:
+        if re.fullmatch(r"[0-9]{1,2}:[0-9]{2}(:[0-9]{2})?", text):
+            text = f"{datetime.now():%Y-%m-%d} {text:0>5}"
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        raise click.BadParameter("expected 10m, 18:00 or 2026-01-31 18:00", param_hint="--since") from None
+
+
+def go_on(directory: Path, query: "Query", latest: Sequence["Row"], show: Callable[[Sequence["Row"]], None]) -> None:
+    """Show what comes, until Ctrl-C."""
+    try:
+        sys.stdout.flush()
+        for page in coming(directory, query, latest[-1].seq if latest else 0):
+            show(page)
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def coming(directory: Path, query: "Query", after: int) -> Iterator[Sequence["Row"]]:
+    """The entries that come behind a number."""
+    import attrs
+
+    from agentos.services.audit_query import PAGE, Query, newest, oldest
+
+    while True:
+        last = next((row.seq for row in newest(directory, Query(), 1)), 0)  # what comes later is for the next time
+        while after < last:
+            page = oldest(directory, attrs.evolve(query, after=after), PAGE)
+            after = max([row.seq for row in page] + ([last] if len(page) < PAGE else []))
+            yield page
+        time.sleep(AGAIN)
+
+
+def say_that_none_matches(directory: Path, query: "Query") -> None:
+    """To a person, so that nobody takes a typo for quiet times."""
+    from agentos.services.audit_query import Query, newest, oldest
+
+    first, last = oldest(directory, Query(), 1), newest(directory, Query(), 1)
+    if not first or not last:
+        text = "the log has no entry"
+    elif query.name is not None and not newest(directory, Query(name=query.name), 1):
+        text = f"nobody called {query.name!r} is in the log"
+    elif query.agent is not None and not newest(directory, Query(agent=query.agent), 1):
+        text = f"nobody with the id {query.agent} is in the log"
+    else:
+        count = last[0].seq - first[0].seq + 1
+        text = f"no entry matches (of {count}, since {datetime.fromtimestamp(first[0].at):%Y-%m-%d %H:%M:%S})"
+    click.echo(f"agentos: {text}", err=True)
+
+
+def as_lines(rows: Sequence["Row"]) -> None:
+    for row in rows:
+        click.echo(json.dumps(row.named))

@@ -1,0 +1,233 @@
+"""``agentos permissions``: what a level or an agent may do, and why not."""
+
+import shutil
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from agentos_sdk.quantities import duration
+
+from .common import (
+    Failed,
+    checked,
+    json_option,
+    kernel,
+    parsed,
+    plain,
+    print_json,
+    read_stdin,
+    say,
+    socket_option,
+    target,
+)
+from .doctor import NARROW, WIDE
+from .inspect import amount
+from .main import CONFIG
+
+MOST = 256 << 10  # bytes of a set, as SET_PERMS takes it
+DENIALS = "denials"
+EFFECTS = ("allow", "ask", "deny")
+WORD = 8  # letters of the longest kind of rules
+ABOUT_AGENTS = ("KILL", "WAIT", "PAUSE", "RESUME", "LOGS", "INSPECT")
+
+
+@click.group()
+def permissions() -> None:
+    """Show what a level or an agent may do, change it, and explain a decision."""
+
+
+@permissions.command()
+@click.argument("name", metavar="LEVEL|SET")
+@click.option("--config", "file", type=click.Path(path_type=Path), help="Where SET stands; default: agentos.toml.")
+@json_option
+def show(name: str, file: Path | None, as_json: bool) -> None:
+    """Show the rules of a level or a set.
+
+    A SET stands in a configuration file; `denials` are those that hold for everybody. Needs no kernel.
+    """
+    from agentos.permissions.levels import LEVELS
+    from agentos.permissions.sets import nearest, whole
+
+    known = dict(LEVELS)
+    if name not in (*known, DENIALS) and (file is not None or CONFIG.exists()):
+        known |= configured(file or CONFIG)
+    if name not in (*known, DENIALS):
+        raise Failed(f"no level or permission set is called {name!r}{nearest(name, [*known, DENIALS])}")
+    given = denials() if name == DENIALS else whole(known[name])
+    if as_json:
+        print_json(given)
+    elif name == DENIALS:
+        for what, of_what in given.items():
+            echo(section(what, of_what))
+    else:
+        echo(described(given))
+        click.echo(f"denied to everybody: see `agentos permissions show {DENIALS}`")
+
+
+def denials() -> dict[str, dict[str, list[str]]]:
+    """What nobody may: paths by what lies there, commands by what they do."""
+    from agentos.permissions.dangers import ALWAYS, JUDGES
+    from agentos.permissions.secrets import GROUPS
+
+    commands: dict[str, list[str]] = {}
+    for name, what in ALWAYS.items():
+        commands.setdefault(what, []).append(name)
+    commands["where they destroy, or change who may do what"] = list(JUDGES)
+    return {"read, write": {group: list(texts) for group, texts in GROUPS.items()}, "commands": commands}
+
+
+def configured(file: Path) -> Mapping[str, Any]:
+    """The sets of a configuration file."""
+    from agentos.config.load import ConfigError, load
+
+    try:
+        return load(file).permissions
+    except ConfigError as error:
+        raise Failed(str(error)) from None
+
+
+@permissions.command()
+@click.argument("agent")
+@json_option
+@socket_option
+def get(agent: str, socket_path: str | None, as_json: bool) -> None:
+    """Show what an agent may do.
+
+    Below its own set are those of whoever is above it, within which that holds.
+    """
+    with kernel(socket_path) as client:
+        found = checked(client.get_permissions(checked(client.inspect(**target(agent)))["id"]))
+    if as_json:
+        print_json(found)
+        return
+    given = found["permissions"]
+    echo(described(given))
+    for bound in given["bounded_by"]:
+        click.echo(plain(f"and within {bound['name']}:"))
+        echo(described(bound))
+
+
+@permissions.command("set")
+@click.argument("agent")
+@click.argument("given", metavar="LEVEL|SET|FILE.json|-")
+@json_option
+@socket_option
+def change(agent: str, given: str, socket_path: str | None, as_json: bool) -> None:
+    """Let an agent do something else.
+
+    Give it a level or a set by name, or a set in JSON, from a file or our standard input. It holds from the next call
+    on, also for the agents that AGENT spawned.
+    """
+    with kernel(socket_path) as client:
+        number = checked(client.inspect(**target(agent)))["id"]
+        reply = checked(client.set_permissions(agent_id=number, **wanted(given)))
+    say(f"{agent} has other permissions from now on", reply, as_json)
+
+
+@permissions.command(context_settings={"ignore_unknown_options": True})
+@click.argument("agent")
+@click.argument("call")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+@json_option
+@socket_option
+def explain(agent: str, call: str, args: tuple[str, ...], socket_path: str | None, as_json: bool) -> None:
+    """Say what would be decided, and by which rule.
+
+    Nothing is done: this is what would come of it if AGENT made CALL.
+
+    ARGS are a path for READ and WRITE, a line or words for EXEC, a URL for HTTP, a model for THINK, a name for SEND and
+    the calls about agents; for any call, its request in JSON.
+    """
+    who: str | int = int(agent) if agent.isdigit() else agent
+    with kernel(socket_path) as client:
+        found = checked(client.explain(who, call, request(call.upper(), args)))
+    if as_json:
+        print_json(found)
+        return
+    for name in ("decision", "rule", "reason"):
+        click.echo(plain(f"{name:<8}  {found[name]}"))
+
+
+def wanted(given: str) -> dict[str, Any]:
+    """A level's or a set's name, or the set itself."""
+    if given == "-":
+        return {"permissions": parsed("stdin", read_stdin(MOST))}
+    if given.startswith("{"):
+        return {"permissions": parsed("the set", given)}
+    if not given.endswith(".json") and "/" not in given:
+        return {"level": given}
+    try:
+        return {"permissions": parsed(given, Path(given).read_text())}
+    except OSError as error:
+        raise Failed(f"{given}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise Failed(f"{given}: expected text in UTF-8") from None
+
+
+def request(call: str, args: Sequence[str]) -> dict[str, Any]:
+    """The request that a person means by a few words."""
+    if not args:
+        return {}
+    first = args[0]
+    if first.startswith("{") and len(args) == 1:
+        return parsed("ARGS", first)
+    if call == "EXEC":
+        return {"command": first if len(args) == 1 else list(args)}
+    fields: dict[str, dict[str, Any]] = {
+        "READ": {"path": first},
+        "WRITE": {"path": first, "content": ""},
+        "HTTP": {"url": first},
+        "THINK": {"prompt": "?", "model": first},
+        "SEND": {"to_name": first, "message": None},
+        **dict.fromkeys(ABOUT_AGENTS, {"id": int(first)} if first.isdigit() else {"name": first}),
+    }
+    if call not in fields or len(args) > 1:
+        raise Failed(f"{' '.join(args)}: expected the request of {call} in JSON, such as '{{}}'")
+    return fields[call]
+
+
+# -- For people --------------------------------------------------------------------------------------------------------
+
+
+def echo(lines: Iterator[str]) -> None:
+    for line in lines:
+        click.echo(plain(line))
+
+
+def described(given: Mapping[str, Any]) -> Iterator[str]:
+    """A set: its rules by effect and kind, then limits and quotas."""
+    if "level" in given:
+        yield f"level {given['level']}"
+    for effect in EFFECTS:
+        if effect in given:
+            yield from section(effect, given[effect])
+    if limits := given.get("spawn", {}).get("limits"):
+        yield "spawned agents get at most"
+        yield "  " + ", ".join(f"{name} {amount(name, value)}" for name, value in limits.items())
+    if quotas := given.get("quotas"):
+        yield "of the model"
+        yield from (f"  {quota(line)}" for line in quotas)
+
+
+def section(heading: str, rows: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """A heading, and below it patterns by what they are of."""
+    room = min(max(shutil.get_terminal_size((WIDE, 24)).columns, NARROW), WIDE)
+    yield heading
+    broad = max(map(len, rows)) > WORD
+    for what, texts in rows.items():
+        begin = f"  {what}" if broad else f"  {what:<{WORD}}  "
+        if broad:
+            yield begin
+        indent = " " * (WORD + 4)
+        words = [f"'{text}'" if " " in text else text for text in texts]
+        lines = textwrap.wrap("  ".join(words), room - len(indent), break_long_words=False, break_on_hyphens=False)
+        for index, line in enumerate(lines):
+            yield (begin if index == 0 and not broad else indent) + line
+
+
+def quota(line: Mapping[str, Any]) -> str:
+    amounts = ", ".join(f"{line[what]:.10g} {what}" for what in ("tokens", "calls", "money") if what in line)
+    return f"{amounts} per {duration(line['per'])}"

@@ -1,0 +1,89 @@
+"""GET_AUDIT_LOG and SET_AUDIT_CONFIG: what was decided and what came of it, and how much of that is written down."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal, TypeAlias
+
+from attrs import frozen
+
+from agentos_sdk.codec import Rule, Text
+from agentos_sdk.opcodes import Op
+
+from .request import Request
+
+Category: TypeAlias = Literal[
+    "agents", "audit", "commands", "files", "kernel", "messages", "model", "network", "permissions", "state"
+]
+Number: TypeAlias = Annotated[int, Rule(lambda number: 0 <= number < 1 << 63, "a whole number from 0 up")]
+Page: TypeAlias = Annotated[int, Rule(lambda limit: 1 <= limit <= 1000, "a whole number from 1 to 1000")]
+
+
+@frozen(kw_only=True)
+class AuditEntry:
+    """One entry. ``at`` is seconds since the epoch, ``duration`` seconds, ``intent`` the entry that announced this one.
+
+    ``phase`` is ``intent`` before an act and ``outcome`` afterwards; ``outcome`` is ``ok`` or the code of an error.
+    ``repeated`` is how many calls it stands for. ``hash`` follows from that of the entry before.
+    """
+
+    id: int
+    at: float
+    agent_id: int
+    name: str
+    kind: str
+    category: str
+    call: str
+    about: Text
+    decision: str
+    rule: str
+    phase: str
+    outcome: str
+    duration: float | None
+    intent: int | None
+    repeated: int
+    hash: str
+
+
+@frozen(kw_only=True)
+class AuditLog:
+    """Entries, oldest first."""
+
+    success: bool = True
+    entries: Sequence[AuditEntry]
+    count: int
+
+
+@frozen(kw_only=True)
+class GetAuditLog(Request[AuditLog]):
+    """The newest ``limit`` entries; with ``since_id`` the first ones after that one."""
+
+    op = Op.GET_AUDIT_LOG
+    reply = AuditLog
+    category: Category | None = None
+    agent_id: Number | None = None
+    since_id: Number | None = None
+    limit: Page = 100
+
+
+@frozen(kw_only=True)
+class AuditConfig:
+    """By category whether allowed calls are written down that aren't announced before."""
+
+    success: bool = True
+    config: Mapping[str, bool]
+
+
+@frozen(kw_only=True)
+class SetAuditConfig(Request[AuditConfig]):
+    """What is None stays as it is."""
+
+    op = Op.SET_AUDIT_CONFIG
+    reply = AuditConfig
+    log_agents: bool | None = None
+    log_audit: bool | None = None
+    log_commands: bool | None = None
+    log_files: bool | None = None
+    log_messages: bool | None = None
+    log_model: bool | None = None
+    log_network: bool | None = None
+    log_permissions: bool | None = None
+    log_state: bool | None = None

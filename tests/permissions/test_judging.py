@@ -1,0 +1,111 @@
+"""Whether a command may run: by its parts, by where it reads and writes, and by what nobody may."""
+
+import pytest
+
+from agentos.kernel.ports import Decision, Right
+from agentos.permissions.examples import decide
+from agentos.permissions.rule import PermissionSet, Rule
+from agentos.permissions.shell import parse
+from agentos.permissions.wanted import Wanted
+from tests.permissions.strategies import NAMES
+
+GRANTS = (
+    *(("allow", "commands", text) for text in ("git *", "cat *", "sh *", "env *", "find *", "cd *", "echo *", "tee *")),
+    ("allow", "read", "/data/**"),
+    ("allow", "write", "/work/**"),
+    ("deny", "write", "/work/keep"),
+    ("ask", "commands", "git push *"),
+)
+
+
+def judged(line: str | list[str], *more: tuple[str, str, str], variables: tuple[str, ...] = ()) -> Decision:
+    written = tuple(Rule(effect, kind, text, "here") for effect, kind, text in (*GRANTS, *more))  # type: ignore[arg-type]
+    wanted = Wanted(parse(line), "/work", jailed=False, variables=variables)
+    return decide(PermissionSet("here", written), NAMES, Right("exec", wanted))
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("git status", "allow"),
+        (["git", "status"], "allow"),
+        ("ls", "deny"),
+        ("git status | ls", "deny"),
+        ("git status `ls`", "deny"),
+        ("sh -c 'git log; ls'", "deny"),
+        ("sh -c 'git log'", "allow"),
+        (["sh", "-c", "ls"], "deny"),
+        ("git status; git push", "ask"),
+        ("git push; ls", "deny"),
+        ("$x", "deny"),
+        ("cat < /data/x > out", "allow"),
+        ("cat < /data/../etc/passwd", "deny"),
+        ("echo > /work/../etc/x", "deny"),
+        ("echo > keep", "deny"),
+        ("echo 2> /dev/null", "allow"),
+        ("echo > $x", "deny"),
+        ("cd /etc; cat < passwd", "deny"),
+        ("cd /etc; cat < /data/x", "allow"),
+        ("env -C /etc sh -c 'cat < passwd'", "deny"),
+        ("env -iC /etc sh -c 'cat < passwd'", "deny"),
+        ("env --chdir=/etc sh -c 'echo > x'", "deny"),
+        ("env sh -c 'echo > x'", "allow"),
+        ("find / -execdir sh -c 'echo > x' ';'", "deny"),
+    ],
+)
+def test_every_part_and_every_place_has_to_be_granted(line: str | list[str], expected: str) -> None:
+    assert judged(line).effect == expected
+
+
+def test_a_refusal_says_which_part_no_rule_allows() -> None:
+    assert judged("git status; ls -l").reason == "EXEC: no rule of here allows ls -l"
+    assert judged("echo > /etc/x").reason == "EXEC: no rule of here allows > /etc/x"
+    decision = judged("echo > keep")
+    assert decision.rule == "deny write /work/keep (here)"
+
+
+def test_what_cannot_be_seen_beforehand_only_a_grant_of_everything_covers() -> None:
+    everything = ("allow", "commands", "*")
+
+    for line in ("echo $x > $x", "echo > $x", "cd /; echo > x", 'eval "$x"'):
+        assert judged(line).effect == "deny"
+        assert judged(line, everything).effect == "allow"
+    assert judged("$x", everything).effect == "ask"  # it may be what one would be asked about
+
+
+def test_a_variable_that_changes_what_runs_only_a_grant_of_everything_covers() -> None:
+    refused = judged("git status", variables=("PATH",))
+
+    assert refused.effect == "deny"
+    assert refused.reason.startswith("EXEC: no rule of here allows env.PATH; it changes what a command is")
+    assert judged("git status", ("allow", "commands", "*"), variables=("PATH",)).effect == "allow"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "sudo ls",
+        "/usr/bin/sudo ls",
+        "env sudo ls",
+        "sh -c 'sudo ls'",
+        "git status; sudo ls",
+        "rm -rf /",
+        "echo x > /dev/sda",
+        "cat < /home/ada/.ssh/id_ed25519",
+        "echo > .env",
+        ":(){ :|:& };:",
+    ],
+)
+def test_the_default_denials_come_before_every_grant(line: str) -> None:
+    decision = judged(line, ("allow", "commands", "*"), ("allow", "read", "/**"), ("allow", "write", "/**"))
+
+    assert decision.effect == "deny"
+    assert decision.rule.endswith("(default denials)")
+
+
+def test_a_denial_or_a_question_for_a_part_holds_for_all_of_it_under_a_grant_of_everything_too() -> None:
+    everything = ("allow", "commands", "*")
+
+    assert judged("ls; git push", everything).effect == "ask"
+    assert judged("ls; curl x", everything, ("deny", "commands", "curl *")).rule == "deny commands curl * (here)"
+    assert judged("ls; echo > keep", everything).rule == "deny write /work/keep (here)"

@@ -1,0 +1,321 @@
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from agentos.agents.spec import Limits
+from agentos.kernel.ports import Right
+from agentos.permissions import shadows
+from agentos.permissions.levels import LEVELS
+from agentos.permissions.rule import PermissionSet
+from agentos.permissions.rules import Rules
+from agentos.permissions.sets import BadSet, read_set, shown, whole
+from agentos.permissions.shape import LimitsTable
+from agentos.services.quotas import BILLION, Quota
+from agentos_sdk.codec import path
+from tests.permissions.strategies import NAMES, objects
+from tests.permissions.tables import tables
+
+WHOLE: dict[str, Any] = {
+    "level": "readonly",
+    "allow": {
+        "calls": ["THINK", "KILL"],
+        "read": ["/data/**"],
+        "write": ["/data/out/**"],
+        "commands": ["git *"],
+        "domains": ["*.example.com"],
+        "models": ["gemini-*"],
+        "send": ["bob"],
+        "agents": ["${own}", "w-*"],
+    },
+    "ask": {"commands": ["git push *"]},
+    "deny": {"read": ["/data/private/"]},
+    "spawn": {"limits": {"memory": "64M", "max_pids": 16, "cpu_quota": "33%"}},
+    "quotas": [{"tokens": 10000, "calls": 50, "per": "1h"}, {"money": 1.5, "per": "1d"}],
+    "examples": {
+        "allow": ["READ /data/x", "EXEC git status", "THINK gemini-3", "SEND bob", "KILL w-1", "READ ${workspace}/x"],
+        "ask": ["EXEC git push origin"],
+        "deny": ["READ /data/private/x", "WRITE /data/x", "EXEC git status; ls", "HTTP example.org", "STORE"],
+    },
+}
+
+
+KEYS = ("level", "allow", "ask", "deny", "read", "calls", "spawn", "limits", "quotas", "per", "examples")
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=4), inner, max_size=4)
+    ),
+    max_leaves=20,
+)
+
+
+def read(data: object) -> PermissionSet:
+    return read_set(data, "permissions.here", {}, NAMES)
+
+
+def wrong(data: object) -> list[str]:
+    with pytest.raises(BadSet) as caught:
+        read(data)
+    return [f"{path(keys, 'permissions')}: {message}" for keys, message in caught.value.mistakes]
+
+
+def good(table: object) -> PermissionSet:
+    """The set, in a property that is about those without a mistake."""
+    try:
+        return read(table)
+    except BadSet:
+        assume(False)
+        raise
+
+
+def test_a_whole_set_is_read() -> None:
+    found = read(WHOLE)
+
+    assert found.level == "readonly"
+    assert found.limits == (("memory", 64 << 20), ("max_pids", 16), ("cpu_quota", 0.33))
+    assert found.quotas == (
+        Quota("calls", 50, 3600.0),
+        Quota("tokens", 10000, 3600.0),
+        Quota("money", BILLION * 3 // 2, 86400.0),
+    )
+    decision = Rules(found, NAMES).decide(Right("read", "/data/x"))
+    assert (decision.effect, decision.rule) == ("allow", "allow read /data/** (permissions.here)")
+
+
+def test_what_is_shown_is_what_is_read_without_its_examples() -> None:
+    said = {name: value for name, value in WHOLE.items() if name not in ("examples", "spawn", "quotas")}
+
+    assert shown(read(WHOLE)) == said | {
+        "spawn": {"limits": {"memory": 64 << 20, "max_pids": 16, "cpu_quota": 33000.0}},
+        "quotas": [{"calls": 50, "tokens": 10000, "per": 3600.0}, {"money": 1.5, "per": 86400.0}],
+    }
+
+
+@given(tables)
+def test_what_is_shown_can_be_read_again(table: dict[str, Any]) -> None:
+    found = good(table)
+
+    assert read(shown(found)) == found
+
+
+@given(tables, objects)
+def test_a_set_decides_the_same_after_it_was_shown_and_read(table: dict[str, Any], right: Right) -> None:
+    found = good(table)
+
+    assert Rules(read(shown(found)), NAMES).decide(right) == Rules(found, NAMES).decide(right)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_level_by_its_name_or_with_nothing_added_is_that_level(level: str) -> None:
+    assert read(level) is read({"level": level}) is read(shown(LEVELS[level])) is LEVELS[level]
+
+
+def test_a_set_can_be_named() -> None:
+    known = {"mine": read(WHOLE)}
+
+    assert read_set("mine", "here", known, NAMES) is known["mine"]
+    with pytest.raises(BadSet, match=r"no level or permission set is called 'mien', did you mean mine\?"):
+        read_set("mien", "here", known, NAMES)
+
+
+def test_without_a_level_there_is_little_but_what_is_said() -> None:
+    found = Rules(read({}), NAMES)
+
+    assert [name for name in ("noop", "recv", "exit", "get_perms") if found.of_call(name).effect != "allow"] == []
+    assert found.of_call("send").effect == "deny"
+    assert found.of_call("list").effect == "deny"
+
+
+def test_whole_spells_out_what_the_level_says() -> None:
+    assert shown(LEVELS["minimal"]) == {"level": "minimal"}
+    assert whole(LEVELS["minimal"])["allow"]["send"] == ["${parent}"]
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (7, "permissions: expected keys and values, got 7"),
+        ({"levl": "minimal"}, "permissions.levl: unknown field, did you mean level?"),
+        ({"level": "sandbox"}, "permissions.level: no level is called 'sandbox', did you mean sandboxed?"),
+        ({"allow": {"raed": []}}, "permissions.allow.raed: unknown field, did you mean read?"),
+        ({"allow": {"read": "/data"}}, "permissions.allow.read: expected an array, got '/data'"),
+        ({"allow": {"calls": ["THNK"]}}, "permissions.allow.calls[0]: no call is named 'THNK', did you mean THINK?"),
+        ({"allow": {"calls": ["think"]}}, "permissions.allow.calls[0]: no call is named 'think', did you mean THINK?"),
+        (
+            {"allow": {"send": ["${parents}"]}},
+            "permissions.allow.send[0]: '${parents}' can never match: expected a pattern of names, or",
+        ),
+        (
+            {"spawn": {"limits": {"memory": "lots"}}},
+            "permissions.spawn.limits.memory: expected a size such as 256M, got 'lots'",
+        ),
+        ({"spawn": {"limit": {}}}, "permissions.spawn.limit: unknown field, did you mean limits?"),
+        ({"quotas": [{"per": "1h"}]}, "permissions.quotas[0]: expected at least one of tokens, calls and money"),
+        (
+            {"quotas": [{"calls": 1, "per": "1h"}, {"calls": 2, "per": "60m"}]},
+            "permissions.quotas[1].calls: there is a quota of calls per 3600 s already",
+        ),
+        ({"allow": {"read": ["x" * 1001]}}, "permissions.allow.read[0]: expected at most 1000 characters"),
+        ({"examples": {"allow": ["LIST"] * 101}}, "permissions.examples.allow: expected at most 100"),
+        ({"examples": {"allow": ["LOOK /x"]}}, "permissions.examples.allow[0]: no call is named 'LOOK'"),
+        ({"examples": {"allow": ["READ"]}}, "permissions.examples.allow[0]: READ of what?"),
+        ({"examples": {"allow": ["READ notes.md"]}}, "permissions.examples.allow[0]: 'notes.md': expected an absolute"),
+        ({"examples": {"allow": ["HTTP :"]}}, "permissions.examples.allow[0]: ':': "),
+        ({"examples": {"allow": ["EXEC if"]}}, "permissions.examples.allow[0]: 'if': "),
+    ],
+)
+def test_a_mistake_is_told_with_its_place(data: object, said: str) -> None:
+    [found] = wrong(data)
+
+    assert found.startswith(said)
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    found = wrong(
+        {
+            "level": "none",
+            "allow": {"read": ["data/x", "/data/**", "/data/x"], "calls": ["LOOK"]},
+            "quotas": [{"per": "1h"}],
+        }
+    )
+
+    assert [line.split(": ")[0].removeprefix("permissions.") for line in found] == [
+        *("level", "allow.calls[0]", "allow.read[0]", "quotas[0]", "allow.read[2]")
+    ]
+
+
+def test_a_thousand_rules_are_enough() -> None:
+    assert wrong({"allow": {"models": [f"m{number}" for number in range(1001)]}}) == [
+        "permissions: expected at most 1000 rules, got 1001"
+    ]
+    assert wrong({"deny": {"models": [f"{number:<999}." for number in range(66)]}}) == [
+        "permissions: expected at most 65536 characters of patterns, got 66000"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (
+            {"allow": {"read": ["/data/**", "/data/x"]}},
+            "allow.read[1]: '/data/x' has no effect: allow.read[0] '/data/**' allows all of it already",
+        ),
+        (
+            {"allow": {"read": ["/data/x", "/data/**"]}},
+            "allow.read[0]: '/data/x' has no effect: allow.read[1] '/data/**' allows all of it already",
+        ),
+        (
+            {"allow": {"models": ["m", "m"]}},
+            "allow.models[1]: 'm' has no effect: allow.models[0] 'm' allows all of it already",
+        ),
+        (
+            {"allow": {"read": ["/data/x"]}, "deny": {"read": ["/data/"]}},
+            "allow.read[0]: '/data/x' has no effect: deny.read[0] '/data/' denies all of it",
+        ),
+        (
+            {"ask": {"read": ["/data/x"]}, "deny": {"read": ["/data/**"]}},
+            "ask.read[0]: '/data/x' has no effect: deny.read[0] '/data/**' denies all of it",
+        ),
+        (
+            {"allow": {"commands": ["git push *"]}, "ask": {"commands": ["git *"]}},
+            "allow.commands[0]: 'git push *' has no effect: ask.commands[0] 'git *' asks about all of it",
+        ),
+        (
+            {"deny": {"domains": ["*", "example.com"]}},
+            "deny.domains[1]: 'example.com' has no effect: deny.domains[0] '*' denies all of it already",
+        ),
+        (
+            {"ask": {"domains": ["*.example.com", "api.example.com"]}},
+            "ask.domains[1]: 'api.example.com' has no effect: ask.domains[0] '*.example.com' asks about all of it",
+        ),
+        (
+            {"level": "sandboxed", "allow": {"commands": ["git *"]}},
+            "allow.commands[0]: 'git *' has no effect: level sandboxed '*' allows all of it already",
+        ),
+        (
+            {"level": "sandboxed", "allow": {"send": ["${own}"]}},
+            "allow.send[0]: '${own}' has no effect: level sandboxed '*' allows all of it already",
+        ),
+        (
+            {"allow": {"read": ["~/.ssh/id_ed25519"]}},
+            "allow.read[0]: '~/.ssh/id_ed25519' has no effect: default denial '.ssh/' denies all of it",
+        ),
+        (
+            {"allow": {"commands": ["sudo ls"]}},
+            "allow.commands[0]: 'sudo ls' has no effect: nobody may do it: becoming another user",
+        ),
+        (
+            {"allow": {"commands": ["git *"]}, "deny": {"calls": ["EXEC"]}},
+            "allow.commands[0]: 'git *' has no effect: deny.calls[0] 'EXEC' denies EXEC",
+        ),
+        (
+            {"allow": {"calls": ["EXEC"]}},
+            "allow.calls[0]: 'EXEC' has no effect: EXEC needs rules of commands too, such as allow.commands",
+        ),
+    ],
+)
+def test_a_rule_without_effect_is_a_mistake_that_names_the_other(data: object, said: str) -> None:
+    [found] = wrong(data)
+
+    assert found.startswith(f"permissions.{said}")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"allow": {"read": ["/data/**"]}, "deny": {"read": ["/data/private/"]}},
+        {"allow": {"read": ["/data/**"]}, "ask": {"read": ["/data/private/**"]}},
+        {"level": "sandboxed", "deny": {"commands": ["curl *"]}},
+        {"level": "sandboxed", "ask": {"send": ["bob"]}},
+        {"level": "standard", "allow": {"domains": ["*.example.com"]}, "ask": {"domains": ["a.example.com"]}},
+        {"deny": {"read": [".env"]}},  # denied to everybody already, and here even if that changes
+        {"allow": {"calls": ["READ", "THINK"], "read": ["/data/**"]}},
+        {"allow": {"send": ["${parent}", "bob"]}},
+        {"level": "unrestricted", "deny": {"calls": ["SET_AUDIT_CONFIG"]}},
+    ],
+)
+def test_what_carves_out_of_a_grant_has_an_effect(data: dict[str, Any]) -> None:
+    assert read(data).rules
+
+
+def test_looking_for_rules_without_effect_comes_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Patterns that are made to take long: what isn't compared in time is overlooked."""
+    monkeypatch.setattr(shadows, "PATIENCE", 0.0)
+
+    assert read({"allow": {"read": ["/" + "*a" * 8 + f"{number}*/**" + "/*b" * 20 for number in range(50)]}}).rules
+    assert read({"allow": {"models": ["m", "m"]}}).rules
+
+
+@pytest.mark.parametrize(
+    ("examples", "said"),
+    [
+        ({"allow": ["READ /etc/x"]}, "examples.allow[0]: 'READ /etc/x' is denied: READ /etc/x: no rule of"),
+        ({"deny": ["READ /data/x"]}, "examples.deny[0]: 'READ /data/x' is allowed: by the rule allow read /data/** ("),
+        ({"deny": ["EXEC git push"]}, "examples.deny[0]: 'EXEC git push' needs a person's approval: EXEC git push: a"),
+        ({"allow": ["READ /data/.env"]}, "examples.allow[0]: 'READ /data/.env' is denied: READ /data/.env: refused by"),
+        ({"allow": ["EXEC git status; rm -rf /"]}, "examples.allow[0]: 'EXEC git status; rm -rf /' is denied: EXEC"),
+    ],
+)
+def test_an_example_that_comes_out_otherwise_is_a_mistake_that_says_by_which_rule(examples: object, said: str) -> None:
+    [found] = wrong(
+        {"allow": {"read": ["/data/**"], "commands": ["git *"]}, "ask": {"commands": ["git push *"]}}
+        | {"examples": examples}
+    )
+
+    assert found.startswith(f"permissions.{said}")
+
+
+def test_the_limits_of_a_set_are_those_of_an_agent() -> None:
+    assert [field.name for field in attrs.fields(LimitsTable)] == [field.name for field in attrs.fields(Limits)]
+
+
+@given(anything)
+def test_whatever_is_given_is_a_set_or_a_mistake(data: object) -> None:
+    try:
+        assert isinstance(read(data), PermissionSet)
+    except BadSet as error:
+        assert error.mistakes
+        assert error.told("permissions")

@@ -1,0 +1,62 @@
+"""A shelf finds the rule that asking one after the other would find."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentos.kernel.ports import Effect
+from agentos.permissions.pattern import Pattern
+from agentos.permissions.rule import Kind, Rule
+from agentos.permissions.rules import pattern_of
+from agentos.permissions.script import Simple, Word
+from agentos.permissions.shelf import BUNDLE, Shelf
+from agentos.permissions.shell import parse
+from tests.permissions.strategies import NAMES, PATHS, TEXTS
+
+PROGRAMS = ("git status", "git *", "ls", "./ls -l", "/bin/ls *", "g* status", "*", "l? *", "rm *")
+LINES = (
+    "git status",
+    "git status -s",
+    "ls",
+    "/bin/ls",
+    "/bin/ls -l",
+    "./ls -l",
+    "$x status",
+    "rm -r a",
+    "la b",
+)
+SIMPLES = (*(parse(line).commands[0] for line in LINES), Simple((Word("ls", "ls", several=True),), "ls"))
+THINGS: dict[Kind, tuple[Sequence[str], Sequence[object]]] = {
+    "read": ((*TEXTS["read"], ".env", "**/notes/*.md", "/home/*/x"), (*PATHS, "/a/.env/b", "/", "/a" * 3000)),
+    "commands": (PROGRAMS, SIMPLES),
+    "models": (("*", "gemini-*", "g?m*", "a|b", "[a-c]x"), ("gemini-2", "gem", "a", "a|b", "bx", "x" * 2000, "")),
+    "domains": (TEXTS["domains"], ("api.example.com", "example.com", "example.org")),
+}
+
+
+def one_by_one(rules: Sequence[tuple[Rule, Pattern]], what: object, deny: bool) -> Rule | None:
+    return next((rule for rule, pattern in rules if pattern.matches(what, deny=deny)), None)
+
+
+@pytest.mark.parametrize("kind", THINGS)
+@given(data=st.data())
+def test_it_finds_the_first_that_means_it(kind: Kind, data: st.DataObject) -> None:
+    texts, things = THINGS[kind]
+    effect: Effect = data.draw(st.sampled_from(("deny", "allow")))
+    chosen = data.draw(st.lists(st.sampled_from(texts), max_size=3 * BUNDLE))
+    rules = [(Rule(effect, kind, text, f"line {at}"), pattern_of(kind, text, NAMES)) for at, text in enumerate(chosen)]
+
+    shelf = Shelf(kind, effect == "deny", rules)
+
+    for what in things:
+        assert shelf.first(what) == one_by_one(rules, what, effect == "deny")
+
+
+def test_a_grant_of_everything_is_found_wherever_it_stands() -> None:
+    texts = ("git status", "ls", "*", "rm *")
+    rules = [(Rule("allow", "commands", text, ""), pattern_of("commands", text, NAMES)) for text in texts]
+
+    assert Shelf("commands", False, rules).universal == rules[2][0]
+    assert Shelf("commands", False, rules[:2]).universal is None

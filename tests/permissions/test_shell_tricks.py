@@ -1,0 +1,129 @@
+"""Whoever may run ``echo`` and ``git status`` tries to run something else, or something else under that name."""
+
+import pytest
+
+from agentos.permissions.shell import NotUnderstood, Script, parse, read
+
+BUILTINS = ("echo", "printf", "test", "[", "export", "declare", "local", "read", ":")
+GRANTS = [read(text) for text in ("git status", "env *", "find *", *(f"{name} *" for name in BUILTINS))]
+
+
+def passes(text: str) -> bool:
+    """As a set of rules decides: each simple command is granted, and there is nothing that can't be seen through."""
+    try:
+        script: Script = parse(text)
+    except NotUnderstood:
+        return False
+    granted = all(any(grant.matches(simple, deny=False) for grant in GRANTS) for simple in script.commands)
+    return granted and not script.opaque
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "echo a", "echo 'a; rm b'", "git status && echo done", 'echo "$x" *.py ~', "for i in a b; do echo $i; done",
+        "FOO=1 git status", "x=1; echo $x", '[ -n "$x" ] && echo y',
+        '[ "$x" = y ] || echo z', "export A=1 B=\"$x\"", "printf '%s\\n' \"$x\"", "read -r x < f; echo $x",
+        "echo $((1 + 2)) ${x:1:2} ${x%.py}", "LC_ALL=C.UTF-8 git status",
+        "echo <<'E'\n$(id)\nE", "env A=1 git status", "find . -name '*.py' -exec echo {} +", "declare -x x=1",
+        "git status 2>&1 > log", ": ${x:=y}",
+    ],
+)  # fmt: skip
+def test_what_is_granted_passes(text: str) -> None:
+    assert passes(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "echo a; id", "echo a\nid", "echo a|id", "echo a&id", "echo a&&id", "echo a||id", "echo $(id)", "echo `id`",
+        'echo "$(id)"', "echo <(id)", "echo > >(id)", "(id)", "{ id; }",
+        "! id", "if echo; then id; fi", "while id; do echo; done", "for i in $(id); do echo; done",
+        "case x in *) id;; esac", "case x in $(id)) echo;; esac", "f() { id; }; git status",
+        "echo() { id; }; echo", "git() { id; }; git status", "time id", "coproc id", "echo <<E\n$(id)\nE",
+        "echo <<E\n`id`\nE", "echo <<E\n${x:-$(id)}\nE", "echo <<< $(id)", "echo ${x:-$(id)}",
+        'echo "${x:-`id`}"', "echo ${x/$(id)/y}", "echo ${x#<(id)}", "echo $((1 + $(id)))", "echo # c\nid",
+        "echo a#\nid", "echo '\n'id;id", "echo \\\nid;id", "echo $'\\'';id;'", "echo > x; ./x", "-c id", "echo < <(id)",
+    ],
+)  # fmt: skip
+def test_no_other_command_comes_along(text: str) -> None:
+    assert not passes(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "echo $((x))", "echo $((a[x]))", "((x))", "let x", "for ((x; x; x)); do echo; done", "echo ${y:x}",
+        "echo ${y:1:x}", "echo ${a[x]}", "echo ${a[$x]}", "echo ${#a[x]}", "a[x]=1", "a[$x]=1 echo",
+        'a["$(id)"]=1', "a=([x]=1)", "[[ x -eq 1 ]]", "[[ -v a[x] ]]", "[ -v x ]", "test -v 'a[$(id)]'", "[ $x ]",
+        "[ $x = y ]", 'test "$x" "$y"', "test {-v,x}", "printf -v 'a[$(id)]' x", 'printf "$x" y z',
+        "printf {-v,'a[$(id)]'} x", "printf $x y", "printf a%n PATH", 'printf "a$x" PATH', "printf -v x %5ln PATH",
+        "printf -- %n PATH", "printf -- x; printf [-]v x", "read 'a[$(id)]'", "read $x",
+        'read "$x"', "declare 'a[$(id)]=1'", "declare -i x=y", "declare -a x='($(id))'", 'declare x="$y"',
+        'local x="$y"', "declare -n x=PATH", "declare $x", 'export "$x"', "export -n $x", "unset 'a[$(id)]'",
+        "echo ${x@P}", "echo ${x@E}", "echo ${!x}", "echo ${!x@P}", 'echo $"x"', "echo ${x:=$y} ${!x}",
+    ],
+)  # fmt: skip
+def test_no_value_is_evaluated_as_code(text: str) -> None:
+    """Arithmetic evaluates a variable's text, a subscript in that, a command in this: ``x='a[$(id)]'; echo $((x))``."""
+    assert not passes(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "PATH=/tmp; git status", "PATH=/tmp git status", "PATH+=:. git status", "export PATH=/tmp",
+        "export PA\\TH=/tmp", "export A=1 PATH=/tmp", "declare -x PATH=.", "read PATH",
+        "for PATH in /tmp; do git status; done",
+        "select PATH in /tmp; do git status; done", "echo ${PATH:=/tmp}", "echo ${PATH=/tmp}", 'echo "${PATH:=x}"',
+        "printf -v PATH /tmp", "mapfile PATH", "getopts a PATH", "wait -p PATH", "env PATH=. git status",
+        "env -S 'PATH=. git status'", "env - PATH=. git status", "time PATH=. git status", "! PATH=. git status",
+        "{PATH}>f git status", "command export x=$y", "builtin export x=$y", "\\export x=$y", "'export' x=$y",
+        "LD_PRELOAD=./x git status", "BASH_ENV=x bash -c echo", "ENV=x sh -c echo", "IFS=s git status",
+        "PS4='$(id)' git status", "GIT_SSH_COMMAND=id git status", "GIT_EXTERNAL_DIFF=id git status",
+        "PAGER=id git status",
+        "EDITOR=id git status", "HOME=/tmp git status", "XDG_CONFIG_HOME=/tmp git status",
+        "POSIXLY_CORRECT=1; git status", "BASH_FUNC_git=1 git status",
+        "env 'BASH_FUNC_git%%=() { id; }' bash -c echo", "SHELLOPTS=x git status",
+        "GLOBIGNORE=x; echo *", "LANG=zh_TW.BIG5; echo", "export LC_ALL=ja_JP.SJIS", "PYTHONPATH=. git status",
+        "NODE_OPTIONS=x git status", "TEXTDOMAINDIR=. git status", "hash -p /tmp/x git", "alias git=id",
+        "enable -f x y",
+        "shopt -s expand_aliases", "set -k", "set -o posix", "set $x", "trap id EXIT", 'trap "$x" EXIT',
+        "complete -C id x", "compgen -C id", "bind -x 'a:id'", "fc -e id", "jobs -x id", "mapfile -C id x",
+        "history -s id",
+    ],
+)  # fmt: skip
+def test_nothing_makes_another_program_of_a_name(text: str) -> None:
+    assert not passes(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "$x", "'' $x", "e$x a", "ec{ho,x}", "*", "./echo a", "/tmp/git status", "../bin/echo", "~/echo", "git $x",
+        "git {status,x}", "git stat*", "git status $x", "git 'status x'", "git status x", "git sta\\\ntus",
+        "eval $x", "eval id", "eval 'echo a' 'b; id'", "eval echo '$(id)'", "bash -c id", 'bash -c "$x"',
+        "bash -c 'echo $(id)'", "sh -c \"echo $(id)\"", "bash x", "bash <<< id", "echo id | sh", "source x",
+        ". /dev/stdin <<< id",
+        "exec id", "command id", "builtin eval id", "env id", "env -i $x", "env $x", "env -C / id",
+        "env --split-string='git status; id' x", "nice id", "nohup id", "timeout 1 id", "echo id | xargs", "xargs id",
+        "xargs env",
+        "find . -exec id ;", "find . -exec id \\;", "find . -exec echo \\; -exec id \\;", "find . -ok id \\;",
+        "find . -execdir id +", "find $x", 'find "$x" "$y"', "find . {-exec,id} \\;",
+        "find . -exec sh -c 'echo {}' \\;",
+        "busybox id", "setsid id", "stdbuf -o0 id", "sudo id", "su -c id", "watch id", "flock x -c id", "flock x id",
+        "strace id", "chroot . id", "unshare id", "nsenter id", "parallel id", "script -c id", "xargs -I{} sh -c {}",
+        "echo x > /dev/tcp/h/1", "echo < /dev/udp/h/1", "echo > $x", 'echo > "/dev/tcp/$x"', "exec 3<>/dev/tcp/h/1",
+        "echo >&$x", "echo &> {a,b}",
+    ],
+)  # fmt: skip
+def test_nothing_runs_by_a_name_or_a_place_that_was_not_granted(text: str) -> None:
+    assert not passes(text)
+
+
+def test_a_shell_that_reads_another_language_is_not_seen_through() -> None:
+    assert parse("dash -c \"a$'b'\"").opaque
+    assert parse("zsh -c 'a'").opaque
+    assert parse("bash -O extglob -c 'a'").opaque
+    assert parse("bash -i -c 'a'").opaque
+    assert not parse("bash --norc -euo pipefail -c 'a'").opaque

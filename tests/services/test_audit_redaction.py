@@ -1,0 +1,190 @@
+"""What is a secret, by its look or by its name, doesn't get into the log; what is none stays readable."""
+
+import shlex
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentos.services.redaction import redacted
+
+SECRET = "hunter2-Tr0ub4dor"
+BEGINNINGS = [
+    *("whsec_", "hvs.", "SG.", "dop_v1_", "gsk_", "pplx-", "xai-", "r8_", "figd_", "lin_api_", "dp.pt.", "dckr_pat_"),
+    *("PMAK-", "shpat_", "ntn_", "ATATT3", "NRAK-", "sntrys_"),
+]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"psql --password {SECRET} -h db",
+        f"mysql --password={SECRET}",
+        f"PASSWORD={SECRET} make deploy",
+        f"env DB_PASSWORD='{SECRET} and more' ./run",
+        f'export GITHUB_TOKEN="{SECRET}"',
+        f"AWS_SECRET_ACCESS_KEY={SECRET}",
+        f"SECRET_KEY_BASE={SECRET}",
+        f"apiKey: {SECRET}",
+        f'{{"user": "ada", "client_secret": "{SECRET}"}}',
+        rf'curl -d "{{\"password\": \"{SECRET}\"}}" http://x',
+        f"https://ada:{SECRET}@example.org/repo.git",
+        f"postgres://ada:{SECRET}@db/main",
+        f"curl -u ada:{SECRET} https://example.org",
+        f"curl -H 'Authorization: Bearer {SECRET}' https://example.org",
+        f"Authorization: Basic {SECRET}",
+        f"X-Api-Key: {SECRET}",
+        f"git config credential.helper x; token={SECRET}&user=ada",
+        f"Cookie: {SECRET}",
+        # A name that is no secret hides none that follows.
+        f"curl 'https://x/?access_token={SECRET}&b=1'",
+        f"https://x/?X-Amz-Date=1&X-Amz-Signature={SECRET}",
+        f"https://x/?sv=1&sig={SECRET}",
+        f"curl --data=password={SECRET} https://x",
+        f"tool url=https://x?token={SECRET}",
+        # All of a header counts, not its first word.
+        f"curl -H 'Authorization: token {SECRET}' https://x",
+        f"curl -H 'Authorization: ApiKey {SECRET}' https://x",
+        f'curl -H \'Authorization: Digest username="ada", response="{SECRET}"\' https://x',
+        f"curl -H 'Cookie: theme=dark; sid={SECRET}' https://x",
+        # A value ends where the shell says.
+        f"PASSWORD='a'{SECRET} run",
+        rf"PASSWORD=a\ {SECRET} run",
+        rf"PASSWORD=$'a\'{SECRET}' run",
+        f"PASSWORD=a,{SECRET} run",
+        f"['tool', '--password', 'a {SECRET}']",
+        # What an option means depends on the program.
+        f"curl -uada:{SECRET} https://x",
+        f"curl -u 'ada:a {SECRET}' https://x",
+        f"curl -b session={SECRET} https://x",
+        f"curl --cookie sid={SECRET} https://x",
+        f"sshpass -p {SECRET} ssh host",
+        f"mysql -u root -p{SECRET} shop",
+        f"redis-cli -h db -a {SECRET} ping",
+        f"docker login -u ada -p {SECRET} registry.example.org",
+        f"zip -r -P {SECRET} out.zip dir",
+        f"htpasswd -b file ada {SECRET}",
+        f"echo ada:{SECRET} | chpasswd",
+        f"echo {SECRET} | sudo -S ls",
+        # By where it is sent, and by the words before it.
+        f"https://{SECRET}@github.com/x/y",
+        f"https://ada:p@{SECRET}@example.org",
+        f"https://hooks.slack.com/services/T000/B000/{SECRET}",
+        f"https://api.telegram.org/bot123456789:{SECRET}/getMe",
+        f"https://discord.com/api/webhooks/123/{SECRET}",
+        "aws configure set aws_secret_access_key " + SECRET,
+        f"SSHPASS={SECRET} sshpass -e ssh host",
+    ],
+)
+def test_what_is_called_a_secret_is_taken_out(text: str) -> None:
+    for shown in (text, shlex.join(["sh", "-c", text]), shlex.join(["sh", "-c", shlex.join(["sh", "-c", text])])):
+        assert SECRET not in redacted(shown)
+        assert "[redacted]" in redacted(shown)
+
+
+@pytest.mark.parametrize("text", [f"PASSWORD=\"a\"'{SECRET}' run", f"tool --password 'a'\"{SECRET}\""])
+def test_a_value_of_several_pieces_is_taken_out_whole(text: str) -> None:
+    assert SECRET not in redacted(text)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "sk-proj-4f9aB2c8dE1f7A6b5C3d",
+        "sk-ant-api03-4f9aB2c8dE1f7A6b5C3d",
+        "sk_live_4f9aB2c8dE1f7A6b5C3d",
+        "AIzaSyA4f9aB2c8dE1f7A6b5C3dE2f1A0b9C8d",
+        "ghp_4f9aB2c8dE1f7A6b5C3dE2f1A0b9C8d7e6",
+        "github_pat_11ABCDEFG0_4f9aB2c8dE1f7A6b5C3d",
+        "glpat-4f9aB2c8dE1f7A6b5C3d",
+        "xoxb-1234567890-abcdefghij",
+        "AKIAIOSFODNN7EXAMPLE",
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NSJ9.4f9aB2c8dE1f7A6b5C3d",
+        "hf_4f9aB2c8dE1f7A6b5C3dE2f1",
+        *(f"{begin}4f9aB2c8dE1f7A6b5C3dE2f1" for begin in BEGINNINGS),
+    ],
+)
+def test_a_key_is_known_by_how_it_begins(key: str) -> None:
+    assert redacted(f"echo {key} > file") == "echo [redacted] > file"
+
+
+def test_a_private_key_is_taken_out_whole_and_also_when_its_end_is_missing() -> None:
+    block = "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\nBBBB\n-----END OPENSSH PRIVATE KEY-----"
+
+    assert redacted(f"cat <<E\n{block}\nE") == "cat <<E\n[redacted]\nE"
+    assert redacted(block[:50]) == "[redacted]"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("curl 'https://x?token=abc&n=1' -o file", "curl 'https://x?token=[redacted]&n=1' -o file"),
+        ("curl -H 'X-Api-Key: abc' https://x -H 'y: z'", "curl -H 'X-Api-Key: [redacted]' https://x -H 'y: z'"),
+        ("sh -c 'PASSWORD=abc make all' && ls 'a b'", "sh -c 'PASSWORD=[redacted] make all' && ls 'a b'"),
+        ("env 'PASSWORD=a b' make all", "env 'PASSWORD=[redacted]' make all"),
+        ("mysql -uroot -pabc shop", "mysql -uroot -p[redacted] shop"),
+        ('{"token": "a, b", "user": "ada"}', '{"token": [redacted], "user": "ada"}'),
+        (r'"{\"token\": \"a b\", \"user\": \"ada\"}"', r'"{\"token\": [redacted], \"user\": \"ada\"}"'),
+        ("{token: abc, user: ada}", "{token: [redacted], user: ada}"),
+    ],
+)
+def test_what_stands_around_a_secret_stays(text: str, shown: str) -> None:
+    assert redacted(text) == shown
+
+
+def test_something_long_after_such_a_word_is_taken_out() -> None:
+    assert redacted("the token is 0123456789abcdef0123456789abcdef") == "the token is [redacted]"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/workspace/notes.md",
+        "git commit -m 'handle tokens better'",
+        "max_tokens=500",
+        "monkey=banana keyboard=us",
+        "ls -la /home/ada/.config",
+        "python tokenizer.py --tokenizer=bpe",
+        "the key to success",
+        "https://example.org:8080/a@b",
+        "git commit -m 'key points' --author='Ada <ada@example.org>'",
+        "git show 0123456789abcdef0123456789abcdef01234567",
+        "git push -u git@github.com:org/repo.git main",
+        "git clone ssh://git@github.com/org/repo.git",
+        "agentos kill token-counter 3f2b8c1e-9d4a-4f6b-8a7c-1234567890ab",
+        "kubectl get secret database-credentials",
+        "ls -p x && mkdir -p a/b && cp -a x y && tar -u file",
+        "ssh -p 22 host && scp -P 22 a host:/x",
+        "sshpass -e ssh -p 22 host",
+        "docker run -p 80:80 -u 1000:1000 img",
+        "docker run --name mongo -p 27017:27017 -u node:node -v /etc/passwd:/etc/passwd:ro mongo:7",
+        "mysql -u root -p shop -P 3306",
+        'curl -b cookies.txt --cookie-jar jar -d \'{"name": "ada"}\' http://127.0.0.1:8000/a@b',
+        "pytest tests/test_token.py::test_a_secret_is_hidden tests/test_api_key.py",
+        "env PATH=/usr/bin:/bin HOME=/root make -j2",
+        "awk -F: '{print $1}' /etc/passwd",
+        "",
+    ],
+)
+def test_what_is_no_secret_stays_as_it_is(text: str) -> None:
+    assert redacted(text) == text
+
+
+@given(st.text(alphabet="keytoken=:\"'\\ -_.@/pasword\n{}", max_size=300))
+def test_what_was_redacted_stays_so(text: str) -> None:
+    assert redacted(redacted(text)) == redacted(text)
+
+
+HOSTILE = [
+    *("'", '"', "\\", "'\"'\"'", "key='", 'key\\"', 'key="""', "key=a,", "key=$'", "a:1 chpasswd ", "://a", "a@"),
+    *("mysql ", "echo a|", "curl -b ", "authorization:", "Cookie: a ", '="a"', "api_key a", "eyJaaaaaaaaa", "sk-."),
+]
+
+
+@pytest.mark.parametrize(
+    "piece", ["a", "-", "key ", "key=", "_.-", "--a ", "://a:", '\\"', "-u a:", "sk-", "token ", *HOSTILE]
+)
+def test_no_text_makes_it_slow(piece: str) -> None:
+    text = piece * (1_000_000 // len(piece))
+
+    assert len(redacted(text)) > 0  # in time that grew with the square of this it would take hours

@@ -1,0 +1,246 @@
+"""On a full disk the operator can still act, and have it written down; nobody else uses up what is left for that."""
+
+import errno
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+
+from agentos.services import audit_reserve
+from agentos.services.audit import Audit, open_audit
+from agentos.services.audit_query import Query
+from agentos.services.audit_reserve import HEAD, LOG, ROWS, STEP
+from agentos_sdk.errors import Unavailable
+from tests.services.audited import DENIED, READ, SMALL, entry, found, sound, told, written
+
+KILL = entry("evil", agent=1, name="operator#1", kind="operator", call="KILL")
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A file system of thirty-two megabytes."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=32M", "tmpfs", str(place)]
+    done = subprocess.run(mount, capture_output=True, text=True)
+    if done.returncode != 0:
+        pytest.skip(f"no small file system can be mounted here: {done.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def fill(place: Path) -> Path:
+    """Take all the room that is left."""
+    ballast = place / "ballast"
+    with ballast.open("ab", buffering=0) as file:
+        try:
+            while file.write(bytes(4096)):
+                pass
+        except OSError:
+            return ballast
+    raise AssertionError("it isn't full")
+
+
+@contextmanager
+def filling(place: Path) -> Iterator[None]:
+    """Somebody who takes whatever room there is as soon as it is there, until the block is left."""
+    over = threading.Event()
+
+    def take() -> None:
+        while not over.is_set():
+            fill(place)
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+async def refused(audit: Audit, **who: object) -> Unavailable:
+    """The error of the first intent that finds no room."""
+    for number in range(100_000):
+        try:
+            await audit.intend(entry(f"act {number} " + "x" * 400, **{"agent": number, **who}))
+        except Unavailable as error:
+            return error
+    raise AssertionError("there was always room")
+
+
+async def accepted(audit: Audit) -> None:
+    """Come back when an agent's act is announced again."""
+    with trio.fail_after(60):
+        while True:
+            try:
+                await audit.intend(entry("again"))
+            except Unavailable:
+                await trio.sleep(0.05)
+            else:
+                return
+
+
+async def test_who_fills_the_disk_can_not_keep_the_operator_from_killing_it(
+    small: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = small / "audit"
+
+    async with open_audit(directory, "1.0") as audit:
+        ballast = await trio.to_thread.run_sync(fill, small)
+        error = await refused(audit)
+        for number in range(2000):
+            await audit.intend(KILL)
+            with pytest.raises(Unavailable):
+                await audit.intend(entry("meanwhile", agent=number))
+        assert caplog.text.count(f"the disk of {directory} is full") == 1
+        await trio.Path(ballast).unlink()
+        await accepted(audit)
+
+    assert str(error) == "not done, as the audit log's disk is full: see that there is room on it"
+    assert len(found(directory, Query(calls=["KILL"]))) == 2000
+    assert "meanwhile" not in told(directory)
+    assert "has room again" in caplog.text
+    assert sound(directory)
+
+
+async def test_who_takes_any_room_at_once_does_not_get_what_the_operator_needs(small: Path) -> None:
+    directory = small / "audit"
+
+    async with open_audit(directory, "1.0") as audit:
+        await trio.to_thread.run_sync(fill, small)
+        with filling(small):
+            await refused(audit)
+            for _ in range(1500):
+                await audit.intend(KILL)
+
+    assert len(found(directory, Query(calls=["KILL"]))) == 1500
+    assert sound(directory)
+
+
+async def test_what_is_refused_while_the_reserve_is_used_is_counted_and_does_not_use_it_up(small: Path) -> None:
+    directory = small / "audit"
+
+    async with open_audit(directory, "1.0") as audit:
+        ballast = await trio.to_thread.run_sync(fill, small)
+        await refused(audit)
+        for number in range(50_000):
+            audit.note(attrs.evolve((DENIED, READ)[number % 2], agent=number % 1000))
+        await audit.intend(KILL)
+        before = found(directory, Query(calls=["READ"]))
+        await trio.Path(ballast).unlink()
+        await accepted(audit)
+
+    assert before == []
+    assert sum(row.repeated for row in found(directory, Query(calls=["READ"]))) == 50_000
+
+
+async def test_without_any_room_nothing_is_announced_and_only_the_operator_hears_where(
+    small: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = small / "audit"
+
+    async with open_audit(directory, "1.0") as audit:
+        ballast = await trio.to_thread.run_sync(fill, small)
+        await refused(audit)
+        operator = await refused(audit, kind="operator")
+        others = [await refused(audit, kind=kind) for kind in ("agent", "guest")]
+        before = len(found(directory))
+        for _ in range(50):
+            audit.note(attrs.evolve(KILL, phase="outcome", outcome="ok"))
+        await refused(audit, kind="operator")
+        await trio.Path(ballast).unlink()
+        await accepted(audit)
+
+    assert str(operator).startswith(f"not done, as the audit log can't be written: {directory}/000001.")
+    assert "file system" in str(operator)
+    assert not any(str(small) in str(error) for error in others)
+    assert caplog.text.count("can't be written") == 1
+    [lost] = found(directory, Query(calls=["AUDIT_LOST"]))
+    assert lost.repeated >= 50
+    assert lost.seq >= before
+    assert sound(directory)
+
+
+async def test_no_host_path_is_told_to_who_waited_when_the_room_ran_out(tmp_path: Path) -> None:
+    async with open_audit(tmp_path / "audit", "1.0") as audit:
+        audit._files._segment._connection.close()
+        errors = dict[str, str]()
+        for kind in ("agent", "guest", "operator"):
+            with pytest.raises(Unavailable) as caught:
+                await audit.intend(entry("it", kind=kind))
+            errors[kind] = str(caught.value)
+
+    assert (
+        errors["agent"] == errors["guest"] == "not done, as the audit log can't be written: the kernel's log says why"
+    )
+    assert str(tmp_path) in errors["operator"]
+
+
+async def test_a_disk_without_room_for_a_reserve_is_left_to_the_operator(
+    small: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (small / "ballast").open("wb") as ballast:
+        os.posix_fallocate(ballast.fileno(), 0, 25 << 20)
+
+    async with open_audit(small / "audit", "1.0") as audit:
+        with pytest.raises(Unavailable):
+            await audit.intend(entry("it"))
+        await audit.intend(KILL)
+        await trio.Path(small / "ballast").unlink()
+        await accepted(audit)
+
+    assert f"the disk of {small / 'audit'} is full" in caplog.text
+
+
+def allocated(directory: Path) -> dict[str, int]:
+    """By file how many bytes it has on the disk."""
+    return {path.name: path.stat().st_blocks * 512 for path in directory.iterdir()}
+
+
+async def test_the_room_that_is_kept_is_no_empty_promise_and_grows_with_the_log(tmp_path: Path) -> None:
+    directory = tmp_path / "audit"
+
+    async with open_audit(directory, "1.0") as audit:
+        for _ in range(2):
+            held = allocated(directory)
+            assert held["000001.db"] >= (directory / "000001.db").stat().st_size + ROWS - STEP
+            assert held["000001.head"] >= (directory / "000001.head").stat().st_size + HEAD - STEP
+            assert held["000001.db-wal"] >= LOG
+            await many(audit, 20_000)
+
+    assert (directory / "000001.db").stat().st_size > ROWS
+
+
+async def many(audit: Audit, count: int) -> None:
+    async with trio.open_nursery() as nursery:
+        for _ in range(count):
+            nursery.start_soon(audit.intend, KILL)
+
+
+async def test_what_is_kept_is_not_left_behind_in_every_segment(tmp_path: Path) -> None:
+    await written(tmp_path / "audit", 200, segment_size=SMALL)
+
+    assert len(allocated(tmp_path / "audit")) >= 4
+    assert max(allocated(tmp_path / "audit").values()) <= 4 * SMALL
+    assert sound(tmp_path / "audit")
+
+
+async def test_a_file_system_that_can_not_keep_room_keeps_nobody_from_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def unsupported(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr(audit_reserve, "claim", unsupported)
+
+    await written(tmp_path / "audit", 200, segment_size=SMALL)
+
+    assert caplog.text.count("no room can be kept for when the disk of") == 1
+    assert len(told(tmp_path / "audit")) == 200

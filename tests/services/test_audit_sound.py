@@ -1,0 +1,115 @@
+"""The audit log is never found to be tampered with that isn't: while it is written, looked at, and after any kill."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import trio
+
+from agentos.services.audit import open_audit
+from agentos.services.audit_chain import Link
+from agentos.services.audit_verify import verify
+from tests.services.audited import SMALL, entry, found, sound, told, written
+
+
+async def test_while_it_is_written_it_is_sound_at_any_moment(tmp_path: Path) -> None:
+    directory, looked = tmp_path / "audit", 0
+
+    async with open_audit(directory, "1.0", segment_size=SMALL, kept=3) as audit, trio.open_nursery() as nursery:
+
+        async def write() -> None:
+            while True:
+                await audit.intend(entry("x" * 100, kind="operator"))  # who isn't held up, however many there are
+
+        for _ in range(20):
+            nursery.start_soon(write)
+        while not (looked >= 30 and (directory / "000020.db").exists()):
+            assert await trio.to_thread.run_sync(sound, directory)
+            looked += 1
+        nursery.cancel_scope.cancel()
+
+    assert sound(directory)
+
+
+async def test_looking_leaves_nothing_behind_and_changes_nothing(tmp_path: Path) -> None:
+    await written(tmp_path / "audit", 5)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "audit").iterdir()}
+
+    assert sound(tmp_path / "audit")
+    assert len(told(tmp_path / "audit")) == 5
+
+    assert {path.name: path.read_bytes() for path in (tmp_path / "audit").iterdir()} == before
+
+
+KILLED = """
+import itertools, sys, trio
+from pathlib import Path
+from agentos.services.audit import open_audit
+from tests.services.audited import DENIED, SMALL, entry
+
+async def main(round):
+    async def act(audit, who):
+        for number in itertools.count():
+            about = f"{round}-{who}-{number}"
+            seq = await audit.intend(entry(about))
+            print(seq, about, flush=True)
+            audit.note(DENIED)
+
+    directory = Path(sys.argv[1])
+    async with open_audit(directory, "1.0", segment_size=SMALL, kept=4) as audit, trio.open_nursery() as nursery:
+        for who in range(8):
+            nursery.start_soon(act, audit, who)
+
+trio.run(main, sys.argv[2])
+"""
+
+
+def test_a_kill_at_any_moment_loses_no_intent_and_leaves_a_log_that_verifies(tmp_path: Path) -> None:
+    directory = tmp_path / "audit"
+    env = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    heads: list[str] = []
+
+    for life in range(15):
+        acknowledged: dict[int, str] = {}
+        with subprocess.Popen(
+            [sys.executable, "-c", KILLED, str(directory), str(life)], stdout=subprocess.PIPE, text=True, env=env
+        ) as process:
+            assert process.stdout is not None
+            try:
+                for _ in range(1 + 37 * life % 300):
+                    seq, about = process.stdout.readline().split()
+                    acknowledged[int(seq)] = about
+            finally:
+                process.kill()
+            for line in process.stdout:
+                if line.endswith("\n"):
+                    seq, about = line.split()
+                    acknowledged[int(seq)] = about
+
+        report = verify(directory)
+        assert report.faults == ()
+        there = {row.seq: row.about for row in found(directory)}
+        assert {seq: about for seq, about in acknowledged.items() if seq >= report.first} == {
+            seq: there.get(seq) for seq in acknowledged if seq >= report.first
+        }
+        heads.append(report.last.hash)
+
+    assert verify(directory, heads[-1]).sound
+    assert any(row.call == "AUDIT_REMOVED" for row in found(directory))
+    assert all(row.call not in ("AUDIT_CUT", "AUDIT_LOST") for row in found(directory))
+    assert len(heads) == len(set(heads))
+
+
+async def test_what_a_kill_left_of_the_last_line_is_taken_away(tmp_path: Path) -> None:
+    log = tmp_path / "audit"
+    await written(log, 40)
+    head = log / "000001.head"
+    head.write_bytes(head.read_bytes()[:-30])
+    assert verify(log).unheaded == 1
+
+    await written(log, 1)
+
+    assert sound(log)
+    assert [row.call for row in found(log)][-3:] == ["KERNEL_START", "WRITE", "KERNEL_STOP"]
+    assert verify(log).last == Link(45, found(log)[-1].hash)

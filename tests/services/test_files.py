@@ -1,0 +1,445 @@
+"""Reading and writing what was found: whole or in part, in one step or not at all, and only where files are kept."""
+
+import os
+import socket
+import stat
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from agentos.services import files
+from agentos.services.acting import Identity
+from agentos.services.files import Part
+from agentos.services.finding import Found, find, find_spot
+from agentos_sdk.errors import BadRequest, CallError, NotFound, PermissionDenied, QuotaExceeded
+from tests.services.places import found, hosts, in_thread, own
+
+SOMEBODY = Identity(1610612999, 1610612998)
+MIB = 1 << 20
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "ws").mkdir()
+    return tmp_path / "ws"
+
+
+def read(directory: Path, path: str, offset: int = 0, limit: int | None = None, most: int = MIB, **more: Any) -> Part:
+    with found(find, own(directory, path, **more)) as what:
+        return in_thread(files.read, what, offset, limit, most)
+
+
+def write(directory: Path, path: str, data: bytes, act: Any = files.replace, **more: Any) -> None:
+    with found(find_spot, own(directory, path, **more)) as what:
+        in_thread(act, what, data)
+
+
+def append(directory: Path, path: str, data: bytes, **more: Any) -> None:
+    write(directory, path, data, files.append, **more)
+
+
+# -- Reading -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("offset", "limit", "part"),
+    [
+        (0, None, Part(b"0123456789", 10, False)),
+        (3, None, Part(b"3456789", 10, False)),
+        (3, 4, Part(b"3456", 10, True)),
+        (3, 7, Part(b"3456789", 10, False)),
+        (3, 1 << 40, Part(b"3456789", 10, False)),
+        (0, 0, Part(b"", 10, True)),
+        (10, None, Part(b"", 10, False)),
+        (1 << 62, None, Part(b"", 10, False)),
+        (1 << 62, 5, Part(b"", 10, False)),
+    ],
+)
+def test_a_part_is_read(place: Path, offset: int, limit: int | None, part: Part) -> None:
+    (place / "file").write_bytes(b"0123456789")
+
+    assert read(place, "file", offset, limit) == part
+
+
+def test_more_than_a_reply_holds_is_refused_before_it_is_read(place: Path) -> None:
+    with open(place / "giant", "wb") as file:
+        file.truncate(1 << 43)  # 8 TiB of nothing
+
+    with pytest.raises(BadRequest, match=r"limit: 8796093022208 bytes .* read it in parts"):
+        read(place, "giant")
+    with pytest.raises(BadRequest, match="limit: 1048577 bytes"):
+        read(place, "giant", 0, MIB + 1)
+    assert read(place, "giant", (1 << 43) - 5, None) == Part(bytes(5), 1 << 43, False)
+    assert read(place, "giant", 1 << 42, MIB) == Part(bytes(MIB), 1 << 43, True)
+
+
+def test_a_file_that_grows_all_the_time_has_an_end(place: Path) -> None:
+    (place / "log").write_bytes(b"x")
+    over = threading.Event()
+
+    def grow() -> None:
+        with open(place / "log", "ab", buffering=0) as file:
+            while not over.is_set() and file.tell() < 64 * MIB:
+                file.write(b"x" * 4096)
+
+    writer = threading.Thread(target=grow)
+    writer.start()
+    try:
+        for _ in range(50):
+            part = read(place, "log", most=1 << 30)
+            assert len(part.data) == part.size
+    finally:
+        over.set()
+        writer.join()
+
+
+def test_a_file_that_shrinks_meanwhile_is_read_as_far_as_it_goes(place: Path) -> None:
+    (place / "file").write_bytes(b"x" * 100)
+    with found(find, own(place, "file")) as what:
+        os.truncate(place / "file", 10)
+
+        assert in_thread(files.read, what, 0, None, MIB) == Part(b"x" * 10, 10, False)
+
+
+def odd(place: Path, kind: str) -> None:
+    match kind:
+        case "a FIFO":
+            os.mkfifo(place / "odd")
+        case "a socket":
+            with socket.socket(socket.AF_UNIX) as sock:
+                sock.bind(str(place / "odd"))
+        case "a directory":
+            (place / "odd").mkdir()
+        case "a device":
+            if os.geteuid() != 0:
+                pytest.skip("only root can make a device")
+            os.mknod(place / "odd", stat.S_IFCHR | 0o666, os.makedev(1, 5))
+
+
+@pytest.mark.parametrize("kind", ["a FIFO", "a socket", "a directory", "a device"])
+def test_what_is_no_file_is_neither_read_nor_written(place: Path, kind: str) -> None:
+    odd(place, kind)
+    before = os.stat(place / "odd")
+
+    for act in (read, lambda place, path: write(place, path, b"x"), lambda place, path: append(place, path, b"x")):
+        with pytest.raises(BadRequest, match=f"odd: expected a file, and this is {kind}"):
+            act(place, "odd")
+    assert os.path.samestat(os.stat(place / "odd"), before)
+    assert os.listdir(place) == ["odd"]
+
+
+def test_what_is_no_file_any_more_is_not_read(place: Path) -> None:
+    """The file that was found is read, whatever has its name by now."""
+    (place / "file").write_text("honest")
+    with found(find, own(place, "file")) as what:
+        os.unlink(place / "file")
+        os.mkfifo(place / "file")
+
+        assert in_thread(files.read, what, 0, None, MIB).data == b"honest"
+
+
+@pytest.mark.parametrize(
+    "path", ["/proc/self/environ", "/proc/1/environ", "/proc/self/mem", "/proc/version", "/sys/kernel/uevent_seqnum"]
+)
+def test_files_that_are_made_up_are_neither_read_nor_written(path: str) -> None:
+    if not os.path.exists(path):
+        pytest.skip(f"this host has no {path}")
+    with found(find, hosts(path)) as what, pytest.raises(PermissionDenied, match=r"lies in (proc|sysfs)"):
+        in_thread(files.read, what, 0, None, MIB)
+    with found(find_spot, hosts(path)) as spot, pytest.raises(PermissionDenied, match=r"lies in (proc|sysfs)"):
+        in_thread(files.append, spot, b"x")
+
+
+def test_a_second_name_is_refused_to_whom_it_could_lead_astray(place: Path) -> None:
+    (place / "one").write_text("secret")
+    os.link(place / "one", place / "two")
+
+    for act in (lambda: read(place, "two", sole=True), lambda: append(place, "two", b"x", sole=True)):
+        with pytest.raises(PermissionDenied, match="two: has 2 names"):
+            act()
+    write(place, "two", b"mine", sole=True)
+    assert (place / "one").read_text() == "secret"
+    assert read(place, "one", sole=True).data == b"secret"  # it has one name again
+    assert read(place, "two").data == b"mine"
+
+
+# -- Writing -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_replaced_by_another_one(place: Path) -> None:
+    (place / "file").write_text("a long former text")
+    before = os.stat(place / "file").st_ino
+    with open(place / "file") as former:
+        write(place, "file", b"new")
+
+        assert former.read() == "a long former text"
+    assert (place / "file").read_bytes() == b"new"
+    assert os.stat(place / "file").st_ino != before
+    assert os.listdir(place) == ["file"]
+
+
+def test_what_is_replaced_keeps_its_mode_but_no_other_identity(place: Path) -> None:
+    (place / "file").write_text("x")
+    os.chmod(place / "file", 0o4755)
+
+    write(place, "file", b"new")
+
+    assert stat.S_IMODE(os.stat(place / "file").st_mode) == 0o755
+
+
+def test_a_new_file_is_everybodys_to_read_and_its_owners_to_write(place: Path) -> None:
+    former = os.umask(0o022)
+    try:
+        write(place, "new", b"x")
+        append(place, "other", b"x")
+    finally:
+        os.umask(former)
+
+    assert {stat.S_IMODE(os.stat(place / name).st_mode) for name in ("new", "other")} == {0o644}
+
+
+def test_nobody_ever_sees_half_of_a_file(place: Path) -> None:
+    """One writes whole texts, the other reads all the time: every text is one of those."""
+    texts = [letter * 300_000 for letter in (b"a", b"b")]
+    (place / "file").write_bytes(texts[0])
+    over = threading.Event()
+    seen: set[bytes] = set()
+    reads = 0
+
+    def look() -> None:
+        nonlocal reads
+        while not over.is_set():
+            seen.add((place / "file").read_bytes())
+            reads += 1
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    try:
+        for number in range(200):
+            write(place, "file", texts[number % 2])
+    finally:
+        over.set()
+        reader.join()
+
+    assert seen == set(texts)
+    assert reads > 20
+
+
+def test_appended_is_what_comes_behind(place: Path) -> None:
+    append(place, "log", b"one\n")
+    append(place, "log", b"two\n")
+
+    assert (place / "log").read_bytes() == b"one\ntwo\n"
+
+
+def test_a_link_is_written_through_and_stays_a_link(place: Path) -> None:
+    (place / "d").mkdir()
+    (place / "link").symlink_to("d/file")
+
+    write(place, "link", b"new")
+    append(place, "link", b"er")
+
+    assert (place / "d" / "file").read_bytes() == b"newer"
+    assert (place / "link").is_symlink()
+
+
+def test_a_link_that_comes_after_the_look_is_not_followed(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("untouched")
+    (place / "file").write_text("x")
+    for act in (files.append, files.replace):
+        with found(find_spot, own(place, "file")) as what:
+            os.unlink(place / "file")
+            os.symlink(tmp_path / "victim", place / "file")
+
+            with pytest.raises(BadRequest, match="a symbolic link"):
+                in_thread(act, what, b"evil")
+        os.unlink(place / "file")
+        (place / "file").write_text("x")
+    assert (tmp_path / "victim").read_text() == "untouched"
+
+
+def test_a_directory_that_is_replaced_after_the_look_is_written_to_nevertheless(place: Path, tmp_path: Path) -> None:
+    """What was judged is the directory, whatever has its name by now."""
+    (tmp_path / "outside").mkdir()
+    (place / "d").mkdir()
+    with found(find_spot, own(place, "d/file")) as what:
+        os.rename(place / "d", place / "moved")
+        os.symlink(tmp_path / "outside", place / "d")
+
+        in_thread(files.replace, what, b"x")
+
+    assert os.listdir(tmp_path / "outside") == []
+    assert (place / "moved" / "file").read_bytes() == b"x"
+
+
+def test_a_directory_that_was_removed_gets_no_file(place: Path) -> None:
+    for act in (files.replace, files.append):
+        (place / "d").mkdir()
+        with found(find_spot, own(place, "d/file")) as what:
+            os.rmdir(place / "d")
+
+            with pytest.raises(CallError) as caught:
+                in_thread(act, what, b"x")
+            assert caught.value.code in ("not_found", "busy")
+
+
+def test_a_file_may_not_be_larger_than_its_writer_may_make_it(place: Path) -> None:
+    append(place, "log", b"x" * 10, most=15)
+
+    with pytest.raises(QuotaExceeded, match=r"20 bytes, and limits\.file_size is 15"):
+        append(place, "log", b"x" * 10, most=15)
+    with pytest.raises(QuotaExceeded, match=r"16 bytes, and limits\.file_size is 15"):
+        write(place, "log", b"y" * 16, most=15)
+    assert (place / "log").read_bytes() == b"x" * 10
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 256 KiB."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount one")
+    directory = tmp_path / "small"
+    directory.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k,nr_inodes=5", "none", directory], check=True)
+    try:
+        yield directory
+    finally:
+        subprocess.run(["umount", directory], check=True)
+
+
+def test_a_full_disk_leaves_the_former_file_and_nothing_else(small: Path) -> None:
+    (small / "file").write_bytes(b"former")
+
+    with pytest.raises(QuotaExceeded, match="file: there is no space left"):
+        write(small, "file", b"x" * MIB)
+
+    assert os.listdir(small) == ["file"]
+    assert (small / "file").read_bytes() == b"former"
+
+
+def test_a_full_disk_says_how_much_was_appended(small: Path) -> None:
+    (small / "log").write_bytes(b"former")
+
+    with pytest.raises(QuotaExceeded, match=r"no space left; (\d+) of 1048576 bytes were appended") as caught:
+        append(small, "log", b"x" * MIB)
+
+    assert int(str(caught.value).split("; ")[1].split()[0]) == os.stat(small / "log").st_size - 6
+
+
+def test_without_an_inode_there_is_no_new_file(small: Path) -> None:
+    for number in range(4):
+        write(small, f"file-{number}", b"")
+
+    for act in (write, append):
+        with pytest.raises(QuotaExceeded, match="there is no space left"):
+            act(small, "one more", b"")
+
+
+def test_nothing_is_written_where_it_is_read_only(small: Path) -> None:
+    (small / "file").write_bytes(b"former")
+    subprocess.run(["mount", "-o", "remount,ro", small], check=True)
+
+    for path in ("file", "new"):
+        for act in (write, append):
+            with pytest.raises(PermissionDenied, match=f"{path}: is read-only"):
+                act(small, path, b"x")
+
+
+def test_what_is_mounted_by_itself_is_not_replaced(place: Path) -> None:
+    """In the mount namespace of an agent that is how names are protected, and Linux would let us take them away."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount one")
+    (place / "protected").write_text("former")
+    subprocess.run(["mount", "--bind", place / "protected", place / "protected"], check=True)
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", place / "protected"], check=True)
+
+        with pytest.raises(PermissionDenied, match="protected: is protected"):
+            write(place, "protected", b"x")
+        with pytest.raises(PermissionDenied, match="protected: is read-only"):
+            append(place, "protected", b"x")
+    finally:
+        subprocess.run(["umount", place / "protected"], check=True)
+    assert (place / "protected").read_text() == "former"
+    assert os.listdir(place) == ["protected"]
+
+
+async def test_withdrawn_it_leaves_nothing(place: Path) -> None:
+    (place / "file").write_bytes(b"former")
+    with found(find_spot, own(place, "file")) as what, trio.CancelScope() as scope:
+
+        def withdrawn_before_it_is_done(what: Found, data: bytes) -> None:
+            trio.from_thread.run_sync(scope.cancel)
+            files.replace(what, data)
+
+        await trio.to_thread.run_sync(withdrawn_before_it_is_done, what, b"x" * 5 * MIB)
+
+    assert scope.cancelled_caught
+    assert os.listdir(place) == ["file"]
+    assert (place / "file").read_bytes() == b"former"
+
+
+# -- As somebody else --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def theirs(place: Path) -> Path:
+    """A directory of somebody else's, which only root can be for us."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can act as somebody else")
+    for above in (place, *place.parents):
+        if above != Path("/tmp") and "tmp" in str(above):
+            os.chmod(above, 0o711)
+    os.chown(place, SOMEBODY.uid, SOMEBODY.gid)
+    return place
+
+
+def test_what_is_made_belongs_to_whoever_makes_it(theirs: Path) -> None:
+    write(theirs, "new", b"x", who=SOMEBODY)
+    append(theirs, "log", b"x", who=SOMEBODY)
+    write(theirs, "new", b"y", who=SOMEBODY)
+
+    for name in ("new", "log"):
+        status = os.stat(theirs / name)
+        assert (status.st_uid, status.st_gid) == (SOMEBODY.uid, SOMEBODY.gid)
+
+
+def test_the_file_of_another_is_not_read_or_written_to_for_somebody(theirs: Path) -> None:
+    (theirs / "roots").write_text("secret")
+    os.chmod(theirs / "roots", 0o600)
+    (theirs / "closed").mkdir(mode=0o700)
+    (theirs / "closed" / "file").write_text("secret")
+
+    for path in ("roots", "closed/file"):
+        with pytest.raises((PermissionDenied, NotFound)):
+            read(theirs, path, who=SOMEBODY)
+        with pytest.raises((PermissionDenied, NotFound)):
+            append(theirs, path, b"x", who=SOMEBODY)
+    assert read(theirs, "roots").data == b"secret"  # and we are ourselves again
+
+
+def test_a_second_name_of_a_secret_gives_nothing_away_to_somebody(theirs: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    os.chmod(tmp_path / "secret", 0o600)
+    os.link(tmp_path / "secret", theirs / "innocent")
+
+    with pytest.raises(PermissionDenied, match="mode"):
+        read(theirs, "innocent", who=SOMEBODY)
+
+
+def test_on_the_host_a_new_file_is_given_to_its_owner_and_a_former_one_keeps_its_own(theirs: Path) -> None:
+    os.chown(theirs, 0, 0)
+    write(theirs, "new", b"x", owner=SOMEBODY)
+    append(theirs, "log", b"x", owner=SOMEBODY)
+    (theirs / "former").write_text("x")
+    os.chown(theirs / "former", 12345, 12346)
+    write(theirs, "former", b"y", owner=SOMEBODY)
+
+    assert {os.stat(theirs / name).st_uid for name in ("new", "log")} == {SOMEBODY.uid}
+    status = os.stat(theirs / "former")
+    assert (status.st_uid, status.st_gid) == (12345, 12346)

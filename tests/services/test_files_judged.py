@@ -1,0 +1,216 @@
+"""READ and WRITE as they are judged: before anything is done, by the name of what was found, and nobody waits."""
+
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from attrs import define, field
+
+from agentos.kernel.call import Call
+from agentos.kernel.caller import Caller
+from agentos.kernel.ports import Decision, Effect, Entry, Right
+from agentos.kernel.table import Table
+from agentos.permissions.rule import said
+from agentos.services.finding import Place
+from agentos.syscalls.files import Files
+from agentos_sdk import codec
+from agentos_sdk.calls.host import Read
+from agentos_sdk.errors import ApprovalRequired, CallError, NotFound, PermissionDenied, Unavailable
+from tests.services.places import hosts, own
+
+MIB = 1 << 20
+
+
+@define
+class Book:
+    """Allows what is in these directories, and writes everything down."""
+
+    allowed: dict[str, Effect]
+    entries: list[Entry] = field(factory=list)
+    full: bool = False
+
+    def decide(self, caller: Caller, right: Right) -> Decision:
+        for directory, effect in self.allowed.items():
+            if str(right.object).startswith(directory + "/"):
+                return Decision(effect, f"{effect} {directory}", f"{said(right)}: {effect}")
+        return Decision("deny", "no rule", f"{said(right)}: no rule allows it")
+
+    async def intend(self, entry: Entry) -> int:
+        if self.full:
+            raise Unavailable("the audit log can't be written")
+        self.entries.append(entry)
+        return len(self.entries)
+
+    def note(self, entry: Entry) -> None:
+        self.entries.append(entry)
+
+
+@define
+class Somewhere:
+    """Paths that begin with /workspace are one's own, all others are the host's."""
+
+    directory: Path
+
+    def place(self, caller: Caller, path: str) -> Place:
+        inside = path.removeprefix("/workspace/")
+        return own(self.directory, inside) if inside != path else hosts(path, sole=True)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "granted").mkdir()
+    (tmp_path / "granted" / "notes").write_text("notes")
+    (tmp_path / "granted" / "link").symlink_to(tmp_path / "secret")
+    (tmp_path / "secret").write_text("secret")
+    return tmp_path
+
+
+@pytest.fixture
+def book(place: Path) -> Book:
+    return Book({f"{place}/granted": "allow", "/workspace": "allow"})
+
+
+def files(whose: Any) -> Files:
+    return Files(whose, MIB)
+
+
+def call(book: Book, announces: bool = False) -> Call:
+    async def nowhere(chunk: bytes) -> None:
+        raise AssertionError("nothing is streamed")
+
+    caller = Caller(7, "agent", "seven", Table(()), book, book)
+    return Call(caller, False, nowhere, announces=announces)
+
+
+async def read(service: Files, book: Book, path: str) -> Any:
+    return codec.parse(await service.read(call(book), Read(path=path)))
+
+
+async def write(service: Files, book: Book, path: str, **more: object) -> None:
+    body = codec.encode({"path": path, "content": "new", **more})
+    await service.write(call(book, announces=True), body)
+
+
+async def test_what_is_judged_is_what_was_found(place: Path, book: Book) -> None:
+    (place / "inward").symlink_to(place / "granted")
+    service = files(Somewhere(place))
+
+    assert (await read(service, book, f"{place}/inward/notes"))["content"] == "notes"
+    with pytest.raises(PermissionDenied) as caught:
+        await read(service, book, f"{place}/granted/link")
+
+    assert [entry.about for entry in book.entries] == [f"{place}/secret"]
+    assert "secret" not in str(caught.value)
+    assert caught.value.details == {"rule": "no rule"}
+
+
+async def test_nothing_is_written_before_the_intent_is(place: Path, book: Book) -> None:
+    service = files(Somewhere(place))
+    book.full = True
+
+    for mode in ("write", "append"):
+        for name in ("notes", "new"):
+            with pytest.raises(Unavailable, match="audit log"):
+                await write(service, book, f"{place}/granted/{name}", mode=mode)
+
+    assert sorted(os.listdir(place / "granted")) == ["link", "notes"]
+    assert (place / "granted" / "notes").read_text() == "notes"
+
+
+async def test_what_a_person_has_to_allow_is_not_done(place: Path, book: Book) -> None:
+    book.allowed = {f"{place}/granted": "ask"}
+    service = files(Somewhere(place))
+
+    with pytest.raises(ApprovalRequired):
+        await write(service, book, f"{place}/granted/new")
+    with pytest.raises(ApprovalRequired):
+        await read(service, book, f"{place}/granted/none")
+
+    assert sorted(os.listdir(place / "granted")) == ["link", "notes"]
+
+
+async def test_who_may_not_look_is_not_told_whether_there_is_anything(place: Path, book: Book) -> None:
+    service, said = files(Somewhere(place)), []
+
+    for name in ("secret", "gone!!", "secret/x", "granted/link", "granted/none"):
+        with pytest.raises(CallError) as caught:
+            await read(service, book, f"{place}/{name}")
+        said.append((str(caught.value), type(caught.value)))
+
+    assert said[0][0].replace("secret", "gone!!") == said[1][0]
+    assert [kind for _, kind in said] == [*[PermissionDenied] * 4, NotFound]
+
+
+@define
+class SlowHost:
+    """One's own files are at hand; the host's don't answer before ``answers``, as those of a dead server."""
+
+    directory: Path
+    answers: threading.Event = field(factory=threading.Event)
+    asked: int = 0
+
+    def place(self, caller: Caller, path: str) -> Place:
+        if path.startswith("/workspace/"):
+            return own(self.directory, path.removeprefix("/workspace/"))
+        return Place(path, path, path, root=partial(self.opened))
+
+    @contextmanager
+    def opened(self) -> Iterator[int]:
+        self.asked += 1
+        assert self.answers.wait(20)
+        raise FileNotFoundError(errno.ENOENT, "nothing there")
+        yield 0
+
+
+async def test_a_file_system_that_doesnt_answer_holds_up_those_alone_who_ask_it(place: Path, book: Book) -> None:
+    """However many try, and with a grant or without one."""
+    whose = SlowHost(place / "granted")
+    service = files(whose)
+
+    async def ask(path: str) -> None:
+        with pytest.raises(NotFound):
+            await read(service, book, path)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(30):
+            nursery.start_soon(ask, "/dead/x")
+        for _ in range(30):
+            nursery.start_soon(ask, f"{place}/granted/dead")
+        while whose.asked < 10:
+            await trio.sleep(0.01)
+        try:
+            with trio.fail_after(10):
+                for _ in range(50):
+                    assert (await read(service, book, "/workspace/notes"))["content"] == "notes"
+                await write(service, book, "/workspace/new")
+            assert whose.asked == 10  # the rest waits for a thread
+        finally:
+            whose.answers.set()
+
+
+async def test_one_that_asks_for_much_waits_behind_itself(place: Path, book: Book) -> None:
+    whose = SlowHost(place / "granted")
+    service = files(whose)
+    greedy = call(book)
+
+    async def ask() -> None:
+        with pytest.raises(NotFound):
+            await service.read(greedy, Read(path=f"{place}/granted/dead"))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(30):
+            nursery.start_soon(ask)
+        while whose.asked < 4:
+            await trio.sleep(0.01)
+        for _ in range(100):
+            await trio.lowlevel.checkpoint()
+
+        assert whose.asked == 4
+        whose.answers.set()

@@ -1,0 +1,79 @@
+"""Who asks now and then, while one agent runs long commands and another one reads and writes files.
+
+On every CPU: what the commands themselves take of one is Linux's to divide, and isn't asked here.
+"""
+
+import json
+from collections.abc import Mapping
+from statistics import median
+
+from tests.speed.caller import Caller
+from tests.speed.measure_jails import SPAWN
+from tests.speed.place import Place
+from tests.speed.processes import MeasurementError, Server
+from tests.speed.results import Row, ratio
+
+KILL = 0x11
+OTHERS = 50
+CALM = 3.0  # times their p99 while nobody else is there
+RUNS = """\
+from agentos_sdk import AgentOSClient
+with AgentOSClient() as kernel:
+    while True:
+        assert kernel.exec("seq 20000; sleep 0.5; seq 20000", timeout=30)["exit_code"] == 0
+        print("ran", flush=True)
+"""
+WRITES = """\
+import time
+from agentos_sdk import AgentOSClient
+text = "all work and no play\\n" * 3000
+with AgentOSClient() as kernel:
+    while True:
+        assert kernel.write_file("/workspace/notes.txt", text)["success"]
+        assert kernel.read_file("/workspace/notes.txt")["content"] == text
+        print("wrote", flush=True)
+        time.sleep(0.05)
+"""
+
+
+SCRIPTS = {"runs": RUNS, "writes": WRITES}
+
+
+def beside(place: Place) -> list[Row]:
+    """In turn: alone, and beside the two; each time until both have done something."""
+    alone, accompanied = list[float](), list[float]()
+    files = {f"{name}.py": text for name, text in SCRIPTS.items()}
+    with place.serve(files=files, free=True) as kernel, Caller(kernel.socket) as caller:
+        for _ in range(3 if place.quick else 5):
+            alone.append(_p99(place, kernel))
+            for name in SCRIPTS:
+                script = str(kernel.socket.parent / f"{name}.py")
+                _call(caller, SPAWN, {"name": name, "script": script})
+            accompanied.append(_p99(place, kernel))
+            for name in SCRIPTS:
+                if not caller.lines(name):
+                    raise MeasurementError(f"the agent that {name} did nothing meanwhile")
+                _call(caller, KILL, {"name": name, "grace": 0})
+    to_alone = ratio(accompanied, alone)
+    return [
+        Row(
+            f"NOOP p99 of {OTHERS} callers, beside commands and files",
+            f"{median(accompanied) / 1000:.2f} ms",
+            f"alone: {median(alone) / 1000:.2f} ms",
+            str(to_alone),
+            f"<= {CALM:g} x alone",
+            to_alone.middle <= CALM,
+            {"p99_us": median(accompanied), "alone_us": median(alone), "ratio": to_alone.middle},
+        )
+    ]
+
+
+def _p99(place: Place, kernel: Server) -> float:
+    """Microseconds."""
+    return place.load(kernel, f"paced {OTHERS}", "-w", 500, "-s", 1.5 if place.quick else 3.0)["p99_us"]
+
+
+def _call(caller: Caller, opcode: int, fields: Mapping[str, object]) -> None:
+    reply = json.loads(caller.call(opcode, json.dumps(fields).encode()))
+    if not (reply.get("success") or reply.get("killed")):
+        raise MeasurementError(f"0x{opcode:02X} {fields}: {reply}")

@@ -1,0 +1,215 @@
+"""EXEC on the host: the operator's own commands, and those of an agent without a jail."""
+
+import os
+import pwd
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from agentos_sdk import AgentOSClient, connect
+from agentos_sdk.opcodes import Op
+from tests.conftest import Connect, StartKernel
+from tests.support.kernel import Kernel, until
+from tests.system.agents import ask, info, relay, up
+from tests.system.jails import crippled, need_cgroups
+from tests.system.test_exec import guests, sleeper
+
+ME = pwd.getpwuid(os.geteuid())
+
+
+# -- The operator's ----------------------------------------------------------------------------------------------------
+
+
+def test_the_operators_commands_are_the_operators_own(client: AgentOSClient, kernel: Kernel) -> None:
+    reply = up(client.exec("id -u; echo $HOME; echo $USER; pwd; echo $0; echo $SHELL"))
+
+    expected = [str(ME.pw_uid), ME.pw_dir, ME.pw_name, str(kernel.place), "/bin/bash", "/bin/bash"]
+    assert reply["stdout"].splitlines() == expected
+    assert (reply["exit_code"], reply["stderr"], reply["timed_out"]) == (0, "", False)
+
+
+def test_it_is_bash_and_no_other_shell_that_reads_a_line(client: AgentOSClient) -> None:
+    reply = up(client.exec("[[ abc == a* ]] && echo ${BASH_VERSION:+bash} <(true)"))
+
+    assert reply["stdout"].startswith("bash /dev/fd/")
+
+
+@pytest.mark.parametrize("line", ["-c 'echo no'", "--version", "+x"])
+def test_a_line_that_looks_like_an_option_is_a_line(client: AgentOSClient, line: str) -> None:
+    assert up(client.exec(line))["exit_code"] == 127  # no such program
+
+
+def test_a_directory_is_the_clients_or_begins_at_that_of_the_configuration(
+    client: AgentOSClient, kernel: Kernel, connect: Connect
+) -> None:
+    here = kernel.place / "here"
+    here.mkdir(exist_ok=True)
+    wire = connect()
+
+    for cwd in (str(here), os.path.relpath(here)):
+        assert up(client.exec("pwd", cwd))["stdout"] == f"{here}\n"
+    assert wire.call(Op.EXEC, {"command": "pwd", "cwd": "here"})["stdout"] == f"{here}\n"
+    assert wire.call(Op.EXEC, {"command": "pwd", "cwd": "~"})["stdout"] == f"{ME.pw_dir}\n"
+    assert client.exec("pwd", str(kernel.place / "nowhere"))["code"] == "not_found"
+
+
+def test_environment_and_input_can_be_given(client: AgentOSClient) -> None:
+    reply = up(client.exec("echo $MINE; cat", env={"MINE": "yes"}, stdin="in\0put"))
+
+    assert reply["stdout"] == "yes\nin\0put"
+
+
+def test_as_much_input_as_a_request_holds_arrives_whole_while_much_is_written(client: AgentOSClient) -> None:
+    given = "x" * 240_000
+
+    reply = up(client.exec("head -c 3M /dev/zero; wc -c >&2", stdin=given))
+
+    assert (reply["stderr"], reply["truncated"]) == ("240000\n", True)
+
+
+def test_an_argv_is_run_as_it_is(client: AgentOSClient, kernel: Kernel) -> None:
+    plain = kernel.place / "plain"
+    plain.touch()
+
+    assert up(client.exec(["printf", "%s|", "a b", "$HOME", ""]))["stdout"] == "a b|$HOME||"
+    assert client.exec(["no-such-program"])["code"] == "not_found"
+    assert client.exec([str(plain)])["code"] == "unavailable"
+
+
+def test_the_operators_commands_have_no_limits_of_ours(client: AgentOSClient, kernel: Kernel) -> None:
+    assert up(client.exec("ulimit -f; ulimit -u"))["stdout"].split()[0] == "unlimited"
+
+
+def test_commands_that_sleep_stop_nobody(kernel: Kernel) -> None:
+    async def run() -> None:
+        async with connect(kernel.socket) as busy, connect(kernel.socket) as other, trio.open_nursery() as nursery:
+            for _ in range(8):
+                nursery.start_soon(busy.exec, "sleep 2; sleep 7500")
+            while len(guests("7500")) < 8:
+                await other.echo(b"are you there?")
+            begin = trio.current_time()
+            for _ in range(100):
+                await other.echo(b"are you there?")
+            assert trio.current_time() - begin < 1.9  # not one of them has come to an end
+            nursery.cancel_scope.cancel()
+
+    trio.run(run)
+
+    until(lambda: not guests("7500"), "they have ended")
+
+
+def test_eight_at_once_and_the_ninth_is_told_and_somebody_else_is_not(kernel: Kernel) -> None:
+    async def run() -> None:
+        async with connect(kernel.socket) as one, connect(kernel.socket) as other, trio.open_nursery() as nursery:
+            for _ in range(8):
+                nursery.start_soon(one.exec, "sleep 7510")
+            while len(guests("sleep\x007510")) < 8:
+                await trio.sleep(0.01)
+            with pytest.raises(Exception, match="8 commands run for you already"):
+                await one.exec("true")
+            assert (await other.exec("echo here")).stdout == "here\n"
+            nursery.cancel_scope.cancel()
+
+    trio.run(run)
+
+    until(lambda: not guests("7510"), "they have ended")
+
+
+def test_a_kernel_that_stops_ends_them(start_kernel: StartKernel) -> None:
+    kernel = start_kernel()
+    with kernel.connect() as wire:
+        wire.send(Op.EXEC, {"command": "trap '' TERM; (env -i setsid sleep 7511 &); sleep 7511; sleep 7511"})
+        until(lambda: len(guests("sleep\x007511")) == 2, "the command runs")
+
+        kernel.stop()
+
+    assert guests("7511") == []
+    assert "control group stays" not in kernel.said
+
+
+# -- An agent's without a jail -----------------------------------------------------------------------------------------
+
+
+def test_an_agent_without_a_jail_runs_them_as_it_runs_itself(kernel: Kernel, client: AgentOSClient) -> None:
+    (kernel.place / "its").mkdir(exist_ok=True)
+    cwd = str(kernel.place / "its")
+    agent = relay(kernel, client, "bare", isolation="none", env={"MINE": "yes"}, cwd=cwd)
+
+    reply = ask(client, agent, "exec", command="id -u; echo $MINE $AGENTOS_AGENT_NAME; pwd")
+
+    assert reply["stdout"].splitlines() == [str(os.geteuid()), "yes bare", cwd]
+    assert up(client.exec("echo $MINE; pwd", name="bare"))["stdout"] == f"yes\n{cwd}\n"
+
+
+def test_they_call_the_kernel_as_that_agent(client: AgentOSClient) -> None:
+    number = sleeper(client, "bare", isolation="none")
+    code = "from agentos_sdk import AgentOSClient; print(AgentOSClient().hello()['agent_id'])"
+
+    assert up(client.exec([sys.executable, "-c", code], name="bare"))["stdout"] == f"{number}\n"
+
+
+def test_they_are_within_its_limits(kernel: Kernel, client: AgentOSClient) -> None:
+    need_cgroups(kernel)
+    sleeper(client, "bare", isolation="none", limits={"max_pids": 12, "open_files": 64})
+
+    reply = up(client.exec("ulimit -n; for i in $(seq 40); do sleep 2 & done; wait", name="bare", timeout=20))
+
+    assert reply["stdout"] == "64\n"
+    assert "fork" in reply["stderr"]
+
+
+def test_they_end_with_it(kernel: Kernel, client: AgentOSClient, connect: Connect) -> None:
+    sleeper(client, "bare", isolation="none")
+    wire = connect()
+    wire.send(Op.EXEC, {"name": "bare", "command": "setsid sleep 7512 & trap '' TERM; sleep 7512; sleep 7512"})
+    until(lambda: len(guests("sleep\x007512")) == 2, "the command runs")
+
+    client.kill("bare", grace=0)
+
+    assert wire.receive().json["error"] == "bare has ended, and the command beside it with it"
+    assert guests("7512") == []
+
+
+def test_they_stand_still_with_it(kernel: Kernel, client: AgentOSClient, connect: Connect) -> None:
+    sleeper(client, "bare", isolation="none")
+    wire = connect()
+    wire.send(Op.EXEC, {"name": "bare", "command": "echo $(sleep 0.3; echo 7513); exec sleep 0.1"})
+    until(lambda: guests("7513"), "the command runs")
+    [shell] = [pid for pid in guests("7513") if Path(f"/proc/{pid}/comm").read_text() == "bash\n"][:1]
+
+    up(client.pause("bare"))
+    until(lambda: "T (stopped)" in Path(f"/proc/{shell}/status").read_text(), "it stands still")
+    up(client.resume("bare"))
+
+    assert wire.receive().json["stdout"] == "7513\n"
+    assert info(client, "bare")["state"] == "running"
+
+
+def test_the_operators_socket_takes_none_of_them_for_the_operator(kernel: Kernel, client: AgentOSClient) -> None:
+    """What an agent runs on the host must not become more than the agent by asking at another door."""
+    sleeper(client, "bare", isolation="none")
+    code = f"import socket; s = socket.socket(socket.AF_UNIX); s.connect({kernel.socket!r}); print(s.recv(200))"
+
+    reply = up(client.exec(["python3", "-c", code], name="bare"))
+
+    assert "permission_denied" in reply["stdout"], reply
+
+
+def test_a_signal_that_ends_it_is_in_its_status_as_in_a_shell(client: AgentOSClient) -> None:
+    assert up(client.exec("kill -TERM $$"))["exit_code"] == 128 + signal.SIGTERM
+
+
+def test_where_there_is_no_bash_that_is_said_and_a_program_runs_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    python = os.path.realpath(sys.executable)
+    if python.startswith("/usr/bin/"):
+        pytest.skip("where bash is taken away our own interpreter would go too")
+    with crippled(monkeypatch, "--hide", "/usr/bin") as kernel, kernel.client() as client:
+        refused = client.exec("true")
+        done = up(client.exec([python, "-c", "print('here')"]))
+
+    assert refused["code"] == "unavailable"
+    assert "a line for the shell is run by /bin/bash, and there is none" in refused["error"]
+    assert done["stdout"] == "here\n"

@@ -1,0 +1,186 @@
+"""GET_PERMS, SET_PERMS and EXPLAIN, and SPAWN with permissions."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import trio
+
+from agentos_sdk import AgentOSClient, connect
+from agentos_sdk.errors import PermissionDenied
+from agentos_sdk.opcodes import Op
+from tests.support.kernel import Kernel
+from tests.system.agents import RELAY_INSIDE, as_agent, ask, relay, up
+
+SLEEP = ["sleep", "1000"]
+
+Told = Mapping[str, Any]
+
+
+def test_an_agent_sees_what_it_may_and_what_bounds_it(client: AgentOSClient) -> None:
+    number = up(client.spawn("a", command=SLEEP))["id"]
+
+    assert up(client.get_permissions(number))["permissions"] == {
+        "level": "sandboxed",
+        "bounded_by": [],  # the operator spawned it, and he holds all there is
+    }
+    assert up(client.get_permissions())["permissions"] == {"level": "unrestricted", "bounded_by": []}
+
+
+def test_without_a_jail_the_default_is_standard(client: AgentOSClient) -> None:
+    number = up(client.spawn("a", command=SLEEP, isolation="none"))["id"]
+
+    assert up(client.get_permissions(number))["permissions"]["level"] == "standard"
+
+
+def test_set_perms_holds_from_the_next_call_on_also_for_those_below(kernel: Kernel, client: AgentOSClient) -> None:
+    parent = relay(kernel, client, "parent")
+    child = up(ask(client, parent, "spawn", name="child", script=RELAY_INSIDE, ready="hello"))["id"]
+    up(ask(client, child, "tree"))
+
+    mine = {"level": "readonly", "deny": {"calls": ["TREE"]}, "allow": {"send": ["*"], "calls": ["SEND"]}}
+    assert up(client.set_permissions(mine, agent_id=parent))["agent_id"] == parent
+
+    for number in (parent, child):
+        refused = ask(client, number, "tree")
+        assert (refused["code"], refused["rule"]) == (
+            "permission_denied",
+            f"deny calls TREE ({refused['rule'].partition('(')[2]}",
+        )
+    assert up(client.get_permissions(child))["permissions"]["bounded_by"][0]["deny"] == {"calls": ["TREE"]}
+
+
+def test_nobody_sets_his_own_rights_nor_those_of_others(kernel: Kernel, client: AgentOSClient) -> None:
+    one = relay(kernel, client, "one")
+    other = up(client.spawn("other-one", command=SLEEP))["id"]
+
+    for target in (None, one, other):
+        assert ask(client, one, "set_permissions", level="minimal", agent_id=target)["code"] == "permission_denied"
+    own = client.set_permissions(level="minimal")
+    assert (own["code"], own["rule"]) == ("permission_denied", "nobody sets his own rights")
+
+
+def test_an_ancestor_gives_no_more_than_it_has(kernel: Kernel, client: AgentOSClient) -> None:
+    parent = relay(kernel, client, "parent")
+    child = up(ask(client, parent, "spawn", name="child", script=RELAY_INSIDE, ready="hello"))["id"]
+
+    refused = ask(client, parent, "set_permissions", level="unrestricted", agent_id=child)
+    assert (refused["code"], refused["error"]) == (
+        "permission_denied",
+        "level: unrestricted is more than sandboxed, and nobody gives more than he has",
+    )
+    up(ask(client, parent, "set_permissions", permissions={"allow": {"read": ["/**"], "send": ["*"]}}, agent_id=child))
+    told = up(client.explain("child", "READ", {"path": "/etc/hostname"}))
+    assert (told["decision"], told["rule"]) == ("deny", "no rule (level sandboxed)")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, "permissions: expected exactly one of level and permissions"),
+        ({"level": "minimal", "permissions": {}}, "permissions: expected exactly one of level and permissions"),
+        ({"level": "minmal"}, "level: no level or permission set is called 'minmal', did you mean minimal?"),
+        ({"permissions": {"levl": "x"}}, "permissions.levl: unknown field, did you mean level?"),
+        (
+            {"permissions": {"allow": {"read": ["/a/**", "/a/b"]}}},
+            "permissions.allow.read[1]: '/a/b' has no effect: allow.read[0] '/a/**' allows all of it already",
+        ),
+    ],
+)
+def test_set_perms_refuses_what_is_no_set(client: AgentOSClient, fields: dict[str, Any], said: str) -> None:
+    number = up(client.spawn("a", command=SLEEP))["id"]
+
+    refused = client.request(Op.SET_PERMS, {"agent_id": number, **fields})
+
+    assert (refused["code"], refused["error"]) == ("bad_request", said)
+
+
+def test_who_is_not_there_has_no_permissions(client: AgentOSClient) -> None:
+    assert client.get_permissions(9999)["code"] == "not_found"
+    assert client.set_permissions(level="minimal", agent_id=9999)["code"] == "not_found"
+    assert client.explain("nobody", "LIST")["code"] == "not_found"
+
+
+def test_spawn_takes_a_level_or_a_set(client: AgentOSClient) -> None:
+    up(client.spawn("low", command=SLEEP, permissions="minimal"))
+    up(client.spawn("own", command=SLEEP, permissions={"level": "readonly", "allow": {"models": ["gemini-*"]}}))
+
+    assert client.explain("low", "LIST")["decision"] == "deny"
+    assert client.explain("own", "THINK", {"prompt": "?", "model": "gemini-2"})["decision"] == "allow"
+    assert client.explain("own", "THINK", {"prompt": "?", "model": "llama"})["decision"] == "deny"
+    refused = client.spawn("bad", command=SLEEP, permissions="lots")
+    assert refused["error"] == "permissions: no level or permission set is called 'lots'"
+
+
+def test_a_child_has_no_more_than_its_parent_whatever_spawn_says(kernel: Kernel, client: AgentOSClient) -> None:
+    parent = relay(kernel, client, "parent")
+
+    refused = ask(client, parent, "spawn", name="more", command=SLEEP, permissions="unrestricted")
+    assert (refused["code"], refused["error"]) == (
+        "permission_denied",
+        "permissions: unrestricted is more than sandboxed, and nobody gives more than he has",
+    )
+    up(ask(client, parent, "spawn", name="less", command=SLEEP, permissions="readonly"))
+    assert client.explain("less", "EXEC", {"command": "ls"})["decision"] == "deny"
+
+
+def test_what_is_spawned_has_no_more_than_the_limits_of_a_set(kernel: Kernel, client: AgentOSClient) -> None:
+    bounds = {"level": "sandboxed", "spawn": {"limits": {"memory": "64M", "max_pids": 16}}}
+    parent = relay(kernel, client, "parent", permissions=bounds)
+
+    up(ask(client, parent, "spawn", name="child", command=SLEEP, limits={"memory": "128M", "max_pids": 8}))
+
+    limits = up(client.inspect("child"))["limits"]
+    assert (limits["memory"], limits["max_pids"]) == (64 << 20, 8)
+    assert up(client.inspect("parent"))["limits"]["memory"] > 64 << 20
+
+
+def test_a_guest_sees_what_it_gave_away(kernel: Kernel) -> None:
+    with kernel.client() as guest:
+        given = {"level": "readonly", "deny": {"calls": ["TREE"]}}
+        up(guest.request(Op.HELLO, {"as": "visitor", "permissions": given}))
+
+        found = up(guest.get_permissions())["permissions"]
+
+        assert {**given, "bounded_by": found["bounded_by"]} == found
+        assert found["bounded_by"] == []
+        assert guest.tree()["code"] == "permission_denied"
+        assert guest.set_permissions(level="minimal")["code"] == "permission_denied"
+
+
+def test_explain_is_about_calls_that_there_are_and_their_own_requests(client: AgentOSClient) -> None:
+    up(client.spawn("a", command=SLEEP))
+
+    def said(call: str, args: Told | None = None) -> tuple[str, str]:
+        reply = client.explain("a", call, args)
+        return reply["code"], reply["error"]
+
+    assert said("LSIT") == ("bad_request", "call: no call is named 'LSIT', did you mean LIST?")
+    assert said("RELOAD") == ("unknown_call", "this kernel has no call RELOAD")
+    assert said("KILL", {"nam": "a"}) == ("bad_request", "args: nam: unknown field, did you mean name?")
+    assert said("KILL", {"name": "nobody"}) == ("not_found", "no agent is called 'nobody'")
+    assert client.explain("a", "HELLO")["decision"] == "allow"
+
+
+def test_explain_is_for_oneself_and_those_below(kernel: Kernel, client: AgentOSClient) -> None:
+    parent = relay(kernel, client, "parent")
+    child = up(ask(client, parent, "spawn", name="child", script=RELAY_INSIDE, ready="hello"))["id"]
+
+    with as_agent(kernel, parent) as me:
+        assert up(me.explain("child", "LIST"))["decision"] == "allow"
+        assert up(me.explain(parent, "LIST"))["decision"] == "allow"
+    with as_agent(kernel, child) as me:
+        assert me.explain("parent", "LIST")["code"] == "permission_denied"
+
+
+async def test_the_trio_client_has_the_same_calls(kernel: Kernel) -> None:
+    async with connect(kernel.socket) as operator:
+        born = await operator.spawn("typed", command=SLEEP)
+        assert (await operator.get_permissions(born.id))["level"] == "sandboxed"
+        assert (await operator.set_permissions(level="readonly", agent_id=born.id)).agent_id == born.id
+        told = await operator.explain("typed", "EXEC", {"command": "ls"})
+        assert (told.decision, told.rule) == ("deny", "no rule (level readonly)")
+        with pytest.raises(PermissionDenied):
+            await operator.set_permissions({"level": "minimal"})
+        with trio.fail_after(20):
+            await operator.kill("typed", grace=0)

@@ -10,7 +10,7 @@ from attrs import field, frozen
 
 from agentos.agents.spec import NAME, NAME_RULE, RESERVED, AutoShutdown, Restart, Runtime, Strategy
 from agentos.sandbox.outer_ids import COUNT, FIRST
-from agentos_sdk.codec import CpuShare, Rule, Seconds, Size
+from agentos_sdk.codec import Rule, Seconds, Size
 
 MIN_PAYLOAD = 1 << 20  # bytes; no kernel may take less, so that every client knows what gets through
 
@@ -86,21 +86,6 @@ class BackoffTable:
     jitter: float | None = None
     reset_after: Seconds | None = None
     max_failures: int | None = None
-
-
-@frozen(kw_only=True)
-class LimitsTable:
-    """``limits = {...}``: see ``agentos.agents.spec.Limits``."""
-
-    memory: Size | None = None
-    max_pids: Count | None = None
-    cpu_quota: CpuShare | None = None
-    cpu_weight: Annotated[int, Rule(lambda weight: 1 <= weight <= 10_000, "a weight from 1 to 10000")] | None = None
-    open_files: Count | None = None
-    file_size: Size | None = None
-    disk: Size | None = None
-    inodes: Count | None = None
-    tmp: Size | None = None
 
 
 @frozen(kw_only=True, slots=False)  # Python can't join two classes with slots, as SupervisorTable does

@@ -22,12 +22,12 @@ from agentos.config.schema import (
     BackoffTable,
     FileTable,
     KernelSettings,
-    LimitsTable,
     RootTable,
     SupervisorTable,
 )
 from agentos.llm.settings import LLMSettings
 from agentos.permissions.rule import PermissionSet
+from agentos.permissions.shape import LimitsTable
 from agentos.services.quotas import Quota
 from agentos_sdk.codec import path
 from supervisors import Backoff, ChildSpec, SpecError, SupervisorSpec

@@ -43,7 +43,7 @@ class ExamplesTable:
 
 @frozen(kw_only=True)
 class LimitsTable:
-    """What agents which are spawned get at most."""
+    """``limits = {...}``: of an agent, or at most of those that it spawns."""
 
     memory: Size | None = None
     max_pids: Count | None = None

@@ -99,7 +99,7 @@ class Audit:
 
     async def intend(self, entry: Entry) -> int:
         """See :class:`agentos.kernel.ports.AuditLog`. Cancelled, either nothing was written or it returns first."""
-        if entry.kind != "operator":
+        if entry.kind != "operator" and entry.call != "KILL":  # who runs away can be ended at once
             await self._pace.turn(entry.family or str(entry.agent))
         async with self._room:
             if self._closing:

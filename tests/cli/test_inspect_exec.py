@@ -193,6 +193,9 @@ def test_exec_without_a_name_runs_it_on_the_host(agentos: Agentos, kernel: Kerne
 
     assert (done.returncode, done.stdout) == (0, f"{kernel.place}\n")
     assert agentos("exec", "--", "nonesuch").returncode == 127
+    line = agentos("exec", "--", "echo 1")
+    assert line.returncode == 127
+    assert line.stderr.endswith("; to give a line to a shell: agentos exec ... -- sh -c 'LINE'\n")
 
 
 @pytest.mark.parametrize(

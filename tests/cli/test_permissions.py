@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from agentos.permissions.levels import LEVELS
+from agentos.userland.cli.common import Failed
 from agentos.userland.cli.permissions import request
 from tests.cli.conftest import Agentos
-from tests.support.kernel import Kernel, environment
+from tests.support.kernel import Kernel, environment, until
 
 SLEEP = ("--", "sleep", "1000")
 
@@ -79,6 +80,9 @@ def test_show_takes_a_set_of_the_configuration_file(tmp_path: Path) -> None:
 
 
 def test_show_of_what_there_is_not_says_what_there_is(tmp_path: Path) -> None:
+    assert show(tmp_path, "ops").stderr == (
+        "agentos: no level or permission set is called 'ops'; there is no agentos.toml here: say where with --config\n"
+    )
     (tmp_path / "agentos.toml").write_text(CONFIG)
     done = show(tmp_path, "researchr")
     assert (done.returncode, done.stderr) == (
@@ -106,7 +110,7 @@ def test_show_lists_what_is_denied_to_everybody(tmp_path: Path) -> None:
 def test_get_and_set_an_agents_permissions(agentos: Agentos, kernel: Kernel) -> None:
     agentos("spawn", "worker", *SLEEP)
     assert agentos("permissions", "get", "worker").stdout == (
-        "level sandboxed\nand within level unrestricted:\nlevel unrestricted\n"
+        "level sandboxed\nlevel sandboxed: see `agentos permissions show sandboxed`\n"
     )
 
     done = agentos("permissions", "set", "worker", "readonly")
@@ -115,8 +119,35 @@ def test_get_and_set_an_agents_permissions(agentos: Agentos, kernel: Kernel) -> 
 
     (kernel.place / "set.json").write_text('{"allow": {"read": ["/data/**"]}, "quotas": [{"calls": 5, "per": "1m"}]}')
     number = json.loads(agentos("permissions", "set", "worker", "set.json", "--json").stdout)["agent_id"]
-    assert agentos("permissions", "get", str(number)).stdout.splitlines()[:4] == [
-        *("allow", "  read      /data/**", "of the model", "  5 calls per 1m")
+    assert agentos("permissions", "get", str(number)).stdout.splitlines() == [
+        "allow",
+        "  calls     NOOP  HELLO  CANCEL  EXIT  RECV  GET_PERMS",
+        "  read      /data/**",
+        "of the model",
+        "  5 calls per 1m",
+    ]
+
+
+def test_get_shows_within_what_it_holds(agentos: Agentos, kernel: Kernel) -> None:
+    (kernel.place / "spawns.py").write_text(
+        "from agentos import AgentOSClient\n"
+        "with AgentOSClient() as kernel:\n"
+        "    kernel.spawn('child', command=['sleep', '1000'], permissions='readonly')\n"
+        "    kernel.recv_messages(timeout=1000)\n"
+    )
+    agentos("spawn", "boss", "--permissions", '{"level": "sandboxed", "deny": {"calls": ["THINK"]}}', "spawns.py")
+    until(lambda: agentos("permissions", "get", "child").returncode == 0, "it has spawned a child")
+
+    said = agentos("permissions", "get", "child").stdout
+
+    assert re.sub(r"#\d+", "#N", said).splitlines() == [
+        "level readonly",
+        "and within SPAWN by operator#N:",
+        "level sandboxed",
+        "deny",
+        "  calls     THINK",
+        "level readonly: see `agentos permissions show readonly`",
+        "level sandboxed: see `agentos permissions show sandboxed`",
     ]
 
 
@@ -129,7 +160,9 @@ def test_set_says_what_is_wrong_with_a_set(agentos: Agentos, kernel: Kernel) -> 
         assert done.returncode == 1
         return done.stderr
 
-    assert said("redonly") == "agentos: level: no level or permission set is called 'redonly', did you mean readonly?\n"
+    assert said("redonly") == (
+        "agentos: permissions: no level or permission set is called 'redonly', did you mean readonly?\n"
+    )
     assert said("missing.json") == "agentos: missing.json: No such file or directory\n"
     assert said("list.json") == "agentos: list.json: expected a JSON object\n"
     assert said("{") == (
@@ -151,7 +184,9 @@ def test_explain_shows_the_decision_the_rule_and_the_reason(agentos: Agentos) ->
     told = json.loads(agentos("permissions", "explain", "worker", "READ", "notes.md", "--json").stdout)
     assert (told["decision"], told["rule"]) == ("allow", "allow read ${workspace}/** (level readonly)")
     done = agentos("permissions", "explain", "worker", "LSIT")
-    assert (done.returncode, done.stderr) == (1, "agentos: call: no call is named 'LSIT', did you mean LIST?\n")
+    assert (done.returncode, done.stderr) == (1, "agentos: no call is named 'LSIT', did you mean LIST?\n")
+    told = json.loads(agentos("permissions", "explain", "worker", "EXEC", "--json", "--", "wc", "-l", "--json").stdout)
+    assert told["reason"].startswith("EXEC wc -l --json: allowed")
 
 
 @pytest.mark.parametrize(
@@ -163,6 +198,7 @@ def test_explain_shows_the_decision_the_rule_and_the_reason(agentos: Agentos) ->
         ("EXEC", ["ls", "-l"], {"command": ["ls", "-l"]}),
         ("HTTP", ["https://example.com"], {"url": "https://example.com"}),
         ("THINK", ["gemini-2"], {"prompt": "?", "model": "gemini-2"}),
+        ("THINK", [], {"prompt": "?"}),
         ("SEND", ["bob"], {"to_name": "bob", "message": None}),
         ("KILL", ["bob"], {"name": "bob"}),
         ("KILL", ["7"], {"id": 7}),
@@ -174,12 +210,31 @@ def test_a_few_words_are_a_request(call: str, args: list[str], fields: dict[str,
     assert request(call, args) == fields
 
 
-def test_spawn_takes_permissions(agentos: Agentos) -> None:
+@pytest.mark.parametrize(
+    ("call", "args", "told"),
+    [
+        ("THINKK", ["gemini"], "no call is named 'THINKK', did you mean THINK?"),
+        ("READ", [], "READ of what? Expected a path"),
+        ("SEND", [], "SEND to whom? Expected a name"),
+        ("KILL", [], "KILL of whom? Expected a name or an id"),
+        ("LIST", ["x"], "x: expected the request of LIST in JSON, such as '{}'"),
+    ],
+)
+def test_words_that_mean_no_request_are_said_to(call: str, args: list[str], told: str) -> None:
+    with pytest.raises(Failed) as failed:
+        request(call, args)
+    assert failed.value.message == told
+
+
+def test_spawn_takes_permissions(agentos: Agentos, kernel: Kernel) -> None:
     agentos("spawn", "low", "--permissions", "minimal", *SLEEP)
     agentos("spawn", "own", "--permissions", '{"level": "readonly", "deny": {"calls": ["TREE"]}}', *SLEEP)
 
     assert agentos("permissions", "get", "low").stdout.startswith("level minimal\n")
     assert agentos("permissions", "get", "own").stdout.startswith("level readonly\ndeny\n  calls     TREE\n")
+    (kernel.place / "set.json").write_text('{"level": "minimal", "allow": {"calls": ["LIST"]}}')
+    agentos("spawn", "filed", "--permissions", "set.json", *SLEEP)
+    assert agentos("permissions", "get", "filed").stdout.startswith("level minimal\nallow\n  calls     LIST\n")
     done = agentos("spawn", "bad", "--permissions", "lots", *SLEEP)
     assert (done.returncode, done.stderr) == (
         1,

@@ -40,7 +40,7 @@ TABLES = {
     "`[supervisor]`": schema.RootTable,
     "`[[supervisor.children]]`": schema.AgentTable,
     "`backoff`": schema.BackoffTable,
-    "`limits`": schema.LimitsTable,
+    "`limits`": shape.LimitsTable,
 }
 
 

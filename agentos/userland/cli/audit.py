@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from agentos_sdk.opcodes import Op
 from agentos_sdk.quantities import seconds
 
-from .audit_table import Table
-from .common import Failed, json_option, plain, plural, print_json
+from .audit_table import Entry, Table
+from .common import Failed, json_option, nearest, plain, plural, print_json
 from .main import configured
 from .run import default_state_dir
 
@@ -70,7 +71,7 @@ def audit(
     show = as_lines if as_json else Table()
     with log_in(state_dir) as directory:
         latest = newest(directory, query, number)
-        show(latest)
+        show([row.named for row in latest])
         if not latest:
             say_that_none_matches(directory, query)
         if follow:
@@ -99,7 +100,7 @@ def export(given: Path | None, /, state_dir: Path | None, **chosen: Any) -> None
     with log_in(state_dir or given) as directory:
         row = None
         for row in every(directory, query):
-            as_lines([row])
+            as_lines([row.named])
         if row is None:
             say_that_none_matches(directory, query)
 
@@ -150,7 +151,8 @@ def told(report: "Report") -> Iterator[str]:
         yield f"{click.style('not as it was written', fg='red')}:"
         yield from (f"  {plain(str(fault))}" for fault in report.faults)
     if report.unheaded:
-        yield f"(not in the head file: {report.unheaded} at the end: a kernel writes, or was killed, or somebody cut the file)"
+        why = "a kernel writes, or was killed, or somebody cut the file"
+        yield f"(not in the head file: {report.unheaded} at the end: {why})"
     yield f"head {report.last.seq} {report.last.hash}"
 
 
@@ -205,13 +207,10 @@ def query_of(agent: str | None, calls: Sequence[str], decision: str | None, sinc
 def known(call: str) -> str:
     """A name that may stand in the log: with a typo nothing would be found, as if there had been nothing."""
     from agentos.services.audit_categories import CATEGORIES
-    from agentos_sdk.opcodes import Op
 
     names = {*Op.__members__, *CATEGORIES["kernel"]}
     if call in names:
         return call
-    from agentos.permissions.sets import nearest
-
     raise click.BadParameter(f"no call is named {call!r}{nearest(call, sorted(names))}", param_hint="--call")
 
 
@@ -227,12 +226,12 @@ def moment(text: str) -> float:
         raise click.BadParameter("expected 10m, 18:00 or 2026-01-31 18:00", param_hint="--since") from None
 
 
-def go_on(directory: Path, query: "Query", latest: Sequence["Row"], show: Callable[[Sequence["Row"]], None]) -> None:
+def go_on(directory: Path, query: "Query", latest: Sequence["Row"], show: Callable[[Sequence[Entry]], None]) -> None:
     """Show what comes, until Ctrl-C."""
     try:
         sys.stdout.flush()
         for page in coming(directory, query, latest[-1].seq if latest else 0):
-            show(page)
+            show([row.named for row in page])
             sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(130)
@@ -270,6 +269,6 @@ def say_that_none_matches(directory: Path, query: "Query") -> None:
     click.echo(f"agentos: {text}", err=True)
 
 
-def as_lines(rows: Sequence["Row"]) -> None:
-    for row in rows:
-        click.echo(json.dumps(row.named))
+def as_lines(entries: Sequence[Entry]) -> None:
+    for entry in entries:
+        click.echo(json.dumps(entry))

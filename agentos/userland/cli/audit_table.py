@@ -1,17 +1,16 @@
-"""How entries of the audit log look to people: one in a line, in columns."""
+"""How entries of the audit log look to people: one in a line, in columns. Here they are as `--json` has them."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
 from .common import plain
 from .doctor import NARROW, WIDE
 
-if TYPE_CHECKING:
-    from agentos.services.audit_chain import Row
+Entry = Mapping[str, Any]
 
 LEAST = {"ENTRY": 5, "TIME": 8, "WHO": 8, "CALL": 8, "RESULT": 8}  # characters of a column
 MOST = {"ENTRY": 19, "TIME": 8, "WHO": 14, "CALL": 18, "RESULT": 21}  # what is longer is cut
@@ -29,20 +28,23 @@ class Table:
         self._columns: dict[str, int] = {}
         self._day = ""
 
-    def __call__(self, rows: Sequence["Row"]) -> None:
-        cells = [cells_of(row) for row in rows]
+    def __call__(self, entries: Sequence[Entry]) -> None:
+        cells = [cells_of(entry) for entry in entries]
         if cells:
             self._widen(cells)
-        for row, each in zip(rows, cells, strict=True):
-            if (day := f"{datetime.fromtimestamp(row.at):%A, %d %B %Y}") != self._day:
+        for entry, each in zip(entries, cells, strict=True):
+            if (day := f"{datetime.fromtimestamp(entry['at']):%A, %d %B %Y}") != self._day:
                 self._day = day
                 click.secho(day, fg="bright_black")
             click.echo(self._line(each, COLOURS.get(each["RESULT"])))
 
     def _widen(self, cells: Sequence[dict[str, str]]) -> None:
         before = self._columns
+        step = 4 if before else 1  # later a bit wider than need be, so that there are few headers
         self._columns = {
-            name: min(MOST[name], max([before.get(name, least), *(len(each[name]) for each in cells)]))
+            name: min(
+                MOST[name], max([before.get(name, least), *(-(-len(each[name]) // step) * step for each in cells)])
+            )
             for name, least in LEAST.items()
         }
         if self._columns != before:
@@ -57,26 +59,27 @@ class Table:
         return "  ".join([*parts, cut(cells["ABOUT"], max(1, room))]).rstrip()
 
 
-def cells_of(row: "Row") -> dict[str, str]:
-    rule = f" [{row.rule}]" if row.decision != "allow" and row.rule else ""
+def cells_of(entry: Entry) -> dict[str, str]:
+    rule = f" [{entry['rule']}]" if entry["decision"] != "allow" and entry["rule"] else ""
     return {
-        "ENTRY": str(row.seq),
-        "TIME": f"{datetime.fromtimestamp(row.at):%H:%M:%S}",
-        "WHO": plain(row.name),
-        "CALL": plain(row.call),
-        "RESULT": plain(result(row)),
-        "ABOUT": plain(row.about + rule).strip(),
+        "ENTRY": str(entry["id"]),
+        "TIME": f"{datetime.fromtimestamp(entry['at']):%H:%M:%S}",
+        "WHO": plain(entry["name"]),
+        "CALL": plain(entry["call"]),
+        "RESULT": plain(result(entry)),
+        "ABOUT": plain(entry["about"] + rule).strip(),
     }
 
 
-def result(row: "Row") -> str:
+def result(entry: Entry) -> str:
     """What came of it: ``intended``, ``denied``, ``ok 12ms``; how long it took only where there is room for it."""
-    if row.decision != "allow":
-        return {"deny": "denied", "ask": "must ask"}.get(row.decision, row.decision)
-    if row.phase == "intent":
+    decision, outcome, duration = (str(entry["decision"]), str(entry["outcome"]), entry["duration"])
+    if decision != "allow":
+        return {"deny": "denied", "ask": "must ask"}.get(decision, decision)
+    if entry["phase"] == "intent":
         return "intended"
-    both = row.outcome if row.duration is None else f"{row.outcome} {took(row.duration)}"
-    return both if len(both) <= MOST["RESULT"] else row.outcome
+    both = outcome if duration is None else f"{outcome} {took(duration)}"
+    return both if len(both) <= MOST["RESULT"] else outcome
 
 
 def took(duration: float) -> str:

@@ -3,8 +3,9 @@
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -14,6 +15,7 @@ from agentos_sdk import AgentOSClient, AgentOSError, default_socket
 from .main import configured_socket
 
 PATIENCE = 10.0  # seconds that a kernel may take to answer beyond what the call itself waits for
+LARGEST_SET = 256 << 10  # bytes of JSON, as SET_PERMS takes it
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -89,6 +91,22 @@ def parsed(source: str, text: str) -> dict[str, Any]:
     return found
 
 
+def permission_set(given: str) -> str | dict[str, Any]:
+    """What a person means by it: a level or a set by its name, else the set itself, from where it stands."""
+    if given == "-":
+        return parsed("stdin", read_stdin(LARGEST_SET))
+    if given.startswith("{"):
+        return parsed("the set", given)
+    if not given.endswith(".json") and "/" not in given:
+        return given
+    try:
+        return parsed(given, Path(given).read_text())
+    except OSError as error:
+        raise Failed(f"{given}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise Failed(f"{given}: expected text in UTF-8") from None
+
+
 def target(name: str) -> dict[str, Any]:
     """What a person names an agent by: its id if it is a number, else its name."""
     return {"agent_id": int(name)} if name.isdigit() else {"name": name}
@@ -99,6 +117,14 @@ def table(rows: list[list[str]], header: list[str]) -> Iterator[str]:
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
     for row in [header, *rows]:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """What somebody may have meant, to be put behind what is wrong; empty where nothing is near."""
+    import difflib
+
+    close = difflib.get_close_matches(word[:64], list(known), n=1)
+    return f", did you mean {close[0]}?" if close else ""
 
 
 def plain(text: str) -> str:

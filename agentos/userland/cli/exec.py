@@ -55,7 +55,7 @@ def exec(  # noqa: A001 - the command's name
         except NotFound as error:
             if whose and not client.inspect(**whose)["success"]:
                 raise
-            raise NoProgram(str(error)) from None
+            raise NoProgram(f"{error}{hint(command)}") from None
         except KeyboardInterrupt:
             sys.exit(130)  # with our connection it is withdrawn
     if as_json:
@@ -63,6 +63,12 @@ def exec(  # noqa: A001 - the command's name
     elif reply["timed_out"]:
         click.secho(f"agentos: killed after {timeout:g} s", err=True)
     sys.exit(TIMED_OUT if reply["timed_out"] else reply["exit_code"])
+
+
+def hint(command: list[str]) -> str:
+    """For who takes it for a shell: a line in quotes is the name of a program."""
+    is_line = len(command) == 1 and " " in command[0]
+    return "; to give a line to a shell: agentos exec ... -- sh -c 'LINE'" if is_line else ""
 
 
 def whole(

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from agentos_sdk.opcodes import Op
 from agentos_sdk.quantities import duration
 
 from .common import (
@@ -15,10 +16,11 @@ from .common import (
     checked,
     json_option,
     kernel,
+    nearest,
     parsed,
+    permission_set,
     plain,
     print_json,
-    read_stdin,
     say,
     socket_option,
     target,
@@ -27,11 +29,17 @@ from .doctor import NARROW, WIDE
 from .inspect import amount
 from .main import CONFIG
 
-MOST = 256 << 10  # bytes of a set, as SET_PERMS takes it
 DENIALS = "denials"
 EFFECTS = ("allow", "ask", "deny")
 WORD = 8  # letters of the longest kind of rules
 ABOUT_AGENTS = ("KILL", "WAIT", "PAUSE", "RESUME", "LOGS", "INSPECT")
+WANTED = {
+    **dict.fromkeys(("READ", "WRITE"), "of what? Expected a path"),
+    "EXEC": "of what? Expected a command",
+    "HTTP": "of what? Expected a URL",
+    "SEND": "to whom? Expected a name",
+    **dict.fromkeys(ABOUT_AGENTS, "of whom? Expected a name or an id"),
+}
 
 
 @click.group()
@@ -49,13 +57,14 @@ def show(name: str, file: Path | None, as_json: bool) -> None:
     A SET stands in a configuration file; `denials` are those that hold for everybody. Needs no kernel.
     """
     from agentos.permissions.levels import LEVELS
-    from agentos.permissions.sets import nearest, whole
+    from agentos.permissions.sets import whole
 
     known = dict(LEVELS)
     if name not in (*known, DENIALS) and (file is not None or CONFIG.exists()):
         known |= configured(file or CONFIG)
     if name not in (*known, DENIALS):
-        raise Failed(f"no level or permission set is called {name!r}{nearest(name, [*known, DENIALS])}")
+        where = "" if file is not None or CONFIG.exists() else f"; there is no {CONFIG} here: say where with --config"
+        raise Failed(f"no level or permission set is called {name!r}{nearest(name, [*known, DENIALS])}{where}")
     given = denials() if name == DENIALS else whole(known[name])
     if as_json:
         print_json(given)
@@ -104,26 +113,45 @@ def get(agent: str, socket_path: str | None, as_json: bool) -> None:
         print_json(found)
         return
     given = found["permissions"]
-    echo(described(given))
-    for bound in given["bounded_by"]:
+    bounds = [bound for bound in given["bounded_by"] if narrows(bound)]
+    echo(described(with_basis(given)))
+    for bound in bounds:
         click.echo(plain(f"and within {bound['name']}:"))
-        echo(described(bound))
+        echo(described(with_basis(bound)))
+    for level in dict.fromkeys(each["level"] for each in (given, *bounds) if "level" in each):
+        click.echo(f"level {level}: see `agentos permissions show {level}`")
+
+
+def narrows(bound: Mapping[str, Any]) -> bool:
+    """Not the operator's own set, for one, which takes nothing away from anybody."""
+    return {name: value for name, value in bound.items() if name != "name"} != {"level": "unrestricted"}
+
+
+def with_basis(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A set with the few calls that one without a level begins with."""
+    from agentos.permissions.levels import BASIS
+
+    if "level" in given:
+        return given
+    allow = given.get("allow", {})
+    calls = dict.fromkeys([*(rule.text for rule in BASIS), *allow.get("calls", ())])
+    return {**given, "allow": {"calls": None} | allow | {"calls": list(calls)}}
 
 
 @permissions.command("set")
 @click.argument("agent")
-@click.argument("given", metavar="LEVEL|SET|FILE.json|-")
+@click.argument("given", metavar="LEVEL|SET|JSON|FILE.json|-")
 @json_option
 @socket_option
 def change(agent: str, given: str, socket_path: str | None, as_json: bool) -> None:
     """Let an agent do something else.
 
-    Give it a level or a set by name, or a set in JSON, from a file or our standard input. It holds from the next call
-    on, also for the agents that AGENT spawned.
+    Give it a level or a set by name, or a set in JSON, also from a file or our standard input. It holds from the next
+    call on, also for the agents that AGENT spawned.
     """
     with kernel(socket_path) as client:
         number = checked(client.inspect(**target(agent)))["id"]
-        reply = checked(client.set_permissions(agent_id=number, **wanted(given)))
+        reply = checked(client.set_permissions(permission_set(given), agent_id=number))
     say(f"{agent} has other permissions from now on", reply, as_json)
 
 
@@ -138,8 +166,8 @@ def explain(agent: str, call: str, args: tuple[str, ...], socket_path: str | Non
 
     Nothing is done: this is what would come of it if AGENT made CALL.
 
-    ARGS are a path for READ and WRITE, a line or words for EXEC, a URL for HTTP, a model for THINK, a name for SEND and
-    the calls about agents; for any call, its request in JSON.
+    ARGS are a path for READ and WRITE, a line or words for EXEC, a model for THINK, a name for SEND and the calls about
+    agents; for any call, its request in JSON. Words that begin with a dash stand behind --.
     """
     who: str | int = int(agent) if agent.isdigit() else agent
     with kernel(socket_path) as client:
@@ -151,26 +179,14 @@ def explain(agent: str, call: str, args: tuple[str, ...], socket_path: str | Non
         click.echo(plain(f"{name:<8}  {found[name]}"))
 
 
-def wanted(given: str) -> dict[str, Any]:
-    """A level's or a set's name, or the set itself."""
-    if given == "-":
-        return {"permissions": parsed("stdin", read_stdin(MOST))}
-    if given.startswith("{"):
-        return {"permissions": parsed("the set", given)}
-    if not given.endswith(".json") and "/" not in given:
-        return {"level": given}
-    try:
-        return {"permissions": parsed(given, Path(given).read_text())}
-    except OSError as error:
-        raise Failed(f"{given}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise Failed(f"{given}: expected text in UTF-8") from None
-
-
 def request(call: str, args: Sequence[str]) -> dict[str, Any]:
     """The request that a person means by a few words."""
+    if call not in Op.__members__:
+        raise Failed(f"no call is named {call!r}{nearest(call, Op.__members__)}")
+    if not args and call in WANTED:
+        raise Failed(f"{call} {WANTED[call]}")
     if not args:
-        return {}
+        return {"prompt": "?"} if call == "THINK" else {}
     first = args[0]
     if first.startswith("{") and len(args) == 1:
         return parsed("ARGS", first)

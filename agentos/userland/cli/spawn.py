@@ -10,7 +10,7 @@ import click
 
 from agentos_sdk import AgentOSClient
 
-from .common import Failed, checked, json_option, kernel, parsed, plain, say, socket_option
+from .common import Failed, checked, json_option, kernel, permission_set, plain, say, socket_option
 
 LIMITS = ("memory", "max_pids", "cpu_quota", "cpu_weight", "open_files", "file_size", "disk", "inodes", "tmp")
 BUDGETS = ("tokens", "calls", "money")
@@ -75,8 +75,8 @@ class SpawnCommand(click.Command):
 @click.option("--weight", type=float, metavar="NUMBER", help="Its share of the model beside others. Default: 1.")
 @click.option(
     *("--permissions", "permissions"),
-    metavar="LEVEL|SET|JSON",
-    help="What it may do: by a name, or in JSON. Default: sandboxed; without a jail: standard.",
+    metavar="LEVEL|SET|JSON|FILE.json|-",
+    help="What it may do: by a name, or in JSON; -: from our input. Default: sandboxed; without a jail: standard.",
 )
 @click.option("--runtime", type=click.Choice(["exec", "fast"]), help="fast: SCRIPT without an exec. Default: exec.")
 @json_option
@@ -101,8 +101,7 @@ def spawn(
     fields: dict[str, Any] = {"name": name, "env": pairs("--env", env), "limits": limits(limit), **more}
     share = {"weight": weight, "budget": [line(given) for given in budget] or None}
     fields["llm"] = {name: value for name, value in share.items() if value is not None} or None
-    in_json = permissions is not None and permissions.startswith("{")
-    fields["permissions"] = parsed("--permissions", permissions or "") if in_json else permissions
+    fields["permissions"] = permission_set(permissions) if permissions is not None else None
     if ctx.meta["command"]:
         fields["command"] = program
     else:

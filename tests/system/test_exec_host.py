@@ -38,8 +38,10 @@ def test_it_is_bash_and_no_other_shell_that_reads_a_line(client: AgentOSClient) 
 
 
 @pytest.mark.parametrize("line", ["-c 'echo no'", "--version", "+x"])
-def test_a_line_that_looks_like_an_option_is_a_line(client: AgentOSClient, line: str) -> None:
-    assert up(client.exec(line))["exit_code"] == 127  # no such program
+def test_a_line_that_looks_like_an_option_is_none(client: AgentOSClient, line: str) -> None:
+    reply = client.exec(line)
+
+    assert (reply["code"], reply["rule"]) == ("permission_denied", "not understood")
 
 
 def test_a_directory_is_the_clients_or_begins_at_that_of_the_configuration(

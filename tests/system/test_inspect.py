@@ -136,7 +136,7 @@ def test_an_agent_cant_inspect_its_parent_or_a_sibling(kernel: Kernel, client: A
     for forbidden in (boss, other):
         reply = ask(client, child, "inspect", agent_id=forbidden)
         assert reply["code"] == "permission_denied"
-        assert f"{forbidden} is neither" in reply["error"]
+        assert "it is neither you nor an agent that you spawned" in reply["error"]
 
 
 def test_nobody_is_not_found_and_both_are_too_much(client: AgentOSClient) -> None:

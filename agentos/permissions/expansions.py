@@ -16,9 +16,9 @@ from .script import NotUnderstood
 
 DEPTH = 30  # of what is nested in one word
 IN_DOUBLE = re.compile(r'[^"\\$`]+')
-IN_ANSI = re.compile(r"(?:[^'\\]+|\\.)*+'", re.DOTALL)
+IN_ANSI = re.compile(r"(?:[^'\\]|\\.)*'", re.DOTALL)
 IN_SUBSCRIPT = re.compile(r"[^\]\['\"\\$`{}]+")
-IN_BACKTICKS = re.compile(r"(?:[^`\\]+|\\.)*+", re.DOTALL)
+IN_BACKTICKS = re.compile(r"(?:[^`\\]|\\.)*", re.DOTALL)
 IN_ARITHMETIC = re.compile(r"[^()'\"\\$`]+")
 IN_BRACES = re.compile(r"[^'\"\\$`{}<>]+")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-]")

@@ -40,7 +40,7 @@ _LOOKS: tuple[tuple[re.Pattern[str], str], ...] = (
     # Authorization: Bearer ...; what stands behind the first word of such a header, which goes by its name below.
     (
         re.compile(
-            r"(\b(?:authorization|cookie)\s{0,8}:\s{0,8}[^\s\"']{1,99}+[^\S\n]{1,8})(?:\\.|=\"[^\"\s]+\"|[^\"'\\\n])++",
+            r"(\b(?:authorization|cookie)\s{0,8}:\s{0,8}[^\s\"']{1,99}+[^\S\n]{1,8})(?:\\.|=\"[^\"\s]+\"|[^\"'\\\n])+",
             re.IGNORECASE,
         ),
         rf"\1{GONE}",

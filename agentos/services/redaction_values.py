@@ -13,12 +13,13 @@ from attrs import frozen
 
 GONE = "[redacted]"
 
-_QUOTED = re.compile(r"""\\.|\$'(?:[^'\\]|\\.)*+'?|'[^']*+'?|"(?:[^"\\]|\\.)*+"?""", re.DOTALL)
+# No group is repeated possessively: before 3.11.5 Python loses its place in one where an alternative fails half-way.
+_QUOTED = re.compile(r"""\\.|\$'(?:[^'\\]|\\.)*'?|'[^']*+'?|"(?:[^"\\]|\\.)*"?""", re.DOTALL)
 _BARE = r"""(?:\[redacted\]|\\[^"']|[^\s"'`&;,|)}\]\\]|[,)}\]]++(?=[^\s"'`&;,|)}\]\\]))"""  # a,b but not a, b
-_OUTSIDE = re.compile(rf"(?:\$?(?:{_QUOTED.pattern})|{_BARE})++", re.DOTALL)
-_NESTED = r"""(?P<quote>["']{3,40}+)(?:(?!(?P=quote)).)*+(?P=quote)?|\\++"[^"]*+"?|\\++'[^']*+'?"""
-_INSIDE = re.compile(rf"""(?:\$?(?:{_NESTED}|"(?:[^"\\]|\\.)*+"?|'[^']*+'?))?+{_BARE}*+""", re.DOTALL)
-_ALL = {"'": re.compile(r"""(?:[^']|'"'"')*+"""), '"': re.compile(r'(?:[^"\\]|\\.)*+', re.DOTALL)}
+_OUTSIDE = re.compile(rf"(?:\$?(?:{_QUOTED.pattern})|{_BARE})+", re.DOTALL)
+_NESTED = r"""(?P<quote>["']{3,40}+)(?:(?!(?P=quote)).)*(?P=quote)?|\\++"[^"]*+"?|\\++'[^']*+'?"""
+_INSIDE = re.compile(rf"""(?:\$?(?:{_NESTED}|"(?:[^"\\]|\\.)*"?|'[^']*+'?))?{_BARE}*""", re.DOTALL)
+_ALL = {"'": re.compile(r"""(?:[^']|'"'"')*"""), '"': re.compile(r'(?:[^"\\]|\\.)*', re.DOTALL)}
 _SCRIPT = re.compile(r"-\w{0,8}c\s{0,8}\$?\Z")  # sh -c, bash -lc
 
 

@@ -30,10 +30,13 @@ def run(guest: Wire, command: object, **more: object) -> dict[str, object]:
     return reply
 
 
-def test_it_is_nobody_with_nothing(guest: Wire) -> None:
-    done = run(guest, "id -u; pwd; ls -A /workspace /agent /tmp /run; cat; ls /proc/self/fd", stdin="in\n")
+FILES = "find /workspace /agent /tmp -type f -writable"  # the interpreter may lie below /tmp, and is shown there
 
-    assert done["stdout"] == "1000\n/workspace\n/agent:\n\n/run:\n\n/tmp:\n\n/workspace:\nin\n0\n1\n2\n3\n"
+
+def test_it_is_nobody_with_nothing(guest: Wire) -> None:
+    done = run(guest, f"id -u; pwd; {FILES}; ls -A /run; cat; ls /proc/self/fd", stdin="in\n")
+
+    assert done["stdout"] == "1000\n/workspace\nin\n0\n1\n2\n3\n"
     assert (done["exit_code"], done["stderr"]) == (0, "")
 
 
@@ -46,7 +49,7 @@ def test_it_has_no_way_to_the_kernel(guest: Wire, kernel: Kernel) -> None:
 
 def test_each_command_begins_anew(guest: Wire) -> None:
     assert run(guest, "echo kept > file; echo kept > /tmp/file; cat file")["stdout"] == "kept\n"
-    assert run(guest, "ls -A /workspace /tmp")["stdout"] == "/tmp:\n\n/workspace:\n"
+    assert run(guest, FILES)["stdout"] == ""
 
 
 def test_no_file_of_the_hosts_is_shown_to_it(guest: Wire, kernel: Kernel) -> None:

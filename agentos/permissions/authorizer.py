@@ -21,6 +21,12 @@ BEYOND = "nobody gives more than he has"  # instead of a rule
 compiled = lru_cache(64)(Rules)  # a large set takes a MiB
 
 
+@lru_cache(8)
+def denials(home: str) -> Rules:
+    """The default denials: of all names only that of the home stands in them."""
+    return Rules(DENIALS, Names(home))
+
+
 @define(eq=False)
 class Holding:
     """What one caller holds: its own set, within those of whoever gave it what it has.
@@ -170,7 +176,7 @@ def denied_to_all(right: Right, names: Names) -> Decision | None:
     if right.action not in ("read", "write"):
         return None
     kind: Kind = OBJECTS[right.action]
-    found = compiled(DENIALS, names).denial(kind, str(right.object))
+    found = denials(names.home).denial(kind, str(right.object))
     return decision_by(found, right) if found is not None else None
 
 
@@ -178,7 +184,7 @@ def _denied_target(wanted: Wanted, right: Right, names: Names) -> Decision | Non
     for redirect, path in wanted.places():
         if path in HARMLESS:
             continue
-        found = compiled(DENIALS, names).denial("write" if redirect.writes else "read", path) if path else None
+        found = denials(names.home).denial("write" if redirect.writes else "read", path) if path else None
         if found is not None:
             return decision_by(found, right)
     return None

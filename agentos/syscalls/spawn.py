@@ -48,10 +48,8 @@ class Spawning:
         caller = call.caller
         parent = self.registry.find(caller.id, None) if caller.kind == "agent" else None
         rate = self._rate_of(caller, parent)
-        if rate is not None:
-            self._pace(
-                caller, rate
-            )  # before its permissions are read, its files are looked at and its script is copied
+        if rate is not None:  # before its permissions are read, its files are looked at and its script is copied
+            self._pace(caller, rate)
         try:
             given = await self._given(caller, request)
         except PermissionDenied as error:

@@ -290,15 +290,7 @@ class AgentOSClient:
 
         A relative ``cwd`` is one of this process's, but where an agent is named one of its jail's.
         """
-        fields = {
-            "command": command if isinstance(command, str) else list(command),
-            "cwd": absolute_cwd(cwd, name, agent_id),
-            "timeout": timeout,
-            "name": name,
-            "id": agent_id,
-            "env": env,
-            "stdin": stdin,
-        }
+        fields = exec_fields(command, cwd, timeout, name, agent_id, env, stdin)
         return self._dict(Op.EXEC, fields, wait=timeout + WAY_IN)
 
     def exec_stream(
@@ -319,16 +311,7 @@ class AgentOSClient:
         """
         from .chunks import Outputs, streamed
 
-        fields = {
-            "command": command if isinstance(command, str) else list(command),
-            "cwd": absolute_cwd(cwd, name, agent_id),
-            "timeout": timeout,
-            "name": name,
-            "id": agent_id,
-            "env": env,
-            "stdin": stdin,
-            "stream": True,
-        }
+        fields = {**exec_fields(command, cwd, timeout, name, agent_id, env, stdin), "stream": True}
         return Outputs(streamed(self.socket_path, Op.EXEC, fields, self._gave))
 
     def logs(self, name: str | None = None, agent_id: int | None = None, tail: int = 100) -> Reply:
@@ -549,6 +532,27 @@ def as_text(content: str | bytes, encoding: Encoding) -> tuple[str, Encoding]:
     from binascii import b2a_base64
 
     return b2a_base64(content, newline=False).decode(), "base64"
+
+
+def exec_fields(
+    command: str | Sequence[str],
+    cwd: str | None,
+    timeout: float,
+    name: str | None,
+    agent_id: int | None,
+    env: Mapping[str, str] | None,
+    stdin: str | None,
+) -> dict[str, Any]:
+    """EXEC's fields."""
+    return {
+        "command": command if isinstance(command, str) else list(command),
+        "cwd": absolute_cwd(cwd, name, agent_id),
+        "timeout": timeout,
+        "name": name,
+        "id": agent_id,
+        "env": env,
+        "stdin": stdin,
+    }
 
 
 def absolute_cwd(cwd: str | None, name: str | None, agent_id: int | None) -> str | None:

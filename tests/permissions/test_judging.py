@@ -12,15 +12,15 @@ from tests.permissions.strategies import NAMES
 GRANTS = (
     *(("allow", "commands", text) for text in ("git *", "cat *", "sh *", "env *", "find *", "cd *", "echo *", "tee *")),
     ("allow", "read", "/data/**"),
-    ("allow", "write", "/work/**"),
-    ("deny", "write", "/work/keep"),
+    ("allow", "write", "/place/**"),
+    ("deny", "write", "/place/keep"),
     ("ask", "commands", "git push *"),
 )
 
 
 def judged(line: str | list[str], *more: tuple[str, str, str], variables: tuple[str, ...] = ()) -> Decision:
     written = tuple(Rule(effect, kind, text, "here") for effect, kind, text in (*GRANTS, *more))  # type: ignore[arg-type]
-    wanted = Wanted(parse(line), "/work", jailed=False, variables=variables)
+    wanted = Wanted(parse(line), "/place", jailed=False, variables=variables)
     return decide(PermissionSet("here", written), NAMES, Right("exec", wanted))
 
 
@@ -40,7 +40,7 @@ def judged(line: str | list[str], *more: tuple[str, str, str], variables: tuple[
         ("$x", "deny"),
         ("cat < /data/x > out", "allow"),
         ("cat < /data/../etc/passwd", "deny"),
-        ("echo > /work/../etc/x", "deny"),
+        ("echo > /place/../etc/x", "deny"),
         ("echo > keep", "deny"),
         ("echo 2> /dev/null", "allow"),
         ("echo > $x", "deny"),
@@ -61,7 +61,7 @@ def test_a_refusal_says_which_part_no_rule_allows() -> None:
     assert judged("git status; ls -l").reason == "EXEC: no rule of here allows ls -l"
     assert judged("echo > /etc/x").reason == "EXEC: no rule of here allows > /etc/x"
     decision = judged("echo > keep")
-    assert decision.rule == "deny write /work/keep (here)"
+    assert decision.rule == "deny write /place/keep (here)"
 
 
 def test_what_cannot_be_seen_beforehand_only_a_grant_of_everything_covers() -> None:
@@ -108,4 +108,4 @@ def test_a_denial_or_a_question_for_a_part_holds_for_all_of_it_under_a_grant_of_
 
     assert judged("ls; git push", everything).effect == "ask"
     assert judged("ls; curl x", everything, ("deny", "commands", "curl *")).rule == "deny commands curl * (here)"
-    assert judged("ls; echo > keep", everything).rule == "deny write /work/keep (here)"
+    assert judged("ls; echo > keep", everything).rule == "deny write /place/keep (here)"

@@ -95,7 +95,8 @@ class Settings:
 def run(settings: Settings, ready: Ready) -> str | None:
     """Be a kernel until it is told to stop (None) or its root supervisor gives up (why).
 
-    ``ready`` is called when the whole tree is up, with a sentence on isolation and, if one is wanted, on the model.
+    ``ready`` is called when each agent of the tree has come up or failed to, with a sentence on isolation and, if one
+    is wanted, on the model.
     Raises :class:`BootError` where nothing could be begun.
     """
     harden()
@@ -305,7 +306,9 @@ class Kernel:
                 try:
                     async with trio.open_nursery() as tree:
                         await tree.start(self.root.run)
-                        ready()
+                        await self.supervision.settled()
+                        if self.root.exit is None and not self.stopping:
+                            ready()
                 except* (GaveUp, StartFailed):
                     pass  # the root's exit tells
                 nursery.cancel_scope.cancel()

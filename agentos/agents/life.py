@@ -1,6 +1,7 @@
 """One life of an agent: a nursery with its door, its program, its output and its children."""
 
 import contextlib
+import logging
 import os
 import pwd
 import signal
@@ -27,6 +28,8 @@ from .orphans import ID_VARIABLE, LIFE_VARIABLE, RUN_VARIABLE, Run, Sweeper
 from .output import Pump
 from .registry import Agent, End, StartError
 from .walls import lacking
+
+log = logging.getLogger("agentos.agents")
 
 SETTLED = 0.2  # seconds after exec that a program has to stay alive to count as started
 READY_TIMEOUT = 30.0  # seconds that an agent with ready="hello" has to say HELLO
@@ -135,6 +138,7 @@ class Life:
                         began = True
                         agent.enter(State.RUNNING)
                         agent.settle()
+                        log.info("%s: running (pid %s)", agent.name, agent.pid)
                         up.started(agent)
                         await self._until_over(program, stop)
                 finally:
@@ -147,6 +151,7 @@ class Life:
         if began:
             return status
         if status == Status(0, None) and agent.declared and agent.spec.restart != "permanent":
+            agent.settle()
             raise Ignore  # a short job that is done is no failed start: nobody would start it again
         if problem is not None:
             raise self._not_started(End(status.code, status.signal, problem))

@@ -16,6 +16,7 @@ Restart = Literal["permanent", "transient", "temporary"]
 Shutdown = float | Literal["brutal_kill", "infinity"]
 Strategy = Literal["one_for_one", "one_for_all", "rest_for_one"]
 AutoShutdown = Literal["never", "any_significant", "all_significant"]
+OnGiveUp = Literal["fail", "escalate"]
 Isolation = Literal["strict", "standard", "none"]
 Runtime = Literal["exec", "fast"]
 
@@ -50,7 +51,7 @@ class AgentSpec:
     Paths are absolute and the host's, but for ``cwd``, which is the jail's where there is one. ``code`` is a directory
     that has the script in it. ``workspace`` is ``tmp``, ``keep`` or a directory. ``max_restarts`` in
     ``restart_window`` seconds counts only for agents that were SPAWNed: in a declared tree the supervisor's intensity
-    does. ``ready="hello"`` makes the start wait for the agent's HELLO.
+    does. ``on_give_up`` counts only for declared agents. ``ready="hello"`` makes the start wait for the agent's HELLO.
     """
 
     name: str
@@ -67,6 +68,7 @@ class AgentSpec:
     shutdown: Shutdown = 5.0
     significant: bool = False
     backoff: Backoff | None = None
+    on_give_up: OnGiveUp = "fail"
     network: bool = False
     isolation: Isolation = "standard"
     limits: Limits = Limits()
@@ -123,4 +125,5 @@ class GroupSpec:
     shutdown: Shutdown = "infinity"
     significant: bool = False
     backoff: Backoff | None = None
+    on_give_up: OnGiveUp = "fail"
     llm: Share = Share()

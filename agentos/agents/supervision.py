@@ -1,7 +1,7 @@
 """Specifications to supervisors: the declared tree, the agents that are spawned into it, and what becomes of them."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import trio
@@ -15,6 +15,7 @@ from supervisors.exits import gave_up
 from supervisors.strategy import comes_back
 
 from . import copies
+from .container import Container, Group, Overlapped, Path, alone
 from .life import FOR_SPAWNED, Kit, Life, first
 from .lifecycle import State
 from .output import Line, Output
@@ -28,9 +29,8 @@ ROOT = "root"
 NOT_NOW = "no agent can be started now: what would supervise it is stopping or being restarted"
 SPAWNED = "spawned"  # the supervisor under the root that keeps the agents which the operator spawns
 
-REMEDIES = '. So that one agent can\'t end all: backoff, restart = "temporary", intensity, or a supervisor of its own'
+REMEDIES = '. So that one agent can\'t end all: strategy = "one_for_one" and on_give_up = "fail"'
 
-Path = tuple[str, ...]
 Show = Callable[[str, Line], None]
 
 
@@ -90,6 +90,7 @@ class Supervision:
     _by_place: dict[tuple[Path, str], Agent] = field(factory=dict)
     _supervisors: dict[Path, Supervisor] = field(factory=dict)
     _groups: dict[Path, GroupSpec] = field(factory=dict)
+    _contained: set[tuple[Path, str]] = field(factory=set)  # the places that have a container
     _news: trio.Event = field(factory=trio.Event)  # set when a supervisor is up, then made anew
 
     def build(self, group: GroupSpec) -> Supervisor:
@@ -101,33 +102,63 @@ class Supervision:
 
     def _group(self, group: GroupSpec, path: Path, *before: ChildSpec) -> SupervisorSpec:
         self._groups[path] = group
-        children = list(before)
-        for spec in group.children:
-            start: Life | SupervisorSpec
-            shutdown: Shutdown
-            if isinstance(spec, AgentSpec):
-                agent = self._enlist(spec, path, None, None)
-                # A life ends by its own clock, for first those end that it spawned.
-                start, shutdown = Life(agent, self.kit, self.observe), "infinity"
-            else:
-                start, shutdown = self._group(spec, (*path, spec.name)), spec.shutdown
-            children.append(
-                ChildSpec(
-                    spec.name,
-                    start,
-                    restart=spec.restart,
-                    shutdown=shutdown,
-                    significant=spec.significant,
-                    backoff=spec.backoff,
-                )
-            )
+        contains = group.strategy == "one_for_one"
+        children = [
+            self._container(spec, path, group) if contains else self._member(spec, path) for spec in group.children
+        ]
         return SupervisorSpec(
-            children,
+            [*before, *children],
             strategy=group.strategy,
             intensity=group.intensity,
             period=group.period,
             auto_shutdown=group.auto_shutdown,
         )
+
+    def _member(self, spec: AgentSpec | GroupSpec, path: Path) -> ChildSpec:
+        """A child that is restarted together with others: it starts when the one before is up."""
+        start: Life | SupervisorSpec
+        shutdown: Shutdown
+        if isinstance(spec, AgentSpec):
+            agent = self._enlist(spec, path, None, None)
+            # A life ends by its own clock, for first those end that it spawned.
+            start, shutdown = Life(agent, self.kit, self.observe), "infinity"
+        else:
+            start, shutdown = self._group(spec, (*path, spec.name)), spec.shutdown
+        return ChildSpec(
+            spec.name,
+            start,
+            restart=spec.restart,
+            shutdown=shutdown,
+            significant=spec.significant,
+            backoff=spec.backoff,
+        )
+
+    def _container(self, spec: AgentSpec | GroupSpec, path: Path, group: GroupSpec) -> ChildSpec:
+        """A child of a ``one_for_one`` group, in a container that has the group's limits for it alone."""
+        inside = (*path, spec.name)
+        start: Overlapped | Group
+        shutdown: Shutdown
+        if isinstance(spec, AgentSpec):
+            agent = self._enlist(spec, path, None, None, inside)
+            start, shutdown = Overlapped(Life(agent, self.kit, self.observe)), "infinity"
+        else:
+            start, shutdown = Group(inside, self._group(spec, inside), self.observe, self._began), spec.shutdown
+        self._contained.add((path, spec.name))
+        one = alone(spec.name, start, spec.restart, spec.backoff, group.intensity, group.period)
+        container = Container(inside, one, spec.on_give_up == "escalate", self.observe)
+        return ChildSpec(
+            spec.name,
+            container,
+            restart="transient",
+            shutdown=shutdown,
+            significant=spec.significant,
+            type="supervisor",
+        )
+
+    async def settled(self) -> None:
+        """Return when each declared agent has come up or failed to: its first start counts, not what follows."""
+        for agent in [agent for agent in self.registry if agent.declared]:
+            await agent.settled.wait()
 
     async def spawn(self, spec: AgentSpec, spawner: Caller, parent: Agent | None) -> Agent:
         """Start an agent below ``parent``, or below the root where there is none; it is up on return.
@@ -138,19 +169,9 @@ class Supervision:
         if home is None:
             raise Unavailable(NOT_NOW)
         agent = self._enlist(spec, (*home.path, spec.name), parent, spawner)
-        comes_to_an_end = spec.restart != "permanent"  # and then its supervisor has nothing left to do
-        alone = ChildSpec(
-            spec.name,
-            Life(agent, self.kit, self.observe),
-            restart=spec.restart,
-            shutdown="infinity",
-            significant=comes_to_an_end,
-            backoff=spec.backoff,
-        )
+        life = Life(agent, self.kit, self.observe)
         try:
-            one = SupervisorSpec(
-                [alone], intensity=spec.max_restarts, period=spec.restart_window, auto_shutdown="any_significant"
-            )
+            one = alone(spec.name, life, spec.restart, spec.backoff, spec.max_restarts, spec.restart_window)
             await home.start_child(OneAgent(one, agent, self.observe, self._over))
             await agent.settled.wait()
         except (NoProc, Refused, StartFailed):  # it, or its name, is on the way out
@@ -211,7 +232,10 @@ class Supervision:
                 pass  # it has ended by itself, and is not known any more
             self._over(agent)
 
-    def _enlist(self, spec: AgentSpec, path: Path, parent: Agent | None, spawner: Caller | None) -> Agent:
+    def _enlist(
+        self, spec: AgentSpec, path: Path, parent: Agent | None, spawner: Caller | None, keeper: Path | None = None
+    ) -> Agent:
+        """``keeper`` is the path of the supervisor that restarts it, where ``path`` isn't."""
         agent = Agent(
             spec,
             self.make_caller(spec, spawner),
@@ -224,7 +248,7 @@ class Supervision:
             Output(partial(self.show, spec.name) if self.show is not None else None),
         )
         self.registry.add(agent)
-        self._by_place[path, spec.name] = agent
+        self._by_place[keeper or path, spec.name] = agent
         return agent
 
     def _seat_of_guest(self, spawner: Caller | None) -> Seat | None:
@@ -244,11 +268,7 @@ class Supervision:
         """Keep the registry true to what the supervisors did."""
         match report:
             case reports.ChildStarted(path, id, Supervisor() as supervisor) if supervisor.path == (*path, id):
-                self._supervisors[supervisor.path] = supervisor
-                self._news.set()
-                self._news = trio.Event()
-            case reports.ChildStarted(path, id, Agent() as started):
-                log.info("%s: running (pid %s)", started.name, started.pid)
+                self._began(supervisor)
             case reports.ChildStartFailed(path, id):
                 if agent := self._by_place.get((path, id)):
                     self._note_end(agent)
@@ -269,21 +289,35 @@ class Supervision:
                 if path == (ROOT,):
                     self._all_over(path)
 
+    def _began(self, supervisor: Supervisor) -> None:
+        """A declared supervisor can be asked for its children."""
+        self._supervisors[supervisor.path] = supervisor
+        self._news.set()
+        self._news = trio.Event()
+
     def _child_ended(self, path: Path, id: str, exit: Exit, by_itself: bool) -> None:
-        agent = self._by_place.get((path, id))
-        if agent is None:
-            group = self._groups.get((*path, id))
-            if group is not None and is_final(group.restart, exit, by_itself):
-                self._all_over((*path, id))
-            return
-        self._note_end(agent)
-        if agent.declared and (is_final(agent.spec.restart, exit, by_itself) or agent.dismissed.is_set()):
-            self._over(agent)
+        place = (*path, id)
+        if agent := self._by_place.get((path, id)):
+            self._note_end(agent)
+            final = agent.path == path and is_final(agent.spec.restart, exit, by_itself)  # else its container's end is
+            if agent.declared and (final or agent.dismissed.is_set()):
+                self._over(agent)
+        elif (path, id) in self._contained:
+            if by_itself and exit.clean:
+                self._all_over(place)
+        elif path in self._groups and id == path[-1]:  # a group in its container; part of it may not have begun
+            for agent in self._declared_in(path):
+                agent.settle()
+        elif (group := self._groups.get(place)) is not None and is_final(group.restart, exit, by_itself):
+            self._all_over(place)
+
+    def _declared_in(self, path: Path) -> Sequence[Agent]:
+        """The declared agents below the supervisor with that path, or the one in the container with that path."""
+        return [one for one in self.registry if one.declared and (*one.path, one.name)[: len(path)] == path]
 
     def _all_over(self, path: Path) -> None:
-        for agent in self.registry:
-            if agent.declared and agent.path[: len(path)] == path:
-                self._over(agent)
+        for agent in self._declared_in(path):
+            self._over(agent)
 
     def _note_end(self, agent: Agent) -> None:
         agent.enter(State.EXITED)
@@ -312,7 +346,9 @@ class Supervision:
             agent.enter(State.EXITED)
         agent.over.set()
         agent.program = agent.keeper = None  # it is remembered for long, and these are big
-        if not agent.declared:
+        if agent.declared:
+            agent.settle()
+        else:
             del self._by_place[agent.path, agent.name]
             copies.discard(agent.spec)
         self.ended(agent)

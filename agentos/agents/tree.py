@@ -5,34 +5,48 @@ from typing import Any
 from supervisors import Supervisor
 from supervisors.children import ChildInfo
 
+from .container import Container
 from .registry import Agent, Registry
+
+Places = dict[tuple[tuple[str, ...], str], Agent]
 
 
 def picture(supervisor: Supervisor, registry: Registry) -> dict[str, Any]:
-    """A supervisor with all that is below it, in start order, as plain values."""
+    """A supervisor with all that is below it, in start order, as plain values.
+
+    Containers aren't shown: what is in one stands in its place.
+    """
     places = {(agent.path, agent.name): agent for agent in registry}
     return _supervisor(supervisor, places)
 
 
-def _supervisor(supervisor: Supervisor, places: dict[tuple[tuple[str, ...], str], Agent]) -> dict[str, Any]:
+def _supervisor(supervisor: Supervisor, places: Places) -> dict[str, Any]:
     spec = supervisor.spec
+    containers = {child.id: child.start for child in spec.children if isinstance(child.start, Container)}
     return {
         "name": supervisor.id,
         "type": "supervisor",
         "strategy": spec.strategy,
         "intensity": spec.intensity,
         "period": spec.period,
-        "children": [_child(child, supervisor.path, places) for child in reversed(supervisor.children())],
+        "children": [
+            _child(child, containers.get(child.id), supervisor.path, places)
+            for child in reversed(supervisor.children())
+        ],
     }
 
 
-def _child(child: ChildInfo, path: tuple[str, ...], places: dict[tuple[tuple[str, ...], str], Agent]) -> dict[str, Any]:
-    common = {"restart": child.restart, "significant": child.significant}
-    if isinstance(child.child, Supervisor):
-        return _supervisor(child.child, places) | common
+def _child(child: ChildInfo, container: Container | None, path: tuple[str, ...], places: Places) -> dict[str, Any]:
+    restart, state, group = child.restart, child.state, child.child
+    if container is not None:
+        restart, group = container.child.restart, container.group
+        state = "restarting" if state == "running" else state  # of a group that isn't there: it waits for its restart
+    common = {"restart": restart, "significant": child.significant}
+    if isinstance(group, Supervisor):
+        return _supervisor(group, places) | common
     agent = places.get((path, child.id))
     if agent is None:
-        return {"name": child.id, "type": "supervisor", "state": str(child.state), "children": [], **common}
+        return {"name": child.id, "type": "supervisor", "state": state, "children": [], **common}
     below = _supervisor(agent.children, places)["children"] if agent.children is not None else []
     return {
         "name": agent.name,

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from attrs import field, frozen
 
-from agentos.agents.spec import NAME, NAME_RULE, RESERVED, AutoShutdown, Restart, Runtime, Strategy
+from agentos.agents.spec import NAME, NAME_RULE, RESERVED, AutoShutdown, OnGiveUp, Restart, Runtime, Strategy
 from agentos.sandbox.outer_ids import COUNT, FIRST
 from agentos_sdk.codec import Rule, Seconds, Size
 
@@ -108,6 +108,7 @@ class ChildTable:
     restart: Restart | None = None
     shutdown: Shutdown | None = None
     significant: bool | None = None
+    on_give_up: OnGiveUp | None = None
     backoff: object = None
     llm: object = None
 

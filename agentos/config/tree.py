@@ -181,6 +181,13 @@ class Builder(Reader):
 
         Where a field is wrong itself, its check gets what offends least.
         """
+        if found.table.on_give_up is not None and group.strategy != "one_for_one" and "strategy" not in around.wrong:
+            self.wrong(
+                found,
+                f"the children of a {group.strategy} supervisor are restarted and given up together: on_give_up is "
+                "that supervisor's to have, or for children of a one_for_one supervisor",
+                "on_give_up",
+            )
         if child.significant:
             restart = "transient" if "restart" in found.wrong else child.restart
             heeded = "any_significant" if "auto_shutdown" in around.wrong else group.auto_shutdown

@@ -1,0 +1,125 @@
+"""The supervisor of its own that a declared agent or group has under ``one_for_one``."""
+
+from collections.abc import Callable
+
+import trio
+from attrs import define, frozen
+
+from supervisors import Backoff, ChildSpec, Ended, GaveUp, Ignore, StartFailed, Supervisor, SupervisorSpec
+from supervisors.child import Startable
+from supervisors.reports import Observer
+
+from .spec import Restart
+
+Path = tuple[str, ...]
+
+
+@define(eq=False)
+class Container:
+    """A child of a declared supervisor: runs another supervisor, whose only child is an agent or a group.
+
+    The handshake is given before that child is up, so that the supervisor above goes on with its next child. Above it
+    is ``transient``: it ends with ``shutdown`` when its child has ended for good, or was given up; with ``crash`` when
+    its child was given up and ``escalates`` is set.
+    """
+
+    path: Path  # of the supervisor that it runs; the last part is the child's name
+    spec: SupervisorSpec
+    escalates: bool
+    observe: Observer
+    keeper: Supervisor | None = None  # in the present life or the last
+
+    @property
+    def child(self) -> ChildSpec:
+        """The agent or the group."""
+        return self.spec.children[0]
+
+    @property
+    def group(self) -> Supervisor | None:
+        """The supervisor of the group, while it runs."""
+        inside = self.child.start
+        if not isinstance(inside, Group) or inside.supervisor is None or inside.supervisor.exit is not None:
+            return None
+        return inside.supervisor
+
+    async def run(self, stop: trio.Event, *, task_status: trio.TaskStatus["Container"]) -> None:
+        """One life: of the supervisor, and any number of its child's."""
+        *within, name = self.path
+        self.keeper = Supervisor(self.spec, id=name, within=tuple(within), observe=self.observe)
+        task_status.started(self)
+        try:
+            await self.keeper.run(stop)
+        except GaveUp as given_up:
+            raise Ended("crash" if self.escalates else "shutdown", given_up.exit.detail) from None
+        except StartFailed:  # it was stopped before its child's task ran: that child can't fail before its handshake
+            raise Ended("shutdown") from None
+        assert self.keeper.exit is not None
+        raise Ended("shutdown", self.keeper.exit.detail)
+
+
+@frozen
+class Overlapped:
+    """An agent's life as the child of a container: it counts as started before its program is up.
+
+    A start that fails is thereby a crash, which the container's supervisor counts. ``stop`` breaks a start off.
+    """
+
+    start: Startable
+
+    async def run(self, stop: trio.Event, *, task_status: trio.TaskStatus[None]) -> None:
+        task_status.started()
+        done = False
+        try:
+            async with trio.open_nursery() as life, trio.open_nursery() as starting:
+                starting.start_soon(_cancel_when, stop, starting.cancel_scope)
+                await life.start(self.start.run, stop)
+                done = True
+                starting.cancel_scope.cancel()
+        except* Ignore:  # a short job that ended with status 0: a normal end
+            done = True
+        if not done:
+            raise Ended("shutdown")
+
+
+async def _cancel_when(event: trio.Event, scope: trio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()
+
+
+@define(eq=False)
+class Group:
+    """A declared supervisor as the child of a container. ``began`` gets the supervisor of each life.
+
+    It counts as started before its children are up: a child that doesn't start is a crash of the group. ``stop`` during
+    the start stops the children that are up, in order.
+    """
+
+    path: Path
+    spec: SupervisorSpec
+    observe: Observer
+    began: Callable[[Supervisor], None]
+    supervisor: Supervisor | None = None  # of the present life or the last
+
+    async def run(self, stop: trio.Event, *, task_status: trio.TaskStatus[None]) -> None:
+        *within, name = self.path
+        self.supervisor = Supervisor(self.spec, id=name, within=tuple(within), observe=self.observe)
+        self.began(self.supervisor)
+        task_status.started()
+        await self.supervisor.run(stop)
+        assert self.supervisor.exit is not None
+        raise Ended(self.supervisor.exit)
+
+
+def alone(
+    name: str, start: Startable, restart: Restart, backoff: Backoff | None, intensity: int, period: float
+) -> SupervisorSpec:
+    """A supervisor of one child, which ends when that child has ended for good."""
+    child = ChildSpec(
+        name,
+        start,
+        restart=restart,
+        shutdown="infinity",  # what it is ends by its own clock
+        significant=restart != "permanent",
+        backoff=backoff,
+    )
+    return SupervisorSpec([child], intensity=intensity, period=period, auto_shutdown="any_significant")

@@ -184,8 +184,8 @@ class Builder(Reader):
         if found.table.on_give_up is not None and group.strategy != "one_for_one" and "strategy" not in around.wrong:
             self.wrong(
                 found,
-                f"the children of a {group.strategy} supervisor are restarted and given up together: on_give_up is "
-                "that supervisor's to have, or for children of a one_for_one supervisor",
+                f"children of a {group.strategy} supervisor are given up together, by its intensity and period: leave "
+                "it out here",
                 "on_give_up",
             )
         if child.significant:

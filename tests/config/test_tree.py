@@ -237,3 +237,14 @@ def test_a_kernel_that_cannot_be(home: Path, lines: str, sentence: str) -> None:
     [line] = said(f"[kernel]\n{lines}")
 
     assert line.startswith("agentos.toml:" + sentence)
+
+
+def test_only_a_one_for_one_supervisor_gives_up_its_children_one_by_one(home: Path) -> None:
+    text = '[supervisor]\nstrategy = "{}"\n' + agent('script = "a.py"\non_give_up = "escalate"')
+
+    assert loaded(text.format("one_for_one")).root.children[0].on_give_up == "escalate"
+    assert loaded(agent('script = "a.py"')).root.children[0].on_give_up == "fail"
+    assert said(text.format("one_for_all")) == [
+        "agentos.toml:6: supervisor.children[0].on_give_up: children of a one_for_all supervisor are given up "
+        "together, by its intensity and period: leave it out here"
+    ]

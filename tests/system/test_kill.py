@@ -249,6 +249,7 @@ def test_a_declared_agent_stays_away_too_and_nobody_can_write_to_it(start_kernel
 def test_a_declared_agent_can_be_killed_while_the_tree_still_starts(start_kernel: StartKernel) -> None:
     """The kernel's door is open before its tree is up, and a group is known before it is up."""
     slow = TREE.replace('name = "three"', 'name = "three"\nready = "hello"')
+    slow = slow.replace('type = "supervisor"', 'type = "supervisor"\nstrategy = "rest_for_one"')
     kernel = Kernel(slow)
     try:
         until(lambda: listens(kernel.socket), "the door is open")

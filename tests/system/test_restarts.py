@@ -147,17 +147,19 @@ def test_what_a_start_that_failed_had_spawned_ends_with_it(kernel: Kernel, clien
 
 
 def test_a_declared_tree_escalates_and_the_kernel_says_why(start_kernel: StartKernel) -> None:
-    child = 'name = "bad"\ncommand = ["sh", "-c", "sleep 0.3; exit 5"]'
+    child = 'name = "bad"\ncommand = ["sh", "-c", "sleep 0.3; exit 5"]\non_give_up = "escalate"'
     kernel = start_kernel(f"[supervisor]\nintensity = 1\nperiod = 60\n[[supervisor.children]]\n{child}\n")
 
     assert kernel.wait_end() == 1
     last = kernel.lines[-1]
     assert re.search(r"the root supervisor gave up: 2 restarts in 60 s were needed; the last for 'bad'", last), last
     assert "exit status 5" in last
+    assert kernel.said.count("bad: running") == 4  # the root forgives one escalation, and each time the agent one crash
 
 
 def test_a_tree_that_does_not_come_up_ends_the_kernel_with_the_reason() -> None:
-    kernel = Kernel('[[supervisor.children]]\nname = "bad"\ncommand = ["sh", "-c", "echo why >&2; exit 5"]\n')
+    root = '[supervisor]\nstrategy = "one_for_all"\n'
+    kernel = Kernel(root + '[[supervisor.children]]\nname = "bad"\ncommand = ["sh", "-c", "echo why >&2; exit 5"]\n')
     try:
         assert kernel.wait_end() == 1
         assert "gave up: bad did not start: exit status 5 before it was ready" in kernel.said

@@ -5,6 +5,7 @@ import signal
 import pytest
 
 from tests.conftest import StartKernel
+from tests.system.agents import in_state
 
 JOBS = """
 [[supervisor.children]]
@@ -30,8 +31,11 @@ def test_a_declared_job_that_is_done_at_once_is_no_failed_start(start_kernel: St
 
 
 def test_a_permanent_agent_that_ends_at_once_is_a_failed_start(start_kernel: StartKernel) -> None:
-    with pytest.raises(AssertionError, match="exit status 0 before it was ready"):
-        start_kernel(JOBS.format(restart="permanent"))
+    with start_kernel(JOBS.format(restart="permanent")).client() as client:
+        in_state(client, "job", "failed")
+
+        assert client.logs("job")["lines"][-1]["text"].startswith("given up: 2 restarts in 5 s were needed")
+        assert in_state(client, "steady", "running")["restarts"] == 0
 
 
 def test_a_closed_terminal_stops_the_kernel_in_order(start_kernel: StartKernel) -> None:

@@ -1,0 +1,249 @@
+"""Declared agents under ``one_for_one``: what happens to one is not seen by the others."""
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from agentos_sdk import AgentOSClient
+from tests.conftest import StartKernel
+from tests.support.kernel import Kernel, listens, until
+from tests.system.agents import in_state, info, known, up
+
+LOOPERS = 30
+SETTLED = 0.2  # seconds that a program has to live to count as started, where it says nothing itself
+
+SLEEPS = '["sleep", "1000"]'
+BAD = '["sh", "-c", "echo why >&2; exit 5"]'
+IN_ORDER = 'strategy = "rest_for_one"'
+
+LATE = """
+import time
+from agentos_sdk import AgentOSClient
+
+me = AgentOSClient()
+while not any(agent["name"] == "beside" and agent["state"] == "running" for agent in me.list_agents()):
+    time.sleep(0.05)
+me.hello()
+time.sleep(1000)
+"""
+
+COUNT = 12
+TOGETHER = f"""
+import time
+from agentos_sdk import AgentOSClient
+
+me = AgentOSClient()
+while sum(agent["running"] for agent in me.list_agents()) < {COUNT}:
+    time.sleep(0.05)
+me.hello()
+time.sleep(1000)
+"""
+
+
+def child(name: str, command: str | None = SLEEPS, *lines: str) -> str:
+    program = [f"command = {command}"] if command is not None else []
+    return "\n".join(["[[supervisor.children]]", f'name = "{name}"', *program, *lines, ""])
+
+
+def member(name: str, command: str | None = SLEEPS, *lines: str) -> str:
+    """A child of the group before it."""
+    return child(name, command, *lines).replace("[[supervisor.children]]", "[[supervisor.children.children]]")
+
+
+def group(name: str, members: str, *lines: str) -> str:
+    return child(name, None, 'type = "supervisor"', *lines) + members
+
+
+def states(client: AgentOSClient) -> dict[str, str]:
+    return {agent["name"]: agent["state"] for agent in client.list_agents()}
+
+
+def shape(node: dict[str, Any]) -> Any:
+    """A tree's names and what is below them."""
+    return {below["name"]: shape(below) for below in node["children"]}
+
+
+def test_a_healthy_child_comes_back_at_once_beside_crash_loopers(start_kernel: StartKernel) -> None:
+    looping = (child(f"loop{number}", '["sh", "-c", "sleep 0.25; exit 1"]') for number in range(LOOPERS))
+    kernel = start_kernel("[supervisor]\nintensity = 1000\nperiod = 1\n" + child("healthy") + "".join(looping))
+    with kernel.client() as client:
+        until(lambda: all(agent["restarts"] > 1 for agent in client.list_agents()[1:]), "all of them crash")
+        took = []
+        for lives in (1, 2, 3):
+            began = time.monotonic()
+            os.kill(known(client, "healthy"), signal.SIGKILL)
+            until(lambda n=lives: info(client, "healthy")["restarts"] == n, "it is back")  # type: ignore[misc]
+            in_state(client, "healthy", "running")
+            took.append(time.monotonic() - began)
+
+    # A supervisor that starts one after the other needs this for one round, however fast the machine.
+    assert min(took) < LOOPERS * SETTLED / 2
+
+
+def test_agents_start_at_the_same_time(start_kernel: StartKernel, tmp_path: Path) -> None:
+    """None of them is up before all of them run: one after the other they would wait in vain."""
+    (tmp_path / "together.py").write_text(TOGETHER)
+    lines = (f'script = "{tmp_path}/together.py"', 'ready = "hello"')
+
+    kernel = start_kernel("".join(child(f"a{number}", None, *lines) for number in range(COUNT)))
+
+    with kernel.client() as client:
+        assert states(client) == {f"a{number}": "running" for number in range(COUNT)}
+        assert {agent["restarts"] for agent in client.list_agents()} == {0}
+
+
+def test_an_agent_that_cannot_start_leaves_the_others_untouched(start_kernel: StartKernel) -> None:
+    kernel = start_kernel(
+        child("first")
+        + child("bad", BAD)
+        + child("nameless", '["nosuchprogram"]', 'restart = "temporary"')
+        + group("team", member("good") + member("worse", BAD))
+        + child("last")
+    )
+    with kernel.client() as client:
+        until(lambda: {"failed"} == {states(client)[name] for name in ("bad", "worse")}, "both were given up")
+
+        assert {name for name, state in states(client).items() if state == "running"} == {"first", "good", "last"}
+        assert states(client)["nameless"] == "exited"
+        assert {name: info(client, name)["restarts"] for name in ("first", "good", "last", "bad", "worse")} == {
+            **dict.fromkeys(("first", "good", "last"), 0),
+            **dict.fromkeys(("bad", "worse"), 1),
+        }
+        assert client.wait("bad", timeout=5)["exit_code"] == 5
+        assert client.kill("bad")["code"] == "not_found"
+        assert client.logs("bad")["lines"][-1]["text"].startswith("given up: 2 restarts in 5 s were needed; the last ")
+    assert "root/bad: given up: " in kernel.said
+    assert "root/team/worse: given up: " in kernel.said
+
+
+def test_a_failed_start_waits_for_its_backoff_and_ready_does_not_wait_for_it(start_kernel: StartKernel) -> None:
+    slow = 'backoff = { first = "1000s", min = "1000s", max = "1000s", max_failures = 9 }'
+    kernel = start_kernel(child("late", BAD, slow) + child("last"))
+    with kernel.client() as client:
+        assert states(client) == {"late": "backing_off", "last": "running"}
+        assert (info(client, "late")["restarts"], info(client, "late")["end"]) == (0, "exit status 5")
+
+        assert client.kill("late")["killed"]
+
+        assert states(client) == {"late": "exited", "last": "running"}
+        assert client.wait("late", timeout=5)["exit_code"] == 5
+
+
+def test_the_kernel_is_not_ready_before_each_agent_has_come_up_or_failed_to(start_kernel: StartKernel) -> None:
+    slow = '["sh", "-c", "sleep 1; exit 5"]'
+    kernel = start_kernel(
+        child("slow", slow, 'ready = "hello"')
+        + group("team", member("bad", slow, 'ready = "hello"') + member("never"), IN_ORDER)
+    )
+
+    ready = next(number for number, line in enumerate(kernel.lines) if "| ready, listening" in line)
+
+    for name in ("slow", "bad"):
+        assert any(f"{name}: exit status 5" in line for line in kernel.lines[:ready]), kernel.said
+    assert "never: running" not in kernel.said
+
+
+def test_members_of_a_group_start_in_order_beside_others(start_kernel: StartKernel, tmp_path: Path) -> None:
+    (tmp_path / "late.py").write_text(LATE)
+    late = (f'script = "{tmp_path}/late.py"', 'ready = "hello"')
+    kernel = start_kernel(group("team", member("a", None, *late) + member("b"), IN_ORDER) + child("beside"))
+
+    order = [line.split("| ")[1].split(":")[0] for line in kernel.lines if ": running" in line]
+
+    assert order == ["beside", "a", "b"]
+
+
+def test_a_group_whose_member_cannot_start_is_given_up_alone(start_kernel: StartKernel) -> None:
+    kernel = start_kernel(group("team", member("good") + member("bad", BAD), IN_ORDER) + child("beside"))
+    with kernel.client() as client:
+        until(lambda: client.tree()["tree"]["children"][1].get("state") == "stopped", "the group was given up")
+
+        assert states(client) == {"good": "exited", "bad": "exited", "beside": "running"}
+        assert client.wait("good", timeout=5)["reason"] == "stopped: killed by SIGTERM"
+        assert info(client, "beside")["restarts"] == 0
+    assert "root/team: given up: 2 restarts in 5 s were needed" in kernel.said
+
+
+def test_who_looks_at_the_tree_sees_no_containers(start_kernel: StartKernel) -> None:
+    kernel = start_kernel(
+        child("one", BAD, 'restart = "temporary"')
+        + group("team", member("two") + member("three"), IN_ORDER)
+        + child("four")
+    )
+    with kernel.client() as client:
+        root = client.tree()["tree"]
+
+        assert shape(root) == {"spawned": {}, "one": {}, "team": {"two": {}, "three": {}}, "four": {}}
+        _, one, team, four = root["children"]
+        assert (one["type"], one["restart"], one["state"]) == ("agent", "temporary", "exited")
+        assert (team["type"], team["restart"], team["strategy"]) == ("supervisor", "permanent", "rest_for_one")
+        assert (four["type"], four["restart"], four["state"]) == ("agent", "permanent", "running")
+        assert [agent["supervisor"] for agent in client.list_agents()] == ["root", "root/team", "root/team", "root"]
+        assert client.inspect("two")["supervisor"] == "root/team"
+
+
+def test_an_escalation_ends_the_group_and_its_container_starts_it_again(start_kernel: StartKernel) -> None:
+    kernel = start_kernel(
+        "[supervisor]\nintensity = 5\nperiod = 60\n"
+        + group("team", member("weak", SLEEPS, 'on_give_up = "escalate"') + member("sound"), "intensity = 0")
+        + child("beside")
+    )
+    with kernel.client() as client:
+        os.kill(known(client, "weak"), signal.SIGKILL)
+
+        until(lambda: info(client, "sound")["restarts"] == 1, "the group is back")
+        in_state(client, "weak", "running")
+        assert info(client, "beside")["restarts"] == 0
+    assert "sound: stopped" in kernel.said
+
+
+def test_a_significant_agent_that_was_given_up_ends_its_group(start_kernel: StartKernel) -> None:
+    job = member("job", '["sh", "-c", "sleep 0.5; exit 5"]', 'restart = "transient"', "significant = true")
+    kernel = start_kernel(
+        group("team", member("helper") + job, 'auto_shutdown = "any_significant"', 'restart = "transient"')
+        + child("beside")
+    )
+    with kernel.client() as client:
+        assert client.wait("helper", timeout=10)["reason"] == "stopped: killed by SIGTERM"
+
+        assert states(client) == {"helper": "exited", "job": "failed", "beside": "running"}
+
+
+def test_a_group_restart_above_starts_again_what_was_given_up_and_what_was_killed(start_kernel: StartKernel) -> None:
+    team = group("team", member("bad", BAD) + member("killed") + member("well"), "intensity = 0")
+    kernel = start_kernel('[supervisor]\nstrategy = "one_for_all"\n' + child("key") + team)
+    with kernel.client() as client:
+        in_state(client, "bad", "failed")
+        assert client.kill("killed")["killed"]
+        up(client.send_message("kept", to_name="well"))
+        number = info(client, "bad")["id"]
+
+        os.kill(known(client, "key"), signal.SIGKILL)
+
+        for name in ("key", "killed", "well"):
+            until(lambda n=name: info(client, n)["restarts"] == 1, f"{name} is back")  # type: ignore[misc]
+            in_state(client, name, "running")
+        until(lambda: info(client, "bad")["restarts"] == 1, "it was tried again")
+        assert in_state(client, "bad", "failed")["id"] == number
+
+
+def test_a_stop_during_the_start_ends_the_kernel_at_once() -> None:
+    never = (child(f"a{number}", SLEEPS, 'ready = "hello"') for number in range(5))
+    kernel = Kernel("".join(never) + group("team", member("b", SLEEPS, 'ready = "hello"'), IN_ORDER))
+    try:
+        until(lambda: listens(kernel.socket), "the door is open")
+        with kernel.client() as client:
+            for name in ("a0", "a4", "b"):
+                known(client, name)
+        began = time.monotonic()
+        kernel.process.send_signal(signal.SIGTERM)
+
+        assert kernel.wait_end() == 0
+
+        assert time.monotonic() - began < 15  # HELLO may take 30 s
+        assert "ready, listening" not in kernel.said
+        assert "Traceback" not in kernel.said
+    finally:
+        kernel.clean_up()

@@ -20,8 +20,7 @@ REMARKS: Mapping[str, str] = {
     r"ping \| sent 2,": "ping and pong are two processes. Every message between them goes through the kernel.",
     r"unstable: will be restarted in 0.2": "unstable crashed. Its supervisor waits 0.2 s, then starts it again.",
     r"hopeless: running": "hopeless crashed. It has no backoff, so its supervisor starts it again at once.",
-    r"given up": "3 restarts in 10 s are forgiven, a 4th is not: the supervisor of hopeless gives up and ends. "
-    "To the root it was temporary, so the root goes on without it.",
+    r"given up": "3 restarts in 10 s are forgiven, a 4th is not: hopeless is given up. The others go on without it.",
     r"unstable: will be restarted in 0.8": "unstable again: 0.2, 0.4, 0.8 s. Who keeps failing is given more time.",
 }
 
@@ -49,7 +48,7 @@ class Watch:
             self.waited.append(line.at - self._since)
         elif counts := ROUND.search(line.plain):
             self.rounds.append((int(counts[1]), int(counts[2])))
-        self.given_up |= "doomed: given up" in line.plain
+        self.given_up |= "hopeless: given up" in line.plain
 
     def remark(self, line: stage.Printed) -> str | None:
         """What to say after this line, once."""
@@ -110,7 +109,7 @@ def unharmed(before: dict[str, Any], after: dict[str, Any]) -> None:
     stage.check(after["hopeless"]["state"] == "failed", "hopeless is given up")
     stage.check(after["unstable"]["state"] == "running", "unstable is back")
     notice(
-        "hopeless has failed for good and 'doomed' is gone from the tree; unstable is back, in its life number "
+        "hopeless has failed for good, and stays in the tree; unstable is back, in its life number "
         f"{after['unstable']['restarts'] + 1}; ping and pong are the processes they were."
     )
 

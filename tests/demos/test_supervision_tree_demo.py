@@ -24,7 +24,7 @@ def test_the_story_has_growing_delays_a_given_up_agent_and_an_unharmed_pair(run:
     assert all(real >= said for real, said in zip(waited, announced, strict=True))
     assert all(sooner < later for sooner, later in pairwise(waited))
 
-    assert "root/doomed: given up" in shown
+    assert "root/doomed/hopeless: given up" in shown
     ends = re.findall(r"kernel \| (\w+): (exit status \d+|killed by \w+)", shown)
     assert sorted(ends) == [("hopeless", "exit status 1")] * 4 + [("unstable", "exit status 1")] * 4
     assert re.search(r"hopeless +- +failed +3 ", shown)

@@ -306,7 +306,7 @@ class Kernel:
                 try:
                     async with trio.open_nursery() as tree:
                         await tree.start(self.root.run)
-                        await self.supervision.settled()
+                        await self.supervision.wait_settled()
                         if self.root.exit is None and not self.stopping:
                             ready()
                 except* (GaveUp, StartFailed):

@@ -1,12 +1,25 @@
 """The supervisor of its own that a declared agent or group has under ``one_for_one``."""
 
+import contextlib
 from collections.abc import Callable
 
 import trio
 from attrs import define, frozen
 
-from supervisors import Backoff, ChildSpec, Ended, GaveUp, Ignore, StartFailed, Supervisor, SupervisorSpec
-from supervisors.child import Startable
+from supervisors import (
+    AutoShutdown,
+    Backoff,
+    ChildSpec,
+    Ended,
+    Exit,
+    GaveUp,
+    Ignore,
+    Startable,
+    StartFailed,
+    Supervisor,
+    SupervisorSpec,
+)
+from supervisors.exits import gave_up
 from supervisors.reports import Observer
 
 from .spec import Restart
@@ -47,14 +60,12 @@ class Container:
         *within, name = self.path
         self.keeper = Supervisor(self.spec, id=name, within=tuple(within), observe=self.observe)
         task_status.started(self)
-        try:
+        # StartFailed: it was stopped before its child's task ran; that child can't fail before its handshake.
+        with contextlib.suppress(GaveUp, StartFailed):
             await self.keeper.run(stop)
-        except GaveUp as given_up:
-            raise Ended("crash" if self.escalates else "shutdown", given_up.exit.detail) from None
-        except StartFailed:  # it was stopped before its child's task ran: that child can't fail before its handshake
-            raise Ended("shutdown") from None
         assert self.keeper.exit is not None
-        raise Ended("shutdown", self.keeper.exit.detail)
+        cause = cause_of(self.keeper.exit)
+        raise Ended("crash" if self.escalates and gave_up(cause) else "shutdown", cause.detail)
 
 
 @frozen
@@ -110,7 +121,15 @@ class Group:
         raise Ended(self.supervisor.exit)
 
 
-def alone(
+def cause_of(ending: Exit) -> Exit:
+    """How the child of a container ended for good, where that ended the container; else how the container did.
+
+    A group that gave up and isn't restarted, as it is ``transient`` or ``temporary``, was given up as well.
+    """
+    return ending.detail.last if isinstance(ending.detail, AutoShutdown) else ending
+
+
+def specify_one_child(
     name: str, start: Startable, restart: Restart, backoff: Backoff | None, intensity: int, period: float
 ) -> SupervisorSpec:
     """A supervisor of one child, which ends when that child has ended for good."""

@@ -151,7 +151,6 @@ class Life:
         if began:
             return status
         if status == Status(0, None) and agent.declared and agent.spec.restart != "permanent":
-            agent.settle()
             raise Ignore  # a short job that is done is no failed start: nobody would start it again
         if problem is not None:
             raise self._not_started(End(status.code, status.signal, problem))

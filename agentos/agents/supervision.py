@@ -15,7 +15,7 @@ from supervisors.exits import gave_up
 from supervisors.strategy import comes_back
 
 from . import copies
-from .container import Container, Group, Overlapped, Path, alone
+from .container import Container, Group, Overlapped, Path, specify_one_child
 from .life import FOR_SPAWNED, Kit, Life, first
 from .lifecycle import State
 from .output import Line, Output
@@ -104,7 +104,8 @@ class Supervision:
         self._groups[path] = group
         contains = group.strategy == "one_for_one"
         children = [
-            self._container(spec, path, group) if contains else self._member(spec, path) for spec in group.children
+            self._make_container(spec, path, group) if contains else self._make_member(spec, path)
+            for spec in group.children
         ]
         return SupervisorSpec(
             [*before, *children],
@@ -114,7 +115,7 @@ class Supervision:
             auto_shutdown=group.auto_shutdown,
         )
 
-    def _member(self, spec: AgentSpec | GroupSpec, path: Path) -> ChildSpec:
+    def _make_member(self, spec: AgentSpec | GroupSpec, path: Path) -> ChildSpec:
         """A child that is restarted together with others: it starts when the one before is up."""
         start: Life | SupervisorSpec
         shutdown: Shutdown
@@ -133,7 +134,7 @@ class Supervision:
             backoff=spec.backoff,
         )
 
-    def _container(self, spec: AgentSpec | GroupSpec, path: Path, group: GroupSpec) -> ChildSpec:
+    def _make_container(self, spec: AgentSpec | GroupSpec, path: Path, group: GroupSpec) -> ChildSpec:
         """A child of a ``one_for_one`` group, in a container that has the group's limits for it alone."""
         inside = (*path, spec.name)
         start: Overlapped | Group
@@ -142,9 +143,9 @@ class Supervision:
             agent = self._enlist(spec, path, None, None, inside)
             start, shutdown = Overlapped(Life(agent, self.kit, self.observe)), "infinity"
         else:
-            start, shutdown = Group(inside, self._group(spec, inside), self.observe, self._began), spec.shutdown
+            start, shutdown = Group(inside, self._group(spec, inside), self.observe, self._register), spec.shutdown
         self._contained.add((path, spec.name))
-        one = alone(spec.name, start, spec.restart, spec.backoff, group.intensity, group.period)
+        one = specify_one_child(spec.name, start, spec.restart, spec.backoff, group.intensity, group.period)
         container = Container(inside, one, spec.on_give_up == "escalate", self.observe)
         return ChildSpec(
             spec.name,
@@ -155,7 +156,7 @@ class Supervision:
             type="supervisor",
         )
 
-    async def settled(self) -> None:
+    async def wait_settled(self) -> None:
         """Return when each declared agent has come up or failed to: its first start counts, not what follows."""
         for agent in [agent for agent in self.registry if agent.declared]:
             await agent.settled.wait()
@@ -171,7 +172,7 @@ class Supervision:
         agent = self._enlist(spec, (*home.path, spec.name), parent, spawner)
         life = Life(agent, self.kit, self.observe)
         try:
-            one = alone(spec.name, life, spec.restart, spec.backoff, spec.max_restarts, spec.restart_window)
+            one = specify_one_child(spec.name, life, spec.restart, spec.backoff, spec.max_restarts, spec.restart_window)
             await home.start_child(OneAgent(one, agent, self.observe, self._over))
             await agent.settled.wait()
         except (NoProc, Refused, StartFailed):  # it, or its name, is on the way out
@@ -268,7 +269,7 @@ class Supervision:
         """Keep the registry true to what the supervisors did."""
         match report:
             case reports.ChildStarted(path, id, Supervisor() as supervisor) if supervisor.path == (*path, id):
-                self._began(supervisor)
+                self._register(supervisor)
             case reports.ChildStartFailed(path, id):
                 if agent := self._by_place.get((path, id)):
                     self._note_end(agent)
@@ -289,7 +290,7 @@ class Supervision:
                 if path == (ROOT,):
                     self._all_over(path)
 
-    def _began(self, supervisor: Supervisor) -> None:
+    def _register(self, supervisor: Supervisor) -> None:
         """A declared supervisor can be asked for its children."""
         self._supervisors[supervisor.path] = supervisor
         self._news.set()
@@ -305,22 +306,24 @@ class Supervision:
         elif (path, id) in self._contained:
             if by_itself and exit.clean:
                 self._all_over(place)
-        elif path in self._groups and id == path[-1]:  # a group in its container; part of it may not have begun
-            for agent in self._declared_in(path):
+        elif path in self._groups and id == path[-1]:  # a group in its container; some of it may not have begun
+            for agent in self._find_declared(path):
                 agent.settle()
         elif (group := self._groups.get(place)) is not None and is_final(group.restart, exit, by_itself):
             self._all_over(place)
 
-    def _declared_in(self, path: Path) -> Sequence[Agent]:
+    def _find_declared(self, path: Path) -> Sequence[Agent]:
         """The declared agents below the supervisor with that path, or the one in the container with that path."""
         return [one for one in self.registry if one.declared and (*one.path, one.name)[: len(path)] == path]
 
     def _all_over(self, path: Path) -> None:
-        for agent in self._declared_in(path):
+        for agent in self._find_declared(path):
             self._over(agent)
 
     def _note_end(self, agent: Agent) -> None:
         agent.enter(State.EXITED)
+        if agent.declared:
+            agent.settle()
         reason = agent.end.reason if agent.end is not None else "did not start"
         agent.output.add("kernel", f"ended: {reason}")
         log.info("%s: %s", agent.name, reason)

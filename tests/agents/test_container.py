@@ -8,7 +8,7 @@ import pytest
 import trio
 from attrs import define, field
 
-from agentos.agents.container import Container, Group, Overlapped, alone
+from agentos.agents.container import Container, Group, Overlapped, specify_one_child
 from agentos.agents.life import first
 from supervisors import Backoff, ChildSpec, Ended, GaveUp, Ignore, Report, Supervisor, SupervisorSpec
 from supervisors.reports import ChildEnded, RestartScheduled
@@ -61,7 +61,7 @@ def contained(
     backoff: Backoff | None = None,
     **more: Any,
 ) -> ChildSpec:
-    one = alone(name, Overlapped(program), restart, backoff, intensity, 60)
+    one = specify_one_child(name, Overlapped(program), restart, backoff, intensity, 60)
     observe = told.append if told is not None else lambda report: None
     return ChildSpec(name, Container(("root", name), one, escalates, observe), restart="transient", **more)
 
@@ -254,12 +254,19 @@ async def test_containers_stop_in_reverse_order_each_when_the_one_before_has_sto
     assert [at - began for _, at in ends] == pytest.approx([1, 2, 3])
 
 
-def group(name: str, members: list[ChildSpec], intensity: int = 1, strategy: Any = "rest_for_one") -> ChildSpec:
+def group(
+    name: str,
+    members: list[ChildSpec],
+    intensity: int = 1,
+    strategy: Any = "rest_for_one",
+    restart: Any = "permanent",
+    escalates: bool = False,
+) -> ChildSpec:
     """A group in a container."""
-    spec = SupervisorSpec(members, strategy=strategy, intensity=5, period=60)
+    spec = SupervisorSpec(members, strategy=strategy, intensity=1, period=60)
     inside = Group(("root", name), spec, lambda report: None, lambda supervisor: None)
-    one = alone(name, inside, "permanent", None, intensity, 60)
-    return ChildSpec(name, Container(("root", name), one, False, lambda report: None), restart="transient")
+    one = specify_one_child(name, inside, restart, None, intensity, 60)
+    return ChildSpec(name, Container(("root", name), one, escalates, lambda report: None), restart="transient")
 
 
 async def test_a_group_starts_its_members_in_order_while_others_start_beside_it(autojump_clock: object) -> None:
@@ -306,3 +313,26 @@ async def test_a_group_restart_above_starts_all_below_anew(autojump_clock: objec
 
         assert states(above) == {"first": "running", "inner": "running"}
         assert (len(failed.up), len(healthy.up), healthy.stopped) == (1, 2, 1)
+
+
+@pytest.mark.parametrize("restart", ["permanent", "transient", "temporary"])
+async def test_a_group_that_gives_up_escalates_whatever_its_restart(autojump_clock: object, restart: str) -> None:
+    program = Program()
+    spec = group("g", [ChildSpec("a", program)], intensity=0, restart=restart, escalates=True)
+    above = Supervisor(SupervisorSpec([spec], intensity=0))
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(_run_until_it_gives_up, above)
+        await trio.sleep(1)
+        await program.crash()
+        assert above.exit is None
+        program.crashed.set()  # once more than the group forgives
+
+    assert above.exit is not None
+    assert "1 restarts in 5 s were needed; the last for 'g'" in str(above.exit)
+    assert len(program.up) == 2
+
+
+async def _run_until_it_gives_up(supervisor: Supervisor, *, task_status: trio.TaskStatus[Any]) -> None:
+    with pytest.raises(GaveUp):
+        await supervisor.run(task_status=task_status)

@@ -15,6 +15,7 @@ from agentos_sdk.errors import Busy, CallError
 from agentos_sdk.frames import frame
 from agentos_sdk.opcodes import Op
 
+from .bugs import internal
 from .caller import MAX_CONNECTIONS, Caller
 from .connection import Connection
 from .table import failed
@@ -106,8 +107,8 @@ class Door:
                 self.house.connections += 1
                 try:
                     await Connection(sock, caller).serve()
-                except Exception:
-                    log.exception("bug: a connection of %s ended by it", caller.name)
+                except Exception as bug:
+                    internal(bug, f"a connection of {caller.name}, which it ended")
                 finally:
                     caller.allowance.connections -= 1
                     self.house.connections -= 1

@@ -7,6 +7,7 @@ something that it doesn't know, the command is not understood, and what is not u
 This explains and asks; it is no wall. What a program does once it runs can't be read from the command that started it.
 """
 
+import logging
 import re
 import shlex
 from bisect import bisect_left
@@ -15,6 +16,8 @@ from collections.abc import Iterator, Sequence
 import tree_sitter_bash
 from attrs import Factory, define
 from tree_sitter import Language, Node, Parser
+
+from agentos.kernel.bugs import describe
 
 from .commands import CommandPattern, read
 from .script import NotUnderstood, Redirect, Script, Simple, Word
@@ -30,7 +33,7 @@ PIECE, READS = 256, 1000  # bytes of a text that the grammar is handed at a time
 
 CONTROL = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 REDIRECTS = frozenset({"<", ">", ">>", ">|", "&>", "&>>", "<&", ">&", "<<<", "<<", "<<-", "<>", ">&-", "<&-"})
-WRITES = frozenset({">", ">>", ">|", "&>", "&>>", ">&", "<>"})
+WRITES = frozenset({">", ">>", ">|", "&>", "&>>", "<>"})
 # fmt: off
 RESERVED = frozenset({
     "if", "then", "elif", "else", "fi", "do", "done", "case", "esac", "while", "until", "for", "select", "function",
@@ -52,12 +55,24 @@ COMMANDS = frozenset({"command", "declaration_command", "unset_command"})
 NO_COMMAND = frozenset({"for_statement", "case_statement", "case_item", "function_definition", "heredoc_start"})
 BASH = Language(tree_sitter_bash.language())
 
+log = logging.getLogger(__name__)
+
 
 def parse(command: str | Sequence[str]) -> Script:
     """All that running ``command`` may run: a text for ``bash --noprofile --norc -c``, or an argv that no shell reads.
 
-    ``NotUnderstood`` where that can't be told.
+    ``NotUnderstood`` where that can't be told, also because the reading fails by an error of its own.
     """
+    try:
+        return read_script(command)
+    except NotUnderstood:
+        raise
+    except Exception as bug:
+        log.debug("a command is not understood: %s", describe(bug))
+        raise NotUnderstood(f"reading it failed ({type(bug).__name__})") from None
+
+
+def read_script(command: str | Sequence[str]) -> Script:
     found = Findings()
     if isinstance(command, str):
         found.text(command)
@@ -132,16 +147,10 @@ class Findings:
             bare = tuple(name.partition("=")[0].rstrip("+") for name in names)
             self.add(Simple(tuple(words), source, bare), depth)
         if words and words[0].source == "time":
-            self.timed(tokens, lexer, depth)
-
-    def timed(self, tokens: Sequence[Token], lexer: Lexer, depth: int) -> None:
-        """``time`` is a word of the shell's: behind it variables can be set as in front of any command."""
-        for at, token in enumerate(tokens):
-            if token.word is not None and ASSIGNS.match(token.word.source):
-                self.simple(tokens[at:], lexer, depth)
-                return
-            if token.word is None or token.word.source not in ("time", "-p", "--"):
-                return
+            # Bash's keyword, behind which NAME=value sets a variable, or a program, for which it is an argument.
+            after = next((word for word in words if word.source not in ("time", "-p", "--")), None)
+            if after is not None and ASSIGNS.match(after.source):
+                raise NotUnderstood("a variable set behind time: write it in front, or use env")
 
     def redirect(self, operator: str, rest: Iterator[Token], lexer: Lexer) -> None:
         if operator.endswith("&-"):
@@ -150,9 +159,12 @@ class Findings:
         if token is None or token.word is None:
             raise NotUnderstood(f"{operator} without a file")
         target = token.word
-        if operator.startswith("<<") or operator == "<&":
+        if operator in (">&", "<&"):
+            # Bash expands the word after >& a second time, what was quoted in it included.
+            if not re.fullmatch(r"[0-9]+|-", target.source):
+                raise NotUnderstood(f"{operator} with a word: expected a descriptor's number or -; write &> for a file")
             return
-        if operator == ">&" and target.text is not None and re.fullmatch(r"[0-9]+-?|-", target.text):
+        if operator.startswith("<<"):
             return
         if lexer.is_substitution(token):
             return
@@ -224,9 +236,8 @@ class Level:
             elif node.is_named and kind not in WORDS and kind != "file_descriptor":
                 self.lexer.refuse(f"{kind.replace('_', ' ')} is not known here", where[0])
             else:
-                self.role(
-                    where, "keyword" if not node.is_named else "other" if parent in NO_COMMAND else "word", command
-                )
+                other = parent in NO_COMMAND and kind != "variable_assignment"  # which is a case item's command
+                self.role(where, "keyword" if not node.is_named else "other" if other else "word", command)
         for token in self.lexer.tokens:
             if token.kind != "newline" and token.start not in self.roles:
                 self.lexer.refuse("this can be read in more than one way", token.start)

@@ -181,31 +181,38 @@ def names_set(flags: str, valued: str) -> Callable[[str, Words], Effects]:
                     return opaque(f"{name} of what isn't known before it runs")
             elif not re.fullmatch(rf"-[{flags}]+", option):
                 return opaque(f"{name} {option}")
-        names = [word.text for word in rest]
-        if any(text is None or not NAME.match(text) for text in names):
-            return opaque(f"{name} of a name that isn't known before it runs")
-        return Effects(opaque=settings([text for text in names if text is not None]))
+        return set_names(name, rest)
 
     return judge
 
 
+def set_names(name: str, words: Words) -> Effects:
+    """A builtin sets the variables that these words name."""
+    names = [word.text for word in words]
+    if any(text is None or not NAME.match(text) for text in names):
+        return opaque(f"{name} of a name that isn't known before it runs")
+    return Effects(opaque=settings([text for text in names if text is not None]))
+
+
 def getopts(name: str, words: Words) -> Effects:
-    return names_set("", "")(name, words[1:2])
+    if words and (words[0].text is None or words[0].text.startswith("-")):
+        return opaque(f"{name} {words[0].source}")
+    return set_names(name, words[1:2])
 
 
 def printf(name: str, words: Words) -> Effects:
     """``-v`` and the format ``%n`` set a variable."""
-    texts = [word.text for word in words]
-    if texts[:1] == ["--"]:
+    texts, judged = [word.text for word in words], NOTHING
+    if texts[:1] == ["-v"] and len(words) > 1:
+        judged, texts = set_names(name, words[1:2]), texts[2:]
+    elif texts[:1] == ["--"]:
         texts = texts[1:]
-    if not texts:
-        return NOTHING
+    if judged.opaque or not texts:
+        return judged
     if (form := texts[0]) is None:
         return opaque("printf with a format that isn't known before it runs")
     if form.startswith("-v"):
-        variable = words[1] if form == "-v" and len(words) > 1 else Word(form[2:], form)
-        judged = names_set("", "")(name, [variable])
-        return judged if judged.opaque or form != "-v" else printf(name, words[2:])
+        return opaque("printf -v in another place than the first")
     return opaque("printf %n") if re.search(r"%[^A-Za-z%]*[hjlLtz]*n", form) else NOTHING
 
 

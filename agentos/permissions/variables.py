@@ -17,7 +17,8 @@ OPENSSL_ENGINES OPENSSL_MODULES KRB5_CONFIG OCAMLRUNPARAM CAML_LD_LIBRARY_PATH M
 GOENV GOPROXY GCC_EXEC_PREFIX COMPILER_PATH LIBRARY_PATH QT_PLUGIN_PATH GTK_MODULES GTK_PATH GIO_EXTRA_MODULES
 GST_PLUGIN_PATH DYNAMIC_LINKER BUNDLE_GEMFILE COMPOSER_HOME
 """
-NAMES = frozenset(PATHS_AND_PROGRAMS.split())
+INTEGERS = {"HISTCMD", "LINENO", "OPTIND", "RANDOM", "SECONDS", "SRANDOM"}  # bash evaluates what is assigned to them
+NAMES = frozenset(PATHS_AND_PROGRAMS.split()) | INTEGERS
 PREFIXES = re.compile(
     r"(?:BASH|PYTHON|PERL|RUBY|NODE|GEM|LUA|PHP|PG|"
     r"(?:LD|DYLD|GIT|GLIBC|NPM|npm|YARN|CARGO|RUST|RUSTUP|PIP|UV|CONDA|DOCKER|KUBE|ANSIBLE|AWS|GOOGLE|AZURE|GPG|GNUPG|SSH|"
@@ -30,7 +31,10 @@ IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z", re.ASCII)
 
 
 def dangerous(name: str) -> bool:
-    """Whether setting it may change what runs: where programs and libraries are found, what they load or start."""
+    """Whether setting it may change what runs: where programs and libraries are found, what they load or start.
+
+    ``RANDOM='x[$(id)]'`` runs id: bash's own integer variables take arithmetic, which may have commands in it.
+    """
     return name in NAMES or PREFIXES.match(name) is not None or IDENTIFIER.match(name) is None
 
 

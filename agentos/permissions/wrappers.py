@@ -11,6 +11,10 @@ Words = Sequence[Word]
 
 MORE = Word(None, "...", several=True)  # what xargs adds
 ASSIGNMENT = re.compile(r"([^=\"'$`]*)=")
+# The options of xargs, where its input replaces a text: other options before that may take it for their value.
+REPLACES = re.compile(
+    r"(?:(?:-[0rtx]+|--null|--no-run-if-empty|-[dP] ?[^-\s]\S*) )*(?:(?:-I ?|--replace=)(\S+)|--replace)(?: --)?"
+)
 
 
 @frozen
@@ -70,8 +74,9 @@ WRAPPERS = {
     "ionice": options("t", "cn", "ignore", "class classdata"),
     "nohup": options(),
     "timeout": options("v", "ks", "preserve-status foreground verbose", "kill-after signal", 1),
-    "xargs": options("0rtpxo", "adEInPLs", "null no-run-if-empty verbose interactive exit open-tty",
-                     "arg-file delimiter eof replace max-args max-procs max-lines max-chars"),
+    "xargs": options("0rtpxo", "adEInPLs",
+                     "null no-run-if-empty verbose interactive exit open-tty eof replace max-lines",
+                     "arg-file delimiter max-args max-procs max-chars"),
     "command": options("p", stops="-v -V"),
     "builtin": options(),
     "exec": options("cl", "a"),
@@ -121,8 +126,9 @@ def behind(name: str, words: Words) -> Behind | None:
     if not after_options(WRAPPERS[name], rest, assigned):
         return None
     if name == "xargs" and rest:
-        return Behind((inserted(words, rest),))
-    if name == "watch" and rest and not any(word.text in ("-x", "--exec") for word in words):
+        command = inserted(words, rest)
+        return None if command is None else Behind((command,))
+    if name == "watch" and rest and not any(re.match(r"-[^-]*x|--e", word.text or "") for word in words):
         texts = [word.text for word in rest]
         return None if None in texts else Behind(texts=(" ".join(text for text in texts if text is not None),))
     if name == "flock" and rest and rest[0].text in ("-c", "--command"):
@@ -179,8 +185,10 @@ def split_string(words: Words) -> Words:
     """``env -S 'a b'`` is ``env a b``, where no quote or escape says otherwise."""
     for at, word in enumerate(words):
         found = re.fullmatch(r"(?:-[iv0]*S|--split-string=?)([\w ./=:,@%+-]*)", word.text or "")
-        if found is None:
+        if found is None and re.fullmatch(r"-[iv0]+", word.text or ""):
             continue
+        if found is None:  # a later -S may be the value of another option
+            break
         given = found[1] or (words[at + 1].text if at + 1 < len(words) else None)
         if given is None or not re.fullmatch(r"[\w ./=:,@%+-]*", given):
             break
@@ -189,18 +197,15 @@ def split_string(words: Words) -> Words:
     return words
 
 
-def inserted(words: Words, found: Words) -> Words:
-    """What ``xargs`` runs: its input stands where it was told to, or at the end."""
-    options_ = words[: len(words) - len(found)]
-    replace = None
-    for at, word in enumerate(options_):
-        text = word.text or ""
-        if text.startswith("-I"):
-            replace = text[2:] or options_[at + 1].text
-        elif text.startswith("--replace"):
-            replace = text.partition("=")[2] or "{}"
-    if replace is None:
+def inserted(words: Words, found: Words) -> Words | None:
+    """What ``xargs`` runs: its input stands where it was told to, or at the end; ``None`` where that can't be told."""
+    texts = [word.text or "" for word in words[: len(words) - len(found)]]
+    if not any(re.match(r"-[^-]*I|--r", text) for text in texts):
         return [*found, MORE]
+    told = REPLACES.fullmatch(" ".join(texts))
+    if told is None:
+        return None
+    replace = told[1] or "{}"
     return [Word(None, word.source) if word.text is not None and replace in word.text else word for word in found]
 
 
@@ -227,12 +232,13 @@ def find(words: Words) -> Behind | None:
             return None
         if word.text not in ("-exec", "-execdir", "-ok", "-okdir"):
             continue
-        command = list[Word]()
-        while rest and rest[0].text not in (";", "+"):
+        command, before = list[Word](), ""
+        while rest and (text := rest[0].text) != ";" and not (text == "+" and before == "{}"):
             part = rest.pop(0)
-            if part.several:
+            if text is None:  # it may be what ends the command
                 return None
-            command.append(Word(None, part.source) if part.text is not None and "{}" in part.text else part)
+            command.append(Word(None, part.source) if "{}" in text else part)
+            before = text
         if command:
             commands.append(command)
     return Behind(tuple(commands), elsewhere=any(word.text in ("-execdir", "-okdir") for word in words))

@@ -13,7 +13,7 @@ from agentos_sdk import AgentOSClient, connect
 from agentos_sdk.opcodes import Op
 from tests.conftest import Connect, StartKernel
 from tests.support.kernel import Kernel, until
-from tests.system.agents import ask, info, relay, up
+from tests.system.agents import as_agent, ask, info, relay, up
 from tests.system.jails import crippled, need_cgroups
 from tests.system.test_exec import guests, sleeper
 
@@ -42,6 +42,27 @@ def test_a_line_that_looks_like_an_option_is_none(client: AgentOSClient, line: s
     reply = client.exec(line)
 
     assert (reply["code"], reply["rule"]) == ("permission_denied", "not understood")
+
+
+@pytest.mark.parametrize("line", ["time x=1 time b", "x=1 time time y=1 b", "echo >& f", "echo <&'f$(id)'"])
+def test_a_line_that_is_not_understood_is_refused_and_is_no_internal_error(client: AgentOSClient, line: str) -> None:
+    reply = client.exec(line)
+
+    assert (reply["code"], reply["rule"]) == ("permission_denied", "not understood")
+
+
+def test_what_may_echo_runs_nothing_else_by_a_quoted_target(kernel: Kernel, client: AgentOSClient) -> None:
+    place = kernel.place / "echoes"
+    place.mkdir()
+    rights = {"level": "minimal", "allow": {"commands": ["echo *"], "write": [f"{place}/**"]}}
+    number = sleeper(client, "echoing", isolation="none", cwd=str(place), permissions=rights)
+
+    with as_agent(kernel, number) as agent:
+        assert up(agent.exec(f"echo hi >'{place}/f'"))["exit_code"] == 0
+        reply = agent.exec(f"echo hi >&'{place}/g$(touch {place}/pwned)'")
+
+    assert (reply["code"], reply["rule"]) == ("permission_denied", "not understood")
+    assert os.listdir(place) == ["f"]
 
 
 def test_a_directory_is_the_clients_or_begins_at_that_of_the_configuration(

@@ -21,7 +21,6 @@ from agentos.agents.jail import Jails
 from agentos.agents.life import Kit, home
 from agentos.agents.orphans import Run, Sweeper
 from agentos.agents.registry import Agent, Registry
-from agentos.agents.spec import RESERVED
 from agentos.agents.supervision import SpawnLimits, Supervision, why
 from agentos.agents.workspace import Workspaces
 from agentos.callers import Callers
@@ -170,7 +169,7 @@ class Kernel:
         everybody = Party("kernel", Share(budget=settings.config.llm.budget))
         self.settings = settings
         self.this = this
-        self.mail = Mailboxes(RESERVED)
+        self.mail = Mailboxes()
         self.registry = Registry()
         names = Names(home(), str(settings.config.directory))
         self.callers = Callers(
@@ -333,7 +332,7 @@ class Kernel:
         message = {"event": "AGENT_ESCALATED", "agent_id": agent.id, "name": agent.name, "reason": reason}
         if agent.spawner is not None:
             try:
-                self.mail.of(agent.spawner).put(Letter(KERNEL_ID, KERNEL, codec.encode(message)))
+                self.mail.of(agent.spawner).put(Letter(KERNEL_ID, KERNEL, "kernel", codec.encode(message)))
             except CallError as error:
                 log.debug("%s: its spawner isn't told that it was given up: %s", agent.name, error)
 

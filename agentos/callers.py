@@ -10,7 +10,7 @@ from attrs import define, field
 from agentos.agents.inherit import DEFAULTS, named
 from agentos.agents.peers import Peers
 from agentos.agents.registry import Agent, Registry
-from agentos.agents.spec import NAME, NAME_RULE, RESERVED, AgentSpec, Limits
+from agentos.agents.spec import AgentSpec, Limits, check_name
 from agentos.kernel.caller import Caller, Kind
 from agentos.kernel.door import Peer
 from agentos.kernel.ports import AuditLog, Decision
@@ -131,12 +131,9 @@ class Callers:
                 agent.caller.table = self._table_for(agent.id)
 
     def _rename(self, caller: Caller, name: str) -> None:
-        if not NAME.fullmatch(name):
-            raise BadRequest(f"as: expected {NAME_RULE}, got {name!r}")
+        check_name(name, "as")
         if caller.kind == "guest":
             raise BadRequest(f"as: this connection is the guest {caller.name!r} already")
-        if name in (*RESERVED, "operator"):
-            raise AlreadyExists(f"as: {name!r} is a name of the kernel's own")
         if self.registry.is_taken(name):
             raise AlreadyExists(f"as: {name!r} is an agent")
         if not self.mail.is_taken(name):

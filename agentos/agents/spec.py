@@ -2,6 +2,7 @@
 
 import os.path
 import re
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
@@ -10,6 +11,7 @@ from attrs import evolve, field, frozen
 from agentos.llm.settings import Share
 from agentos.permissions.rule import PermissionSet
 from agentos.services.quotas import narrowest
+from agentos_sdk.errors import AlreadyExists, BadRequest
 from supervisors import Backoff
 
 Restart = Literal["permanent", "transient", "temporary"]
@@ -22,7 +24,27 @@ Runtime = Literal["exec", "fast"]
 
 NAME = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)  # digits alone would be taken for an id
 NAME_RULE = "a name of 1 to 64 letters, digits, '.', '_' or '-', begun by a letter or digit, and not of digits alone"
-RESERVED = ("root", "spawned", "kernel")  # supervisors that the kernel makes, and the sender of its own messages
+RESERVED = ("root", "spawned", "kernel", "operator")  # the kernel's supervisors, the kernel itself, its operator
+RESERVED_RULE = f"a name other than {', '.join(RESERVED)} in any case, which the kernel keeps for itself"
+
+
+def is_reserved(name: str) -> bool:
+    """Whether the name reads as one of ``RESERVED``: compared after NFKC, and without case.
+
+    NAME admits ASCII letters alone, so today only the case differs; the comparison doesn't rely on that.
+    """
+    return unicodedata.normalize("NFKC", name).casefold() in RESERVED
+
+
+def check_name(name: str, field: str) -> None:
+    """Raise ``BadRequest`` where no caller can be called that, ``AlreadyExists`` where the name is reserved.
+
+    REGISTER, SPAWN and HELLO ask here; ``field`` is the request's. A configuration file has the same two rules.
+    """
+    if not NAME.fullmatch(name):
+        raise BadRequest(f"{field}: expected {NAME_RULE}, got {name!r}")
+    if is_reserved(name):
+        raise AlreadyExists(f"{field}: expected {RESERVED_RULE}, got {name!r}")
 
 
 @frozen

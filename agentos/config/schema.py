@@ -8,7 +8,17 @@ from typing import Annotated, Literal
 
 from attrs import field, frozen
 
-from agentos.agents.spec import NAME, NAME_RULE, RESERVED, AutoShutdown, OnGiveUp, Restart, Runtime, Strategy
+from agentos.agents.spec import (
+    NAME,
+    NAME_RULE,
+    RESERVED_RULE,
+    AutoShutdown,
+    OnGiveUp,
+    Restart,
+    Runtime,
+    Strategy,
+    is_reserved,
+)
 from agentos.sandbox.outer_ids import COUNT, FIRST
 from agentos_sdk.codec import Rule, Seconds, Size
 
@@ -17,7 +27,7 @@ MIN_PAYLOAD = 1 << 20  # bytes; no kernel may take less, so that every client kn
 Name = Annotated[
     str,
     Rule(NAME.fullmatch, NAME_RULE),
-    Rule(lambda name: name not in RESERVED, f"a name other than {', '.join(RESERVED)}, which the kernel uses"),
+    Rule(lambda name: not is_reserved(name), RESERVED_RULE),
 ]
 Variable = Annotated[
     str,

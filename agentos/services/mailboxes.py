@@ -2,7 +2,8 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
 
 import trio
 from attrs import define, field, frozen
@@ -19,13 +20,21 @@ BATCH_BYTES = 1 << 20  # of messages in one reply, however many were asked for; 
 class Letter:
     """A message as it lies in a mailbox: ``body`` is finished JSON, ``sent_at`` seconds since the epoch.
 
-    Kept encoded, so that its size is known, a broadcast is stored once, and nobody encodes it again.
+    Kept encoded, so that its size is known, a broadcast is stored once, and nobody encodes it again. ``from_kind`` is
+    what the sender was when it sent this; ``born`` is ``time.monotonic()`` then.
     """
 
     from_id: int
     from_name: str
+    from_kind: Literal["operator", "agent", "guest", "kernel"]
     body: bytes
     sent_at: float = field(factory=time.time)
+    born: float = field(factory=time.monotonic)
+
+    @property
+    def age(self) -> float:
+        """Seconds since it was sent; a clock that is set changes nothing."""
+        return time.monotonic() - self.born
 
 
 @define(eq=False)
@@ -94,10 +103,9 @@ class Mailbox:
 
 
 class Mailboxes:
-    """Every mailbox there is, by id and by name; nobody may take a ``reserved`` name."""
+    """Every mailbox there is, by id and by name."""
 
-    def __init__(self, reserved: Collection[str] = ()) -> None:
-        self._reserved = reserved
+    def __init__(self) -> None:
         self._by_id: dict[int, Mailbox] = {}
         self._by_name: dict[str, Mailbox] = {}
 
@@ -134,13 +142,11 @@ class Mailboxes:
         return found
 
     def is_taken(self, name: str) -> bool:
-        return name in self._by_name or name in self._reserved
+        return name in self._by_name
 
     def register(self, number: int, name: str) -> None:
         """Let the mailbox of ``number`` be reached by ``name`` too; ``AlreadyExists`` when it is another's."""
         mailbox = self.of(number)
-        if name in self._reserved:
-            raise AlreadyExists(f"{name!r} is a name of the kernel's own")
         owner = self._by_name.get(name)
         if owner is not None and owner is not mailbox:
             raise AlreadyExists(f"{name!r} is the name of the caller with id {owner.id}")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import trio
 
 from agentos.agents.registry import Registry
-from agentos.agents.spec import NAME, NAME_RULE
+from agentos.agents.spec import check_name
 from agentos.kernel.body import Verbatim
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
@@ -51,7 +51,7 @@ def syscalls(mail: Mailboxes, registry: Registry) -> tuple[Syscall, ...]:
         if request.max < 1:
             raise BadRequest(f"max: expected at least 1, got {request.max}")
         box = mail.of(call.caller.id)
-        if not box.letters and request.timeout > 0:
+        if not box.letters and request.wait and request.timeout > 0:
             with trio.move_on_after(request.timeout):
                 await box.wait()
         await call.caller.allowance.wait_for_bytes()  # who doesn't read its replies gets no more of them
@@ -60,18 +60,17 @@ def syscalls(mail: Mailboxes, registry: Registry) -> tuple[Syscall, ...]:
         return received(letters)
 
     def register(caller: Caller, request: Register) -> Registered:
-        if not NAME.fullmatch(request.name):
-            raise BadRequest(f"name: expected {NAME_RULE}, got {request.name!r}")
+        check_name(request.name, "name")
         mail.register(caller.id, request.name)
         return Registered(agent_id=caller.id, name=request.name)
 
     def letter_from(caller: Caller, message: object) -> Letter:
         assert isinstance(message, Verbatim)
-        return Letter(caller.id, mail.of(caller.id).name, message)
+        return Letter(caller.id, mail.of(caller.id).name, caller.kind, message)
 
     return (
         Syscall(Op.SEND, Send, send, limit=LARGE, verbatim=("message",), rights=rights),
-        Syscall(Op.RECV, Recv, recv),
+        Syscall(Op.RECV, Recv, recv, failure={"messages": [], "count": 0}),
         Syscall(Op.BROADCAST, Broadcast, broadcast, limit=LARGE, verbatim=("message",)),
         Syscall(Op.REGISTER, Register, register),
     )
@@ -84,8 +83,16 @@ def to_send(box: Mailbox) -> Right:
 def received(letters: list[Letter]) -> bytes:
     """RECV's reply, made around messages that are JSON already."""
     messages = b",".join(
-        b'{"from_id":%d,"from_name":%s,"message":%s,"sent_at":%.6f}'
-        % (letter.from_id, codec.encode(letter.from_name), letter.body, letter.sent_at)
+        b'{"from_id":%d,"from":%d,"from_name":%s,"from_kind":%s,"message":%s,"sent_at":%.6f,"age_ms":%d}'
+        % (
+            letter.from_id,
+            letter.from_id,
+            codec.encode(letter.from_name),
+            codec.encode(letter.from_kind),
+            letter.body,
+            letter.sent_at,
+            letter.age * 1000,
+        )
         for letter in letters
     )
     return b'{"success":true,"count":%d,"messages":[%s]}' % (len(letters), messages)

@@ -9,7 +9,7 @@ from agentos.agents import copies, dwelling
 from agentos.agents.inherit import Beyond, cut, inherit
 from agentos.agents.rate import Rate
 from agentos.agents.registry import Agent, Registry, StartError
-from agentos.agents.spec import NAME, NAME_RULE, AgentSpec, Limits, Restart, isolation_of
+from agentos.agents.spec import AgentSpec, Limits, Restart, check_name, isolation_of
 from agentos.agents.supervision import Supervision
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
@@ -164,8 +164,7 @@ class Spawning:
         self, parent: Agent | None, request: calls.Spawn, given: PermissionSet | None, bounds: Limits
     ) -> AgentSpec:
         """What the request describes; looks at files, so not in the event loop's thread."""
-        if not NAME.fullmatch(request.name):
-            raise BadRequest(f"name: expected {NAME_RULE}, got {request.name!r}")
+        check_name(request.name, "name")
         if (request.script is None) == (not request.command):
             raise BadRequest("script: expected exactly one of script (a Python file) and command (an argv)")
         if not 0 <= request.max_restarts <= MAX_RESTARTS:

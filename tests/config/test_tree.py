@@ -63,11 +63,16 @@ def test_a_child_that_cannot_be(home: Path, lines: str, sentence: str) -> None:
     assert said(agent(lines)) == [f"agentos.toml:{sentence}"]
 
 
+RESERVED = "expected a name other than root, spawned, kernel, operator in any case, which the kernel keeps for itself"
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("root", "expected a name other than root, spawned, kernel, which the kernel uses, got 'root'"),
-        ("spawned", "expected a name other than root, spawned, kernel, which the kernel uses, got 'spawned'"),
+        ("root", f"{RESERVED}, got 'root'"),
+        ("spawned", f"{RESERVED}, got 'spawned'"),
+        ("Operator", f"{RESERVED}, got 'Operator'"),
+        ("ｏperator", "expected a name of 1 to 64 letters"),
         ("a/b", "expected a name of 1 to 64 letters, digits, '.', '_' or '-', begun by a letter or digit, and not of"),
         ("123", "expected a name of 1 to 64 letters"),
         ("", "expected a name of 1 to 64 letters"),

@@ -7,7 +7,21 @@ import pytest
 
 from tests.conftest import Connect, StartKernel
 from tests.support.kernel import Kernel, until
-from tests.support.wire import BROADCAST, EXIT, KILL, NOOP, PATIENCE, RECV, REGISTER, SEND, SPAWN, Wire, frame, settle
+from tests.support.wire import (
+    BROADCAST,
+    EXIT,
+    HELLO,
+    KILL,
+    NOOP,
+    PATIENCE,
+    RECV,
+    REGISTER,
+    SEND,
+    SPAWN,
+    Wire,
+    frame,
+    settle,
+)
 
 MIB = 1 << 20
 
@@ -45,8 +59,9 @@ def test_a_message_says_who_sent_it_and_when(connect: Connect) -> None:
     sender.call(SEND, {"to": own_id(receiver), "message": {"a": [1, None]}})
     [message] = receiver.call(RECV)["messages"]
 
-    assert message.keys() == {"from_id", "from_name", "message", "sent_at"}
-    assert message["from_id"] == own_id(sender)
+    assert message.keys() == {"from_id", "from", "from_name", "from_kind", "message", "sent_at", "age_ms"}
+    assert message["from_id"] == message["from"] == own_id(sender)
+    assert 0 <= message["age_ms"] < PATIENCE * 1000
     assert message["from_name"] == "the-sender"
     assert message["message"] == {"a": [1, None]}
     assert before - 1 <= message["sent_at"] <= time.time() + 1
@@ -201,6 +216,41 @@ def test_a_malformed_name_is_refused(wire: Wire, name: str) -> None:
 
     assert reply["code"] == "bad_request"
     assert reply["error"].startswith("name: ")
+
+
+@pytest.mark.parametrize("name", ["operator", "Operator", "OPERATOR", "kernel", "Kernel", "root", "Spawned"])
+def test_a_name_of_the_kernels_or_its_operators_is_not_taken(wire: Wire, name: str) -> None:
+    spawn = {"name": name, "command": ["sleep", "1000"]}
+
+    refused = [wire.call(op, body) for op, body in ((REGISTER, {"name": name}), (SPAWN, spawn), (HELLO, {"as": name}))]
+
+    assert [reply["code"] for reply in refused] == ["already_exists"] * 3, refused
+    assert wire.call(SEND, {"to_name": name, "message": "secret"})["code"] == "not_found"
+
+
+@pytest.mark.parametrize(
+    "name", ["ｏｐｅｒａｔｏｒ", "opеrator", "oper\u200bator", "\u212aernel", "operator\u2024", "operator\u00ad", "ſpawned"]
+)
+def test_a_name_that_only_looks_like_the_operators_is_no_name(wire: Wire, name: str) -> None:
+    spawn = {"name": name, "command": ["sleep", "1000"]}
+
+    refused = [wire.call(op, body) for op, body in ((REGISTER, {"name": name}), (SPAWN, spawn), (HELLO, {"as": name}))]
+
+    assert [reply["code"] for reply in refused] == ["bad_request"] * 3, refused
+
+
+def test_a_letter_says_what_its_sender_is_whatever_it_calls_itself(kernel: Kernel, connect: Connect) -> None:
+    receiver, operator, guest = connect(), connect(), connect()
+    guest.call(HELLO, {"as": "operator-7", "level": "standard"})
+    agent = kernel.spawn("the-operator")
+    to = {"to": own_id(receiver), "message": None}
+
+    with kernel.connect_as(agent) as itself:
+        for sender in (operator, guest, itself):
+            assert sender.call(SEND, to)["success"]
+
+    assert [each["from_kind"] for each in receiver.call(RECV)["messages"]] == ["operator", "guest", "agent"]
+    operator.call(KILL, {"id": agent})
 
 
 def test_nobody_can_hoard_names(wire: Wire) -> None:

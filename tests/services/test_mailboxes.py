@@ -16,7 +16,7 @@ SIZES = st.sampled_from([0, 1, 10, 1 << 10, BATCH_BYTES // 2, BATCH_BYTES - 1, B
 
 
 def letter(text: str | bytes = b"1") -> Letter:
-    return Letter(1, "somebody", text.encode() if isinstance(text, str) else text)
+    return Letter(1, "somebody", "agent", text.encode() if isinstance(text, str) else text)
 
 
 def box() -> Mailbox:

@@ -70,7 +70,7 @@ def test_an_agent_that_keeps_crashing_is_given_up_and_its_spawner_is_told(client
     assert info(client, "hopeless")["state"] == "failed"
     assert info(client, "hopeless")["restarts"] == 2
     [letter] = client.recv_messages(timeout=5)["messages"]
-    assert letter["from_name"] == "kernel"
+    assert (letter["from_name"], letter["from_kind"]) == ("kernel", "kernel")
     assert letter["message"]["event"] == "AGENT_ESCALATED"
     assert (letter["message"]["agent_id"], letter["message"]["name"]) == (agent["id"], "hopeless")
     assert "3 restarts in 60 s were needed" in letter["message"]["reason"]

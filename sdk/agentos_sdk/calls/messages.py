@@ -1,6 +1,7 @@
 """SEND, RECV, BROADCAST and REGISTER: what agents say to each other."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 from attrs import frozen
 
@@ -31,12 +32,19 @@ class Send(Request[Sent]):
 
 @frozen(kw_only=True)
 class Message:
-    """``sent_at`` is seconds since the epoch."""
+    """``sent_at`` is seconds since the epoch, ``age_ms`` milliseconds since it was sent.
+
+    ``from_`` is ``from_id`` once more, under the original's name. ``from_kind`` is the kernel's word on what the sender
+    is, where ``from_name`` is the sender's own choice.
+    """
 
     from_id: int
+    from_: int
     from_name: str
+    from_kind: Literal["operator", "agent", "guest", "kernel"]
     message: object
     sent_at: float
+    age_ms: int
 
 
 @frozen(kw_only=True)
@@ -50,12 +58,16 @@ class Received:
 
 @frozen(kw_only=True)
 class Recv(Request[Received]):
-    """Take at most ``max`` messages from one's own mailbox, waiting up to ``timeout`` seconds for the first."""
+    """Take at most ``max`` messages from one's own mailbox, waiting up to ``timeout`` seconds for the first.
+
+    ``wait=False`` is another word for a timeout of 0.
+    """
 
     op = Op.RECV
     reply = Received
     max: int = 10
     timeout: Seconds = Seconds(0.0)
+    wait: bool = True
 
 
 @frozen(kw_only=True)

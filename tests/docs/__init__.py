@@ -3,7 +3,8 @@
 What a block's language means (a language that isn't listed fails, so that no block goes unchecked):
 
 ``console``
-    ``$ COMMAND`` (continued by ``> ``) is run by one bash per page; the lines below are its output, stderr included.
+    ``$ COMMAND`` (continued by ``> ``) is run by one bash per page; the lines below are what it writes, to
+    stdout or to stderr. One that writes to both fails: in which order the two arrive nothing promises.
     ``$ agentos run`` is the page's kernel: it stays, and each line shown must come, in any order. A block that begins
     with ``^C`` interrupts it; one without any prompt shows more of its output. Commands that only look (``ps``,
     ``tree``, ``logs``) are repeated until they show what the page shows, for a while.

@@ -7,16 +7,17 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 PATIENCE = 20.0  # seconds until what must come has come
 
 
 class Output:
-    """What a process prints, read as it comes."""
+    """What a process prints on one of its streams, read as it comes."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
-        assert process.stdout is not None
-        self._fd = process.stdout.fileno()
+    def __init__(self, stream: IO[bytes] | None) -> None:
+        assert stream is not None
+        self._fd = stream.fileno()
         self.text = ""
 
     def more(self, deadline: float) -> bool:
@@ -35,34 +36,41 @@ class Shell:
             ["bash", "--norc", "--noprofile"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=subprocess.PIPE,
             cwd=directory,
             env=env,
             start_new_session=True,
         )
-        self._output = Output(self._process)
+        self._streams = Output(self._process.stdout), Output(self._process.stderr)
         self._script = Path(env["XDG_RUNTIME_DIR"], "command")
         self._mark = f"--{os.urandom(8).hex()}--"
 
-    def run(self, command: str) -> tuple[int, list[str]]:
-        """Exit status and output of a command."""
+    def run(self, command: str) -> tuple[int, list[str], list[str]]:
+        """Exit status of a command, the lines that it wrote to stdout, and those that it wrote to stderr."""
         self._script.write_text(command + "\n")
+        mark = f"printf '\\n{self._mark}%d\\n' $?"
         assert self._process.stdin is not None
-        self._process.stdin.write(f". {self._script} </dev/null\nprintf '\\n{self._mark}%d\\n' $?\n".encode())
+        self._process.stdin.write(f". {self._script} </dev/null\n{mark} | tee /dev/stderr\n".encode())
         self._process.stdin.flush()
-        self._output.text = ""
         deadline = time.monotonic() + PATIENCE
-        while not (found := self._output.text.rpartition(f"\n{self._mark}"))[1] or not found[2].endswith("\n"):
-            assert self._output.more(deadline), f"{command}: no end in sight, so far:\n{self._output.text}"
+        (status, out), (_, err) = [self._until_mark(stream, command, deadline) for stream in self._streams]
+        return status, out, err
+
+    def _until_mark(self, stream: Output, command: str, deadline: float) -> tuple[int, list[str]]:
+        """The status in the mark that ends a command's output, and the lines before it."""
+        stream.text = ""
+        while not (found := stream.text.rpartition(f"\n{self._mark}"))[1] or not found[2].endswith("\n"):
+            assert stream.more(deadline), f"{command}: no end in sight, so far:\n{stream.text}"
         return int(found[2]), found[0].rstrip("\n").split("\n") if found[0].strip() else []
 
     def close(self) -> None:
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.close()
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        self._process.stdout.close()
+        for stream in (self._process.stdout, self._process.stderr):
+            assert stream is not None
+            stream.close()
 
 
 class Kernel:
@@ -72,7 +80,7 @@ class Kernel:
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=directory, env=env
         )
-        self._output = Output(self._process)
+        self._output = Output(self._process.stdout)
         self._read = 0
 
     def fresh(self) -> str:

@@ -42,12 +42,21 @@ def page(directory: Path, text: str) -> Path:
         ("ini", "[Service]\nExecStart=/usr/bin/agentos run --daemon\n"),
         ("console", "$ echo three\nfour\n"),
         ("console", "$ echo three\n"),
+        ("console", "$ echo out; echo err >&2\nout\nerr\n"),
         ("console", "$ agentos no-such-command\n"),
     ],
 )
 def test_a_block_that_does_not_hold_fails(visit: Visit, language: str, text: str) -> None:
     with pytest.raises((AssertionError, SyntaxError, ValueError)):
         visit.do(block(language, text))
+
+
+def test_stdout_and_stderr_of_one_command_are_not_promised_in_any_order(visit: Visit) -> None:
+    for text in ("$ echo out\nout\n", "$ echo err >&2\nerr\n", "$ (echo out; echo err >&2) 2>&1\nout\nerr\n"):
+        visit.do(block("console", text))
+
+    with pytest.raises(AssertionError, match="writes to stdout and stderr, whose order nothing promises"):
+        visit.do(block("console", "$ echo out; echo err >&2\n...\n"))
 
 
 def test_a_language_without_a_check_can_not_be_done(visit: Visit) -> None:

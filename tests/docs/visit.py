@@ -27,6 +27,7 @@ from tests.docs.terminal import PATIENCE, Kernel, Shell
 BIN = str(Path(sys.executable).parent)
 LOOKS = re.compile(r"agentos (ps|tree|logs|audit)\b(?!.* (-f|--follow))")
 WRONG = "wrong.toml"
+BOTH = "it writes to stdout and stderr, whose order nothing promises: show one of them, or join them with 2>&1"
 MAKE = f'make() {{ command make -n -C {shlex.quote(str(ROOT))} "$@" >/dev/null; }}'
 AUDIT = 'agentos() {{ [ "$1" != audit ] || set -- "$@" --state-dir {}; command agentos "$@"; }}'
 
@@ -75,12 +76,12 @@ class Visit:
 
     def bash(self, block: Block) -> None:
         self._begin_kernel_for(block.text)
-        status, printed = self.shell.run("set -e\n" + block.text + "set +e")
-        assert status == 0, f"{block.where}: exit status {status}\n" + "\n".join(printed)
+        status, printed, errors = self.shell.run("set -e\n" + block.text + "set +e")
+        assert status == 0, f"{block.where}: exit status {status}\n" + "\n".join([*printed, *errors])
 
     def perl(self, block: Block) -> None:
         modules = re.findall(r"^use ([A-Z]\w*::[\w:]+);$", block.text, re.MULTILINE)
-        status, _ = self.shell.run(f"perl {' '.join(f'-M{module}' for module in modules)} -e 1")
+        status, _, _ = self.shell.run(f"perl {' '.join(f'-M{module}' for module in modules)} -e 1")
         if status != 0:
             pytest.skip(f"there is no perl with {', '.join(modules)} here")
         self._write(block)
@@ -161,8 +162,9 @@ class Visit:
         self._begin_kernel_for(command)
         deadline = time.monotonic() + PATIENCE / 2
         while True:
-            _, printed = self.shell.run(command)
-            printed = [self._for_people(line) for line in printed]
+            _, out, err = self.shell.run(command)
+            assert not out or not err, f"{block.where}: $ {command}\n{BOTH}:\n" + "\n".join([*out, "and", *err])
+            printed = [self._for_people(line) for line in out or err]
             if same(shown, printed):
                 return
             if not LOOKS.match(command) or time.monotonic() > deadline:
@@ -180,7 +182,7 @@ class Visit:
         if os.geteuid() == 0 and not told:
             words = [*words, "--state-dir", str(self.state)]  # root's default place is the host's
             self.shell.run(AUDIT.format(shlex.quote(str(self.state))))
-        _, where = self.shell.run("pwd")
+        _, where, _ = self.shell.run("pwd")
         self.kernel = Kernel([f"{BIN}/agentos", "run", *words], where[0], self.env)
 
     def begin_kernel(self) -> None:

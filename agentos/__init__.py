@@ -3,15 +3,15 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agentos_sdk import AgentOSClient
+    from agentos_sdk import AgentOSClient, SyscallOp
 
 __version__ = "0.1.0"
-__all__ = ["AgentOSClient", "__version__"]
+__all__ = ["AgentOSClient", "SyscallOp", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "AgentOSClient":
-        from agentos_sdk import AgentOSClient
+    if name in ("AgentOSClient", "SyscallOp"):
+        import agentos_sdk
 
-        return AgentOSClient
+        return getattr(agentos_sdk, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -104,7 +104,7 @@ class Connection:
                     number = own
                 elif number in self._calls or not number:
                     refused = BadRequest(f"request id {number}: expected one that is not 0 and not in flight")
-                    self._add(out, number, op, failed(refused))
+                    self._add(out, number, op, caller.table.failed(op, refused))
                     continue
                 now = nows[op]
                 if now is not None:
@@ -130,7 +130,8 @@ class Connection:
             self._push(out)
             if self._frames.broken is not None:
                 number = self._frames.broken_id if upgraded else own
-                self._reply(number, self._frames.broken_op, failed(self._frames.broken))
+                op = self._frames.broken_op
+                self._reply(number, op, caller.table.failed(op, self._frames.broken))
                 return False
 
     async def _yield(self, out: list[bytes]) -> None:
@@ -205,7 +206,7 @@ class Connection:
         call = self._calls.get(number) or self._begin(number, body)
         held, delivered = len(body), False
         try:
-            reply = failed(Cancelled("withdrawn by its caller"))
+            reply = self.caller.table.failed(op, Cancelled("withdrawn by its caller"))
             with call.scope:
                 reply = await later(call, body)
             if self._over:

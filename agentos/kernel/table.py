@@ -54,9 +54,10 @@ class Syscall:
 class Table:
     """One entry per opcode: an answer now, an answer later, or a refusal; and how large a body may be."""
 
-    __slots__ = ("later", "limits", "now")
+    __slots__ = ("later", "limits", "now", "syscalls")
 
     def __init__(self, syscalls: Iterable[Syscall], max_payload: int = MAX_PAYLOAD) -> None:
+        self.syscalls: dict[int, Syscall] = {}  # by opcode
         self.limits = [SMALL] * 256
         for op in (Op.THINK, Op.WRITE, Op.HTTP):  # a client may send these to a kernel that doesn't serve them yet
             self.limits[op] = max_payload
@@ -65,6 +66,7 @@ class Table:
         self.now: list[Now | None] = [_unknown(number) for number in range(256)]
         self.later: list[Later | None] = [None] * 256
         for syscall in syscalls:
+            self.syscalls[syscall.op] = syscall
             self.limits[syscall.op] = syscall.limit
             if iscoroutinefunction(syscall.handler):
                 self.now[syscall.op], self.later[syscall.op] = None, _later(syscall)
@@ -80,13 +82,17 @@ class Table:
         table = copy(self)
         table.now, table.later = list(self.now), list(self.later)
         for op, decision in refused.items():
-            table.now[op], table.later[op] = _refused(op, decision), None
+            table.now[op], table.later[op] = _refused(op, decision, self.syscalls.get(op)), None
         return table
 
+    def failed(self, op: int, error: BaseException) -> bytes:
+        """The body of a failed reply to the call with this opcode, whether it is served or not."""
+        return failed(error, self.syscalls.get(op))
 
-def _refused(op: Op, decision: Decision) -> Now:
+
+def _refused(op: Op, decision: Decision, syscall: Syscall | None) -> Now:
     error = PermissionDenied if decision.effect == "deny" else ApprovalRequired
-    reply = failed(error(decision.reason, rule=decision.rule))
+    reply = failed(error(decision.reason, rule=decision.rule), syscall)
 
     def refuse(caller: Caller, body: bytes) -> bytes:
         about = body[:MOST_SHOWN].decode(errors="replace")  # it isn't read, but what was tried is worth knowing

@@ -19,7 +19,7 @@ _ADDED: Final[dict[str, dict[Kind, tuple[str, ...]]]] = {
     },
     "sandboxed": {
         "calls": (
-            *("WRITE", "EXEC", "THINK", "STORE", "DELETE", "KEYS", "SEND", "BROADCAST", "REGISTER"),
+            *("WRITE", "EXEC", "THINK", "LLM_REPORT", "STORE", "DELETE", "KEYS", "SEND", "BROADCAST", "REGISTER"),
             *("SPAWN", "KILL", "WAIT", "PAUSE", "RESUME", "LOGS", "INSPECT", "SET_PERMS", "EXPLAIN"),
         ),
         "write": ("${workspace}/**",),

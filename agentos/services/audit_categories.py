@@ -7,7 +7,7 @@ CATEGORIES: Mapping[str, frozenset[str]] = {
     for name, calls in {
         "files": "READ WRITE",
         "commands": "EXEC",
-        "model": "THINK",
+        "model": "THINK LLM_REPORT",
         "agents": "SPAWN KILL LIST WAIT PAUSE RESUME TREE LOGS INSPECT RELOAD METRICS_SYSTEM METRICS_AGENT"
         " METRICS_ALL_AGENTS METRICS_CGROUP",
         "messages": "SEND RECV BROADCAST REGISTER",

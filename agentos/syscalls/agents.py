@@ -56,7 +56,11 @@ class Known:
             return self.registry.is_own(caller, agent.id)
 
         places, nowhere = self.line.places(), llm.Place()
-        return [info(agent, now, tells(agent), places.get(llm.names(agent.seat), nowhere)) for agent in self.registry]
+        return [
+            info(agent, now, tells(agent), places.get(llm.names(agent.seat), nowhere))
+            for agent in self.registry
+            if request.all or not agent.over.is_set()
+        ]
 
     async def wait(self, call: Call, request: calls.Wait) -> calls.Exited:
         agent = self.registry.find(request.id, request.name)

@@ -36,6 +36,7 @@ AT_ONCE = 80  # characters of a command that are parsed in the event loop; at wo
 LINE = (SHELL, "--noprofile", "--norc", "-p", "-c", "--")  # -p: it takes no function and no option from its environment
 ON_HOST = {"PATH": PATH, "LANG": "C.UTF-8", "SHELL": SHELL}
 NOT_UNDERSTOOD = "not understood"
+FAILURE = {"stdout": "", "stderr": "", "exit_code": -1}
 
 
 @frozen(eq=False)
@@ -137,7 +138,7 @@ class Commands:
 def syscalls(registry: Registry, supervision: Supervision, base: str) -> tuple[Syscall, ...]:
     kit = supervision.kit
     commands = Commands(registry, Guests(kit.jails), kit.run.id, base)
-    return (Syscall(Op.EXEC, Exec, commands.execute, audit="intent", rights=commands.rights),)
+    return (Syscall(Op.EXEC, Exec, commands.execute, failure=FAILURE, audit="intent", rights=commands.rights),)
 
 
 def check(request: Exec) -> None:

@@ -146,8 +146,23 @@ def syscalls(registry: Registry, base: str, max_payload: int) -> tuple[Syscall, 
     """``base`` is the directory where the host's relative paths begin."""
     service = Files(Whose(registry, base, home()), max_payload)
     return (
-        Syscall(Op.READ, Read, service.read, failure={"content": ""}, audit="outcome", rights=service.rights_to_read),
-        Syscall(Op.WRITE, None, service.write, limit=max_payload, audit="intent", rights=service.rights_to_write),
+        Syscall(
+            Op.READ,
+            Read,
+            service.read,
+            failure={"content": "", "size": 0},
+            audit="outcome",
+            rights=service.rights_to_read,
+        ),
+        Syscall(
+            Op.WRITE,
+            None,
+            service.write,
+            limit=max_payload,
+            failure={"bytes_written": 0},
+            audit="intent",
+            rights=service.rights_to_write,
+        ),
     )
 
 

@@ -1,4 +1,4 @@
-"""THINK: from what a caller asks to a question in the line, and from the answer to the reply."""
+"""THINK: from what a caller asks to a question in the line, and from the answer to the reply. LLM_REPORT."""
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
@@ -48,7 +48,16 @@ def syscalls(line: Line, seat: Callable[[Caller], Seat], max_payload: int) -> tu
             _, question = await trio.to_thread.run_sync(understood, body, line.model, limiter=reading)
         return [Right("think", question.model)]
 
-    return (Syscall(Op.THINK, None, think, limit=max_payload, failure=FAILURE, audit="outcome", rights=rights),)
+    def report(caller: Caller, request: calls.LLMReport) -> calls.Reported:
+        caller.check(Right("llm_report"))
+        place = seat(caller)
+        used_up = any(standing.left <= 0 for standing in line.standing(place))
+        return calls.Reported(tokens=line.spent(place).usage.total, quota_exceeded=used_up)
+
+    return (
+        Syscall(Op.THINK, None, think, limit=max_payload, failure=FAILURE, audit="outcome", rights=rights),
+        Syscall(Op.LLM_REPORT, calls.LLMReport, report),
+    )
 
 
 def reply_of(thought: Thought) -> calls.Thought:

@@ -116,7 +116,7 @@ def has_happened(client: AgentOSClient) -> bool:
 
 
 def by_name(client: AgentOSClient) -> Mapping[str, Reply]:
-    return {agent["name"]: agent for agent in client.list_agents()}
+    return {agent["name"]: agent for agent in client.list_agents(all=True)}
 
 
 # -- What the kernel did -----------------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ def live(kernel: Kernel) -> Watch:
 
 
 def agents(client: AgentOSClient) -> dict[str, dict[str, Any]]:
-    return {agent["name"]: agent for agent in client.list_agents()}
+    return {agent["name"]: agent for agent in client.list_agents(all=True)}
 
 
 def unharmed(before: dict[str, Any], after: dict[str, Any]) -> None:

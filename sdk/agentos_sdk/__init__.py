@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .blocking import AgentOSClient, default_socket
     from .client import Kernel, connect
     from .errors import AgentOSError, CallError, ConnectionFailed
+    from .opcodes import SyscallOp
 
 _HOME = {
     "AgentOSClient": "blocking",
@@ -21,9 +22,19 @@ _HOME = {
     "AgentOSError": "errors",
     "CallError": "errors",
     "ConnectionFailed": "errors",
+    "SyscallOp": "opcodes",
 }
 
-__all__ = ["AgentOSClient", "AgentOSError", "CallError", "ConnectionFailed", "Kernel", "connect", "default_socket"]
+__all__ = [
+    "AgentOSClient",
+    "AgentOSError",
+    "CallError",
+    "ConnectionFailed",
+    "Kernel",
+    "SyscallOp",
+    "connect",
+    "default_socket",
+]
 
 
 def __getattr__(name: str) -> Any:

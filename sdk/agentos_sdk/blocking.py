@@ -183,9 +183,12 @@ class AgentOSClient:
         }
         return self._dict(Op.SPAWN, absolute(fields), wait=None)
 
-    def kill(self, name: str | None = None, agent_id: int | None = None, grace: float | None = None) -> Reply:
-        """Stop an agent for good; ``grace`` is the seconds it gets between SIGTERM and SIGKILL."""
-        return self._dict(Op.KILL, {"name": name, "id": agent_id, "grace": grace}, wait=None)
+    def kill(self, name: str | None = None, agent_id: int | None = None, grace: float | None = None) -> bool:
+        """Stop an agent for good, and say whether it was; ``request(Op.KILL, ...)`` tells why not.
+
+        ``grace`` is the seconds it gets between SIGTERM and SIGKILL.
+        """
+        return bool(self._dict(Op.KILL, {"name": name, "id": agent_id, "grace": grace}, wait=None).get("killed"))
 
     def wait(self, name: str | None = None, agent_id: int | None = None, timeout: float | None = None) -> Reply:
         """Wait until an agent has ended for good."""
@@ -199,9 +202,12 @@ class AgentOSClient:
         """Let a paused agent go on."""
         return self._dict(Op.RESUME, {"name": name, "id": agent_id})
 
-    def list_agents(self) -> list[Reply]:
-        """Every agent, also those that have ended lately; the call's error where it failed, as there is no dict."""
-        reply: list[Reply] | Reply = self.request(Op.LIST, {})
+    def list_agents(self, all: bool = False) -> list[Reply]:
+        """The agents that live or will be restarted; with ``all`` also those that have ended for good.
+
+        Raises the call's error where it failed, as there is no dict.
+        """
+        reply: list[Reply] | Reply = self.request(Op.LIST, {"all": True} if all else {})
         if isinstance(reply, dict):
             raise from_reply(reply)
         return reply

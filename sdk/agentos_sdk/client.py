@@ -172,9 +172,9 @@ class Kernel:
         """Let a paused agent go on."""
         return await self.call(agents.Resume(name=name, id=id))
 
-    async def list_agents(self) -> Sequence[agents.AgentInfo]:
-        """Every agent, also those that have ended lately."""
-        return await self.call(agents.List())
+    async def list_agents(self, all: bool = False) -> Sequence[agents.AgentInfo]:
+        """The agents that live or will be restarted; with ``all`` also those that have ended for good."""
+        return await self.call(agents.List(all=all))
 
     async def tree(self) -> Mapping[str, Any]:
         """The supervision tree, nested."""

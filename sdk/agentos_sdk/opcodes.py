@@ -69,10 +69,15 @@ class Op(IntEnum):
     METRICS_AGENT = 0xC1
     METRICS_ALL_AGENTS = 0xC2
     METRICS_CGROUP = 0xC3
+    LLM_REPORT = 0xF0
     CHUNK = 0xF1
     CANCEL = 0xFD
     HELLO = 0xFE
     EXIT = 0xFF
+
+
+SyscallOp = Op
+"""The original SDK's name for it."""
 
 
 def op_name(number: int) -> str:

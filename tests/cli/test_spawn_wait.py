@@ -111,7 +111,7 @@ def test_ctrl_c_stops_the_agent_and_a_second_one_hurries(kernel: Kernel, agentos
 
 
 def job(client: AgentOSClient) -> dict[str, object]:
-    return [agent for agent in client.list_agents() if agent["name"] == "job"][-1]
+    return [agent for agent in client.list_agents(all=True) if agent["name"] == "job"][-1]
 
 
 def test_a_start_that_takes_long_can_be_broken_off(kernel: Kernel, agentos: Agentos) -> None:

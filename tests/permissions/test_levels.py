@@ -36,6 +36,7 @@ TABLE = {
     "WRITE /srv/x": "dddda",
     "EXEC ls -l | wc": "ddaaa",
     "THINK gemini-2.0-flash": "ddaaa",
+    "LLM_REPORT": "ddaaa",
     "STORE": "ddaaa",
     "SPAWN": "ddaaa",
     "KILL ${own}": "ddaaa",

@@ -86,7 +86,7 @@ async def test_a_cancelled_spawn_leaves_no_agent_behind(own_kernel: Kernel) -> N
 
 
 async def _named(kernel: Client, name: str) -> list[AgentInfo]:
-    return [agent for agent in await kernel.list_agents() if agent.name == name]
+    return [agent for agent in await kernel.list_agents(all=True) if agent.name == name]
 
 
 async def test_a_failed_call_raises_its_error_and_the_connection_lives_on(own_kernel: Kernel) -> None:

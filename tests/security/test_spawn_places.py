@@ -50,7 +50,7 @@ def test_no_place_of_the_hosts_comes_with_a_child(
     assert [reply for reply in replies if reply["success"]] == []
     assert {reply["code"] for reply in replies} <= {"permission_denied", "bad_request", "not_found"}
     assert "the secret" not in str(replies)
-    assert [agent for agent in client.list_agents() if agent["name"] == "child"] == []
+    assert [agent for agent in client.list_agents(all=True) if agent["name"] == "child"] == []
     assert sorted(os.listdir(place)) == ["script.py", "secret.txt"]
 
 
@@ -76,6 +76,6 @@ def test_a_link_in_its_own_files_leads_a_child_nowhere_either(
         replies = [wire.call(SPAWN, {"name": f"child-{n}", **fields}) for n, fields in enumerate(asks)]
 
     assert [reply for reply in replies if reply["success"]] == []
-    for agent in client.list_agents():
+    for agent in client.list_agents(all=True):
         if agent["name"].startswith("child-"):
             assert "the secret" not in lines(client, agent["name"])

@@ -54,7 +54,7 @@ class Caller:
 
     def agents(self) -> dict[str, dict[str, Any]]:
         """LIST, by name."""
-        return {agent["name"]: agent for agent in json.loads(self.call(LIST))}
+        return {agent["name"]: agent for agent in json.loads(self.call(LIST, b'{"all":true}'))}
 
     def lines(self, name: str) -> list[str]:
         """What an agent has printed."""

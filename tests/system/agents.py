@@ -67,7 +67,7 @@ def up(reply: dict[str, Any]) -> dict[str, Any]:
 
 def info(client: AgentOSClient, name: str) -> dict[str, Any]:
     """What LIST says of the agent that got the name last."""
-    return [agent for agent in client.list_agents() if agent["name"] == name][-1]
+    return [agent for agent in client.list_agents(all=True) if agent["name"] == name][-1]
 
 
 def known(client: AgentOSClient, name: str) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentos_sdk import AgentOSClient
+from agentos_sdk.opcodes import Op
 from tests.conftest import StartKernel
 from tests.support.kernel import until
 from tests.system.agents import in_state, info, known, up
@@ -129,7 +130,7 @@ def test_a_transient_group_that_gave_up_is_over_for_good(start_kernel: StartKern
         assert client.wait("sound", timeout=10)["success"]
         assert info(client, "weak")["state"] == "failed"
         assert info(client, "aside")["state"] == "running"
-        assert client.kill("weak")["code"] == "not_found"
+        assert client.request(Op.KILL, {"name": "weak"})["code"] == "not_found"
 
 
 def test_a_significant_child_takes_its_group_along(start_kernel: StartKernel) -> None:

@@ -181,7 +181,7 @@ def test_how_others_ended_is_not_a_jailed_agents_to_know(kernel: Kernel, client:
     assert client.wait("stranger", timeout=20)["success"]
     assert client.wait("kid", timeout=20)["success"]
 
-    heard = {agent["name"]: agent["end"] for agent in ask(client, parent, "list_agents")}
+    heard = {agent["name"]: agent["end"] for agent in ask(client, parent, "list_agents", all=True)}
 
     assert (heard["stranger"], heard["kid"]) == (None, "exit status 1")
     assert str(kernel.place) not in str(heard)

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from agentos_sdk import AgentOSClient
+from agentos_sdk.opcodes import Op
 from tests.conftest import StartKernel
 from tests.support.kernel import Kernel, listens, marked, until
 from tests.system.agents import RELAY_INSIDE, STUBBORN, ask, in_state, info, known, lines, relay, up, write, written
@@ -28,7 +29,7 @@ def test_a_running_agent_is_asked_to_end_and_has_time_to(kernel: Kernel, client:
     agent = up(client.spawn("polite", write(kernel, "polite.py", POLITE)))
     written(client, "polite", "ready")
 
-    reply = client.kill("polite")
+    reply = client.request(Op.KILL, {"name": "polite"})
 
     assert reply == {"killed": True, "agent_id": agent["id"]}
     assert lines(client, "polite") == ["ready", "leaving"]
@@ -46,7 +47,7 @@ def test_an_agent_that_ignores_sigterm_is_killed_after_its_grace(
     written(client, name, "deaf now")
     began = time.monotonic()
 
-    assert client.kill(name, grace=grace)["killed"]  # type: ignore[arg-type]
+    assert client.kill(name, grace=grace)  # type: ignore[arg-type]
 
     waited = time.monotonic() - began
     assert (0.3 if 0.3 in (grace, how.get("shutdown")) else 0) <= waited < 3
@@ -111,7 +112,7 @@ def test_an_agent_that_waits_for_its_restart_does_not_come_back(client: AgentOSC
     os.kill(known(client, "waits"), signal.SIGKILL)
     in_state(client, "waits", "backing_off")
 
-    assert client.kill("waits")["killed"]
+    assert client.kill("waits")
 
     assert info(client, "waits")["state"] == "exited"
     assert client.wait("waits", timeout=1)["signal"] == signal.SIGKILL
@@ -124,7 +125,7 @@ def test_a_stopping_agent_can_be_hurried(kernel: Kernel, client: AgentOSClient) 
         patient.send(0x11, {"name": "stuck"})
         in_state(client, "stuck", "stopping")
 
-        assert client.kill("stuck", grace=0)["killed"]
+        assert client.kill("stuck", grace=0)
 
         assert patient.receive().json["killed"]
 
@@ -148,7 +149,7 @@ def test_what_an_agent_spawned_ends_before_it(kernel: Kernel, client: AgentOSCli
     up(ask(client, nested, "spawn", name="leaf", command=["sleep", "1000"]))
     since = len(kernel.lines)
 
-    assert client.kill("boss")["killed"]
+    assert client.kill("boss")
 
     kernel.wait_line(r"boss: stopped", since)
     ends = [line.split("| ")[1].split(":")[0] for line in kernel.lines[since:] if "stopped: " in line]
@@ -161,7 +162,7 @@ def test_no_grace_for_an_agent_is_none_for_what_it_spawned(kernel: Kernel, clien
     up(ask(client, boss, "spawn", name="slow", command=["sh", "-c", DEAF], shutdown="infinity"))
     written(client, "slow", "deaf now")
 
-    assert client.kill("hasty", grace=0)["killed"]
+    assert client.kill("hasty", grace=0)
 
     assert client.wait("slow", timeout=1)["signal"] == signal.SIGKILL
 
@@ -171,7 +172,7 @@ def test_a_child_can_be_killed_alone(kernel: Kernel, client: AgentOSClient) -> N
     up(ask(client, boss, "spawn", name="only", command=["sleep", "1000"]))
     pid = known(client, "only")
 
-    assert client.kill("only")["killed"]
+    assert client.kill("only")
 
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
@@ -202,7 +203,7 @@ def test_who_has_ended_cannot_be_killed(client: AgentOSClient) -> None:
     up(client.spawn("late", command=["sleep", "0.3"]))
     client.wait("late", timeout=10)
 
-    reply = client.kill("late")
+    reply = client.request(Op.KILL, {"name": "late"})
 
     assert (reply["killed"], reply["code"]) == (False, "not_found")
     assert reply["error"] == "late has ended already: exit status 0"
@@ -237,7 +238,7 @@ def test_a_declared_agent_stays_away_too_and_nobody_can_write_to_it(start_kernel
     kernel = start_kernel(TREE)
     with kernel.client() as client:
         for name in ("one", "two"):
-            assert client.kill(name)["killed"]
+            assert client.kill(name)
             assert info(client, name)["state"] == "exited"
             assert client.wait(name, timeout=1)["signal"] == signal.SIGTERM
             assert client.send_message("for later", to_name=name)["code"] == "not_found"
@@ -259,7 +260,7 @@ def test_a_declared_agent_can_be_killed_while_the_tree_still_starts(start_kernel
             other.send(0x11, {"name": "two"})
             assert other.is_silent()
 
-            assert client.kill("three")["killed"]
+            assert client.kill("three")
 
             assert other.receive().json["killed"]
             assert [info(client, name)["state"] for name in ("one", "two", "three")] == ["running", "exited", "exited"]
@@ -277,7 +278,7 @@ def test_an_agent_that_takes_its_time_to_end_holds_up_no_other(kernel: Kernel, c
         in_state(client, "slow", "stopping")
 
         up(client.spawn("quick", command=["sleep", "1000"]))
-        assert client.kill("quick")["killed"]
+        assert client.kill("quick")
 
         assert info(client, "slow")["state"] == "stopping"
         client.kill("slow", grace=0)

@@ -17,7 +17,7 @@ def come_in():
     try:
         with AgentOSClient(sys.argv[1]) as me:
             hello = me.hello()
-            print(json.dumps([hello["agent_id"], me.kill(name="victim").get("code")]), flush=True)
+            print(json.dumps([hello["agent_id"], me.request(0x11, {"name": "victim"}).get("code")]), flush=True)
     except ConnectionFailed as error:
         print(json.dumps(str(error)), flush=True)
 
@@ -82,7 +82,7 @@ for _ in range(int(sys.argv[1])):
         os._exit(0) if os.getpid() != 2 else time.sleep(1000)  # 2: the program itself
     os.setsid()
 with AgentOSClient() as me:
-    print(me.hello()["agent_id"], me.kill(name="victim").get("code"), flush=True)
+    print(me.hello()["agent_id"], me.request(0x11, {"name": "victim"}).get("code"), flush=True)
 time.sleep(1000)
 """
 

@@ -22,7 +22,7 @@ restart = "{restart}"
 def test_a_declared_job_that_is_done_at_once_is_no_failed_start(start_kernel: StartKernel, restart: str) -> None:
     kernel = start_kernel(JOBS.format(restart=restart))
     with kernel.client() as client:
-        states = {agent["name"]: agent["state"] for agent in client.list_agents()}
+        states = {agent["name"]: agent["state"] for agent in client.list_agents(all=True)}
 
         assert states == {"steady": "running", "job": "exited"}
         assert client.wait("job", timeout=5)["exit_code"] == 0

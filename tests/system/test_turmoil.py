@@ -35,7 +35,7 @@ def meddle(kernel: Kernel, seed: int, rounds: int) -> None:
     script = str(kernel.place / "relay.py")
     with kernel.client() as client:
         for number in range(rounds):
-            agents = client.list_agents()
+            agents = client.list_agents(all=True)
             victim = chance.choice(agents)["id"]
             match chance.randrange(8):
                 case 0 | 1:

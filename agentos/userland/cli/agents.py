@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from agentos_sdk.opcodes import Op
 from agentos_sdk.quantities import duration
 
 from .common import checked, json_option, kernel, plain, plural, print_json, say, socket_option, table, target
@@ -19,7 +20,7 @@ STATES = {"running": "green", "paused": "yellow", "backing_off": "yellow", "fail
 def ps(socket_path: str | None, as_json: bool, everyone: bool) -> None:
     """Show the agents: their state, restarts and place in the tree."""
     with kernel(socket_path) as client:
-        agents = client.list_agents()
+        agents = client.list_agents(all=True)
         model = client.metrics().get("metrics", {}).get("llm")  # an agent that looks isn't told
     if as_json:
         print_json(agents)
@@ -80,7 +81,8 @@ def kill(name: str, grace: float | None, socket_path: str | None, as_json: bool)
     The agents it spawned end before it.
     """
     with kernel(socket_path) as client:
-        reply = checked(client.kill(**target(name), grace=grace))
+        which = {"id": int(name)} if name.isdigit() else {"name": name}
+        reply = checked(client.request(Op.KILL, {**which, "grace": grace}, wait=None))
     say(f"{name} has ended", reply, as_json)
 
 

@@ -194,10 +194,14 @@ class AgentInfo:
 
 @frozen(kw_only=True)
 class List(Request[Sequence[AgentInfo]]):
-    """Every agent, also those that have ended (the last 1,000 of them)."""
+    """The agents that live or will be restarted; with ``all`` also those that have ended for good.
+
+    Of spawned agents that have ended the kernel remembers the last 1,000.
+    """
 
     op = Op.LIST
     reply = Sequence[AgentInfo]
+    all: bool = False
 
 
 @frozen(kw_only=True)

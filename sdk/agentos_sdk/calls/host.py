@@ -8,7 +8,7 @@ from attrs import field, frozen
 from agentos_sdk.codec import Rule, Seconds, Text
 from agentos_sdk.opcodes import Op
 
-from .request import Request
+from .request import Request, RequestId, Synchronous
 
 Path: TypeAlias = Annotated[str, Rule(bool, "a path")]
 Offset: TypeAlias = Annotated[int, Rule(lambda offset: offset >= 0, "a whole number from 0 up")]
@@ -95,3 +95,5 @@ class Exec(Request[Executed]):
     env: Mapping[str, str] = field(factory=dict)
     stdin: Text = Text("")
     stream: bool = False
+    async_: Synchronous = False
+    request_id: RequestId = None

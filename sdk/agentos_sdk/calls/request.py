@@ -1,10 +1,19 @@
 """A request knows its opcode and the type of its reply."""
 
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, TypeAlias, TypeVar
 
+from agentos_sdk.codec import Rule
 from agentos_sdk.opcodes import Op
 
 Reply = TypeVar("Reply")
+
+Synchronous: TypeAlias = Annotated[
+    bool, Rule(lambda later: not later, "false: this kernel answers a call on its own connection and nowhere else")
+]
+"""``async``, as the original's clients send it."""
+
+RequestId: TypeAlias = int | str | None
+"""``request_id``, as they send it with that; it means nothing where a call is answered on its own connection."""
 
 
 class Request(Generic[Reply]):

@@ -1,4 +1,4 @@
-"""THINK: a question to the model, and its answer."""
+"""THINK: a question to the model, and its answer. LLM_REPORT: what the original's clients say that they have used."""
 
 import re
 from binascii import a2b_base64
@@ -11,7 +11,7 @@ from attrs import field, frozen
 from agentos_sdk.codec import Rule, Seconds, Text
 from agentos_sdk.opcodes import Op
 
-from .request import Request
+from .request import Request, RequestId, Synchronous
 
 ThinkingLevel: TypeAlias = Literal["low", "medium", "high"]
 ToolChoice: TypeAlias = Literal["auto", "none", "required"]
@@ -34,6 +34,7 @@ ImageType: TypeAlias = Annotated[str, Rule(_IMAGE_TYPE.fullmatch, "the type of a
 ToolName: TypeAlias = Annotated[str, Rule(_TOOL_NAME.fullmatch, "1 to 64 letters, digits, _ and -")]
 Temperature: TypeAlias = Annotated[float, Rule(lambda t: 0 <= t <= 2, "a number from 0 to 2")]
 Count: TypeAlias = Annotated[int, Rule(lambda n: n >= 1, "a whole number from 1 up")]
+Tokens: TypeAlias = Annotated[int, Rule(lambda n: n >= 0, "a whole number from 0 up")]
 Name: TypeAlias = Annotated[str, Rule(bool, "a name")]
 Stop: TypeAlias = Annotated[str, Rule(bool, "some text")]
 Stops: TypeAlias = Annotated[Sequence[Stop], Rule(lambda stops: len(stops) <= MAX_STOPS, f"at most {MAX_STOPS} texts")]
@@ -195,6 +196,8 @@ class Think(Request[Thought]):
     response_schema: Mapping[str, Any] | None = None
     stream: bool = False
     timeout: Seconds | None = None
+    async_: Synchronous = False
+    request_id: RequestId = None
 
     def __attrs_post_init__(self) -> None:
         if self.prompt is not None and not self.prompt.strip():
@@ -224,3 +227,22 @@ class Think(Request[Thought]):
         """What the system says: ``system_instruction``, then its messages, with a blank line between them."""
         said = [message.text for message in self.messages if message.role == "system"]
         return "\n\n".join(text for text in (self.system_instruction, *said) if text) or None
+
+
+@frozen(kw_only=True)
+class Reported:
+    """``tokens`` is what the kernel itself has counted for the caller since it was made; ``quota_exceeded`` says
+    whether one of the caller's budgets is used up."""
+
+    success: bool = True
+    tokens: int
+    quota_exceeded: bool
+
+
+@frozen(kw_only=True)
+class LLMReport(Request[Reported]):
+    """``tokens`` is what the caller says it has used. It changes nothing: the kernel counts by itself."""
+
+    op = Op.LLM_REPORT
+    reply = Reported
+    tokens: Tokens

@@ -287,12 +287,12 @@ def _in_class(error: ClassValidationError) -> Iterator[tuple[Keys, str]]:
     fields, others = error.group_exceptions()
     for wrong, note in fields:
         if isinstance(wrong, KeyError):
-            yield (note.name,), "required field missing"
+            yield (written(note.name),), "required field missing"
         else:
-            yield from mistakes(wrong, (note.name,))
+            yield from mistakes(wrong, (written(note.name),))
     for wrong in others:
         if isinstance(wrong, ForbiddenExtraKeysError):
-            yield from _first(_unknown(wrong.extra_fields, list(attrs.fields_dict(wrong.cl))))
+            yield from _first(_unknown(wrong.extra_fields, [written(name) for name in attrs.fields_dict(wrong.cl)]))
         else:  # what the class itself refused
             yield from mistakes(wrong)
 

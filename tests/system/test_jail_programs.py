@@ -190,3 +190,27 @@ def test_each_agent_is_another_user_outside_and_none_reaches_the_others_files(
     uids = [os.stat(f"/proc/{pid}").st_uid for pid in pids]
     assert len(set(uids)) == 3
     assert min(uids) >= 1610612736
+
+
+ORIGINAL = """
+import os, sys, time
+sys.path.insert(0, '../python_sdk')
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'python_sdk'))
+from agentos import AgentOSClient, SyscallOp
+
+with AgentOSClient() as client:
+    if client.kill(name="nobody"):
+        print("a kill that failed counts as one that succeeded", flush=True)
+    print(client.echo("Hello!"), client.list_agents()[0]["running"], int(SyscallOp.SPAWN), flush=True)
+    time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("how", [{}, {"python": SYSTEM_PYTHON}, {"runtime": "fast"}, {"isolation": "none"}], ids=str)
+def test_a_script_of_the_original_finds_its_client_where_it_looks_for_it(
+    kernel: Kernel, client: AgentOSClient, how: dict[str, str]
+) -> None:
+    up(client.spawn("veteran", write(kernel, "veteran.py", ORIGINAL), **how))  # type: ignore[arg-type]
+
+    until(lambda: lines(client, "veteran"), "it says something")
+    assert lines(client, "veteran") == ["Hello! True 16"]

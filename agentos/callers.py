@@ -116,16 +116,21 @@ class Callers:
             raise BadRequest("permissions: level says it already; leave one of them out")
         wanted = permissions if permissions is not None else level
         given = default(jailed=False) if wanted is None else await self.read(wanted, "permissions", "HELLO", caller)
+        self.authorizer.check_room(given, caller.id)
         if name is not None and name != caller.name:
             self._rename(caller, name)
-        elif caller.kind == "operator":
+        self._keep(caller, given)
+        kept = wanted if isinstance(wanted, str) else codec.encode(sets.shown(given)).decode()
+        self.audit.note(caller.entry("HELLO", f"from now on {kept}", LESS, "outcome", "ok"))
+
+    def _keep(self, caller: Caller, given: PermissionSet) -> None:
+        """Let a connection of the operator's, or a guest's, have no more than that from now on."""
+        if caller.kind == "operator" and caller.name == f"operator#{caller.id}":
             caller.name = f"guest#{caller.id}"
         caller.kind, caller.family = "guest", f"guest {caller.name}"
         self._guests.add(caller.id)
         self.authorizer.narrow(caller.id, given)
         caller.table = self._table_for(caller.id)
-        kept = wanted if isinstance(wanted, str) else codec.encode(sets.shown(given)).decode()
-        self.audit.note(caller.entry("HELLO", f"from now on {kept}", LESS, "outcome", "ok"))
         for agent in self.registry:  # some may have been spawned by it
             if not agent.over.is_set():
                 agent.caller.table = self._table_for(agent.id)
@@ -168,6 +173,29 @@ class Callers:
     def give(self, agent: Agent, given: PermissionSet, by: Caller) -> None:
         """Another set for an agent; it holds for its next call and, within theirs, for those of all below it."""
         self.authorizer.give(agent.id, given, by.id)
+        self._renew(agent, given)
+
+    async def check_narrower(self, caller: Caller, given: PermissionSet, field: str) -> None:
+        """Raise ``PermissionDenied`` where a set has a grant that the caller doesn't hold, ``QuotaExceeded`` where it
+        has narrowed its rights as often as it may."""
+        check = self.authorizer.check_narrower
+        async with caller.turn:
+            await trio.to_thread.run_sync(check, given, caller.id, field, limiter=self._reading)
+
+    def narrow(self, caller: Caller, given: PermissionSet) -> None:
+        """Let a caller have no more than a set from now on; an operator's connection becomes a guest by that."""
+        if self.authorizer.changes_nothing(given, caller.id):
+            return
+        if caller.kind != "agent":
+            self._keep(caller, given)
+            return
+        agent = self.registry.find(caller.id, None)
+        self.authorizer.narrow(agent.id, given)
+        had = agent.spec.permissions.quotas if agent.spec.permissions is not None else ()
+        self._renew(agent, attrs.evolve(given, quotas=narrowest(had, given.quotas)))
+
+    def _renew(self, agent: Agent, given: PermissionSet) -> None:
+        """Let an agent, and all below it, call and ask the model as its new set says."""
         agent.spec = attrs.evolve(agent.spec, permissions=given)
         mine = Party(agent.seat[-1].name, agent.spec.share)
         for other in self.registry:

@@ -7,17 +7,19 @@ from attrs import define, field, frozen
 
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Right
-from agentos_sdk.errors import NotFound, PermissionDenied
+from agentos_sdk.errors import NotFound, PermissionDenied, QuotaExceeded
 from agentos_sdk.opcodes import Op
 
 from .judging import HARMLESS, danger
 from .levels import DENIALS, LEVELS, is_wider
+from .narrowing import same, wider_grant
 from .pattern import Names
-from .rule import OBJECTS, Kind, PermissionSet, decision_by, said, strictness
+from .rule import OBJECTS, Kind, PermissionSet, decision_by, said, shortened, strictness
 from .rules import Rules, Whom
 from .wanted import Wanted
 
 BEYOND = "nobody gives more than he has"  # instead of a rule
+MOST_LAYERS = 8  # that one caller lays over its own set: each costs its part of every decision
 compiled = lru_cache(64)(Rules)  # a large set takes a MiB
 
 
@@ -38,6 +40,7 @@ class Holding:
     above: "Holding | None"
     names: Names
     giver: "Holding | None" = None  # of its own set, if somebody else than who is above gave it
+    narrowed: int = 0  # times that the caller laid another set over its own
     _change: int = -1
     _layers: Mapping[PermissionSet, Rules] = field(factory=dict)
 
@@ -109,17 +112,51 @@ class PermissionAuthorizer:
                 told = f"{field}: {given.level} is more than {one.level or one.name}, and nobody gives more than he has"
                 raise PermissionDenied(told, rule=BEYOND)
 
+    def check_narrower(self, given: PermissionSet, number: int, field: str) -> None:
+        """Raise ``PermissionDenied`` where a set grants what its caller doesn't hold, ``QuotaExceeded`` without room.
+
+        One that changes nothing passes. Blocks: see :func:`~agentos.permissions.narrowing.wider_grant`.
+        """
+        held = self.holding(number)
+        if same(given, held.own):
+            return
+        self.check_not_wider(given, number, field)
+        if (found := wider_grant(given, held.sets(), held.names)) is not None:
+            rule, one = found
+            told = f"{rule.effect} {rule.kind} {shortened(rule.text)} isn't covered by {one.level or one.name}"
+            raise PermissionDenied(f"{field}: {told}, and nobody gives himself more than he has", rule=BEYOND)
+        self.check_room(given, number)
+
+    def check_room(self, given: PermissionSet, number: int) -> None:
+        """Raise ``QuotaExceeded`` where :meth:`narrow` would."""
+        if self.holding(number).narrowed >= MOST_LAYERS and not self.changes_nothing(given, number):
+            raise QuotaExceeded(
+                f"a caller narrows its own rights {MOST_LAYERS} times at most, and that never renews: "
+                "whoever spawned it may set others"
+            )
+
+    def changes_nothing(self, given: PermissionSet, number: int) -> bool:
+        """Whether the caller holds exactly that set already, or is bounded by it."""
+        return any(same(given, one) for one in self.holding(number).sets())
+
     def give(self, number: int, own: PermissionSet, by: int) -> None:
-        """Another set instead of the one it has; it holds within what its giver holds, too."""
+        """Another set instead of all that it has of its own; it holds within what its giver holds, too."""
         held, giver = self.holding(number), self.holding(by)
+        while held.narrowed:  # what it laid over its own set goes with that set
+            assert held.above is not None, "each such layer stands on the one before"
+            held.above, held.narrowed = held.above.above, held.narrowed - 1
         held.own = own
         held.giver = None if any(one is giver for one in held.chain()) else giver
         self._changes += 1
 
     def narrow(self, number: int, own: PermissionSet) -> None:
-        """A further set within all that it has, for good."""
+        """A further set within all that it has, for good; one that it holds already changes nothing."""
+        if self.changes_nothing(own, number):
+            return
+        self.check_room(own, number)
         held = self.holding(number)
-        held.above, held.own = Holding(held.own, held.above, held.names), own
+        held.above, held.own = Holding(held.own, held.above, held.names, held.giver), own
+        held.giver, held.narrowed = None, held.narrowed + 1
         self._changes += 1
 
     def decide(self, caller: Caller, right: Right) -> Decision:
@@ -132,9 +169,7 @@ class PermissionAuthorizer:
         if right.action == "set_audit_config" and caller.kind != "operator":
             return Decision("deny", "the operator's alone", f"{said(right)}: only the operator may do that")
         whom = self._whom(caller, right.agent) if right.agent is not None else None
-        if right.action == "set_perms" and whom is not None and not whom.own:
-            if whom.itself:
-                return Decision("deny", "nobody sets his own rights", f"{said(right)}: nobody may set his own rights")
+        if right.action == "set_perms" and whom is not None and not (whom.own or whom.itself):
             why = f"{whom.name} is neither you nor an agent that you spawned"
             return Decision("deny", "only an ancestor sets rights", f"{said(right)}: {why}")
         return min([layer.decide(right, whom) for layer in holding.layers(self._changes)], key=strictness)

@@ -25,6 +25,12 @@ class Rights(Protocol):
     def give(self, agent: Agent, given: PermissionSet, by: Caller) -> None:
         """Another set for an agent; it holds for its next call and, within theirs, for those of all below it."""
 
+    async def check_narrower(self, caller: Caller, given: PermissionSet, field: str) -> None:
+        """Raise where the caller can't give this set to itself: ``PermissionDenied``, ``QuotaExceeded``."""
+
+    def narrow(self, caller: Caller, given: PermissionSet) -> None:
+        """Let a caller have no more than a set from now on."""
+
     def limits(self, caller: Caller) -> Limits:
         """Those that agents which it spawns get at most, by its permissions."""
 

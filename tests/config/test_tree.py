@@ -72,7 +72,7 @@ RESERVED = "expected a name other than root, spawned, kernel, operator in any ca
         ("root", f"{RESERVED}, got 'root'"),
         ("spawned", f"{RESERVED}, got 'spawned'"),
         ("Operator", f"{RESERVED}, got 'Operator'"),
-        ("ｏperator", "expected a name of 1 to 64 letters"),
+        ("\uff4fperator", "expected a name of 1 to 64 letters"),
         ("a/b", "expected a name of 1 to 64 letters, digits, '.', '_' or '-', begun by a letter or digit, and not of"),
         ("123", "expected a name of 1 to 64 letters"),
         ("", "expected a name of 1 to 64 letters"),

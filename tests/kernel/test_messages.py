@@ -229,7 +229,16 @@ def test_a_name_of_the_kernels_or_its_operators_is_not_taken(wire: Wire, name: s
 
 
 @pytest.mark.parametrize(
-    "name", ["ｏｐｅｒａｔｏｒ", "opеrator", "oper\u200bator", "\u212aernel", "operator\u2024", "operator\u00ad", "ſpawned"]
+    "name",
+    [
+        "\uff4f\uff50\uff45\uff52\uff41\uff54\uff4f\uff52",
+        "op\u0435rator",
+        "oper\u200bator",
+        "\u212aernel",
+        "operator\u2024",
+        "operator\u00ad",
+        "\u017fpawned",
+    ],
 )
 def test_a_name_that_only_looks_like_the_operators_is_no_name(wire: Wire, name: str) -> None:
     spawn = {"name": name, "command": ["sleep", "1000"]}

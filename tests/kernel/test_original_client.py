@@ -1,7 +1,6 @@
 """A client of the original AgentOS, version 1, byte by byte: what it sends, and which keys it looks for in replies.
 
-Frames are written by hand (magic, agent id, opcode, length, body), with the header's id that such a client sends: its own
-guess of an agent id.
+Frames are written by hand (magic, agent id, opcode, length, body). The header's id is such a client's own guess.
 """
 
 import base64
@@ -18,7 +17,9 @@ from tests.support.offline import thinking
 from tests.support.wire import Wire
 
 ASYNC = {"async": False, "request_id": 7}
-USUAL = {  # opcode -> keys of a failure that such a client reads without looking at success first
+USUAL: dict[
+    int, dict[str, object]
+] = {  # opcode -> keys of a failure that such a client reads without looking at success first
     0x01: {"content": ""},
     0x02: {"content": "", "size": 0},
     0x03: {"bytes_written": 0},

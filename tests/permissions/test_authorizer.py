@@ -10,7 +10,7 @@ from agentos.kernel.table import Table
 from agentos.permissions.authorizer import PermissionAuthorizer, Relation
 from agentos.permissions.levels import LEVELS
 from agentos.permissions.rule import EFFECTS, PermissionSet, Rule
-from agentos_sdk.errors import ApprovalRequired, NotFound, PermissionDenied
+from agentos_sdk.errors import ApprovalRequired, NotFound, PermissionDenied, QuotaExceeded
 from agentos_sdk.opcodes import Op
 from tests.permissions.strategies import ABOUT_AGENTS, NAMES, objects, sets
 from tests.support.rights import Notebook
@@ -78,12 +78,58 @@ def test_a_connection_that_gave_rights_away_never_gets_them_back() -> None:
         guest.check(Right("think", "llama"))
 
 
-def test_nobody_sets_his_own_rights_the_operator_neither() -> None:
-    authorizer = family(LEVELS["unrestricted"])
+def test_ones_own_rights_may_be_narrowed_and_never_widened() -> None:
+    authorizer = family(custom(("allow", "read", "/data/**")))
 
-    for number in (OPERATOR, GRANDPARENT):
-        with pytest.raises(PermissionDenied, match="nobody may set his own rights"):
-            caller(authorizer, number).check(Right("set_perms", agent=number))
+    for wider in (LEVELS["standard"], LEVELS["unrestricted"], custom(("allow", "read", "/srv/**"))):
+        with pytest.raises(PermissionDenied, match="more than"):
+            authorizer.check_narrower(wider, GRANDPARENT, "permissions")
+    for narrower in (LEVELS["readonly"], LEVELS["sandboxed"], custom(("allow", "read", "/data/x/*.txt"))):
+        authorizer.check_narrower(narrower, GRANDPARENT, "permissions")
+
+
+def test_what_bounds_one_from_above_is_more_than_one_has() -> None:
+    authorizer = family(LEVELS["sandboxed"], LEVELS["readonly"])
+
+    with pytest.raises(PermissionDenied, match="permissions: sandboxed is more than readonly"):
+        authorizer.check_narrower(LEVELS["sandboxed"], PARENT, "permissions")
+
+
+def test_a_call_without_a_grant_of_set_perms_is_refused_on_oneself_too() -> None:
+    with pytest.raises(PermissionDenied, match="no rule of level readonly"):
+        caller(family(LEVELS["readonly"]), GRANDPARENT).check(Right("set_perms", agent=GRANDPARENT))
+
+
+def test_decisions_stay_as_fast_however_often_one_narrows_oneself() -> None:
+    """Each layer costs its part of every decision: their number is bounded, and an equal set adds none."""
+    authorizer = family(LEVELS["sandboxed"])
+    authorizer.narrow(GRANDPARENT, custom(("deny", "read", "/data/0")))
+
+    for _ in range(1000):
+        authorizer.narrow(GRANDPARENT, custom(("deny", "read", "/data/0")))
+        authorizer.narrow(GRANDPARENT, LEVELS["sandboxed"])
+    assert len(authorizer.holding(GRANDPARENT).sets()) == 2
+    for number in range(1, 8):
+        authorizer.narrow(GRANDPARENT, custom(("deny", "read", f"/data/{number}")))
+    for number in range(8, 100):
+        with pytest.raises(QuotaExceeded, match="8 times at most"):
+            authorizer.narrow(GRANDPARENT, custom(("deny", "read", f"/data/{number}")))
+
+    assert len(authorizer.holding(GRANDPARENT).sets()) == 9
+    authorizer.narrow(GRANDPARENT, custom(("deny", "read", "/data/5")))  # it holds that already
+
+
+def test_who_stands_above_may_set_anew_what_was_narrowed() -> None:
+    authorizer = family(LEVELS["sandboxed"], LEVELS["sandboxed"])
+    below = caller(authorizer, PARENT)
+    authorizer.narrow(GRANDPARENT, LEVELS["readonly"])
+    authorizer.narrow(GRANDPARENT, LEVELS["minimal"])
+    assert below.authorizer.decide(below, Right("think", "llama")).effect == "deny"
+
+    authorizer.give(GRANDPARENT, LEVELS["sandboxed"], OPERATOR)
+
+    below.check(Right("think", "llama"))
+    assert len(authorizer.holding(GRANDPARENT).sets()) == 1
 
 
 @pytest.mark.parametrize("action", ["set_perms", "kill", "inspect", "explain", "pause"])

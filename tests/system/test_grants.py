@@ -115,13 +115,15 @@ def test_who_is_narrowed_narrows_all_below(kernel: Kernel, operator: Wire) -> No
         assert wire.call(WRITE, {"path": "x", "content": ""})["success"]
 
 
-def test_nobody_sets_his_own_rights(kernel: Kernel, operator: Wire) -> None:
+def test_an_agent_narrows_its_own_rights_and_does_not_widen_them(kernel: Kernel, operator: Wire) -> None:
     agent = spawn(operator, "ambitious")
 
     with kernel.connect_as(agent) as wire:
-        for body in ({"level": "unrestricted"}, {"agent_id": agent, "level": "minimal"}):
+        for body in ({"level": "unrestricted"}, {"agent_id": agent, "level": "standard"}):
             assert wire.call(SET_PERMS, body)["code"] == "permission_denied"
-    assert level_of(operator, agent) == "sandboxed"
+        assert level_of(operator, agent) == "sandboxed"
+        assert wire.call(SET_PERMS, {"level": "readonly"}) == {"success": True, "agent_id": agent}
+    assert level_of(operator, agent) == "readonly"
 
 
 def test_an_ancestor_sets_the_rights_of_those_below_within_its_own(kernel: Kernel, operator: Wire) -> None:

@@ -50,14 +50,94 @@ def test_set_perms_holds_from_the_next_call_on_also_for_those_below(kernel: Kern
     assert up(client.get_permissions(child))["permissions"]["bounded_by"][0]["deny"] == {"calls": ["TREE"]}
 
 
-def test_nobody_sets_his_own_rights_nor_those_of_others(kernel: Kernel, client: AgentOSClient) -> None:
+def test_an_agent_does_not_set_what_others_may(kernel: Kernel, client: AgentOSClient) -> None:
     one = relay(kernel, client, "one")
     other = up(client.spawn("other-one", command=SLEEP))["id"]
 
-    for target in (None, one, other):
-        assert ask(client, one, "set_permissions", level="minimal", agent_id=target)["code"] == "permission_denied"
-    own = client.set_permissions(level="minimal")
-    assert (own["code"], own["rule"]) == ("permission_denied", "nobody sets his own rights")
+    refused = ask(client, one, "set_permissions", level="minimal", agent_id=other)
+
+    assert (refused["code"], refused["rule"]) == ("permission_denied", "only an ancestor sets rights")
+
+
+@pytest.mark.parametrize(
+    "wider",
+    [
+        {"level": "standard"},
+        {"level": "unrestricted"},
+        {"permissions": {"level": "unrestricted", "deny": {"calls": ["THINK"]}}},
+        {"permissions": {"level": "sandboxed", "allow": {"read": ["/etc/**"]}}},
+        {"permissions": {"allow": {"domains": ["example.com"]}}},
+    ],
+    ids=str,
+)
+def test_an_agent_does_not_widen_what_it_may_itself(
+    kernel: Kernel, client: AgentOSClient, wider: dict[str, Any]
+) -> None:
+    number = up(client.spawn("low", command=SLEEP))["id"]
+
+    with as_agent(kernel, number) as agent:
+        refused = agent.set_permissions(**wider)
+
+        assert (refused["code"], refused["rule"]) == ("permission_denied", "nobody gives more than he has")
+        assert up(agent.get_permissions())["permissions"] == {"level": "sandboxed", "bounded_by": []}
+
+
+def test_an_agent_narrows_what_it_may_itself_until_its_spawner_sets_it_anew(
+    kernel: Kernel, client: AgentOSClient
+) -> None:
+    number = up(client.spawn("modest", command=SLEEP))["id"]
+
+    with as_agent(kernel, number) as agent:
+        assert up(agent.set_permissions({"level": "sandboxed"}))["agent_id"] == number  # it has that already
+        assert up(agent.set_permissions(level="sandboxed", agent_id=number))["agent_id"] == number
+        up(agent.set_permissions({"level": "sandboxed", "deny": {"calls": ["THINK"]}}))
+        up(agent.set_permissions(level="sandboxed"))  # not equal, and no more than it has: the denial stays
+
+        assert agent.think("?")["code"] == "permission_denied"
+        assert agent.exec("true")["exit_code"] == 0
+        up(agent.set_permissions(level="readonly"))
+        assert agent.exec("true")["code"] == "permission_denied"
+        up(client.set_permissions(level="sandboxed", agent_id=number))
+        assert agent.exec("true")["exit_code"] == 0
+        assert up(agent.get_permissions())["permissions"]["bounded_by"] == []
+
+
+def test_an_agent_that_narrows_itself_again_and_again_is_told_to_stop(kernel: Kernel, client: AgentOSClient) -> None:
+    number = up(client.spawn("eager", command=SLEEP))["id"]
+
+    with as_agent(kernel, number) as agent:
+        sets = [{"level": "sandboxed", "deny": {"commands": [f"no-{each} *"]}} for each in range(12)]
+        codes = [agent.set_permissions(one).get("code", "ok") for one in sets]
+        again = [agent.set_permissions(sets[7])["success"] for _ in range(100)]
+
+        assert codes == ["ok"] * 8 + ["quota_exceeded"] * 4
+        assert all(again)
+        assert len(up(agent.get_permissions())["permissions"]["bounded_by"]) == 8
+    log = up(client.get_audit_log(agent_id=number, category="permissions", limit=1000))["entries"]
+    assert len([entry for entry in log if entry["phase"] == "intent"]) == 8  # what changes nothing isn't announced
+
+
+def test_an_agents_budget_is_not_renewed_by_a_set_without_one(kernel: Kernel, client: AgentOSClient) -> None:
+    quotas = [{"calls": 3, "per": "1d"}]
+    number = up(client.spawn("thrifty", command=SLEEP, permissions={"level": "sandboxed", "quotas": quotas}))["id"]
+
+    with as_agent(kernel, number) as agent:
+        up(agent.set_permissions(level="sandboxed"))
+    [budget] = up(client.inspect("thrifty"))["llm"]["budgets"]
+
+    assert (budget["what"], budget["most"]) == ("calls", 3)
+
+
+def test_an_operator_that_narrows_itself_is_a_guest(kernel: Kernel) -> None:
+    with kernel.client() as operator:
+        assert up(operator.set_permissions(level="unrestricted"))
+        assert operator.hello()["name"].startswith("operator#")
+
+        up(operator.set_permissions(level="readonly"))
+
+        assert operator.hello()["name"].startswith("guest#")
+        assert operator.exec("true")["code"] == "permission_denied"
+        assert operator.set_permissions(level="unrestricted")["code"] == "permission_denied"
 
 
 def test_an_ancestor_gives_no_more_than_it_has(kernel: Kernel, client: AgentOSClient) -> None:
@@ -180,7 +260,8 @@ async def test_the_trio_client_has_the_same_calls(kernel: Kernel) -> None:
         assert (await operator.set_permissions(level="readonly", agent_id=born.id)).agent_id == born.id
         told = await operator.explain("typed", "EXEC", {"command": "ls"})
         assert (told.decision, told.rule) == ("deny", "no rule (level readonly)")
-        with pytest.raises(PermissionDenied):
-            await operator.set_permissions({"level": "minimal"})
         with trio.fail_after(20):
             await operator.kill("typed", grace=0)
+    async with connect(kernel.socket, level="sandboxed") as guest:
+        with pytest.raises(PermissionDenied):
+            await guest.set_permissions({"level": "standard"})

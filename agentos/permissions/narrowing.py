@@ -1,0 +1,53 @@
+"""Whether a permission set that a caller gives to itself grants anything that it doesn't hold."""
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+from agentos.kernel.ports import Effect
+
+from .levels import LEVELS
+from .pattern import Names
+from .rule import PermissionSet, Rule
+from .rules import pattern_of
+from .shadows import Line, covers
+
+GRANTED_BY: dict[Effect, tuple[Effect, ...]] = {"allow": ("allow",), "ask": ("allow", "ask"), "deny": ()}
+
+
+def same(one: PermissionSet, other: PermissionSet) -> bool:
+    """Whether two sets say the same, wherever they were written."""
+    return one is other or _content(one) == _content(other)
+
+
+def wider_grant(given: PermissionSet, held: Iterable[PermissionSet], names: Names) -> tuple[Rule, PermissionSet] | None:
+    """The first grant of ``given`` that no rule of one of the sets ``held`` covers, and that set; None without one.
+
+    May overlook that a grant is covered by several rules together, never that it is covered by none. Blocks: each
+    grant is compared with each rule of its kind, which takes up to a second for the largest sets.
+    """
+    grants = [rule for rule in given.rules if rule.effect != "deny"]
+    for one in held:
+        if one is LEVELS["unrestricted"]:  # it bounds nobody, also where its patterns can't be compared
+            continue
+        wider = next((rule for rule in grants if not _is_covered(rule, one.rules, names)), None)
+        if wider is not None:
+            return wider, one
+    return None
+
+
+def _is_covered(rule: Rule, rules: Sequence[Rule], names: Names) -> bool:
+    able = [one for one in rules if one.kind == rule.kind and one.effect in GRANTED_BY[rule.effect]]
+    if any(one.text == rule.text for one in able):
+        return True
+    line = _line(rule, names)
+    return any(covers(_line(one, names), line, deny=False) for one in able)
+
+
+def _line(rule: Rule, names: Names) -> Line:
+    return Line(rule, pattern_of(rule.kind, rule.text, names), rule.source)
+
+
+@lru_cache(64)
+def _content(one: PermissionSet) -> tuple[object, ...]:
+    rules = frozenset((rule.effect, rule.kind, rule.text, rule.otherwise) for rule in one.rules)
+    return one.level, rules, frozenset(one.limits), frozenset(one.quotas)

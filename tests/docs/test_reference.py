@@ -3,6 +3,7 @@
 import re
 import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 
 import attrs
 import click
@@ -21,6 +22,7 @@ from agentos_sdk.errors import BY_CODE
 from agentos_sdk.opcodes import Op
 from tests.docs.blocks import ROOT
 from tests.docs.visit import Visit
+from tests.support.kernel import running
 
 REFERENCE = ROOT / "docs" / "reference"
 CALLS = REFERENCE / "calls"
@@ -117,6 +119,30 @@ def test_every_key_of_a_budget_is_described() -> None:
     described = re.findall(r"^\| `(\w+)`", text, re.MULTILINE)
 
     assert sorted(described) == sorted([*fields(llm.ShareTable), *fields(llm.BudgetTable)])
+
+
+def test_all_that_lies_in_the_state_directory_is_described(tmp_path: Path) -> None:
+    with running() as kernel, kernel.client() as client:
+        client.spawn("keeper", command=["sleep", "1000"], workspace="keep")
+        client.spawn("visitor", command=["sleep", "1000"], workspace=str(tmp_path))
+        found = {path.name for path in kernel.state_dir.iterdir()}
+    text = section((REFERENCE / "configuration.md").read_text(), "The state directory")
+    described = set(re.findall(r"^\| `([\w.-]+)/?` \|", text, re.MULTILINE))
+
+    assert {name.removesuffix("-wal").removesuffix("-shm") for name in found} <= described
+
+
+def test_the_help_of_state_dir_names_what_is_kept_there() -> None:
+    command = cli.get_command(click.Context(cli), "run")
+    assert command is not None
+    [told] = [
+        option.help for option in command.params if isinstance(option, click.Option) and option.name == "state_dir"
+    ]
+
+    assert told is not None
+    assert [
+        word for word in ("database", "audit log", "workspaces", "uids", "lock", "run's id") if word not in told
+    ] == []
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -109,6 +109,16 @@ async def test_one_that_runs_or_has_files_is_not_given_away(tmp_path: Path) -> N
     assert await ids.take("new", in_use={"runs"}) == keeps
 
 
+async def test_ten_names_one_after_the_other_share_six_ids_and_the_seventh_has_the_firsts(tmp_path: Path) -> None:
+    """An id isn't a name's for good: with all of a range given, the one used longest ago goes to the next name."""
+    ids = OuterIds(tmp_path / "ids", 70000, 6)
+    served = [(await ids.take(f"name-{number}")).uid for number in range(10)]
+
+    assert served == [*range(70000, 70006), *range(70000, 70004)]
+    assert (await ids.take("name-4")).uid == 70004, "one that nobody else has got is kept"
+    assert (await ids.take("name-0")).uid == 70005, "and who comes back too late gets another"
+
+
 @settings(deadline=None)
 @given(st.integers(1, COUNT))
 def test_the_next_free_id_is_found_in_a_full_range_but_one(missing: int) -> None:

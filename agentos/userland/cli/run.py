@@ -9,11 +9,15 @@ import click
 from .common import Failed, socket_path
 from .main import CONFIG
 
+STATE_DIR = (
+    "What must survive the kernel: database, audit log, kept workspaces, agents' uids, the lock, the last run's id."
+)
+
 
 @click.command()
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--socket", "socket", metavar="PATH", help="Where to listen.")
-@click.option("--state-dir", metavar="DIR", type=click.Path(path_type=Path), help="For the lock and the last run's id.")
+@click.option("--state-dir", metavar="DIR", type=click.Path(path_type=Path), help=STATE_DIR)
 def run(file: Path | None, socket: str | None, state_dir: Path | None) -> None:
     """Run a kernel with the tree that FILE describes.
 

@@ -1,8 +1,8 @@
 """Which uid an agent has on the host when the kernel has root: one of its own, and the same in each of its lives.
 
 A name keeps its id over restarts of agent and kernel until the range is used up. Then the id that was used longest ago
-goes to another name, if its own name neither runs nor has a kept workspace. Nothing is removed for that: what the former
-agent left elsewhere on the host under this uid then belongs to the uid of the next.
+goes to another name, if its own name neither runs nor has a kept workspace. Nothing is removed for that: what the
+former agent left elsewhere on the host under this uid then belongs to the uid of the next.
 
 Kept in a file in the state directory, a line of JSON per name, the one used longest ago first::
 

@@ -11,6 +11,7 @@ from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Right
 from agentos.kernel.table import Syscall
+from agentos.permissions.authorizer import BEYOND
 from agentos.permissions.levels import LEVELS
 from agentos.permissions.rule import PermissionSet, said, shortened, strictness
 from agentos.permissions.sets import nearest, shown
@@ -58,10 +59,15 @@ class Permissions:
         self, call: Call, rights: Sequence[Right], request: calls.SetPerms, given: PermissionSet
     ) -> calls.PermsSet:
         """Narrow the caller's own rights; a set that it has already changes nothing, and isn't announced."""
-        caller = call.caller
-        await self._check(caller, request, given)
+        caller, about = call.caller, f"{call.caller.name}: {told(given)}"
+        try:
+            await self._check(caller, request, given)
+        except PermissionDenied as error:
+            decision = Decision("deny", BEYOND, str(error))
+            caller.audit.note(caller.entry("SET_PERMS", about, decision, "outcome", error.code))
+            raise
         call.announces = not self.callers.authorizer.changes_nothing(given, caller.id)
-        await call.require(*rights, about=f"{caller.name}: {told(given)}")
+        await call.require(*rights, about=about)
         self.callers.authorizer.check_room(given, caller.id)  # the announcement took a while
         self.callers.narrow(caller, given)
         return calls.PermsSet(agent_id=caller.id)

@@ -6,11 +6,12 @@ import signal
 import pytest
 
 from agentos_sdk import AgentOSClient
+from agentos_sdk.opcodes import Op
 from tests.conftest import StartKernel
 from tests.support.kernel import Kernel, proc_status, until
 from tests.system.agents import RELAY_INSIDE, ask, info, known, lines, relay, up, write
 
-CALLS = {
+CALLS: dict[str, dict[str, float]] = {
     "kill": {},
     "pause": {},
     "resume": {},
@@ -24,7 +25,7 @@ def test_an_agent_has_no_power_over_others(kernel: Kernel, client: AgentOSClient
     agent = relay(kernel, client, f"weak-{method}")
     other = up(client.spawn(f"other-{method}", command=["sleep", "1000"]))["id"]
 
-    reply = ask(client, agent, method, agent_id=other, **CALLS[method])
+    reply = ask(client, agent, "request", op=Op[method.upper()], fields={"id": other, **CALLS[method]})
 
     assert reply["code"] == "permission_denied"
     assert f"other-{method}: no rule of level sandboxed allows it; it is neither you nor" in reply["error"]
@@ -36,7 +37,7 @@ def test_nor_over_its_parent(kernel: Kernel, client: AgentOSClient, method: str)
     parent = relay(kernel, client, f"parent-{method}")
     child = ask(client, parent, "spawn", name=f"c-{method}", script=RELAY_INSIDE, ready="hello")["id"]
 
-    reply = ask(client, child, method, agent_id=parent, **CALLS[method])
+    reply = ask(client, child, "request", op=Op[method.upper()], fields={"id": parent, **CALLS[method]})
 
     assert reply["code"] == "permission_denied"
 

@@ -47,7 +47,7 @@ def effective(spec: AgentSpec) -> Limits:
     """The limits that hold for an agent, named or not; ``None`` is no limit."""
     if not spec.jailed:
         return spec.limits
-    return Limits(**{name: named(spec.limits).get(name, default) for name, default in attrs.asdict(DEFAULTS).items()})
+    return Limits(**{**named(DEFAULTS), **named(spec.limits)})  # type: ignore[arg-type]
 
 
 def named(limits: Limits) -> dict[str, float]:

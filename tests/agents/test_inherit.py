@@ -1,12 +1,15 @@
 """A child never gets more than its parent has, whatever is asked for."""
 
+import sys
+from types import FrameType
+
 import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos.agents import dwelling
-from agentos.agents.inherit import DEFAULTS, STRICTNESS, Beyond, effective, inherit
+from agentos.agents.inherit import DEFAULTS, STRICTNESS, Beyond, effective, inherit, named
 from agentos.agents.spec import AgentSpec, Limits
 
 AMOUNTS = st.none() | st.integers(1, 2**40)
@@ -173,3 +176,21 @@ def test_a_parent_without_a_jail_bounds_by_what_was_named_alone() -> None:
 
     assert effective(inherit(AgentSpec("child"), bare)) == attrs.evolve(DEFAULTS, max_pids=10)
     assert inherit(AgentSpec("child", network=True, runtime="fast"), bare).network
+
+
+def test_limits_are_read_once_for_every_read_and_write_of_a_jailed_agent() -> None:
+    spec = AgentSpec(name="reader", script="/some/script.py", limits=Limits(memory=1 << 20))
+    read: list[object] = []
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call" and frame.f_code is named.__code__:
+            read.append(frame.f_locals["limits"])
+
+    sys.setprofile(count)
+    try:
+        found = effective(spec)
+    finally:
+        sys.setprofile(None)
+
+    assert found == attrs.evolve(DEFAULTS, memory=1 << 20)
+    assert [limits for limits in read if limits is spec.limits] == [spec.limits]

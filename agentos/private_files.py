@@ -1,0 +1,144 @@
+"""Directories and files that only the kernel's own uid may write to: checked, held, and opened without symlinks.
+
+A directory is held by a descriptor, and what lies in it is opened as ``/proc/self/fd/N/name``: relative to the
+descriptor, also for SQLite, which takes nothing but a path. So a directory that is renamed while it is held stays in
+use, and one that is put in its place does not. :func:`shown` gives the path for messages. Everything here blocks.
+
+A check that fails raises :class:`Unfit`; what Linux itself refuses stays an ``OSError``.
+
+Not promised: anything against the same uid or root. Who owns a directory above may still rename it.
+"""
+
+import contextlib
+import errno
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+_HELD = re.compile(r"/proc/self/fd/[0-9]+(?=/|\Z)")
+_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+_ELSE = "choose another directory with --state-dir"
+
+
+class Unfit(OSError):
+    """Others could change or replace it. ``strerror`` says why and what to do, ``filename`` is as people know it."""
+
+
+def describe(error: OSError, path: Path) -> str:
+    """What to tell people about an error of ``path``, or of what the error names."""
+    place = shown(error.filename or path)
+    return f"{place}: {error.strerror}" if isinstance(error, Unfit) else f"{place}: {error.strerror}: {_ELSE}"
+
+
+def shown(path: Path | str) -> str:
+    """The path as people know it: where a held directory is now."""
+    text = str(path)
+    held = _HELD.match(text)
+    return os.readlink(held[0]) + text[held.end() :] if held else text
+
+
+@contextlib.contextmanager
+def hold_directory(path: Path) -> Iterator[Path]:
+    """Make the directory with mode 0700 if there is none, check it and hold it; gives the path to open files in it by.
+
+    Refused: a symlink, another owner than the effective uid, write permission for group or others, and a directory
+    above it in which every uid may rename (mode o+w without the sticky bit).
+    """
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        if path.is_symlink():
+            raise _unfit(path, f"is a symlink to {os.path.realpath(path)}: name the directory itself") from None
+        raise OSError(error.errno, error.strerror, shown(path)) from None
+    try:
+        _check_directory(os.fstat(fd), path)
+        check_parents(Path(os.readlink(f"/proc/self/fd/{fd}")))
+        yield Path(f"/proc/self/fd/{fd}")
+    finally:
+        os.close(fd)
+
+
+def check_parents(path: Path) -> None:
+    """Refuse a path in whose directories every uid may put something else in place of what leads there."""
+    place = Path(os.path.realpath(path.parent))
+    for parent in (place, *place.parents):
+        try:
+            mode = os.stat(parent).st_mode
+        except FileNotFoundError:
+            continue
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            why = f"can be replaced by every user, as {parent} has mode {mode & 0o7777:04o}: run `chmod o-w {parent}`"
+            raise _unfit(path, why)
+
+
+def open_file(path: Path, flags: int) -> int:
+    """Open a regular file in a held directory, or make it with mode 0600; its symlink is never followed.
+
+    Refused: anything but a regular file of the effective uid with one name. ``O_TRUNC`` waits for that.
+    """
+    extra = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC  # opening a FIFO must not wait for its other end
+    try:
+        fd = os.open(path, flags & ~os.O_TRUNC | extra, 0o600)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise _unfit(path, "is a symlink: remove it") from None
+        raise OSError(error.errno, error.strerror, shown(path)) from None
+    try:
+        _check_file(os.fstat(fd), path)
+        if flags & os.O_TRUNC:
+            os.ftruncate(fd, 0)
+        return fd
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def check_file(path: Path) -> None:
+    """The same checks without opening the file; one that doesn't exist passes."""
+    with contextlib.suppress(FileNotFoundError):
+        _check_file(os.lstat(path), path)
+
+
+def read_file(path: Path) -> str:
+    """The text of such a file. ``FileNotFoundError`` where there is none."""
+    with open(open_file(path, os.O_RDONLY), encoding="utf-8") as file:
+        return file.read()
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Put such a file in the place of ``path`` in one step, and on the disk."""
+    temporary = path.with_name(path.name + ".new")
+    with open(open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def _check_directory(status: os.stat_result, path: Path) -> None:
+    mode = f"mode {status.st_mode & 0o7777:04o}"
+    if status.st_uid != os.geteuid():
+        why = f"belongs to uid {status.st_uid} ({mode}), and the kernel runs as uid {os.geteuid()}: {_ELSE}"
+        raise _unfit(path, why)
+    if status.st_mode & _OTHERS:
+        why = f"belongs to uid {status.st_uid}, but its {mode} lets others write to it"
+        raise _unfit(path, f"{why}: run `chmod go-w {shown(path)}`, or {_ELSE}")
+
+
+def _check_file(status: os.stat_result, path: Path) -> None:
+    if stat.S_ISLNK(status.st_mode):
+        raise _unfit(path, "is a symlink: remove it")
+    if not stat.S_ISREG(status.st_mode):
+        raise _unfit(path, "is not a regular file: move it away")
+    if status.st_uid != os.geteuid():
+        why = f"belongs to uid {status.st_uid}, and the kernel runs as uid {os.geteuid()}: move it away"
+        raise _unfit(path, why)
+    if status.st_nlink > 1:
+        raise _unfit(path, f"has {status.st_nlink} names (hard links): remove the others")
+
+
+def _unfit(path: Path, why: str) -> Unfit:
+    return Unfit(errno.EPERM, why, shown(path))

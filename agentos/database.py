@@ -23,6 +23,8 @@ import trio
 from attrs import define
 from outcome import Error, Outcome, capture
 
+from agentos.private_files import check_file, describe, open_file, shown
+
 log = logging.getLogger(__name__)
 
 MOST_WAITING = 1000  # units of work; and as many are committed together at most
@@ -101,7 +103,7 @@ class Database:
         try:
             await self._queue.send(unit)
         except (trio.ClosedResourceError, trio.BrokenResourceError):
-            raise DatabaseError(f"{self._path}: it was closed") from None
+            raise DatabaseError(f"{shown(self._path)}: it was closed") from None
 
         def withdraw(_raise_cancel: object) -> trio.lowlevel.Abort:
             if unit.state == "begun":
@@ -124,9 +126,9 @@ class Database:
         try:
             self._queue.send_nowait(_Unit(work, what=what))
         except trio.WouldBlock:
-            raise DatabaseError(f"{self._path}: {MOST_WAITING} writes wait already") from None
+            raise DatabaseError(f"{shown(self._path)}: {MOST_WAITING} writes wait already") from None
         except (trio.ClosedResourceError, trio.BrokenResourceError):
-            raise DatabaseError(f"{self._path}: it was closed") from None
+            raise DatabaseError(f"{shown(self._path)}: it was closed") from None
 
 
 class _Writer:
@@ -152,7 +154,7 @@ class _Writer:
         try:
             results = await trio.to_thread.run_sync(self._commit, units, limiter=self._turn)
         except Exception as error:  # no thread to be had; who has begun is told in any case
-            results = [Error(DatabaseError(f"{self._path}: {error}")) for _ in units]
+            results = [Error(DatabaseError(f"{shown(self._path)}: {error}")) for _ in units]
         for unit, result in zip(units, results, strict=True):
             unit.result = result
             if unit.waiter is not None:
@@ -202,17 +204,21 @@ def connect(path: Path, schemas: Schemas, *, durable: bool = False) -> sqlite3.C
     and the file isn't read from end to end to see whether it is whole, for its owner has a check of its own.
     """
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = open_file(path, os.O_RDWR | os.O_CREAT)
         try:
             os.fchmod(fd, 0o600)
+            made = os.fstat(fd)
         finally:
             os.close(fd)
+        for end in ("-wal", "-shm", "-journal"):
+            check_file(Path(f"{path}{end}"))
     except OSError as error:
-        raise DatabaseError(f"{path}: {error.strerror}: choose another directory with --state-dir") from None
+        raise DatabaseError(describe(error, path)) from None
     try:
         with contextlib.ExitStack() as undo:
             connection = sqlite3.connect(path, timeout=BUSY, isolation_level=None, check_same_thread=False)
             undo.callback(connection.close)
+            _check_opened(connection, path, made)
             _prepare(connection, path, schemas, durable)
             undo.pop_all()
             return connection
@@ -220,18 +226,33 @@ def connect(path: Path, schemas: Schemas, *, durable: bool = False) -> sqlite3.C
         raise explained(path, error) from None
 
 
+def _check_opened(connection: sqlite3.Connection, path: Path, made: os.stat_result) -> None:
+    """SQLite turns a held directory's path into the one it has then, which can be renamed before it opens the file."""
+    (_, _, opened) = connection.execute("PRAGMA database_list").fetchone()
+    try:
+        same = os.path.samestat(os.stat(opened), made)
+    except OSError:
+        same = False
+    if not same:
+        raise DatabaseError(f"{shown(path)}: another file was put in its place while it was opened: start again")
+
+
 def _prepare(connection: sqlite3.Connection, path: Path, schemas: Schemas, durable: bool) -> None:
     """Find out whether it is ours and whole, before anything is written; then see to the tables."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if application != APPLICATION_ID and (application or tables):
-        raise DatabaseError(f"{path}: a database of another program: move it away, or choose another --state-dir")
+        raise DatabaseError(
+            f"{shown(path)}: a database of another program: move it away, or choose another --state-dir"
+        )
     (found,) = ("ok",) if durable else connection.execute("PRAGMA quick_check(1)").fetchone()
     if found != "ok":
-        raise DatabaseError(f"{path}: {' '.join(found.split())}: {_FIXES[sqlite3.SQLITE_CORRUPT]}")
+        raise DatabaseError(f"{shown(path)}: {' '.join(found.split())}: {_FIXES[sqlite3.SQLITE_CORRUPT]}")
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
-        raise DatabaseError(f"{path}: no write-ahead log is possible there: choose another directory with --state-dir")
+        raise DatabaseError(
+            f"{shown(path)}: no write-ahead log is possible there: choose another directory with --state-dir"
+        )
     connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("BEGIN IMMEDIATE")
@@ -241,7 +262,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, schemas: Schemas, durab
     for owner, steps in schemas.items():
         if (version := versions.get(owner, 0)) > len(steps):
             raise DatabaseError(
-                f"{path}: written by a newer version (it has {owner} {version}, this one knows {len(steps)}): "
+                f"{shown(path)}: written by a newer version (it has {owner} {version}, this one knows {len(steps)}): "
                 "use that one, or choose another directory with --state-dir"
             )
         for step in steps[version:]:
@@ -259,4 +280,4 @@ def _fix(error: BaseException) -> str | None:
 def explained(path: Path, error: BaseException) -> DatabaseError:
     """The same for people: which file, what is wrong with it, and what to do."""
     fix = _fix(error)
-    return DatabaseError(f"{path}: {error}: {fix}" if fix else f"{path}: {error}")
+    return DatabaseError(f"{shown(path)}: {error}: {fix}" if fix else f"{shown(path)}: {error}")

@@ -18,6 +18,7 @@ from pathlib import Path
 import trio
 from attrs import asdict, define, field, frozen
 
+from agentos.private_files import check_parents, read_file, replace_file
 from agentos.sandbox.errors import EXHAUSTED
 
 log = logging.getLogger(__name__)
@@ -38,12 +39,17 @@ class Run:
 
     @classmethod
     def begin(cls, state_dir: Path) -> "Run":
-        """Note a new run in ``state_dir``, having ended what an earlier one left that was killed."""
+        """Note a new run in ``state_dir``, having ended what an earlier one left that was killed.
+
+        ``OSError`` where the note, or the directory for sockets, is one that others may change.
+        """
         note = state_dir / "run.json"
-        with contextlib.suppress(OSError, ValueError, TypeError):
-            cls(**json.loads(note.read_text())).end()
-        run = cls(secrets.token_hex(8), tempfile.mkdtemp(prefix="agentos-", dir=runtime_base()))  # mode 0700
-        note.write_text(json.dumps(asdict(run)))
+        with contextlib.suppress(FileNotFoundError, ValueError, TypeError):
+            cls(**json.loads(read_file(note))).end()
+        base = runtime_base()
+        check_parents(Path(base, "agentos"))
+        run = cls(secrets.token_hex(8), tempfile.mkdtemp(prefix="agentos-", dir=base))  # mode 0700
+        replace_file(note, json.dumps(asdict(run)))
         return run
 
     def end(self) -> Sequence[int]:

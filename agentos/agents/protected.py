@@ -20,6 +20,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from agentos.private_files import read_file, replace_file
 from agentos.sandbox.inside import libc
 from agentos.sandbox.plan import WORKSPACE
 
@@ -86,7 +87,7 @@ class Stubs:
     def sweep(self) -> None:
         """Remove what a killed kernel left. What can't be removed now stays on record."""
         try:
-            self._made = json.loads(self._record.read_text())
+            self._made = json.loads(read_file(self._record))
         except (FileNotFoundError, ValueError):
             return
         for directory in list(self._made):
@@ -139,12 +140,7 @@ class Stubs:
             os.close(top)
 
     def _save(self) -> None:
-        new = self._record.with_name(self._record.name + ".new")
-        with open(new, "w", encoding="utf-8") as file:
-            json.dump(self._made, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(new, self._record)
+        replace_file(self._record, json.dumps(self._made))
 
 
 def _open(directory: str) -> int:

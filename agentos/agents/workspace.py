@@ -15,6 +15,7 @@ from attrs import frozen
 import agentos
 import agentos_sdk
 import supervisors
+from agentos.private_files import check_file, hold_directory, shown
 from agentos.sandbox import images
 from agentos.sandbox.errors import EXHAUSTED
 from agentos.sandbox.images import ImageInUse, NoImage, Size
@@ -118,14 +119,15 @@ class Workspaces:
                 raise BadWorkspace(f"workspace keep: can't be used: {error}") from None
 
     def _kept_by_name(self, name: str, limits: Limits, outer: Outer | None) -> Workspace:
-        self._kept.mkdir(mode=0o700, parents=True, exist_ok=True)
-        directory, reason = self._kept / name, "without root no image can be mounted"
+        with hold_directory(self._kept) as held:
+            kept = Path(shown(held))  # mounted by another process, which doesn't have the descriptor
+        directory, reason = kept / name, "without root no image can be mounted"
         if self._is_root and outer is not None:
             if directory.is_dir():
                 reason = f"it was begun as a directory: move {directory} away for an image"
             else:
                 try:
-                    return _image(self._kept / f"{name}.img", limits, outer)
+                    return _image(kept / f"{name}.img", limits, outer)
                 except NoImage as error:
                     reason = str(error)
         _own_directory(directory, outer)
@@ -162,6 +164,7 @@ def unfit(path: str) -> str | None:
 
 
 def _image(path: Path, limits: Limits, outer: Outer) -> Workspace:
+    check_file(path)
     new = not path.exists()
     size = images.provide(path, Size(limits.disk, limits.inodes), outer)
     mechanism = f"ext4 in an image of {_sized(size.bytes)}, {size.inodes} inodes"
@@ -171,12 +174,12 @@ def _image(path: Path, limits: Limits, outer: Outer) -> Workspace:
 
 def _own_directory(path: Path, outer: Outer | None) -> None:
     path.mkdir(mode=0o700, exist_ok=True)
-    if outer is not None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if outer is not None:
             os.fchown(fd, outer.uid, outer.gid)
-        finally:
-            os.close(fd)
+    finally:
+        os.close(fd)
 
 
 def _our_code() -> Iterator[str]:

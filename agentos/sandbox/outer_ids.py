@@ -21,6 +21,8 @@ from pathlib import Path
 
 import trio
 
+from agentos.private_files import read_file, replace_file, shown
+
 from .plan import Outer
 
 log = logging.getLogger(__name__)
@@ -82,7 +84,7 @@ class OuterIds:
                 try:
                     await self._save()
                 except OSError as error:
-                    log.warning("%s can't be written: %s", self._path, error.strerror)
+                    log.warning("%s can't be written: %s", shown(self._path), error.strerror)
                     await trio.sleep(RETRY)
         finally:
             with trio.CancelScope(shield=True), contextlib.suppress(OSError):
@@ -124,13 +126,7 @@ def _free(ids: range, taken: Iterable[int]) -> int:
 
 
 def _write(path: Path, given: Mapping[str, int]) -> None:
-    temporary = path.with_name(path.name + ".new")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    with open(fd, "w", encoding="utf-8") as file:
-        file.writelines(json.dumps({"name": name, "id": number}) + "\n" for name, number in given.items())
-        file.flush()
-        os.fsync(fd)
-    os.replace(temporary, path)
+    replace_file(path, "".join(json.dumps({"name": name, "id": number}) + "\n" for name, number in given.items()))
 
 
 def _load(path: Path, ids: range) -> dict[str, int]:
@@ -146,14 +142,14 @@ def _load(path: Path, ids: range) -> dict[str, int]:
         pass
     except (ValueError, KeyError, TypeError) as error:
         raise OuterIdError(
-            f"{path} can't be relied on ({error}): restore it, or remove it together with the kept workspaces, "
+            f"{shown(path)} can't be relied on ({error}): restore it, or remove it together with the kept workspaces, "
             "whose files belong to the users in it"
         ) from None
     return given
 
 
 def _read(path: Path) -> Iterator[tuple[str, int]]:
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in read_file(path).splitlines():
         entry = json.loads(line)
         name, number = entry["name"], entry["id"]
         if not isinstance(name, str) or type(number) is not int:

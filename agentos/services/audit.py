@@ -20,6 +20,7 @@ from outcome import Error, Outcome, Value
 
 from agentos.database import DatabaseError
 from agentos.kernel.ports import Entry
+from agentos.private_files import shown
 from agentos_sdk.errors import Unavailable
 
 from . import audit_query
@@ -62,7 +63,7 @@ async def open_audit(
         begun = [Waiting(own(STARTED, f"agentos {version}"), time.time())]
         await trio.to_thread.run_sync(files.append, begun)
         async with trio.open_nursery() as nursery:
-            audit = Audit(directory, files)
+            audit = Audit(files)
             nursery.start_soon(audit.serve)
             try:
                 yield audit
@@ -79,8 +80,8 @@ async def open_audit(
 class Audit:
     """Implements :class:`agentos.kernel.ports.AuditLog`."""
 
-    def __init__(self, directory: Path, files: Log) -> None:
-        self.directory = directory
+    def __init__(self, files: Log) -> None:
+        self.directory = files.directory  # to open files in it by
         self._files = files
         self._off: set[str] = set()
         self._queue: deque[Waiting | _Intent] = deque()
@@ -236,7 +237,7 @@ class Audit:
         if not self._failing:
             log.error("the audit log can't be written, and what needs it is refused: %s", error)
         self._failing = True
-        why = error if isinstance(error, DatabaseError) else f"{self.directory}: {error}"
+        why = error if isinstance(error, DatabaseError) else f"{shown(self.directory)}: {error}"
         for item in group:
             if isinstance(item, _Intent):  # what the host's files are called is the operator's to know
                 told = why if item.waiting.entry.kind == "operator" else "the kernel's log says why"

@@ -18,6 +18,7 @@ from pathlib import Path
 from attrs import frozen
 
 from agentos.database import DatabaseError, connect, explained
+from agentos.private_files import describe, open_file, shown
 
 from .audit_chain import Link, Row, Waiting, chained
 from .audit_reserve import Reserve
@@ -57,9 +58,13 @@ class Place:
     def next(self) -> "Place":
         return Place(self.directory, self.number + 1)
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Both files, and those that SQLite makes beside them."""
+        return (self.rows, *(Path(f"{self.rows}{end}") for end in ("-wal", "-shm")), self.head)
+
     def remove(self) -> None:
-        """Both files, and what SQLite left beside them."""
-        for path in (self.rows, *(Path(f"{self.rows}{end}") for end in ("-wal", "-shm")), self.head):
+        for path in self.files:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
 
@@ -87,7 +92,7 @@ class Segment:
             self._connection = connect(place.rows, TABLES, durable=True)
             undo.callback(self._connection.close)
             if not is_made(self._connection):
-                raise DatabaseError(f"{place.rows}: somebody took its table away")
+                raise DatabaseError(f"{shown(place.rows)}: somebody took its table away")
             undo.pop_all()
 
     def append(self, group: Sequence[Waiting]) -> list[Row]:
@@ -101,7 +106,8 @@ class Segment:
         try:
             self._commit(rows)
         except sqlite3.IntegrityError:
-            raise DatabaseError(f"{self.place.rows}: somebody else writes to it: end that, and start again") from None
+            place = shown(self.place.rows)
+            raise DatabaseError(f"{place}: somebody else writes to it: end that, and start again") from None
         except sqlite3.Error as error:
             raise explained(self.place.rows, error) from None
         self.last, self._headed = rows[-1].link, False
@@ -131,7 +137,7 @@ class Segment:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fdatasync(self._head)  # or a power failure could take more than one commit's line
         except OSError as error:
-            raise DatabaseError(f"{self.place.head}: {error.strerror}: see to its file system") from None
+            raise DatabaseError(f"{shown(self.place.head)}: {error.strerror}: see to its file system") from None
         self._headed = True
 
     def hold(self) -> None:
@@ -151,7 +157,7 @@ def _open_head(path: Path) -> int:
     """To append to; a line that a death left half written is taken away."""
     try:
         with contextlib.ExitStack() as undo:
-            fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            fd = open_file(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
             undo.callback(os.close, fd)
             os.fchmod(fd, 0o600)
             size = os.fstat(fd).st_size
@@ -165,7 +171,7 @@ def _open_head(path: Path) -> int:
             os.close(directory)
             return fd
     except OSError as error:
-        raise DatabaseError(f"{path}: {error.strerror}: choose another directory with --state-dir") from None
+        raise DatabaseError(describe(error, path)) from None
 
 
 # -- Reading -----------------------------------------------------------------------------------------------------------

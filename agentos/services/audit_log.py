@@ -3,6 +3,7 @@
 Everything here waits for the disk: it runs in a thread, one call at a time.
 """
 
+import contextlib
 import logging
 import os
 import sqlite3
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agentos.database import DatabaseError
+from agentos.private_files import check_file, describe, hold_directory, shown
 
 from .audit_chain import BEGINNING, CUT, Link, Waiting, own, removal
 from .audit_files import Place, Segment, is_empty, last_row, places
@@ -27,20 +29,19 @@ class Log:
     """All segments in one directory. :class:`DatabaseError` where it can't be written to."""
 
     def __init__(self, directory: Path, segment_size: int = SEGMENT, kept: int = KEPT) -> None:
-        self._directory, self._size, self._kept = directory, segment_size, kept
+        self._size, self._kept = segment_size, kept
         self._stuck = False
-        _prepare(directory)
-        self._segment, trouble = _last_segment(directory)
         self.sparing = False  # there is hardly any room: what is left of it is the operator's
         self._unkept = ""  # why none is kept
-        self._hold()
-        if trouble:
-            log.error("the audit log was tampered with or damaged: %s; `agentos audit verify` tells more", trouble)
-            try:
+        with contextlib.ExitStack() as undo:
+            self.directory = _hold(directory, undo)  # in use until it is closed, wherever it is moved meanwhile
+            self._segment, trouble = _last_segment(self.directory)
+            undo.callback(lambda: self._segment.close())
+            self._hold()
+            if trouble:
+                log.error("the audit log was tampered with or damaged: %s; `agentos audit verify` tells more", trouble)
                 self.append([Waiting(own(CUT, trouble, "tampered"), time.time())])
-            except DatabaseError:
-                self.close()
-                raise
+            self.close = undo.pop_all().close
 
     def append(self, group: Sequence[Waiting]) -> int:
         """Write them in one commit; the number of the first. None of them can be lost then."""
@@ -54,7 +55,7 @@ class Log:
     def refill(self) -> None:
         """Where it was sparing, be so no longer if there is room again."""
         try:
-            disk = os.statvfs(self._directory)
+            disk = os.statvfs(self.directory)
             if disk.f_bavail * disk.f_frsize < ROOM:
                 return
             self._segment.hold()
@@ -69,17 +70,14 @@ class Log:
         except OSError as error:
             if error.errno in FULL:
                 self.sparing = True
-                log.error("the disk of %s is full: until there is room, only the operator acts", self._directory)
+                log.error("the disk of %s is full: until there is room, only the operator acts", shown(self.directory))
             elif self._unkept != (why := str(error.strerror)):
                 self._unkept = why
-                log.warning("no room can be kept for when the disk of %s is full: %s", self._directory, why)
+                log.warning("no room can be kept for when the disk of %s is full: %s", shown(self.directory), why)
 
     @property
     def last(self) -> Link:
         return self._segment.last
-
-    def close(self) -> None:
-        self._segment.close()
 
     def _rotate(self) -> None:
         """What was written stays written, whatever happens here: it is tried again with the next commit."""
@@ -87,7 +85,7 @@ class Log:
             fresh = Segment(self._segment.place.next, self._segment.last)
             self._segment.close()
             self._segment = fresh
-            for place in places(self._directory)[: -self._kept]:
+            for place in places(self.directory)[: -self._kept]:
                 end = _end_of(place)
                 self._segment.append([Waiting(removal(place.number, end), time.time())])  # first said, then done
                 place.remove()
@@ -98,13 +96,16 @@ class Log:
             self._stuck = True
 
 
-def _prepare(directory: Path) -> None:
+def _hold(directory: Path, undo: contextlib.ExitStack) -> Path:
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if directory.stat().st_mode & 0o077:
-            directory.chmod(0o700)
+        held = undo.enter_context(hold_directory(directory))
+        os.chmod(held, 0o700)
+        for place in places(held):
+            for path in place.files:
+                check_file(path)
     except OSError as error:
-        raise DatabaseError(f"{directory}: {error.strerror}: choose another directory with --state-dir") from None
+        raise DatabaseError(describe(error, directory)) from None
+    return held
 
 
 def _last_segment(directory: Path) -> tuple[Segment, str]:
@@ -121,7 +122,7 @@ def _last_segment(directory: Path) -> tuple[Segment, str]:
     except (DatabaseError, sqlite3.Error, OSError) as error:
         # In a segment of its own it can go on, unless it is the file system's fault.
         fresh = Segment(place.next, last_resort(place))
-        return fresh, f"{place.rows} can't be used, and is left as it is: {error}"
+        return fresh, f"{shown(place.rows)} can't be used, and is left as it is: {error}"
 
 
 def _end_of(place: Place) -> Link:

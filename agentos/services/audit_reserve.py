@@ -10,6 +10,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+from agentos.private_files import open_file
+
 # SQLite begins the write-ahead log anew at four megabytes, if it can copy them to the rows. Where these can't grow it
 # goes on: a page or two for a commit, so that what is beyond the four is some two thousand commits.
 LOG = 12 << 20  # bytes of it in all
@@ -43,7 +45,7 @@ class Reserve:
         self._files: list[_File] = []
         try:
             for path, ahead, whole in ((f"{rows}-wal", 0, LOG), (rows, ROWS, 0), (head, HEAD, 0)):
-                self._files.append(_File(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW), ahead, whole))
+                self._files.append(_File(open_file(Path(path), os.O_RDWR), ahead, whole))
         except BaseException:
             self.close()
             raise

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from attrs import define, field, frozen
 
+from agentos.private_files import shown
+
 from .audit_chain import BEGINNING, Link, Row, removed
 from .audit_files import (
     MOST_TOGETHER,
@@ -129,9 +131,9 @@ class _Check:
                     heads.reach(row)
         except FileNotFoundError:
             if not is_last or heads.size:  # else a kernel was killed when it had just begun to make it
-                trouble = f"{place.rows} is missing"
+                trouble = f"{shown(place.rows)} is missing"
         except (sqlite3.Error, TypeError, ValueError) as error:
-            trouble = f"{place.rows} can't be read from here on: {error}"
+            trouble = f"{shown(place.rows)} can't be read from here on: {error}"
         if trouble is not None:
             self.fault(self.last.seq + 1, trouble)
         heads.end(is_last, told=trouble is not None)
@@ -240,7 +242,7 @@ class _Heads:
             self._lacking = None
 
     def _fault(self, seq: int | None, text: str) -> None:
-        self._check.fault(seq, f"{self._place.head} {text}")
+        self._check.fault(seq, f"{shown(self._place.head)} {text}")
 
 
 # -- When a kernel starts ----------------------------------------------------------------------------------------------
@@ -265,7 +267,7 @@ def tail(place: Place, oldest: bool) -> Tail:
     before = None if oldest else last_of_head(Place(place.directory, place.number - 1))
     anchor = own or before or BEGINNING
     if not place.rows.exists():
-        return Tail(anchor, trouble=f"{place.rows} is missing" if own else "")
+        return Tail(anchor, trouble=f"{shown(place.rows)} is missing" if own else "")
     with reading(place) as connection:
         if not is_made(connection):
             return Tail(anchor, trouble=f"the entries up to {anchor.seq} are missing" if own else "")

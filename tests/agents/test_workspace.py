@@ -142,3 +142,17 @@ async def test_nothing_is_swept_away_where_a_link_leads_by_now(place: Path) -> N
     Stubs(record).sweep()
 
     assert os.listdir(place / "victim" / "inner") == [".envrc"]
+
+
+@pytest.mark.parametrize("link", ["workspaces", "workspaces/a"])
+async def test_no_workspace_is_kept_where_a_symlink_in_the_state_directory_leads(
+    workspaces: Workspaces, place: Path, link: str
+) -> None:
+    (place / "elsewhere").mkdir()
+    (place / "state" / link).parent.mkdir(exist_ok=True)
+    (place / "state" / link).symlink_to(place / "elsewhere")
+
+    with pytest.raises(BadWorkspace, match=r"workspace keep: can't be used: .*/workspaces"):
+        await workspaces.prepare("a", "keep", LIMITS, None)
+
+    assert os.listdir(place / "elsewhere") == []

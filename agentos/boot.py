@@ -48,6 +48,7 @@ from agentos.llm.provider import Question
 from agentos.llm.settings import LLMSettings, Party, Share
 from agentos.llm.variables import look
 from agentos.permissions.pattern import Names
+from agentos.private_files import check_file, check_parents, describe
 from agentos.sandbox import levels, prefixes, probe
 from agentos.sandbox.cgroups import Cgroups
 from agentos.sandbox.errors import SandboxError
@@ -81,6 +82,7 @@ class Ready(Protocol):
 class Settings:
     """What ``agentos run`` was asked for: ``socket`` and ``state_dir`` are settled, ``show`` gets agents' output.
 
+    From when it is held, ``state_dir`` is the path by which its descriptor is reached (:mod:`agentos.private_files`).
     ``stopping`` is called when the kernel was told to stop, and begins to.
     """
 
@@ -105,7 +107,9 @@ def run(settings: Settings, ready: Ready) -> str | None:
             spawner = Spawner.start()  # first: it must not inherit anything that is opened or read from here on
             undo.callback(spawner.close)
             prefixes.check(probe.own_interpreter())
-            undo.enter_context(sole_kernel(settings.state_dir))
+            check_parents(Path(settings.socket))
+            settings = attrs.evolve(settings, state_dir=undo.enter_context(sole_kernel(settings.state_dir)))
+            check_file(settings.state_dir / "stubs.json")  # which is read when the kernel runs
             this = Run.begin(settings.state_dir)
             undo.callback(this.end)
             groups = undo.enter_context(own_cgroup())
@@ -113,7 +117,7 @@ def run(settings: Settings, ready: Ready) -> str | None:
             uids = settings.config.kernel.uids
             outer = OuterIds(settings.state_dir / "outer-ids.json", uids.first, uids.count) if is_root() else None
         except OSError as error:
-            raise BootError(f"{error.filename}: {error.strerror}: choose another directory with --state-dir") from None
+            raise BootError(describe(error, settings.state_dir)) from None
         except (SandboxError, OuterIdError) as error:
             raise BootError(str(error)) from None
         try:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import agentos_sdk
 from agentos.agents.orphans import RUN_VARIABLE, Run
+from agentos.private_files import hold_directory, open_file, shown
 from agentos.sandbox import cgroups
 from agentos.sandbox.cgroup_values import CgroupError
 from agentos.sandbox.cgroups import Cgroups
@@ -37,27 +38,26 @@ def harden() -> None:
 
 
 @contextlib.contextmanager
-def sole_kernel(state_dir: Path) -> Iterator[None]:
-    """Hold the state directory; :class:`BootError` while another kernel does."""
-    try:
-        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(state_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise BootError(f"{state_dir}: {error.strerror}: choose another directory with --state-dir") from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.pread(lock, 20, 0).decode() or "unknown"
-        os.close(lock)
-        raise BootError(
-            f"{state_dir}: a kernel (pid {holder}) works with it: stop that one or choose another with --state-dir"
-        ) from None
-    try:
+def sole_kernel(state_dir: Path) -> Iterator[Path]:
+    """Hold and lock the state directory; gives the path to open what is in it by (:mod:`agentos.private_files`).
+
+    :class:`BootError` while another kernel has the lock; ``OSError`` for a directory or a lock that others may change.
+    """
+    with contextlib.ExitStack() as undo:
+        held = undo.enter_context(hold_directory(state_dir))
+        lock = open_file(held / "lock", os.O_RDWR | os.O_CREAT)
+        undo.callback(os.close, lock)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(lock, 20, 0).decode() or "unknown"
+            raise BootError(
+                f"{shown(held)}: a kernel (pid {holder}) works with it: "
+                "stop that one or choose another with --state-dir"
+            ) from None
         os.ftruncate(lock, 0)
         os.pwrite(lock, str(os.getpid()).encode(), 0)
-        yield
-    finally:
-        os.close(lock)
+        yield held
 
 
 def connections_to_be_had() -> int:

@@ -70,9 +70,11 @@ class Entry:
 class AuditLog(Protocol):
     """Where it is written down what was decided and what came of it."""
 
-    async def intend(self, entry: Entry) -> int:
+    async def intend(self, entry: Entry) -> int | None:
         """The entry's number, once it can't be lost any more; ``Unavailable`` where it can't be written.
 
+        ``None``: it can't be written, and is of a call that goes on even so (KILL); it is counted, and the count is
+        written later.
         Whoever announces an act by it does nothing before this has returned.
         """
 

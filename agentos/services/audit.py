@@ -25,7 +25,7 @@ from agentos_sdk.errors import Unavailable
 
 from . import audit_query
 from .audit_categories import CATEGORIES, category_of
-from .audit_chain import LOST, STARTED, STOPPED, Row, Waiting, own, shortened
+from .audit_chain import LOST, STARTED, STOPPED, Row, Waiting, own, plain, shortened
 from .audit_files import MOST_TOGETHER
 from .audit_flood import Flood
 from .audit_log import KEPT, SEGMENT, Log
@@ -40,6 +40,7 @@ SOON = 0.05  # seconds until a note is written, so that it needn't be alone
 COUNTED = 1.0  # seconds until what was only counted is written, and until it is tried again where nothing could be
 
 SWITCHABLE = frozenset(CATEGORIES) - {"kernel"}
+KILL = "KILL"  # is announced if that can be, and done in any case: what fills the disk has to be stopped
 
 
 @define(eq=False)
@@ -89,6 +90,7 @@ class Audit:
         self._flood = Flood()
         self._pace = Pace()
         self._lost = 0
+        self._unannounced = 0  # KILLs that were done all the same
         self._failing = False
         self._closing = False
         self._deadline = float("inf")  # when something has to be written at the latest
@@ -98,14 +100,17 @@ class Audit:
 
     # -- What is written -------------------------------------------------------------------------------------------
 
-    async def intend(self, entry: Entry) -> int:
+    async def intend(self, entry: Entry) -> int | None:
         """See :class:`agentos.kernel.ports.AuditLog`. Cancelled, either nothing was written or it returns first."""
-        if entry.kind != "operator" and entry.call != "KILL":  # who runs away can be ended at once
+        if entry.kind != "operator" and entry.call != KILL:  # who runs away can be ended at once
             await self._pace.turn(entry.family or str(entry.agent))
         async with self._room:
             if self._closing:
                 raise Unavailable("the kernel is stopping: its audit log is closed")
             if self._is_spared(entry):
+                if entry.call == KILL:
+                    self._count_unannounced(entry)
+                    return None
                 raise Unavailable("not done, as the audit log's disk is full: see that there is room on it")
             intent = _Intent(Waiting(shortened(entry), time.time()))
             self._queue.append(intent)
@@ -118,7 +123,7 @@ class Audit:
                 return trio.lowlevel.Abort.SUCCEEDED
 
             intent.waiter = trio.lowlevel.current_task()
-            number: int = await trio.lowlevel.wait_task_rescheduled(withdraw)
+            number: int | None = await trio.lowlevel.wait_task_rescheduled(withdraw)
             return number
 
     def note(self, entry: Entry) -> None:
@@ -204,8 +209,21 @@ class Audit:
         self._deadline = -float("inf") if self._queue else float("inf")
         return group
 
+    def _count_unannounced(self, entry: Entry) -> None:
+        if not self._unannounced:
+            told = (plain(entry.about), plain(entry.name))
+            log.warning("KILL of %s by %s is done without an entry in the audit log, as that can't be written", *told)
+        self._unannounced += 1
+        self._write_by(trio.current_time() + COUNTED)
+
     def _count_surplus(self) -> None:
-        if self._flood.counted and (self._closing or not self._files.sparing):
+        if self._files.sparing and not self._closing:
+            return
+        if self._unannounced:
+            about = f"{self._unannounced} KILLs were done that couldn't be announced"
+            self._queue.append(Waiting(own(LOST, about, "lost"), time.time(), self._unannounced))
+            self._unannounced = 0
+        if self._flood.counted:
             for each in self._flood.surplus(trio.current_time()):
                 self._queue.append(Waiting(each.entry, time.time(), each.count))
 
@@ -240,6 +258,10 @@ class Audit:
         why = error if isinstance(error, DatabaseError) else f"{shown(self.directory)}: {error}"
         for item in group:
             if isinstance(item, _Intent):  # what the host's files are called is the operator's to know
+                if item.waiting.entry.call == KILL:
+                    self._count_unannounced(item.waiting.entry)
+                    _tell(item, Value(None))
+                    continue
                 told = why if item.waiting.entry.kind == "operator" else "the kernel's log says why"
                 _tell(item, Error(Unavailable(f"not done, as the audit log can't be written: {told}")))
             elif not written:
@@ -248,6 +270,6 @@ class Audit:
             self._write_by(trio.current_time() + COUNTED)
 
 
-def _tell(intent: _Intent, result: Outcome[int]) -> None:
+def _tell(intent: _Intent, result: Outcome[int | None]) -> None:
     assert intent.waiter is not None
     trio.lowlevel.reschedule(intent.waiter, result)

@@ -70,7 +70,10 @@ class Log:
         except OSError as error:
             if error.errno in FULL:
                 self.sparing = True
-                log.error("the disk of %s is full: until there is room, only the operator acts", shown(self.directory))
+                log.error(
+                    "the disk of %s is full: until there is room, only the operator acts, and agents can be killed",
+                    shown(self.directory),
+                )
             elif self._unkept != (why := str(error.strerror)):
                 self._unkept = why
                 log.warning("no room can be kept for when the disk of %s is full: %s", shown(self.directory), why)

@@ -77,7 +77,7 @@ async def test_what_was_noted_before_the_end_is_written(tmp_path: Path) -> None:
 
 
 async def test_many_who_wait_at_once_get_numbers_of_their_own(tmp_path: Path) -> None:
-    numbers: dict[str, int] = {}
+    numbers: dict[str, int | None] = {}
 
     async with open_audit(tmp_path / "audit", "1.0") as audit, trio.open_nursery() as nursery:
 

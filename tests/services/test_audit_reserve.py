@@ -244,3 +244,36 @@ async def test_a_file_system_that_can_not_keep_room_keeps_nobody_from_anything(
 
     assert caplog.text.count("no room can be kept for when the disk of") == 1
     assert len(told(tmp_path / "audit")) == 200
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["with a reserve", "without one"])
+async def test_what_fills_the_disk_can_be_killed_by_the_operator_and_by_its_parent(
+    small: Path, caplog: pytest.LogCaptureFixture, kept: bool
+) -> None:
+    """Announced while that can be written; then counted, and the count is written when there is room again."""
+    directory, parents = small / "audit", attrs.evolve(KILL, agent=7, name="parent", kind="agent", about="child")
+    if not kept:
+        with (small / "first").open("wb") as ballast:
+            os.posix_fallocate(ballast.fileno(), 0, 25 << 20)
+
+    async with open_audit(directory, "1.0") as audit:
+        await trio.to_thread.run_sync(fill, small)
+        await refused(audit)
+        await refused(audit, kind="operator")
+        with trio.fail_after(30):
+            announced = [await audit.intend(kill) for kill in (KILL, parents, parents)]
+            for kill in (KILL, parents, parents):
+                audit.note(attrs.evolve(kill, phase="outcome", outcome="ok"))
+        with pytest.raises(Unavailable):
+            await audit.intend(entry("anything else", kind="operator"))
+        for name in ("ballast", *([] if kept else ["first"])):
+            await trio.Path(small / name).unlink()
+        await accepted(audit)
+
+    assert announced == [None, None, None]
+    assert "without an entry in the audit log" in caplog.text
+    lost = [row for row in found(directory, Query(calls=["AUDIT_LOST"])) if "KILL" in row.about]
+    assert sum(row.repeated for row in lost) == 3
+    outcomes = [row for row in found(directory, Query(calls=["KILL"])) if row.name == "parent"]
+    assert sum(row.repeated for row in outcomes) == 2
+    assert sound(directory)

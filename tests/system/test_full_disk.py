@@ -1,0 +1,67 @@
+"""A kernel whose state directory has no room left: agents can be stopped, and so can the kernel."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentos_sdk import AgentOSClient
+from tests.support.kernel import environment, until
+from tests.system.agents import up
+
+
+@pytest.fixture
+def small() -> Iterator[Path]:
+    """A file system that is too small for the audit log's reserve."""
+    with tempfile.TemporaryDirectory(prefix="aos-", dir="/tmp") as made:
+        mount = ["mount", "-t", "tmpfs", "-o", "size=6M,mode=700", "tmpfs", made]
+        done = subprocess.run(mount, capture_output=True, text=True)
+        if done.returncode != 0:
+            pytest.skip(f"no small file system can be mounted here: {done.stderr.strip()}")
+        try:
+            yield Path(made)
+        finally:
+            subprocess.run(["umount", "--lazy", made], check=True)
+
+
+def test_the_operator_kills_an_agent_and_stops_the_kernel_on_a_disk_without_any_room(
+    small: Path, tmp_path: Path
+) -> None:
+    state, socket = small / "state", str(tmp_path / "s")
+    command = [sys.executable, "-m", "agentos", "run", "--socket", socket, "--state-dir", str(state)]
+    said = tmp_path / "said"
+    with said.open("w") as out:
+        process = subprocess.Popen(
+            command, cwd=tmp_path, env=environment(tmp_path), stdin=subprocess.DEVNULL, stdout=out, stderr=out
+        )
+    try:
+        until(lambda: " ready, " in said.read_text(), "it is ready", 60)
+        with AgentOSClient(socket) as client:
+            up(client.spawn("greedy", command=["sleep", "1000"], isolation="none"))
+            fill(small)
+            while client.exec(["true"], timeout=30).get("code") != "unavailable":
+                pass
+
+            assert client.kill("greedy", grace=0)["killed"]
+        process.terminate()
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+    assert "only the operator acts, and agents can be killed" in said.read_text()
+    assert "KILL of greedy by operator#" in said.read_text()
+    assert "Traceback" not in said.read_text()
+
+
+def fill(place: Path) -> None:
+    with open(place / "ballast", "ab", buffering=0) as file:
+        try:
+            while file.write(bytes(512)):
+                pass
+        except OSError:
+            os.fsync(file.fileno())

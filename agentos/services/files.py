@@ -17,7 +17,7 @@ from agentos.sandbox import openat2
 from agentos_sdk.errors import BadRequest, Busy, CallError, PermissionDenied, QuotaExceeded
 
 from .acting import acting_as
-from .finding import Found, Place, check_file_system, refusal, refusing
+from .finding import Found, Place, check_file_system, check_sole, refusal, refusing
 
 PIECE = 1 << 20  # bytes
 NEW = 0o644  # the mode of a new file, less what the kernel's umask takes away
@@ -80,10 +80,8 @@ def check(fd: int, place: Place) -> os.stat_result:
     if not stat.S_ISREG(status.st_mode):
         raise BadRequest(f"{place.asked}: expected a file, and this is {what(status)}")
     check_file_system(fd, place)
-    if place.sole and status.st_nlink > 1:
-        raise PermissionDenied(
-            f"{place.asked}: has {status.st_nlink} names (hard links), and another one may lie where you may not look"
-        )
+    if place.sole:
+        check_sole(status, place.asked)
     return status
 
 

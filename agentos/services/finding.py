@@ -7,6 +7,7 @@ Between the look and the act nothing can be swapped: what is done afterwards is 
 import contextlib
 import errno
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from itertools import takewhile
@@ -27,6 +28,7 @@ from agentos_sdk.errors import (
 from .acting import Identity, acting_as
 
 LONGEST = 4095  # bytes of a path, as Linux has it
+MOST_FILES = 100_000  # below a directory that an agent may be shown as a whole
 MOST_LINKS = 40  # on one way, as Linux has it
 GONE = " (deleted)"
 MADE_UP = {  # file systems in which files are a way to talk to the kernel: among them is its own environment
@@ -251,6 +253,31 @@ def check_file_system(fd: int, place: Place) -> None:
     """Nothing is read or written where files aren't kept but made up."""
     if (made_up := MADE_UP.get(openat2.kind_of_file_system(fd))) is not None:
         raise PermissionDenied(f"{place.asked}: lies in {made_up}: nobody reads or writes that through the kernel")
+
+
+def check_sole(status: os.stat_result, asked: str) -> None:
+    """Refuse a file that has another name, for callers from whom some of the host's files are kept."""
+    if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
+        raise PermissionDenied(
+            f"{asked}: has {status.st_nlink} names (hard links), and another one may lie where you may not look"
+        )
+
+
+def check_all_sole(directory: str, field: str) -> None:
+    """The same for every file below a directory, of at most ``MOST_FILES``. No symlink is followed."""
+    count = 0
+    for top, _, names in os.walk(directory, onerror=_raise):
+        count += len(names)
+        if count > MOST_FILES:
+            raise PermissionDenied(f"{field}: {directory} has more than {MOST_FILES} files to look at for hard links")
+        for name in names:
+            path = f"{top}/{name}"
+            with contextlib.suppress(FileNotFoundError):
+                check_sole(os.lstat(path), f"{field}: {path}")
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from agentos.agents.life import PATH
 from agentos.agents.registry import Agent
 from agentos.agents.spec import AgentSpec, workspace_of
 from agentos.sandbox.plan import WORKSPACE
+from agentos.services.finding import check_all_sole, check_sole
 from agentos_sdk.calls.agents import Spawn
 from agentos_sdk.errors import BadRequest, NotFound, PermissionDenied
 
@@ -28,6 +29,7 @@ class Places:
     base: str
     parent: Agent | None  # the agent that asks; None for the operator
     runtime: str
+    sole: bool = False  # a file of the host's with several names (hard links) is refused, as READ refuses it
 
     def outside(self, spec: AgentSpec, request: Spawn) -> AgentSpec:
         """For an agent without a jail."""
@@ -71,7 +73,8 @@ class Places:
             command = (self.host(command[0]), *command[1:])
             if dwelling.own_program(evolve(spec, command=command)) is not None:
                 runnable("command", command, self.base, "")
-        return evolve(
+                self._check_sole("command", command[0])
+        spec = evolve(
             spec,
             script=readable("script", self.host(script)) if script is not None else None,
             code=self.host(code) if code is not None else None,
@@ -79,6 +82,18 @@ class Places:
             workspace=workspace_of(request.workspace, self.host),
             python=runnable("python", (request.python,), self.base, PATH)[0] if request.python else None,
         )
+        self._check_sole("script", spec.script)
+        self._check_sole("code", spec.code)
+        self._check_sole("workspace", spec.workspace if spec.workspace not in ("tmp", "keep") else None)
+        return spec
+
+    def _check_sole(self, field: str, path: str | None) -> None:
+        """Refuse what READ would refuse: a file with several names, or a directory in which there is one."""
+        if self.sole and path is not None and os.path.exists(path):
+            if os.path.isdir(path):
+                check_all_sole(path, field)
+            else:
+                check_sole(os.stat(path), f"{field}: {path}")
 
     def _of_a_jailed_parent(self, spec: AgentSpec, request: Spawn, parent: Agent) -> AgentSpec:
         own = dwelling.shown(parent.spec)

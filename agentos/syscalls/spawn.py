@@ -137,7 +137,7 @@ class Spawning:
         parent = self.registry.find(caller.id, None) if caller.kind == "agent" else None
         if caller.kind == "guest":
             refuse_to_guests(request)
-        spec = await trio.to_thread.run_sync(self._spec, parent, request, given, self.callers.limits(caller))
+        spec = await trio.to_thread.run_sync(self._spec, caller, parent, request, given, self.callers.limits(caller))
         if caller.kind == "guest":
             shown = spec.script or await trio.to_thread.run_sync(dwelling.own_program, spec)
             if shown not in (None, *(right.object for right in rights)):
@@ -161,7 +161,12 @@ class Spawning:
         return given
 
     def _spec(
-        self, parent: Agent | None, request: calls.Spawn, given: PermissionSet | None, bounds: Limits
+        self,
+        caller: Caller,
+        parent: Agent | None,
+        request: calls.Spawn,
+        given: PermissionSet | None,
+        bounds: Limits,
     ) -> AgentSpec:
         """What the request describes; looks at files, so not in the event loop's thread."""
         check_name(request.name, "name")
@@ -197,7 +202,8 @@ class Spawning:
         )
         try:
             spec = inherit(spec, parent.spec) if parent is not None else spec
-            places = Places(self.base, parent, self.supervision.kit.run.directory)
+            sole = caller.kind != "operator"
+            places = Places(self.base, parent, self.supervision.kit.run.directory, sole)
             spec = places.inside(spec, request) if spec.jailed else places.outside(spec, request)
         except Beyond as error:
             raise PermissionDenied(str(error)) from None

@@ -74,7 +74,23 @@ _OPTIONS = r"|".join(
         r"ldap\w++": r"-w[ \t]*+",
         r"curl": r"-b[ \t]*+(?=[^\s;&|]*=)",
         r"htpasswd": r"-\w*b\w*[ \t]++\S++[ \t]++\S++[ \t]++",
+        r"openssl": r"-(?:[kK]|hmac)[ \t]++",
+        # scott/password@database, of Oracle's programs
+        r"sqlplus|sqlcl|sqlldr|expdp|impdp|rman": r"(?:userid=)?[\"']?[\w$#]{1,64}/(?=[^\s/@])",
     }.items()
+)
+_SPACE = r"(?:\s|\\[nrt]){1,8}"  # also as printf is given it
+
+# How it is said in SQL, ALTER USER ... PASSWORD '...' and IDENTIFIED BY '...', and in a .netrc.
+_SENTENCES = r"|".join(
+    (
+        r"(?:alter|create)\s{1,8}(?:user|role|login|group)\b[^;]{0,200}?\bpassword\s{1,8}(?!null\b|expire\b)(?=\S)",
+        r"identified\s{1,8}(?:(?:with|using)\s{1,8}\S{1,64}+\s{1,8})?by\s{1,8}(?:(?:password|values)\s{1,8})?(?=\S)",
+        r"set\s{1,8}password\s{1,8}for\s{1,8}[^;=]{1,200}?=\s{0,8}(?:password\s{0,8}\(\s{0,8})?(?=\S)",
+        r"conn(?:ect)?\s{1,8}[\w$#]{1,64}+/(?=[^\s/@]{1,128}@)",
+        rf"(?:machine{_SPACE}[^\s\\]{{1,200}}+|default)(?:{_SPACE}(?:login|account){_SPACE}[^\s\\]{{1,200}}+){{0,2}}"
+        rf"{_SPACE}passw(?:or)?d{_SPACE}",
+    )
 )
 
 
@@ -109,6 +125,9 @@ _LEADS: tuple[tuple[re.Pattern[str], Callable[[Match], bool]], ...] = (
         _always,
     ),
     (re.compile(rf"(?<![\w.-])(sshpass[ \t]++-p[ \t]*+|{_OPTIONS})"), _always),
+    (re.compile(rf"(?<![\w.-])(?:{_SENTENCES})", re.IGNORECASE), _always),
+    # kubectl create secret generic NAME --from-literal=KEY=...
+    (re.compile(rf"{_BEFORE}--from-literal[=\s]{_QUOTE}([\w.-]{{1,253}}+)(=)"), _always),
     # echo password | sudo -S
     (
         re.compile(
@@ -136,6 +155,8 @@ _LEADS: tuple[tuple[re.Pattern[str], Callable[[Match], bool]], ...] = (
 )
 
 
+# <password>...</password>; not <key>, which property lists have before each value.
+_ELEMENT = re.compile(r"(<([\w.:-]{1,64}+)(?:\s[^<>]{0,200})?>(?:<!\[CDATA\[)?)[^<]{1,2000}+(?=<\\?/\2\s{0,8}>)")
 _USER = re.compile(r"(?<![\w.-])([\w.-]++)(:)(?=\S)")
 
 
@@ -143,9 +164,15 @@ def redacted(text: str) -> str:
     """The text with ``[redacted]`` where it knows a secret."""
     for pattern, instead in _LOOKS:
         text = pattern.sub(instead, text)
+    text = _ELEMENT.sub(_without_content, text)
     for lead, is_secret in _LEADS:
         text = _without_values(text, lead, is_secret)
     return _without_values(text, _USER, _always) if "chpasswd" in text else text  # echo user:password | chpasswd
+
+
+def _without_content(match: Match) -> str:
+    is_secret = match[2].lower() not in ("key", "keys") and _SECRETIVE.search(match[2]) is not None
+    return f"{match[1]}{GONE}" if is_secret else match[0]
 
 
 def _without_values(text: str, lead: re.Pattern[str], is_secret: Callable[[Match], bool]) -> str:

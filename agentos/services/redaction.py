@@ -80,12 +80,14 @@ _OPTIONS = r"|".join(
     }.items()
 )
 _SPACE = r"(?:\s|\\[nrt]){1,8}"  # also as printf is given it
+_IDENTIFIED = r"identified\s{1,8}(?:(?:with|using)\s{1,8}\S{1,64}+\s{1,8})?by\s{1,8}(?:(?:password|values)\s{1,8})?"
 
 # How it is said in SQL, ALTER USER ... PASSWORD '...' and IDENTIFIED BY '...', and in a .netrc.
 _SENTENCES = r"|".join(
     (
         r"(?:alter|create)\s{1,8}(?:user|role|login|group)\b[^;]{0,200}?\bpassword\s{1,8}(?!null\b|expire\b)(?=\S)",
-        r"identified\s{1,8}(?:(?:with|using)\s{1,8}\S{1,64}+\s{1,8})?by\s{1,8}(?:(?:password|values)\s{1,8})?(?=\S)",
+        rf"(?:(?:alter|create)\s{{1,8}}(?:user|role)|grant)\b[^;]{{0,200}}?\b{_IDENTIFIED}(?=\S)",
+        rf"{_IDENTIFIED}(?=\\{{0,8}}[\"'])",
         r"set\s{1,8}password\s{1,8}for\s{1,8}[^;=]{1,200}?=\s{0,8}(?:password\s{0,8}\(\s{0,8})?(?=\S)",
         r"conn(?:ect)?\s{1,8}[\w$#]{1,64}+/(?=[^\s/@]{1,128}@)",
         rf"(?:machine{_SPACE}[^\s\\]{{1,200}}+|default)(?:{_SPACE}(?:login|account){_SPACE}[^\s\\]{{1,200}}+){{0,2}}"

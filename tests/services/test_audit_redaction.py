@@ -191,7 +191,7 @@ def test_something_long_after_such_a_word_is_taken_out() -> None:
         "grep -rn password 'src/login.py' | grep -v \"password field\"",
         "ALTER USER ada VALID UNTIL 'infinity'; SELECT 'the password page'",
         "SELECT name FROM users WHERE password IS NULL",
-        "the bird was identified as a wren",
+        "the bird was identified by Ada as a wren",
         "<key>CFBundleName</key><string>Notes</string>",
         "<author>Ada</author><title>Passwords</title>",
         "login <token> </dev/null",

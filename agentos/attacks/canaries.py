@@ -221,6 +221,8 @@ def _left_files(canaries: Canaries) -> dict[str, str]:
     name = f"planted-{canaries.token}"
     outside = canaries.outside
     where = {
+        "deputy.path_tricks": [f"{place}/deputy-{canaries.token}" for place in (outside, "/etc")],
+        "deputy.symlink_race": [f"{place}/race-{canaries.token}" for place in (outside, outside.parent)],
         "file.write_system_dirs": [f"{place}/{name}" for place in SYSTEM],
         "file.plant_code_for_the_kernel": [f"{place}/{name}.pth" for place in (*canaries.kernel_paths(), "/etc")],
         "file.write_outside_workspace": [f"{place}/{name}" for place in (outside, outside.parent, "/")],

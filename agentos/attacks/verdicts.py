@@ -37,7 +37,7 @@ def _judge(check: Check, said: tuple[str, str] | None, seen: str | None, accepte
 
 
 def totals(verdicts: Sequence[Verdict]) -> str:
-    """How many of which, of the checks that other tools are compared by: ``62 blocked, 1 accepted, ... of 65``."""
+    """How many of which, of the checks that other tools are compared by: ``64 blocked, 1 accepted of 65``."""
     names = {check.name for check in COMPARED}
     return _count([verdict for verdict in verdicts if verdict.check in names])
 

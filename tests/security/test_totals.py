@@ -24,9 +24,9 @@ NOTHING_TO_FIND = {
 
 def test_all_but_what_is_accepted_is_blocked(attacked: Attacked) -> None:
     without_groups = attacked.setting == "here" and isinstance(cgroups.discover_here(), cgroups.Nothing)
-    wanted = "61 blocked, 2 accepted" if without_groups else "62 blocked, 1 accepted"
+    wanted = "63 blocked, 2 accepted" if without_groups else "64 blocked, 1 accepted"
 
-    assert verdicts.totals(list(attacked.verdicts.values())) == f"{wanted}, 2 not applicable of 65"
+    assert verdicts.totals(list(attacked.verdicts.values())) == f"{wanted} of 65"
 
 
 def test_where_there_are_no_walls_the_attacker_gets_through(guests: Mapping[str, "Future[list[Verdict]]"]) -> None:
@@ -37,8 +37,8 @@ def test_where_there_are_no_walls_the_attacker_gets_through(guests: Mapping[str,
     assert {name for name in tried if found[name] != "escaped"} <= NOTHING_TO_FIND | closed
 
 
-def test_no_file_is_opened_by_the_kernel_for_an_agent_yet(attacked: Attacked) -> None:
-    assert {attacked.verdicts[f"deputy.{name}"].outcome for name in ("path_tricks", "symlink_race")} == {"n/a"}
+def test_the_kernel_is_asked_for_the_hosts_files_and_opens_none(attacked: Attacked) -> None:
+    assert {attacked.verdicts[f"deputy.{name}"].outcome for name in ("path_tricks", "symlink_race")} == {"blocked"}
 
 
 def test_there_are_65_attacks_to_compare_by_and_each_name_is_used_once() -> None:

@@ -128,9 +128,12 @@ def behind(name: str, words: Words) -> Behind | None:
     if name == "xargs" and rest:
         command = inserted(words, rest)
         return None if command is None else Behind((command,))
-    if name == "watch" and rest and not any(re.match(r"-[^-]*x|--e", word.text or "") for word in words):
+    if name == "watch" and rest:
         texts = [word.text for word in rest]
-        return None if None in texts else Behind(texts=(" ".join(text for text in texts if text is not None),))
+        if None in texts:
+            return None
+        runs = any(re.match(r"-[^-]*x|--e", word.text or "") for word in words)  # and if it is only an argument, both
+        return Behind((rest,) if runs else (), (" ".join(text for text in texts if text is not None),))
     if name == "flock" and rest and rest[0].text in ("-c", "--command"):
         return None if len(rest) != 2 or rest[1].text is None else Behind(texts=(rest[1].text,))
     return Behind((rest,) if rest else (), assigned=tuple(assigned), elsewhere=name in ELSEWHERE)

@@ -65,7 +65,7 @@ def test_what_shows_all_that_it_runs_is_allowed(line: str) -> None:
         "case x in x) echo >&'f$(pwn)';; esac", "echo <<E >&'f$(pwn)'\nE", ">&f\\$a #x=1 ",
     ],
 )  # fmt: skip
-def test_a_quoted_target_of_a_duplicating_redirect_is_not_expanded_again(line: str) -> None:
+def test_a_redirect_whose_word_is_expanded_twice_is_denied(line: str) -> None:
     assert decision(line) == "deny"
 
 
@@ -100,7 +100,8 @@ def test_no_construct_hides_where_programs_are_searched_for(line: str) -> None:
         "xargs -rIX sh -c 'echo X'", "xargs -tI X sh -c 'echo X'", "xargs -IX -E -IY sh -c 'echo X'",
         "xargs -I X -n 1 sh -c", "xargs -d -IY sh -c", "find . -exec env + pwn ';'", "find . -exec sh -c + pwn ';'",
         "x=';'; find . -exec echo \"$x\" -exec pwn ';'", "x='{}'; find . -exec echo \"$x\" + -exec pwn ';'",
-        "find . -exec echo '{}' + -exec pwn ';'", "watch -tx sh -c 'x=1 pwn'", "watch --exe sh -c 'x=1 pwn'",
+        "find . -exec echo '{}' + -exec pwn ';'", "watch -tx sh -c 'x=1 pwn'", "watch --exec sh -c 'x=1 pwn'",
+        "watch echo -x ';pwn'", "watch echo --exec ';pwn'",
     ],
 )  # fmt: skip
 def test_no_option_of_a_wrapper_hides_what_it_runs(line: str) -> None:

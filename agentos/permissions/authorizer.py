@@ -124,7 +124,7 @@ class PermissionAuthorizer:
         if (found := wider_grant(given, held.sets(), held.names)) is not None:
             rule, one = found
             told = f"{rule.effect} {rule.kind} {shortened(rule.text)} isn't covered by {one.level or one.name}"
-            raise PermissionDenied(f"{field}: {told}, and nobody gives himself more than he has", rule=BEYOND)
+            raise PermissionDenied(f"{field}: {told}, so it is more than the caller holds", rule=BEYOND)
         self.check_room(given, number)
 
     def check_room(self, given: PermissionSet, number: int) -> None:

@@ -1,9 +1,11 @@
-"""One question put to the provider until it is answered: deadlines, retries, and slowing down when told to."""
+"""One question put to the provider until it is answered: deadlines, retries, and pauses of a model."""
 
 import contextlib
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from random import Random
 
 import trio
@@ -11,6 +13,7 @@ from attrs import define, field
 
 from agentos_sdk.errors import BadRequest, CallError, Timeout, Unavailable
 
+from .gates import Gate, Gates, ModelState
 from .provider import (
     CHARACTERS_PER_TOKEN,
     Answer,
@@ -24,7 +27,7 @@ from .provider import (
     Usage,
     guessed,
 )
-from .retry import Breaker, State, pause
+from .retry import LOOK_AGAIN, State, pause
 from .settings import Retry, Timeouts
 
 log = logging.getLogger(__name__)
@@ -40,20 +43,25 @@ class Stalled(Failing):
 
 @define(eq=False)
 class Asked:
-    """A question under way, and what it has used so far, all attempts together.
+    """A question under way, and what it has used so far.
 
-    ``said`` is told each piece of text as it comes; where it is ``None`` nobody has heard the beginning of an answer
-    that breaks off, and so the question can be put once more.
+    ``deadline`` is that of the call, and ``patience`` the end of the time in which it may meet 429, both on Trio's
+    clock. ``said`` is told each piece of text as it comes; where it is ``None`` nobody has heard the beginning of an
+    answer that breaks off, and so the question can be put once more.
     """
 
     question: Question
     input: int  # tokens, guessed
     party: str  # whose it is
     said: Callable[[str], None] | None = None
-    changed: Callable[[], None] | None = None  # told when `used` has grown
+    changed: Callable[[], None] | None = None  # told when `present` has grown
+    deadline: float = math.inf
+    patience: float = math.inf
     attempts: int = 0
-    held: float = 0.0  # seconds of attempts that came to nothing
+    failures: int = 0  # of these, without those that met 429
+    held: float = 0.0  # seconds of the last attempt, if it came to nothing
     _earlier: Usage = Usage()
+    _ended: Usage = Usage()
     _under_way: bool = False
     _heard: bool = False  # something of the present attempt
     _characters: int = 0
@@ -62,8 +70,13 @@ class Asked:
 
     @property
     def used(self) -> Usage:
-        """An attempt that is under way, or was aborted, costs its input and what had arrived."""
-        return self._earlier + self._present() if self._under_way else self._earlier
+        """By all attempts together."""
+        return self._earlier + self.present
+
+    @property
+    def present(self) -> Usage:
+        """By the last attempt. One that is under way, or was aborted, costs its input and what had arrived."""
+        return self._arrived() if self._under_way else self._ended
 
     @property
     def final(self) -> bool:
@@ -71,7 +84,9 @@ class Asked:
         return self.said is not None and self._characters > 0
 
     def begin(self) -> None:
+        self._earlier, self._ended = self.used, Usage()
         self.attempts += 1
+        self.held = 0.0
         self._under_way, self._heard, self._characters, self._unseen, self._counted = True, False, 0, 0, None
 
     def hear(self, delta: Delta) -> None:
@@ -106,48 +121,67 @@ class Asked:
         """What the provider hasn't counted is guessed."""
         guess = Usage(self.input, guessed(self._characters), guessed(self._unseen))
         generated = usage if usage.generated else guess
-        usage = Usage(usage.input or guess.input, generated.output, generated.thinking)
-        self._earlier, self._under_way = self._earlier + usage, False
+        self._ended = Usage(usage.input or guess.input, generated.output, generated.thinking)
+        self._under_way = False
 
     def failed(self, error: ProviderError) -> None:
         """Who was turned away at once owes nothing."""
-        cost = self._present() if self._heard or isinstance(error, Stalled) else Usage()
-        self._earlier, self._under_way = self._earlier + cost, False
+        self._ended = self._arrived() if self._heard or isinstance(error, Stalled) else Usage()
+        self._under_way = False
 
-    def _present(self) -> Usage:
+    def _arrived(self) -> Usage:
         output, counted = guessed(self._characters), self._counted
         if counted is None:
             return Usage(self.input, output, guessed(self._unseen))
         return Usage(counted.input or self.input, max(counted.output, output), counted.thinking)
 
 
+@contextlib.asynccontextmanager
+async def at_once() -> AsyncIterator[None]:
+    """A turn that needn't be waited for."""
+    yield
+
+
 @define(eq=False)
 class Asking:
-    """The way to the provider, one for all questions; the connection is made when the first of them is asked."""
+    """The way to the provider, one for all questions; the connection is made when the first of them is asked.
+
+    ``changed`` is told of a model whose gate may have opened or closed.
+    """
 
     connect: Connect
     retry: Retry
     timeouts: Timeouts
     random: Random = field(factory=Random)
-    not_before: float = -math.inf  # trio's clock: until then the provider wants nobody to ask
-    breaker: Breaker = field(init=False)
-    _slowed: int = 0  # how often in a row it said so, to whomever
-    _last: ProviderError | None = None  # failure
+    changed: Callable[[str], None] | None = None
+    gates: Gates = field(init=False)
     _noted: tuple[type, float] = (type(None), -math.inf)
     _provider: Provider | None = None
     _connecting: trio.Lock = field(factory=trio.Lock)
 
     def __attrs_post_init__(self) -> None:
-        self.breaker = Breaker(self.retry)
+        self.gates = Gates(self.retry)
 
-    async def ask(self, asked: Asked, step_aside: Callable[[float], Awaitable[None]] = trio.sleep) -> Answer:
+    async def ask(
+        self,
+        asked: Asked,
+        turn: Callable[[], AbstractAsyncContextManager[None]] = at_once,
+        step_aside: Callable[[float], Awaitable[None]] = trio.sleep,
+    ) -> Answer:
         """The answer. What it used stands in ``asked``, however this ends. Raises the ``CallError`` to reply.
 
-        ``step_aside`` is awaited for the seconds of a pause in which others may be asked.
+        Each attempt is made within a ``turn``. Between two, ``step_aside`` is awaited with the seconds that the
+        question is to wait, in which others may be asked.
         """
         try:
             with trio.fail_after(self.timeouts.total):
-                return await self._insist(await self._reach(), asked, step_aside)
+                provider = await self._reach()
+                while True:
+                    async with turn():
+                        outcome = await self._try(provider, asked)
+                    if isinstance(outcome, Answer):
+                        return outcome
+                    await step_aside(outcome)
         except trio.TooSlowError:
             raise Timeout(f"the model hasn't answered within {self.timeouts.total:g} s (timeouts.total)") from None
         except ProviderError as error:
@@ -171,39 +205,42 @@ class Asking:
                 self._provider = await self.connect()
         return self._provider
 
-    async def _insist(self, provider: Provider, asked: Asked, step_aside: Callable[[float], Awaitable[None]]) -> Answer:
-        patience, failures = math.inf, 0
-        while True:
+    async def _try(self, provider: Provider, asked: Asked) -> Answer | float:
+        """The answer, or the seconds until the question may be put again."""
+        model, now = asked.question.model, trio.current_time()
+        self.check(asked)
+        if (opens := self.opens_at(model)) is not None:
+            return opens - now if opens < math.inf else LOOK_AGAIN
+        with self.gates.entered(model, now) as gate:
             try:
-                return await self._attempt(provider, asked)
+                return await self._attempt(provider, gate, asked)
             except SlowDown as error:
-                if trio.current_time() >= self.not_before:  # else it is what others in flight have heard already
-                    self._slowed += 1
-                delay = pause(self.retry, self._slowed, error.after, self.random)
-                self.not_before = max(self.not_before, trio.current_time() + delay)
+                now = trio.current_time()
+                gate.slow_down(error, now, self.random)
                 self._note(error)
-                patience = min(patience, trio.current_time() + self.retry.patience)
-                if asked.final or self.not_before > patience:
+                asked.patience = min(asked.patience, now + self.retry.patience)
+                if asked.final:
                     raise
-                await trio.sleep_until(self.not_before)
+                self.check(asked)
+                return gate.paused_until - now
             except Failing as error:
-                failures += 1
-                if asked.final or failures == self.retry.attempts or self.breaker.state is State.OPEN:
+                asked.failures += 1
+                if asked.final or asked.failures == self.retry.attempts or gate.breaker.state is State.OPEN:
                     raise
-                await step_aside(pause(self.retry, failures, error.after, self.random))
+                return pause(self.retry, asked.failures, error.after, self.random)
+            finally:
+                self._tell(model)
 
-    async def _attempt(self, provider: Provider, asked: Asked) -> Answer:
-        """Put the question once, if anybody is let through at present."""
-        while (wait := self.breaker.refuses(trio.current_time())) is not None:
-            self.check()
-            await trio.sleep(wait)  # somebody else finds out whether it is back
-        with self.breaker.attempt(trio.current_time(), asked.party) as attempt:
+    async def _attempt(self, provider: Provider, gate: Gate, asked: Asked) -> Answer:
+        """Put the question once."""
+        with gate.breaker.attempt(trio.current_time(), asked.party) as attempt:
+            self._tell(gate.model)  # nobody else is let through while one tries whether it is back
             asked.begin()
             try:
                 with holding(asked):
                     answer = await self._listen(provider, asked)
             except Failing as error:
-                self._last = error
+                gate.failed(error)
                 asked.failed(error)
                 if asked.broke_off:
                     attempt.succeeded()
@@ -216,7 +253,7 @@ class Asking:
                 raise
             asked.answered(answer.usage)
             attempt.succeeded()
-            self._slowed = 0
+            gate.answered(trio.current_time())
             return answer
 
     async def _listen(self, provider: Provider, asked: Asked) -> Answer:
@@ -237,12 +274,44 @@ class Asking:
             raise Stalled(f"it stopped in the middle of its answer for {times.idle:g} s")
         raise Stalled(f"it didn't begin to answer within {times.first_token:g} s")
 
-    def check(self) -> None:
-        """Raise ``Unavailable`` while the provider is left alone because it failed so often."""
-        wait = self.breaker.refuses(trio.current_time())
-        if wait is not None and self.breaker.state is State.OPEN:
-            times = f"{self.retry.breaker} times in a row, the last time: {self._last}"
+    def opens_at(self, model: str) -> float | None:
+        """When a question for this model may be asked, on Trio's clock; ``None``: now. See :meth:`Gate.opens_at`."""
+        gate = self.gates.get(model)
+        return None if gate is None else gate.opens_at(trio.current_time())
+
+    def check(self, asked: Asked) -> None:
+        """Raise ``Unavailable`` where a question can't wait until its model may be asked.
+
+        That is so while the model is left alone because it failed so often, and in a pause that ends after the
+        question's deadline, or lasts longer than ``retry.patience``.
+        """
+        now, gate = trio.current_time(), self.gates.get(asked.question.model)
+        if gate is None:
+            return
+        if gate.is_down(now):
+            times = f"{self.retry.breaker} times in a row, the last time: {gate.reason}"
+            wait = (gate.opens_at(now) or now) - now
             raise Unavailable(f"the model's provider has failed {times}: try again in {math.ceil(wait)} s")
+        limit = min(asked.deadline, asked.patience, now + self.retry.patience)
+        if gate.paused_until > max(now, limit):
+            until = time.time() + gate.paused_until - now
+            when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(math.ceil(until)))
+            why = "the call's deadline" if limit == asked.deadline else f"retry.patience ({self.retry.patience:g} s)"
+            tried = f" (asked {asked.attempts} times)" if asked.attempts > 1 else ""
+            raise Unavailable(
+                f"the model's provider wants no question for {gate.model} until {when}, "
+                f"which is beyond {why}: {gate.reason}{tried}",
+                until=until,
+                upstream_status=429,
+            )
+
+    def states(self) -> list[ModelState]:
+        """Of the models that are paused or down."""
+        return [state for state in self.gates.states(trio.current_time()) if state.state != "ok"]
+
+    def _tell(self, model: str) -> None:
+        if self.changed is not None:
+            self.changed(model)
 
 
 @contextlib.contextmanager
@@ -258,7 +327,8 @@ def holding(asked: Asked) -> Iterator[None]:
 
 def told(error: ProviderError, attempts: int) -> CallError:
     """What an agent hears of its question's failure."""
+    details = {} if error.status is None else {"upstream_status": error.status}
     if isinstance(error, Rejected):
-        return BadRequest(f"the model's provider rejects this: {error}")
+        return BadRequest(f"the model's provider rejects this: {error}", **details)
     tried = f" (asked {attempts} times)" if attempts > 1 else ""
-    return Unavailable(f"the model's provider: {error}{tried}")
+    return Unavailable(f"the model's provider: {error}{tried}", **details)

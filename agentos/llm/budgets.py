@@ -87,7 +87,7 @@ class Budgets:
         rows = await database.write(partial(_load, now))
         return cls(Quotas(rows), prices, database, max_tokens)
 
-    def check(self, seat: Seat, model: str, input_tokens: int, now: float) -> None:
+    def check(self, seat: Seat, model: str, input_tokens: int, now: float, calls: int = 1) -> None:
         """Refuse at once what can't be granted in this window, even if everything that is reserved came back unused.
 
         Raises ``QuotaExceeded``, which says which quota and when it renews, and ``BadRequest`` where money is limited
@@ -95,9 +95,11 @@ class Budgets:
         """
         if standings := self.standing(seat, now):
             rate = self._rate(model, standings)
-            self._quotas.check(_path(seat), _amounts(Usage(input_tokens, 1), 1, rate), now)
+            self._quotas.check(_path(seat), _amounts(Usage(input_tokens, 1), calls, rate), now)
 
-    async def reserve(self, seat: Seat, model: str, input_tokens: int, max_tokens: int | None, now: float) -> Grant:
+    async def reserve(
+        self, seat: Seat, model: str, input_tokens: int, max_tokens: int | None, now: float, calls: int = 1
+    ) -> Grant:
         """Keep what the question may use at most, until it is settled; on disk when this returns.
 
         Where less is left than it wants to generate, it is granted that, if it is a token at least. Raises what
@@ -110,7 +112,7 @@ class Budgets:
         wanted = self._max_tokens if max_tokens is None else min(max_tokens, self._max_tokens)
         room = min(_room(each, input_tokens, rate) for each in standings)
         granted = max(1, int(min(wanted, room)))
-        reservation = self._quotas.reserve(_path(seat), _amounts(Usage(input_tokens, granted), 1, rate), now)
+        reservation = self._quotas.reserve(_path(seat), _amounts(Usage(input_tokens, granted), calls, rate), now)
         written = False
         try:
             await self._database.write(partial(_save, self._quotas.export(now, reservation)))

@@ -13,13 +13,18 @@ in flight: while i waits for its next turn, a sibling j gets at most ``k * (L(j)
 equal weights and one worker a request of each. Where more may be charged at first than is used in the end, j may also
 get back what it was charged too much, ``k * L(j)``. The number of requests that wait elsewhere doesn't matter.
 
+Every request belongs to a lane: the model that it asks. The requests of a closed lane are parked. A parked request
+keeps its number and counts towards the bounds, but is not chosen and doesn't compete: an agent all of whose requests
+are parked counts as idle, and saves nothing up.
+
 No I/O, no clock: times are arguments, seconds on any clock that doesn't go back.
 """
 
 import heapq
 import math
+from bisect import insort
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Generic, Literal, TypeAlias, TypeVar
 
 from attrs import define, field, frozen
@@ -76,6 +81,7 @@ class Ticket(Generic[T]):
     number: int
     state: Literal["waiting", "chosen", "withdrawn"]
     charged: float  # tokens so far
+    lane: str
     _leaf: "_Leaf[T]"
 
 
@@ -92,10 +98,15 @@ class _Share(Generic[T]):
 class _Leaf(_Share[T]):
     """One agent's own line."""
 
-    waiting: deque[Ticket[T]] = field(factory=deque)
+    waiting: deque[Ticket[T]] = field(factory=deque)  # by number
+    parked: dict[Ticket[T], None] = field(factory=dict)  # of closed lanes
     waits: deque[float] = field(factory=lambda: deque(maxlen=SAMPLES))
     used: float = 0.0  # tokens
     spell: int = 0  # how often it began to wait
+
+    @property
+    def depth(self) -> int:
+        return len(self.waiting) + len(self.parked)
 
 
 @define(eq=False)
@@ -158,19 +169,42 @@ def _backlogged(share: _Share[T], part: float = 1.0) -> Iterator[tuple[_Leaf[T],
             yield from _backlogged(child, part * child.weight / weights)
 
 
+def _leaves(branch: _Branch[T]) -> Iterator[_Leaf[T]]:
+    """The lines of an agent and of all beneath it."""
+    yield branch.own
+    for child in branch.children.values():
+        yield from _leaves(child)
+
+
+def _number(ticket: Ticket[T]) -> int:
+    return ticket.number
+
+
 class FairQueue(Generic[T]):
     """Everything that waits for the model; owned by the line, which chooses from it when a worker is free."""
 
     def __init__(self, per_agent: int = PER_AGENT, in_all: int = IN_ALL) -> None:
         self._per_agent, self._in_all = per_agent, in_all
         self._root: _Branch[T] = _Branch(None)
-        self._waiting = 0
+        self._waiting = 0  # requests, parked ones included
         self._came = 0
+        self._lanes: dict[str, dict[Ticket[T], None]] = {}  # the requests that wait, by lane and number
+        self._closed: set[str] = set()
 
     def __len__(self) -> int:
         return self._waiting
 
-    def put(self, path: Path, item: T, cost: float, now: float, *, again: bool = False) -> Ticket[T]:
+    @property
+    def ready(self) -> bool:
+        """Whether a request waits that is not parked."""
+        return bool(self._root.active)
+
+    @property
+    def closed(self) -> Collection[str]:
+        """The lanes that are closed."""
+        return self._closed
+
+    def put(self, path: Path, item: T, cost: float, now: float, *, lane: str = "", again: bool = False) -> Ticket[T]:
         """Let a request wait; ``cost`` in tokens is charged when it is chosen, :meth:`charge` corrects it.
 
         Raises :class:`Full`. A full line still takes the only request of an agent, for it isn't to blame: so there
@@ -178,25 +212,43 @@ class FairQueue(Generic[T]):
         beyond these bounds.
         """
         leaf = self._branch(path).own
-        if not again and len(leaf.waiting) >= self._per_agent:
-            raise Full(f"{len(leaf.waiting)} requests of yours wait for the model: let some be answered", "agent")
-        if not again and self._waiting >= self._in_all and leaf.waiting:
+        if not again and leaf.depth >= self._per_agent:
+            raise Full(f"{leaf.depth} requests of yours wait for the model: let some be answered", "agent")
+        if not again and self._waiting >= self._in_all and leaf.depth:
             raise Full(f"{self._waiting} requests wait for the model, some of yours among them: try again later", "all")
-        ticket = Ticket(item, path, max(cost, LEAST), now, self._came, "waiting", 0.0, leaf)
-        leaf.waiting.append(ticket)
+        ticket = Ticket(item, path, max(cost, LEAST), now, self._came, "waiting", 0.0, lane, leaf)
         self._came += 1
         self._waiting += 1
-        if len(leaf.waiting) == 1:
-            leaf.spell += 1
-            share: _Share[T] = leaf
-            while share.parent is not None and share not in share.parent.active:
-                share.parent.lift(share)
-                share = share.parent
+        self._lanes.setdefault(lane, {})[ticket] = None
+        if lane in self._closed:
+            leaf.parked[ticket] = None
+        else:
+            self._join(ticket)
         return ticket
 
+    def close(self, lane: str) -> None:
+        """Park all requests of a lane, those that come later too, until it is opened."""
+        if lane not in self._closed:
+            self._closed.add(lane)
+            for ticket in self._lanes.get(lane, ()):
+                self._unjoin(ticket)
+                ticket._leaf.parked[ticket] = None
+
+    def open(self, lane: str) -> None:
+        """Let the requests of a lane compete again, each in its former place in its agent's own line."""
+        if lane in self._closed:
+            self._closed.remove(lane)
+            for ticket in self._lanes.get(lane, ()):
+                del ticket._leaf.parked[ticket]
+                self._join(ticket)
+
+    def of(self, lane: str) -> list[Ticket[T]]:
+        """The requests of a lane that wait, parked or not, by number."""
+        return list(self._lanes.get(lane, ()))
+
     def take(self, now: float) -> Ticket[T] | None:
-        """The request whose turn it is; from here on it is in flight."""
-        if not self._waiting:
+        """The request whose turn it is; from here on it is in flight. ``None`` where all that wait are parked."""
+        if not self._root.active:
             return None
         share: _Share[T] = self._root
         while isinstance(share, _Branch):
@@ -240,7 +292,8 @@ class FairQueue(Generic[T]):
         branch = self._find(path)
         if branch is None:
             return []
-        gone = [ticket for ticket in list(_order(branch)) if self.withdraw(ticket)]
+        parked = [ticket for leaf in _leaves(branch) for ticket in leaf.parked]
+        gone = [ticket for ticket in [*_order(branch), *parked] if self.withdraw(ticket)]
         if branch.parent is not None:
             del branch.parent.children[path[-1]]
         return gone
@@ -254,11 +307,19 @@ class FairQueue(Generic[T]):
     def depth(self, path: Path) -> int:
         """How many requests of an agent wait, those beneath it not counted."""
         branch = self._find(path)
-        return len(branch.own.waiting) if branch else 0
+        return branch.own.depth if branch else 0
 
     def order(self) -> Iterator[Ticket[T]]:
-        """What waits, as it would be chosen if nobody else came and each used its ``cost``. Not while it changes."""
+        """What waits and isn't parked, as it would be chosen if nobody else came and each used its ``cost``.
+
+        Not while it changes.
+        """
         return _order(self._root)
+
+    def parked(self) -> Iterator[Ticket[T]]:
+        """The requests of closed lanes."""
+        for lane in self._closed:
+            yield from self._lanes.get(lane, ())
 
     def position(self, ticket: Ticket[T]) -> int | None:
         """How many it takes until ``ticket`` is chosen, as :meth:`order` has it; 1 is the next."""
@@ -301,12 +362,33 @@ class FairQueue(Generic[T]):
             branch = branch.children[name]
         return branch
 
-    def _leave(self, ticket: Ticket[T], state: Literal["chosen", "withdrawn"]) -> None:
+    def _join(self, ticket: Ticket[T]) -> None:
+        """Let a request compete; its agent begins to wait if it had none that did."""
+        leaf = ticket._leaf
+        insort(leaf.waiting, ticket, key=_number)
+        if len(leaf.waiting) == 1:
+            leaf.spell += 1
+            share: _Share[T] = leaf
+            while share.parent is not None and share not in share.parent.active:
+                share.parent.lift(share)
+                share = share.parent
+
+    def _unjoin(self, ticket: Ticket[T]) -> None:
         leaf = ticket._leaf
         leaf.waiting.remove(ticket)
-        ticket.state = state
-        self._waiting -= 1
         share: _Share[T] = leaf
         while share.parent is not None and not (share.active if isinstance(share, _Branch) else leaf.waiting):
             share.parent.active.pop(share, None)
             share = share.parent
+
+    def _leave(self, ticket: Ticket[T], state: Literal["chosen", "withdrawn"]) -> None:
+        if ticket in ticket._leaf.parked:
+            del ticket._leaf.parked[ticket]
+        else:
+            self._unjoin(ticket)
+        ticket.state = state
+        self._waiting -= 1
+        lane = self._lanes[ticket.lane]
+        del lane[ticket]
+        if not lane:
+            del self._lanes[ticket.lane]

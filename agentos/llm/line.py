@@ -1,15 +1,18 @@
 """The line to the model: agents' questions, fairly chosen, put to the provider by one worker.
 
 A question's way: the budget is looked at, it waits in its agent's own line, it is chosen, room in the budget is
-reserved, the provider is asked, and what it used is settled. Whoever asked may go away at any point: then it leaves the
-line, or the connection to the provider is closed, and only what was used until then is charged.
+reserved, the provider is asked, and what it used is settled. A question whose model is paused, or that is to be asked
+again later, holds neither a place nor a reservation: it waits in its agent's line for another turn. Whoever asked may
+go away at any point: then it leaves the line, or the connection to the provider is closed, and only what was used until
+then is charged.
 """
 
 import contextlib
+import math
 import re
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import trio
@@ -22,6 +25,7 @@ from agentos_sdk.errors import BadRequest, Busy, CallError, QuotaExceeded
 from .asking import Asked, Asking
 from .budgets import Budgets, Grant
 from .fair_queue import LEAST, FairQueue, Path, Ticket, Waits, weighed
+from .gates import ModelState
 from .provider import Answer, Question, Usage, guessed_input
 from .settings import LLMSettings, Seat
 
@@ -47,11 +51,16 @@ class Thought:
 
 @frozen
 class Place:
-    """Where an agent stands in the line. ``position`` 1: its first question is the next to be chosen."""
+    """Where an agent stands in the line. ``position`` 1: its first question is the next to be chosen.
+
+    ``paused`` of those that wait are for models that can't be asked at present; ``models`` says which and why.
+    """
 
     waiting: int = 0
     in_flight: int = 0
     position: int | None = None
+    paused: int = 0
+    models: Sequence[ModelState] = ()
 
 
 @frozen
@@ -67,12 +76,15 @@ class _Job:
     seat: Seat
     asked: Asked
     came: float
-    ticket: "Ticket[_Job] | None" = None
+    wanted: int | None  # tokens that it may generate, before a budget cut it
+    counted: bool = False  # as a call, in budgets and in what was spent
+    ticket: "Ticket[_Job] | None" = None  # of its present turn
     outcome: Thought | CallError | None = None
     holds: bool = False  # a place at the provider
     since: float = 0.0  # when it got it
     worked: float = 0.0  # seconds that it had one before
     turn: trio.Event | None = None  # its next, after it has stepped aside
+    refused: CallError | None = None  # instead of that turn
     scope: trio.CancelScope = field(factory=trio.CancelScope)
     done: trio.Event = field(factory=trio.Event)
 
@@ -88,6 +100,7 @@ class Line:
         """``model`` is asked where a question names none."""
         self.model = model
         self._asking = asking
+        asking.changed = self._look_at
         self._budgets = budgets
         self._free = trio.Semaphore(settings.concurrency)
         self._queue: FairQueue[_Job] = FairQueue(settings.per_agent, settings.in_all)
@@ -109,12 +122,13 @@ class Line:
         """
         check(question)
         now, tokens = trio.current_time(), guessed_input(question)
-        self._asking.check()
+        asked = Asked(question, tokens, family(seat), said, deadline=trio.current_effective_deadline())
+        self._asking.check(asked)
         self._budgets.check(seat, question.model, tokens, time.time())
         self._weigh(seat)
-        job = _Job(seat, Asked(question, tokens, family(seat), said), now)
+        job = _Job(seat, asked, now, question.max_tokens)
         with self._kept(job.asked.party, question.size):
-            job.ticket = ticket = self._queue.put(names(seat), job, weighed(tokens), now)
+            job.ticket = ticket = self._queue.put(names(seat), job, weighed(tokens), now, lane=question.model)
             job.asked.changed = partial(self._charge, job)
             self._bell.set()
             try:
@@ -159,13 +173,16 @@ class Line:
                 await self._asking.aclose()
 
     async def _next(self) -> _Job:
-        """The question whose turn it is, as soon as the provider wants to be asked and there is a place for it."""
+        """The question whose turn it is, as soon as its model may be asked and there is a place for it."""
         while True:
-            while not self._queue:
+            deadline = self._reopen()
+            if not self._queue.ready:
                 self._bell = trio.Event()
-                await self._bell.wait()
+                with trio.CancelScope(deadline=deadline):
+                    await self._bell.wait()
+                continue
             await self._free.acquire()
-            await trio.sleep_until(self._asking.not_before)
+            self._reopen()
             ticket = self._queue.take(trio.current_time())
             if ticket is not None:
                 ticket.item.holds = True
@@ -173,6 +190,42 @@ class Line:
                 self._in_flight[ticket.path] += 1
                 return ticket.item
             self._free.release()  # whoever waited has left meanwhile
+
+    def _reopen(self) -> float:
+        """Open the lanes of models that may be asked again; when to do so next, on Trio's clock."""
+        first = math.inf
+        for model in list(self._queue.closed):
+            opens = self._asking.opens_at(model)
+            if opens is None:
+                self._queue.open(model)
+            else:
+                first = min(first, opens)
+        return first
+
+    def _look_at(self, model: str) -> None:
+        """Open or close a model's lane, as its gate is now, and refuse the questions that can't wait for it."""
+        if self._asking.opens_at(model) is None:
+            self._queue.open(model)
+        else:
+            self._queue.close(model)
+            for ticket in self._queue.of(model):
+                try:
+                    self._asking.check(ticket.item.asked)
+                except CallError as error:
+                    self._turn_away(ticket, error)
+        self._bell.set()
+
+    def _turn_away(self, ticket: Ticket[_Job], error: CallError) -> None:
+        """End a question that waits."""
+        self._queue.withdraw(ticket)
+        job = ticket.item
+        if job.turn is not None:  # its task waits for that
+            job.refused = error
+            job.turn.set()
+        else:
+            job.outcome = error
+            job.forget()
+            job.done.set()
 
     async def _work(self, job: _Job) -> None:
         try:
@@ -188,37 +241,52 @@ class Line:
             job.done.set()
 
     async def _answer(self, job: _Job) -> Thought:
-        asked = job.asked
-        grant = await self._reserve(job)
-        asked.question = evolve(asked.question, max_tokens=grant.max_tokens)
-        try:
-            answer = await self._asking.ask(asked, partial(self._pause, job))
-        finally:
-            self._charge(job)
-            calls = int(asked.used.total > 0)  # what no model has seen is none
-            self._budgets.settle(grant, asked.used, calls, time.time())
-            self._note_spent(names(job.seat), calls, asked.used)
-            self._give_back()
+        answer = await self._asking.ask(job.asked, partial(self._turn, job), partial(self._pause, job))
         now = trio.current_time()
         latency = job.worked + now - job.since
         return Thought(answer, now - job.came - latency, latency)
 
+    @contextlib.asynccontextmanager
+    async def _turn(self, job: _Job) -> AsyncIterator[None]:
+        """Room in the budgets for one attempt; what that used is charged and settled, however it ends."""
+        asked = job.asked
+        grant = await self._reserve(job)
+        asked.question = evolve(asked.question, max_tokens=grant.max_tokens)
+        attempts = asked.attempts
+        try:
+            yield
+        finally:
+            assert job.ticket is not None, "it is in flight"
+            used = Usage()
+            if asked.attempts > attempts:
+                used = asked.present
+                self._charge(job)
+            else:
+                self._queue.charge(job.ticket, LEAST)  # its model was closed meanwhile
+            calls = int(used.total > 0 and not job.counted)  # what no model has seen is none
+            job.counted = job.counted or bool(calls)
+            self._budgets.settle(grant, used, calls, time.time())
+            self._note_spent(names(job.seat), calls, used)
+            self._give_back()
+
     async def _reserve(self, job: _Job) -> Grant:
         """Room in the budgets. Where only what others have reserved is in the way, it waits until they have settled."""
-        asked, model = job.asked, job.asked.question.model
+        asked, model, calls = job.asked, job.asked.question.model, int(not job.counted)
         while True:
             self._granted += 1
             try:
-                return await self._budgets.reserve(job.seat, model, asked.input, asked.question.max_tokens, time.time())
+                return await self._budgets.reserve(job.seat, model, asked.input, job.wanted, time.time(), calls)
             except QuotaExceeded:
                 self._granted -= 1  # and nobody is told: or two who wait would wake each other for ever
-                self._budgets.check(job.seat, model, asked.input, time.time())
+                self._budgets.check(job.seat, model, asked.input, time.time(), calls)
                 if not self._granted:  # by a kernel that was killed: nobody will settle that
                     raise
             except BaseException:
                 self._give_back()
                 raise
-            await self._step_aside(job, self._settled.wait, LEAST)
+            assert job.ticket is not None, "it is in flight"
+            self._queue.charge(job.ticket, LEAST)  # nobody was asked in this turn
+            await self._step_aside(job, self._settled.wait)
 
     def _note_spent(self, path: Path, calls: int, used: Usage) -> None:
         before = self._spent.pop(path, Spent())
@@ -233,27 +301,32 @@ class Line:
         self._settled = trio.Event()
 
     def _charge(self, job: _Job) -> None:
-        """What it has used, or the time that it has taken from others in vain: whichever is more."""
+        """What the attempt has used, or the time that it has taken from others in vain: whichever is more."""
         asked = job.asked
         assert job.ticket is not None, "it is in flight"
-        self._queue.charge(job.ticket, max(cost(asked.used, asked.input), weighed(0, asked.held * HELD)))
+        self._queue.charge(job.ticket, max(cost(asked.present, asked.input), weighed(0, asked.held * HELD)))
 
     async def _pause(self, job: _Job, seconds: float) -> None:
-        self._charge(job)
-        await self._step_aside(job, partial(trio.sleep, seconds), weighed(job.asked.input))
+        """Wait until a question may be put again: in the line where its model is paused, else for so many seconds."""
+        closed = job.asked.question.model in self._queue.closed
+        await self._step_aside(job, trio.lowlevel.checkpoint if closed else partial(trio.sleep, seconds))
 
-    async def _step_aside(self, job: _Job, wait: Callable[[], Awaitable[None]], cost: float) -> None:
+    async def _step_aside(self, job: _Job, wait: Callable[[], Awaitable[None]]) -> None:
         """Let others be asked while a question can't be; then it waits for its turn like any other, and pays for it."""
         self._leave_place(job)
         with self._counted_aside(names(job.seat)):
             await wait()
+        self._asking.check(job.asked)
         job.turn = turn = trio.Event()
-        ticket = self._queue.put(names(job.seat), job, cost, trio.current_time(), again=True)
+        cost, lane = weighed(job.asked.input), job.asked.question.model
+        job.ticket = ticket = self._queue.put(names(job.seat), job, cost, trio.current_time(), lane=lane, again=True)
         self._bell.set()
         try:
             await turn.wait()
         finally:
             self._queue.withdraw(ticket)
+        if job.refused is not None:
+            raise job.refused
 
     @contextlib.contextmanager
     def _counted_aside(self, path: Path) -> Iterator[None]:
@@ -282,10 +355,27 @@ class Line:
         for position, ticket in enumerate(self._queue.order(), 1):
             positions.setdefault(ticket.path, position)
             waiting[ticket.path] += 1
+        paused: dict[Path, Counter[str]] = {}
+        for ticket in self._queue.parked():
+            paused.setdefault(ticket.path, Counter())[ticket.lane] += 1
+            waiting[ticket.path] += 1
+        states = {state.model: state for state in self._asking.states()}
         return {
-            path: Place(waiting[path] + self._aside[path], self._in_flight[path], positions.get(path))
+            path: Place(
+                waiting[path] + self._aside[path],
+                self._in_flight[path],
+                positions.get(path),
+                paused.get(path, Counter()).total(),
+                tuple(states.get(model, ModelState(model)) for model in paused.get(path, ())),
+            )
             for path in waiting.keys() | self._in_flight.keys() | self._aside.keys()
         }
+
+    def models(self) -> Sequence[ModelState]:
+        """The kernel's own model, and all that are paused or down."""
+        states = self._asking.states()
+        known = any(state.model == self.model for state in states)
+        return states if known or not self.model else [ModelState(self.model), *states]
 
     def waits(self, seat: Seat) -> Waits | None:
         """How long its last questions waited."""

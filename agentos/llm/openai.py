@@ -101,7 +101,8 @@ class OpenAI:
     def _refusal(self, status: int, error: object, after: float | None = None) -> ProviderError:
         told = error if isinstance(error, dict) else {"message": error}
         if "insufficient_quota" in (told.get("code"), told.get("type")):  # comes as 429, but waiting won't help
-            return Denied(f"{self._account.vendor}: the account of the key in {self._account.variable} is used up")
+            text = f"{self._account.vendor}: the account of the key in {self._account.variable} is used up"
+            return Denied(text, status=status)
         return self._account.refusal(status, told.get("message") or told, after)
 
     def _request(self, question: Question) -> dict[str, Any]:

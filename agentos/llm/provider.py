@@ -157,7 +157,14 @@ class Provider(Protocol):
 
 
 class ProviderError(Exception):
-    """No answer, or only a part of it. The subclass says what to do about it."""
+    """No answer, or only a part of it. The subclass says what to do about it.
+
+    ``status`` is that of the provider's HTTP reply; ``None`` where there was none.
+    """
+
+    def __init__(self, text: str, *, status: int | None = None) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 class Rejected(ProviderError):
@@ -172,7 +179,7 @@ class SlowDown(ProviderError):
     """Too many requests (429). ``after`` is the seconds the provider wants nobody to ask, if it says."""
 
     def __init__(self, text: str, after: float | None = None) -> None:
-        super().__init__(text)
+        super().__init__(text, status=429)
         self.after = after
 
 

@@ -76,7 +76,7 @@ class Breaker:
     def __init__(self, retry: Retry) -> None:
         self._retry = retry
         self.state = State.CLOSED
-        self._failures = 0  # in a row, one of the same party's after the other counting as one
+        self.failures = 0  # in a row, one of the same party's after the other counting as one
         self._failed: str | None = None  # whose was the last of them
         self._cool_at = -math.inf
         self._changes = 0
@@ -104,12 +104,12 @@ class Breaker:
         if turn.began_at != self._changes:
             return
         if event is Event.SUCCEEDED:
-            self._failures, self._failed = 0, None
+            self.failures, self._failed = 0, None
         elif event is Event.FAILED:
             if turn.party is None or turn.party != self._failed or self.state is State.HALF_OPEN:
-                self._failures += 1  # a probe that failed is one more after too many
+                self.failures += 1  # a probe that failed is one more after too many
             self._failed = turn.party
-            if self._failures >= self._retry.breaker:
+            if self.failures >= self._retry.breaker:
                 event = Event.FAILED_TOO_OFTEN
                 self._cool_at = now + self._retry.cooldown
         self._to(event)

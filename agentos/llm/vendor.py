@@ -36,13 +36,14 @@ class Account:
             return SlowDown(text, after)
         if status == 408 or status >= 500:
             return Failing(text, after)
-        return Rejected(text)
+        return Rejected(text, status=status)
 
     def denied(self, status: int) -> Denied:
         """In our words only: vendors like to repeat the key, with a few stars in it."""
         if self.key is None:
-            return Denied(f"{self.vendor} wants a key ({status}): set {self.variable}")
-        return Denied(f"{self.vendor} does not accept the key in {self.variable}, or not for this ({status})")
+            return Denied(f"{self.vendor} wants a key ({status}): set {self.variable}", status=status)
+        text = f"{self.vendor} does not accept the key in {self.variable}, or not for this ({status})"
+        return Denied(text, status=status)
 
     def broken(self, error: httpx2.TransportError) -> Failing:
         """The way there, or the stream back, broke."""

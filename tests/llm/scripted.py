@@ -1,6 +1,6 @@
 """A provider that does what a test says, one step after the other."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import trio
@@ -14,7 +14,10 @@ Step: TypeAlias = "str | Delta | float | Exception"
 
 @define
 class Scripted:
-    """Implements :class:`agentos.llm.provider.Provider`: each question gets the next script; the last one stays."""
+    """Implements :class:`agentos.llm.provider.Provider`: each question gets the next script; the last one stays.
+
+    A question for one of ``models`` gets that model's script instead, each time.
+    """
 
     scripts: Sequence[Sequence[Step]] = (("yes",),)
     usage: Callable[[str], Usage] = lambda text: Usage(10, len(text))
@@ -23,12 +26,13 @@ class Scripted:
     begun: list[float] = field(factory=list)
     aborted: list[float] = field(factory=list)
     closed: bool = False
+    models: Mapping[str, Sequence[Step]] = field(factory=dict)
 
     async def answer(self, question: Question, hear: Hear) -> Answer:
         self.asked.append(question.messages[-1].text)
         self.most.append(question.max_tokens)
         self.begun.append(trio.current_time())
-        script = self.scripts[min(len(self.asked), len(self.scripts)) - 1]
+        script = self.models.get(question.model) or self.scripts[min(len(self.asked), len(self.scripts)) - 1]
         text = ""
         try:
             for said in self._play(script, hear):

@@ -4,9 +4,11 @@ from random import Random
 
 import pytest
 import trio
+from attrs import evolve
 from trio.testing import MockClock
 
 from agentos.llm.asking import Asked, Asking
+from agentos.llm.gates import MOST_MODELS
 from agentos.llm.provider import Answer, Delta, Denied, Failing, Provider, Rejected, SlowDown, Usage
 from agentos.llm.settings import Retry, Timeouts
 from agentos_sdk.errors import BadRequest, Timeout, Unavailable
@@ -25,8 +27,9 @@ def asking(provider: Scripted, retry: Retry = RETRY, timeouts: Timeouts = TIMES)
     return Asking(connect, retry, timeouts, Random(1))
 
 
-def asked(said: list[str] | None = None) -> Asked:
-    return Asked(question(), 7, f"agent {next(numbers)}", said.append if said is not None else None)
+def asked(said: list[str] | None = None, model: str = "scripted") -> Asked:
+    put = evolve(question(), model=model)
+    return Asked(put, 7, f"agent {next(numbers)}", said.append if said is not None else None)
 
 
 async def ask(*scripts: list[Step], one: Asked | None = None, **more: object) -> tuple[Scripted, Answer]:
@@ -77,15 +80,60 @@ async def test_told_to_slow_down_it_waits_as_long_as_it_was_told_and_counts_no_a
     assert all(later - earlier >= 9.0 for earlier, later in zip(provider.begun, provider.begun[1:], strict=False))
 
 
-async def test_while_one_question_was_told_to_slow_down_the_way_is_closed_for_all(autojump_clock: MockClock) -> None:
+async def test_while_a_model_is_paused_no_question_for_it_is_put_and_others_are(autojump_clock: MockClock) -> None:
     provider = Scripted([[SlowDown("429", 9.0)], ["yes"]])
-    way = asking(provider)
+    way, began = asking(provider), trio.current_time()
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(way.ask, asked())
         await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(way.ask, asked())
+        await way.ask(asked(model="another"))
 
-        assert way.not_before - trio.current_time() >= 9.0
+        assert trio.current_time() == began
+        assert (way.opens_at("scripted") or 0) - began >= 9.0
+
+    assert [at - began for at in provider.begun] == [0.0, 0.0, 9.0, 9.0]
+
+
+async def test_a_pause_that_is_too_long_fails_at_once_for_the_second_question_too(autojump_clock: MockClock) -> None:
+    provider = Scripted([[SlowDown("429", 3600.0)]])
+    way, began = asking(provider), trio.current_time()
+
+    for number in range(2):
+        with pytest.raises(
+            Unavailable, match=r"until \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC.*beyond retry.patience.*429"
+        ) as caught:
+            await way.ask(asked())
+        assert caught.value.details["upstream_status"] == 429
+        assert number or len(provider.asked) == 1
+
+    assert (len(provider.asked), trio.current_time()) == (1, began)
+
+
+async def test_a_pause_beyond_the_deadline_of_the_call_fails_at_once(autojump_clock: MockClock) -> None:
+    way, began = asking(Scripted([[SlowDown("429", 50.0)]])), trio.current_time()
+    one = asked()
+    one.deadline = began + 49.0
+
+    with pytest.raises(Unavailable, match="beyond the call's deadline"):
+        await way.ask(one)
+
+    assert trio.current_time() == began
+
+
+async def test_models_that_agents_invent_leave_nothing_behind_without_end(autojump_clock: MockClock) -> None:
+    way = asking(Scripted([[SlowDown("429", 3600.0)]]))
+
+    for number in range(MOST_MODELS + 50):
+        with pytest.raises(Unavailable):
+            await way.ask(asked(model=f"invented-{number}"))
+
+    assert len(way.states()) == MOST_MODELS
+    answered = asking(Scripted([[Rejected("404")]]))
+    with pytest.raises(BadRequest):
+        await answered.ask(asked(model="unknown"))
+    assert not [*answered.gates.states(0.0)]
 
 
 async def test_patience_with_a_provider_that_never_has_time_ends(autojump_clock: MockClock) -> None:
@@ -178,12 +226,12 @@ async def test_a_provider_that_fails_whoever_asks_is_left_alone_until_it_has_coo
     way = asking(provider, ONCE)
     await fail(way, *(asked() for _ in range(5)))
     with pytest.raises(Unavailable, match="5 times in a row, the last time: 500: try again in 10 s"):
-        way.check()
+        way.check(asked())
     await fail(way, asked())
     assert len(provider.asked) == 5
 
     await trio.sleep(10)
-    way.check()
+    way.check(asked())
     answer = await way.ask(asked())
 
     assert answer.text == "back"
@@ -194,7 +242,7 @@ async def test_one_party_s_failures_alone_keep_nobody_else_out(autojump_clock: M
 
     await fail(way, *(Asked(question(), 7, "the same") for _ in range(20)))
 
-    way.check()
+    way.check(asked())
 
 
 async def test_an_answer_that_breaks_off_does_not_mean_that_nobody_is_there(autojump_clock: MockClock) -> None:
@@ -202,7 +250,7 @@ async def test_an_answer_that_breaks_off_does_not_mean_that_nobody_is_there(auto
 
     await fail(way, *(asked() for _ in range(20)))
 
-    way.check()
+    way.check(asked())
 
 
 async def test_a_provider_that_does_not_stop_is_stopped(autojump_clock: MockClock) -> None:
@@ -222,7 +270,7 @@ async def test_pauses_after_a_failure_are_given_to_others(autojump_clock: MockCl
     async def step_aside(seconds: float) -> None:
         pauses.append(seconds)
 
-    await asking(Scripted([[Failing("500")], [Failing("500")], ["yes"]])).ask(asked(), step_aside)
+    await asking(Scripted([[Failing("500")], [Failing("500")], ["yes"]])).ask(asked(), step_aside=step_aside)
 
     assert pauses == [1.0, 2.0]
 

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from agentos.llm.fair_queue import LEAST, FairQueue, Full, Path, Ticket, Waits, jain, weighed
 
+LANES = ("one", "two")
 TREE: list[Path] = [("a",), ("b",), ("t",), ("t", "x"), ("t", "y"), ("t", "x", "z")]
 
 
@@ -247,6 +248,10 @@ class QueueModel(RuleBasedStateMachine):
         for path, weight in self.weights.items():
             self.queue.weigh(path, weight)
         self.came = 0
+        self.closed: set[str] = set()
+
+    def eligible(self) -> list[Ticket[int]]:
+        return [ticket for ticket in self.waiting if ticket.lane not in self.closed]
 
     def counters(self) -> dict[Path, float]:
         found: dict[Path, float] = {}
@@ -261,21 +266,36 @@ class QueueModel(RuleBasedStateMachine):
             expected = tokens / self.weights.get(node, 1.0) if node in chain(ticket.path) else 0
             assert counter - before[node] == pytest.approx(expected)
 
-    @rule(path=st.sampled_from(TREE), cost=st.integers(0, 100))
-    def put(self, path: Path, cost: int) -> None:
+    @rule(path=st.sampled_from(TREE), cost=st.integers(0, 100), lane=st.sampled_from(LANES))
+    def put(self, path: Path, cost: int, lane: str) -> None:
         own = sum(ticket.path == path for ticket in self.waiting)
+        competing = sum(ticket.path == path for ticket in self.eligible())
         before = self.counters()
         if own == 4 or (len(self.waiting) >= 12 and own):
             with pytest.raises(Full) as caught:
-                self.queue.put(path, 0, cost, 0.0)
+                self.queue.put(path, 0, cost, 0.0, lane=lane)
             assert caught.value.which == caught.value.details["which"] == ("agent" if own == 4 else "all")
             assert self.counters() == before
             return
-        self.waiting.append(self.queue.put(path, self.came, cost, 0.0))
+        self.waiting.append(self.queue.put(path, self.came, cost, 0.0, lane=lane))
         self.came += 1
         for node, counter in self.counters().items():
             assert counter >= before.get(node, 0)
-            assert counter == before.get(node, 0) or (node in chain(path) and own == 0)
+            assert counter == before.get(node, 0) or (node in chain(path) and competing == 0)
+
+    @rule(lane=st.sampled_from(LANES))
+    def close(self, lane: str) -> None:
+        before = self.counters()
+        self.queue.close(lane)
+        self.closed.add(lane)
+        assert self.counters() == before
+
+    @rule(lane=st.sampled_from(LANES))
+    def open(self, lane: str) -> None:
+        before = self.counters()
+        self.queue.open(lane)
+        self.closed.discard(lane)
+        assert all(counter >= before[node] for node, counter in self.counters().items())
 
     @rule()
     def take(self) -> None:
@@ -284,7 +304,7 @@ class QueueModel(RuleBasedStateMachine):
         ticket = self.queue.take(0.0)
         assert ticket is expected
         if ticket is None:
-            assert not self.waiting
+            assert not self.eligible()
         else:
             self.waiting.remove(ticket)
             self.in_flight.append(ticket)
@@ -323,12 +343,14 @@ class QueueModel(RuleBasedStateMachine):
     @invariant()
     def everything_that_waits_has_a_place(self) -> None:
         order = list(self.queue.order())
-        assert sorted(order, key=lambda each: each.number) == self.waiting
+        assert sorted(order, key=lambda each: each.number) == self.eligible()
+        assert {*order, *self.queue.parked()} == {*self.waiting}
+        assert self.queue.ready == bool(order)
         assert [self.queue.position(ticket) for ticket in order] == list(range(1, len(order) + 1))
         assert len(self.queue) == len(self.waiting)
         for path in TREE:
             mine = [ticket for ticket in self.waiting if ticket.path == path]
-            assert [ticket for ticket in order if ticket.path == path] == mine
+            assert [ticket for ticket in order if ticket.path == path] == [each for each in mine if each in order]
             assert self.queue.depth(path) == len(mine)
 
 
@@ -446,3 +468,60 @@ def test_a_weight_is_a_number_above_nothing() -> None:
 def test_a_token_that_comes_out_counts_for_two_that_go_in() -> None:
     assert weighed(100) == 100
     assert weighed(100, 30) == 160
+
+
+def test_who_is_parked_leaves_its_turn_to_others_and_finds_its_place_again() -> None:
+    queue: FairQueue[str] = FairQueue()
+    for item in ("paused 1", "other 1", "paused 2"):
+        queue.put(("a",), item, 10, 0.0, lane=item[:-2])
+    queue.put(("b",), "b", 10, 0.0, lane="other")
+
+    queue.close("paused")
+    first = [ticket.item for ticket in iter(lambda: queue.take(0.0), None)]
+    queue.put(("a",), "other 2", 10, 0.0, lane="other")
+    queue.open("paused")
+    second = [ticket.item for ticket in iter(lambda: queue.take(0.0), None)]
+
+    assert first == ["other 1", "b"]
+    assert second == ["paused 1", "paused 2", "other 2"]
+
+
+def test_an_agent_that_is_parked_saves_nothing_up() -> None:
+    drive = Drive()
+    for _ in range(20):
+        drive.queue.put(("parked",), 10, 10, 0.0, lane="paused")
+    drive.queue.close("paused")
+    for _ in range(200):
+        drive.put(("busy",), 10)
+    for _ in range(100):
+        drive.serve()
+
+    drive.queue.open("paused")
+    for _ in range(20):
+        drive.serve()
+
+    assert drive.got == {("busy",): 1100, ("parked",): 100}
+
+
+def test_what_is_parked_counts_towards_the_bounds() -> None:
+    queue: FairQueue[int] = FairQueue(per_agent=3, in_all=4)
+    queue.close("paused")
+    for _ in range(3):
+        queue.put(("a",), 0, 1, 0.0, lane="paused")
+
+    with pytest.raises(Full, match="3 requests of yours"):
+        queue.put(("a",), 0, 1, 0.0, lane="other")
+
+    assert (len(queue), queue.ready, queue.depth(("a",))) == (3, False, 3)
+
+
+def test_what_is_parked_leaves_with_its_agent() -> None:
+    queue: FairQueue[int] = FairQueue()
+    queue.close("paused")
+    withdrawn, removed = (queue.put((name,), 0, 1, 0.0, lane="paused") for name in "ab")
+
+    assert queue.withdraw(withdrawn)
+    assert queue.remove(("b",)) == [removed]
+
+    queue.open("paused")
+    assert (len(queue), queue.take(0.0)) == (0, None)

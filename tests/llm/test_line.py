@@ -1,8 +1,10 @@
 import contextlib
 import gc
+import itertools
 import math
 import weakref
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from agentos.llm.asking import Asking
 from agentos.llm.budgets import Budgets
 from agentos.llm.fair_queue import Full
 from agentos.llm.line import HELD_BY_ONE, Line, Place
-from agentos.llm.provider import Delta, Failing, Provider, Rejected, Usage
+from agentos.llm.provider import Delta, Failing, Provider, Rejected, SlowDown, Usage
 from agentos.llm.settings import LLMSettings, Party, Retry, Seat, Share
 from agentos.services.quotas import Quotas, budget_of
 from agentos_sdk.errors import BadRequest, Busy, Internal, QuotaExceeded, Unavailable
@@ -61,11 +63,11 @@ class Crowd:
     nursery: trio.Nursery
     answered: list[str]
 
-    async def ask(self, who: Seat, text: str = "why?") -> None:
+    async def ask(self, who: Seat, text: str = "why?", model: str = "scripted") -> None:
         """Begin to; it waits in the line, or is in flight, on return."""
 
         async def one() -> None:
-            await self.line.think(who, question(text))
+            await self.line.think(who, evolve(question(text), model=model))
             self.answered.append(who[-1].name)
 
         self.nursery.start_soon(one)
@@ -407,7 +409,7 @@ async def test_questions_that_come_back_from_a_pause_wait_for_their_turn(autojum
         assert provider.asked[began:].index("light") <= 1
 
 
-async def test_who_waits_for_a_reservation_does_not_keep_its_owner_from_coming_back(tmp_path: Path) -> None:
+async def test_who_waits_to_be_asked_again_keeps_no_reservation_from_others(tmp_path: Path) -> None:
     poor: Seat = (Party("poor", Share(budget=budget_of(3600, tokens=104))),)
     provider = Scripted([[Failing("500")], ["yes"]])
     settings = LLMSettings(retry=Retry(first=0.2, jitter=0.0))
@@ -418,7 +420,7 @@ async def test_who_waits_for_a_reservation_does_not_keep_its_owner_from_coming_b
                 nursery.start_soon(line.think, poor, question("one"))
                 nursery.start_soon(line.think, poor, question("two"))
 
-    assert provider.asked in (["one", "one", "two"], ["two", "two", "one"])
+    assert provider.asked in (["one", "two", "one"], ["two", "one", "two"])
 
 
 async def test_a_question_that_is_over_is_gone_from_memory(autojump_clock: MockClock) -> None:
@@ -439,3 +441,171 @@ async def test_a_question_that_is_over_is_gone_from_memory(autojump_clock: MockC
             assert [reference() for reference in seen] == [None] * 3
     finally:
         gc.enable()
+
+
+LIMITED: list[Step] = [0.02, SlowDown("429", 3.0)]
+
+
+async def answers_beside(attack: bool) -> Counter[str]:
+    """What four agents get in 30 s, each with one question after the other, beside one whose model answers 429."""
+    provider = Scripted([work(0.5)], models={"limited": LIMITED})
+    answered: Counter[str] = Counter()
+
+    async with running(provider) as line, trio.open_nursery() as nursery:
+
+        async def insist(name: str, model: str) -> None:
+            while True:
+                with contextlib.suppress(Unavailable):
+                    await line.think(seat(name), evolve(question(), model=model))
+                    answered[name] += 1
+
+        for number in range(4):
+            nursery.start_soon(insist, str(number), "scripted")
+        for _ in range(8 if attack else 0):
+            nursery.start_soon(insist, "attacker", "limited")
+        await trio.sleep(30)
+        nursery.cancel_scope.cancel()
+    return answered
+
+
+async def test_the_429_of_one_model_leaves_the_answers_of_others_as_they_were(autojump_clock: MockClock) -> None:
+    alone, beside = await answers_beside(attack=False), await answers_beside(attack=True)
+
+    assert alone.total() >= 58
+    assert beside.total() >= 0.9 * alone.total()
+    assert max(beside.values()) - min(beside.values()) <= 1
+
+
+async def test_a_question_for_a_paused_model_waits_in_no_place_of_the_providers(autojump_clock: MockClock) -> None:
+    provider = Scripted([work(1.0)], models={"limited": [SlowDown("429", 9.0)]})
+
+    async with running(provider) as line, crowd(line) as all_of_them:
+        for number in range(3):
+            await all_of_them.ask(seat("a"), str(number), "limited")
+        await all_of_them.ask(seat("b"))
+
+        place = line.places()["a",]
+        assert (place.waiting, place.in_flight, place.position, place.paused) == (3, 0, None, 3)
+        assert [(state.model, state.state, state.reason) for state in place.models] == [("limited", "paused", "429")]
+        assert [(state.model, state.state) for state in line.models()] == [("scripted", "ok"), ("limited", "paused")]
+        assert (line.in_flight, line.depth) == (1, 3)
+        assert line.places()["b",] == Place(0, 1, None)
+        all_of_them.nursery.cancel_scope.cancel()
+
+
+async def test_when_a_pause_ends_its_questions_are_asked_in_their_order(autojump_clock: MockClock) -> None:
+    provider = Scripted([[SlowDown("429", 9.0)], ["yes"]])
+
+    async with running(provider, LLMSettings(retry=Retry(jitter=0.0))) as line, crowd(line) as all_of_them:
+        for number in range(3):
+            await all_of_them.ask(seat("a"), str(number))
+
+    assert provider.asked[0] == "0"
+    assert sorted(provider.asked[1:]) == ["0", "1", "2"]
+    assert [at - provider.begun[0] for at in provider.begun] == [0.0, 9.0, 9.0, 9.0]
+
+
+async def test_the_deadline_of_a_question_runs_while_its_model_is_paused(autojump_clock: MockClock) -> None:
+    provider = Scripted([[SlowDown("429", 9.0)]])
+
+    async with running(provider, LLMSettings(retry=Retry(jitter=0.0))) as line, trio.open_nursery() as nursery:
+        nursery.start_soon(line.think, seat("a"), question())
+        await wait_all_tasks_blocked()
+        with trio.move_on_after(9.5) as patience:  # longer than this pause, not than the next one
+            with pytest.raises(Unavailable, match="beyond the call's deadline"):
+                await line.think(seat("b"), question())
+        nursery.cancel_scope.cancel()
+
+        assert not patience.cancelled_caught
+
+
+async def test_who_leaves_while_its_model_is_paused_leaves_nothing_behind(autojump_clock: MockClock) -> None:
+    provider = Scripted([["yes"]], models={"limited": [SlowDown("429", 9.0)]})
+
+    async with running(provider) as line:
+        async with crowd(line) as all_of_them:
+            for name in "aab":
+                await all_of_them.ask(seat(name), model="limited")
+            all_of_them.nursery.cancel_scope.cancel()
+        await wait_all_tasks_blocked()
+
+        assert (line.depth, line.in_flight, dict(line.places())) == (0, 0, {})
+
+
+async def test_a_pause_that_is_too_long_ends_the_questions_that_wait_at_once(autojump_clock: MockClock) -> None:
+    provider = Scripted([[1.0, SlowDown("429", 3600.0)]])
+
+    async with running(provider) as line, trio.open_nursery() as nursery:
+        began, ended = trio.current_time(), list[float]()
+
+        async def ask(name: str) -> None:
+            with pytest.raises(Unavailable, match=r"until .* UTC"):
+                await line.think(seat(name), question())
+            ended.append(trio.current_time() - began)
+
+        for name in "aab":
+            nursery.start_soon(ask, name)
+        await trio.sleep(2)
+        await ask("late")
+
+    assert (ended, len(provider.asked)) == ([1.0, 1.0, 1.0, 2.0], 1)
+
+
+async def test_every_refused_attempt_costs_its_asker_its_turn(autojump_clock: MockClock) -> None:
+    """An agent that invents a model for each question meets no pause; it is asked no more often than another."""
+    provider = Scripted([[0.01, SlowDown("429", 3600.0)]], models={"scripted": [0.01, "yes"]})
+
+    async with running(provider) as line, trio.open_nursery() as nursery:
+
+        async def insist(name: str, models: Iterator[str]) -> None:
+            for model in models:
+                with contextlib.suppress(Unavailable):
+                    await line.think(seat(name), evolve(question(name * 100), model=model))
+
+        invented = (f"invented-{number}" for number in itertools.count())
+        for _ in range(3):
+            nursery.start_soon(insist, "a", invented)
+            nursery.start_soon(insist, "b", itertools.repeat("scripted"))
+        await trio.sleep(10)
+        nursery.cancel_scope.cancel()
+
+    asked = Counter(text[0] for text in provider.asked)
+    assert asked.total() > 900
+    assert asked["b"] >= 0.3 * asked["a"]  # whose answers cost it their output besides
+
+
+async def test_what_a_provider_refused_is_charged_to_no_budget_and_reserves_nothing(tmp_path: Path) -> None:
+    shared = Party("kernel", Share(budget=budget_of(3600, tokens=100, calls=5)))
+    provider = Scripted([["yes"]], usage=lambda text: Usage(5, 5), models={"limited": [SlowDown("429", 60.0)]})
+
+    async with (
+        with_budgets(tmp_path) as accounts,
+        running(provider, accounts=accounts) as line,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(line.think, (shared, Party("a")), evolve(question(), model="limited"))
+        while not line.places().get(("kernel", "a"), Place()).paused:
+            await trio.sleep(0.001)
+
+        assert {(each.settled, each.reserved) for each in line.standing((shared,))} == {(0, 0)}
+        assert (await line.think((shared, Party("b")), question())).answer.text == "yes"
+        assert {each.quota.what: each.settled for each in line.standing((shared,))} == {"tokens": 10, "calls": 1}
+        nursery.cancel_scope.cancel()
+
+
+async def test_while_one_question_tries_whether_a_model_is_back_others_take_no_place(autojump_clock: MockClock) -> None:
+    provider = Scripted([[Failing("500")], [5.0, "back"]], models={"other": ["yes"]})
+    settings = LLMSettings(concurrency=2, retry=Retry(attempts=1, breaker=1, cooldown=10.0))
+
+    async with running(provider, settings) as line, crowd(line) as all_of_them:
+        with pytest.raises(Unavailable):
+            await line.think(seat("a"), question())
+        await trio.sleep(10)
+        for name in "bcd":
+            await all_of_them.ask(seat(name))
+
+        assert (line.in_flight, line.depth) == (1, 2)
+        assert [state.state for state in line.models()] == ["down"]
+        assert (await line.think(seat("e"), evolve(question(), model="other"))).answer.text == "yes"
+
+    assert len(all_of_them.answered) == 3

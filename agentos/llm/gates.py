@@ -1,0 +1,123 @@
+"""Which models may be asked at present: for each model a pause after 429, and a circuit breaker.
+
+One :class:`Gates` belongs to one connection: one provider, asked by one key. So a pause holds for one provider, model
+and key. No I/O; times are arguments, seconds on any clock that doesn't go back.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Literal
+
+from attrs import define, field, frozen
+
+from .provider import ProviderError, SlowDown
+from .retry import Breaker, State, pause
+from .settings import Retry
+
+MOST_MODELS = 256  # gates that are kept: agents name models as they like
+
+
+@frozen
+class ModelState:
+    """``until`` is the end of the pause or of the cooldown; ``reason`` is what the provider said, or what broke."""
+
+    model: str
+    state: Literal["ok", "paused", "down"] = "ok"
+    until: float | None = None
+    reason: str | None = None
+
+
+@define(eq=False)
+class Gate:
+    """Of one model. ``paused_until``: the provider wants no question for it before."""
+
+    model: str
+    retry: Retry
+    breaker: Breaker = field(init=False)
+    paused_until: float = -math.inf
+    reason: str | None = None  # of the last 429 or failure
+    attempts: int = 0  # under way
+    _slowed: int = 0  # 429 in a row; those that were under way when a pause began count as one
+
+    def __attrs_post_init__(self) -> None:
+        self.breaker = Breaker(self.retry)
+
+    def slow_down(self, error: SlowDown, now: float, random: Random) -> None:
+        """Begin a pause, or make it longer."""
+        if now >= self.paused_until:
+            self._slowed += 1
+        self.paused_until = max(self.paused_until, now + pause(self.retry, self._slowed, error.after, random))
+        self.reason = str(error)
+
+    def failed(self, error: ProviderError) -> None:
+        self.reason = str(error)
+
+    def answered(self, now: float) -> None:
+        if now >= self.paused_until:  # else it was under way when the pause began
+            self._slowed = 0
+
+    def opens_at(self, now: float) -> float | None:
+        """When a question may be asked; ``None``: now. Infinity: when the one that tries is back."""
+        wait = self.breaker.refuses(now)
+        down = -math.inf if wait is None else math.inf if self.breaker.state is State.HALF_OPEN else now + wait
+        opens = max(self.paused_until, down)
+        return opens if opens > now else None
+
+    def is_down(self, now: float) -> bool:
+        """Whether it failed so often that questions fail at once."""
+        return self.breaker.state is State.OPEN and self.breaker.refuses(now) is not None
+
+    def state(self, now: float) -> ModelState:
+        if self.breaker.state is not State.CLOSED:
+            wait = self.breaker.refuses(now)
+            until = None if wait is None or self.breaker.state is State.HALF_OPEN else now + wait
+            return ModelState(self.model, "down", until, self.reason)
+        if now < self.paused_until:
+            return ModelState(self.model, "paused", self.paused_until, self.reason)
+        return ModelState(self.model)
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to remember of it."""
+        return not (self.attempts or self._slowed or self.breaker.failures)
+
+
+class Gates:
+    """The gates of all models that a question was asked for, as far as they matter; at most about 256.
+
+    Where more are needed, the one that opens first is forgotten: its model is asked once too early at worst.
+    """
+
+    def __init__(self, retry: Retry) -> None:
+        self._retry = retry
+        self._gates: dict[str, Gate] = {}
+
+    def get(self, model: str) -> Gate | None:
+        return self._gates.get(model)
+
+    @contextmanager
+    def entered(self, model: str, now: float) -> Iterator[Gate]:
+        """The model's gate, which isn't forgotten while a question passes it."""
+        gate = self._gates.get(model) or self._added(model, now)
+        gate.attempts += 1
+        try:
+            yield gate
+        finally:
+            gate.attempts -= 1
+            if gate.idle:
+                del self._gates[model]
+
+    def states(self, now: float) -> Iterator[ModelState]:
+        """Of all models that have a gate."""
+        return (gate.state(now) for gate in self._gates.values())
+
+    def _added(self, model: str, now: float) -> Gate:
+        if len(self._gates) >= MOST_MODELS:
+            unused = (gate for gate in self._gates.values() if not gate.attempts)
+            first = min(unused, key=lambda gate: gate.opens_at(now) or -math.inf, default=None)
+            if first is not None:
+                del self._gates[first.model]
+        gate = self._gates[model] = Gate(model, self._retry)
+        return gate

@@ -130,7 +130,8 @@ async def live(settings: Settings, kernel: Callable[[Line, Audit], "Kernel"], re
     """Be a kernel, with its database and its audit log open and a line to the model."""
     llm = settings.config.llm
     model = await trio.to_thread.run_sync(choice_of_model, llm)
-    asking = Asking(partial(connect, model, llm), llm.retry, llm.timeouts)
+    provider = model.provider if isinstance(model, Choice) else "none"
+    asking = Asking(partial(connect, model, llm), llm.retry, llm.timeouts, name=provider)
     async with (
         open_database(settings.state_dir / "agentos.db", {"quotas": budgets.TABLES}) as database,
         open_audit(settings.state_dir / "audit", __version__) as audit,

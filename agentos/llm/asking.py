@@ -146,13 +146,14 @@ async def at_once() -> AsyncIterator[None]:
 class Asking:
     """The way to the provider, one for all questions; the connection is made when the first of them is asked.
 
-    ``changed`` is told of a model whose gate may have opened or closed.
+    ``name`` is the provider's. ``changed`` is told of a model whose gate may have opened or closed.
     """
 
     connect: Connect
     retry: Retry
     timeouts: Timeouts
     random: Random = field(factory=Random)
+    name: str = "none"
     changed: Callable[[str], None] | None = None
     gates: Gates = field(init=False)
     _noted: tuple[type, float] = (type(None), -math.inf)

@@ -371,6 +371,11 @@ class Line:
             for path in waiting.keys() | self._in_flight.keys() | self._aside.keys()
         }
 
+    @property
+    def provider(self) -> str:
+        """The name of the provider that is asked."""
+        return self._asking.name
+
     def models(self) -> Sequence[ModelState]:
         """The kernel's own model, and all that are paused or down."""
         states = self._asking.states()

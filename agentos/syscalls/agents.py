@@ -148,7 +148,7 @@ def info(agent: Agent, now: float, whole: bool, place: llm.Place) -> calls.Agent
 
 
 def in_line(place: llm.Place) -> calls.InLine:
-    return calls.InLine(waiting=place.waiting, in_flight=place.in_flight, position=place.position)
+    return calls.InLine(waiting=place.waiting, in_flight=place.in_flight, position=place.position, paused=place.paused)
 
 
 def step(agent: Agent, here: State, there: State, do: Callable[[Sandbox], None]) -> None:

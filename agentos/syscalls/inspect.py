@@ -14,6 +14,7 @@ from agentos.agents.spec import AgentSpec
 from agentos.kernel.call import Call
 from agentos.kernel.ports import Right
 from agentos.kernel.table import Syscall
+from agentos.llm.gates import ModelState
 from agentos.llm.line import Line, Place, names
 from agentos.sandbox import census, cgroup_v2, cgroup_values
 from agentos.sandbox.cgroup_values import CgroupError
@@ -76,14 +77,30 @@ def inspected(
 def model(line: Line, agent: Agent) -> calls.Model:
     """Its place in the line to the model, and what is left of its budgets."""
     waits, spent = line.waits(agent.seat), line.spent(agent.seat)
-    used = spent.usage
+    used, place = spent.usage, line.places().get(names(agent.seat), Place())
     return calls.Model(
         weight=agent.spec.llm.weight,
-        place=in_line(line.places().get(names(agent.seat), Place())),
+        place=in_line(place),
         waits=calls.Waits(count=waits.count, p50_ms=waits.p50 * 1000, p95_ms=waits.p95 * 1000) if waits else None,
         spent=calls.Spent(calls=spent.calls, input=used.input, output=used.output, thinking=used.thinking),
         budgets=[budget(standing) for standing in line.standing(agent.seat)],
+        providers=model_states(line, place.models),
     )
+
+
+def model_states(line: Line, models: Sequence[ModelState]) -> list[calls.ModelState]:
+    """As the wire has them: times are seconds since the epoch."""
+    since = time.time() - trio.current_time()
+    return [
+        calls.ModelState(
+            name=line.provider,
+            model=each.model,
+            state=each.state,
+            until=None if each.until is None else since + each.until,
+            reason=each.reason,
+        )
+        for each in models
+    ]
 
 
 def budget(standing: Standing) -> calls.Budget:

@@ -8,7 +8,7 @@ from agentos.llm.settings import Party
 from agentos_sdk.calls import metrics as calls
 from agentos_sdk.opcodes import Op
 
-from .inspect import budget
+from .inspect import budget, model_states
 
 
 def syscalls(line: Line, everybody: Party) -> tuple[Syscall, ...]:
@@ -19,6 +19,7 @@ def syscalls(line: Line, everybody: Party) -> tuple[Syscall, ...]:
             in_flight=line.in_flight,
             fairness=line.fairness(),
             budgets=[budget(standing) for standing in line.standing((everybody,))],
+            providers=model_states(line, line.models()),
         )
         return calls.MetricsReply(metrics=calls.SystemMetrics(llm=llm))
 

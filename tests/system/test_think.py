@@ -247,7 +247,14 @@ def test_figures_of_the_line_are_the_operator_s(offline: Kernel) -> None:
             refused = wire.call(Op.METRICS_SYSTEM, b"{}")
 
         assert refused["code"] == "permission_denied"
-        assert metrics(client) == {"waiting": 0, "in_flight": 0, "fairness": 1.0, "budgets": []}
+        state = {"name": "offline", "model": "offline", "state": "ok", "until": None, "reason": None}
+        assert metrics(client) == {
+            "waiting": 0,
+            "in_flight": 0,
+            "fairness": 1.0,
+            "budgets": [],
+            "providers": [state],
+        }
 
 
 def test_many_who_ask_at_once_are_all_answered(offline: Kernel) -> None:

@@ -1,5 +1,6 @@
 """``agentos ps``, ``tree``, ``kill``, ``pause``, ``resume``."""
 
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -48,6 +49,9 @@ def ps(socket_path: str | None, as_json: bool, everyone: bool) -> None:
     for agent, line in zip(shown, lines, strict=True):
         before, state, after = line.partition(f" {agent['state']} ")
         click.echo(before + click.style(state, fg=STATES.get(agent["state"])) + after)
+    for state in model["providers"] if model else ():
+        if state["state"] != "ok":
+            click.echo(plain(unavailable(state)))
     if model and model["waiting"] + model["in_flight"]:
         counts = f"{model['in_flight']} with the model, {model['waiting']} waiting"
         click.echo(f"questions: {counts}; fairness of the last minutes {model['fairness']:.2f} (Jain's index)")
@@ -154,14 +158,21 @@ def isolation(agent: dict[str, Any]) -> str:
 
 
 def questions(line: Mapping[str, Any]) -> str:
-    """Where somebody stands in the line to the model: ``asks, 3 wait, 2nd in line``."""
+    """Where an agent stands in the line to the model: ``asks, 3 wait, 1 for a paused model, 2nd in line``."""
     parts = ["asks"] if line["in_flight"] else []
     if line["waiting"]:
         parts += [
             f"{line['waiting']} {'waits' if line['waiting'] == 1 else 'wait'}",
+            *([f"{line['paused']} for a paused model"] if line["paused"] else []),
             *([f"{ordinal(line['position'])} in line"] if line["position"] else []),
         ]
     return ", ".join(parts)
+
+
+def unavailable(state: Mapping[str, Any]) -> str:
+    """A model that can't be asked at present: ``gpt-5-mini by openai is paused until 12:00:09: Slow down (429)``."""
+    until = f" until {time.strftime('%H:%M:%S', time.localtime(state['until']))}" if state["until"] else ""
+    return f"{state['model']} by {state['name']} is {state['state']}{until}: {state['reason']}"
 
 
 def ordinal(number: int) -> str:

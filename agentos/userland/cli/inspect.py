@@ -10,7 +10,7 @@ import click
 
 from agentos_sdk.quantities import duration
 
-from .agents import questions
+from .agents import questions, unavailable
 from .common import checked, json_option, kernel, plain, plural, print_json, socket_option, table, target
 from .doctor import NARROW, WIDE
 
@@ -101,6 +101,8 @@ def facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         "model",
         ", ".join(filter(None, [questions(model["place"]), had(model["spent"]), waited(model), weighed(model)])),
     )
+    for state in model["providers"]:
+        yield "waits for", unavailable(state)
     for budget in model["budgets"]:
         yield "budget", left(budget)
 

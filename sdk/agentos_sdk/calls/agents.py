@@ -161,11 +161,13 @@ class Kill(Request[Killed]):
 @frozen(kw_only=True)
 class InLine:
     """Questions to the model: those that wait, those that the provider works on, and which of all is the first's turn:
-    1 is the next, ``None`` where none waits."""
+    1 is the next, ``None`` where none waits for its turn. ``paused`` of those that wait are for a model that its
+    provider wants not to be asked for the moment."""
 
     waiting: int = 0
     in_flight: int = 0
     position: int | None = None
+    paused: int = 0
 
 
 @frozen(kw_only=True)

@@ -46,14 +46,34 @@ class Spent:
 
 
 @frozen(kw_only=True)
+class ModelState:
+    """Whether a model can be asked at present; ``name`` is the provider's.
+
+    ``state`` is ok, paused (the provider answered 429) or down (it failed many times in a row). ``until`` is when it
+    may be asked again, in seconds since the epoch, and ``reason`` what the provider said last; both ``None`` where the
+    state is ok.
+    """
+
+    name: str
+    model: str
+    state: str
+    until: float | None
+    reason: str | None
+
+
+@frozen(kw_only=True)
 class Model:
-    """An agent's place in the line to the model, what it has had of it, and every budget that concerns it."""
+    """An agent's place in the line to the model, what it has had of it, and every budget that concerns it.
+
+    ``providers`` are the models that its questions wait for and that can't be asked at present.
+    """
 
     weight: float
     place: InLine
     waits: Waits | None
     spent: Spent
     budgets: Sequence[Budget]
+    providers: Sequence[ModelState] = ()
 
 
 @frozen(kw_only=True)

@@ -6,7 +6,7 @@ from attrs import frozen
 
 from agentos_sdk.opcodes import Op
 
-from .inspect import Budget
+from .inspect import Budget, ModelState
 from .request import Request
 
 
@@ -15,13 +15,14 @@ class LineMetrics:
     """The line to the model: how many questions wait and are with the provider, and the budgets of all together.
 
     ``fairness`` is Jain's index over what those got who have been waiting all through the last minute or two, relative
-    to their weights: 1 is entirely fair.
+    to their weights: 1 is entirely fair. ``providers`` are the kernel's own model, and those that can't be asked.
     """
 
     waiting: int
     in_flight: int
     fairness: float
     budgets: Sequence[Budget]
+    providers: Sequence[ModelState] = ()
 
 
 @frozen(kw_only=True)

@@ -60,6 +60,7 @@ class Vendor:
     scripts: deque[Script] = field(factory=deque)
     exchanges: list[Exchange] = field(factory=list)
     connections: int = 0
+    models: dict[str, Script] = field(factory=dict)  # what is always answered for a model, instead of a script
 
     def will(self, *scripts: Script) -> None:
         self.scripts.extend(scripts)
@@ -134,7 +135,9 @@ class _Connection:
 
     async def _answer(self, exchange: Exchange) -> None:
         wire = self.vendor.wire
-        script: Script = self.vendor.scripts.popleft() if self.vendor.scripts else Says()
+        script = self.vendor.models.get(exchange.question.model)
+        if script is None:
+            script = self.vendor.scripts.popleft() if self.vendor.scripts else Says()
         if (key := wire.key(exchange.headers)) != self.vendor.key:
             script = wire.wrong_key(key or "")
         match script:

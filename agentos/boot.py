@@ -245,16 +245,18 @@ class Kernel:
     async def think(self, caller: Caller, question: Question, said: Callable[[str], None] | None) -> Thought:
         """The answer to a caller's question, if it may ask."""
         began, decision, outcome = trio.current_time(), caller.check(Right("think", question.model)), "cancelled"
+        about = question.model
         try:
             thought = await self.line.think(self.callers.seat(caller), question, said)
             outcome = "ok"
+            about += f" ({thought.bound})" if thought.bound is not None else ""
             return thought
         except CallError as error:
             outcome = error.code
             raise
         finally:
             took = trio.current_time() - began
-            self.callers.audit.note(caller.entry("THINK", question.model, decision, "outcome", outcome, took))
+            self.callers.audit.note(caller.entry("THINK", about, decision, "outcome", outcome, took))
 
     async def serve(self, ready: Callable[[str], None]) -> str | None:
         """Open the door, start the tree, drain; the answer is why the root gave up, None where it was asked to end."""

@@ -9,10 +9,11 @@ from contextlib import AbstractAsyncContextManager
 from random import Random
 
 import trio
-from attrs import define, field
+from attrs import Factory, define, evolve, field
 
 from agentos_sdk.errors import BadRequest, CallError, Timeout, Unavailable
 
+from .claims import Sent, bounded, measured, utf8_length
 from .gates import Gate, Gates, ModelState
 from .provider import (
     CHARACTERS_PER_TOKEN,
@@ -53,6 +54,7 @@ class Asked:
     question: Question
     input: int  # tokens, guessed
     party: str  # whose it is
+    sent: Sent = field(default=Factory(lambda self: measured(self.question), takes_self=True), kw_only=True)
     said: Callable[[str], None] | None = None
     changed: Callable[[], None] | None = None  # told when `present` has grown
     deadline: float = math.inf
@@ -63,9 +65,11 @@ class Asked:
     _earlier: Usage = Usage()
     _ended: Usage = Usage()
     _under_way: bool = False
+    bound: str | None = None  # for the audit log: what was claimed and charged, where that is not the same
     _heard: bool = False  # something of the present attempt
     _characters: int = 0
     _unseen: int = 0
+    _received: int = 0  # bytes
     _counted: Usage | None = None
 
     @property
@@ -87,12 +91,14 @@ class Asked:
         self._earlier, self._ended = self.used, Usage()
         self.attempts += 1
         self.held = 0.0
-        self._under_way, self._heard, self._characters, self._unseen, self._counted = True, False, 0, 0, None
+        self._under_way, self._heard, self._counted = True, False, None
+        self._characters = self._unseen = self._received = 0
 
     def hear(self, delta: Delta) -> None:
         self._heard = True
         self._characters += len(delta.text)
         self._unseen += delta.unseen
+        self._received += utf8_length(delta.text) + delta.unseen
         self._counted = delta.usage or self._counted
         if self.changed is not None:
             self.changed()
@@ -121,7 +127,8 @@ class Asked:
         """What the provider hasn't counted is guessed."""
         guess = Usage(self.input, guessed(self._characters), guessed(self._unseen))
         generated = usage if usage.generated else guess
-        self._ended = Usage(usage.input or guess.input, generated.output, generated.thinking)
+        claim = Usage(usage.input or guess.input, generated.output, generated.thinking)
+        self._ended = self._believed(claim, usage)
         self._under_way = False
 
     def failed(self, error: ProviderError) -> None:
@@ -133,7 +140,15 @@ class Asked:
         output, counted = guessed(self._characters), self._counted
         if counted is None:
             return Usage(self.input, output, guessed(self._unseen))
-        return Usage(counted.input or self.input, max(counted.output, output), counted.thinking)
+        claim = Usage(counted.input or self.input, max(counted.output, output), counted.thinking)
+        return self._believed(claim, counted)
+
+    def _believed(self, claim: Usage, said: Usage) -> Usage:
+        """What is charged for a claim; ``said`` is what the provider counted of it itself."""
+        charged, bound = bounded(claim, self.sent, self._received, self.question.max_tokens)
+        if bound is not None:
+            self.bound = f"claimed {said.total} tokens, charged {charged.total} (at {bound})"
+        return charged
 
 
 @contextlib.asynccontextmanager
@@ -255,7 +270,7 @@ class Asking:
             asked.answered(answer.usage)
             attempt.succeeded()
             gate.answered(trio.current_time())
-            return answer
+            return evolve(answer, usage=asked.present)
 
     async def _listen(self, provider: Provider, asked: Asked) -> Answer:
         """An answer of which each piece comes in time."""

@@ -20,33 +20,37 @@ from attrs import define, evolve, field, frozen
 
 from agentos.kernel.bugs import internal
 from agentos.services.quotas import Standing
-from agentos_sdk.errors import BadRequest, Busy, CallError, QuotaExceeded
+from agentos_sdk.errors import BadRequest, CallError, QuotaExceeded
 
 from .asking import Asked, Asking
 from .budgets import Budgets, Grant
+from .claims import measured
 from .fair_queue import LEAST, FairQueue, Path, Ticket, Waits, weighed
 from .gates import ModelState
+from .memory import Memory
 from .provider import Answer, Question, Usage, guessed_input
 from .settings import LLMSettings, Seat
 
 LOOK_BACK = 60.0  # seconds, at least, over which fairness is told
 MOST_PARTS = 2000  # of a question: each takes the vendor's SDK half a millisecond
 MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}")  # it becomes a part of a URL
-HELD_BY_ALL = 256 << 20  # bytes of questions that wait or are in flight
-HELD_BY_ONE = 64 << 20  # and of one family's; a single question is always taken …
-LITTLE = 64 << 10  # … and if it has no more than that, also where others have filled the line
 HELD = 50.0  # tokens a second that count as generated where nobody can tell: the provider was kept from others
+AT_ONCE = 64 << 10  # bytes of a question that are measured in the event loop
 REMEMBERED = 4096  # names of which is known what they have spent
 CLOSING = 2.0  # seconds that the provider's connections get to be closed in order
 
 
 @frozen
 class Thought:
-    """An answer; seconds that it waited, and that the provider worked on it."""
+    """An answer; seconds that it waited, and that the provider worked on it.
+
+    ``bound`` says, for the audit log, that the tokens charged are not those that the provider claims, and why.
+    """
 
     answer: Answer
     queued: float
     latency: float
+    bound: str | None = None
 
 
 @frozen
@@ -110,7 +114,7 @@ class Line:
         self._in_flight: Counter[Path] = Counter()
         self._aside: Counter[Path] = Counter()  # neither in the queue nor in flight for the moment
         self._spent: dict[Path, Spent] = {}
-        self._memory: Counter[str] = Counter()  # bytes of questions, by whose they are
+        self._memory = Memory()
         self._weights: dict[Path, float] = {}
         now = trio.current_time()
         self._marks = [(now, self._queue.mark())] * 2
@@ -121,15 +125,17 @@ class Line:
         Raises ``Busy``, ``QuotaExceeded``, ``BadRequest``, ``Unavailable`` or ``Timeout``.
         """
         check(question)
-        now, tokens = trio.current_time(), guessed_input(question)
-        asked = Asked(question, tokens, family(seat), said, deadline=trio.current_effective_deadline())
-        self._asking.check(asked)
+        party, now, tokens = family(seat), trio.current_time(), guessed_input(question)
         self._budgets.check(seat, question.model, tokens, time.time())
-        self._weigh(seat)
-        job = _Job(seat, asked, now, question.max_tokens)
-        with self._kept(job.asked.party, question.size):
+        with self._memory.held(party, question.size):
+            large = question.size > AT_ONCE
+            sent = await trio.to_thread.run_sync(measured, question) if large else measured(question)
+            asked = Asked(question, tokens, party, said, deadline=trio.current_effective_deadline(), sent=sent)
+            self._asking.check(asked)
+            self._weigh(seat)
+            job = _Job(seat, asked, now, question.max_tokens)
             job.ticket = ticket = self._queue.put(names(seat), job, weighed(tokens), now, lane=question.model)
-            job.asked.changed = partial(self._charge, job)
+            asked.changed = partial(self._charge, job)
             self._bell.set()
             try:
                 await job.done.wait()
@@ -142,21 +148,6 @@ class Line:
         if isinstance(job.outcome, CallError):
             raise job.outcome
         return job.outcome
-
-    @contextlib.contextmanager
-    def _kept(self, party: str, size: int) -> Iterator[None]:
-        """Memory for a question, bounded for each family and for all."""
-        own, everybody = self._memory[party], self._memory.total()
-        crowded = everybody + size > HELD_BY_ALL and (own or size > LITTLE)
-        if crowded or (own and own + size > HELD_BY_ONE):
-            raise Busy("the questions that wait for the model are too large in all: try again later")
-        self._memory[party] += size
-        try:
-            yield
-        finally:
-            self._memory[party] -= size
-            if not self._memory[party]:
-                del self._memory[party]
 
     async def serve(self) -> None:
         """Put questions to the provider, until cancelled."""
@@ -244,7 +235,7 @@ class Line:
         answer = await self._asking.ask(job.asked, partial(self._turn, job), partial(self._pause, job))
         now = trio.current_time()
         latency = job.worked + now - job.since
-        return Thought(answer, now - job.came - latency, latency)
+        return Thought(answer, now - job.came - latency, latency, job.asked.bound)
 
     @contextlib.asynccontextmanager
     async def _turn(self, job: _Job) -> AsyncIterator[None]:

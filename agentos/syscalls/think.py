@@ -39,6 +39,8 @@ def syscalls(line: Line, seat: Callable[[Caller], Seat], max_payload: int) -> tu
                 thought = await streamed(call, partial(line.think, place, question))
             else:
                 thought = await line.think(place, question)
+            if thought.bound is not None and call.judged is not None:
+                call.judged.about += f" ({thought.bound})"
             await call.caller.allowance.wait_for_bytes()  # who doesn't read its replies gets no more of them
             return reply_of(thought)
         raise Timeout(f"the model hasn't answered within the {asked.timeout:g} s that timeout names")

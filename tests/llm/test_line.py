@@ -17,8 +17,10 @@ from agentos.database import Database, open_database
 from agentos.llm import budgets
 from agentos.llm.asking import Asking
 from agentos.llm.budgets import Budgets
+from agentos.llm.claims import ENVELOPE
 from agentos.llm.fair_queue import Full
-from agentos.llm.line import HELD_BY_ONE, Line, Place
+from agentos.llm.line import Line, Place
+from agentos.llm.memory import HELD_BY_ONE
 from agentos.llm.provider import Delta, Failing, Provider, Rejected, SlowDown, Usage
 from agentos.llm.settings import LLMSettings, Party, Retry, Seat, Share
 from agentos.services.quotas import Quotas, budget_of
@@ -609,3 +611,33 @@ async def test_while_one_question_tries_whether_a_model_is_back_others_take_no_p
         assert (await line.think(seat("e"), evolve(question(), model="other"))).answer.text == "yes"
 
     assert len(all_of_them.answered) == 3
+
+
+async def test_a_claim_of_hardly_any_tokens_is_not_believed(tmp_path: Path) -> None:
+    poor: Seat = (Party("poor", Share(budget=budget_of(3600, tokens=10_000))),)
+    provider = Scripted([["yes"]], usage=lambda text: Usage(1, 1))
+
+    async with with_budgets(tmp_path) as accounts, running(provider, accounts=accounts) as line:
+        thought = await line.think(poor, question("x" * 16_000))
+
+        [standing] = line.standing(poor)
+        assert 1000 <= standing.settled == thought.answer.usage.total < 1010
+        assert thought.bound == f"claimed 2 tokens, charged {standing.settled} (at least)"
+
+
+@pytest.mark.parametrize("where", ["at the end", "in the middle"])
+async def test_a_claim_of_a_billion_tokens_uses_no_budget_up(tmp_path: Path, where: str) -> None:
+    poor: Seat = (Party("poor", Share(budget=budget_of(3600, tokens=10_000))),)
+    claim = Usage(9 * 10**8, 1)
+    provider = Scripted([["yes"]], usage=lambda text: claim)
+    if where == "in the middle":
+        provider = Scripted([[Delta("yes", usage=claim), Failing("broke off")], ["yes"]])
+    settings = LLMSettings(retry=Retry(attempts=1))
+
+    async with with_budgets(tmp_path) as accounts, running(provider, settings, accounts) as line:
+        with contextlib.suppress(Unavailable):
+            await line.think(poor, question("x" * 100, max_tokens=50))
+
+        [standing] = line.standing(poor)
+        assert 100 <= standing.settled <= 100 + 2 * ENVELOPE + 50 + 3
+        assert (await line.think(seat("other"), question())).answer.usage.total < 10**6

@@ -1,0 +1,58 @@
+"""What is charged where a provider's own count can't be true."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentos.llm.claims import ENVELOPE, MOST_PER_IMAGE, Sent, bounded, measured
+from agentos.llm.provider import Image, Message, Question, Tool, ToolCall, Usage
+
+COUNTS = st.integers(0, 10**9)
+
+
+@pytest.mark.parametrize(
+    ("claim", "charged", "bound"),
+    [
+        (Usage(5280, 20, 0), Usage(5280, 20, 0), None),
+        (Usage(1, 0, 0), Usage(1320, 5, 0), "least"),
+        (Usage(0, 1324, 0), Usage(1320, 1324, 0), "least"),
+        (Usage(9 * 10**8, 20, 0), Usage(22180, 20, 0), "most"),
+        (Usage(100, 9 * 10**8, 0), Usage(21120, 1080, 0), "most"),
+        (Usage(100, 10, 9 * 10**8), Usage(21120, 10, 1070), "most"),
+    ],
+)
+def test_a_claim_that_cant_be_true_is_charged_as_the_nearest_that_can(
+    claim: Usage, charged: Usage, bound: str | None
+) -> None:
+    assert bounded(claim, Sent(21120, 0), 80, 1000) == (charged, bound)
+
+
+@given(st.builds(Usage, COUNTS, COUNTS, COUNTS), st.integers(0, 10**7), st.integers(0, 9), st.integers(0, 10**7))
+def test_what_is_charged_is_within_the_bounds_and_else_the_claim(
+    claim: Usage, size: int, images: int, received: int
+) -> None:
+    charged, bound = bounded(claim, Sent(size, images), received, 100)
+
+    assert (size + received) / 16 <= charged.total <= size + received + images * MOST_PER_IMAGE + 100
+    assert (charged == claim) == (bound is None)
+
+
+def test_bytes_of_all_that_is_sent_are_counted() -> None:
+    question = Question(
+        "m",
+        [
+            Message("user", "für", [Image(b"x" * 1000, "image/png")]),
+            Message("assistant", "", calls=[ToolCall("c", "add", {"a": "é"})]),
+        ],
+        system="abc",
+        tools=[Tool("add", "of two", {"type": "object"})],
+        response_schema={"type": "integer"},
+    )
+
+    arguments, parameters, schema = 2 + 1 + 4 + 4, 2 + 4 + 4 + 8, 2 + 4 + 4 + 9
+    texts = len("abc") + len("für".encode()) + len("add") + len("add") + len("of two")
+    assert measured(question) == Sent(texts + arguments + parameters + schema + 5 * ENVELOPE, 1)
+
+
+def test_the_envelope_covers_what_vendors_count_for_a_short_question() -> None:
+    assert bounded(Usage(9, 1), measured(Question("m", [Message("user", "hi")])), 2, 1) == (Usage(9, 1), None)

@@ -240,7 +240,9 @@ class Kernel:
         from agentos.doors.completions import Completions  # hypercorn: 0.1 s and 20 MiB, for those who want it
 
         models = [self.line.model] if self.line.model else []
-        return Completions(self.think, models, self.house, self.settings.config.kernel.max_payload).serve
+        return Completions(
+            self.think, models, self.line.provider, self.house, self.settings.config.kernel.max_payload
+        ).serve
 
     async def think(self, caller: Caller, question: Question, said: Callable[[str], None] | None) -> Thought:
         """The answer to a caller's question, if it may ask."""

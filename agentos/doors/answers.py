@@ -25,6 +25,15 @@ STATUS = {  # by a call error's code; 500 for the others
     "timeout": 504,
 }
 THEIRS = {"busy": "rate_limit_exceeded", "quota_exceeded": "insufficient_quota"}  # codes that OpenAI has words for
+UPSTREAM = {  # by the status of the provider's own refusal: the status here, and OpenAI's code
+    401: (401, "invalid_api_key"),
+    402: (429, "insufficient_quota"),
+    403: (403, "permission_denied"),
+    404: (404, "model_not_found"),
+    422: (422, "invalid_request"),
+    429: (429, "rate_limit_exceeded"),
+}
+CREDENTIALS = (401, 402, 403)  # the kernel's own: none of the agent's business
 BUSY_FOR = 1  # seconds after which it is worth asking a full line again
 
 Headers = Sequence[tuple[str, str]]
@@ -53,8 +62,9 @@ class Shape:
             "logprobs": None,
             "finish_reason": answer.finish_reason,
         }
-        return codec.encode(
-            {**self._head("chat.completion", answer.model), "choices": [choice], "usage": _usage(answer.usage)}
+        head = self._head("chat.completion", answer.model)
+        return _with_logprobs(
+            codec.encode({**head, "choices": [choice], "usage": _usage(answer.usage)}), answer.logprobs
         )
 
     def begin(self, model: str) -> bytes:
@@ -70,7 +80,7 @@ class Shape:
         if answer.calls:
             calls = [{"index": index, **_call(call)} for index, call in enumerate(answer.calls)]
             said.append(self._chunk(answer.model, {"tool_calls": calls}))
-        said.append(self._chunk(answer.model, {}, answer.finish_reason))
+        said.append(_with_logprobs(self._chunk(answer.model, {}, answer.finish_reason), answer.logprobs))
         if include_usage:
             head = self._head("chat.completion.chunk", answer.model)
             said.append(_event(codec.encode({**head, "choices": [], "usage": _usage(answer.usage)})))
@@ -89,19 +99,34 @@ def model(name: str, created: int) -> dict[str, object]:
 
 
 def status(error: CallError) -> int:
-    return STATUS.get(error.code, 500)
+    upstream = _upstream(error)
+    return upstream[0] if upstream is not None else STATUS.get(error.code, 500)
 
 
 def refusal(error: CallError) -> dict[str, object]:
-    number = status(error)
-    kind = "invalid_request_error" if number < 429 else "server_error" if number >= 500 else THEIRS[error.code]
+    number, upstream = status(error), _upstream(error)
+    code = upstream[1] if upstream is not None else THEIRS.get(error.code, error.code)
+    kind = "invalid_request_error" if number < 429 else "server_error" if number >= 500 else code
     told = {
-        "message": str(error),
+        "message": _message(error),
         "type": kind,
-        "param": error.details.get("param"),
-        "code": THEIRS.get(error.code, error.code),
+        "param": "model" if code == "model_not_found" else error.details.get("param"),
+        "code": code,
     }
     return {"error": told}
+
+
+def _upstream(error: CallError) -> tuple[int, str] | None:
+    """The status and the code for what the kernel's provider has refused; ``None``: it hasn't, or needn't be told."""
+    said = error.details.get("upstream_status")
+    return UPSTREAM.get(said) if isinstance(said, int) else None
+
+
+def _message(error: CallError) -> str:
+    said = error.details.get("upstream_status")
+    if said in CREDENTIALS:
+        return f"the provider of the kernel's model refuses the kernel itself ({said}): its operator has to mend that"
+    return str(error)
 
 
 def broken_off(error: CallError) -> bytes:
@@ -114,9 +139,9 @@ def advice(error: CallError, now: float) -> Headers:
     if error.code == "busy":
         return [("retry-after", str(BUSY_FOR))]
     again = [("x-should-retry", "false")]  # or OpenAI's own SDK would, at 429 and from 500 on
-    renews_at = error.details.get("renews_at")
-    if isinstance(renews_at, int | float):
-        again.append(("retry-after", str(max(1, math.ceil(renews_at - now)))))
+    worth_it = error.details.get("renews_at", error.details.get("until"))  # seconds since the epoch
+    if isinstance(worth_it, int | float):
+        again.append(("retry-after", str(max(1, math.ceil(worth_it - now)))))
     if error.code == "invalid_api_key":
         again.append(("www-authenticate", "Bearer"))
     return again
@@ -135,6 +160,13 @@ def _usage(usage: Usage) -> dict[str, object]:
         "total_tokens": usage.total,
         "completion_tokens_details": {"reasoning_tokens": usage.thinking},
     }
+
+
+def _with_logprobs(data: bytes, logprobs: bytes | None) -> bytes:
+    """In place of the null that is there. In a text the name would stand in escaped quotes."""
+    if logprobs is None:
+        return data
+    return data.replace(b'"logprobs":null', b'"logprobs":{"content":%s,"refusal":null}' % logprobs, 1)
 
 
 def _event(data: bytes) -> bytes:

@@ -37,10 +37,14 @@ Think = Callable[[Caller, Question, Callable[[str], None] | None], Awaitable[Tho
 
 @frozen
 class Completions:
-    """What all agents' endpoints have in common. ``models`` can be asked; the first is, where a request names none."""
+    """What all agents' endpoints have in common. ``models`` can be asked; the first is, where a request names none.
+
+    ``provider`` is the name of the one that answers.
+    """
 
     think: Think
     models: Sequence[str]
+    provider: str
     house: House
     max_payload: int  # bytes
 
@@ -120,7 +124,7 @@ class Endpoint:
 
     async def _complete(self, exchange: Exchange) -> None:
         body = await exchange.body()
-        read = partial(questions.read, body, next(iter(self.common.models), ""))
+        read = partial(questions.read, body, next(iter(self.common.models), ""), self.common.provider)
         asked = read() if len(body) <= SMALL else await trio.to_thread.run_sync(read)
         shape = Shape(f"chatcmpl-{secrets.token_hex(12)}", int(time.time()))
         if asked.stream:

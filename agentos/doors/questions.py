@@ -1,7 +1,7 @@
 """OpenAI's request for a chat completion, read as the question that it asks.
 
-Fields that we don't know are nobody's mistake: programs are written for many servers. What we know and can't do is
-refused, as is what has the wrong type. No I/O.
+Fields that we don't know are nobody's mistake: programs are written for many servers. What we know and can't do, or the
+kernel's provider can't, is refused by name, as is what has the wrong type. No I/O.
 """
 
 import json
@@ -11,7 +11,9 @@ from typing import Any, TypeVar
 from attrs import frozen
 
 from agentos.kernel.body import parse_text
+from agentos.llm import sampling
 from agentos.llm.provider import Image, Message, Question, ThinkingLevel, Tool, ToolCall, ToolChoice
+from agentos.llm.sampling import Sampling, Verbosity
 from agentos_sdk import codec
 from agentos_sdk.calls import think
 from agentos_sdk.codec import Invalid
@@ -19,6 +21,7 @@ from agentos_sdk.errors import BadRequest
 from agentos_sdk.strict import Unexpected
 
 MAX_STOPS = 4
+MAX_BIASES = 1024  # tokens
 EFFORTS: Mapping[str, ThinkingLevel | None] = {
     "none": None,  # not every model can be told not to think
     "minimal": "low",
@@ -28,6 +31,8 @@ EFFORTS: Mapping[str, ThinkingLevel | None] = {
     "xhigh": "high",
     "max": "high",
 }
+
+VERBOSITIES: Mapping[str, Verbosity] = {"low": "low", "medium": "medium", "high": "high"}
 
 T = TypeVar("T")
 
@@ -62,7 +67,10 @@ class Fields:
         return self._typed(name, str, "a string")
 
     def flag(self, name: str) -> bool:
-        return self._typed(name, bool, "true or false") or False
+        return self.choice(name) or False
+
+    def choice(self, name: str) -> bool | None:
+        return self._typed(name, bool, "true or false")
 
     def whole(self, name: str) -> int | None:
         """A whole number from 1 on."""
@@ -71,10 +79,16 @@ class Fields:
             raise Mistake(self.place(name), str(Unexpected(found, "a whole number from 1 on")))
         return found
 
-    def number(self, name: str, most: float) -> float | None:
+    def integer(self, name: str, least: int, most: int) -> int | None:
+        found = self._typed(name, int, "a whole number")
+        if found is not None and not least <= found <= most:
+            raise Mistake(self.place(name), str(Unexpected(found, f"a whole number from {least} to {most}")))
+        return found
+
+    def number(self, name: str, most: float, least: float = 0) -> float | None:
         found = self.data.get(name)
-        if found is not None and (type(found) not in (int, float) or not 0 <= found <= most):
-            raise Mistake(self.place(name), str(Unexpected(found, f"a number from 0 to {most:g}")))
+        if found is not None and (type(found) not in (int, float) or not least <= found <= most):
+            raise Mistake(self.place(name), str(Unexpected(found, f"a number from {least:g} to {most:g}")))
         return None if found is None else float(found)
 
     def needed(self, name: str) -> str:
@@ -101,12 +115,18 @@ class Fields:
         return found
 
 
-def read(body: bytes, model: str) -> Asked:
-    """What a request asks; ``model`` where it names none. :class:`BadRequest`. Not quick if ``body`` is large."""
+def read(body: bytes, model: str, provider: str = "openai") -> Asked:
+    """What a request asks; ``model`` where it names none. Not quick if ``body`` is large.
+
+    :class:`BadRequest`, also for what ``provider`` doesn't take.
+    """
     try:
-        return _asked(Fields(_object(body)), model)
+        asked = _asked(Fields(_object(body)), model)
     except Invalid as error:
         raise BadRequest(str(error)) from None
+    if (name := sampling.refused(asked.question.sampling, provider)) is not None:
+        raise Mistake(name, f"the kernel's provider ({provider}) can't do this: leave it out")
+    return asked
 
 
 def _object(body: bytes) -> Mapping[str, Any]:
@@ -142,6 +162,7 @@ def _asked(request: Fields, model: str) -> Asked:
         tool_choice=choice,
         stop=_stop(request),
         response_schema=_schema(request),
+        sampling=_sampling(request),
     )
     return Asked(question, request.flag("stream"), options is not None and options.flag("include_usage"))
 
@@ -272,6 +293,32 @@ def _thinking(request: Fields) -> ThinkingLevel | None:
     if effort is not None and effort not in EFFORTS:
         raise Mistake("reasoning_effort", str(Unexpected(effort, *EFFORTS)))
     return EFFORTS[effort] if effort is not None else None
+
+
+def _sampling(request: Fields) -> Sampling:
+    verbosity = request.text("verbosity")
+    if verbosity is not None and verbosity not in VERBOSITIES:
+        raise Mistake("verbosity", str(Unexpected(verbosity, *VERBOSITIES)))
+    return Sampling(
+        top_p=request.number("top_p", 1),
+        seed=request.integer("seed", -(1 << 63), (1 << 63) - 1),
+        presence_penalty=request.number("presence_penalty", 2, -2),
+        frequency_penalty=request.number("frequency_penalty", 2, -2),
+        logit_bias=_logit_bias(request),
+        logprobs=request.choice("logprobs"),
+        top_logprobs=request.integer("top_logprobs", 0, 20),
+        verbosity=VERBOSITIES[verbosity] if verbosity is not None else None,
+        parallel_tool_calls=request.choice("parallel_tool_calls"),
+    )
+
+
+def _logit_bias(request: Fields) -> Mapping[str, float] | None:
+    bias = request.object("logit_bias")
+    if bias is None:
+        return None
+    if len(bias.data) > MAX_BIASES:
+        raise Mistake("logit_bias", f"expected at most {MAX_BIASES} tokens")
+    return {token: bias.number(token, 100, -100) or 0.0 for token in bias.data}
 
 
 def _schema(request: Fields) -> Mapping[str, Any] | None:

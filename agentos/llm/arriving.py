@@ -17,6 +17,7 @@ from .vendor import Account
 
 MOST = 64 << 20  # bytes of a stream; of a long answer most are the envelopes of its words
 MOST_AT_ONCE = 1 << 20  # bytes of one event, and characters of all tools' arguments: what is parsed without a pause
+MOST_LOGPROBS = 16 << 20  # characters of JSON
 MOST_INSIDE = 10_000  # arrays and objects in an event: a million of them would take a third of a second
 MOST_CALLS = 1000
 DEEPEST = codec.MAX_DEPTH - 5  # of a tool's arguments, which a question has to hold when they are given back
@@ -40,7 +41,8 @@ class HalfCall:
 class Arriving:
     """An answer, as far as it has come.
 
-    ``read`` makes sense of an event, and ``hear`` is told. ``unheard`` is what ``hear`` raised.
+    ``read`` makes sense of an event, and ``hear`` is told. ``unheard`` is what ``hear`` raised. ``logprobs``, JSON, are
+    kept where they were asked for: ``None`` is not.
     """
 
     account: Account
@@ -53,6 +55,8 @@ class Arriving:
     finish: FinishReason | None = None
     model: str | None = None
     unheard: Exception | None = None
+    logprobs: list[str] | None = None
+    _logprobs_size: int = 0  # characters
     _events: "Events" = field(factory=lambda: Events())
     _halves: list[HalfCall] = field(factory=list)
     _half: dict[tuple[int | None, str], HalfCall] = field(factory=dict)  # the last of that number, and of that id too
@@ -86,6 +90,14 @@ class Arriving:
         if self._arguments > MOST_AT_ONCE:
             raise Nonsense(f"called tools with more than {MOST_AT_ONCE >> 20} MiB of arguments")
 
+    def take_logprobs(self, entries: object) -> None:
+        """Keep them as JSON: as values they would take ten times the memory."""
+        if self.logprobs is not None and isinstance(entries, list) and entries:
+            self.logprobs.append(compact(entries)[1:-1])
+            self._logprobs_size += len(self.logprobs[-1])
+            if self._logprobs_size > MOST_LOGPROBS:
+                raise Nonsense(f"sent more than {MOST_LOGPROBS >> 20} MiB of logprobs")
+
     def answer(self, question: Question) -> Answer:
         """All of it; raises :class:`Failing` when it broke off."""
         if self.finish is None:
@@ -94,7 +106,8 @@ class Arriving:
         calls = [*self.calls, *self._completed()]
         finish: FinishReason = "tool_calls" if calls and self.finish == "stop" else self.finish
         usage = self.usage or Usage(guessed_input(question), guessed(len(text) + self.unseen))
-        return Answer(text, usage, finish, self.model or question.model, tuple(calls))
+        logprobs = None if self.logprobs is None else f"[{','.join(self.logprobs)}]".encode()
+        return Answer(text, usage, finish, self.model or question.model, tuple(calls), logprobs)
 
     def _take(self, data: bytes) -> None:
         event = _parsed(data)

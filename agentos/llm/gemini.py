@@ -160,6 +160,10 @@ def _config(question: Question) -> types.GenerateContentConfig:
     return types.GenerateContentConfig(
         system_instruction=question.system,
         temperature=question.temperature,
+        top_p=question.sampling.top_p,
+        seed=question.sampling.seed,
+        presence_penalty=question.sampling.presence_penalty,
+        frequency_penalty=question.sampling.frequency_penalty,
         max_output_tokens=question.max_tokens,
         stop_sequences=list(question.stop) or None,
         thinking_config=_thinking(question.model, question.thinking_level),

@@ -69,7 +69,7 @@ class OpenAI:
         await self._transport.aclose()
 
     async def _answer(self, question: Question, hear: Hear) -> Answer:
-        arriving = Arriving(self._account, hear, self._read)
+        arriving = Arriving(self._account, hear, self._read, logprobs=[] if question.sampling.logprobs else None)
         await self._transport.ask(partial(self._compose, question), arriving, self._refused)
         return arriving.answer(question)
 
@@ -84,6 +84,8 @@ class OpenAI:
         arriving.model = words(piece.get("model"), "the name of a model") or arriving.model
         choice = (piece.get("choices") or [{}])[0]
         delta, finish = choice.get("delta") or {}, words(choice.get("finish_reason"), "an end")
+        if isinstance(logprobs := choice.get("logprobs"), dict):
+            arriving.take_logprobs(logprobs.get("content"))
         text, refused = words(delta.get("content"), "a text"), words(delta.get("refusal"), "a refusal")
         unseen = len(words(delta.get("reasoning_content") or delta.get("reasoning"), "a thought"))
         unseen += sum(_take_call(part, arriving) for part in delta.get("tool_calls") or ())
@@ -102,7 +104,7 @@ class OpenAI:
         told = error if isinstance(error, dict) else {"message": error}
         if "insufficient_quota" in (told.get("code"), told.get("type")):  # comes as 429, but waiting won't help
             text = f"{self._account.vendor}: the account of the key in {self._account.variable} is used up"
-            return Denied(text, status=status)
+            return Denied(text, status=402)  # what it means
         return self._account.refusal(status, told.get("message") or told, after)
 
     def _request(self, question: Question) -> dict[str, Any]:
@@ -118,6 +120,7 @@ class OpenAI:
             "tools": [*map(_declared, question.tools)] or None,
             "tool_choice": question.tool_choice if question.tools else None,
             "response_format": _format(question.response_schema),
+            **question.sampling.given,
         }
         return {name: value for name, value in request.items() if value is not None}
 

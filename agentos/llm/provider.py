@@ -6,6 +6,8 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from attrs import field, frozen
 
+from .sampling import Sampling
+
 Role = Literal["user", "assistant", "tool"]
 ThinkingLevel = Literal["low", "medium", "high"]
 ToolChoice = Literal["auto", "none", "required"]
@@ -73,6 +75,7 @@ class Question:
     tool_choice: ToolChoice = "auto"
     stop: Sequence[str] = ()
     response_schema: Mapping[str, Any] | None = None
+    sampling: Sampling = Sampling()
 
     @property
     def parts(self) -> int:
@@ -127,13 +130,17 @@ class Delta:
 
 @frozen
 class Answer:
-    """A whole answer; ``model`` is the one that gave it, as the provider says."""
+    """A whole answer; ``model`` is the one that gave it, as the provider says.
+
+    ``logprobs``, where they were asked for, is a JSON array of what OpenAI's protocol calls ``logprobs.content``.
+    """
 
     text: str
     usage: Usage
     finish_reason: FinishReason
     model: str
     calls: Sequence[ToolCall] = ()
+    logprobs: bytes | None = field(default=None, repr=False)
 
 
 Hear: TypeAlias = Callable[[Delta], None]

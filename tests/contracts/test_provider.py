@@ -20,6 +20,7 @@ from agentos.llm.provider import (
     Tool,
     ToolCall,
 )
+from agentos.llm.sampling import Sampling
 from tests.contracts.worlds import WORLDS, World
 from tests.llm.vendors.script import Break, Called, Refuses, Says, Silent, Text, Until
 
@@ -100,6 +101,7 @@ async def test_a_question_may_have_everything(world: World) -> None:
         tool_choice="none",
         stop=["STOP"],
         response_schema={"type": "integer"},
+        sampling=Sampling(top_p=0.5, seed=7, presence_penalty=0.5, frequency_penalty=-0.5),
     )
 
     assert (await provider.answer(question, deaf)).text == "42"

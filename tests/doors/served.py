@@ -21,10 +21,11 @@ from agentos.kernel.table import Table
 from agentos.llm import budgets
 from agentos.llm.asking import Asking
 from agentos.llm.budgets import Budgets
+from agentos.llm.choose import Choice, connect
 from agentos.llm.line import Line, Thought
 from agentos.llm.offline import Offline
 from agentos.llm.offline_rules import Rule
-from agentos.llm.provider import Question
+from agentos.llm.provider import Provider, Question
 from agentos.llm.settings import LLMSettings, OfflineSettings, Party, Retry, Share
 from agentos.services.quotas import Quota
 from tests.support.rights import Grants, Notebook
@@ -66,18 +67,24 @@ async def served(
     max_payload: int = MIB,
     think: Callable[[Question], None] | None = None,
     offline: OfflineSettings | None = None,
+    choice: Choice | None = None,
     **settings: Any,
 ) -> AsyncIterator[Served]:
-    """``think`` is called before each question goes to the line, and may raise instead."""
+    """``think`` is called before each question goes to the line, and may raise instead.
+
+    ``choice`` is a provider to ask instead of the offline one.
+    """
     llm = LLMSettings(**{"concurrency": 4, "retry": Retry(attempts=1), **settings})
     with tempfile.TemporaryDirectory() as place, socket.create_server(("127.0.0.1", 0)) as listener:
         async with open_database(Path(place, "db"), {"quotas": budgets.TABLES}) as database:
             accounts = await Budgets.load({}, database, llm.max_tokens, time.time())
 
-            async def connect() -> Offline:
+            async def reach() -> Provider:
+                if choice is not None:
+                    return await connect(choice, llm)
                 return Offline(offline or OfflineSettings(), rules)
 
-            line = Line(llm, Asking(connect, llm.retry, llm.timeouts), accounts, MODEL)
+            line = Line(llm, Asking(reach, llm.retry, llm.timeouts), accounts, MODEL)
             seat = (Party("kernel"), Party("agent", Share(budget=budget)))
             house = house or House(1000)
             caller = Caller(1, "agent", "agent", Table((), max_payload), Grants(), Notebook())
@@ -103,7 +110,9 @@ async def served(
             async with trio.open_nursery() as nursery:
                 here = Served(listener.getsockname()[1], key, line, house, nursery.cancel_scope)
                 nursery.start_soon(line.serve)
-                common = Completions(ask, [MODEL], house, max_payload)
+                common = Completions(
+                    ask, [MODEL], choice.provider if choice is not None else "offline", house, max_payload
+                )
                 nursery.start_soon(partial(common.serve, listener, caller, key))
                 yield here
                 nursery.cancel_scope.cancel()

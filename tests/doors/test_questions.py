@@ -73,12 +73,24 @@ def test_all_that_a_question_has() -> None:
 
 
 def test_null_is_as_good_as_nothing() -> None:
-    names = ("temperature", "max_tokens", "stop", "tools", "tool_choice", "response_format", "reasoning_effort", "n")
+    names = (
+        "top_p",
+        "logit_bias",
+        "logprobs",
+        "temperature",
+        "max_tokens",
+        "stop",
+        "tools",
+        "tool_choice",
+        "response_format",
+        "reasoning_effort",
+        "n",
+    )
     assert asked(**dict.fromkeys([*names, "stream", "stream_options", "functions"])) == asked()
 
 
 def test_fields_that_nobody_knows_are_let_pass() -> None:
-    assert asked({**HELLO, "name": "Bob", "mood": 5}, top_p=0.3, seed=7, user="u", metadata={"a": "b"}) == asked()
+    assert asked({**HELLO, "name": "Bob", "mood": 5}, top_k=3, min_p=0.1, user="u", metadata={"a": "b"}) == asked()
 
 
 def test_a_stream_and_its_usage() -> None:

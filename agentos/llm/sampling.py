@@ -1,0 +1,46 @@
+"""What else a program may choose about an answer, in the names of OpenAI's protocol, and which provider takes what."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import attrs
+from attrs import frozen
+
+Verbosity = Literal["low", "medium", "high"]
+
+
+@frozen
+class Sampling:
+    """``None`` leaves the choice to the provider. ``logit_bias`` is by the number of a token."""
+
+    top_p: float | None = None
+    seed: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: Mapping[str, float] | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    verbosity: Verbosity | None = None
+    parallel_tool_calls: bool | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What was chosen."""
+        return {name: value for name, value in attrs.asdict(self).items() if value is not None}
+
+
+EVERY = frozenset(field.name for field in attrs.fields(Sampling))
+TAKEN: Mapping[str, frozenset[str]] = {
+    "openai": EVERY,
+    "gemini": frozenset({"top_p", "seed", "presence_penalty", "frequency_penalty"}),
+    "offline": EVERY - {"logprobs", "top_logprobs"},  # it draws nothing, so the rest changes nothing
+}
+
+
+def refused(sampling: Sampling, provider: str) -> str | None:
+    """The first choice that this provider doesn't take; one that asks for what it does anyway is none."""
+    usual = {"logprobs": False, "parallel_tool_calls": True}
+    taken = TAKEN.get(provider, EVERY)  # without a provider there is no answer anyway
+    return next(
+        (name for name, value in sampling.given.items() if name not in taken and usual.get(name) != value), None
+    )

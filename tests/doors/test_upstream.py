@@ -1,0 +1,178 @@
+"""OpenAI's own client, with a vendor behind the kernel: what is forwarded, and what becomes of its refusals."""
+
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from types import ModuleType
+from typing import Any
+
+import openai
+import pytest
+import trio
+
+from agentos.llm.choose import Choice
+from agentos.llm.settings import ProviderName
+from tests.doors.served import Served, served
+from tests.llm.vendors import gemini_wire, openai_wire
+from tests.llm.vendors.script import Raw, Refuses, Says, Text
+from tests.llm.vendors.server import Vendor, serve
+
+pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(httpx2|openai|httpcore):ResourceWarning")
+
+WIRES: dict[ProviderName, ModuleType] = {"openai": openai_wire, "gemini": gemini_wire}
+SETTINGS: dict[str, Any] = {
+    "top_p": 0.5,
+    "seed": 7,
+    "presence_penalty": -1.5,
+    "frequency_penalty": 2.0,
+    "logit_bias": {"50256": -100.0},
+    "logprobs": True,
+    "top_logprobs": 2,
+    "verbosity": "low",
+    "parallel_tool_calls": False,
+}
+OF_GEMINI = {
+    "top_p": "topP",
+    "seed": "seed",
+    "presence_penalty": "presencePenalty",
+    "frequency_penalty": "frequencyPenalty",
+}
+
+
+@contextlib.asynccontextmanager
+async def behind(name: ProviderName) -> AsyncIterator[tuple[Served, Vendor]]:
+    async with trio.open_nursery() as nursery:
+        vendor = await nursery.start(serve, WIRES[name])
+        choice = Choice(name, "a-model", vendor.base_url, vendor.key, f"{name.upper()}_API_KEY")
+        async with served(choice=choice) as here:
+            yield here, vendor
+        nursery.cancel_scope.cancel()
+
+
+async def ask(here: Served, **more: Any) -> Any:
+    """The answer, or the chunks of a stream."""
+    asked = {"model": "a-model", "messages": [{"role": "user", "content": "hello"}], **more}
+    async with here.client() as client:
+        answer: Any = await client.chat.completions.create(**asked)
+        if not more.get("stream"):
+            return answer
+        async with answer:
+            return [chunk async for chunk in answer]
+
+
+async def test_what_openai_takes_is_forwarded() -> None:
+    async with behind("openai") as (here, vendor):
+        vendor.will(Says([Text("yes")]))
+        await ask(here, **SETTINGS)
+
+    [exchange] = vendor.exchanges
+    assert {name: exchange.body.get(name) for name in SETTINGS} == SETTINGS
+
+
+async def test_what_is_left_out_is_not_sent() -> None:
+    async with behind("openai") as (here, vendor):
+        vendor.will(Says([Text("yes")]))
+        await ask(here)
+
+    [exchange] = vendor.exchanges
+    assert not exchange.body.keys() & SETTINGS.keys()
+
+
+async def test_what_gemini_takes_is_forwarded() -> None:
+    async with behind("gemini") as (here, vendor):
+        vendor.will(Says([Text("yes")]))
+        await ask(here, parallel_tool_calls=True, logprobs=False, **{name: SETTINGS[name] for name in OF_GEMINI})
+
+    [exchange] = vendor.exchanges
+    sent = exchange.body["generationConfig"]
+    assert {name: sent[theirs] for name, theirs in OF_GEMINI.items()} == {name: SETTINGS[name] for name in OF_GEMINI}
+
+
+@pytest.mark.parametrize("name", SETTINGS.keys() - OF_GEMINI.keys())
+async def test_what_gemini_does_not_take_is_refused_by_name(name: str) -> None:
+    async with behind("gemini") as (here, vendor):
+        with pytest.raises(openai.BadRequestError, match="gemini") as caught:
+            await ask(here, **{name: SETTINGS[name]})
+
+    assert (caught.value.param, vendor.exchanges) == (name, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("top_p", 1.5),
+        ("seed", "7"),
+        ("presence_penalty", -3),
+        ("frequency_penalty", 2.5),
+        ("logit_bias", {"1": 101}),
+        ("logit_bias", {str(number): 1 for number in range(2000)}),
+        ("top_logprobs", 21),
+        ("verbosity", "chatty"),
+        ("parallel_tool_calls", "yes"),
+    ],
+)
+async def test_a_setting_that_makes_no_sense_is_refused_by_name(name: str, value: object) -> None:
+    async with behind("openai") as (here, vendor):
+        with pytest.raises(openai.BadRequestError) as caught:
+            await ask(here, **{name: value})
+
+    assert (str(caught.value.param).partition(".")[0], vendor.exchanges) == (name, [])
+
+
+def of_token(token: str) -> dict[str, Any]:
+    return {"token": token, "logprob": -0.5, "bytes": None, "top_logprobs": []}
+
+
+def piece(text: str) -> Raw:
+    logprobs = {"content": [of_token(text)], "refusal": None}
+    choice = {"index": 0, "delta": {"content": text}, "logprobs": logprobs, "finish_reason": None}
+    return Raw(f"data: {json.dumps({'model': 'a-model', 'choices': [choice]})}\n\n".encode())
+
+
+async def test_logprobs_come_back() -> None:
+    said = 'it says "logprobs":null'
+    async with behind("openai") as (here, vendor):
+        vendor.will(*[Says([piece(said), piece("!")])] * 2)
+        whole = await ask(here, logprobs=True)
+        chunks = await ask(here, logprobs=True, stream=True)
+
+    assert whole.choices[0].message.content == said + "!"
+    assert [entry.token for entry in whole.choices[0].logprobs.content] == [said, "!"]
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == said + "!"
+    streamed = [chunk.choices[0].logprobs for chunk in chunks if chunk.choices[0].logprobs is not None]
+    assert [entry.token for logprobs in streamed for entry in logprobs.content] == [said, "!"]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "error", "code"),
+    [
+        (Refuses(404, "no such model"), openai.NotFoundError, "model_not_found"),
+        (Refuses(422, "unprocessable"), openai.UnprocessableEntityError, "invalid_request"),
+        (Refuses(429, "slow down", after=3000), openai.RateLimitError, "rate_limit_exceeded"),
+        (Refuses(429, "no money", reason="insufficient_quota"), openai.RateLimitError, "insufficient_quota"),
+        (Refuses(401, "wrong key"), openai.AuthenticationError, "invalid_api_key"),
+        (Refuses(403, "not yours"), openai.PermissionDeniedError, "permission_denied"),
+        (Refuses(400, "no"), openai.BadRequestError, "bad_request"),
+        (Refuses(500, "broken"), openai.InternalServerError, "unavailable"),
+    ],
+    ids=lambda value: str(getattr(value, "status", "")),
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_refusal_of_the_provider_is_the_error_that_clients_expect(
+    refusal: Refuses, error: type[openai.APIStatusError], code: str, stream: bool
+) -> None:
+    async with behind("openai") as (here, vendor):
+        vendor.will(refusal)
+        with pytest.raises(error) as caught:
+            await ask(here, stream=stream)
+
+    assert type(caught.value) is error
+    assert caught.value.code == code
+    assert len(vendor.exchanges) == 1
+    if refusal.after is not None:
+        assert 500 <= int(caught.value.response.headers["retry-after"]) <= 3000
+    if refusal.status in (401, 403):
+        text = caught.value.response.text
+        assert vendor.key not in text
+        assert vendor.key[:8] not in text
+        assert "API_KEY" not in text

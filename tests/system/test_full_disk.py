@@ -46,7 +46,7 @@ def test_the_operator_kills_an_agent_and_stops_the_kernel_on_a_disk_without_any_
             while client.exec(["true"], timeout=30).get("code") != "unavailable":
                 pass
 
-            assert client.kill("greedy", grace=0)["killed"]
+            assert client.kill("greedy", grace=0)
         process.terminate()
         assert process.wait(60) == 0
     finally:

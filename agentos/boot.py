@@ -154,7 +154,10 @@ def choice_of_model(settings: LLMSettings) -> Choice | NoChoice:
     variables = look(os.environ, Path.cwd())
     for warning in variables.warnings:
         log.warning("%s", warning)
-    return choose(settings, variables)
+    choice = choose(settings, variables)
+    if isinstance(choice, Choice) and choice.provider == "offline":
+        import agentos.llm.offline  # noqa: F401 - before serving: later there may be no descriptor to read it with
+    return choice
 
 
 class Kernel:
@@ -317,6 +320,8 @@ class Kernel:
                         await self.supervision.wait_settled()
                         if self.root.exit is None and not self.stopping:
                             ready()
+                            if self.line.model:
+                                nursery.start_soon(self.line.prepare)
                 except* (GaveUp, StartFailed):
                     pass  # the root's exit tells
                 nursery.cancel_scope.cancel()

@@ -204,6 +204,13 @@ class Asking:
             self._note(error)
             raise told(error, asked.attempts) from None
 
+    async def prepare(self) -> None:
+        """Make the connection before a question needs it. Where that fails, the next question tries again."""
+        try:
+            await self._reach()
+        except ProviderError as error:
+            self._note(error)
+
     async def aclose(self) -> None:
         if self._provider is not None:
             await self._provider.aclose()

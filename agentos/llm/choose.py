@@ -5,7 +5,7 @@ from importlib.util import find_spec
 import trio
 from attrs import field, frozen
 
-from .provider import Denied, Provider
+from .provider import Denied, Failing, Provider
 from .settings import LLMSettings, OfflineSettings, ProviderName, Timeouts, is_url
 from .variables import Variables
 
@@ -80,12 +80,19 @@ def _openai(settings: LLMSettings, variables: Variables) -> Choice | NoChoice:
 
 
 async def connect(choice: Choice | NoChoice, settings: LLMSettings) -> Provider:
-    """The provider, of which nothing was imported before. Raises :class:`Denied` with what the operator can do."""
+    """The provider; a vendor's SDK is imported here, in a thread.
+
+    Raises :class:`Denied` with what the operator can do, and :class:`Failing` where the SDK can't be loaded at present.
+    """
     if isinstance(choice, NoChoice):
         raise Denied(choice.why)
     if choice.provider == "offline":
         return await _offline(settings.offline)
-    return await trio.to_thread.run_sync(_vendor, choice, settings.timeouts)
+    try:
+        # Not to be abandoned: an interpreter that ends while extension modules are initialised may crash.
+        return await trio.to_thread.run_sync(_vendor, choice, settings.timeouts)
+    except Exception as error:  # of descriptors that are used up, of a package that is broken
+        raise Failing(f"the SDK of {choice.provider} can't be loaded: {type(error).__name__}: {error}") from None
 
 
 async def _offline(settings: OfflineSettings) -> Provider:
@@ -99,7 +106,7 @@ async def _offline(settings: OfflineSettings) -> Provider:
 
 
 def _vendor(choice: Choice, timeouts: Timeouts) -> Provider:
-    """Takes half a second the first time, for the SDKs are large."""
+    """Takes a second the first time, for the SDKs are large."""
     from .vendor import Account
 
     account = Account(choice.provider, choice.key, choice.variable)

@@ -149,6 +149,10 @@ class Line:
             raise job.outcome
         return job.outcome
 
+    async def prepare(self) -> None:
+        """Load what asking takes, a vendor's SDK, in a thread; questions that come meanwhile wait for it."""
+        await self._asking.prepare()
+
     async def serve(self) -> None:
         """Put questions to the provider, until cancelled."""
         try:

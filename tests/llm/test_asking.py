@@ -299,3 +299,42 @@ async def test_what_the_provider_has_not_counted_is_guessed(counted: Usage, auto
     await asking(provider).ask(one)
 
     assert one.used == Usage(counted.input or 7, 2)
+
+
+async def test_a_question_that_comes_while_the_sdk_is_loaded_waits_for_it() -> None:
+    loaded, attempts = trio.Event(), list[str]()
+
+    async def connect() -> Provider:
+        attempts.append("once")
+        await loaded.wait()
+        return Scripted()
+
+    way, answers = Asking(connect, RETRY, Timeouts()), list[str]()
+
+    async def ask() -> None:
+        answers.append((await way.ask(asked())).text)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(way.prepare)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(ask)
+        await trio.testing.wait_all_tasks_blocked()
+        assert answers == []
+        loaded.set()
+
+    assert (answers, attempts) == (["yes"], ["once"])
+
+
+async def test_what_can_not_be_loaded_ahead_is_tried_anew_with_the_first_question() -> None:
+    attempts: list[str] = []
+
+    async def connect() -> Provider:
+        attempts.append("once more")
+        if len(attempts) == 1:
+            raise Failing("the SDK can't be loaded")
+        return Scripted()
+
+    way = Asking(connect, RETRY, Timeouts())
+    await way.prepare()
+
+    assert (await way.ask(asked())).text == "yes"

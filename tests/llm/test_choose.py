@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import pytest
 
 from agentos.llm.choose import Choice, NoChoice, choose, connect
-from agentos.llm.provider import Denied, Message, Question
-from agentos.llm.settings import LLMSettings, OfflineSettings
+from agentos.llm.provider import Denied, Failing, Message, Question
+from agentos.llm.settings import LLMSettings, OfflineSettings, ProviderName
 from agentos.llm.variables import Variable, Variables
 
 
@@ -128,6 +128,19 @@ def test_a_missing_extra_is_named() -> None:
     run = subprocess.run([sys.executable, "-c", WITHOUT_OPENAI], capture_output=True, text=True, check=True, timeout=60)
 
     assert "pip install openai" in run.stdout
+
+
+@pytest.mark.parametrize("provider", ["gemini", "openai"])
+async def test_an_sdk_that_can_not_be_loaded_is_told_and_tried_anew(
+    provider: ProviderName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choice = Choice(provider, "m", "http://127.0.0.1:9/v1", "key", "KEY")
+    with monkeypatch.context() as broken:
+        broken.setitem(sys.modules, f"agentos.llm.{provider}", None)
+        with pytest.raises(Failing, match=f"the SDK of {provider} can't be loaded: ModuleNotFoundError"):
+            await connect(choice, LLMSettings())
+
+    await (await connect(choice, LLMSettings())).aclose()
 
 
 async def test_offline_answers_without_anything() -> None:

@@ -1,13 +1,17 @@
 """A kernel that runs out of descriptors: who asks for more is refused, and everything else goes on."""
 
+import contextlib
 import os
 import resource
 import socket
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from agentos_sdk import AgentOSClient
-from tests.support.kernel import Kernel, until
+from tests.llm.vendors.script import Says, Text
+from tests.support.kernel import Kernel, running, until
+from tests.support.vendor import vendor
 from tests.system.agents import info, up
 
 
@@ -33,3 +37,41 @@ def test_a_kernel_without_descriptors_goes_on_and_recovers(kernel: Kernel, clien
 
         until(kernel.answers, "it answers again")
         up(client.spawn("another", command=["sleep", "1000"]))
+
+
+@contextlib.contextmanager
+def without_descriptors(kernel: Kernel) -> Iterator[None]:
+    limits = resource.prlimit(kernel.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(kernel.pid, resource.RLIMIT_NOFILE, (3, limits[1]))  # no number is free below
+    try:
+        yield
+    finally:
+        resource.prlimit(kernel.pid, resource.RLIMIT_NOFILE, limits)
+
+
+def test_the_first_question_at_the_descriptor_limit_is_answered_offline() -> None:
+    with running('[llm]\nprovider = "offline"\n') as kernel, kernel.client() as client:
+        client.list_agents()
+        with without_descriptors(kernel):
+            assert client.think("hello")["content"].endswith("hello")  # that no bug is logged is asserted at the end
+
+
+def test_the_first_question_at_the_descriptor_limit_has_a_clear_error_and_the_next_an_answer() -> None:
+    toml = '[llm]\nprovider = "openai"\nmodel = "m"\nretry = {{ attempts = 1 }}\nbase_url = "{url}"\n'
+    with vendor() as met:
+        met.models = {"m": Says([Text("yes")])}
+        with running(toml.format(url=met.base_url), {"OPENAI_API_KEY": met.key}) as kernel, kernel.client() as client:
+            client.list_agents()
+            with without_descriptors(kernel):
+                refused = client.think("hello")
+
+            assert (refused["success"], refused["code"]) == (False, "unavailable"), refused
+            assert client.think("hello")["content"] == "yes"
+
+
+def test_the_sdk_of_a_vendor_is_loaded_once_the_kernel_is_ready() -> None:
+    toml = '[llm]\nprovider = "openai"\nmodel = "m"\nbase_url = "http://127.0.0.1:9/v1"\n'
+    with running(toml) as kernel:
+        maps = Path(f"/proc/{kernel.pid}/maps")
+        until(lambda: "pydantic_core" in maps.read_text(), "the SDK is loaded, and nothing was asked")
+        assert kernel.answers()

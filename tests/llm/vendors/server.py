@@ -123,12 +123,14 @@ class _Connection:
                 return None
 
     async def _watch(self, exchange: Exchange, rest: trio.CancelScope) -> None:
-        """While it is answered, a client sends nothing: it can only leave."""
+        """A client that is being answered can only leave, or send its next request once it has seen the end."""
         try:
             data = await self.stream.receive_some()
         except trio.BrokenResourceError:
             data = b""
-        assert not data
+        if data:
+            self.http.receive_data(data)
+            return
         exchange.left_at = trio.current_time()
         exchange.left.set()
         rest.cancel()

@@ -1,13 +1,14 @@
 """Which walls stand around a program, as the kernel tells it: read from outside before its first instruction."""
 
+import errno
 import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
-from attrs import asdict, frozen
+from attrs import asdict, evolve, frozen
 
+from . import seccomp, virtual_files
 from . import steps as s
-from . import virtual_files
 from .steps import Step
 
 LAYERS = (
@@ -101,7 +102,7 @@ def _layers(plan: Sequence[Step], observed: Observed) -> Iterator[tuple[str, Lay
     evidence = " ".join(f"{name}={value}" for name, value in sets.items())
     yield "capabilities", Layer(True, empty, "capset, bounding set, securebits", evidence, "" if empty else "not empty")
     yield "no_new_privs", _field(observed, "NoNewPrivs", "1", "prctl")
-    yield "seccomp", _field(observed, "Seccomp", "2", "BPF filter")
+    yield "seccomp", _seccomp(plan, observed)
     walls = any(isinstance(step, s.Landlock) for step in plan)
     yield (
         "landlock",
@@ -150,6 +151,22 @@ def _field(observed: Observed, name: str, wanted: str, mechanism: str) -> Layer:
     value = observed.status.get(name, "absent")
     active = value == wanted
     return Layer(True, active, mechanism, f"{name}: {value}", "" if active else f"{name} is {value}, not {wanted}")
+
+
+def _seccomp(plan: Sequence[Step], observed: Observed) -> Layer:
+    """The filter, and which of two means keeps memory files from being executed, where one does."""
+    layer = _field(observed, "Seccomp", "2", "BPF filter")
+    filters = [step.program for step in plan if isinstance(step, s.Seccomp)]
+    if not layer.active or not filters:
+        return layer
+    if any(isinstance(step, s.ForbidExecutableMemfds) for step in plan):
+        read = "vm.memfd_noexec: 2, read back in its PID namespace"
+        return evolve(layer, mechanism="BPF filter + vm.memfd_noexec", evidence=f"{layer.evidence}; {read}")
+    refusal = seccomp.memfd_refusal(bytes.fromhex(filters[-1]), os.uname().machine)
+    if refusal is None:
+        return layer
+    answer = f"memfd_create without MFD_NOEXEC_SEAL: {errno.errorcode[refusal]}"
+    return evolve(layer, evidence=f"{layer.evidence}; {answer}")
 
 
 def _limits(plan: Sequence[Step], observed: Observed) -> Layer:

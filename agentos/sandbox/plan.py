@@ -5,6 +5,7 @@ The order matters, and each neighbour has its reason:
 - Sources are opened first, while we are still who may open them (with root by the zygote: a user namespace takes that
   away); mounts are made from what was opened, so that nothing is named twice. The identity comes between: who isn't
   mapped can't make a directory (EOVERFLOW), and who has changed can't reach a home of mode 0700 any more.
+- ``vm.memfd_noexec`` is written before the identity is taken: Linux lets only the host's uid 0 write it.
 - Sources are closed before the root is switched: a directory's descriptor would lead back out.
 - What needs a capability (limits, loopback) comes before the capabilities go; no_new_privs before Landlock and seccomp,
   which without capabilities need it; seccomp last, because it refuses what the others use.
@@ -58,6 +59,7 @@ class Host:
     cgroup_namespace: bool = True
     memory_cgroup: bool = False  # otherwise somebody watches, and each process has a limit of its own
     pids_cgroup: bool = False
+    memfd_noexec: bool = False  # vm.memfd_noexec can be written for a new PID namespace
     hard_limits: Mapping[str, int] = field(factory=dict)
     interpreter: Interpreter | None = None  # the kernel's own
 
@@ -111,6 +113,7 @@ def plan(policy: Policy, program: Program, host: Host, outer: Outer | None = Non
         *([s.UnshareCgroup()] if host.cgroup_namespace else []),
         s.PrivateMounts(),
         *(_opened(policy, binds) if host.uid != 0 else []),
+        *([s.ForbidExecutableMemfds()] if policy.profile == "strict" and host.memfd_noexec else []),
         s.TakeIdentity(UID, GID, drop_groups=host.uid == 0),
         s.ForbidNamespaces(),
         s.Hostname(policy.hostname),
@@ -148,7 +151,8 @@ def _confined(policy: Policy, program: Program, host: Host, binds: tuple[s.Bind,
     yield s.DropCapabilities()
     yield s.NoNewPrivileges()
     yield from _landlock(policy, host, binds)
-    yield s.Seccomp(seccomp.program(policy.profile, host.architecture, counted=host.memory_cgroup).hex())
+    filters = seccomp.program(policy.profile, host.architecture, host.memory_cgroup, host.memfd_noexec)
+    yield s.Seccomp(filters.hex())
     yield _program(policy, program, host)
 
 
@@ -246,7 +250,7 @@ def _binds(policy: Policy, host: Host) -> Iterator[s.Bind]:
     if policy.code is not None:
         yield s.Bind(policy.code, CODE)
     if policy.workspace is not None:
-        yield s.Bind(policy.workspace.path, WORKSPACE, writable=True)
+        yield s.Bind(policy.workspace.path, WORKSPACE, writable=True, executable=policy.profile != "strict")
     if policy.socket is not None:
         yield s.Bind(policy.socket, SOCKET)
 

@@ -47,9 +47,19 @@ def host(memory_cgroup: bool = False) -> Host:
         landlock_abi=_landlock_abi(),
         cgroup_namespace=os.path.exists("/proc/self/ns/cgroup"),
         memory_cgroup=memory_cgroup,
+        memfd_noexec=_can_write("/proc/sys/vm/memfd_noexec"),
         hard_limits={name: limit for name, limit in hard.items() if limit != resource.RLIM_INFINITY},
         interpreter=own_interpreter(),
     )
+
+
+def _can_write(path: str) -> bool:
+    """Whether it opens for writing; what is opened stays as it is. A new process has the same uid at first."""
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CLOEXEC))
+    except OSError:  # ENOENT before Linux 6.3, EACCES without root, EROFS in most containers
+        return False
+    return True
 
 
 def own_interpreter() -> Interpreter:

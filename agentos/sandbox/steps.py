@@ -82,6 +82,13 @@ class OpenSource(NamedTuple):
     follow: bool = True  # symbolic links; otherwise one in any component is an error
 
 
+class ForbidExecutableMemfds(NamedTuple):
+    """Set ``vm.memfd_noexec`` of the own PID namespace to 2: no memory file can be executed with execve(2).
+
+    Linux lets only the host's uid 0 write it, so it comes before :class:`TakeIdentity`.
+    """
+
+
 class TakeIdentity(NamedTuple):
     """Become this user and group of the user namespace, with its capabilities."""
 
@@ -134,6 +141,7 @@ class Bind(NamedTuple):
     target: str
     writable: bool = False
     device: bool = False  # a device node, which nodev would make useless
+    executable: bool = True  # otherwise mounted noexec; a device always is
 
 
 class Protect(NamedTuple):
@@ -243,6 +251,7 @@ Step = (
     | DetachSource
     | DetachImage
     | OpenSource
+    | ForbidExecutableMemfds
     | TakeIdentity
     | ForbidNamespaces
     | Hostname

@@ -35,6 +35,7 @@ hosts = st.builds(
     landlock_abi=st.integers(0, 9),
     cgroup_namespace=st.booleans(),
     memory_cgroup=st.booleans(),
+    memfd_noexec=st.booleans(),
     hard_limits=st.dictionaries(st.sampled_from(("NOFILE", "FSIZE")), st.integers(0, 4096)),
 )
 TRUE = Program(["/bin/true"])
@@ -66,6 +67,23 @@ def test_nothing_leads_back_when_the_root_is_switched(steps: tuple[Step, ...]) -
 
     assert closed < at(steps, s.SwitchRoot)
     assert not [step for step in steps[closed:] if isinstance(step, OPENING)]
+
+
+@given(policies, hosts)
+def test_memory_files_are_made_unexecutable_before_the_identity_is_taken(policy: Policy, host: Host) -> None:
+    steps = made(policy, host)
+    places = [place for place, step in enumerate(steps) if isinstance(step, s.ForbidExecutableMemfds)]
+
+    assert len(places) == (policy.profile == "strict" and host.memfd_noexec)
+    assert all(place < at(steps, s.TakeIdentity) for place in places)
+
+
+@given(policies, hosts)
+def test_no_place_to_write_to_is_executable_in_strict(policy: Policy, host: Host) -> None:
+    steps = made(policy, host)
+    mounts = [one for one in steps if isinstance(one, s.MountTmpfs) or (isinstance(one, s.Bind) and one.writable)]
+
+    assert policy.profile != "strict" or not any(mount.executable for mount in mounts)
 
 
 @given(plans)
@@ -199,7 +217,8 @@ def test_no_limit_is_above_the_hosts(policy: Policy, host: Host) -> None:
 def test_what_would_hold_memory_unseen_is_refused_where_no_group_counts_it(policy: Policy, host: Host) -> None:
     found = next(step.program for step in made(policy, host) if isinstance(step, s.Seccomp))
 
-    assert found == seccomp.program(policy.profile, host.architecture, counted=host.memory_cgroup).hex()
+    wanted = seccomp.program(policy.profile, host.architecture, host.memory_cgroup, host.memfd_noexec)
+    assert found == wanted.hex()
 
 
 @pytest.mark.parametrize("outer", [None, Outer(0, 70000), Outer(70000, 0)])

@@ -64,7 +64,7 @@ async def test_each_layer_is_shown_with_what_the_kernel_says(spawner: Spawner) -
     inactive = {name for name, layer in layers.items() if not layer["active"]}
     assert inactive <= {"landlock", "cgroup_ns"} | (set() if ROOT else {"own_uid"})
     assert layers["no_new_privs"]["evidence"] == "NoNewPrivs: 1"
-    assert layers["seccomp"]["evidence"] == "Seccomp: 2"
+    assert layers["seccomp"]["evidence"] == "Seccomp: 2; memfd_create without MFD_NOEXEC_SEAL: ENOSYS"
     assert "CapBnd=0000000000000000" in str(layers["capabilities"]["evidence"])
     assert "NOFILE=1024" in str(layers["rlimits"]["evidence"])
 

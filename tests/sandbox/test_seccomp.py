@@ -58,6 +58,8 @@ def expected(profile: str, architecture: str, number: int, args: tuple[int, ...]
         return refuse(errno.EAFNOSUPPORT)
     if name == "socket" and low[2] not in (0, 1, 6, 17, 58):
         return refuse(errno.EPROTONOSUPPORT)
+    if profile == "strict" and name == "memfd_create" and not low[1] & 8:
+        return refuse(errno.EACCES)
     refused = any(
         (
             name in EPERM,
@@ -115,12 +117,31 @@ def test_where_nobody_counts_memory_just_what_would_hold_it_unseen_is_refused_be
         assert bpf.run(uncounted, data).value == refuse(errno.ENOSYS)
 
 
+@both_architectures
+def test_where_linux_itself_refuses_executable_memory_files_strict_refuses_those_that_ask_to_be(
+    architecture: str,
+) -> None:
+    number = NUMBERS[architecture]["memfd_create"]
+    program = filter_for("strict", architecture, memfd_noexec=True)
+
+    def answer(flags: int) -> int:
+        return bpf.run(program, Data(number, ARCHITECTURES[architecture], (0, flags))).value
+
+    assert {flags: answer(flags) for flags in (0, 1, 8, 0x10, 0x11, 0x18)} == {
+        **dict.fromkeys((0, 1, 8), ALLOW),
+        **dict.fromkeys((0x10, 0x11, 0x18), refuse(errno.EACCES)),
+    }
+
+
 INTERESTING = st.sampled_from(
     [0, 1, 2, 8, 10, 16, 17, 38, 40, 132, 255, 0o4755, 0o2755, 0o100, 0o20200000, 0x80, 0x200, 0x5412, 0x541C, 0x40000]
     + [1 << bit for bit in range(64)]
 )
 ARGUMENT = INTERESTING | st.builds(lambda low: HIGH | low, INTERESTING) | st.integers(0, 2**64 - 1)
-CALLS = ("clone", "unshare", "socket", "socketpair", "ioctl", "personality", "seccomp", "open", "openat", *MODE_AT)
+CALLS = (
+    *("clone", "unshare", "socket", "socketpair", "ioctl", "personality", "seccomp", "open", "openat", "memfd_create"),
+    *MODE_AT,
+)
 
 
 @given(

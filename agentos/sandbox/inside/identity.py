@@ -14,6 +14,7 @@ from . import libc
 
 # SECBIT_* NOROOT NO_SETUID_FIXUP NO_CAP_AMBIENT_RAISE with their locks, KEEP_CAPS locked while it is off.
 _SECUREBITS = 0x01 | 0x02 | 0x04 | 0x08 | 0x20 | 0x40 | 0x80
+_MEMFD_NOEXEC = "/proc/sys/vm/memfd_noexec"
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 
 
@@ -49,6 +50,15 @@ def forbid_namespaces(_: s.ForbidNamespaces) -> None:
     _write("/proc/sys/user/max_user_namespaces", "0")
     with contextlib.suppress(FileNotFoundError):  # a Linux without inotify
         _write("/proc/sys/user/max_inotify_instances", "16")
+
+
+def forbid_executable_memfds(_: s.ForbidExecutableMemfds) -> None:
+    """Read back: a value that Linux did not take would leave memory files executable."""
+    _write(_MEMFD_NOEXEC, "2")
+    with open(_MEMFD_NOEXEC, encoding="ascii") as file:
+        value = file.read().strip()
+    if value != "2":
+        raise OSError(errno.EPERM, f"it is {value} after 2 was written", _MEMFD_NOEXEC)
 
 
 def set_hostname(step: s.Hostname) -> None:

@@ -54,7 +54,8 @@ class Root:
             else:
                 self._make(step.target.rpartition("/")[0])
                 os.mknod(target, stat.S_IFREG | 0o644)
-            attributes = NOSUID | (0 if step.writable else RDONLY) | (NOEXEC if step.device else NODEV)
+            attributes = NOSUID | (0 if step.writable else RDONLY) | (0 if step.device else NODEV)
+            attributes |= NOEXEC if step.device or not step.executable else 0
             libc.set_mount_attributes(tree, "", attributes, recursive=True)
             libc.move_mount(tree, target)
         finally:

@@ -144,6 +144,7 @@ _BUILD: Mapping[type, Callable[[Root, Any], None]] = {
     s.ReadOnlyRoot: Root.make_read_only,
 }
 _CONFINE: Mapping[type, Callable[[Any], None]] = {
+    s.ForbidExecutableMemfds: identity.forbid_executable_memfds,
     s.TakeIdentity: identity.take,
     s.ForbidNamespaces: identity.forbid_namespaces,
     s.Hostname: identity.set_hostname,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from . import watch
 from .canaries import Canaries, disturbed, planted
@@ -46,6 +46,7 @@ ALONE: Mapping[str, Mapping[str, int]] = {  # what may end the agent, or must be
     },
 }
 ACCEPTED = {"surface.memfd_exec": "the agent may run any Python anyway"}
+STRICT = tuple(name for name in BY_NAME if name.startswith("strict."))  # what only that level promises
 ENDS_THE_AGENT = ("proc.kill_everything", *(name for name in ALONE if name.startswith("dos.memory")))
 
 
@@ -57,6 +58,7 @@ class Shot:
     checks: tuple[str, ...]
     order: str
     limits: Mapping[str, int]
+    isolation: str = "standard"
 
 
 @frozen
@@ -67,6 +69,7 @@ class Ended:
     how: str
     killed: bool = False
     problem: str = field(default="")  # there was no sandbox
+    unavailable: str = ""  # why this host has no sandbox of the shot's level
 
 
 @frozen
@@ -96,9 +99,10 @@ def attack(run: Run) -> list[Verdict]:
 
 def _shots(canaries: Canaries) -> list[Shot]:
     dos = [name for name in BY_NAME if name.startswith("dos.") and name not in ALONE]
-    walls = [name for name in BY_NAME if not name.startswith("dos.") and name not in ALONE]
+    walls = [name for name in BY_NAME if not name.startswith("dos.") and name not in (*ALONE, *STRICT)]
     groups = [(tuple(walls), {}), (tuple(dos), TIGHT), *(((name,), limits) for name, limits in ALONE.items())]
-    return [_shot(canaries, number, names, limits) for number, (names, limits) in enumerate(groups)]
+    shots = [_shot(canaries, number, names, limits) for number, (names, limits) in enumerate(groups)]
+    return [*shots, evolve(_shot(canaries, len(shots), STRICT, {}), isolation="strict")]
 
 
 def _shot(canaries: Canaries, number: int, names: tuple[str, ...], limits: Mapping[str, int]) -> Shot:
@@ -112,6 +116,8 @@ def _shot(canaries: Canaries, number: int, names: tuple[str, ...], limits: Mappi
 def _said(shot: Shot, ended: Ended) -> dict[str, tuple[str, str]]:
     if ended.problem:
         return dict.fromkeys(shot.checks, ("unclear", ended.problem))
+    if ended.unavailable:
+        return dict.fromkeys(shot.checks, ("n/a", ended.unavailable))
     said = {}
     for line in ended.out.splitlines():
         if line.startswith("{"):

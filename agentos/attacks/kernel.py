@@ -123,7 +123,11 @@ def _not_limited(layers: Layers) -> Mapping[str, str]:
 
 def _attacked(client: AgentOSClient, name: str, shot: Shot) -> tuple[Ended, Layers]:
     reply = client.spawn(
-        name, str(ATTACKER / PROGRAM), code=str(ATTACKER), args=[shot.order], limits=shot.limits, isolation="standard"
+        *(name, str(ATTACKER / PROGRAM)),
+        code=str(ATTACKER),
+        args=[shot.order],
+        limits=shot.limits,
+        isolation=shot.isolation,
     )
     layers = reply["isolation"]["layers"] if reply["success"] else {}
     end, hurried = reply, False
@@ -132,6 +136,8 @@ def _attacked(client: AgentOSClient, name: str, shot: Shot) -> tuple[Ended, Laye
         hurried = not end["success"]
         if hurried:
             client.kill(name, grace=0)
+    elif shot.isolation == "strict" and reply.get("code") == "isolation_unavailable":
+        return Ended("", "", unavailable=reply["error"]), {}
     elif reply.get("exit_code") is None and reply.get("signal") is None:
         return Ended("", "", problem=reply["error"]), {}
     lines = client.logs(name, tail=2000)["lines"]

@@ -29,6 +29,13 @@ class Attacked:
         verdict = self.verdicts[check]
         assert verdict.outcome in ("blocked", "accepted"), verdict.detail
 
+    def stopped_in_strict(self, check: str) -> None:
+        """Blocked, unless this setting has no isolation ``strict`` to attack."""
+        verdict = self.verdicts[check]
+        if verdict.outcome == "n/a":
+            pytest.skip(verdict.detail)
+        assert verdict.outcome == "blocked", verdict.detail
+
 
 @pytest.fixture(scope="session", params=SETTINGS)
 def attacked(request: pytest.FixtureRequest) -> Attacked:

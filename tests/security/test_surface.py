@@ -61,3 +61,11 @@ def test_no_agent_reaches_rare_calls(attacked: Attacked) -> None:
 
 def test_no_agent_rewrites_what_proc_says_of_it(attacked: Attacked) -> None:
     attacked.stopped("surface.memory_descriptors")
+
+
+def test_strict_executes_no_memory_file(attacked: Attacked) -> None:
+    attacked.stopped_in_strict("strict.memfd_exec")
+
+
+def test_strict_executes_no_file_that_the_agent_wrote(attacked: Attacked) -> None:
+    attacked.stopped_in_strict("strict.written_exec")

@@ -1,9 +1,9 @@
 """All checks, in the order of the table: those that other tools are compared by, and further ones of our own."""
 
-from . import channels, deputy, exhaustion, files, pid1, processes, surface, walls
+from . import channels, deputy, exhaustion, files, pid1, processes, surface, walls, written
 from .frame import Check
 
-_ROOMS = (files, processes, pid1, walls, channels, exhaustion, surface)
+_ROOMS = (files, processes, pid1, walls, channels, exhaustion, surface, written)
 
 COMPARED: tuple[Check, ...] = (*(check for room in _ROOMS for check in room.CHECKS), *deputy.CHECKS)
 FURTHER: tuple[Check, ...] = tuple(check for room in _ROOMS for check in room.FURTHER)

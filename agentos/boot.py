@@ -104,7 +104,8 @@ def run(settings: Settings, ready: Ready) -> str | None:
     sys.setswitchinterval(SWITCH)
     with contextlib.ExitStack() as undo:
         try:
-            spawner = Spawner.start()  # first: it must not inherit anything that is opened or read from here on
+            # First: it must not inherit anything that is opened or read from here on.
+            spawner = Spawner.start(settings.config.kernel.zygote_timeout)
             undo.callback(spawner.close)
             prefixes.check(probe.own_interpreter())
             check_parents(Path(settings.socket))

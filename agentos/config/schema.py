@@ -20,6 +20,7 @@ from agentos.agents.spec import (
     is_reserved,
 )
 from agentos.sandbox.outer_ids import COUNT, FIRST
+from agentos.sandbox.zygote import TIMEOUT
 from agentos_sdk.codec import Rule, Seconds, Size
 
 MIN_PAYLOAD = 1 << 20  # bytes; no kernel may take less, so that every client knows what gets through
@@ -41,6 +42,7 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 # Nobody means more; a supervisor keeps the time of each restart within the period.
 Intensity = Annotated[int, Rule(lambda number: 0 <= number <= 1000, "a whole number from 0 to 1000")]
+Patience = Annotated[Seconds, Rule(lambda seconds: 0 < seconds <= 3600, "a duration above 0s, at most 1h")]
 Period = Annotated[Seconds, Rule(lambda seconds: seconds > 0, "a duration above 0s")]
 
 
@@ -61,7 +63,8 @@ class KernelSettings:
     """``[kernel]``. Sizes are bytes; ``None`` leaves a path to the kernel's default place.
 
     ``max_children`` is how many children of one agent may be alive at once, ``spawn_rate`` how many agents one caller
-    may start per second. ``waive`` names limits that may stay unenforced where this host can't enforce them.
+    may start per second. ``zygote_timeout`` is how many seconds the process that starts agents may take to be ready,
+    and to answer. ``waive`` names limits that may stay unenforced where this host can't enforce them.
     """
 
     socket: str | None = None
@@ -71,6 +74,7 @@ class KernelSettings:
     max_connections: Count = 4096
     max_children: Count = 32
     spawn_rate: Annotated[float, Rule(lambda rate: rate > 0, "a number above 0")] = 10.0
+    zygote_timeout: Patience = Seconds(TIMEOUT)
     waive: Sequence[Limit] = ()
     uids: UidRange = UidRange()
 

@@ -25,6 +25,7 @@ from .evidence import LAYERS
 from .levels import Finding
 from .spawner import SandboxError, Spawner
 
+_PATIENCE = 60.0  # seconds for the zygote: no configuration file says how slow this host is
 _PAGES = 1 << 20  # bytes
 _TRIALS = {"memory": Most(memory=64 * _PAGES), "pids": Most(pids=1), "cpu": Most(cpu=0.5)}
 _PROGRAM = f"""
@@ -78,7 +79,7 @@ def layers_here() -> Mapping[str, Finding]:
 
 def _walls_here() -> Mapping[str, Finding]:
     try:
-        spawner = Spawner.start()
+        spawner = Spawner.start(_PATIENCE)
     except (OSError, SandboxError) as error:
         number = error.errno if isinstance(error, OSError) and error.errno else 0
         knob = knobs.knob("zygote", str(error), number, knobs.surroundings())

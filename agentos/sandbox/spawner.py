@@ -26,7 +26,7 @@ from .handshake import Born, Ends, close_all
 from .inside import messages
 from .inside.janitor import Remains
 from .steps import Step
-from .zygote import Zygote, as_file
+from .zygote import TIMEOUT, Zygote, as_file
 
 _NOWHERE = Ways()
 
@@ -47,9 +47,12 @@ class Spawner:
     _birth: s.Clone | None = Factory(_everybodys_birth)
 
     @classmethod
-    def start(cls) -> "Spawner":
-        """A spawner with its zygote; called by the main thread."""
-        return cls(Zygote.start())
+    def start(cls, zygote_timeout: float = TIMEOUT) -> "Spawner":
+        """A spawner with its zygote; called by the main thread.
+
+        :class:`ZygoteDied` where that is not ready within ``zygote_timeout`` seconds, which each request may take, too.
+        """
+        return cls(Zygote.start(zygote_timeout))
 
     def close(self) -> None:
         """End the zygote; the sandboxes live on."""

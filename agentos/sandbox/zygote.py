@@ -7,6 +7,7 @@ bound to that thread's life.
 import array
 import contextlib
 import json
+import logging
 import os
 import socket
 import subprocess
@@ -26,13 +27,16 @@ from .handshake import Born, close_all
 from .inside import messages
 from .inside.janitor import Remains
 
+log = logging.getLogger(__name__)
+
 _CODE = str(Path(__file__).resolve().parents[2])  # where the package agentos lies
 _START = (
     "import os, sys; sys.path.append(os.getcwd()); os.chdir('/'); "
     "from agentos.sandbox.inside.zygote import main; sys.path.pop(); main()"
 )
 _SDK = str(Path(agentos_sdk.__file__).resolve().parent)
-_PATIENCE = 10  # seconds, for what takes the zygote a few milliseconds
+TIMEOUT = 10.0  # seconds, for what takes the zygote a few milliseconds on an idle host
+REMEDY = "on a slow host set a longer zygote_timeout under [kernel]"
 _TOO_MANY = "too many files are open here to take"
 
 
@@ -42,13 +46,25 @@ class Zygote:
 
     _process: "subprocess.Popen[bytes]"
     _channel: socket.socket
+    _timeout: float  # seconds, for its start and for each answer
     closed: bool = False
     _remains: Remains = Remains()
 
     @classmethod
-    def start(cls) -> "Zygote":
-        """Called by the main thread."""
-        return cls(*_start())
+    def start(cls, timeout: float = TIMEOUT) -> "Zygote":
+        """Called by the main thread. :class:`ZygoteDied` where it is not ready within ``timeout`` seconds."""
+        zygote = cls(*_launch(), timeout)
+        zygote._channel.settimeout(timeout)
+        try:
+            ready = bool(zygote._channel.recv(messages.MAX_MESSAGE))
+        except TimeoutError:
+            raise zygote._not_ready(in_time=False) from None
+        except ConnectionError:
+            ready = False
+        if not ready:
+            raise zygote._not_ready(in_time=True)
+        zygote._channel.setblocking(False)
+        return zygote
 
     def close(self) -> None:
         """End it, for good."""
@@ -105,24 +121,55 @@ class Zygote:
         if self.closed:
             raise SandboxError("the spawner is closed")
         with trio.CancelScope(shield=True):  # a request without its answer would be answered to the next
-            answer, new = await self._exchange(request, fds)
-        if answer is None:
-            self._end()
-            self._process, self._channel = _start()
-            self.bequeath(self._remains)
-            raise ZygoteDied("the zygote died")
+            try:
+                answer, new = await self._exchange(request, fds)
+            except ZygoteDied as died:
+                log.warning("%s; another one is started", died)
+                await self._replace()
+                raise
         return answer, new
 
-    async def _exchange(
-        self, request: dict[str, object], fds: Sequence[int]
-    ) -> tuple[dict[str, Any] | None, list[int]]:
-        """One request and its answer; ``None`` where there is nobody to answer."""
+    async def _exchange(self, request: dict[str, object], fds: Sequence[int]) -> tuple[dict[str, Any], list[int]]:
+        """One request and its answer; :class:`ZygoteDied` where none comes."""
+        what = "clone a process" if "clone" in request else "open the files of an agent"
         try:
-            with trio.fail_after(_PATIENCE):
+            with trio.fail_after(self._timeout):
                 self._channel.sendmsg([json.dumps(request).encode()], [_rights(fds)])
-                return await _receive(self._channel)
-        except (OSError, trio.TooSlowError):
-            return None, []
+                answer, new = await _receive(self._channel)
+        except OSError:
+            answer, new = None, []
+        except trio.TooSlowError:
+            late = f"took longer than {self._timeout:g} s to {what}: {REMEDY}"
+            raise ZygoteDied(f"the zygote, which starts all agents, {late}") from None
+        if answer is None:
+            raise ZygoteDied("the zygote, which starts all agents, died")
+        return answer, new
+
+    async def _replace(self) -> None:
+        """End it and start another one. The event loop goes on meanwhile."""
+        self._end()
+        self._process, self._channel = _launch()
+        self._channel.setblocking(False)
+        try:
+            with trio.fail_after(self._timeout):
+                await trio.lowlevel.wait_readable(self._channel)
+        except trio.TooSlowError:
+            raise self._not_ready(in_time=False) from None
+        try:
+            ready = bool(self._channel.recv(messages.MAX_MESSAGE))
+        except ConnectionError:
+            ready = False
+        if not ready:
+            raise self._not_ready(in_time=True)
+        self.bequeath(self._remains)
+
+    def _not_ready(self, in_time: bool) -> ZygoteDied:
+        """End it, and say what happened."""
+        self._end()
+        what = "the zygote, which starts all agents,"
+        if in_time:
+            return ZygoteDied(f"{what} ended at once: exit status {self._process.returncode}")
+        return ZygoteDied(f"{what} was not ready within {self._timeout:g} s: {REMEDY}")
 
     def _end(self) -> None:
         self._process.kill()
@@ -130,7 +177,8 @@ class Zygote:
         self._channel.close()  # not before: that is what it knows our end by
 
 
-def _start() -> tuple["subprocess.Popen[bytes]", socket.socket]:
+def _launch() -> tuple["subprocess.Popen[bytes]", socket.socket]:
+    """A new zygote, which says when it is ready, and our end of its channel."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with its:
         process = subprocess.Popen(
@@ -142,18 +190,8 @@ def _start() -> tuple["subprocess.Popen[bytes]", socket.socket]:
             start_new_session=True,
             pass_fds=(its.fileno(),),
         )
-    ours.settimeout(_PATIENCE)
-    try:
+    with contextlib.suppress(ConnectionError):  # it ended at once, which its silence tells
         ours.send(os.fsencode(_SDK))
-        ready = ours.recv(messages.MAX_MESSAGE)
-    except (TimeoutError, ConnectionError):
-        ready = b""
-    if not ready:
-        process.kill()
-        status = process.wait()
-        ours.close()
-        raise ZygoteDied(f"the zygote could not be started: exit status {status}")
-    ours.setblocking(False)
     return process, ours
 
 

@@ -233,3 +233,17 @@ def test_a_terminal_without_the_letters_gets_their_numbers(start_kernel: StartKe
     )
 
     kernel.wait_line(r"a \| \\xfc")
+
+
+def test_a_kernel_whose_zygote_is_too_slow_says_what_to_set(agentos: Agentos, kernel: Kernel) -> None:
+    """On a host where nothing starts within a millisecond."""
+    (kernel.place / "slow.toml").write_text('[kernel]\nzygote_timeout = "1ms"\n')
+
+    done = agentos("run", "slow.toml", "--state-dir", str(kernel.place / "x"), "--socket", str(kernel.place / "x.s"))
+
+    assert done.returncode == 1
+    said = (
+        "the zygote, which starts all agents, was not ready within 0.001 s: on a slow host set a longer zygote_timeout"
+    )
+    assert said in done.stderr
+    assert "exit status" not in done.stderr

@@ -6,7 +6,7 @@ import pytest
 from agentos.agents.spec import AgentSpec, GroupSpec, Limits
 from agentos.config.load import Config, ConfigError, load
 from agentos.config.schema import KernelSettings, UidRange
-from agentos_sdk.codec import Size
+from agentos_sdk.codec import Seconds, Size
 from supervisors import Backoff
 from tests.config.saying import agent, loaded, said
 
@@ -18,6 +18,7 @@ log_level = "debug"
 max_payload = "32M"
 max_children = 5
 spawn_rate = 2
+zygote_timeout = "1m"
 waive = ["cpu_quota"]
 uids = { first = 200000, count = 1000 }
 
@@ -90,6 +91,7 @@ def test_a_whole_file_becomes_the_values_that_run(home: Path) -> None:
         max_payload=Size(32 << 20),
         max_children=5,
         spawn_rate=2.0,
+        zygote_timeout=Seconds(60.0),
         waive=("cpu_quota",),
         uids=UidRange(first=200000, count=1000),
     )

@@ -6,10 +6,12 @@ import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from agentos.sandbox.spawner import SandboxError, Spawner
 from tests.sandbox import jail
@@ -33,14 +35,46 @@ async def test_a_dead_zygote_is_replaced_and_takes_nobody_with_it(spawner: Spawn
     await kill(sandbox)
 
 
-async def test_a_zygote_that_hangs_is_replaced(spawner: Spawner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentos.sandbox.zygote._PATIENCE", 0.5)
-    former = spawner.zygote
+@pytest.fixture
+def impatient(spawner: Spawner) -> Iterator[Spawner]:
+    """One that gives its zygote 2 s."""
+    impatient = Spawner.start(zygote_timeout=2)
+    yield impatient
+    impatient.close()
+
+
+async def test_a_zygote_that_hangs_is_replaced_and_the_log_says_what_took_too_long(
+    impatient: Spawner, caplog: pytest.LogCaptureFixture
+) -> None:
+    former = impatient.zygote
 
     os.kill(former, signal.SIGSTOP)
 
-    assert (await run(spawner, a_plan("/bin/echo", "again"))).out == "again\n"
-    assert spawner.zygote != former
+    assert (await run(impatient, a_plan("/bin/echo", "again"))).out == "again\n"
+    assert impatient.zygote != former
+    (said,) = caplog.messages
+    assert "the zygote, which starts all agents, took longer than 2 s to clone a process" in said
+    assert "set a longer zygote_timeout under [kernel]" in said
+
+
+async def test_a_zygote_that_is_slow_is_not_replaced_before_its_time(spawner: Spawner) -> None:
+    slow = spawner.zygote
+
+    os.kill(slow, signal.SIGSTOP)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run, spawner, a_plan("/bin/true"))
+        await trio.testing.wait_all_tasks_blocked()
+        os.kill(slow, signal.SIGCONT)
+
+    assert spawner.zygote == slow
+
+
+def test_a_zygote_that_is_not_ready_in_time_says_what_to_set() -> None:
+    before = Belongings.now()
+    with pytest.raises(SandboxError, match=r"not ready within 0\.001 s: on a slow host set a longer zygote_timeout"):
+        Spawner.start(zygote_timeout=0.001)
+
+    assert Belongings.now() == before
 
 
 def test_the_zygote_holds_nothing_of_ours(spawner: Spawner) -> None:

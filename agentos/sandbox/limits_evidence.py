@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import attrs
 from attrs import frozen
 
-from . import watcher
-from .cgroup_values import Evidence, InForce
+from . import disk, watcher
+from .cgroup_values import Evidence, InForce, short_size
 from .cgroup_values import Limits as CgroupLimits
 from .cgroups import Missing
 from .disk import Image, Tmpfs
@@ -96,7 +96,10 @@ def _disk(asked: Limits, found: Found) -> Layer:
         case None:
             return Layer(asked.disk, False, "", "", "nothing bounds its workspace")
         case Usage() as usage:
-            return Layer(asked.disk, True, "watched", f"{usage} at the start", "watched, may overshoot")
+            looks = f"bytes and inodes counted every {disk.PULSE:g} to {disk.LONGEST:g} s"
+            evidence = f"{usage} at the start; {looks}, limit {short_size(asked.disk)} and {asked.inodes} inodes"
+            reason = "watched, may overshoot: between two counts any number of bytes and files can be written"
+            return Layer(asked.disk, True, "watched", evidence, reason)
         case Tmpfs(options=options) as mount:
             mechanism = ",".join(one for one in options.split(",") if one.startswith(("size=", "nr_inodes=")))
             return _sized(asked, f"tmpfs {mechanism}", options, mount.size, mount.inodes)

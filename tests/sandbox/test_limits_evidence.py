@@ -62,10 +62,15 @@ def test_without_a_cgroup_it_is_told_what_does_its_work_and_what_nobody_does() -
     assert layers["cpu"].reason == (
         "no cgroup delegated: CPU shares can't be had (the scope isn't delegated); systemd-run --scope"
     )
-    assert (layers["disk"].evidence, layers["disk"].reason) == (
-        "8K in 2 inodes at the start",
-        "watched, may overshoot",
-    )
+
+
+def test_a_watched_workspace_says_that_files_may_slip_past_its_limit_between_two_counts() -> None:
+    layer = limit_layers(ASKED, Found(workspace=Usage(8192, 2)))["disk"]
+
+    start, looks = layer.evidence.split("; ")
+    assert start == "8K in 2 inodes at the start"
+    assert looks == f"bytes and inodes counted every {disk.PULSE:g} to {disk.LONGEST:g} s, limit 16M and 100 inodes"
+    assert layer.reason == "watched, may overshoot: between two counts any number of bytes and files can be written"
 
 
 def test_nothing_is_claimed_of_what_nobody_does() -> None:

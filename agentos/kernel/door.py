@@ -19,11 +19,14 @@ from .bugs import internal
 from .caller import MAX_CONNECTIONS, Caller
 from .connection import Connection
 from .table import failed
+from .turns import Turns
 
 log = logging.getLogger(__name__)
 
 BACKLOG = 1024
 RESERVE = 64  # connections kept free for the operator, whatever the agents open
+ACCEPTED_AT_ONCE = 16  # connections, until others of the kernel's tasks have their turn
+ADMITTED_AT_ONCE = 32  # connections whose callers are being identified; the others wait
 PAUSE = 0.1  # seconds that nobody is let in after the process ran out of file descriptors
 
 
@@ -60,10 +63,15 @@ class House:
             return f"the kernel holds {self.connections} connections (kernel.max_connections = {self.capacity})"
         return None
 
+    @property
+    def waiting(self) -> int:
+        """How many accepted connections may wait to be admitted behind one door; the others wait in Linux's backlog."""
+        return max(RESERVE, self.capacity - self.connections)
+
 
 @define(eq=False)
 class Door:
-    """Lets callers in through one listening socket.
+    """Lets callers in through one listening socket: processes in turn, each one's connections in their order.
 
     ``admit`` says who a peer is, or raises a ``CallError`` that the peer is told before it is let go. ``left`` is
     called when a connection is over.
@@ -73,31 +81,50 @@ class Door:
     house: House
     admit: Callable[[Peer], Awaitable[Caller]]
     left: Callable[[Caller], None] = field(default=lambda caller: None)
+    _waiting: Turns[Peer, socket.socket] = field(factory=Turns, init=False)
+    _admitting: trio.Semaphore = field(factory=lambda: trio.Semaphore(ADMITTED_AT_ONCE), init=False)
 
     async def serve(self) -> None:
         """Let callers in until cancelled."""
-        async with trio.open_nursery() as nursery:
-            while True:
-                await trio.lowlevel.wait_readable(self.listener)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._accept)
+                while True:
+                    await self._admitting.acquire()
+                    peer, sock = await self._waiting.take()
+                    nursery.start_soon(self._receive, sock, peer)
+        finally:
+            for sock in self._waiting.clear():
+                sock.close()
+
+    async def _accept(self) -> None:
+        """Accept connections faster than they are admitted, so that a late one needn't wait for all before it."""
+        while True:
+            await trio.lowlevel.wait_readable(self.listener)
+            for _ in range(ACCEPTED_AT_ONCE):
                 try:
                     sock, _ = self.listener.accept()
                 except BlockingIOError:
-                    continue
+                    break
                 except OSError as error:
                     if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS):
                         log.warning("no connection can be accepted for %s s: %s", PAUSE, error)
                         await trio.sleep(PAUSE)
-                    continue  # e.g. the peer has gone before it was let in
+                    break  # e.g. the peer has gone before it was let in
                 sock.setblocking(False)
-                nursery.start_soon(self._receive, sock)
+                self._waiting.add(Peer.of(sock), sock)
+                while len(self._waiting) >= self.house.waiting:
+                    await self._waiting.until_taken()
 
-    async def _receive(self, sock: socket.socket) -> None:
+    async def _receive(self, sock: socket.socket, peer: Peer) -> None:
         with sock:
             try:
-                caller = await self.admit(Peer.of(sock))
+                caller = await self.admit(peer)
             except Exception as error:  # also no thread or no descriptor for looking who it is
                 refuse(sock, error if isinstance(error, CallError) else Busy(f"nobody can be let in now: {error}"))
                 return
+            finally:
+                self._admitting.release()
             try:
                 full = self.house.full_for(caller)
                 if full is not None:

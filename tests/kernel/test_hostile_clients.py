@@ -1,8 +1,13 @@
 """One client that misbehaves harms nobody: the others are answered, and what it took is given back."""
 
 import contextlib
+import json
+import os
 import select
+import signal
 import socket
+import subprocess
+import sys
 import time
 
 import pytest
@@ -272,3 +277,42 @@ def test_one_that_broadcasts_without_end(kernel: Kernel, connect: Connect) -> No
     for wire in [*crowd, hostile]:
         wire.close()
     assert kernel.answers()
+
+
+CROWD = """
+import json, socket, sys
+path, count, ask = sys.argv[1], int(sys.argv[2]), bytes.fromhex(sys.argv[3])
+crowd = [socket.socket(socket.AF_UNIX) for _ in range(count)]
+for one in crowd:
+    one.connect(path)
+    one.sendall(ask)
+print("connected", flush=True)
+print(json.dumps([int.from_bytes(one.recv(100)[4:8], "little") for one in crowd]), flush=True)
+input()
+"""
+
+
+def test_one_process_that_opens_a_thousand_connections_at_once_does_not_stand_before_anothers_first(
+    kernel: Kernel,
+) -> None:
+    """Replies have the caller's id, and ids are given in the order in which callers are admitted."""
+    count = 1000  # all of them fit in the backlog
+    command = [sys.executable, "-c", CROWD, kernel.socket, str(count), frame(NOOP).hex()]
+    os.kill(kernel.pid, signal.SIGSTOP)  # so that all of them are there before the honest caller comes
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as crowd:
+        assert crowd.stdin is not None
+        assert crowd.stdout is not None
+        try:
+            assert crowd.stdout.readline() == b"connected\n"
+            with kernel.connect() as honest:
+                honest.send(NOOP)
+                os.kill(kernel.pid, signal.SIGCONT)
+                mine = honest.receive().id
+            admitted = json.loads(crowd.stdout.readline())
+        finally:
+            os.kill(kernel.pid, signal.SIGCONT)
+            crowd.stdin.close()
+
+    assert len(set(admitted)) == count, "each is a caller of its own"
+    before = sum(number < mine for number in admitted)
+    assert before < count / 2, f"{before} of {count} were admitted before the other process's first"

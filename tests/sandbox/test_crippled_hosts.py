@@ -11,6 +11,7 @@ import pytest
 
 from agentos.sandbox.evidence import LAYERS
 from agentos.sandbox.levels import WALLS
+from tests.support.guest import need_guest
 from tests.tools import cgroup2_vm, crippled
 from tests.tools.cgroup2_vm import Job
 
@@ -242,10 +243,7 @@ print(shortfall(group, "pids"))
 
 @pytest.fixture(scope="module")
 def guest_kernel() -> None:
-    if why := cgroup2_vm.lacking():
-        if "AGENTOS_MUST_SANDBOX" in os.environ:
-            pytest.fail(why)
-        pytest.skip(why)
+    need_guest()
 
 
 def in_guest(*argv: str, **job: Any) -> list[str]:

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from tests.support.guest import need_guest
 from tests.tools import cgroup2_vm
 from tests.tools.cgroup2_vm import Ended, Job
 
@@ -46,10 +47,7 @@ spawner.close()
 @pytest.fixture(scope="module", autouse=True)
 def guest_kernel() -> None:
     """A host without the guest kernel skips loudly; where nothing may be skipped, it fails."""
-    if why := cgroup2_vm.lacking():
-        if "AGENTOS_MUST_SANDBOX" in os.environ:
-            pytest.fail(why)
-        pytest.skip(why)
+    need_guest()
 
 
 def guest(*argv: str, user: bool = False) -> Ended:

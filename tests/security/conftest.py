@@ -10,8 +10,8 @@ from attrs import frozen
 from agentos.attacks.verdicts import Verdict
 from agentos_sdk import AgentOSClient
 from tests.security import settings
+from tests.support.guest import need_guest
 from tests.support.kernel import Kernel
-from tests.tools import cgroup2_vm
 
 GUESTS = {"guest-root": settings.Guest(), "guest-user": settings.Guest(user=True), "bare": settings.Guest(bare=True)}
 SETTINGS = ("here", "guest-root", "guest-user")  # here: whoever runs the tests, with the groups that this host has
@@ -50,8 +50,7 @@ def attacked(request: pytest.FixtureRequest) -> Attacked:
 @pytest.fixture(scope="session")
 def guests() -> Iterator[Mapping[str, "Future[list[Verdict]]"]]:
     """What the attacks in each guest will have come to; a host that can't boot one skips loudly, unless it must."""
-    if why := cgroup2_vm.lacking():
-        skip(why)
+    need_guest()
     cpus = iter(sorted(os.sched_getaffinity(0)))
     count = len(os.sched_getaffinity(0))
     with ThreadPoolExecutor(count, initializer=lambda: os.sched_setaffinity(0, {next(cpus)})) as pool:

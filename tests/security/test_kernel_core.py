@@ -4,13 +4,12 @@ import json
 import os
 import sys
 
-from tests.security.conftest import skip
+from tests.support.guest import need_guest
 from tests.tools import cgroup2_vm
 
 
 def test_a_crash_is_told_to_no_program_outside() -> None:
-    if why := cgroup2_vm.lacking():
-        skip(why)
+    need_guest()
     env = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     job = cgroup2_vm.Job([sys.executable, "-m", "tests.security.piped_core"], env=env)
 

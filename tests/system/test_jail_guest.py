@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from tests.support.guest import need_guest
 from tests.support.kernel import running
 from tests.system.jails import group_of, said
 from tests.tools import cgroup2_vm
@@ -63,10 +64,7 @@ def test_here_version_2_is_used_and_the_kernel_sits_in_a_leaf() -> None:
 def test_what_holds_here_holds_under_version_2(user: bool) -> None:
     if "CGROUP2_SCOPE" in os.environ:
         pytest.skip("this is the guest")
-    if why := cgroup2_vm.lacking():
-        if "AGENTOS_MUST_SANDBOX" in os.environ:
-            pytest.fail(why)
-        pytest.skip(why)
+    need_guest()
     env = {"AGENTOS_MUST_SANDBOX": "1", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     tests = [f"tests/system/{name}" for name in CHOSEN]
     options = ("-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest")

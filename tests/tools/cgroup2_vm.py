@@ -1,7 +1,9 @@
 """A real Linux kernel with control groups of version 2, booted for one command: ``python cgroup2_vm.py -- COMMAND``.
 
 The kernel is user-mode Linux (Debian: ``apt-get install user-mode-linux``), an ordinary program that needs neither
-root nor KVM. Its guest sees the host's whole file tree, below a file system in memory that takes all writes and is
+root nor KVM. It can't run programs on a CPU with AMX, whose registers are more than it can restore ("ptrace set fp regs
+failed, errno 14"): there QEMU boots Debian's cloud kernel, which needs root. ``CGROUP2_VM_ENGINE=qemu`` (or ``uml``)
+chooses by hand. The guest sees the host's whole file tree, below a file system in memory that takes all writes and is
 forgotten at the end. The command sits in a control group of its own, delegated to it with the controllers cpu, memory
 and pids, as after ``systemd-run --scope -p Delegate=yes``; its path is in ``$CGROUP2_SCOPE``. It runs as root or, with
 ``--user``, as an ordinary user to whom that group belongs.
@@ -31,12 +33,19 @@ from typing import Any
 
 KERNEL = "linux.uml"
 MODULES = Path("/usr/lib/uml/modules")
+ENGINE = "CGROUP2_VM_ENGINE"
+CPUINFO = Path("/proc/cpuinfo")
+QEMU = "qemu-system-x86_64"
+VIRTIOFSD = (Path("/usr/lib/qemu/virtiofsd"), Path("/usr/libexec/virtiofsd"))
+BUILT_IN = ("CONFIG_VIRTIO_FS=y", "CONFIG_VIRTIO_PCI=y", "CONFIG_VIRTIO_CONSOLE=y")  # there is no initramfs
+NO_REGISTERS = "ptrace set fp regs failed"  # what user-mode Linux says on a CPU with AMX
+MEMORY = "1024M"
 JOB = "CGROUP2_VM_JOB"  # the variable that names our directory on the host to the guest's first process
 CGROUPS = "/sys/fs/cgroup"
 USER = 1000  # uid and gid
 POWER_OFF = 0x4321FEDC
 MOVE, NOSUID, NODEV, NOEXEC = 8192, 2, 4, 8
-FINIT_MODULE = 313  # x86_64
+FINIT_MODULE, COMPRESSED = 313, 4  # x86_64; a flag of it
 
 GUEST_FILE_SYSTEMS = (
     ("proc", "/proc", NOSUID | NODEV | NOEXEC, ""),
@@ -74,8 +83,28 @@ class NoGuest(Exception):
     """The guest did not start, or did not end; the text has its last words."""
 
 
+def has_amx(cpuinfo: str) -> bool:
+    """Whether the CPU that ``/proc/cpuinfo`` describes has AMX, with which user-mode Linux can't run programs."""
+    flags = (line.partition(":")[2].split() for line in cpuinfo.splitlines() if line.startswith("flags"))
+    return any("amx_tile" in line for line in flags)
+
+
+def engine() -> str:
+    """``uml`` or ``qemu``: what boots the guest on this host."""
+    return os.environ.get(ENGINE) or ("qemu" if has_amx(CPUINFO.read_text()) else "uml")
+
+
+def is_excused() -> bool:
+    """Whether its CPU is why this host has no guest: with AMX user-mode Linux can't run, and QEMU can't be used."""
+    return has_amx(CPUINFO.read_text()) and engine() == "qemu" and _lacking_for_qemu() is not None
+
+
 def lacking() -> str | None:
     """Why there can be no guest on this host; ``None`` if there can."""
+    if engine() == "qemu":
+        why = _lacking_for_qemu()
+        cause = f"{KERNEL} can't run programs on a CPU with AMX, and " if has_amx(CPUINFO.read_text()) else ""
+        return why and f"{cause}QEMU can't be used: {why}"
     if shutil.which(KERNEL) is None:
         return f"no {KERNEL} on the PATH (Debian: apt-get install user-mode-linux)"
     if not any(MODULES.rglob("overlay.ko")):
@@ -83,19 +112,48 @@ def lacking() -> str | None:
     return None
 
 
+def _lacking_for_qemu() -> str | None:
+    if os.geteuid() != 0:
+        return "only root may run virtiofsd"
+    if shutil.which(QEMU) is None or not any(path.exists() for path in VIRTIOFSD):
+        return f"no {QEMU} with virtiofsd (Debian: apt-get install qemu-system-x86)"
+    if _cloud_kernel() is None:
+        return "no kernel in /boot has virtiofs built in (Debian: apt-get install linux-image-6.12-cloud-amd64)"
+    return None
+
+
+def _cloud_kernel() -> Path | None:
+    """A kernel that boots without an initramfs from a file system that QEMU shares; its modules are installed."""
+    for config in sorted(Path("/boot").glob("config-*"), reverse=True):
+        image = config.with_name(config.name.replace("config", "vmlinuz", 1))
+        lines = config.read_text(errors="replace").splitlines()
+        if image.exists() and set(BUILT_IN) <= set(lines) and _overlay(_modules(image)) is not None:
+            return image
+    return None
+
+
+def _modules(image: Path) -> Path:
+    return Path("/lib/modules", image.name.removeprefix("vmlinuz-"))
+
+
+def _overlay(modules: Path) -> Path | None:
+    return next(modules.rglob("overlay.ko*"), None)
+
+
 def run(job: Job, timeout: float = 120) -> Ended:
     """Boot, run the command, power off. :class:`NoGuest` when that takes longer than ``timeout`` seconds."""
     with tempfile.TemporaryDirectory(prefix="aos-vm-", dir="/tmp") as directory, contextlib.ExitStack() as stack:
         work = Path(directory)
         (work / "mnt").mkdir()
-        (work / "job.json").write_text(json.dumps(vars(job)))
+        (work / "job.json").write_text(json.dumps({**vars(job), "engine": engine()}))
         init = work / "init"
         init.write_text(f"#!{os.path.realpath(sys.executable)} -IS\n" + Path(__file__).read_text())
         init.chmod(0o755)
-        pairs = [[stack.enter_context(end) for end in socket.socketpair()] for _ in range(2)]
+        pairs = [[stack.enter_context(end) for end in socket.socketpair()] for _ in range(3)]
         log = stack.enter_context((work / "log").open("wb"))
+        command = _qemu_command if engine() == "qemu" else _uml_command
         kernel = subprocess.Popen(
-            ["timeout", "--signal=KILL", f"{timeout + 20:g}", *_command(work, [end.fileno() for _, end in pairs])],
+            ["timeout", "--signal=KILL", f"{timeout + 20:g}", *command(work, [end.fileno() for _, end in pairs])],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -106,23 +164,29 @@ def run(job: Job, timeout: float = 120) -> Ended:
         try:
             for _, theirs in pairs:
                 theirs.close()
-            out, err = _outputs([ours for ours, _ in pairs], time.monotonic() + timeout)
+            out, err, status = _outputs([ours for ours, _ in pairs], time.monotonic() + timeout)
             kernel.wait(timeout=10)
-            status = json.loads((work / "status").read_text())
-        except (TimeoutError, subprocess.TimeoutExpired, FileNotFoundError) as error:
-            raise NoGuest(f"{error}: {(work / 'log').read_text(errors='replace')[-2000:]}") from error
+            code = int(status)
+        except (TimeoutError, subprocess.TimeoutExpired, ValueError) as error:
+            raise NoGuest(no_guest(str(error), (work / "log").read_text(errors="replace"))) from error
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(kernel.pid, signal.SIGKILL)
             kernel.wait()
-        return Ended(status if status >= 0 else 128 - status, out, err)
+        return Ended(code if code >= 0 else 128 - code, out, err)
 
 
-def _command(work: Path, consoles: list[int]) -> list[str]:
+def no_guest(error: str, log: str) -> str:
+    """What went wrong, with the kernel's last words; and what to do where it is a CPU that nobody knew to be one."""
+    advice = f" ({KERNEL} can't run programs on this CPU: set {ENGINE}=qemu)" if NO_REGISTERS in log else ""
+    return f"{error}{advice}: {log[-2000:]}"
+
+
+def _uml_command(work: Path, consoles: list[int]) -> list[str]:
     """The kernel's command line; on one CPU, since its two host processes take turns at every system call."""
     return [
         *("taskset", "-c", str(min(os.sched_getaffinity(0)))),
-        *(KERNEL, "mem=1024M", "umid=guest", f"uml_dir={work}"),
+        *(KERNEL, f"mem={MEMORY}", "umid=guest", f"uml_dir={work}"),
         *("root=none", "rootfstype=hostfs", "rootflags=/", "ro", f"init={work}/init", f"{JOB}={work}"),
         *("con=null", "ssl=null", "con0=null,fd:2"),
         *(f"con{number}=null,fd:{fd}" for number, fd in enumerate(consoles, start=1)),
@@ -132,7 +196,38 @@ def _command(work: Path, consoles: list[int]) -> list[str]:
     ]
 
 
-def _outputs(ends: list[socket.socket], deadline: float) -> tuple[str, str]:
+def _qemu_command(work: Path, channels: list[int]) -> list[str]:
+    """QEMU's command line, behind that of the program which shares the host's tree with the guest.
+
+    It emulates the CPU: KVM within virtual machines fails now and then. Each channel is a serial port of the guest's;
+    it has one CPU, as with the other kernel.
+    """
+    image = _cloud_kernel()
+    assert image is not None, "lacking() was asked"
+    shares = next(path for path in VIRTIOFSD if path.exists())
+    ports = [
+        argument
+        for number, fd in enumerate(channels, start=1)
+        for argument in (
+            *("-chardev", f"socket,id=port{number},fd={fd}"),
+            *("-device", f"virtserialport,nr={number},chardev=port{number}"),
+        )
+    ]
+    append = ("console=ttyS0 quiet panic=-1 cgroup_no_v1=all rootfstype=virtiofs root=tree ro", f"init={work}/init")
+    qemu = [
+        *(QEMU, "-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio", "-cpu", "max", "-smp", "1"),
+        *("-accel", "tcg", "-m", MEMORY, "-machine", "q35,memory-backend=memory"),
+        *("-object", f"memory-backend-memfd,id=memory,size={MEMORY},share=on"),
+        *("-chardev", f"socket,id=tree,path={work}/tree.sock"),
+        *("-device", "vhost-user-fs-pci,chardev=tree,tag=tree", "-device", "virtio-serial-pci", *ports),
+        *("-kernel", str(image), "-append", " ".join((*append, f"{JOB}={work}"))),
+    ]
+    share = '"$0" --socket-path="$1" -o source=/ -o sandbox=chroot -o cache=always &'  # ends with QEMU
+    wait = 'until [ -S "$1" ]; do kill -0 $! && sleep 0.01 || exit; done; shift; exec "$@"'
+    return ["sh", "-c", f"{share} {wait}", str(shares), f"{work}/tree.sock", *qemu]
+
+
+def _outputs(ends: list[socket.socket], deadline: float) -> list[str]:
     got = {end: bytearray() for end in ends}
     open_ends = list(ends)
     while open_ends:
@@ -145,8 +240,7 @@ def _outputs(ends: list[socket.socket], deadline: float) -> tuple[str, str]:
                     got[end] += data
                     continue
             open_ends.remove(end)
-    out, err = (got[end].decode("utf-8", "replace") for end in ends)
-    return out, err
+    return [got[end].decode("utf-8", "replace") for end in ends]
 
 
 # From here on: the guest's first process.
@@ -161,10 +255,12 @@ def _put(path: str, text: str) -> None:
     Path(path).write_text(text)
 
 
-def _make_root(libc: Any, work: str) -> None:
+def _make_root(libc: Any, work: str, engine: str) -> None:
     """The host's tree with all writes in memory as our root, and a kernel's own file systems in it."""
-    module = os.open(next(MODULES.rglob("overlay.ko")), os.O_RDONLY)
-    libc.syscall(FINIT_MODULE, module, b"", 0)
+    found = _overlay(MODULES if engine == "uml" else Path("/lib/modules", os.uname().release))
+    assert found is not None, "the host's side has found it"
+    module = os.open(found, os.O_RDONLY)
+    libc.syscall(FINIT_MODULE, module, b"", 0 if found.suffix == ".ko" else COMPRESSED)
     top = f"{work}/mnt"
     _mount(libc, "tmpfs", top, "tmpfs")
     for name in ("upper", "work", "root"):
@@ -174,7 +270,6 @@ def _make_root(libc: Any, work: str) -> None:
     for kind, where, flags, options in GUEST_FILE_SYSTEMS:
         os.makedirs(root + where, exist_ok=True)
         _mount(libc, kind, root + where, kind, flags, options)
-    _mount(libc, "none", root + work, "hostfs", 0, work)  # for the exit status
     os.chdir(root)
     _mount(libc, ".", "/", None, MOVE)
     os.chroot(".")
@@ -226,13 +321,23 @@ def _start(job: dict[str, Any], scope: str, join: int, outputs: list[int]) -> in
     os._exit(127)
 
 
-def _run_command(libc: Any, job: dict[str, Any], work: str) -> None:
+def _open_channel(number: int, engine: str) -> int:
+    """A console or, with QEMU, a serial port, which goes by this number on the host's side."""
+    if engine == "uml":
+        console = os.open(f"/dev/tty{number}", os.O_RDWR | os.O_NOCTTY)
+        tty.setraw(console)
+        return console
+    while not (ports := list(Path("/dev").glob(f"vport*p{number}"))):  # they appear a little after the boot
+        time.sleep(0.01)
+    return os.open(ports[0], os.O_RDWR)
+
+
+def _run_command(libc: Any, job: dict[str, Any]) -> None:
     """Start it on pipes, since it shall not see a terminal; copy what it writes until it ends; note how it ended."""
     pipes: dict[int, int] = {}
     outputs = []
-    for number in (1, 2):
-        console = os.open(f"/dev/tty{number}", os.O_RDWR | os.O_NOCTTY)
-        tty.setraw(console)
+    *streams, last_word = (_open_channel(number, job["engine"]) for number in (1, 2, 3))
+    for console in streams:
         read, write = os.pipe()
         pipes[read] = console
         outputs.append(write)
@@ -251,19 +356,20 @@ def _run_command(libc: Any, job: dict[str, Any], work: str) -> None:
                 del pipes[read]
             while data:
                 data = data[os.write(pipes[read], data) :]
-    for console in consoles:
-        termios.tcdrain(console)
-    _put(f"{work}/status", str(os.waitstatus_to_exitcode(os.waitpid(command, 0)[1])))
+    os.write(last_word, str(os.waitstatus_to_exitcode(os.waitpid(command, 0)[1])).encode())
+    for console in (*consoles, last_word):
+        if os.isatty(console):
+            termios.tcdrain(console)
 
 
 def _guest(work: str) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     try:
         job = json.loads(Path(work, "job.json").read_text())
-        _make_root(libc, work)
+        _make_root(libc, work, job["engine"])
         runner = os.fork()
         if runner == 0:
-            _run_command(libc, job, work)
+            _run_command(libc, job)
             os._exit(0)
         while os.wait()[0] != runner:  # orphans become ours
             pass

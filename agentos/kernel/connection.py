@@ -19,6 +19,7 @@ from agentos_sdk.frames import HEADER, MAGIC, Frame, Frames
 from agentos_sdk.opcodes import Op
 
 from . import greeting
+from .body import INLINE
 from .call import Call, Gone
 from .caller import Caller
 from .table import Later, failed
@@ -108,6 +109,12 @@ class Connection:
                     continue
                 now = nows[op]
                 if now is not None:
+                    if len(body) > INLINE and (large := caller.table.large[op]) is not None:
+                        self._push(out)
+                        # Nothing else of this connection is answered meanwhile, so that messages keep their order.
+                        self._reply(number, op, await large(caller, body))
+                        nows = caller.table.now
+                        continue
                     reply = now(caller, body)
                     out.append(_pack(MAGIC, number, op, len(reply)))
                     if len(reply) > READ_SIZE:
@@ -182,7 +189,7 @@ class Connection:
     async def _special(self, number: int, op: int, body: bytes) -> bool:
         """See to CANCEL, or to a call that may wait; False when the peer went away meanwhile."""
         if op == Op.CANCEL:
-            self._reply(number, op, greeting.cancel(self._calls, body))
+            self._reply(number, op, await greeting.cancel(self.caller, self._calls, body))
             return True
         later = self.caller.table.later[op]
         assert later is not None, "an opcode is answered now, later, or by the connection"

@@ -7,7 +7,6 @@ from agentos_sdk import codec
 from agentos_sdk.calls.connection import Cancel, Hello, Welcome, Withdrawn
 from agentos_sdk.errors import BadRequest, PermissionDenied
 
-from .body import read
 from .call import Call
 from .caller import Caller
 from .table import failed
@@ -15,7 +14,7 @@ from .table import failed
 
 async def hello(caller: Caller, body: bytes, version: int) -> tuple[int, bytes]:
     """The version that the connection speaks from the next frame on, and the reply. ``version`` is today's."""
-    request = read(Hello, body)
+    request = await caller.table.reader.read(caller, Hello, body)
     if request.protocol < version:
         raise BadRequest(f"protocol: this connection already speaks version {version}, got {request.protocol}")
     if request.as_ is not None or request.level is not None or request.permissions is not None:
@@ -32,10 +31,10 @@ async def hello(caller: Caller, body: bytes, version: int) -> tuple[int, bytes]:
     return request.protocol, codec.encode(welcome)
 
 
-def cancel(calls: Mapping[int, Call], body: bytes) -> bytes:
+async def cancel(caller: Caller, calls: Mapping[int, Call], body: bytes) -> bytes:
     """Withdraw a request; ``cancelled`` is false when it is answered already or never was."""
     try:
-        call = calls.get(read(Cancel, body).id)
+        call = calls.get((await caller.table.reader.read(caller, Cancel, body)).id)
     except BadRequest as error:
         return failed(error)
     if call is not None:

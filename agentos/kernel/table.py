@@ -13,7 +13,7 @@ from agentos_sdk.errors import ApprovalRequired, CallError, PermissionDenied, Un
 from agentos_sdk.frames import MAX_PAYLOAD
 from agentos_sdk.opcodes import Op, op_name
 
-from .body import read
+from .body import Reader, read
 from .bugs import internal
 from .call import Call, Gone, Judged
 from .caller import Caller
@@ -25,6 +25,7 @@ MOST_SHOWN = 300  # bytes of a body that the audit log is shown
 
 Now = Callable[[Caller, bytes], bytes]
 Later = Callable[[Call, bytes], Awaitable[bytes]]
+Large = Callable[[Caller, bytes], Awaitable[bytes]]
 
 
 @frozen
@@ -52,9 +53,13 @@ class Syscall:
 
 
 class Table:
-    """One entry per opcode: an answer now, an answer later, or a refusal; and how large a body may be."""
+    """One entry per opcode: an answer now, an answer later, or a refusal; and how large a body may be.
 
-    __slots__ = ("later", "limits", "now", "syscalls")
+    Where a call is answered now, ``large`` answers it for bodies of more than :data:`~agentos.kernel.body.INLINE`
+    bytes; None where the size makes no difference.
+    """
+
+    __slots__ = ("large", "later", "limits", "now", "reader", "syscalls")
 
     def __init__(self, syscalls: Iterable[Syscall], max_payload: int = MAX_PAYLOAD) -> None:
         self.syscalls: dict[int, Syscall] = {}  # by opcode
@@ -65,13 +70,15 @@ class Table:
             self.limits[op] = LARGE
         self.now: list[Now | None] = [_unknown(number) for number in range(256)]
         self.later: list[Later | None] = [None] * 256
+        self.large: list[Large | None] = [None] * 256
+        self.reader = Reader()
         for syscall in syscalls:
             self.syscalls[syscall.op] = syscall
             self.limits[syscall.op] = syscall.limit
             if iscoroutinefunction(syscall.handler):
-                self.now[syscall.op], self.later[syscall.op] = None, _later(syscall)
+                self.now[syscall.op], self.later[syscall.op] = None, _later(syscall, self.reader)
             else:
-                self.now[syscall.op], self.later[syscall.op] = _now(syscall), None
+                self.now[syscall.op], self.large[syscall.op] = _now(syscall), _large(syscall, self.reader)
         for op in (Op.HELLO, Op.CANCEL, Op.EXIT):  # the connection answers these itself
             self.now[op] = self.later[op] = None
 
@@ -80,9 +87,9 @@ class Table:
         if not refused:
             return self
         table = copy(self)
-        table.now, table.later = list(self.now), list(self.later)
+        table.now, table.later, table.large = list(self.now), list(self.later), list(self.large)
         for op, decision in refused.items():
-            table.now[op], table.later[op] = _refused(op, decision, self.syscalls.get(op)), None
+            table.now[op], table.later[op], table.large[op] = _refused(op, decision, self.syscalls.get(op)), None, None
         return table
 
     def failed(self, op: int, error: BaseException) -> bytes:
@@ -126,14 +133,29 @@ def _now(syscall: Syscall) -> Now:
     return answer
 
 
-def _later(syscall: Syscall) -> Later:
+def _large(syscall: Syscall, reader: Reader) -> Large | None:
+    handler, request, verbatim = syscall.handler, syscall.request, syscall.verbatim
+    if request is None:
+        return None
+
+    async def answer(caller: Caller, body: bytes) -> bytes:
+        try:
+            return finish(handler(caller, await reader.read(caller, request, body, verbatim)))
+        except Exception as error:
+            return failed(error, syscall)
+
+    return answer
+
+
+def _later(syscall: Syscall, reader: Reader) -> Later:
     handler, request, verbatim = syscall.handler, syscall.request, syscall.verbatim
 
     async def answer(call: Call, body: bytes) -> bytes:
         call.announces = syscall.audit == "intent"
         outcome = "cancelled"
         try:
-            reply = finish(await handler(call, read(request, body, verbatim) if request is not None else body))
+            given = body if request is None else await reader.read(call.caller, request, body, verbatim)
+            reply = finish(await handler(call, given))
             outcome = "ok"
             return reply
         except Gone:

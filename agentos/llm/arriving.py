@@ -11,6 +11,7 @@ from typing import Any
 from attrs import define, field
 
 from agentos_sdk import codec
+from agentos_sdk.nesting import outside_strings
 
 from .provider import Answer, Delta, Failing, FinishReason, Hear, Question, ToolCall, Usage, guessed, guessed_input
 from .vendor import Account
@@ -190,7 +191,7 @@ def words(said: object, what: str) -> str:
 
 
 def _parsed(data: bytes) -> object:
-    if _brackets(data) > MOST_INSIDE and _brackets(codec.outside_strings(data)) > MOST_INSIDE:
+    if _brackets(data) > MOST_INSIDE and _brackets(outside_strings(data)) > MOST_INSIDE:
         raise Nonsense(f"sent more than {MOST_INSIDE} arrays and objects at once")
     return codec.parse(data)
 

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attrs import frozen
+import trio
+from attrs import field, frozen
 
 from agentos.agents.registry import Agent, Registry
 from agentos.kernel.body import read
@@ -34,6 +35,7 @@ class Permissions:
     registry: Registry
     callers: Rights
     served: dict[Op, Syscall]
+    _reading: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)
 
     async def get(self, call: Call, request: calls.GetPerms) -> calls.PermsReply:
         target = self._target(call.caller, request.agent_id)
@@ -115,7 +117,8 @@ class Permissions:
         decided = [(Right(op.name.lower()), authorizer.of_call(caller.id, op))]
         if decided[0][1].effect == "allow" and syscall is not None and syscall.rights is not None:
             try:
-                rights = await syscall.rights(caller, request_of(syscall, args))
+                request = await trio.to_thread.run_sync(request_of, syscall, args, limiter=self._reading)
+                rights = await syscall.rights(caller, request)
             except PermissionDenied as error:
                 return decided[0][0], Decision("deny", str(error.details.get("rule", NO_RULE)), str(error))
             decided = [(right, authorizer.decide(caller, right)) for right in rights]

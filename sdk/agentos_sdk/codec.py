@@ -8,15 +8,14 @@ asks for them.
 import gc
 import json
 import re
-from array import array
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from itertools import accumulate
 from operator import attrgetter
 from typing import Any, TypeVar, get_args
 
 import attrs
 
+from agentos_sdk.nesting import is_nested_deeper
 from agentos_sdk.quantities import CPU_PERIOD, CpuShare, Seconds, Size
 from agentos_sdk.strict import MANY, Rule, Text, mistakes, shown, strict_converter, written
 
@@ -118,7 +117,7 @@ def checked_text(data: bytes) -> tuple[str, int]:
     except UnicodeDecodeError as error:
         raise _unreadable(f"not JSON: not UTF-8 at byte {error.start}") from None
     crowd = data.count(b"[") + data.count(b"{")  # nothing is nested deeper than this
-    if crowd > MAX_DEPTH and _depth(data) > MAX_DEPTH:
+    if crowd > MAX_DEPTH and is_nested_deeper(data, MAX_DEPTH):
         raise _unreadable(f"nested deeper than {MAX_DEPTH}")
     return text, crowd
 
@@ -137,11 +136,6 @@ def is_deeper(data: object, depth: int) -> bool:
             for inner in (outer.values() if isinstance(outer, dict) else outer)
         ]
     return any(isinstance(value, dict | list) for value in level)
-
-
-def outside_strings(data: bytes) -> bytes:
-    """JSON without its strings."""
-    return b"".join(data.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2])
 
 
 def encode(value: object) -> bytes:
@@ -169,16 +163,6 @@ def _finite(digits: str) -> float:
 
 def _unreadable(sentence: str) -> Invalid:
     return Invalid([Mistake("", sentence)])
-
-
-# One step down for an opening bracket, one up (-1 in a signed byte) for a closing one; all else is dropped.
-_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
-_NO_BRACKETS = bytes(set(range(256)) - set(b"[{]}"))
-
-
-def _depth(data: bytes) -> int:
-    """How deep brackets outside of strings are nested: 20 ms for 1 MiB of them."""
-    return max(accumulate(array("b", outside_strings(data).translate(_STEPS, _NO_BRACKETS))), default=0)
 
 
 @cache

@@ -1,0 +1,62 @@
+"""How deep the arrays and objects of JSON are nested, and what it holds besides strings, without parsing it.
+
+Takes any bytes: whether they are JSON is for a parser to say. Works in pieces, because each call into C holds the GIL:
+when this runs in a thread, the event loop waits for one such call and not for all of them.
+"""
+
+from array import array
+from functools import cache
+from itertools import accumulate
+from operator import add
+
+PIECE = 64 << 10  # bytes that one call into C works on, in at most 1 ms; a multiple of 8
+_NO_STRUCTURE = bytes(set(range(256)) - set(b'[{]}"'))
+_BITS = bytes.maketrans(b"[{]}", b"1100")  # an opening bracket is a 1, a closing one a 0
+
+
+def is_nested_deeper(data: bytes, most: int) -> bool:
+    """Whether brackets outside of strings are nested deeper than ``most``: at most 10 ms for 1 MiB.
+
+    Eight brackets become one byte (``int`` reads base 2 in linear time), and two tables say what each byte adds.
+    """
+    # Two quotes side by side may go wherever they are: what follows is inside a string, or outside, as before.
+    brackets = _without_escapes(data).translate(None, _NO_STRUCTURE).replace(b'""', b"")
+    if b'"' in brackets:
+        brackets = _without_strings(brackets)
+    ends, peaks = _tables()
+    depth = 0
+    for at in range(0, len(brackets), PIECE):
+        bits = brackets[at : at + PIECE].translate(_BITS)
+        size = -(-len(bits) // 8)
+        packed = int(bits.ljust(size * 8, b"0"), 2).to_bytes(size, "big")
+        before = list(accumulate(array("b", packed.translate(ends)), initial=depth))
+        if max(map(add, before, packed.translate(peaks))) > most:
+            return True
+        depth = before[-1]
+    return False
+
+
+def outside_strings(data: bytes) -> bytes:
+    """JSON without its strings."""
+    return _without_strings(_without_escapes(data))
+
+
+def _without_escapes(data: bytes) -> bytes:
+    """JSON whose strings end at the next quote."""
+    return data.replace(rb"\\", b"").replace(rb"\"", b"") if b"\\" in data else data
+
+
+def _without_strings(data: bytes) -> bytes:
+    outside, quotes = [], 0
+    for at in range(0, len(data), PIECE):
+        parts = data[at : at + PIECE].split(b'"')
+        outside.append(b"".join(parts[quotes % 2 :: 2]))
+        quotes += len(parts) - 1
+    return b"".join(outside)
+
+
+@cache
+def _tables() -> tuple[bytes, bytes]:
+    """For each byte of eight brackets: the depth at its end (signed), and its greatest depth, both from its begin."""
+    sums = [list(accumulate((2 * int(bit) - 1 for bit in f"{byte:08b}"), initial=0)) for byte in range(256)]
+    return array("b", (each[-1] for each in sums)).tobytes(), bytes(max(each) for each in sums)

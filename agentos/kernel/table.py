@@ -22,6 +22,7 @@ from .ports import Decision, Right
 SMALL = 256 << 10  # bytes; the largest body of a call that doesn't say otherwise
 LARGE = 1 << 20
 MOST_SHOWN = 300  # bytes of a body that the audit log is shown
+MOST_TOLD = 8 << 10  # characters of an error, which may quote what a caller sent
 
 Now = Callable[[Caller, bytes], bytes]
 Later = Callable[[Call, bytes], Awaitable[bytes]]
@@ -184,5 +185,7 @@ def failed(error: BaseException, syscall: Syscall | None = None) -> bytes:
     """The body of a failed reply. A caller's mistake says what to do; a bug of ours is logged and gets a reference."""
     if not isinstance(error, CallError):
         error = internal(error, syscall.op.name if syscall else "the core")
-    usual = syscall.failure if syscall else {}
-    return codec.encode({"success": False, "error": str(error), "code": error.code, **usual, **error.details})
+    usual, text = syscall.failure if syscall else {}, str(error)
+    if len(text) > MOST_TOLD:
+        text = f"{text[:MOST_TOLD]}…"
+    return codec.encode({"success": False, "error": text, "code": error.code, **usual, **error.details})

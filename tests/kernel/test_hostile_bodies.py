@@ -1,0 +1,153 @@
+"""JSON at the edge of what parsers take, in every field of every call: refused or taken, and never a bug of ours."""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+
+import pytest
+
+from tests.support.kernel import Kernel
+from tests.support.wire import (
+    BROADCAST,
+    CANCEL,
+    EXEC,
+    EXPLAIN,
+    GET_AUDIT_LOG,
+    GET_PERMS,
+    HELLO,
+    INSPECT,
+    KILL,
+    LIST,
+    LOGS,
+    METRICS_SYSTEM,
+    NOOP,
+    PAUSE,
+    READ,
+    RECV,
+    REGISTER,
+    RESUME,
+    SEND,
+    SET_AUDIT_CONFIG,
+    SET_PERMS,
+    SPAWN,
+    THINK,
+    TREE,
+    WAIT,
+    WRITE,
+)
+
+pytestmark = pytest.mark.usefixtures("unharmed")
+
+DIGITS = b"1" + b"0" * 100_000
+HOSTILE: Mapping[str, bytes] = {
+    "deep": b"[" * 50_000 + b"]" * 50_000,
+    "deep objects": b'{"a":' * 63 + b"1" + b"}" * 63,
+    "only opened": b"[" * 100_000,
+    "huge exponent": b"1e400",
+    "tiny exponent": b"-1e-99999999999",
+    "overflow without an exponent": b"1" + b"0" * 350 + b".0",
+    "just above a float": b"2e308",
+    "digits": DIGITS,
+    "digits beyond int()": b"1" * 5000,
+    "digits below int()": b"1" * 4000,
+    "64 bits and one": b"18446744073709551616",
+    "negative zero": b"-0",
+    "a fraction": b"0.1e1",
+    "half a pair": b'"\\ud800"',
+    "the other half": b'"a\\udfffb"',
+    "a pair reversed": b'"\\udc00\\ud800"',
+    "a half as a key": b'{"\\ud800": 1}',
+    "NUL": b'"a\\u0000b"',
+    "NUL as a key": b'{"\\u0000": "a"}',
+    "a bare NUL": b'"a\x00b"',
+    "NaN": b"NaN",
+    "Infinity": b"[-Infinity]",
+    "duplicates": b'{"a": 1, "a": [], "a": {"a": 2}}',
+    "no UTF-8": b'"\xff\xfe"',
+    "an overlong form": b'"\xc0\xaf"',
+    "an encoded surrogate": b'"\xed\xa0\x80"',
+    "beyond Unicode": b'"\xf4\x90\x80\x80"',
+    "separators": '"a\u2028b\u2029\ufeff"'.encode(),
+    "controls": b'"\\u001b[2J\\r\\n\\b\\u007f"',
+    "marks": '"\u202e\u0301\u200d"'.encode(),
+    "a long key": b'{"' + b"k" * 60_000 + b'": 1}',
+    "many keys": b"{" + b",".join(b'"k%d": 1' % number for number in range(5000)) + b"}",
+    "many numbers": b"[" + b"0," * 60_000 + b"0]",
+    "many strings": b"[" + b'"",' * 40_000 + b'""]',
+    "many arrays": b"[" + b"[]," * 40_000 + b"[]]",
+    "a long string": b'"' + b"a/" * 60_000 + b'"',
+    "a long line of escapes": b'"' + b"\\u0041" * 20_000 + b'"',
+    "an empty string": b'""',
+    "an empty object": b"{}",
+    "a number": b"7",
+    "a negative number": b"-7",
+    "true": b"true",
+    "null": b"null",
+}
+# Fields of each call; what else a call needs is in the second part. No call here does anything to anybody else.
+FIELDS: Mapping[int, tuple[Sequence[str], bytes]] = {
+    THINK: (["prompt", "messages", "system", "model", "temperature", "max_tokens", "stop", "tools", "timeout"], b""),
+    READ: (["path", "offset", "limit", "encoding"], b'"path": "/nowhere/x"'),
+    WRITE: (["path", "content", "mode", "encoding"], b'"path": "/nowhere/x", "content": ""'),
+    EXEC: (["command", "cwd", "timeout", "env", "stdin", "id", "name"], b'"command": "true", "name": "nowhere"'),
+    SPAWN: (
+        ["name", "script", "command", "args", "env", "limits", "restart", "backoff", "permissions", "llm", "workspace"],
+        b'"name": "a/b"',
+    ),
+    KILL: (["id", "name", "grace"], b""),
+    LIST: (["all"], b""),
+    WAIT: (["id", "name", "timeout"], b""),
+    PAUSE: (["id", "name"], b""),
+    RESUME: (["id", "name"], b""),
+    TREE: (["any"], b""),
+    LOGS: (["id", "name", "tail", "follow"], b""),
+    INSPECT: (["id", "name"], b""),
+    SEND: (["to", "to_name", "message"], b'"to": 4294967295'),
+    RECV: (["max"], b'"timeout": 0'),
+    BROADCAST: (["message", "include_self"], b'"message": 1'),
+    REGISTER: (["name"], b""),
+    GET_PERMS: (["agent_id"], b""),
+    SET_PERMS: (["agent_id", "permissions", "level"], b'"agent_id": 4294967295'),
+    EXPLAIN: (["agent", "call", "args"], b'"agent": "bait", "call": "SEND"'),
+    GET_AUDIT_LOG: (["agent_id", "category", "limit", "since_id"], b""),
+    SET_AUDIT_CONFIG: (["log_http"], b'"log_http": true'),
+    METRICS_SYSTEM: (["any"], b""),
+    CANCEL: (["id"], b""),
+    HELLO: (["protocol", "as", "level", "permissions"], b'"protocol": 2'),
+}
+
+
+def bodies(op: int, value: bytes) -> Iterator[bytes]:
+    """The value as the whole body, as each field, inside one, and as a key."""
+    fields, usual = FIELDS[op]
+    yield value
+    yield b"\xef\xbb\xbf{}"
+    for name in fields:
+        others = usual + b", " if usual else b""
+        yield b"{%b%b: %b}" % (others, b'"%b"' % name.encode(), value)
+    yield b'{%b"%b": [%b, {"a": %b}]}' % (usual + b", " if usual else b"", fields[-1].encode(), value, value)
+    if value[:1] == b'"':
+        yield b"{%b: 1}" % value
+
+
+@pytest.fixture(scope="module")
+def bait(kernel: Kernel) -> None:
+    """An agent for EXPLAIN to be asked about."""
+    kernel.spawn("bait")
+
+
+@pytest.mark.usefixtures("bait")
+@pytest.mark.parametrize("op", FIELDS)
+def test_no_body_is_ever_our_own_error_nor_harms_another_connection(kernel: Kernel, op: int) -> None:
+    with contextlib.ExitStack() as stack:
+        other, wire = stack.enter_context(kernel.connect()), stack.enter_context(kernel.connect())
+        for what, value in HOSTILE.items():
+            for body in bodies(op, value):
+                if op == HELLO:  # its connection ends when it is refused
+                    wire.close()
+                    wire = stack.enter_context(kernel.connect())
+                reply = wire.call(op, body)
+                if isinstance(reply, dict) and not reply["success"]:
+                    assert reply["code"] != "internal", (what, body[:100], reply)
+                    assert len(reply["error"]) < 10_000, (what, body[:100])
+            assert other.ask(NOOP, b"x").body == b"x"
+    assert "Traceback" not in kernel.said

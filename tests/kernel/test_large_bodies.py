@@ -1,0 +1,164 @@
+"""Large bodies are read beside the event loop: one at a time, each caller's in order, and nobody's before its turn."""
+
+import json
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+from attrs import field, frozen
+
+from agentos.kernel.body import INLINE
+from agentos.kernel.call import Call
+from agentos.kernel.caller import Caller
+from agentos.kernel.table import Syscall, Table
+from agentos_sdk.opcodes import Op
+from tests.conftest import Connect
+from tests.support.kernel import Kernel
+from tests.support.rights import Grants, Notebook
+from tests.support.wire import BROADCAST, EXEC, EXPLAIN, HELLO, NOOP, RECV, SEND, SPAWN, frame
+
+NUMBERS = b"[" + b"1e5," * 200_000 + b"1]"  # 800 KB
+ARRAYS = b"[" + b",".join([b"[" * 60 + b"]" * 60] * 6500) + b"]"
+WORDS = b"[" + b'"ab",' * 48_000 + b'"ab"]'  # 240 KB
+HEAVY: Mapping[str, tuple[int, bytes]] = {
+    "SEND of numbers": (SEND, b'{"to_name": "nowhere", "message": ' + NUMBERS + b"}"),
+    "SEND of arrays": (SEND, b'{"to_name": "nowhere", "message": ' + ARRAYS + b"}"),
+    "BROADCAST of numbers": (BROADCAST, b'{"message": 1, "include_self": ' + NUMBERS + b"}"),
+    "SPAWN with many arguments": (SPAWN, b'{"name": "no/name", "command": ' + WORDS + b"}"),
+    "EXEC of many words": (EXEC, b'{"name": "nowhere", "command": ' + WORDS + b"}"),
+    "EXPLAIN of many words": (EXPLAIN, b'{"agent": "nowhere", "call": "EXEC", "args": {"command": ' + WORDS + b"}}"),
+}
+
+
+@frozen
+class Note:
+    """A request that knows in which thread it was made."""
+
+    text: str = ""
+    thread: threading.Thread = field(init=False, factory=threading.current_thread)
+
+
+def caller(table: Table, number: int = 7) -> Caller:
+    return Caller(number, "agent", f"tester {number}", table, Grants(), Notebook())
+
+
+def body(size: int) -> bytes:
+    return json.dumps({"text": "x" * (size - 12)}).encode()
+
+
+def cpu_time(kernel: Kernel) -> tuple[int, int]:
+    """Nanoseconds of CPU that the thread of the event loop has used, and all others together."""
+    used = {
+        int(task.parent.name): int(task.read_text().split()[0])
+        for task in Path(f"/proc/{kernel.pid}/task").glob("*/schedstat")
+    }
+    loop = used.pop(kernel.pid)
+    return loop, sum(used.values())
+
+
+@pytest.mark.parametrize("what", HEAVY)
+def test_a_large_body_is_not_read_in_the_event_loop(kernel: Kernel, connect: Connect, what: str) -> None:
+    op, request = HEAVY[what]
+    wire = connect()
+    wire.call(op, request)  # the thread is there
+    loop, others = cpu_time(kernel)
+
+    for _ in range(20):
+        assert not wire.call(op, request)["success"]
+
+    loop_after, others_after = cpu_time(kernel)
+    assert others_after - others > loop_after - loop
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_small_message_does_not_overtake_a_large_one_before_it(connect: Connect, version: int) -> None:
+    sender, receiver = connect(), connect()
+    own = receiver.ask(NOOP).id
+    if version == 2:
+        sender.hello()
+    sizes = [800_000, 1, 300_000, 2, 3, 100_000, 4]
+
+    for number, size in enumerate(sizes, 1):
+        sender.send(SEND, {"to": own, "message": [size] * (size // 8)}, number)
+        sender.send(NOOP, b"x" * number, 100 + number)
+    answered = [reply.id for reply in sender.replies(2 * len(sizes))]
+
+    found = [size for _ in sizes for size in lengths(receiver.call(RECV, {"max": 1}))]
+    assert found == [size // 8 for size in sizes]
+    if version == 2:
+        assert answered == [number for each in range(1, len(sizes) + 1) for number in (each, 100 + each)]
+
+
+def lengths(reply: Mapping[str, list[Mapping[str, list[int]]]]) -> list[int]:
+    return [len(message["message"]) for message in reply["messages"]]
+
+
+def test_a_large_message_that_was_sent_before_the_end_of_the_stream_is_delivered(connect: Connect) -> None:
+    sender, receiver = connect(), connect()
+    own = receiver.ask(NOOP).id
+
+    sender.write(frame(SEND, b'{"to": %d, "message": %b}' % (own, NUMBERS)) + frame(NOOP, b"last"))
+    sender.stop_sending()
+
+    assert sender.receive().json["success"]
+    assert sender.receive().body == b"last"
+    assert receiver.call(RECV)["count"] == 1
+
+
+def test_a_large_hello_is_answered(connect: Connect) -> None:
+    wire = connect()
+
+    assert "permissions" in wire.call(HELLO, b'{"protocol": 2, "permissions": ' + WORDS + b"}")["error"]
+
+
+async def test_where_a_body_is_read_depends_on_its_size() -> None:
+    made: list[Note] = []
+
+    async def wait(call: Call, note: Note) -> object:
+        made.append(note)
+        return {}
+
+    def at_once(caller: Caller, note: Note) -> object:
+        made.append(note)
+        return {}
+
+    table = Table([Syscall(Op.KEYS, Note, at_once), Syscall(Op.WAIT, Note, wait)])
+    now, large, later = table.now[Op.KEYS], table.large[Op.KEYS], table.later[Op.WAIT]
+    assert now is not None
+    assert large is not None
+    assert later is not None
+
+    now(caller(table), body(INLINE))
+    await large(caller(table), body(INLINE + 1))
+    await later(Call(caller(table), False, unused), body(INLINE))
+    await later(Call(caller(table), False, unused), body(INLINE + 1))
+
+    assert [note.thread is threading.main_thread() for note in made] == [True, False, True, False]
+
+
+async def unused(chunk: bytes) -> None:
+    raise AssertionError("nothing is streamed")
+
+
+async def test_a_callers_many_large_bodies_do_not_delay_another_callers_one() -> None:
+    answered: list[int] = []
+
+    def note(caller: Caller, request: Note) -> object:
+        answered.append(caller.id)
+        return {}
+
+    table = Table([Syscall(Op.KEYS, Note, note)])
+    large = table.large[Op.KEYS]
+    assert large is not None
+    busy, honest = caller(table, 1), caller(table, 2)
+    async with trio.open_nursery() as nursery:
+        for _ in range(20):
+            nursery.start_soon(large, busy, body(200_000))
+        await trio.testing.wait_all_tasks_blocked()
+        before = len(answered)
+        nursery.start_soon(large, honest, body(200_000))
+
+    assert answered.index(2) - before <= 2  # behind the one that is read, and one whose turn came before

@@ -36,7 +36,7 @@ def read(request: type[T], body: bytes, verbatim: Collection[str] = ()) -> T:
 
     Fields in ``verbatim`` become :class:`Verbatim`. To make a MiB of small arrays into values, to write them again and
     to throw them away takes 0.2 s, in which nobody else is served; to see that they are JSON takes 2 ms. A body of more
-    than ``INLINE`` bytes is read in a thread. It is refused where the work is out of proportion: numbers that need a
+    than ``INLINE`` bytes (see :class:`Reader`) is refused where the work is out of proportion: numbers that need a
     closer look, half surrogate pairs, or more arrays and objects than ``codec.CROWD`` in what isn't verbatim.
     """
     try:

@@ -108,13 +108,14 @@ class Connection:
                     self._add(out, number, op, caller.table.failed(op, refused))
                     continue
                 now = nows[op]
+                turns = caller.table.turns[op] if now is None or len(body) > INLINE else None
+                if turns is not None:
+                    self._push(out)
+                    # Nothing else of this connection is answered meanwhile, so that messages keep their order.
+                    self._reply(number, op, await turns(caller, body))
+                    nows = caller.table.now
+                    continue
                 if now is not None:
-                    if len(body) > INLINE and (large := caller.table.large[op]) is not None:
-                        self._push(out)
-                        # Nothing else of this connection is answered meanwhile, so that messages keep their order.
-                        self._reply(number, op, await large(caller, body))
-                        nows = caller.table.now
-                        continue
                     reply = now(caller, body)
                     out.append(_pack(MAGIC, number, op, len(reply)))
                     if len(reply) > READ_SIZE:

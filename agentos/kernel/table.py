@@ -6,6 +6,7 @@ from inspect import iscoroutinefunction
 from time import perf_counter
 from typing import Any, Literal
 
+import trio
 from attrs import frozen
 
 from agentos_sdk import codec
@@ -26,7 +27,7 @@ MOST_TOLD = 8 << 10  # characters of an error, which may quote what a caller sen
 
 Now = Callable[[Caller, bytes], bytes]
 Later = Callable[[Call, bytes], Awaitable[bytes]]
-Large = Callable[[Caller, bytes], Awaitable[bytes]]
+InTurns = Callable[[Caller, bytes], Awaitable[bytes]]
 
 
 @frozen
@@ -41,6 +42,9 @@ class Syscall:
 
     ``audit`` says what of it is written down besides its refusals: nothing, how it came out, or also, before it does
     anything, that it will. ``rights`` tells what a request would need, and does nothing else.
+
+    ``in_order``: the handler is an ``async def`` of ``(caller, request)`` that gets no task. Other connections have
+    their turn while it works; its own answers nothing else before it has returned.
     """
 
     op: Op
@@ -51,16 +55,17 @@ class Syscall:
     verbatim: Collection[str] = ()
     audit: Literal["none", "outcome", "intent"] = "none"
     rights: Callable[[Caller, Any], Awaitable[Sequence[Right]]] | None = None
+    in_order: bool = False
 
 
 class Table:
     """One entry per opcode: an answer now, an answer later, or a refusal; and how large a body may be.
 
-    Where a call is answered now, ``large`` answers it for bodies of more than :data:`~agentos.kernel.body.INLINE`
-    bytes; None where the size makes no difference.
+    ``turns`` answers in the order of the requests, as ``now`` does, but lets others have their turn meanwhile: calls
+    that are ``in_order``, and those answered now whose body has more than :data:`~agentos.kernel.body.INLINE` bytes.
     """
 
-    __slots__ = ("large", "later", "limits", "now", "reader", "syscalls")
+    __slots__ = ("later", "limits", "now", "reader", "syscalls", "turns")
 
     def __init__(self, syscalls: Iterable[Syscall], max_payload: int = MAX_PAYLOAD) -> None:
         self.syscalls: dict[int, Syscall] = {}  # by opcode
@@ -71,15 +76,17 @@ class Table:
             self.limits[op] = LARGE
         self.now: list[Now | None] = [_unknown(number) for number in range(256)]
         self.later: list[Later | None] = [None] * 256
-        self.large: list[Large | None] = [None] * 256
+        self.turns: list[InTurns | None] = [None] * 256
         self.reader = Reader()
         for syscall in syscalls:
             self.syscalls[syscall.op] = syscall
             self.limits[syscall.op] = syscall.limit
-            if iscoroutinefunction(syscall.handler):
+            if syscall.in_order:
+                self.now[syscall.op], self.turns[syscall.op] = None, _in_turns(syscall, self.reader)
+            elif iscoroutinefunction(syscall.handler):
                 self.now[syscall.op], self.later[syscall.op] = None, _later(syscall, self.reader)
             else:
-                self.now[syscall.op], self.large[syscall.op] = _now(syscall), _large(syscall, self.reader)
+                self.now[syscall.op], self.turns[syscall.op] = _now(syscall), _in_turns(syscall, self.reader)
         for op in (Op.HELLO, Op.CANCEL, Op.EXIT):  # the connection answers these itself
             self.now[op] = self.later[op] = None
 
@@ -88,9 +95,9 @@ class Table:
         if not refused:
             return self
         table = copy(self)
-        table.now, table.later, table.large = list(self.now), list(self.later), list(self.large)
+        table.now, table.later, table.turns = list(self.now), list(self.later), list(self.turns)
         for op, decision in refused.items():
-            table.now[op], table.later[op], table.large[op] = _refused(op, decision, self.syscalls.get(op)), None, None
+            table.now[op], table.later[op], table.turns[op] = _refused(op, decision, self.syscalls.get(op)), None, None
         return table
 
     def failed(self, op: int, error: BaseException) -> bytes:
@@ -134,14 +141,15 @@ def _now(syscall: Syscall) -> Now:
     return answer
 
 
-def _large(syscall: Syscall, reader: Reader) -> Large | None:
+def _in_turns(syscall: Syscall, reader: Reader) -> InTurns | None:
     handler, request, verbatim = syscall.handler, syscall.request, syscall.verbatim
     if request is None:
         return None
 
     async def answer(caller: Caller, body: bytes) -> bytes:
         try:
-            return finish(handler(caller, await reader.read(caller, request, body, verbatim)))
+            reply = handler(caller, await reader.read(caller, request, body, verbatim))
+            return finish(await reply if syscall.in_order else reply)
         except Exception as error:
             return failed(error, syscall)
 
@@ -156,7 +164,7 @@ def _later(syscall: Syscall, reader: Reader) -> Later:
         outcome = "cancelled"
         try:
             given = body if request is None else await reader.read(call.caller, request, body, verbatim)
-            reply = finish(await handler(call, given))
+            reply = await finish_in_turns(await handler(call, given))
             outcome = "ok"
             return reply
         except Gone:
@@ -179,6 +187,18 @@ def _note(caller: Caller, judged: Judged, outcome: str) -> None:
 
 def finish(reply: object) -> bytes:
     return reply if isinstance(reply, bytes) else codec.encode(reply)
+
+
+async def finish_in_turns(reply: object) -> bytes:
+    """The same; others have their turn between the pieces of a long list in it."""
+    if isinstance(reply, bytes):
+        return reply
+    pieces: list[bytes] = []
+    for piece in codec.encode_pieces(reply):
+        if pieces:
+            await trio.lowlevel.checkpoint()
+        pieces.append(piece)
+    return b"".join(pieces)
 
 
 def failed(error: BaseException, syscall: Syscall | None = None) -> bytes:

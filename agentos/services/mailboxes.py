@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 import trio
@@ -158,11 +158,11 @@ class Mailboxes:
             mailbox.names.remove(name)
         mailbox.names.append(name)
 
-    def post_all(self, letter: Letter, wanted: Callable[[Mailbox], bool]) -> tuple[int, list[str]]:
-        """Deliver to everybody ``wanted``: how many got it, and the names of those whose mailbox was full."""
+    def post_all(self, letter: Letter, wanted: Iterable[Mailbox]) -> tuple[int, list[str]]:
+        """Deliver to those that are still open: how many got it, and the names of those whose mailbox was full."""
         delivered, full = 0, []
-        for mailbox in self._by_id.values():
-            if not wanted(mailbox):
+        for mailbox in wanted:
+            if self._by_id.get(mailbox.id) is not mailbox:
                 continue
             if mailbox.has_room(len(letter.body)):
                 mailbox.put(letter)

@@ -16,7 +16,7 @@ from agentos.agents.tree import picture
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
-from agentos.kernel.table import Syscall
+from agentos.kernel.table import Syscall, finish_in_turns
 from agentos.llm import line as llm
 from agentos.sandbox.handle import Sandbox
 from agentos_sdk import codec
@@ -28,6 +28,7 @@ from .rights import to_agent
 from .spawn import Spawning
 
 MAX_TAIL = 2000  # lines in one reply
+BATCH = 50  # agents that LIST describes at a time: 1 ms
 
 
 @frozen
@@ -48,7 +49,8 @@ class Known:
         await self.supervision.kill(agent, request.grace)
         return calls.Killed(killed=True, agent_id=agent.id)
 
-    def list_agents(self, caller: Caller, request: calls.List) -> Sequence[calls.AgentInfo]:
+    async def list_agents(self, call: Call, request: calls.List) -> bytes:
+        caller = call.caller
         caller.check(Right("list"))
         now = trio.current_time()
 
@@ -56,11 +58,14 @@ class Known:
             return self.registry.is_own(caller, agent.id)
 
         places, nowhere = self.line.places(), llm.Place()
-        return [
-            info(agent, now, tells(agent), places.get(llm.names(agent.seat), nowhere))
-            for agent in self.registry
-            if request.all or not agent.over.is_set()
-        ]
+        agents = [agent for agent in self.registry if request.all or not agent.over.is_set()]
+        pieces = []
+        for at in range(0, len(agents), BATCH):
+            batch = agents[at : at + BATCH]
+            told = [info(agent, now, tells(agent), places.get(llm.names(agent.seat), nowhere)) for agent in batch]
+            pieces.append(codec.encode(told)[1:-1])
+            await trio.lowlevel.checkpoint()
+        return b"[" + b",".join(pieces) + b"]"
 
     async def wait(self, call: Call, request: calls.Wait) -> calls.Exited:
         agent = self.registry.find(request.id, request.name)
@@ -169,7 +174,7 @@ async def follow(call: Call, agent: Agent, begin: int) -> calls.LogsReply:
         if agent.over.is_set():
             return page(lines, missed)
         if lines:
-            await call.send(codec.encode(page(lines, missed)))
+            await call.send(await finish_in_turns(page(lines, missed)))
         await first(agent.over.wait, partial(agent.output.wait_beyond, begin))
 
 

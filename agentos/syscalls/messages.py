@@ -17,6 +17,8 @@ from agentos_sdk.calls.messages import Broadcast, Delivered, Recv, Register, Reg
 from agentos_sdk.errors import BadRequest, NotFound
 from agentos_sdk.opcodes import Op
 
+BATCH = 64  # mailboxes for which BROADCAST decides at a time: 1 ms
+
 
 def syscalls(mail: Mailboxes, registry: Registry) -> tuple[Syscall, ...]:
     def send(caller: Caller, request: Send) -> Sent:
@@ -35,7 +37,7 @@ def syscalls(mail: Mailboxes, registry: Registry) -> tuple[Syscall, ...]:
             raise BadRequest("to: expected exactly one of to (an id) and to_name")
         return mail.of(request.to) if request.to is not None else mail.named(request.to_name or "")
 
-    def broadcast(caller: Caller, request: Broadcast) -> Delivered:
+    async def broadcast(caller: Caller, request: Broadcast) -> Delivered:
         caller.check(Right("broadcast"))
         letter = letter_from(caller, request.message)
 
@@ -44,7 +46,13 @@ def syscalls(mail: Mailboxes, registry: Registry) -> tuple[Syscall, ...]:
                 return request.include_self
             return not registry.is_over(box.id) and caller.authorizer.decide(caller, to_send(box)).effect == "allow"
 
-        count, full = mail.post_all(letter, wanted)
+        boxes = []
+        for number, box in enumerate(list(mail), 1):
+            if wanted(box):
+                boxes.append(box)
+            if not number % BATCH:
+                await trio.lowlevel.checkpoint()
+        count, full = mail.post_all(letter, boxes)  # to all at once: everybody gets two broadcasts in the same order
         return Delivered(delivered_count=count, full=full)
 
     async def recv(call: Call, request: Recv) -> bytes:
@@ -71,7 +79,7 @@ def syscalls(mail: Mailboxes, registry: Registry) -> tuple[Syscall, ...]:
     return (
         Syscall(Op.SEND, Send, send, limit=LARGE, verbatim=("message",), rights=rights),
         Syscall(Op.RECV, Recv, recv, failure={"messages": [], "count": 0}),
-        Syscall(Op.BROADCAST, Broadcast, broadcast, limit=LARGE, verbatim=("message",)),
+        Syscall(Op.BROADCAST, Broadcast, broadcast, limit=LARGE, verbatim=("message",), in_order=True),
         Syscall(Op.REGISTER, Register, register),
     )
 

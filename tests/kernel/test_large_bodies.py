@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -10,10 +10,13 @@ import trio
 import trio.testing
 from attrs import field, frozen
 
+from agentos.agents.registry import Registry
 from agentos.kernel.body import INLINE
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
-from agentos.kernel.table import Syscall, Table
+from agentos.kernel.table import Syscall, Table, finish_in_turns
+from agentos.services.mailboxes import Mailboxes
+from agentos.syscalls import messages
 from agentos_sdk.opcodes import Op
 from tests.conftest import Connect
 from tests.support.kernel import Kernel
@@ -96,6 +99,23 @@ def lengths(reply: Mapping[str, list[Mapping[str, list[int]]]]) -> list[int]:
     return [len(message["message"]) for message in reply["messages"]]
 
 
+def test_messages_before_and_after_a_broadcast_arrive_in_order(connect: Connect) -> None:
+    sender, receiver = connect(), connect()
+    crowd = [connect() for _ in range(100)]
+    for wire in crowd:
+        wire.ask(NOOP)
+    own = receiver.ask(NOOP).id
+    sender.hello()
+
+    for number in range(1, 31):
+        op, to = (BROADCAST, {}) if number % 3 == 0 else (SEND, {"to": own})
+        sender.send(op, {"message": number, **to}, number)
+    answered = [reply.id for reply in sender.replies(30)]
+
+    assert answered == list(range(1, 31))
+    assert [letter["message"] for letter in receiver.call(RECV, {"max": 50})["messages"]] == list(range(1, 31))
+
+
 def test_a_large_message_that_was_sent_before_the_end_of_the_stream_is_delivered(connect: Connect) -> None:
     sender, receiver = connect(), connect()
     own = receiver.ask(NOOP).id
@@ -126,7 +146,7 @@ async def test_where_a_body_is_read_depends_on_its_size() -> None:
         return {}
 
     table = Table([Syscall(Op.KEYS, Note, at_once), Syscall(Op.WAIT, Note, wait)])
-    now, large, later = table.now[Op.KEYS], table.large[Op.KEYS], table.later[Op.WAIT]
+    now, large, later = table.now[Op.KEYS], table.turns[Op.KEYS], table.later[Op.WAIT]
     assert now is not None
     assert large is not None
     assert later is not None
@@ -151,7 +171,7 @@ async def test_a_callers_many_large_bodies_do_not_delay_another_callers_one() ->
         return {}
 
     table = Table([Syscall(Op.KEYS, Note, note)])
-    large = table.large[Op.KEYS]
+    large = table.turns[Op.KEYS]
     assert large is not None
     busy, honest = caller(table, 1), caller(table, 2)
     async with trio.open_nursery() as nursery:
@@ -162,3 +182,39 @@ async def test_a_callers_many_large_bodies_do_not_delay_another_callers_one() ->
         nursery.start_soon(large, honest, body(200_000))
 
     assert answered.index(2) - before <= 2  # behind the one that is read, and one whose turn came before
+
+
+async def steps_of_others(work: Callable[[], Awaitable[object]]) -> int:
+    """How often another task has its turn while ``work`` is done."""
+    steps = 0
+
+    async def count() -> None:
+        nonlocal steps
+        while True:
+            await trio.lowlevel.checkpoint()
+            steps += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(count)
+        await work()
+        nursery.cancel_scope.cancel()
+    return steps
+
+
+async def test_others_have_their_turn_while_a_broadcast_is_decided() -> None:
+    mail = Mailboxes()
+    for number in range(1, 1001):
+        mail.open(number)
+    table = Table(messages.syscalls(mail, Registry()))
+    broadcast = table.turns[Op.BROADCAST]
+    assert broadcast is not None
+
+    steps = await steps_of_others(lambda: broadcast(caller(table), b'{"message": 1}'))
+
+    assert steps >= 10
+    assert len(mail.of(1000).letters) == 1
+    assert not mail.of(7).letters
+
+
+async def test_others_have_their_turn_while_a_long_reply_is_written() -> None:
+    assert await steps_of_others(lambda: finish_in_turns(["x"] * 2000)) >= 15

@@ -12,7 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos_sdk.calls.agents import Spawn
-from agentos_sdk.codec import CpuShare, Invalid, Rule, Seconds, Size, Text, decode, encode, is_deeper, parse
+from agentos_sdk.codec import (
+    STEP,
+    CpuShare,
+    Invalid,
+    Rule,
+    Seconds,
+    Size,
+    Text,
+    decode,
+    encode,
+    encode_pieces,
+    is_deeper,
+    parse,
+)
 
 
 @frozen
@@ -304,3 +317,18 @@ def test_a_mebibyte_of_brackets_is_answered_at_once() -> None:
 def test_how_deep_data_is_nested_can_be_asked(data: object, depth: int) -> None:
     assert is_deeper(data, depth - 1)
     assert not is_deeper(data, depth)
+
+
+@given(st.lists(ANYTHING | st.just(Job("w", args=("x",) * 3)), max_size=3), st.sampled_from([1, STEP, STEP + 1, 250]))
+def test_the_pieces_of_a_long_value_are_its_json(items: list[Any], times: int) -> None:
+    values: list[object] = [items * times, tuple(items) * times, {"a": items * times}]
+    values += [Job("w", message=items * times, parts=[Job("v")] * times), Job("w", limits=Limits(), weight=2.0)]
+    for value in values:
+        with suppress(ValueError):  # numbers that JSON can't say
+            assert b"".join(encode_pieces(value)) == encode(value)
+
+
+def test_a_long_sequence_is_written_a_step_at_a_time() -> None:
+    pieces = list(encode_pieces(Job("w", message=[1] * 1000)))
+
+    assert max(map(len, pieces)) <= 2 * STEP + 1

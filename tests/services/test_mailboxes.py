@@ -232,7 +232,7 @@ def test_a_broadcast_goes_to_all_that_are_wanted_and_have_room() -> None:
     for _ in range(MAX_MESSAGES):
         mail.of(3).put(letter())
 
-    delivered, full = mail.post_all(letter("all"), lambda each: each.id != 1)
+    delivered, full = mail.post_all(letter("all"), [each for each in mail if each.id != 1])
 
     assert (delivered, full) == (1, ["full"])
     assert bodies(list(mail.of(2).letters)) == [b"all"]

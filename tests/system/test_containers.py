@@ -180,7 +180,12 @@ def test_who_looks_at_the_tree_sees_no_containers(start_kernel: StartKernel) -> 
         assert (one["type"], one["restart"], one["state"]) == ("agent", "temporary", "exited")
         assert (team["type"], team["restart"], team["strategy"]) == ("supervisor", "permanent", "rest_for_one")
         assert (four["type"], four["restart"], four["state"]) == ("agent", "permanent", "running")
-        assert [agent["supervisor"] for agent in client.list_agents(all=True)] == ["root", "root/team", "root/team", "root"]
+        assert [agent["supervisor"] for agent in client.list_agents(all=True)] == [
+            "root",
+            "root/team",
+            "root/team",
+            "root",
+        ]
         assert client.inspect("two")["supervisor"] == "root/team"
 
 

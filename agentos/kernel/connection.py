@@ -113,6 +113,9 @@ class Connection:
                     self._push(out)
                     # Nothing else of this connection is answered meanwhile, so that messages keep their order.
                     self._reply(number, op, await turns(caller, body))
+                    if perf_counter() > turn_ends:  # it may have returned without a pause
+                        await self._yield(out)
+                        turn_ends = perf_counter() + TURN
                     nows = caller.table.now
                     continue
                 if now is not None:

@@ -49,8 +49,7 @@ class Known:
         await self.supervision.kill(agent, request.grace)
         return calls.Killed(killed=True, agent_id=agent.id)
 
-    async def list_agents(self, call: Call, request: calls.List) -> bytes:
-        caller = call.caller
+    async def list_agents(self, caller: Caller, request: calls.List) -> bytes:
         caller.check(Right("list"))
         now = trio.current_time()
 
@@ -116,7 +115,7 @@ def syscalls(registry: Registry, supervision: Supervision, spawner: Spawning, li
     return (
         Syscall(Op.SPAWN, calls.Spawn, spawner.spawn, audit="intent", rights=spawner.rights),
         Syscall(Op.KILL, calls.Kill, known.kill, failure={"killed": False}, audit="intent", rights=to(Op.KILL)),
-        Syscall(Op.LIST, calls.List, known.list_agents),
+        Syscall(Op.LIST, calls.List, known.list_agents, in_order=True),
         Syscall(Op.WAIT, calls.Wait, known.wait, rights=to(Op.WAIT)),
         Syscall(Op.PAUSE, calls.Pause, known.pause, failure={"paused": False}, audit="outcome", rights=to(Op.PAUSE)),
         Syscall(

@@ -87,7 +87,7 @@ class Permissions:
     async def explain(self, call: Call, request: calls.Explain) -> calls.Explained:
         agent, op = self._named(request.agent), op_of(request.call)
         await call.require(*await self.to_explain(call.caller, request), about=f"{agent.name}: {op.name}")
-        right, decision = await self._decided(agent.caller, op, request.args)
+        right, decision = await self._decided(call.caller, agent.caller, op, request.args)
         reason = decision.reason or f"{said(right)}: allowed by the rule {decision.rule}"
         return calls.Explained(decision=decision.effect, rule=decision.rule, reason=reason)
 
@@ -109,15 +109,16 @@ class Permissions:
     async def to_explain(self, caller: Caller, request: calls.Explain) -> Sequence[Right]:
         return [Right("explain", agent=self._named(request.agent).id)]
 
-    async def _decided(self, caller: Caller, op: Op, args: Mapping[str, Any]) -> tuple[Right, Decision]:
-        """What the call would come to; of several decisions the strictest. It does nothing."""
+    async def _decided(self, asker: Caller, caller: Caller, op: Op, args: Mapping[str, Any]) -> tuple[Right, Decision]:
+        """What the call would come to for ``caller``; of several decisions the strictest. It does nothing."""
         authorizer, syscall = self.callers.authorizer, self.served.get(op)
         if syscall is None and op not in BY_THE_CONNECTION:
             raise UnknownCall(f"this kernel has no call {op.name}")
         decided = [(Right(op.name.lower()), authorizer.of_call(caller.id, op))]
         if decided[0][1].effect == "allow" and syscall is not None and syscall.rights is not None:
             try:
-                request = await trio.to_thread.run_sync(request_of, syscall, args, limiter=self._reading)
+                async with asker.turn:
+                    request = await trio.to_thread.run_sync(request_of, syscall, args, limiter=self._reading)
                 rights = await syscall.rights(caller, request)
             except PermissionDenied as error:
                 return decided[0][0], Decision("deny", str(error.details.get("rule", NO_RULE)), str(error))

@@ -1,7 +1,9 @@
 """Large bodies are read beside the event loop: one at a time, each caller's in order, and nobody's before its turn."""
 
 import json
+import socket
 import threading
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from agentos.agents.registry import Registry
 from agentos.kernel.body import INLINE
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
+from agentos.kernel.connection import Connection
 from agentos.kernel.table import Syscall, Table, finish_in_turns
 from agentos.services.mailboxes import Mailboxes
 from agentos.syscalls import messages
@@ -21,7 +24,7 @@ from agentos_sdk.opcodes import Op
 from tests.conftest import Connect
 from tests.support.kernel import Kernel
 from tests.support.rights import Grants, Notebook
-from tests.support.wire import BROADCAST, EXEC, EXPLAIN, HELLO, NOOP, RECV, SEND, SPAWN, frame
+from tests.support.wire import BROADCAST, EXEC, EXPLAIN, HEADER_SIZE, HELLO, NOOP, RECV, SEND, SPAWN, frame
 
 NUMBERS = b"[" + b"1e5," * 200_000 + b"1]"  # 800 KB
 ARRAYS = b"[" + b",".join([b"[" * 60 + b"]" * 60] * 6500) + b"]"
@@ -214,6 +217,26 @@ async def test_others_have_their_turn_while_a_broadcast_is_decided() -> None:
     assert steps >= 10
     assert len(mail.of(1000).letters) == 1
     assert not mail.of(7).letters
+
+
+async def test_others_have_their_turn_between_many_calls_that_never_pause() -> None:
+    async def compute(caller: Caller, note: Note) -> object:
+        end = time.perf_counter() + 0.002
+        while time.perf_counter() < end:
+            pass
+        return {}
+
+    peer, ours = socket.socketpair()
+    with peer, ours:
+        ours.setblocking(False)
+        peer.sendall(frame(Op.KEYS) * 50)
+        peer.shutdown(socket.SHUT_WR)
+        table = Table([Syscall(Op.KEYS, Note, compute, in_order=True)])
+
+        steps = await steps_of_others(Connection(ours, caller(table)).serve)
+
+        assert steps >= 10  # one for every 5 ms
+        assert len(peer.recv(10_000)) == 50 * (HEADER_SIZE + 2)
 
 
 async def test_others_have_their_turn_while_a_long_reply_is_written() -> None:

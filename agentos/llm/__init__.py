@@ -1,1 +1,1 @@
-"""The line to the model."""
+"""LLM requests: queue, budgets, retries, circuit breaker and providers."""

@@ -1,6 +1,6 @@
-"""An answer as it arrives: the events of a stream, and what they make together.
+"""Parser for streamed LLM responses: splits server-sent events and assembles the answer from them.
 
-Nothing here trusts who sends it: it may be a server that somebody has written on a weekend.
+The sending server is not trusted: sizes, counts and nesting depth are limited.
 """
 
 import json
@@ -16,22 +16,22 @@ from agentos_sdk.nesting import outside_strings
 from .provider import Answer, Delta, Failing, FinishReason, Hear, Question, ToolCall, Usage, guessed, guessed_input
 from .vendor import Account
 
-MOST = 64 << 20  # bytes of a stream; of a long answer most are the envelopes of its words
-MOST_AT_ONCE = 1 << 20  # bytes of one event, and characters of all tools' arguments: what is parsed without a pause
+MOST = 64 << 20  # bytes of a stream; most of a long answer is the JSON envelopes around its words
+MOST_AT_ONCE = 1 << 20  # bytes of one event, and characters of all tools' arguments: parsed without a pause
 MOST_LOGPROBS = 16 << 20  # characters of JSON
-MOST_INSIDE = 10_000  # arrays and objects in an event: a million of them would take a third of a second
+MOST_INSIDE = 10_000  # arrays and objects in an event: a million of them would take a third of a second to parse
 MOST_CALLS = 1000
-DEEPEST = codec.MAX_DEPTH - 5  # of a tool's arguments, which a question has to hold when they are given back
-OURS = "call-of-agentos-"  # how the id of a tool call begins whose vendor gave it none
+DEEPEST = codec.MAX_DEPTH - 5  # nesting of a tool's arguments; a later request has to hold them when they are sent back
+OURS = "call-of-agentos-"  # prefix of the tool call ids that we generate when the vendor sent none
 
 
 class Nonsense(Exception):
-    """No answer, whatever it is. The text belongs behind the vendor's name."""
+    """The response is malformed or exceeds a limit. The message is appended to the vendor's name."""
 
 
 @define(eq=False)
 class HalfCall:
-    """A tool call of which arguments are still coming, as JSON in pieces."""
+    """A tool call of which arguments are still arriving, as pieces of JSON."""
 
     id: str
     name: str = ""
@@ -40,10 +40,10 @@ class HalfCall:
 
 @define(eq=False)
 class Arriving:
-    """An answer, as far as it has come.
+    """An answer, as far as it has arrived.
 
-    ``read`` makes sense of an event, and ``hear`` is told. ``unheard`` is what ``hear`` raised. ``logprobs``, JSON, are
-    kept where they were asked for: ``None`` is not.
+    ``read`` parses an event, and ``hear`` is called with the resulting delta. ``unheard`` is the exception that
+    ``hear`` raised. ``logprobs`` are kept as JSON if they were requested; ``None``: they were not requested.
     """
 
     account: Account
@@ -60,25 +60,25 @@ class Arriving:
     _logprobs_size: int = 0  # characters
     _events: "Events" = field(factory=lambda: Events())
     _halves: list[HalfCall] = field(factory=list)
-    _half: dict[tuple[int | None, str], HalfCall] = field(factory=dict)  # the last of that number, and of that id too
+    _half: dict[tuple[int | None, str], HalfCall] = field(factory=dict)  # the latest with that index; "": any id
     _arguments: int = 0  # characters
 
     def feed(self, chunk: bytes) -> Iterator[None]:
-        """Take what has come; yields after every line."""
+        """Parse a chunk of the stream; yields after every line."""
         for data in self._events.feed(chunk):
             if data is not None and data != b"[DONE]":
                 self._take(data)
             yield
 
     def call(self, call: ToolCall) -> None:
-        """A whole one."""
+        """Add a complete tool call."""
         self.calls.append(call)
         self._count_calls()
 
     def piece_of_call(self, index: int | None, id_: str, name: str, arguments: str) -> None:
-        """Put a piece of a tool call where it belongs.
+        """Append a piece to the tool call it belongs to.
 
-        Some servers don't number the calls, some give all of them the same number: then the id tells them apart.
+        Some servers don't number the calls and some give all of them the same number: then the id tells them apart.
         """
         half = self._half.get((index, id_))
         if half is None or (index is None and name):
@@ -92,7 +92,7 @@ class Arriving:
             raise Nonsense(f"called tools with more than {MOST_AT_ONCE >> 20} MiB of arguments")
 
     def take_logprobs(self, entries: object) -> None:
-        """Keep them as JSON: as values they would take ten times the memory."""
+        """Keep logprobs as JSON: as Python values they would take ten times the memory."""
         if self.logprobs is not None and isinstance(entries, list) and entries:
             self.logprobs.append(compact(entries)[1:-1])
             self._logprobs_size += len(self.logprobs[-1])
@@ -100,7 +100,7 @@ class Arriving:
                 raise Nonsense(f"sent more than {MOST_LOGPROBS >> 20} MiB of logprobs")
 
     def answer(self, question: Question) -> Answer:
-        """All of it; raises :class:`Failing` when it broke off."""
+        """The complete answer; raises :class:`Failing` if the stream ended early."""
         if self.finish is None:
             raise Failing(f"{self.account.vendor} broke off its answer")
         text = "".join(self.text)
@@ -134,24 +134,24 @@ class Arriving:
             arguments = _arguments("".join(half.arguments))
             if arguments is not None:
                 yield ToolCall(half.id or new_id(), half.name, arguments)
-            elif self.finish != "length":  # then the last one is cut off, and would be the next time
+            elif self.finish != "length":  # with "length" the last call is cut off, and a retry would cut it off again
                 name = self.account.clean(half.name) or "a tool"
                 raise Failing(f"{self.account.vendor} called {name} with arguments that are no JSON object")
 
 
 @define(eq=False)
 class Events:
-    """Server-sent events, out of chunks however they are cut."""
+    """Parser of server-sent events; chunks may be split anywhere."""
 
-    _line: list[bytes] = field(factory=list)  # pieces of one that hasn't ended
+    _line: list[bytes] = field(factory=list)  # pieces of a line that hasn't ended
     _data: list[bytes] = field(factory=list)
     _size: int = 0  # of the event
     _all: int = 0
 
     def feed(self, chunk: bytes) -> Iterator[bytes | None]:
-        """For each line that ends the data of an event, or ``None`` where none does.
+        """Yield once per line: the data of an event if the line ends one, else ``None``.
 
-        Only line feeds end lines: JSON may hold what Unicode calls line ends.
+        Only line feeds end lines: JSON may contain the other line separators of Unicode.
         """
         self._all += len(chunk)
         if self._all > MOST:
@@ -182,7 +182,7 @@ class Events:
 
 
 def words(said: object, what: str) -> str:
-    """Text that a vendor has sent, or left out."""
+    """A text field of the vendor's response; "" if absent."""
     if not said:
         return ""
     if not isinstance(said, str):
@@ -201,10 +201,10 @@ def _brackets(data: bytes) -> int:
 
 
 def _arguments(text: str) -> Mapping[str, Any] | None:
-    """What a model has written, if a tool can be called with it."""
+    """Parse the arguments of a tool call; ``None`` if they can't be used for a call."""
     try:
         arguments = _parsed(text.encode() or b"{}")
-    except (ValueError, Nonsense):  # half of a surrogate pair, too
+    except (ValueError, Nonsense):  # also for half of a surrogate pair
         return None
     if not isinstance(arguments, dict) or (text.count("[") + text.count("{") > DEEPEST and _too_deep(arguments)):
         return None
@@ -220,7 +220,7 @@ def _too_deep(value: Mapping[str, Any]) -> bool:
 
 
 def new_id() -> str:
-    """For a tool call whose vendor gave it none."""
+    """A generated id for a tool call to which the vendor gave none."""
     return OURS + secrets.token_hex(8)
 
 

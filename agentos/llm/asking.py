@@ -1,4 +1,4 @@
-"""One question put to the provider until it is answered: deadlines, retries, and pauses of a model."""
+"""One request sent to the provider until it is answered: deadlines, retries, and pauses of a model."""
 
 import contextlib
 import logging
@@ -33,40 +33,40 @@ from .settings import Retry, Timeouts
 
 log = logging.getLogger(__name__)
 
-OFTEN = 60.0  # seconds between two notes of the same trouble
+OFTEN = 60.0  # seconds between two log messages about the same error
 LONGEST = 16 << 20  # characters of one answer
 Connect = Callable[[], Awaitable[Provider]]
 
 
 class Stalled(Failing):
-    """The provider took the question and then said nothing for too long."""
+    """The provider accepted the request and then sent nothing for too long."""
 
 
 @define(eq=False)
 class Asked:
-    """A question under way, and what it has used so far.
+    """A request under way, and what it has used so far.
 
-    ``deadline`` is that of the call, and ``patience`` the end of the time in which it may meet 429, both on Trio's
-    clock. ``said`` is told each piece of text as it comes; where it is ``None`` nobody has heard the beginning of an
-    answer that breaks off, and so the question can be put once more.
+    ``deadline`` is the call's deadline. ``patience`` is the end of the time in which retries after HTTP 429 are
+    allowed. Both are on Trio's clock. ``said`` is called with each piece of text as it arrives. If ``said`` is
+    ``None``, no part of an answer that breaks off was delivered, so the request can be sent again.
     """
 
     question: Question
-    input: int  # tokens, guessed
-    party: str  # whose it is
+    input: int  # tokens, estimated
+    party: str  # the outermost party below that of all agents; see `line.family`
     sent: Sent = field(default=Factory(lambda self: measured(self.question), takes_self=True), kw_only=True)
     said: Callable[[str], None] | None = None
-    changed: Callable[[], None] | None = None  # told when `present` has grown
+    changed: Callable[[], None] | None = None  # called when `present` has grown
     deadline: float = math.inf
     patience: float = math.inf
     attempts: int = 0
-    failures: int = 0  # of these, without those that met 429
-    held: float = 0.0  # seconds of the last attempt, if it came to nothing
+    failures: int = 0  # of these attempts, not counting HTTP 429
+    held: float = 0.0  # seconds that the last attempt took, if it failed
     _earlier: Usage = Usage()
     _ended: Usage = Usage()
     _under_way: bool = False
-    bound: str | None = None  # for the audit log: what was claimed and charged, where that is not the same
-    _heard: bool = False  # something of the present attempt
+    bound: str | None = None  # for the audit log: tokens claimed and charged, if they differ
+    _heard: bool = False  # whether anything of the current attempt has arrived
     _characters: int = 0
     _unseen: int = 0
     _received: int = 0  # bytes
@@ -74,17 +74,17 @@ class Asked:
 
     @property
     def used(self) -> Usage:
-        """By all attempts together."""
+        """Usage of all attempts together."""
         return self._earlier + self.present
 
     @property
     def present(self) -> Usage:
-        """By the last attempt. One that is under way, or was aborted, costs its input and what had arrived."""
+        """Usage of the last attempt. While it runs, or if aborted: its input and the output that has arrived."""
         return self._arrived() if self._under_way else self._ended
 
     @property
     def final(self) -> bool:
-        """Somebody has heard the beginning."""
+        """Whether part of the answer has been delivered, so that the request can't be sent again."""
         return self.said is not None and self._characters > 0
 
     def begin(self) -> None:
@@ -107,7 +107,7 @@ class Asked:
 
     @property
     def most(self) -> int:
-        """Characters that an answer may have: many more than the provider was told, if it was told a bound."""
+        """Limit of the answer's characters: well above ``max_tokens``, if the request has that."""
         tokens = self.question.max_tokens
         return (
             LONGEST if tokens is None else min(LONGEST, 100 * CHARACTERS_PER_TOKEN + 4 * CHARACTERS_PER_TOKEN * tokens)
@@ -115,16 +115,16 @@ class Asked:
 
     @property
     def excessive(self) -> bool:
-        """A provider doesn't stop."""
+        """Whether the answer is longer than :attr:`most`."""
         return self._characters + self._unseen > self.most
 
     @property
     def broke_off(self) -> bool:
-        """Something of the present attempt had arrived: so it isn't out of reach."""
+        """Whether part of the current attempt had arrived: then the provider is reachable."""
         return self._heard
 
     def answered(self, usage: Usage) -> None:
-        """What the provider hasn't counted is guessed."""
+        """Record the final usage; counts that the provider didn't send are estimated."""
         guess = Usage(self.input, guessed(self._characters), guessed(self._unseen))
         generated = usage if usage.generated else guess
         claim = Usage(usage.input or guess.input, generated.output, generated.thinking)
@@ -132,7 +132,7 @@ class Asked:
         self._under_way = False
 
     def failed(self, error: ProviderError) -> None:
-        """Who was turned away at once owes nothing."""
+        """Record a failed attempt; one that was refused at once costs nothing."""
         self._ended = self._arrived() if self._heard or isinstance(error, Stalled) else Usage()
         self._under_way = False
 
@@ -144,7 +144,7 @@ class Asked:
         return self._believed(claim, counted)
 
     def _believed(self, claim: Usage, said: Usage) -> Usage:
-        """What is charged for a claim; ``said`` is what the provider counted of it itself."""
+        """Limit a claim to what is charged for it; ``said`` is the usage that the provider reported."""
         charged, bound = bounded(claim, self.sent, self._received, self.question.max_tokens)
         if bound is not None:
             self.bound = f"claimed {said.total} tokens, charged {charged.total} (at {bound})"
@@ -153,15 +153,16 @@ class Asked:
 
 @contextlib.asynccontextmanager
 async def at_once() -> AsyncIterator[None]:
-    """A turn that needn't be waited for."""
+    """The default ``turn``: doesn't wait."""
     yield
 
 
 @define(eq=False)
 class Asking:
-    """The way to the provider, one for all questions; the connection is made when the first of them is asked.
+    """The connection to the provider, shared by all requests; opened for the first of them.
 
-    ``name`` is the provider's. ``changed`` is told of a model whose gate may have opened or closed.
+    ``name`` is the provider's name. ``changed`` is called with a model's name when its gate may have opened or
+    closed.
     """
 
     connect: Connect
@@ -184,10 +185,10 @@ class Asking:
         turn: Callable[[], AbstractAsyncContextManager[None]] = at_once,
         step_aside: Callable[[float], Awaitable[None]] = trio.sleep,
     ) -> Answer:
-        """The answer. What it used stands in ``asked``, however this ends. Raises the ``CallError`` to reply.
+        """Return the answer. ``asked`` records the usage, also after a failure. Raises the ``CallError`` to reply.
 
-        Each attempt is made within a ``turn``. Between two, ``step_aside`` is awaited with the seconds that the
-        question is to wait, in which others may be asked.
+        Each attempt is made within a ``turn``. Between two attempts ``step_aside`` is awaited with the seconds that
+        this request has to wait; other requests may be sent meanwhile.
         """
         try:
             with trio.fail_after(self.timeouts.total):
@@ -205,7 +206,7 @@ class Asking:
             raise told(error, asked.attempts) from None
 
     async def prepare(self) -> None:
-        """Make the connection before a question needs it. Where that fails, the next question tries again."""
+        """Open the connection before a request needs it. If that fails, the next request tries again."""
         try:
             await self._reach()
         except ProviderError as error:
@@ -216,7 +217,7 @@ class Asking:
             await self._provider.aclose()
 
     def _note(self, error: ProviderError) -> None:
-        """Let the operator know, too, who doesn't ask: what is wrong with the provider, once in a while."""
+        """Log errors of the provider for the operator; the same kind at most once in ``OFTEN`` seconds."""
         now = trio.current_time()
         if not isinstance(error, Rejected) and (type(error) is not self._noted[0] or now - self._noted[1] >= OFTEN):
             self._noted = (type(error), now)
@@ -229,7 +230,7 @@ class Asking:
         return self._provider
 
     async def _try(self, provider: Provider, asked: Asked) -> Answer | float:
-        """The answer, or the seconds until the question may be put again."""
+        """Return the answer, or the seconds until the request may be sent again."""
         model, now = asked.question.model, trio.current_time()
         self.check(asked)
         if (opens := self.opens_at(model)) is not None:
@@ -255,9 +256,9 @@ class Asking:
                 self._tell(model)
 
     async def _attempt(self, provider: Provider, gate: Gate, asked: Asked) -> Answer:
-        """Put the question once."""
+        """Send the request once."""
         with gate.breaker.attempt(trio.current_time(), asked.party) as attempt:
-            self._tell(gate.model)  # nobody else is let through while one tries whether it is back
+            self._tell(gate.model)  # no other request is let through during a probe of the half-open breaker
             asked.begin()
             try:
                 with holding(asked):
@@ -272,7 +273,7 @@ class Asking:
                 raise
             except ProviderError as error:
                 asked.failed(error)
-                attempt.succeeded()  # it is there, and says no
+                attempt.succeeded()  # the provider is reachable and refused this request
                 raise
             asked.answered(answer.usage)
             attempt.succeeded()
@@ -280,7 +281,7 @@ class Asking:
             return evolve(answer, usage=asked.present)
 
     async def _listen(self, provider: Provider, asked: Asked) -> Answer:
-        """An answer of which each piece comes in time."""
+        """Wait for the answer; raises :class:`Stalled` if a piece of it is late."""
         times = self.timeouts
 
         def hear(delta: Delta) -> None:
@@ -298,15 +299,15 @@ class Asking:
         raise Stalled(f"it didn't begin to answer within {times.first_token:g} s")
 
     def opens_at(self, model: str) -> float | None:
-        """When a question for this model may be asked, on Trio's clock; ``None``: now. See :meth:`Gate.opens_at`."""
+        """When a request for this model may be sent, on Trio's clock; ``None``: now. See :meth:`Gate.opens_at`."""
         gate = self.gates.get(model)
         return None if gate is None else gate.opens_at(trio.current_time())
 
     def check(self, asked: Asked) -> None:
-        """Raise ``Unavailable`` where a question can't wait until its model may be asked.
+        """Raise ``Unavailable`` if a request can't wait until its model accepts requests.
 
-        That is so while the model is left alone because it failed so often, and in a pause that ends after the
-        question's deadline, or lasts longer than ``retry.patience``.
+        This is so while the circuit breaker is open, and in a pause that ends after the request's deadline or lasts
+        longer than ``retry.patience``.
         """
         now, gate = trio.current_time(), self.gates.get(asked.question.model)
         if gate is None:
@@ -329,7 +330,7 @@ class Asking:
             )
 
     def states(self) -> list[ModelState]:
-        """Of the models that are paused or down."""
+        """States of the models that are paused or down."""
         return [state for state in self.gates.states(trio.current_time()) if state.state != "ok"]
 
     def _tell(self, model: str) -> None:
@@ -339,7 +340,7 @@ class Asking:
 
 @contextlib.contextmanager
 def holding(asked: Asked) -> Iterator[None]:
-    """Count the time of an attempt that comes to nothing."""
+    """Add the duration of a failed attempt to ``held``."""
     began = trio.current_time()
     try:
         yield
@@ -349,7 +350,7 @@ def holding(asked: Asked) -> Iterator[None]:
 
 
 def told(error: ProviderError, attempts: int) -> CallError:
-    """What an agent hears of its question's failure."""
+    """The ``CallError`` that the agent receives for a provider's error."""
     details = {} if error.status is None else {"upstream_status": error.status}
     if isinstance(error, Rejected):
         return BadRequest(f"the model's provider rejects this: {error}", **details)

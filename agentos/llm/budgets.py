@@ -1,12 +1,12 @@
-"""Who may still ask: tokens, calls and money are reserved before a question goes out and settled when it is answered.
+"""Budgets for LLM requests: tokens, calls and money are reserved before a request and settled after its answer.
 
-A reservation is on disk before the question leaves, so nobody gains anything by killing the kernel; what a killed one
-had reserved stays so until its window ends. What was used is queued behind it and not waited for: were it lost, the
-larger reservation would still stand there.
+A reservation is on disk before the request is sent, so killing the kernel can't free budget. What a killed kernel had
+reserved stays reserved until its window ends. The write of the actual usage is queued and not waited for: if it is
+lost, the larger reservation still stands in the database.
 
-The law: of any one thing, what is used in a window exceeds its quota at most by what the calls that were under way at
-the last reservation used beyond theirs. Whoever generates no more than :attr:`Grant.max_tokens` can't, but for what
-was guessed of its input and for attempts that failed and cost something.
+Bound: usage of one resource in a window exceeds its quota at most by what the calls under way at the last reservation
+used beyond their reservations. A call that generates at most :attr:`Grant.max_tokens` stays within its reservation,
+except for errors in the estimate of its input and for failed attempts that cost tokens.
 """
 
 import logging
@@ -34,12 +34,12 @@ TABLES: Final = (
         PRIMARY KEY (name, what, per)
     ) WITHOUT ROWID""",
 )
-TIDY = 3600.0  # seconds between two looks for windows that have ended
+TIDY = 3600.0  # seconds between two removals of windows that have ended
 
 
 @frozen
 class Rate:
-    """A price, exactly: billionths for one token."""
+    """A price as exact fractions: billionths of a unit of currency per token."""
 
     input: Fraction
     output: Fraction
@@ -53,14 +53,14 @@ class Rate:
         return math.ceil(tokens_in * self.input + generated * self.output)
 
     def affords(self, left: int, tokens_in: int) -> float:
-        """How many may be generated for what is ``left``; less than none, if not even the input is paid by it."""
+        """How many tokens may be generated for what is ``left``; negative if that doesn't even pay for the input."""
         rest = left - tokens_in * self.input
         return math.floor(rest / self.output) if self.output else math.inf if rest >= 0 else -1
 
 
 @frozen
 class Grant:
-    """A question may go out, if no more than ``max_tokens`` are generated (``None``: no budget cares)."""
+    """Permission to send a request that generates at most ``max_tokens`` (``None``: no budget limits it)."""
 
     max_tokens: int | None
     reservation: Reservation | None = field(default=None, repr=False)
@@ -68,11 +68,10 @@ class Grant:
 
 
 class Budgets:
-    """What everybody who asks may use up, on ``quotas`` that outlive the kernel in ``database``.
+    """Budgets of all agents, on ``quotas`` that are kept in ``database`` across restarts.
 
-    ``max_tokens`` is the most that a question may generate where a budget has to know, whatever it names: or one alone
-    could reserve what all have. Times are arguments,
-    seconds since the epoch.
+    If a budget applies, a request may generate at most ``max_tokens``, even if it names more: otherwise one request
+    could reserve the whole budget of all agents. Times are arguments, in seconds since the epoch.
     """
 
     def __init__(self, quotas: Quotas, prices: Mapping[str, Price], database: Database, max_tokens: int) -> None:
@@ -83,15 +82,15 @@ class Budgets:
 
     @classmethod
     async def load(cls, prices: Mapping[str, Price], database: Database, max_tokens: int, now: float) -> "Budgets":
-        """Go on where the kernel before this one was; :class:`agentos.database.DatabaseError`."""
+        """Restore the counters of the previous kernel; raises :class:`agentos.database.DatabaseError`."""
         rows = await database.write(partial(_load, now))
         return cls(Quotas(rows), prices, database, max_tokens)
 
     def check(self, seat: Seat, model: str, input_tokens: int, now: float, calls: int = 1) -> None:
-        """Refuse at once what can't be granted in this window, even if everything that is reserved came back unused.
+        """Refuse a request that can't be granted in this window, even if all reservations were returned unused.
 
-        Raises ``QuotaExceeded``, which says which quota and when it renews, and ``BadRequest`` where money is limited
-        and the model has no price.
+        Raises ``QuotaExceeded``, which names the quota and the time of its renewal, and ``BadRequest`` if money is
+        limited and the model has no price.
         """
         if standings := self.standing(seat, now):
             rate = self._rate(model, standings)
@@ -100,10 +99,10 @@ class Budgets:
     async def reserve(
         self, seat: Seat, model: str, input_tokens: int, max_tokens: int | None, now: float, calls: int = 1
     ) -> Grant:
-        """Keep what the question may use at most, until it is settled; on disk when this returns.
+        """Reserve what the request may use at most; on disk when this returns.
 
-        Where less is left than it wants to generate, it is granted that, if it is a token at least. Raises what
-        :meth:`check` does, and ``Unavailable`` where nothing can be written down.
+        If less is left than it wants to generate, it is granted what is left, but at least one token. Raises what
+        :meth:`check` does, and ``Unavailable`` if the database can't be written.
         """
         standings = self.standing(seat, now)
         if not standings:
@@ -127,7 +126,7 @@ class Budgets:
         return Grant(max_tokens if room == math.inf else granted, reservation, rate)
 
     def settle(self, grant: Grant, usage: Usage, calls: int, now: float) -> None:
-        """It was so much really, in all ``calls`` to the provider; once for each grant (``KeyError``)."""
+        """Replace a reservation by the actual usage of all ``calls`` to the provider; once per grant (``KeyError``)."""
         if grant.reservation is not None:
             self._quotas.settle(grant.reservation, _amounts(usage, calls, grant.rate), now)
             self._note(grant.reservation, now)
@@ -135,7 +134,7 @@ class Budgets:
                 self._tidy(now)
 
     def standing(self, seat: Seat, now: float) -> list[Standing]:
-        """Every quota that concerns this seat, the outermost first, as its parties have them now."""
+        """Every quota that applies to this seat, the outermost first, with its current counters."""
         for party in seat:
             if self._limits.get(party.name, ()) != (budget := tuple(party.share.budget)):
                 self._quotas.limit(party.name, budget)
@@ -150,12 +149,12 @@ class Budgets:
         return rate
 
     def _note(self, reservation: Reservation, now: float) -> None:
-        """Have counters written as they are now; whoever is queued later knows better, so the last one is right."""
+        """Queue a write of the current counters. Writes run in order, so the last one is right."""
         if rows := self._quotas.export(now, reservation):
             self._submit(partial(_save, rows))
 
     def _tidy(self, now: float) -> None:
-        """Names come and go: what is left of them when their windows have ended goes, too."""
+        """Drop counters and limits of names that have no open window left."""
         self._tidied = now
         self._quotas.drop_old(now)
         counted = {row.name for row in self._quotas.export(now)}
@@ -184,7 +183,7 @@ def _amounts(usage: Usage, calls: int, rate: Rate | None) -> dict[str, int]:
 
 
 def _room(standing: Standing, tokens_in: int, rate: Rate | None) -> float:
-    """How many tokens this quota lets be generated."""
+    """How many tokens this quota allows to be generated."""
     if standing.quota.what == "tokens":
         return standing.left - tokens_in
     if standing.quota.what == "money" and rate is not None:

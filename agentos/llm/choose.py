@@ -1,4 +1,4 @@
-"""Which provider answers, which model, by which key: what the configuration says, else what keys are there."""
+"""Choice of the LLM provider, model and API key: from the configuration, else by which keys are set."""
 
 from importlib.util import find_spec
 
@@ -17,7 +17,7 @@ OPENAI_MISSING = "provider openai needs a package that isn't installed: pip inst
 
 @frozen
 class Choice:
-    """``base_url=None``: the provider's own. ``variable`` is the one that the key comes from, or would."""
+    """``base_url=None``: the provider's default URL. ``variable`` names the environment variable of the key."""
 
     provider: ProviderName
     model: str
@@ -28,13 +28,13 @@ class Choice:
 
 @frozen
 class NoChoice:
-    """Nobody can be asked, and what to do about it."""
+    """No provider can be used; ``why`` says what to do about it."""
 
     why: str
 
 
 def choose(settings: LLMSettings, variables: Variables) -> Choice | NoChoice:
-    """The configuration comes first; where it names no provider, the first key that is there decides."""
+    """Choose by the configuration; if it names no provider, by the first key that is set."""
     provider = settings.provider
     if provider is None:
         if settings.base_url is not None:
@@ -80,18 +80,18 @@ def _openai(settings: LLMSettings, variables: Variables) -> Choice | NoChoice:
 
 
 async def connect(choice: Choice | NoChoice, settings: LLMSettings) -> Provider:
-    """The provider; a vendor's SDK is imported here, in a thread.
+    """Make the provider; a vendor's SDK is imported here, in a thread.
 
-    Raises :class:`Denied` with what the operator can do, and :class:`Failing` where the SDK can't be loaded at present.
+    Raises :class:`Denied` with what the operator can do, and :class:`Failing` if the SDK can't be loaded at present.
     """
     if isinstance(choice, NoChoice):
         raise Denied(choice.why)
     if choice.provider == "offline":
         return await _offline(settings.offline)
     try:
-        # Not to be abandoned: an interpreter that ends while extension modules are initialised may crash.
+        # Not abandonable: an interpreter that exits while extension modules are initialised may crash.
         return await trio.to_thread.run_sync(_vendor, choice, settings.timeouts)
-    except Exception as error:  # of descriptors that are used up, of a package that is broken
+    except Exception as error:  # file descriptors are used up, a package is broken
         raise Failing(f"the SDK of {choice.provider} can't be loaded: {type(error).__name__}: {error}") from None
 
 
@@ -106,7 +106,7 @@ async def _offline(settings: OfflineSettings) -> Provider:
 
 
 def _vendor(choice: Choice, timeouts: Timeouts) -> Provider:
-    """Takes a second the first time, for the SDKs are large."""
+    """Import the SDK and make the provider; the first call takes a second because the SDKs are large."""
     from .vendor import Account
 
     account = Account(choice.provider, choice.key, choice.variable)

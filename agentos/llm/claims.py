@@ -1,7 +1,7 @@
-"""The tokens that a provider claims to have counted, held within what can be true. Pure.
+"""Plausibility limits for the token counts that a provider reports. No I/O.
 
-Nobody else counts them, and budgets are charged by them: a provider that claims 1 token for everything would make them
-worthless, and one that claims a billion would use them up at once.
+Nothing else counts tokens, and budgets are charged by these counts: a provider that reports 1 token for everything
+would make budgets worthless, and one that reports a billion would use them up at once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,22 +13,22 @@ from .provider import Question, Usage
 
 Bound = Literal["least", "most"]
 
-MOST_BYTES = 16  # of text that one token stands for; English has about 4
+MOST_BYTES = 16  # bytes of text per token at most; English has about 4
 ENVELOPE = 32  # bytes of JSON around each message, tool and call: vendors count tokens for these, too
 MOST_PER_IMAGE = 48_169  # tokens: gpt-4o-mini's 2,833 and 5,667 for each of at most 8 tiles, the most of any model
-MOST_GENERATED = 128 << 10  # tokens, where the question names no bound: the largest models stop there
+MOST_GENERATED = 128 << 10  # tokens, if the request has no limit: the largest models stop there
 
 
 @frozen
 class Sent:
-    """What went out with a question: ``size`` in bytes without the images, of text as UTF-8, of JSON about."""
+    """Size of a request: ``size`` in bytes without images; text as UTF-8, JSON approximately."""
 
     size: int
     images: int
 
 
 def measured(question: Question) -> Sent:
-    """Takes some milliseconds for texts of several MiB."""
+    """Measure a request; takes some milliseconds for texts of several MiB."""
     size = utf8_length(question.system or "") + ENVELOPE
     for message in question.messages:
         size += ENVELOPE + utf8_length(message.text)
@@ -40,10 +40,10 @@ def measured(question: Question) -> Sent:
 
 
 def bounded(claim: Usage, sent: Sent, received: int, max_tokens: int | None) -> tuple[Usage, Bound | None]:
-    """What is charged: the claim or, where that can't be true, the nearest that can; and which bound was used.
+    """The usage to charge: the claim limited to the plausible range, and which limit was applied.
 
-    ``received`` is in bytes, ``max_tokens`` what the question might generate. In all it is a token for every
-    :data:`MOST_BYTES` at least, and at most a token for each byte, what images can cost, and ``max_tokens``.
+    ``received`` is in bytes; ``max_tokens`` is the request's limit. The least is one token per :data:`MOST_BYTES` bytes
+    sent and received. The most is one token per byte, plus the maximum cost of the images, plus ``max_tokens``.
     """
     least = -(-(sent.size + received) // MOST_BYTES)
     if claim.total < least:
@@ -59,12 +59,12 @@ def bounded(claim: Usage, sent: Sent, received: int, max_tokens: int | None) -> 
 
 
 def utf8_length(text: str) -> int:
-    """Bytes of a text; at once where it is ASCII."""
+    """Length of a text in bytes of UTF-8; constant time if it is ASCII."""
     return len(text) if text.isascii() else len(text.encode(errors="replace"))
 
 
 def _json(value: object) -> int:
-    """Of JSON, without writing it."""
+    """Approximate size of a value as JSON, without serializing it."""
     if isinstance(value, str):
         return utf8_length(value) + 2
     if isinstance(value, Mapping):

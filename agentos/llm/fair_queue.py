@@ -1,23 +1,23 @@
-"""The fair choice between agents that wait for the model: the one that was served least goes next.
+"""Fair queue of LLM requests: the agent that was served the fewest tokens goes next.
 
-Each agent has a line of its own, first come first served. Between agents counts what they used, in tokens, by the
-virtual token counter of "Fairness in Serving Large Language Models" (Sheng et al., OSDI 2024): a request is charged
-its input when it is chosen and its output as it arrives; who begins to wait is lifted to the least counter among those
-who wait already, so that idling saves nothing up; between equal counters the request that came first is chosen.
+Each agent has its own FIFO. Agents are compared by the tokens they used, with the virtual token counter of "Fairness in
+Serving Large Language Models" (Sheng et al., OSDI 2024). A request is charged its input when it is chosen and its
+output as it arrives. The counter of an agent that begins to wait is lifted to the least counter of the waiting agents,
+so idle time gives no credit. Between equal counters the older request is chosen.
 
-Agents form a tree, and each branch of it (an agent with all that is beneath it) has one share among its siblings,
-however many it spawns: the same choice is made at every level, from the root down, with a counter for each branch.
+Agents form a tree. Each branch (an agent with its descendants) has one share among its siblings, however many agents it
+spawns: the same choice is made at every level, from the root down, with one counter per branch.
 
-What that promises, where ``L(x)`` is the largest charge of one request of x, ``w(x)`` its weight, and k requests may be
-in flight: while i waits for its next turn, a sibling j gets at most ``k * (L(j) + L(i) * w(j) / w(i))`` tokens, so with
-equal weights and one worker a request of each. Where more may be charged at first than is used in the end, j may also
-get back what it was charged too much, ``k * L(j)``. The number of requests that wait elsewhere doesn't matter.
+Guarantee, with ``L(x)`` the largest charge of one request of x, ``w(x)`` its weight, and k requests in flight at most:
+while i waits for its next turn, a sibling j gets at most ``k * (L(j) + L(i) * w(j) / w(i))`` tokens. With equal weights
+and one worker that is one request of each. If requests may be charged more at first than they use in the end, j may
+also get back the excess, ``k * L(j)``. The number of requests that wait elsewhere doesn't matter.
 
-Every request belongs to a lane: the model that it asks. The requests of a closed lane are parked. A parked request
-keeps its number and counts towards the bounds, but is not chosen and doesn't compete: an agent all of whose requests
-are parked counts as idle, and saves nothing up.
+Every request belongs to a lane: its model. The requests of a closed lane are parked. A parked request keeps its number
+and counts towards the limits, but is not chosen and doesn't compete. An agent that has only parked requests counts as
+idle and gains no credit.
 
-No I/O, no clock: times are arguments, seconds on any clock that doesn't go back.
+No I/O, no clock: times are arguments, in seconds on any monotonic clock.
 """
 
 import heapq
@@ -31,30 +31,30 @@ from attrs import define, field, frozen
 
 from agentos_sdk.errors import Busy
 
-PER_AGENT = 100  # requests that wait, of one agent
-IN_ALL = 1000  # and of all of them; see FairQueue.put
-OUTPUT_WEIGHT = 2  # tokens of input that one of output counts for, as in the paper: it holds the worker up for longer
-LEAST = 1  # token that every chosen request is charged, or one who is refunded everything would always be next
-SAMPLES = 256  # waits that are remembered of each agent
+PER_AGENT = 100  # waiting requests of one agent
+IN_ALL = 1000  # waiting requests of all agents; see FairQueue.put
+OUTPUT_WEIGHT = 2  # one output token counts as this many input tokens, as in the paper: it occupies the worker longer
+LEAST = 1  # tokens charged for every chosen request; otherwise an agent refunded in full would always be next
+SAMPLES = 256  # wait times kept per agent
 
 T = TypeVar("T")
 Path: TypeAlias = tuple[str, ...]  # an agent: the names from the root of the tree down to its own
 
 
 def weighed(tokens_in: float, tokens_out: float = 0) -> float:
-    """What a request costs, in tokens of input."""
+    """Cost of a request in input tokens."""
     return tokens_in + OUTPUT_WEIGHT * tokens_out
 
 
 def jain(values: Iterable[float]) -> float:
-    """Jain's fairness index: 1 when all got the same, 1/n when one of n got everything; 1 when nobody got anything."""
+    """Jain's fairness index: 1 if all got the same or all got nothing, 1/n if one of n got everything."""
     got = list(values)
     squares = sum(value * value for value in got)
     return sum(got) ** 2 / (len(got) * squares) if squares else 1.0
 
 
 class Full(Busy):
-    """No room for one more request; ``which`` line is full: that of the ``agent``, or that of ``all``."""
+    """The queue is full; ``which``: the queue of the ``agent``, or that of ``all``."""
 
     def __init__(self, message: str, which: Literal["agent", "all"]) -> None:
         super().__init__(message, which=which)
@@ -63,7 +63,7 @@ class Full(Busy):
 
 @frozen
 class Waits:
-    """How long an agent's last requests waited until they were chosen, in seconds; those withdrawn don't count."""
+    """How long an agent's last requests waited until chosen, in seconds; withdrawn requests don't count."""
 
     count: int
     p50: float
@@ -72,11 +72,11 @@ class Waits:
 
 @define(eq=False)
 class Ticket(Generic[T]):
-    """A request in the line, then in flight. ``number``: they count up as requests come."""
+    """A request, waiting or in flight. ``number``: order of arrival."""
 
     item: T
     path: Path
-    cost: float  # tokens, charged when it is chosen
+    cost: float  # tokens, charged when chosen
     since: float  # seconds
     number: int
     state: Literal["waiting", "chosen", "withdrawn"]
@@ -87,7 +87,7 @@ class Ticket(Generic[T]):
 
 @define(eq=False)
 class _Share(Generic[T]):
-    """What competes with its siblings. ``served`` is its counter: tokens per weight, or where it was lifted to."""
+    """A node that competes with its siblings. ``served`` is its counter: tokens per weight, lifted after idling."""
 
     parent: "_Branch[T] | None"
     weight: float = 1.0
@@ -96,13 +96,13 @@ class _Share(Generic[T]):
 
 @define(eq=False)
 class _Leaf(_Share[T]):
-    """One agent's own line."""
+    """One agent's own queue."""
 
     waiting: deque[Ticket[T]] = field(factory=deque)  # by number
-    parked: dict[Ticket[T], None] = field(factory=dict)  # of closed lanes
+    parked: dict[Ticket[T], None] = field(factory=dict)  # requests of closed lanes
     waits: deque[float] = field(factory=lambda: deque(maxlen=SAMPLES))
     used: float = 0.0  # tokens
-    spell: int = 0  # how often it began to wait
+    spell: int = 0  # how often it went from idle to waiting
 
     @property
     def depth(self) -> int:
@@ -111,24 +111,24 @@ class _Leaf(_Share[T]):
 
 @define(eq=False)
 class _Branch(_Share[T]):
-    """An agent and everything beneath it: its own line is one of the children that share what it gets."""
+    """An agent with its descendants; the agent's own queue is one of the children that share its part."""
 
     own: _Leaf[T] = field(init=False)
     children: dict[str, "_Branch[T]"] = field(factory=dict)
-    active: dict[_Share[T], None] = field(factory=dict)  # of own and children those with requests waiting
-    floor: float = 0.0  # the least counter of those who waited, when somebody was chosen or came; never goes down
+    active: dict[_Share[T], None] = field(factory=dict)  # those of own and children that have requests waiting
+    floor: float = 0.0  # the least counter of the active children at the last choice or arrival; never decreases
 
     def __attrs_post_init__(self) -> None:
         self.own = _Leaf(self)
 
     def lift(self, child: _Share[T]) -> None:
-        """Let a child begin to wait, on a level with who was served least."""
+        """Make a child active; its counter is raised to the least counter of the active children."""
         self.floor = max(self.floor, min((each.served for each in self.active), default=self.floor))
         child.served = max(child.served, self.floor)
         self.active[child] = None
 
     def least(self) -> _Share[T]:
-        """The child whose turn it is."""
+        """The child to be served next."""
         if len(self.active) == 1:
             return next(iter(self.active))
         served = min(child.served for child in self.active)
@@ -144,7 +144,7 @@ def _head(share: _Share[T]) -> Ticket[T]:
 
 
 def _order(share: _Share[T]) -> Iterator[Ticket[T]]:
-    """What waits, as it would be chosen if nobody else came and each request used what it is charged at first."""
+    """Waiting requests in order of choice, if no more arrive and each uses what it is charged at first."""
     if isinstance(share, _Leaf):
         yield from share.waiting
     elif isinstance(share, _Branch):
@@ -160,7 +160,7 @@ def _turns(share: _Share[T]) -> Iterator[tuple[float, int, Ticket[T]]]:
 
 
 def _backlogged(share: _Share[T], part: float = 1.0) -> Iterator[tuple[_Leaf[T], float]]:
-    """The lines in which somebody waits, with the part of the whole that each is due."""
+    """The queues with waiting requests, each with the share of the whole that it is due."""
     if isinstance(share, _Leaf):
         yield share, part
     elif isinstance(share, _Branch):
@@ -170,7 +170,7 @@ def _backlogged(share: _Share[T], part: float = 1.0) -> Iterator[tuple[_Leaf[T],
 
 
 def _leaves(branch: _Branch[T]) -> Iterator[_Leaf[T]]:
-    """The lines of an agent and of all beneath it."""
+    """The queues of an agent and its descendants."""
     yield branch.own
     for child in branch.children.values():
         yield from _leaves(child)
@@ -181,14 +181,14 @@ def _number(ticket: Ticket[T]) -> int:
 
 
 class FairQueue(Generic[T]):
-    """Everything that waits for the model; owned by the line, which chooses from it when a worker is free."""
+    """All requests that wait for the model; ``Line`` takes from it when a worker is free."""
 
     def __init__(self, per_agent: int = PER_AGENT, in_all: int = IN_ALL) -> None:
         self._per_agent, self._in_all = per_agent, in_all
         self._root: _Branch[T] = _Branch(None)
         self._waiting = 0  # requests, parked ones included
         self._came = 0
-        self._lanes: dict[str, dict[Ticket[T], None]] = {}  # the requests that wait, by lane and number
+        self._lanes: dict[str, dict[Ticket[T], None]] = {}  # the waiting requests, by lane and number
         self._closed: set[str] = set()
 
     def __len__(self) -> int:
@@ -201,15 +201,15 @@ class FairQueue(Generic[T]):
 
     @property
     def closed(self) -> Collection[str]:
-        """The lanes that are closed."""
+        """The closed lanes."""
         return self._closed
 
     def put(self, path: Path, item: T, cost: float, now: float, *, lane: str = "", again: bool = False) -> Ticket[T]:
-        """Let a request wait; ``cost`` in tokens is charged when it is chosen, :meth:`charge` corrects it.
+        """Queue a request; ``cost`` in tokens is charged when it is chosen, :meth:`charge` corrects it.
 
-        Raises :class:`Full`. A full line still takes the only request of an agent, for it isn't to blame: so there
-        wait at most ``in_all`` requests and one for each agent. One that has been chosen before may wait ``again``,
-        beyond these bounds.
+        Raises :class:`Full`. A full queue still accepts a request of an agent that has none waiting, so that other
+        agents can't lock it out: at most ``in_all`` requests wait, plus one per agent. A request that was chosen before
+        may wait ``again``, beyond these limits.
         """
         leaf = self._branch(path).own
         if not again and leaf.depth >= self._per_agent:
@@ -227,7 +227,7 @@ class FairQueue(Generic[T]):
         return ticket
 
     def close(self, lane: str) -> None:
-        """Park all requests of a lane, those that come later too, until it is opened."""
+        """Park all requests of a lane, also those that arrive later, until it is opened."""
         if lane not in self._closed:
             self._closed.add(lane)
             for ticket in self._lanes.get(lane, ()):
@@ -235,7 +235,7 @@ class FairQueue(Generic[T]):
                 ticket._leaf.parked[ticket] = None
 
     def open(self, lane: str) -> None:
-        """Let the requests of a lane compete again, each in its former place in its agent's own line."""
+        """Let the requests of a lane compete again, each in its former place in its agent's queue."""
         if lane in self._closed:
             self._closed.remove(lane)
             for ticket in self._lanes.get(lane, ()):
@@ -243,11 +243,11 @@ class FairQueue(Generic[T]):
                 self._join(ticket)
 
     def of(self, lane: str) -> list[Ticket[T]]:
-        """The requests of a lane that wait, parked or not, by number."""
+        """The waiting requests of a lane, parked or not, by number."""
         return list(self._lanes.get(lane, ()))
 
     def take(self, now: float) -> Ticket[T] | None:
-        """The request whose turn it is; from here on it is in flight. ``None`` where all that wait are parked."""
+        """Choose the next request, which is then in flight. ``None``: no request waits that isn't parked."""
         if not self._root.active:
             return None
         share: _Share[T] = self._root
@@ -263,11 +263,11 @@ class FairQueue(Generic[T]):
         return ticket
 
     def charge(self, ticket: Ticket[T], used: float) -> None:
-        """It has used so many tokens by now, all in all; to be told as output arrives, and once more at the end."""
+        """Set the total tokens that a request has used; called as output arrives and once at the end."""
         if ticket.state != "chosen":
             raise ValueError(f"a request that is {ticket.state} uses nothing")
         if not math.isfinite(used):
-            raise ValueError(f"{used} tokens can't be charged")  # or no counter could be compared any more
+            raise ValueError(f"{used} tokens can't be charged")  # otherwise counters could no longer be compared
         more = max(used, LEAST) - ticket.charged
         ticket.charged += more
         ticket._leaf.used += more
@@ -277,17 +277,17 @@ class FairQueue(Generic[T]):
             share = share.parent
 
     def withdraw(self, ticket: Ticket[T]) -> bool:
-        """Whether it was still waiting, and now isn't."""
+        """Withdraw a request; returns whether it was still waiting."""
         if ticket.state != "waiting":
             return False
         self._leave(ticket, "withdrawn")
         return True
 
     def remove(self, path: Path) -> list[Ticket[T]]:
-        """Forget an agent and all beneath it, weights and counters too; what waited is withdrawn and returned.
+        """Forget an agent and its descendants with weights and counters; withdraw and return its waiting requests.
 
-        What it has in flight is still charged to the branches above. A name that will come back isn't to be removed:
-        it would come back without what it owes.
+        Requests in flight are still charged to the branches above. Don't remove a name that will return: its debt would
+        be lost.
         """
         branch = self._find(path)
         if branch is None:
@@ -299,20 +299,20 @@ class FairQueue(Generic[T]):
         return gone
 
     def weigh(self, path: Path, weight: float) -> None:
-        """Let an agent, with all beneath it, have ``weight`` times the share of a sibling that weighs 1."""
+        """Give an agent and its descendants ``weight`` times the share of a sibling with weight 1."""
         if not 0 < weight < math.inf:
             raise ValueError(f"a weight is a number above 0, not {weight}")
         self._branch(path).weight = weight
 
     def depth(self, path: Path) -> int:
-        """How many requests of an agent wait, those beneath it not counted."""
+        """How many requests of an agent wait, not counting its descendants."""
         branch = self._find(path)
         return branch.own.depth if branch else 0
 
     def order(self) -> Iterator[Ticket[T]]:
-        """What waits and isn't parked, as it would be chosen if nobody else came and each used its ``cost``.
+        """Requests that wait and aren't parked, in order of choice if no more arrive and each uses its ``cost``.
 
-        Not while it changes.
+        The queue must not change during iteration.
         """
         return _order(self._root)
 
@@ -322,11 +322,11 @@ class FairQueue(Generic[T]):
             yield from self._lanes.get(lane, ())
 
     def position(self, ticket: Ticket[T]) -> int | None:
-        """How many it takes until ``ticket`` is chosen, as :meth:`order` has it; 1 is the next."""
+        """Place of ``ticket`` in :meth:`order`; 1 is the next."""
         return next((place for place, each in enumerate(self.order(), 1) if each is ticket), None)
 
     def waits(self, path: Path) -> Waits | None:
-        """``None``: nothing of this agent's was chosen yet."""
+        """Wait times of an agent; ``None``: none of its requests was chosen yet."""
         branch = self._find(path)
         if branch is None or not branch.own.waits:
             return None
@@ -335,12 +335,15 @@ class FairQueue(Generic[T]):
         return Waits(len(waits), p50, p95)
 
     def mark(self) -> Mapping[_Leaf[T], tuple[int, float]]:
-        """A moment for :meth:`fairness` to look back to."""
+        """A snapshot that :meth:`fairness` compares with."""
         return {leaf: (leaf.spell, leaf.used) for leaf, _ in _backlogged(self._root)}
 
     def fairness(self, since: Mapping[_Leaf[T], tuple[int, float]]) -> float:
-        """Jain's index over what the agents got that have had requests waiting all the time since then, each relative
-        to the part it was due. The others got what they asked for, as soon as they asked."""
+        """Jain's index of the agents that have had requests waiting ever since the snapshot.
+
+        The values are what each agent got relative to the share it was due. The other agents got what they asked for,
+        as soon as they asked.
+        """
         got = []
         for leaf, part in _backlogged(self._root):
             spell, used = since.get(leaf, (None, 0.0))
@@ -363,7 +366,7 @@ class FairQueue(Generic[T]):
         return branch
 
     def _join(self, ticket: Ticket[T]) -> None:
-        """Let a request compete; its agent begins to wait if it had none that did."""
+        """Let a request compete; its agent becomes active if it had no such request."""
         leaf = ticket._leaf
         insort(leaf.waiting, ticket, key=_number)
         if len(leaf.waiting) == 1:

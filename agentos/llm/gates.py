@@ -1,7 +1,7 @@
-"""Which models may be asked at present: for each model a pause after 429, and a circuit breaker.
+"""Per-model pause after HTTP 429 and circuit breaker: which models accept requests at present.
 
-One :class:`Gates` belongs to one connection: one provider, asked by one key. So a pause holds for one provider, model
-and key. No I/O; times are arguments, seconds on any clock that doesn't go back.
+One :class:`Gates` belongs to one connection: one provider with one key. So a pause holds for one provider, model and
+key. No I/O; times are arguments, in seconds on any monotonic clock.
 """
 
 import math
@@ -16,12 +16,12 @@ from .provider import ProviderError, SlowDown
 from .retry import Breaker, State, pause
 from .settings import Retry
 
-MOST_MODELS = 256  # gates that are kept: agents name models as they like
+MOST_MODELS = 256  # gates kept at most: agents may name any model
 
 
 @frozen
 class ModelState:
-    """``until`` is the end of the pause or of the cooldown; ``reason`` is what the provider said, or what broke."""
+    """``until`` is the end of the pause or cooldown; ``reason`` is the provider's message or the failure."""
 
     model: str
     state: Literal["ok", "paused", "down"] = "ok"
@@ -31,21 +31,21 @@ class ModelState:
 
 @define(eq=False)
 class Gate:
-    """Of one model. ``paused_until``: the provider wants no question for it before."""
+    """Pause and breaker of one model. ``paused_until``: the provider wants no request for it before."""
 
     model: str
     retry: Retry
     breaker: Breaker = field(init=False)
     paused_until: float = -math.inf
-    reason: str | None = None  # of the last 429 or failure
+    reason: str | None = None  # message of the last 429 or failure
     attempts: int = 0  # under way
-    _slowed: int = 0  # 429 in a row; those that were under way when a pause began count as one
+    _slowed: int = 0  # responses with 429 in a row; those already under way when a pause began count as one
 
     def __attrs_post_init__(self) -> None:
         self.breaker = Breaker(self.retry)
 
     def slow_down(self, error: SlowDown, now: float, random: Random) -> None:
-        """Begin a pause, or make it longer."""
+        """Begin or extend a pause."""
         if now >= self.paused_until:
             self._slowed += 1
         self.paused_until = max(self.paused_until, now + pause(self.retry, self._slowed, error.after, random))
@@ -55,18 +55,18 @@ class Gate:
         self.reason = str(error)
 
     def answered(self, now: float) -> None:
-        if now >= self.paused_until:  # else it was under way when the pause began
+        if now >= self.paused_until:  # else the request was sent before the pause began
             self._slowed = 0
 
     def opens_at(self, now: float) -> float | None:
-        """When a question may be asked; ``None``: now. Infinity: when the one that tries is back."""
+        """When a request may be sent; ``None``: now. Infinity: when the breaker's probe has ended."""
         wait = self.breaker.refuses(now)
         down = -math.inf if wait is None else math.inf if self.breaker.state is State.HALF_OPEN else now + wait
         opens = max(self.paused_until, down)
         return opens if opens > now else None
 
     def is_down(self, now: float) -> bool:
-        """Whether it failed so often that questions fail at once."""
+        """Whether the breaker is open, so that requests fail at once."""
         return self.breaker.state is State.OPEN and self.breaker.refuses(now) is not None
 
     def state(self, now: float) -> ModelState:
@@ -80,14 +80,14 @@ class Gate:
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to remember of it."""
+        """Whether the gate has no state to keep."""
         return not (self.attempts or self._slowed or self.breaker.failures)
 
 
 class Gates:
-    """The gates of all models that a question was asked for, as far as they matter; at most about 256.
+    """The gates of all models with state to keep; about 256 at most.
 
-    Where more are needed, the one that opens first is forgotten: its model is asked once too early at worst.
+    If more are needed, the gate that opens first is dropped: at worst its model receives one request too early.
     """
 
     def __init__(self, retry: Retry) -> None:
@@ -99,7 +99,7 @@ class Gates:
 
     @contextmanager
     def entered(self, model: str, now: float) -> Iterator[Gate]:
-        """The model's gate, which isn't forgotten while a question passes it."""
+        """The model's gate, which isn't dropped while the request is under way."""
         gate = self._gates.get(model) or self._added(model, now)
         gate.attempts += 1
         try:
@@ -110,7 +110,7 @@ class Gates:
                 del self._gates[model]
 
     def states(self, now: float) -> Iterator[ModelState]:
-        """Of all models that have a gate."""
+        """States of all models that have a gate."""
         return (gate.state(now) for gate in self._gates.values())
 
     def _added(self, model: str, now: float) -> Gate:

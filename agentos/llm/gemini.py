@@ -1,4 +1,4 @@
-"""Gemini, by Google's own SDK."""
+"""Provider for Gemini, through Google's SDK."""
 
 import base64
 import json
@@ -33,8 +33,8 @@ CHOICES: Mapping[ToolChoice, types.FunctionCallingConfigMode] = {
     "none": types.FunctionCallingConfigMode.NONE,
     "required": types.FunctionCallingConfigMode.ANY,
 }
-BUDGETS: Mapping[ThinkingLevel, int] = {"low": 1024, "medium": 8192, "high": 24576}  # tokens, before there were levels
-LARGE = 64 << 10  # characters of what a tool answered
+BUDGETS: Mapping[ThinkingLevel, int] = {"low": 1024, "medium": 8192, "high": 24576}  # tokens, for models without levels
+LARGE = 64 << 10  # characters of a tool's result that are parsed at most
 FILTERS = (
     *("SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "ESCALATION", "MODEL_ARMOR"),
     *("IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION"),
@@ -47,7 +47,7 @@ FINISHED: Mapping[str, FinishReason] = {
 
 
 class Gemini:
-    """A connection to Gemini, or to what speaks its protocol at ``base_url``. Made in a thread, for it takes 80 ms."""
+    """A connection to Gemini or a compatible server at ``base_url``. Make it in a thread: that takes 80 ms."""
 
     def __init__(self, account: Account, base_url: str | None, timeouts: Timeouts) -> None:
         self._account = account
@@ -58,7 +58,7 @@ class Gemini:
             http_options=types.HttpOptions(
                 base_url=base_url,
                 httpx_client=self._transport.composing,
-                httpx_async_client=self._transport.http,  # or it would make one, and read certificates for it
+                httpx_async_client=self._transport.http,  # else the SDK would make one and read certificates for it
             ),
         )
 
@@ -92,7 +92,7 @@ class Gemini:
             else:
                 text.append(words(part.get("text"), "a text"))
         if finish := words(candidate.get("finishReason"), "an end"):
-            if finish not in FINISHED:  # a malformed call, say: the next may be better
+            if finish not in FINISHED:  # a malformed call, for example: a retry may succeed
                 raise Nonsense(f"ended its answer with {finish}")
             arriving.finish = FINISHED[finish]
         elif (piece.get("promptFeedback") or {}).get("blockReason"):
@@ -100,22 +100,22 @@ class Gemini:
         return Delta("".join(text), unseen, _usage(piece.get("usageMetadata")))
 
     def _refusal(self, status: int, body: object, after: float | None = None) -> ProviderError:
-        if isinstance(body, list) and len(body) == 1:  # as it comes at times, for a stream is a list of answers
+        if isinstance(body, list) and len(body) == 1:  # an error may come in a list, as a stream is a list of responses
             body = body[0]
         told = body.get("error") if isinstance(body, dict) else None
         if not isinstance(told, dict):
             return self._account.refusal(status, body.get("message") if isinstance(body, dict) else body, after)
         details = [detail for detail in told.get("details") or () if isinstance(detail, dict)]
         if any(detail.get("reason") == "API_KEY_INVALID" for detail in details):
-            return self._account.denied(status)  # which is 400
+            return self._account.denied(status)  # although the status is 400
         for detail in details:
-            if "retryDelay" in detail:  # as Google writes a duration: "34.5s"
+            if "retryDelay" in detail:  # Google's format for a duration: "34.5s"
                 after = seconds(str(detail["retryDelay"]).removesuffix("s"))
         return self._account.refusal(status, told.get("message") or told.get("status"), after)
 
 
 def _contents(messages: Sequence[Message]) -> list[types.Content]:
-    """The conversation; what several tools answered goes into one turn, as their calls came in one."""
+    """Convert the conversation; the results of several tools go into one turn, as their calls came in one."""
     names = {call.id: call.name for message in messages for call in message.calls}
     turns: list[tuple[str, list[types.Part]]] = []
     before = None
@@ -144,7 +144,7 @@ def _parts(message: Message, names: Mapping[str, str]) -> Iterator[types.Part]:
 
 
 def _object(text: str) -> dict[str, Any]:
-    """What a tool answered, which Gemini wants as an object; a large one stays text, for it would take seconds."""
+    """A tool's result as the object that Gemini requires; large ones stay text: parsing could take seconds."""
     try:
         value = json.loads(text) if len(text) <= LARGE else text
     except (ValueError, RecursionError):
@@ -178,7 +178,7 @@ def _config(question: Question) -> types.GenerateContentConfig:
         response_mime_type="application/json" if question.response_schema is not None else None,
         response_json_schema=question.response_schema,
         automatic_function_calling=types.AutomaticFunctionCallingConfig(disable=True),
-        automatic_continuation=False,  # it would ask again by itself, beside budgets and deadlines
+        automatic_continuation=False,  # it would send another request by itself, bypassing budgets and deadlines
     )
 
 
@@ -189,7 +189,7 @@ def _declared(tool: Tool) -> types.FunctionDeclaration:
 
 
 def _thinking(model: str, level: ThinkingLevel | None) -> types.ThinkingConfig | None:
-    """Since Gemini 3 there are levels; 2.5 has budgets; what is older doesn't think, and refuses to be told to."""
+    """Gemini 3 and later have levels and 2.5 has budgets; older models don't think and reject the option."""
     model = model.removeprefix("models/")
     if level is None or model.startswith(("gemini-1", "gemini-2.0")):
         return None

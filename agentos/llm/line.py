@@ -1,10 +1,10 @@
-"""The line to the model: agents' questions, fairly chosen, put to the provider by one worker.
+"""Scheduler of LLM requests: queued fairly per agent and sent to the provider by one worker task.
 
-A question's way: the budget is looked at, it waits in its agent's own line, it is chosen, room in the budget is
-reserved, the provider is asked, and what it used is settled. A question whose model is paused, or that is to be asked
-again later, holds neither a place nor a reservation: it waits in its agent's line for another turn. Whoever asked may
-go away at any point: then it leaves the line, or the connection to the provider is closed, and only what was used until
-then is charged.
+A request passes these steps: the budget is checked, the request waits in its agent's queue, it is chosen, budget is
+reserved, the provider is called, and the actual usage is settled. A request for a paused model, or one that is to be
+retried later, holds neither a place at the provider nor a reservation: it waits in its agent's queue for another turn.
+The caller may cancel at any point: then the request leaves the queue, or the connection to the provider is closed, and
+only what was used until then is charged.
 """
 
 import contextlib
@@ -31,18 +31,18 @@ from .memory import Memory
 from .provider import Answer, Question, Usage, guessed_input
 from .settings import LLMSettings, Seat
 
-LOOK_BACK = 60.0  # seconds, at least, over which fairness is told
-MOST_PARTS = 2000  # of a question: each takes the vendor's SDK half a millisecond
+LOOK_BACK = 60.0  # seconds at least over which fairness is computed
+MOST_PARTS = 2000  # of a request: the vendor's SDK takes half a millisecond for each
 MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}")  # it becomes a part of a URL
-HELD = 50.0  # tokens a second that count as generated where nobody can tell: the provider was kept from others
-AT_ONCE = 64 << 10  # bytes of a question that are measured in the event loop
-REMEMBERED = 4096  # names of which is known what they have spent
-CLOSING = 2.0  # seconds that the provider's connections get to be closed in order
+HELD = 50.0  # tokens per second charged for the time of a failed attempt: it kept the provider from other requests
+AT_ONCE = 64 << 10  # bytes of a request that is measured in the event loop; larger ones in a thread
+REMEMBERED = 4096  # agents with kept counts of calls and tokens
+CLOSING = 2.0  # seconds that the provider's connections have to close cleanly
 
 
 @frozen
 class Thought:
-    """An answer; seconds that it waited, and that the provider worked on it.
+    """An answer; seconds that the request waited, and that the provider worked on it.
 
     ``bound`` says, for the audit log, that the tokens charged are not those that the provider claims, and why.
     """
@@ -55,9 +55,9 @@ class Thought:
 
 @frozen
 class Place:
-    """Where an agent stands in the line. ``position`` 1: its first question is the next to be chosen.
+    """State of an agent's requests in the queue. ``position`` 1: its first request is the next to be chosen.
 
-    ``paused`` of those that wait are for models that can't be asked at present; ``models`` says which and why.
+    ``paused`` of the waiting requests are for models that accept no requests at present; ``models`` has their states.
     """
 
     waiting: int = 0
@@ -69,7 +69,7 @@ class Place:
 
 @frozen
 class Spent:
-    """What somebody has had of the model since the kernel began: questions that were asked, and their tokens."""
+    """What an agent has used since the kernel started: requests sent, and their tokens."""
 
     calls: int = 0
     usage: Usage = Usage()
@@ -80,39 +80,39 @@ class _Job:
     seat: Seat
     asked: Asked
     came: float
-    wanted: int | None  # tokens that it may generate, before a budget cut it
-    counted: bool = False  # as a call, in budgets and in what was spent
-    ticket: "Ticket[_Job] | None" = None  # of its present turn
+    wanted: int | None  # tokens that it may generate, before limits by a budget
+    counted: bool = False  # as a call, in budgets and in `Spent`
+    ticket: "Ticket[_Job] | None" = None  # of its current turn
     outcome: Thought | CallError | None = None
     holds: bool = False  # a place at the provider
-    since: float = 0.0  # when it got it
-    worked: float = 0.0  # seconds that it had one before
-    turn: trio.Event | None = None  # its next, after it has stepped aside
-    refused: CallError | None = None  # instead of that turn
+    since: float = 0.0  # when it got the place
+    worked: float = 0.0  # seconds that it held a place in earlier turns
+    turn: trio.Event | None = None  # set for its next turn, after it has stepped aside
+    refused: CallError | None = None  # raised instead of that turn
     scope: trio.CancelScope = field(factory=trio.CancelScope)
     done: trio.Event = field(factory=trio.Event)
 
     def forget(self) -> None:
-        """It and its ticket hold each other, and a question may have 16 MiB: too much to wait for the collector."""
+        """Break the reference cycle with the ticket: a request may have 16 MiB, too much to leave to the collector."""
         self.ticket = self.asked.changed = None
 
 
 class Line:
-    """One for a kernel. Its worker is :meth:`serve`; as many questions as ``concurrency`` says are in flight."""
+    """One per kernel. :meth:`serve` is its worker; at most ``concurrency`` requests are in flight."""
 
     def __init__(self, settings: LLMSettings, asking: Asking, budgets: Budgets, model: str) -> None:
-        """``model`` is asked where a question names none."""
+        """``model`` is used for requests that name none."""
         self.model = model
         self._asking = asking
         asking.changed = self._look_at
         self._budgets = budgets
         self._free = trio.Semaphore(settings.concurrency)
         self._queue: FairQueue[_Job] = FairQueue(settings.per_agent, settings.in_all)
-        self._bell = trio.Event()  # somebody came
+        self._bell = trio.Event()  # set when a request arrives
         self._granted = 0  # reservations that aren't settled
-        self._settled = trio.Event()  # one of them was; then made anew
+        self._settled = trio.Event()  # set and replaced when a reservation is settled
         self._in_flight: Counter[Path] = Counter()
-        self._aside: Counter[Path] = Counter()  # neither in the queue nor in flight for the moment
+        self._aside: Counter[Path] = Counter()  # requests neither in the queue nor in flight at the moment
         self._spent: dict[Path, Spent] = {}
         self._memory = Memory()
         self._weights: dict[Path, float] = {}
@@ -120,7 +120,7 @@ class Line:
         self._marks = [(now, self._queue.mark())] * 2
 
     async def think(self, seat: Seat, question: Question, said: Callable[[str], None] | None = None) -> Thought:
-        """The model's answer to somebody's question; ``said`` is told each piece of its text as it comes.
+        """Return the model's answer to a request; ``said`` is called with each piece of its text as it arrives.
 
         Raises ``Busy``, ``QuotaExceeded``, ``BadRequest``, ``Unavailable`` or ``Timeout``.
         """
@@ -150,11 +150,11 @@ class Line:
         return job.outcome
 
     async def prepare(self) -> None:
-        """Load what asking takes, a vendor's SDK, in a thread; questions that come meanwhile wait for it."""
+        """Connect to the provider: a vendor's SDK is loaded in a thread. Requests that arrive meanwhile wait for it."""
         await self._asking.prepare()
 
     async def serve(self) -> None:
-        """Put questions to the provider, until cancelled."""
+        """Send requests to the provider until cancelled."""
         try:
             async with trio.open_nursery() as jobs:
                 while True:
@@ -168,7 +168,7 @@ class Line:
                 await self._asking.aclose()
 
     async def _next(self) -> _Job:
-        """The question whose turn it is, as soon as its model may be asked and there is a place for it."""
+        """The next request, as soon as its model accepts requests and there is a place for it."""
         while True:
             deadline = self._reopen()
             if not self._queue.ready:
@@ -184,10 +184,10 @@ class Line:
                 ticket.item.since = trio.current_time()
                 self._in_flight[ticket.path] += 1
                 return ticket.item
-            self._free.release()  # whoever waited has left meanwhile
+            self._free.release()  # the waiting requests were withdrawn meanwhile
 
     def _reopen(self) -> float:
-        """Open the lanes of models that may be asked again; when to do so next, on Trio's clock."""
+        """Open the lanes of models that accept requests again; returns when to do so next, on Trio's clock."""
         first = math.inf
         for model in list(self._queue.closed):
             opens = self._asking.opens_at(model)
@@ -198,7 +198,7 @@ class Line:
         return first
 
     def _look_at(self, model: str) -> None:
-        """Open or close a model's lane, as its gate is now, and refuse the questions that can't wait for it."""
+        """Open or close a model's lane to match its gate, and refuse the requests that can't wait for it."""
         if self._asking.opens_at(model) is None:
             self._queue.open(model)
         else:
@@ -211,10 +211,10 @@ class Line:
         self._bell.set()
 
     def _turn_away(self, ticket: Ticket[_Job], error: CallError) -> None:
-        """End a question that waits."""
+        """End a waiting request with an error."""
         self._queue.withdraw(ticket)
         job = ticket.item
-        if job.turn is not None:  # its task waits for that
+        if job.turn is not None:  # its task waits for the turn
             job.refused = error
             job.turn.set()
         else:
@@ -243,7 +243,7 @@ class Line:
 
     @contextlib.asynccontextmanager
     async def _turn(self, job: _Job) -> AsyncIterator[None]:
-        """Room in the budgets for one attempt; what that used is charged and settled, however it ends."""
+        """Reserve budget for one attempt; its usage is charged and settled however it ends."""
         asked = job.asked
         grant = await self._reserve(job)
         asked.question = evolve(asked.question, max_tokens=grant.max_tokens)
@@ -258,56 +258,56 @@ class Line:
                 self._charge(job)
             else:
                 self._queue.charge(job.ticket, LEAST)  # its model was closed meanwhile
-            calls = int(used.total > 0 and not job.counted)  # what no model has seen is none
+            calls = int(used.total > 0 and not job.counted)  # not a call if nothing was used
             job.counted = job.counted or bool(calls)
             self._budgets.settle(grant, used, calls, time.time())
             self._note_spent(names(job.seat), calls, used)
             self._give_back()
 
     async def _reserve(self, job: _Job) -> Grant:
-        """Room in the budgets. Where only what others have reserved is in the way, it waits until they have settled."""
+        """Reserve budget. If only reservations of other requests are in the way, wait until they are settled."""
         asked, model, calls = job.asked, job.asked.question.model, int(not job.counted)
         while True:
             self._granted += 1
             try:
                 return await self._budgets.reserve(job.seat, model, asked.input, job.wanted, time.time(), calls)
             except QuotaExceeded:
-                self._granted -= 1  # and nobody is told: or two who wait would wake each other for ever
+                self._granted -= 1  # `_settled` isn't set: two waiting requests would wake each other forever
                 self._budgets.check(job.seat, model, asked.input, time.time(), calls)
-                if not self._granted:  # by a kernel that was killed: nobody will settle that
+                if not self._granted:  # reserved by a kernel that was killed: never settled
                     raise
             except BaseException:
                 self._give_back()
                 raise
             assert job.ticket is not None, "it is in flight"
-            self._queue.charge(job.ticket, LEAST)  # nobody was asked in this turn
+            self._queue.charge(job.ticket, LEAST)  # no request was sent in this turn
             await self._step_aside(job, self._settled.wait)
 
     def _note_spent(self, path: Path, calls: int, used: Usage) -> None:
         before = self._spent.pop(path, Spent())
         self._spent[path] = Spent(before.calls + calls, before.usage + used)
         if len(self._spent) > REMEMBERED:
-            del self._spent[next(iter(self._spent))]  # who has asked nothing for the longest time
+            del self._spent[next(iter(self._spent))]  # the agent with the oldest last request
 
     def _give_back(self) -> None:
-        """A reservation is no more; whoever waits for it may look again."""
+        """A reservation has ended; requests that wait for budget may try again."""
         self._granted -= 1
         self._settled.set()
         self._settled = trio.Event()
 
     def _charge(self, job: _Job) -> None:
-        """What the attempt has used, or the time that it has taken from others in vain: whichever is more."""
+        """Charge what the attempt has used, or the time it held the provider without an answer: the larger of both."""
         asked = job.asked
         assert job.ticket is not None, "it is in flight"
         self._queue.charge(job.ticket, max(cost(asked.present, asked.input), weighed(0, asked.held * HELD)))
 
     async def _pause(self, job: _Job, seconds: float) -> None:
-        """Wait until a question may be put again: in the line where its model is paused, else for so many seconds."""
+        """Wait until a request may be sent again: in the queue if its model is paused, else for ``seconds``."""
         closed = job.asked.question.model in self._queue.closed
         await self._step_aside(job, trio.lowlevel.checkpoint if closed else partial(trio.sleep, seconds))
 
     async def _step_aside(self, job: _Job, wait: Callable[[], Awaitable[None]]) -> None:
-        """Let others be asked while a question can't be; then it waits for its turn like any other, and pays for it."""
+        """Give up the place at the provider until ``wait`` returns; then queue again and pay for it like any other."""
         self._leave_place(job)
         with self._counted_aside(names(job.seat)):
             await wait()
@@ -339,12 +339,12 @@ class Line:
             self._free.release()
 
     def leave(self, seat: Seat) -> None:
-        """Somebody is gone for good, and so is its name."""
+        """Remove an agent that has ended for good; its name will not be used again."""
         self._queue.remove(names(seat))
         self._weights.pop(names(seat), None)
 
     def places(self) -> Mapping[Path, Place]:
-        """Where everybody stands who has something in the line or in flight."""
+        """State of every agent that has requests waiting or in flight."""
         positions: dict[Path, int] = {}
         waiting: Counter[Path] = Counter()
         for position, ticket in enumerate(self._queue.order(), 1):
@@ -368,29 +368,29 @@ class Line:
 
     @property
     def provider(self) -> str:
-        """The name of the provider that is asked."""
+        """The name of the provider."""
         return self._asking.name
 
     def models(self) -> Sequence[ModelState]:
-        """The kernel's own model, and all that are paused or down."""
+        """States of the default model and of all models that are paused or down."""
         states = self._asking.states()
         known = any(state.model == self.model for state in states)
         return states if known or not self.model else [ModelState(self.model), *states]
 
     def waits(self, seat: Seat) -> Waits | None:
-        """How long its last questions waited."""
+        """How long the agent's last requests waited."""
         return self._queue.waits(names(seat))
 
     def spent(self, seat: Seat) -> Spent:
         return self._spent.get(names(seat), Spent())
 
     def standing(self, seat: Seat) -> Sequence[Standing]:
-        """What is left of every budget that concerns somebody, the outermost first."""
+        """What is left of every budget that applies to a seat, the outermost first."""
         return self._budgets.standing(seat, time.time())
 
     @property
     def depth(self) -> int:
-        """How many questions wait."""
+        """How many requests wait."""
         return len(self._queue) + self._aside.total()
 
     @property
@@ -398,8 +398,10 @@ class Line:
         return self._in_flight.total()
 
     def fairness(self) -> float:
-        """Jain's index over what those got who have had questions waiting all through the last minute or two, each
-        relative to its weight: 1 is entirely fair, 1/n means that one of n got everything."""
+        """Jain's index of the agents that have had requests waiting all through the last one to two minutes.
+
+        Each agent's share is relative to its weight: 1 is entirely fair, 1/n means that one of n got everything.
+        """
         now = trio.current_time()
         if now - self._marks[1][0] >= LOOK_BACK:
             self._marks = [self._marks[1], (now, self._queue.mark())]
@@ -414,7 +416,7 @@ class Line:
 
 
 def check(question: Question) -> None:
-    """Refuse what no provider could be asked; without any, there is no model's name."""
+    """Refuse a request that no provider could answer. Without a provider the model's name is empty."""
     if (question.model and not MODEL.fullmatch(question.model)) or ".." in question.model:
         raise BadRequest(f"model: expected a name of letters, digits and . _ - : / @ +, got {question.model[:80]!r}")
     if question.parts > MOST_PARTS:
@@ -426,10 +428,10 @@ def names(seat: Seat) -> Path:
 
 
 def family(seat: Seat) -> str:
-    """The outermost that isn't everybody: what one of them does, all of them may be doing together."""
+    """The outermost party below that of all agents: its descendants are limited together, as they may act together."""
     return seat[min(1, len(seat) - 1)].name
 
 
 def cost(used: Usage, least: int) -> float:
-    """What the fair choice charges: at least the question's length, or who is always turned away would come first."""
+    """What the fair queue charges: at least the input, or an agent with only failing requests would come first."""
     return weighed(max(used.input, least), used.generated)

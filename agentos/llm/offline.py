@@ -1,6 +1,6 @@
-"""The provider without a network: it answers as rules say, else with an echo that is labelled as one.
+"""Offline provider: answers by rules from a file, else with a labelled echo; uses no network and no model.
 
-No model is asked. The same questions in the same order get the same answers, and the same faults.
+The same requests in the same order get the same answers and the same faults.
 """
 
 import json
@@ -36,14 +36,14 @@ from .settings import OfflineSettings
 from .smallest import TooHard, smallest
 
 LABEL = "[offline echo, no model was asked]"
-ECHOED = 1000  # characters of a question that an echo repeats
+ECHOED = 1000  # characters of a message that an echo repeats
 WORD = re.compile(r"\S+\s*|\s+")  # with the space behind it
 NUMBER = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,15})?")
 
 
 @frozen
 class Script:
-    """What comes of a question: a text, then calls or a ``failure``."""
+    """The result of a request: a text, then calls or a ``failure``."""
 
     text: str = ""
     calls: Sequence[ToolCall] = ()
@@ -52,7 +52,7 @@ class Script:
 
     @property
     def unseen(self) -> int:
-        """Characters that the calls would have on the way."""
+        """Characters that the calls would have in a stream."""
         return sum(len(call.name) + len(json.dumps(call.arguments)) for call in self.calls)
 
 
@@ -63,16 +63,16 @@ class Offline:
     settings: OfflineSettings = OfflineSettings()
     rules: Sequence[Rule] = ()
     _asked: int = 0
-    _applied: Counter[int] = field(factory=Counter)  # how often, by the rule's place
+    _applied: Counter[int] = field(factory=Counter)  # how often, by the rule's index
 
     @classmethod
     async def connect(cls, settings: OfflineSettings) -> "Offline":
-        """With the rules of the file that the settings name; raises :class:`~agentos.llm.offline_rules.BadRules`."""
+        """Make a provider with the settings' rules file; raises :class:`~agentos.llm.offline_rules.BadRules`."""
         rules = await trio.to_thread.run_sync(read_rules, settings.rules) if settings.rules else ()
         return cls(settings, rules)
 
     async def answer(self, question: Question, hear: Hear) -> Answer:
-        """As slow as the settings say, and one word after the other."""
+        """Answer word by word, as slowly as the settings say."""
         self._asked += 1
         fault = self._fault(self._asked)
         script = Script(failure=fault) if fault else _within_limits(self._script(question, self._asked), question)
@@ -95,14 +95,14 @@ class Offline:
         return Answer(script.text, usage, script.finish_reason, question.model, script.calls)
 
     async def aclose(self) -> None:
-        """Nothing is open."""
+        """Nothing to close."""
         await trio.lowlevel.checkpoint()
 
     def _seconds(self, characters: int) -> float:
         return characters / CHARACTERS_PER_TOKEN * self.settings.per_output
 
     def _fault(self, number: int) -> ProviderError | None:
-        dice = Random(f"{self.settings.seed} {number}")  # noqa: S311 - nothing is secret here
+        dice = Random(f"{self.settings.seed} {number}")  # noqa: S311 - no secrets are involved
         if dice.random() >= self.settings.faults:
             return None
         why = f"the offline provider lets request {number} fail, as its seed says"
@@ -142,7 +142,7 @@ def _by_rule(rule: Rule, name: str, found: re.Match[str], question: Question, nu
 
 
 def _arguments(call: Called, found: re.Match[str], question: Question) -> Mapping[str, Any]:
-    """Filled in; a text becomes the number that it is where the tool's schema asks for one."""
+    """Arguments with references filled in; a text becomes a number if the tool's schema asks for one."""
     arguments: dict[str, Any] = filled(found, call.arguments)
     tool = next((tool for tool in question.tools if tool.name == call.name), None)
     properties = tool.parameters.get("properties") if tool is not None else None
@@ -161,7 +161,7 @@ def _number(text: str, kind: object) -> int | float | str:
 
 
 def _echo(question: Question, number: int) -> Script:
-    """The label and the last message, or the least that the question allows to be answered."""
+    """The label and the last message, or the smallest answer that the request allows."""
     if question.tool_choice == "required":
         return Script(calls=(_least_call(question, number),), finish_reason="tool_calls")
     if question.response_schema is not None:
@@ -183,7 +183,7 @@ def _least_call(question: Question, number: int) -> ToolCall:
 
 
 def _within_limits(script: Script, question: Question) -> Script:
-    """Cut off where a stop word begins, and where as many tokens are generated as are allowed."""
+    """Cut the text off at a stop sequence and at ``max_tokens``."""
     ends = [end for stop in question.stop if stop and (end := script.text.find(stop)) >= 0]
     if ends:
         script = evolve(script, text=script.text[: min(ends)])

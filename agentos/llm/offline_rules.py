@@ -1,28 +1,28 @@
-r"""What the offline provider answers: rules in a TOML file, of which the first that fits applies.
+r"""Rules of the offline provider, read from a TOML file; the first rule that matches a request applies.
 
 ```toml
 [[rule]]
-match = 'weather in (\w+)'     # searched in the last message: what the user said, or a tool answered
-reply = 'It rains in \1.'      # \1 or \g<name> is what a group found
+match = 'weather in (\w+)'     # searched in the last message: the user's or a tool's result
+reply = 'It rains in \1.'      # \1 or \g<name> is what a group matched
 
 [[rule]]
 match = '(\d+) times (\d+)'
 tool_calls = [{ name = "multiply", arguments = { a = '\1', b = '\2' } }]
 
 [[rule]]
-tool = "multiply"              # only where the last message is this tool's answer
+tool = "multiply"              # only if the last message is this tool's result
 match = '.*'
 reply = 'It is \g<0>.'
 
 [[rule]]
 match = 'busy'
-fail = "slow_down"             # or "failing", "denied", "rejected"; behind a reply, if there is one
-after = "2s"                   # what it says about coming back
-times = 2                      # applies to two questions, then no more
+fail = "slow_down"             # or "failing", "denied", "rejected"; after the reply, if there is one
+after = "2s"                   # the Retry-After time
+times = 2                      # applies to two requests, then no more
 ```
 
-A rule may also ask for the question's ``system`` and ``model``, regular expressions both, and name a
-``finish_reason``. Of each text the first 65536 characters are searched.
+A rule may also match the request's ``system`` and ``model``, both as regular expressions, and set a
+``finish_reason``. The first 65536 characters of each text are searched.
 """
 
 import re
@@ -40,7 +40,7 @@ from agentos_sdk.strict import Several
 from .provider import FinishReason, Message, Question
 
 LARGEST_FILE = 4 << 20  # bytes
-SEARCHED = 1 << 16  # characters at the beginning of a text: a search holds everybody up
+SEARCHED = 1 << 16  # characters at the beginning of a text: a search blocks the event loop
 
 Positive = Annotated[int, codec.Rule(lambda number: number > 0, "a whole number from 1")]
 Failure = Literal["slow_down", "failing", "denied", "rejected"]
@@ -48,7 +48,7 @@ Keys = tuple[str | int, ...]
 
 
 class BadRules(ValueError):
-    """The file can't be used; ``mistakes`` are all that were found in it."""
+    """The file can't be used; ``mistakes`` lists every error in it."""
 
     def __init__(self, file: str, mistakes: Sequence[Mistake]) -> None:
         super().__init__(file, mistakes)
@@ -67,7 +67,7 @@ class Called:
 
 @frozen
 class Rule:
-    """When it applies, and what the answer is then; see above."""
+    """When the rule applies, and its answer; see the module's docstring."""
 
     match: str = ""
     system: str = ""
@@ -85,7 +85,7 @@ class Rule:
             raise Several(found)
 
     def fits(self, question: Question) -> re.Match[str] | None:
-        """What ``match`` has found, if all of it applies."""
+        """The match of ``match``, if all conditions of the rule apply."""
         last = question.messages[-1] if question.messages else Message("user")
         if self.tool is not None and self.tool != tool_answered(question):
             return None
@@ -125,7 +125,7 @@ class Rule:
 
 
 def filled(found: re.Match[str], value: Any) -> Any:
-    """``value`` with what the groups have found in the place of their references."""
+    """``value`` with group references replaced by what the groups matched."""
     match value:
         case str():
             return found.expand(value)
@@ -137,14 +137,14 @@ def filled(found: re.Match[str], value: Any) -> Any:
 
 
 def tool_answered(question: Question) -> str | None:
-    """The name of the tool whose answer the last message is."""
+    """The name of the tool, if the last message is a tool's result."""
     answers = question.messages[-1].answers if question.messages else None
     calls = (call for message in question.messages for call in message.calls)
     return next((call.name for call in calls if call.id == answers), None) if answers is not None else None
 
 
 def read_rules(path: str) -> Sequence[Rule]:
-    """The rules in a file; raises :class:`BadRules`. It waits for the disk, so call it in a thread."""
+    """The rules in a file; raises :class:`BadRules`. Blocks on the disk, so call it in a thread."""
 
     @frozen
     class File:
@@ -178,7 +178,7 @@ def _texts(value: Any, keys: Keys) -> Iterator[tuple[Keys, str]]:
 
 
 def _refused(reads: Callable[[Any], object], value: Any) -> str | None:
-    """Why it can't be read, if so. ``IndexError`` is what a group that isn't there raises."""
+    """Why ``value`` can't be read, or ``None``. ``IndexError`` is raised for a group that doesn't exist."""
     try:
         reads(value)
     except (re.error, IndexError, TypeError, ValueError, OverflowError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""OpenAI by its own SDK, and with it every server that speaks the same protocol: vLLM, llama.cpp, Ollama."""
+"""Provider for OpenAI, through its SDK, and for compatible servers: vLLM, llama.cpp, Ollama."""
 
 import base64
 import re
@@ -37,11 +37,11 @@ FINISHED: Mapping[str, FinishReason] = {
     "content_filter": "content_filter",
 }
 STATUS = re.compile("[1-5][0-9][0-9]")
-CODES = {"rate_limit_exceeded": 429, "invalid_api_key": 401}  # of errors within a stream, where they are no numbers
+CODES = {"rate_limit_exceeded": 429, "invalid_api_key": 401}  # errors within a stream may have a name, not a status
 
 
 class OpenAI:
-    """A connection to OpenAI or to a compatible server at ``base_url``. Made in a thread, for it takes 80 ms."""
+    """A connection to OpenAI or a compatible server at ``base_url``. Make it in a thread: that takes 80 ms."""
 
     def __init__(self, account: Account, base_url: str | None, timeouts: Timeouts) -> None:
         self._account = account
@@ -77,7 +77,7 @@ class OpenAI:
         self._completions.create(stream=True, **self._request(question)).close()
 
     def _read(self, arriving: Arriving, piece: Mapping[str, Any]) -> Delta:
-        """Servers leave out a field, or put null in its place, wherever they can."""
+        """Parse one event; servers often omit fields or set them to null."""
         if error := piece.get("error"):
             code = str(error.get("code")) if isinstance(error, dict) else ""
             raise self._refusal(int(code) if STATUS.fullmatch(code) else CODES.get(code, 500), error)
@@ -104,7 +104,7 @@ class OpenAI:
         told = error if isinstance(error, dict) else {"message": error}
         if "insufficient_quota" in (told.get("code"), told.get("type")):  # comes as 429, but waiting won't help
             text = f"{self._account.vendor}: the account of the key in {self._account.variable} is used up"
-            return Denied(text, status=402)  # what it means
+            return Denied(text, status=402)  # 402 is what it means
         return self._account.refusal(status, told.get("message") or told, after)
 
     def _request(self, question: Question) -> dict[str, Any]:
@@ -112,7 +112,7 @@ class OpenAI:
             "model": question.model,
             "messages": [*_messages(question)],
             "temperature": question.temperature,
-            # OpenAI's models that think take the one, most other servers know only the other.
+            # OpenAI's reasoning models accept only the one, most other servers only the other.
             "max_completion_tokens" if self._genuine else "max_tokens": question.max_tokens,
             "reasoning_effort": question.thinking_level,
             "stop": list(question.stop) or None,
@@ -126,7 +126,7 @@ class OpenAI:
 
 
 def _messages(question: Question) -> Iterator[dict[str, Any]]:
-    """The conversation. A tool can't answer with images here: they follow as the user's, after all tools' answers."""
+    """Convert the conversation. A tool result can't contain images: they follow as a user message after all results."""
     if question.system is not None:
         yield {"role": "system", "content": question.system}
     shown: list[Image] = []
@@ -170,7 +170,7 @@ def _format(schema: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _closed(schema: object) -> bool:
-    """Whether every object in a schema has just the properties it names: only such ones may be asked for strictly."""
+    """Whether each object in a schema has exactly the properties it names: required for strict mode."""
     if isinstance(schema, Mapping):
         properties = schema.get("properties")
         if isinstance(properties, Mapping) or schema.get("type") == "object":
@@ -182,7 +182,7 @@ def _closed(schema: object) -> bool:
 
 
 def _take_call(part: Mapping[str, Any], arriving: Arriving) -> int:
-    """A piece of a tool call; how many characters it has."""
+    """Take a piece of a tool call; returns how many characters it has."""
     function, index = part.get("function") or {}, part.get("index")
     name, arguments = words(function.get("name"), "the name of a tool"), words(function.get("arguments"), "arguments")
     arriving.piece_of_call(index if isinstance(index, int) else None, words(part.get("id"), "an id"), name, arguments)
@@ -195,5 +195,5 @@ def _usage(counted: object) -> Usage | None:
     details = counted.get("completion_tokens_details")
     thinking = details.get("reasoning_tokens") if isinstance(details, dict) else 0
     told = Usage(counted["prompt_tokens"], counted.get("completion_tokens"), thinking)
-    thinking = min(told.thinking, told.output)  # which is part of it here
+    thinking = min(told.thinking, told.output)  # completion_tokens includes them
     return Usage(told.input, told.output - thinking, thinking)

@@ -1,4 +1,4 @@
-"""What a model is asked, what it answers, and what a provider of models has to be."""
+"""The provider interface: request, answer, tool call, token usage and errors of an LLM provider."""
 
 from collections.abc import Callable, Mapping, Sequence
 from sys import getsizeof
@@ -13,10 +13,10 @@ ThinkingLevel = Literal["low", "medium", "high"]
 ToolChoice = Literal["auto", "none", "required"]
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
 
-CHARACTERS_PER_TOKEN = 4  # of English text, roughly; for what is to be guessed before a provider has counted
-TOKENS_PER_IMAGE = 258  # what Gemini counts for one of its tiles; likewise
-MOST_TOKENS = 10**9  # that anybody is believed to have counted
-TOKENS_PER_MESSAGE = 4  # who says it, and where it ends
+CHARACTERS_PER_TOKEN = 4  # of English text, roughly; for estimates before a provider has counted
+TOKENS_PER_IMAGE = 258  # what Gemini counts for one of its tiles; also for estimates
+MOST_TOKENS = 10**9  # largest token count that is accepted from a provider
+TOKENS_PER_MESSAGE = 4  # for its role and its end
 
 
 @frozen
@@ -29,7 +29,7 @@ class Image:
 
 @frozen
 class ToolCall:
-    """A tool that the model wants called. ``signature`` is the provider's own: to be given back with the call."""
+    """A tool that the model wants called. ``signature`` is the provider's: to be sent back with the call."""
 
     id: str
     name: str
@@ -50,7 +50,7 @@ class Message:
 
 @frozen
 class Tool:
-    """What the model may ask to be called; ``parameters`` is a JSON schema of an object."""
+    """A tool that the model may call; ``parameters`` is a JSON schema of an object."""
 
     name: str
     description: str = ""
@@ -59,9 +59,9 @@ class Tool:
 
 @frozen
 class Question:
-    """All that a model is asked at once. ``None`` leaves the choice to the provider.
+    """One request to a model. ``None`` leaves the choice to the provider.
 
-    ``max_tokens`` bounds what is generated, thoughts included. ``response_schema`` is a JSON schema which the answer's
+    ``max_tokens`` limits what is generated, thoughts included. ``response_schema`` is a JSON schema which the answer's
     text has to match.
     """
 
@@ -79,24 +79,24 @@ class Question:
 
     @property
     def parts(self) -> int:
-        """Of how many pieces it is made."""
+        """Number of messages, images, tools and calls."""
         return len(self.tools) + sum(1 + len(said.images) + len(said.calls) for said in self.messages)
 
     @property
     def size(self) -> int:
-        """Bytes of memory that it takes while it waits, of what may be large."""
+        """Bytes of memory of the parts that may be large: texts and images."""
         texts = sum(getsizeof(said.text) for said in self.messages) + getsizeof(self.system)
         return texts + sum(len(image.data) for said in self.messages for image in said.images)
 
 
 def _tokens(counted: object) -> int:
-    """What somebody else has counted; nonsense is 0, as if nobody had."""
+    """A token count from outside; invalid values become 0, as if there were no count."""
     return counted if type(counted) is int and 0 <= counted <= MOST_TOKENS else 0
 
 
 @frozen
 class Usage:
-    """Tokens: of the question, of the answer without thoughts, and of the thoughts."""
+    """Tokens: of the request, of the answer without thoughts, and of the thoughts."""
 
     input: int = field(default=0, converter=_tokens)
     output: int = field(default=0, converter=_tokens)
@@ -117,9 +117,9 @@ class Usage:
 
 @frozen
 class Delta:
-    """What has just arrived of an answer.
+    """A newly arrived piece of an answer.
 
-    ``unseen`` are characters that nobody is shown as they come: of thoughts, of a tool's arguments. ``usage`` is what
+    ``unseen`` are characters that are not shown as they arrive: of thoughts, of a tool's arguments. ``usage`` is what
     the provider has counted so far, from the beginning, if it says.
     """
 
@@ -132,7 +132,7 @@ class Delta:
 class Answer:
     """A whole answer; ``model`` is the one that gave it, as the provider says.
 
-    ``logprobs``, where they were asked for, is a JSON array of what OpenAI's protocol calls ``logprobs.content``.
+    ``logprobs``, if requested, is a JSON array of what OpenAI's protocol calls ``logprobs.content``.
     """
 
     text: str
@@ -147,16 +147,16 @@ Hear: TypeAlias = Callable[[Delta], None]
 
 
 class Provider(Protocol):
-    """A connection to somebody who runs models. It never retries and sets no deadline: the line does.
+    """A connection to an LLM service. It never retries and sets no deadline: ``Asking`` does.
 
-    Made and used in one run of Trio; any number of questions may be under way.
+    Made and used in one run of Trio; any number of requests may be under way.
     """
 
     async def answer(self, question: Question, hear: Hear) -> Answer:
-        """Ask, always streaming, and tell ``hear`` of every piece as it arrives.
+        """Send a request, always streaming, and call ``hear`` with each piece as it arrives.
 
-        To stop, cancel: the connection is closed at once. Raises a :class:`ProviderError`, nothing else; its text is
-        for people and holds no key.
+        To stop, cancel: the connection is closed at once. Raises only :class:`ProviderError`; its text is for people
+        and contains no key.
         """
 
     async def aclose(self) -> None:
@@ -166,7 +166,7 @@ class Provider(Protocol):
 class ProviderError(Exception):
     """No answer, or only a part of it. The subclass says what to do about it.
 
-    ``status`` is that of the provider's HTTP reply; ``None`` where there was none.
+    ``status`` is that of the provider's HTTP response; ``None`` if there was none.
     """
 
     def __init__(self, text: str, *, status: int | None = None) -> None:
@@ -175,15 +175,15 @@ class ProviderError(Exception):
 
 
 class Rejected(ProviderError):
-    """The question can't be answered as it is (400, 404, 413, 422): asking it again would change nothing."""
+    """The request can't be answered as it is (400, 404, 413, 422): a retry would change nothing."""
 
 
 class Denied(ProviderError):
-    """The key was refused or doesn't suffice (401, 403), or there is no such account: for the operator to mend."""
+    """The key was refused or lacks rights (401, 403), or there is no such account: the operator has to fix it."""
 
 
 class SlowDown(ProviderError):
-    """Too many requests (429). ``after`` is the seconds the provider wants nobody to ask, if it says."""
+    """Too many requests (429). ``after``: seconds in which the provider wants no requests, if it says."""
 
     def __init__(self, text: str, after: float | None = None) -> None:
         super().__init__(text, status=429)
@@ -191,7 +191,7 @@ class SlowDown(ProviderError):
 
 
 class Failing(ProviderError):
-    """Its own trouble (408, 5xx), or the way to it broke; ``after`` as in :class:`SlowDown`."""
+    """The provider failed (408, 5xx) or the connection broke; ``after`` as in :class:`SlowDown`."""
 
     def __init__(self, text: str, after: float | None = None) -> None:
         super().__init__(text)
@@ -199,7 +199,7 @@ class Failing(ProviderError):
 
 
 def guessed_input(question: Question) -> int:
-    """Tokens that a question has, roughly, before anybody has counted them."""
+    """Estimated input tokens of a request."""
     characters = len(question.system or "")
     tokens = 0
     for message in question.messages:
@@ -212,12 +212,12 @@ def guessed_input(question: Question) -> int:
 
 
 def guessed(characters: int) -> int:
-    """Tokens of so many characters, roughly."""
+    """Estimated tokens of a text of this length."""
     return -(-characters // CHARACTERS_PER_TOKEN)
 
 
 def _characters(value: object) -> int:
-    """Of JSON, without writing it."""
+    """Approximate characters of a value as JSON, without serializing it."""
     if isinstance(value, str):
         return len(value) + 2
     if isinstance(value, Mapping):

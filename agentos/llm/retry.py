@@ -1,6 +1,6 @@
-"""When a question that failed is asked again, and when a provider that fails is left alone for a while.
+"""Retry with exponential backoff and jitter, and circuit breaker for LLM providers.
 
-Pure: times are arguments, seconds on any clock that doesn't go back.
+No I/O: times are arguments, in seconds on any monotonic clock.
 """
 
 import math
@@ -13,15 +13,15 @@ from attrs import define
 
 from .settings import Retry
 
-LONGEST_AFTER = 600.0  # seconds; who says "in a week", or whose clock is wrong, is still asked every ten minutes
-LOOK_AGAIN = 0.25  # seconds until somebody looks again whether a probe has ended: nobody knows when it will
+LONGEST_AFTER = 600.0  # seconds; a provider that says "in a week", or has a wrong clock, is tried every ten minutes
+LOOK_AGAIN = 0.25  # seconds between checks whether a probe has ended: its end can't be predicted
 
 
 def pause(retry: Retry, attempt: int, after: float | None, random: Random) -> float:
     """Seconds to wait once attempt number ``attempt`` (the first is 1) has failed.
 
-    Exponential, and drawn from ± ``jitter`` around it. Where the provider said ``after``, at least that long, and the
-    jitter only adds to it; of an ``after`` beyond :data:`LONGEST_AFTER`, that much is obeyed.
+    Exponential, with a random factor of ± ``jitter``. If the provider said ``after``, at least that long, and the
+    jitter only adds to it; an ``after`` above :data:`LONGEST_AFTER` is reduced to that.
     """
     plain = _exponential(retry, attempt)
     if after is None or math.isnan(after):
@@ -36,17 +36,17 @@ def _exponential(retry: Retry, attempt: int) -> float:
 
 
 class State(Enum):
-    CLOSED = "closed"  # all are let through
-    OPEN = "open"  # nobody is, until it has cooled down
-    HALF_OPEN = "half-open"  # one is on its way, and nobody else until it is back
+    CLOSED = "closed"  # all requests are let through
+    OPEN = "open"  # no request is, until the cooldown has ended
+    HALF_OPEN = "half-open"  # one probe is under way, and no other request until it ends
 
 
 class Event(Enum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
-    FAILED_TOO_OFTEN = "failed too often"  # so many times in a row as it takes, or once more
-    WITHDRAWN = "withdrawn"  # nobody will know how it would have gone
-    PROBED = "probed"  # cooled down, it lets one through
+    FAILED_TOO_OFTEN = "failed too often"  # as many times in a row as `breaker`, or the probe failed
+    WITHDRAWN = "withdrawn"  # cancelled: the result is unknown
+    PROBED = "probed"  # cooldown over, one probe is let through
 
 
 NEXT: Mapping[State, Mapping[Event, State]] = {
@@ -60,29 +60,29 @@ NEXT: Mapping[State, Mapping[Event, State]] = {
     State.HALF_OPEN: {
         Event.SUCCEEDED: State.CLOSED,
         Event.FAILED_TOO_OFTEN: State.OPEN,
-        Event.WITHDRAWN: State.OPEN,  # still cool: the next one may go at once
+        Event.WITHDRAWN: State.OPEN,  # the cooldown is over: the next request may probe at once
     },
 }
 
 
 class Breaker:
-    """Whether a provider is worth asking, as its last answers say.
+    """Circuit breaker: decides by recent results whether requests are sent to a provider.
 
-    First :meth:`refuses`, then, without an await between the two, :meth:`attempt`. What an attempt comes to counts only
-    while the breaker is as it was when that began: latecomers neither open nor close it. Nor does one party alone:
-    its questions may be what the provider fails at.
+    Call :meth:`refuses` first, then :meth:`attempt` without an await in between. The result of an attempt counts only
+    if the breaker hasn't changed state since the attempt began: late results neither open nor close it. Failures of one
+    party in a row count as one, so one party alone can't open it: its requests may be the cause of the failures.
     """
 
     def __init__(self, retry: Retry) -> None:
         self._retry = retry
         self.state = State.CLOSED
-        self.failures = 0  # in a row, one of the same party's after the other counting as one
-        self._failed: str | None = None  # whose was the last of them
+        self.failures = 0  # in a row; consecutive failures of one party count as one
+        self._failed: str | None = None  # party of the last failure
         self._cool_at = -math.inf
         self._changes = 0
 
     def refuses(self, now: float) -> float | None:
-        """Seconds after which it is worth looking again; ``None``: go."""
+        """Seconds after which to try again; ``None``: a request may be sent now."""
         if self.state is State.HALF_OPEN:
             return LOOK_AGAIN
         if self.state is State.OPEN and now < self._cool_at:
@@ -90,9 +90,9 @@ class Breaker:
         return None
 
     def attempt(self, now: float, party: str | None = None) -> "Turn":
-        """Let one of ``party``'s through that tells how it went; ``None`` is somebody else each time.
+        """Let a request of ``party`` through; ``None`` counts as a different party each time.
 
-        Raises ``ValueError`` where :meth:`refuses` refuses.
+        Raises ``ValueError`` if :meth:`refuses` refuses.
         """
         if self.refuses(now) is not None:
             raise ValueError(f"a breaker that is {self.state.value} lets nobody through")
@@ -107,7 +107,7 @@ class Breaker:
             self.failures, self._failed = 0, None
         elif event is Event.FAILED:
             if turn.party is None or turn.party != self._failed or self.state is State.HALF_OPEN:
-                self.failures += 1  # a probe that failed is one more after too many
+                self.failures += 1  # a failed probe always counts, so the breaker opens again
             self._failed = turn.party
             if self.failures >= self._retry.breaker:
                 event = Event.FAILED_TOO_OFTEN
@@ -123,13 +123,13 @@ class Breaker:
 
 @define(eq=False)
 class Turn:
-    """One that was let through: a context manager. Left without a word, as when it is cancelled, it is given back.
+    """A request that was let through: a context manager. Left without a result, as on cancellation, it is withdrawn.
 
-    A provider that answers at all has ``succeeded``, even if it rejects the question.
+    A provider that answers at all has ``succeeded``, even if it rejects the request.
     """
 
     _breaker: Breaker
-    began_at: int  # so many changes of the breaker before it
+    began_at: int  # the breaker's number of state changes at the start
     party: str | None
     _told: bool = False
 

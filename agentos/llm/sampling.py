@@ -1,4 +1,4 @@
-"""What else a program may choose about an answer, in the names of OpenAI's protocol, and which provider takes what."""
+"""Sampling parameters of a request, named as in OpenAI's protocol, and which provider supports which."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -11,7 +11,7 @@ Verbosity = Literal["low", "medium", "high"]
 
 @frozen
 class Sampling:
-    """``None`` leaves the choice to the provider. ``logit_bias`` is by the number of a token."""
+    """``None`` leaves the choice to the provider. ``logit_bias`` is by token number."""
 
     top_p: float | None = None
     seed: int | None = None
@@ -25,7 +25,7 @@ class Sampling:
 
     @property
     def given(self) -> dict[str, Any]:
-        """What was chosen."""
+        """The parameters that are set."""
         return {name: value for name, value in attrs.asdict(self).items() if value is not None}
 
 
@@ -33,12 +33,12 @@ EVERY = frozenset(field.name for field in attrs.fields(Sampling))
 TAKEN: Mapping[str, frozenset[str]] = {
     "openai": EVERY,
     "gemini": frozenset({"top_p", "seed", "presence_penalty", "frequency_penalty"}),
-    "offline": EVERY - {"logprobs", "top_logprobs"},  # it draws nothing, so the rest changes nothing
+    "offline": EVERY - {"logprobs", "top_logprobs"},  # it samples nothing, so the others have no effect
 }
 
 
 def refused(sampling: Sampling, provider: str) -> str | None:
-    """The first choice that this provider doesn't take; one that asks for what it does anyway is none."""
+    """The first parameter that this provider doesn't support; one set to what the provider does anyway is accepted."""
     usual = {"logprobs": False, "parallel_tool_calls": True}
     taken = TAKEN.get(provider, EVERY)  # without a provider there is no answer anyway
     return next(

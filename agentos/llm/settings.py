@@ -1,4 +1,4 @@
-"""What ``[llm]`` in a configuration file becomes: which provider, how patient, how many, at what price."""
+"""The ``[llm]`` section of a configuration file: provider, timeouts, retries, queue limits, prices and budgets."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -15,7 +15,7 @@ ProviderName = Literal["offline", "gemini", "openai"]
 
 @frozen
 class Price:
-    """What a million tokens cost, in the currency that money budgets are in; thoughts count as output."""
+    """Price of a million tokens, in the currency of the money budgets; thoughts count as output."""
 
     input: float
     output: float
@@ -23,7 +23,7 @@ class Price:
 
 @frozen
 class Timeouts:
-    """Seconds: to a connection, to the first piece of an answer, between two pieces, and for all of it."""
+    """Seconds: to connect, to the first piece of an answer, between two pieces, and for the whole answer."""
 
     connect: float = 10.0
     first_token: float = 120.0
@@ -33,11 +33,12 @@ class Timeouts:
 
 @frozen
 class Retry:
-    """How often a question is asked in all, and how long the pauses between are: exponential, with jitter.
+    """How often a request is attempted, and how long the pauses between attempts are: exponential, with jitter.
 
-    ``first`` and ``max`` are seconds. While the provider says to slow down, a question goes on for ``patience`` seconds
-    and no attempt is counted. After ``breaker`` failed attempts in a row, whoever asked, nobody is let through for
-    ``cooldown`` seconds; then one question tries.
+    ``first`` and ``max`` are seconds. While the provider answers 429, a request is retried for ``patience`` seconds and
+    no attempt is counted. After ``breaker`` failed attempts in a row, counted as in
+    :class:`~agentos.llm.retry.Breaker`, no request is sent for ``cooldown`` seconds; then one request probes the
+    provider.
     """
 
     attempts: int = 5
@@ -52,10 +53,10 @@ class Retry:
 
 @frozen
 class OfflineSettings:
-    """How the provider without a network behaves.
+    """Settings of the offline provider.
 
-    ``rules`` is a TOML file's absolute path. Seconds: ``base`` per request, ``per_input`` and ``per_output`` per
-    token. ``faults`` is the share of requests that fail, ``seed`` which of them.
+    ``rules`` is a TOML file's absolute path. Seconds: ``base`` per request, ``per_input`` and ``per_output`` per token.
+    ``faults`` is the share of requests that fail, ``seed`` which of them.
     """
 
     rules: str | None = None
@@ -68,9 +69,12 @@ class OfflineSettings:
 
 @frozen
 class LLMSettings:
-    """``provider=None``: the one whose key is in the environment. ``max_tokens`` is what a question without its own
-    may generate at most where a budget has to know; ``budget`` is that of all agents together. ``per_agent`` questions
-    may wait of one agent, ``in_all`` of all."""
+    """Settings of the model, its provider and its queue.
+
+    ``provider=None``: chosen by the keys in the environment. ``max_tokens`` is the limit of generated tokens for a
+    request without its own, if a budget applies; ``budget`` is that of all agents together. At most ``per_agent``
+    requests of one agent may wait, and ``in_all`` of all agents.
+    """
 
     provider: ProviderName | None = None
     model: str | None = None
@@ -89,8 +93,10 @@ class LLMSettings:
 
 @frozen
 class Share:
-    """What somebody may have of the model: ``weight`` times as much of it as a sibling that weighs 1 and, together
-    with all that is beneath it, no more than its ``budget``."""
+    """An agent's share of the model: ``weight`` relative to a sibling with weight 1.
+
+    The agent and its descendants together may use at most ``budget``.
+    """
 
     weight: float = 1.0
     budget: Sequence[Quota] = ()
@@ -98,18 +104,18 @@ class Share:
 
 @frozen
 class Party:
-    """An agent, or a group of them, as the line and the budgets know it. ``name`` is unlike any other's, for ever."""
+    """An agent or a group of agents, as the queue and the budgets know it. ``name`` is unique and never reused."""
 
     name: str
     share: Share = Share()
 
 
 Seat = tuple[Party, ...]
-"""Who asks: from the outermost down to the agent itself."""
+"""The caller: the parties from the outermost down to the agent itself."""
 
 
 def is_url(url: str) -> bool:
-    """Whether it can be a provider's; one with a password in it would show that in every error."""
+    """Whether it is a usable provider URL; one with a password is refused: the password would appear in every error."""
     try:
         parts = urlsplit(url)
         return (

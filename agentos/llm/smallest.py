@@ -1,8 +1,8 @@
-"""The smallest JSON value that a simple schema allows.
+"""The smallest JSON value that a simple JSON schema allows.
 
-Understood is what says how a value is built: types, required properties, items, bounds of lengths and numbers,
-enumerations, alternatives, and references within the schema. What would have to be searched for, such as a string for
-a pattern, is not guessed at.
+Supported are the keywords that say how a value is built: types, required properties, items, limits of lengths and
+numbers, enumerations, alternatives, and references within the schema. Keywords that would require a search, such as a
+pattern for a string, are refused.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any
 
 from attrs import define
 
-# What a schema may say of any value without a word about how it is built.
+# Keywords that don't affect how a value is built.
 ASIDE = frozenset(
     {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "nullable"}
     | {"$schema", "$id", "$comment", "$defs", "definitions", "propertyOrdering"}
@@ -32,21 +32,23 @@ OF_TYPE: Mapping[str, frozenset[str]] = {
     "array": frozenset({"items", "minItems", "maxItems"}),
     "object": frozenset({"properties", "required", "additionalProperties"}),
 }
-DEEPEST = 32  # schemas within each other: one that needs itself has no end
-LARGEST = 1e15  # a bound of numbers; beyond it 1 more is lost in a float
+DEEPEST = 32  # nesting of schemas: a recursive one has no end
+LARGEST = 1e15  # limit of numeric bounds; beyond it a float can't hold the difference of 1
 MOST = 100_000  # characters, about: a caller's schema must not keep the kernel busy
 
 
 class TooHard(ValueError):
-    """The schema asks for more than is understood here, or for what can't be."""
+    """The schema uses unsupported keywords, or no value can satisfy it."""
 
     def __init__(self, at: str, what: str) -> None:
         super().__init__(f"{at}: {what}" if at else what)
 
 
 def smallest(schema: Mapping[str, Any], text: str = "") -> Any:
-    """A value that ``schema`` allows; raises :class:`TooHard`. A string in it is ``text`` where that has a length
-    which is allowed."""
+    """A value that ``schema`` allows; raises :class:`TooHard`.
+
+    A string in it is ``text`` if the schema allows its length.
+    """
     return _Builder(schema, text).value(schema, "", 0)
 
 
@@ -57,7 +59,7 @@ class _Builder:
     spent: int = 0  # characters
 
     def value(self, schema: Any, at: str, depth: int) -> Any:
-        """``at`` is the way to it from the root, for people."""
+        """Build a value; ``at`` is its path from the root, for error messages."""
         self._spend(1, at)
         if depth > DEEPEST:
             raise TooHard(at, f"nested deeper than {DEEPEST}")
@@ -141,7 +143,7 @@ class _Builder:
             raise TooHard(at, f"larger than {MOST} characters")
 
 
-# Each says it all, so that there is nothing else to build.
+# Each of these keywords defines the whole value, so no other keyword is needed.
 WORDS: Mapping[str, Callable[[_Builder, Any, str, int], Any]] = {
     "const": _Builder.given,
     "enum": _Builder.first_of,

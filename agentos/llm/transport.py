@@ -1,8 +1,8 @@
-"""A question's way to a vendor and the answer's way back: the vendor's SDK composes it, we send it and listen.
+"""HTTP transport to an LLM vendor: the vendor's SDK composes a request, we send it and read the stream.
 
-The SDK alone knows the format, but it works for half a millisecond on each message: so it composes in a thread, for an
-HTTP client that sends nothing. And it reads by generators within generators: whatever stops one of these in the middle
-leaves those inside it, and the connection, to the garbage collector. So what comes is read here, and within bounds.
+Only the SDK knows the format, but it takes half a millisecond per message. So it composes in a thread, with an HTTP
+client that sends nothing. The SDK also reads by nested generators: if one is stopped in the middle, the inner ones and
+the connection are left to the garbage collector. So the response is read here, with limits.
 """
 
 import contextlib
@@ -22,21 +22,21 @@ from .settings import Timeouts
 from .vendor import Account, Refusal, seconds_of
 
 for _library in ("httpcore2", "httpx2", "openai", "google_genai"):
-    logging.getLogger(_library).setLevel(logging.WARNING)  # below, they tell of questions and of headers
+    logging.getLogger(_library).setLevel(logging.WARNING)  # below this level they log requests and headers
 
-MOST_REFUSED = 64 << 10  # bytes that are read of what is said with a refusal
+MOST_REFUSED = 64 << 10  # bytes that are read of an error response
 NO_REASON = "no reason given"
-AS_IT_IS = {"accept-encoding": "identity"}  # what is compressed may be a thousand times as large
+AS_IT_IS = {"accept-encoding": "identity"}  # compressed data may expand a thousand times
 
-# Bytes of one read. Whatever they are, headers or interim replies or chunks of a byte each, is parsed without a pause.
+# Bytes per read. Everything in one read (headers, interim replies, chunks of one byte) is parsed without a pause.
 httpcore2.AsyncHTTP11Connection.READ_NUM_BYTES = 4 << 10
 
 
 class Transport:
-    """The connections to a vendor. Takes 30 ms to make, for certificates are read.
+    """The connections to a vendor. Takes 30 ms to make, because certificates are read.
 
-    ``composing`` is what the SDK believes to send by, ``http`` what really sends. They wait for an answer as long as
-    they are let, follow nobody to another host with the key, and keep no cookies.
+    ``composing`` is the client given to the SDK, ``http`` the one that sends. They have no read timeout, don't follow
+    redirects, which would send the key to another host, and keep no cookies.
     """
 
     def __init__(self, account: Account, timeouts: Timeouts) -> None:
@@ -46,17 +46,17 @@ class Transport:
         self._one = trio.CapacityLimiter(1)
         self.composing = httpx2.Client(transport=self._kept, headers=AS_IT_IS)
         self.http = httpx2.AsyncClient(
-            limits=httpx2.Limits(max_connections=None),  # the line says how many
+            limits=httpx2.Limits(max_connections=None),  # the line sets the limit
             cookies=CookieJar(DefaultCookiePolicy(netscape=False)),
             follow_redirects=False,
         )
 
     async def ask(self, compose: Callable[[], object], arriving: Arriving, refusal: Refusal) -> None:
-        """Let the SDK ask in ``compose``, and hear the answer; raises a :class:`ProviderError` when there is none.
+        """Let the SDK compose a request in ``compose``, and read the answer; raises :class:`ProviderError` without one.
 
-        What ``hear`` raised comes out as it is.
+        Exceptions of ``hear`` pass through unchanged.
         """
-        # Not to be abandoned: whoever asks for much holds the provider for as long as that takes.
+        # Not abandonable: a caller with a large request holds its place at the provider as long as composing takes.
         request = await trio.to_thread.run_sync(self._composed, compose, limiter=self._one)
         with self._in_our_words(arriving):
             response = await self.http.send(request, stream=True)
@@ -72,7 +72,7 @@ class Transport:
     def _composed(self, compose: Callable[[], object]) -> httpx2.Request:
         try:
             compose()
-        except Exception as error:  # the SDK's, of a schema or a model that it doesn't like
+        except Exception as error:  # the SDK's: for a schema or a model that it refuses
             raise Rejected(f"{self._account.vendor} can't be asked this: {self._account.clean(error)}") from None
         request, self._kept.request = self._kept.request, None
         assert request is not None, "the SDK sends what it has composed"
@@ -89,19 +89,19 @@ class Transport:
         if not readable:
             raise Nonsense("compresses its answer, though asked not to")
         await _drain(stream, arriving.feed)
-        for _ in arriving.feed(b"\n\n"):  # behind the last event too
+        for _ in arriving.feed(b"\n\n"):  # also parses an event without a final blank line
             pass
 
     @contextlib.contextmanager
     def _in_our_words(self, arriving: Arriving) -> Iterator[None]:
-        """Make a :class:`ProviderError` of whatever goes wrong on the way or on the other side."""
+        """Convert errors of the connection or the vendor into a :class:`ProviderError`."""
         vendor = self._account.vendor
         try:
             yield
         except ProviderError:
             raise
         except httpx2.TransportError as error:
-            if arriving.finish is None:  # else all was said, and only the farewell is missing
+            if arriving.finish is None:  # else the answer is complete and only the end of the connection failed
                 raise self._account.broken(error) from None
         except (Nonsense, codec.Invalid) as error:
             raise Failing(f"{vendor} {self._account.clean(error)}") from None
@@ -112,7 +112,7 @@ class Transport:
 
 
 class _Kept(httpx2.BaseTransport):
-    """Keeps the request that an SDK sends, and answers nothing."""
+    """An HTTP transport that keeps the request that an SDK sends, and sends nothing."""
 
     request: httpx2.Request | None = None
 
@@ -122,10 +122,10 @@ class _Kept(httpx2.BaseTransport):
 
 
 async def _drain(body: AsyncIterator[bytes] | httpx2.AsyncByteStream, feed: Callable[[bytes], Iterator[None]]) -> None:
-    """Feed all of a body; others get their turn whenever ``feed`` yields.
+    """Feed a whole body; other tasks run whenever ``feed`` yields.
 
-    When that fails, the wait for what comes next is cancelled, so that the body's generators end from within. For their
-    sake, too, nothing else in here can be cancelled.
+    If ``feed`` fails, the wait for the next chunk is cancelled, so that the body's generators end from within. For the
+    same reason nothing else in here can be cancelled.
     """
     failure: Exception | None = None
     with trio.CancelScope() as scope:
@@ -142,11 +142,11 @@ async def _drain(body: AsyncIterator[bytes] | httpx2.AsyncByteStream, feed: Call
 
 
 class _Enough(Exception):
-    """More needn't be read."""
+    """Enough of an error response has been read."""
 
 
 async def _refused(body: httpx2.AsyncByteStream) -> object:
-    """What is said with a refusal, or the beginning: as JSON, if it is."""
+    """The body of an error response or its beginning: parsed as JSON if possible."""
     said = bytearray()
 
     def feed(chunk: bytes) -> Iterator[None]:

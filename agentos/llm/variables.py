@@ -1,4 +1,4 @@
-"""The keys that are there: in the environment, or else in the nearest ``.env`` file that can be trusted."""
+"""API keys from the environment, or from the nearest trusted ``.env`` file."""
 
 import os
 import re
@@ -10,17 +10,17 @@ from attrs import field, frozen
 
 NAMES = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "GEMINI_MODEL", "OPENAI_API_KEY", "OPENAI_BASE_URL")
 FILE = ".env"
-MAX_BYTES = 64 << 10  # of such a file
+MAX_BYTES = 64 << 10  # of a .env file
 
 _BLANK = re.compile(r"\s*(#.*)?")
 _ASSIGNED = re.compile(r"\s*(?:export\s+)?(?P<name>[^\s=#'\"]+)\s*=(?P<value>.*)")
 _VALUE = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|((?!["'])(?:[^#]|(?<!\s)#)*))\s*(?:#.*)?""")
-_SENDABLE = re.compile(r"[!-~]+")  # what a header of HTTP can hold
+_SENDABLE = re.compile(r"[!-~]+")  # what an HTTP header can hold
 
 
 @frozen
 class Variable:
-    """``value`` is a secret as often as not. ``file``: where it stands, ``None`` in the environment."""
+    """``value`` may be a secret. ``file``: where it was found, ``None`` for the environment."""
 
     value: str = field(repr=False)
     file: str | None = None
@@ -28,7 +28,7 @@ class Variable:
 
 @frozen
 class Variables:
-    """Those of ``NAMES`` that are there; ``warnings`` say what was passed over, without showing it."""
+    """The variables of ``NAMES`` that are set; ``warnings`` name what was ignored, without its value."""
 
     found: Mapping[str, Variable]
     warnings: Sequence[str] = ()
@@ -41,7 +41,7 @@ class Variables:
 
 
 def look(environment: Mapping[str, str], directory: Path) -> Variables:
-    """What the environment says, and what the nearest ``.env`` in ``directory`` or above says besides. Reads files."""
+    """Read the variables from the environment and the nearest ``.env`` in ``directory`` or above. Reads files."""
     warnings: list[str] = []
     found = _nearest(directory, warnings)
     for name in NAMES:
@@ -51,7 +51,7 @@ def look(environment: Mapping[str, str], directory: Path) -> Variables:
         if not _SENDABLE.fullmatch(variable.value):
             del found[name]
             warnings.append(f"{name} in {variable.file or 'the environment'}: has blanks or odd letters, passed over")
-    # Whoever can write a file in the working directory, an agent perhaps, shall not be sent the environment's key.
+    # A process that can write to the working directory, perhaps an agent, must not receive the environment's key.
     url, key = found.get("OPENAI_BASE_URL"), found.get("OPENAI_API_KEY")
     if url is not None and url.file is not None and key is not None and key.file is None:
         del found["OPENAI_BASE_URL"]
@@ -75,8 +75,8 @@ def _nearest(directory: Path, warnings: list[str]) -> dict[str, Variable]:
 
 
 def _text(path: str) -> str:
-    """Raises ``ValueError`` for a file that somebody else may have written."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO would make us wait
+    """Read a ``.env`` file; ``ValueError`` if another user may have written it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a FIFO would block
     with open(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
@@ -92,7 +92,7 @@ def _text(path: str) -> str:
 
 
 def _assigned(path: str, text: str, warnings: list[str]) -> Iterator[tuple[str, str]]:
-    """Our variables in a ``.env`` file."""
+    """The variables of ``NAMES`` in a ``.env`` file."""
     unread: list[int] = []
     for number, line in enumerate(text.split("\n"), 1):
         if _BLANK.fullmatch(line):

@@ -1,4 +1,4 @@
-"""By whose key a vendor is asked, and its errors in our words: which never hold the key."""
+"""A vendor account: its API key, and errors of the vendor without the key in them."""
 
 import email.utils
 import math
@@ -11,24 +11,24 @@ from attrs import field, frozen
 
 from .provider import Denied, Failing, ProviderError, Rejected, SlowDown
 
-MAX_SAID = 500  # characters of a vendor's own words that are passed on
+MAX_SAID = 500  # characters of a vendor's error message that are passed on
 
 Refusal: TypeAlias = Callable[[int, object, float | None], ProviderError]
-"""Of a status, what was said with it, and the seconds that the headers ask to wait."""
+"""Makes the error from an HTTP status, the response's body and the seconds that its headers ask to wait."""
 
-PIECE = 8  # letters of a key that say too much of it
+PIECE = 8  # characters of a key that reveal too much of it
 
 
 @frozen
 class Account:
-    """``variable`` is where the key comes from, or should."""
+    """``variable`` is the environment variable of the key."""
 
     vendor: str
     key: str | None = field(repr=False)
     variable: str
 
     def refusal(self, status: int, said: object, after: float | None = None) -> ProviderError:
-        """The error for an HTTP status and what was said with it."""
+        """The error for an HTTP status and the response's message."""
         if status in (401, 402, 403):
             return self.denied(status)
         text = f"{self.vendor}: {self.clean(said)} ({status})"
@@ -39,21 +39,21 @@ class Account:
         return Rejected(text, status=status)
 
     def denied(self, status: int) -> Denied:
-        """In our words only: vendors like to repeat the key, with a few stars in it."""
+        """An error without the vendor's message: vendors often repeat the key, partly masked."""
         if self.key is None:
             return Denied(f"{self.vendor} wants a key ({status}): set {self.variable}", status=status)
         text = f"{self.vendor} does not accept the key in {self.variable}, or not for this ({status})"
         return Denied(text, status=status)
 
     def broken(self, error: httpx2.TransportError) -> Failing:
-        """The way there, or the stream back, broke."""
+        """The error for a failed connection or a broken stream."""
         if isinstance(error, httpx2.ConnectTimeout):
             return Failing(f"{self.vendor} can't be reached: no connection in time")
         what = "can't be reached" if isinstance(error, httpx2.ConnectError) else "broke the connection"
         return Failing(f"{self.vendor} {what}: {self.clean(str(error) or type(error).__name__)}")
 
     def clean(self, said: object) -> str:
-        """Somebody's words on one line of sane length, without the key."""
+        """A message from outside on one line, limited in length and without the key."""
         text = str(said)
         if self.key and any(self.key[at : at + PIECE] in text for at in range(max(1, len(self.key) - PIECE + 1))):
             return "it said something with the key in it"  # masked, cut or encoded as it may be
@@ -63,7 +63,7 @@ class Account:
 
 
 def seconds_of(headers: Mapping[str, str]) -> float | None:
-    """How long the headers of a reply ask to wait: ``Retry-After`` in seconds or as a date, or OpenAI's own header."""
+    """How long a response's headers ask to wait: ``Retry-After`` in seconds or as a date, or OpenAI's own header."""
     if (milliseconds := seconds(headers.get("retry-after-ms"))) is not None:
         return milliseconds / 1000
     said = headers.get("retry-after")
@@ -76,7 +76,7 @@ def seconds_of(headers: Mapping[str, str]) -> float | None:
 
 
 def seconds(said: str | None) -> float | None:
-    """Of a number that somebody wrote."""
+    """Parse a number from outside; ``None`` if it is negative, infinite or no number."""
     try:
         number = float(said or "")
     except ValueError:

@@ -1,1 +1,1 @@
-"""What is done for callers: no caller, no request, only values."""
+"""Services of the kernel. They work on plain values and know no callers and no requests."""

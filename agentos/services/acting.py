@@ -1,8 +1,8 @@
-"""A thread that acts on files as somebody else: Linux keeps that for each thread by itself.
+"""File access under another uid/gid in a worker thread (fsuid, groups and capabilities are per thread on Linux).
 
-What it makes then belongs to that user and counts as his, and what he may not do it can't do either. Root, with all
-that it may, would read what is not the agent's, use the blocks that are kept for emergencies, and have no user at all
-(EOVERFLOW) in a file system of another user namespace.
+A file made this way belongs to that user and counts towards its disk quota, and Linux checks access as for that user.
+Acting as root would read files that the agent may not read and use the blocks reserved for emergencies. In a file
+system of another user namespace root has no mapped uid (EOVERFLOW).
 """
 
 import contextlib
@@ -20,12 +20,12 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.syscall.restype = ctypes.c_long
 _SET_DUMPABLE = 4
 _OURSELVES = struct.pack("=Ii", 0x2008_0522, 0)  # struct __user_cap_header_struct: version 3, the calling thread
-_NOBODY = ctypes.c_uint(0xFFFF_FFFF)  # no id: changes nothing
+_NOBODY = ctypes.c_uint(0xFFFF_FFFF)  # an invalid id: the call changes nothing
 
 
 @frozen
 class Identity:
-    """A user and a group, as the host numbers them."""
+    """A uid and a gid, as numbered on the host."""
 
     uid: int
     gid: int
@@ -33,9 +33,9 @@ class Identity:
 
 @contextlib.contextmanager
 def acting_as(who: Identity | None) -> Iterator[None]:
-    """Have this user, this group and no other, and no capability, until the end. ``None``: stay who we are.
+    """Use this uid and gid, without other groups and capabilities, until the block ends. ``None``: change nothing.
 
-    Nothing may be awaited meanwhile: it is the thread that changes.
+    Do not await inside the block: the change applies to the thread.
     """
     if who is None:
         yield
@@ -47,18 +47,18 @@ def acting_as(who: Identity | None) -> Iterator[None]:
         _set_capabilities((0, *capabilities[1:3], 0, *capabilities[4:]))
         yield
     finally:
-        _become(os.geteuid(), os.getegid())  # a thread may always be again who its process is
+        _become(os.geteuid(), os.getegid())  # always allowed: these are the ids of the process
         _set_capabilities(capabilities)
         _set_groups(groups)
 
 
 def _become(uid: int, gid: int) -> None:
-    """These two give the former id and no error, so what came of it is looked at."""
+    """Set fsgid and fsuid; the syscalls report no error, so the result is read back. Raises ``OSError`` (EPERM)."""
     for call, number in ((_LIBC.setfsgid, gid), (_LIBC.setfsuid, uid)):
         call(ctypes.c_uint(number))
         if call(_NOBODY) != ctypes.c_int(number).value:
             raise OSError(errno.EPERM, f"this thread can't act as {number}")
-    # Where fs.suid_dumpable is set, Linux has just made our memory readable for others of our user.
+    # With fs.suid_dumpable set, Linux has just made our memory readable for other processes of our uid.
     _LIBC.prctl(_SET_DUMPABLE, 0, 0, 0, 0)
 
 

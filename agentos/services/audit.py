@@ -1,8 +1,8 @@
-"""The audit log: what was decided and what came of it, in a chain that shows where somebody changed it.
+"""Audit log: queues entries and writes them to a hash chain on disk, which reveals later changes.
 
-An intent is on the disk before whoever announces it goes on. Anything else is written soon, many entries at a time, and
-costs its caller microseconds. Nothing is dropped in silence: what there is no room for is counted, and the count is
-written. One task takes what waits and hands it to the one thread that writes.
+An intent is on disk before the call that announced it continues. Other entries are written soon, many at a time, and
+cost the caller microseconds. Nothing is dropped silently: entries for which there is no room are counted, and the count
+is written. One task takes the queue and hands it to the single writer thread.
 """
 
 import logging
@@ -34,13 +34,13 @@ from .audit_query import Query
 
 log = logging.getLogger(__name__)
 
-MOST_NOTED = 10_000  # entries that wait to be written and nobody waits for
-MOST_INTENDED = 1000  # that somebody waits for; who comes then waits to be let in
-SOON = 0.05  # seconds until a note is written, so that it needn't be alone
-COUNTED = 1.0  # seconds until what was only counted is written, and until it is tried again where nothing could be
+MOST_NOTED = 10_000  # notes that wait to be written
+MOST_INTENDED = 1000  # intents that wait to be written; further callers wait to be admitted
+SOON = 0.05  # seconds until a note is written, so that several are written together
+COUNTED = 1.0  # seconds until counts are written, and between attempts to write after a failure
 
 SWITCHABLE = frozenset(CATEGORIES) - {"kernel"}
-KILL = "KILL"  # is announced if that can be, and done in any case: what fills the disk has to be stopped
+KILL = "KILL"  # announced if possible and executed in any case: an agent that fills the disk must be stoppable
 
 
 @define(eq=False)
@@ -54,9 +54,10 @@ class _Intent:
 async def open_audit(
     directory: Path, version: str, *, segment_size: int = SEGMENT, kept: int = KEPT
 ) -> AsyncIterator["Audit"]:
-    """The log in ``directory``, made if there is none; :class:`DatabaseError`.
+    """Open the log in ``directory``, created if missing; raises :class:`DatabaseError`.
 
-    It lasts until the block is left, cancelled or not: what waits by then is written first. So who uses it runs inside.
+    It stays open until the block ends, cancelled or not: what is queued by then is written first. So everything that
+    uses the log runs inside the block.
     """
     failure: BaseException | None = None
     files = await trio.to_thread.run_sync(partial(Log, directory, segment_size, kept))
@@ -82,7 +83,7 @@ class Audit:
     """Implements :class:`agentos.kernel.ports.AuditLog`."""
 
     def __init__(self, files: Log) -> None:
-        self.directory = files.directory  # to open files in it by
+        self.directory = files.directory  # for opening files in it
         self._files = files
         self._off: set[str] = set()
         self._queue: deque[Waiting | _Intent] = deque()
@@ -90,19 +91,19 @@ class Audit:
         self._flood = Flood()
         self._pace = Pace()
         self._lost = 0
-        self._unannounced = 0  # KILLs that were done all the same
+        self._unannounced = 0  # KILLs that were executed without an entry
         self._failing = False
         self._closing = False
-        self._deadline = float("inf")  # when something has to be written at the latest
+        self._deadline = float("inf")  # when the queue has to be written at the latest
         self._sooner = trio.Event()
-        self._turn = trio.CapacityLimiter(1)  # its own: it needn't wait until others are done with theirs
+        self._turn = trio.CapacityLimiter(1)  # its own limiter: writing doesn't wait for other threads
         self._readers = trio.CapacityLimiter(1)
 
-    # -- What is written -------------------------------------------------------------------------------------------
+    # -- Writing ---------------------------------------------------------------------------------------------------
 
     async def intend(self, entry: Entry) -> int | None:
-        """See :class:`agentos.kernel.ports.AuditLog`. Cancelled, either nothing was written or it returns first."""
-        if entry.kind != "operator" and entry.call != KILL:  # who runs away can be ended at once
+        """See :class:`agentos.kernel.ports.AuditLog`. If cancelled, either nothing was written or it returns first."""
+        if entry.kind != "operator" and entry.call != KILL:  # not paced: a runaway agent can be killed at once
             await self._pace.turn(entry.family or str(entry.agent))
         async with self._room:
             if self._closing:
@@ -143,13 +144,13 @@ class Audit:
             self._write_by(now + SOON)
 
     def close(self, outcome: str) -> None:
-        """Have written what waits, then that the kernel stops; nothing after that."""
+        """Have the queue and then KERNEL_STOP written; nothing after that."""
         self._closing = True
         self._count_surplus()
         self._queue.append(Waiting(own(STOPPED, "", outcome), time.time()))
         self._write_by(-float("inf"))
 
-    # -- What is read and set --------------------------------------------------------------------------------------
+    # -- Reading and settings --------------------------------------------------------------------------------------
 
     async def newest(self, query: Query, limit: int) -> Sequence[Row]:
         return await trio.to_thread.run_sync(audit_query.newest, self.directory, query, limit, limiter=self._readers)
@@ -159,18 +160,18 @@ class Audit:
 
     @property
     def config(self) -> Mapping[str, bool]:
-        """By category whether allowed calls that need no intent are written; all else is in any case."""
+        """For each category: whether allowed calls without an intent are logged. All other entries always are."""
         return {category: category not in self._off for category in sorted(SWITCHABLE)}
 
     def configure(self, wanted: Mapping[str, bool]) -> None:
-        """Switch categories on and off, until the kernel ends."""
+        """Switch categories on and off, until the kernel stops."""
         self._off = {category for category, on in {**self.config, **wanted}.items() if not on}
 
     def _is_off(self, entry: Entry) -> bool:
         return entry.decision == "allow" and entry.intent is None and category_of(entry.call) in self._off
 
     def _is_spared(self, entry: Entry) -> bool:
-        """Whether there is no room for it: what is left of that is for what the operator does."""
+        """Whether an entry is not written because the disk is full: the reserved room is for the operator."""
         return self._files.sparing and entry.kind not in ("operator", "kernel")
 
     # -- The writer ------------------------------------------------------------------------------------------------
@@ -181,7 +182,7 @@ class Audit:
             self._sooner.set()
 
     async def serve(self) -> None:
-        """Until it is closed and all is written; cancellation has to wait for that, too."""
+        """Write until the log is closed and the queue is empty; cancellation waits for that, too."""
         with trio.CancelScope(shield=True):
             while self._queue or not self._closing:
                 while trio.current_time() < self._deadline:
@@ -191,7 +192,7 @@ class Audit:
                 self._count_surplus()
                 await self._write(self._take())
                 if self._files.sparing:
-                    with suppress(RuntimeError):  # no thread to be had: it is tried again
+                    with suppress(RuntimeError):  # no thread available: retried later
                         await trio.to_thread.run_sync(self._files.refill, limiter=self._turn)
                     self._write_by(trio.current_time() + COUNTED)
         if self._lost:
@@ -199,7 +200,7 @@ class Audit:
 
     def _take(self) -> list[Waiting | _Intent]:
         group: list[Waiting | _Intent] = []
-        while self._queue and len(group) < MOST_TOGETHER - 1:  # one more says how many were lost
+        while self._queue and len(group) < MOST_TOGETHER - 1:  # one more for the count of lost entries
             item = self._queue.popleft()
             if isinstance(item, _Intent):
                 if item.state == "withdrawn":
@@ -238,7 +239,7 @@ class Audit:
         last = self._files.last
         try:
             first = await trio.to_thread.run_sync(self._files.append, entries, limiter=self._turn)
-        except Exception as error:  # the disk, or no thread to be had; who has begun is told in any case
+        except Exception as error:  # disk error or no thread; begun intents get an answer in any case
             written = self._files.last != last
             self._lost -= lost if written else 0
             self._failed(error, group, written)
@@ -251,13 +252,13 @@ class Audit:
                 _tell(item, Value(number))
 
     def _failed(self, error: Exception, group: Sequence[Waiting | _Intent], written: bool) -> None:
-        """Nothing is done that isn't written down; what nobody waits for is counted, unless it is written after all."""
+        """Refuse the intents, except KILL; count the notes as lost, unless they were written after all."""
         if not self._failing:
             log.error("the audit log can't be written, and what needs it is refused: %s", error)
         self._failing = True
         why = error if isinstance(error, DatabaseError) else f"{shown(self.directory)}: {error}"
         for item in group:
-            if isinstance(item, _Intent):  # what the host's files are called is the operator's to know
+            if isinstance(item, _Intent):  # only the operator may learn the names of the host's files
                 if item.waiting.entry.call == KILL:
                     self._count_unannounced(item.waiting.entry)
                     _tell(item, Value(None))

@@ -1,4 +1,4 @@
-"""Which calls belong together in the audit log, for who asks for a part of it or wants less in it."""
+"""Categories of calls in the audit log, for filtering entries and for switching categories off."""
 
 from collections.abc import Mapping
 

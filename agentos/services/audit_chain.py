@@ -1,7 +1,7 @@
-"""The chain of the audit log: what a row is, and how its hash follows from the row before it. Pure.
+"""Hash chain of the audit log: the fields of a row, and how its hash follows from the previous row. No I/O.
 
-A row's hash is the SHA-256 of the hash before it, a line feed, and its fields as a JSON array; in hexadecimal. The
-first row of all follows ``GENESIS``. So to change, take out, put in or swap any row changes every hash after it.
+A row's hash is the SHA-256 of the previous hash, a line feed, and the row's fields as a JSON array; in hexadecimal. The
+first row follows ``GENESIS``. So changing, removing, inserting or swapping a row changes every hash after it.
 """
 
 import json
@@ -18,7 +18,7 @@ from .redaction import redacted
 
 GENESIS = "0" * 64
 LONGEST = 500  # characters of `about`
-_READ = 2000  # of them are looked at: what is cut off at 500 has had its secrets taken out before
+_READ = 2000  # characters that are read of it: secrets are redacted before the text is cut at 500
 _SHORT = {"name": 128, "kind": 16, "call": 32, "decision": 16, "rule": 300, "phase": 16, "outcome": 64}
 
 Field: TypeAlias = str | int | float | None
@@ -26,7 +26,7 @@ _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 class Link(NamedTuple):
-    """Where a chain stands: the number of its last row, and that one's hash."""
+    """A position in the chain: the number of a row, and its hash."""
 
     seq: int
     hash: str
@@ -36,10 +36,10 @@ BEGINNING = Link(0, GENESIS)
 
 
 class Row(NamedTuple):
-    """One line of the log.
+    """One row of the log.
 
-    ``at`` is seconds since the epoch, ``repeated`` how many calls it stands for, and ``together`` the number of the
-    last row that was committed with it: the one that the head file names.
+    ``at`` is seconds since the epoch, ``repeated`` how many calls the row stands for, and ``together`` the number of
+    the last row of its commit: the one that the head file names.
     """
 
     seq: int
@@ -61,7 +61,7 @@ class Row(NamedTuple):
 
     @property
     def is_typed(self) -> bool:
-        """Whether its values are what they have to be: somebody may have made another table."""
+        """Whether the values have the right types: the table may have been replaced from outside."""
         return all(map(isinstance, self, _TYPES))
 
     @property
@@ -70,7 +70,7 @@ class Row(NamedTuple):
 
     @property
     def named(self) -> dict[str, Field]:
-        """By the names that the wire has for them."""
+        """The fields by their names on the wire."""
         return {
             "id": self.seq,
             "at": self.at,
@@ -79,7 +79,7 @@ class Row(NamedTuple):
         }
 
     def follows(self, previous: str) -> bool:
-        """Whether its hash is that of its fields and of ``previous``; whatever somebody put into the file."""
+        """Whether its hash matches its fields and ``previous``; also for invalid values from a modified file."""
         try:
             return self.hash == digest(previous, self[:-1])
         except (TypeError, ValueError):
@@ -94,7 +94,7 @@ def digest(previous: str, fields: tuple[Field, ...]) -> str:
 
 
 class Waiting(NamedTuple):
-    """What is to be written: when it happened, and how many calls it stands for."""
+    """An entry to be written: when it happened, and how many calls it stands for."""
 
     entry: Entry
     at: float
@@ -102,7 +102,7 @@ class Waiting(NamedTuple):
 
 
 def shortened(entry: Entry) -> Entry:
-    """Without what nobody will look at, which may be a megabyte."""
+    """Cut ``about``, which may be a megabyte, to the characters that are read."""
     return entry if len(entry.about) <= _READ else attrs.evolve(entry, about=entry.about[:_READ])
 
 
@@ -117,7 +117,7 @@ def chained(last: Link, group: Sequence[Waiting]) -> list[Row]:
 
 
 def row(last: Link, waiting: Waiting, together: int) -> Row:
-    """The row that follows ``last``: without secrets, without control characters, and no longer than may be."""
+    """The row that follows ``last``: secrets redacted, control characters escaped, lengths limited."""
     entry, at, repeated = waiting
     short = {name: plain(str(getattr(entry, name))[:most])[:most] for name, most in _SHORT.items()}
     fields = (
@@ -141,7 +141,7 @@ def row(last: Link, waiting: Waiting, together: int) -> Row:
 
 
 def plain(text: str) -> str:
-    """Control characters are shown, not obeyed: no line breaks, no escapes, nothing that turns text round."""
+    """Escape control characters: no line breaks, no escape sequences, no change of text direction."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
@@ -151,31 +151,31 @@ def cut(text: str) -> str:
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
-# -- What the log says of itself ---------------------------------------------------------------------------------------
+# -- Entries about the log itself --------------------------------------------------------------------------------------
 
 STARTED, STOPPED, CUT, REMOVED, LOST = "KERNEL_START", "KERNEL_STOP", "AUDIT_CUT", "AUDIT_REMOVED", "AUDIT_LOST"
 _REMOVED = re.compile(r"segment ([0-9]{1,6}), up to entry ([0-9]{1,18}), whose hash was ([0-9a-f]{64})")
 
 
 def own(call: str, about: str, outcome: str = "ok") -> Entry:
-    """An entry of the kernel's own."""
+    """An entry of the kernel itself."""
     return Entry(0, "kernel", "kernel", call, about, "allow", "", "outcome", outcome)
 
 
 def removal(segment: int, last: Link) -> Entry:
-    """The oldest segment is taken away: the log may begin after its last row."""
+    """Entry for the removal of the oldest segment: the log may begin after that segment's last row."""
     return own(REMOVED, f"segment {segment}, up to entry {last.seq}, whose hash was {last.hash}")
 
 
 class Removal(NamedTuple):
-    """A segment that was taken away, and its last row."""
+    """A removed segment, and its last row."""
 
     segment: int
     last: Link
 
 
 def removed(row: Row) -> Removal | None:
-    """What this row says was taken away; ``None`` of any other row."""
+    """The removal that this row records; ``None`` for any other row."""
     if row.kind != "kernel" or row.call != REMOVED:
         return None
     found = _REMOVED.fullmatch(row.about)

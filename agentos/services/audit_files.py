@@ -1,9 +1,9 @@
-"""The audit log on disk: segments of rows, each with a head file beside it; written by one, read by anybody.
+"""Files of the audit log: segments of rows in SQLite, each with a head file; one writer, any number of readers.
 
-``000001.db`` is SQLite, with a table of rows. ``000001.head`` is only ever appended to: a line for each commit, with
-the number and the hash of the last row in it and the time. A line is written when its rows are safe, and before anybody
-is told. So after any death the rows are ahead of the head by one commit at most, and never behind it; that line is
-written before anything else.
+``000001.db`` is SQLite, with a table of rows. ``000001.head`` is append-only: one line per commit, with the number and
+hash of its last row and the time. A line is written when its rows are safe on disk, and before callers are told. So
+after a crash the rows are ahead of the head by one commit at most, and never behind it; the missing line is written
+before anything else.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ _LINE = re.compile(rb"([1-9][0-9]{0,17}) ([0-9a-f]{64}) [0-9]+\.[0-9]{3}\n")
 
 @frozen
 class Place:
-    """One segment's files, whether they exist or not."""
+    """The files of one segment, whether they exist or not."""
 
     directory: Path
     number: int
@@ -70,16 +70,16 @@ class Place:
 
 
 def places(directory: Path) -> list[Place]:
-    """The segments of which there is a file, oldest first."""
+    """The segments with at least one file, oldest first."""
     found = (_NAME.fullmatch(name) for name in os.listdir(directory))
     return [Place(directory, number) for number in sorted({int(name[1]) for name in found if name})]
 
 
 class Segment:
-    """The one that is written to, by one thread at a time. :class:`DatabaseError` where it can't be.
+    """The segment that is written to, by one thread at a time; raises :class:`DatabaseError` on failure.
 
-    ``last`` is where the chain stands: kept here and never read again, so that nobody can have it go on from a row that
-    he changed. ``headed`` says whether the head file has it already.
+    ``last`` is the end of the chain. It is kept in memory and never read again, so the chain can't continue from a row
+    that was modified on disk. ``headed`` says whether the head file contains it already.
     """
 
     def __init__(self, place: Place, last: Link, headed: bool = True) -> None:
@@ -87,7 +87,7 @@ class Segment:
         self.size = 0  # bytes
         self._reserve: Reserve | None = None
         with contextlib.ExitStack() as undo:
-            self._head = _open_head(place.head)  # before there are any rows, and so always beside them
+            self._head = _open_head(place.head)  # before there are any rows, so that rows always have a head file
             undo.callback(os.close, self._head)
             self._connection = connect(place.rows, TABLES, durable=True)
             undo.callback(self._connection.close)
@@ -96,9 +96,9 @@ class Segment:
             undo.pop_all()
 
     def append(self, group: Sequence[Waiting]) -> list[Row]:
-        """Write what is to follow ``last``: all of it or none; on return it can't be lost.
+        """Write the rows that follow ``last``: all or none; on return they are safe on disk.
 
-        Where it fails and ``last`` has moved nevertheless, the rows are written and the head file is what couldn't be.
+        If this raises and ``last`` has moved, the rows are written and only the head file's line failed.
         """
         if not self._headed:
             self._write_head()
@@ -135,13 +135,13 @@ class Segment:
             if os.write(self._head, line) != len(line):
                 os.ftruncate(self._head, before)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            os.fdatasync(self._head)  # or a power failure could take more than one commit's line
+            os.fdatasync(self._head)  # otherwise a power failure could lose the lines of several commits
         except OSError as error:
             raise DatabaseError(f"{shown(self.place.head)}: {error.strerror}: see to its file system") from None
         self._headed = True
 
     def hold(self) -> None:
-        """Keep room on the disk for what is to come; ``OSError`` where there isn't as much, or it can't be kept."""
+        """Reserve disk room for further rows; ``OSError`` if there isn't enough or it can't be reserved."""
         if self._reserve is None:
             self._reserve = Reserve(self.place.rows, self.place.head)
         self._reserve.hold()
@@ -154,7 +154,7 @@ class Segment:
 
 
 def _open_head(path: Path) -> int:
-    """To append to; a line that a death left half written is taken away."""
+    """Open a head file for appending; a line left incomplete by a crash is removed."""
     try:
         with contextlib.ExitStack() as undo:
             fd = open_file(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
@@ -166,7 +166,7 @@ def _open_head(path: Path) -> int:
                 os.ftruncate(fd, size - (len(end) - (end.rfind(b"\n") + 1)))
             directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             undo.callback(os.close, directory)
-            os.fsync(directory)  # the file's name, too, outlives a power failure
+            os.fsync(directory)  # so that the file's name survives a power failure
             undo.pop_all()
             os.close(directory)
             return fd
@@ -179,15 +179,15 @@ def _open_head(path: Path) -> int:
 
 @contextlib.contextmanager
 def reading(place: Place) -> Iterator[sqlite3.Connection]:
-    """A connection that only reads, whether somebody writes to the segment or not; it leaves no file behind.
+    """A read-only connection to a segment, also while it is written to; leaves no files behind.
 
-    ``FileNotFoundError`` and other ``OSError`` as :func:`open` would, ``sqlite3.Error`` where the file is no database.
+    ``FileNotFoundError`` and other ``OSError`` as from :func:`open`; ``sqlite3.Error`` if the file is no database.
     """
     quiet = is_quiet(place)
-    if not os.access(place.rows, os.R_OK):  # to open and close it would take away the locks of this process's writer
+    if not os.access(place.rows, os.R_OK):  # opening and closing it would drop the file locks of this process's writer
         os.stat(place.rows)
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(place.rows))
-    # Without a write-ahead log nobody writes to it. To open it as others are would make one, in somebody's directory.
+    # Without a write-ahead log there is no writer. A normal read-only open would create one in that directory.
     how = "mode=ro&immutable=1" if quiet else "mode=ro"
     try:
         connection = sqlite3.connect(
@@ -200,17 +200,17 @@ def reading(place: Place) -> Iterator[sqlite3.Connection]:
         finally:
             connection.close()
     except sqlite3.Error:
-        os.stat(place.rows)  # it may have been taken away in the middle of it
+        os.stat(place.rows)  # it may have been removed meanwhile
         raise
 
 
 def is_quiet(place: Place) -> bool:
-    """Whether nobody writes to it now, or has been killed as he did."""
+    """Whether the segment has no writer now, and none was killed while writing."""
     return not os.path.exists(f"{place.rows}-wal")
 
 
 def is_made(connection: sqlite3.Connection) -> bool:
-    """Whether there is a table already: a kernel may have been killed when it was about to make it."""
+    """Whether the table exists: a kernel may have been killed before it created it."""
     return bool(connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'entries'").fetchall())
 
 
@@ -228,7 +228,7 @@ def last_row(place: Place) -> Row | None:
 
 
 def is_empty(place: Place) -> bool:
-    """Whether nothing was ever written to it; not of one that can't be read."""
+    """Whether nothing was ever written to it; false if it can't be read."""
     if head_size(place):
         return False
     try:
@@ -241,7 +241,7 @@ def is_empty(place: Place) -> bool:
 
 
 class Line:
-    """A line of a head file: what it says, or ``link`` None where it says nothing; and where it ends in the file."""
+    """A line of a head file: its content, or ``link`` None if it is malformed; and its end in the file."""
 
     __slots__ = ("end", "link")
 
@@ -252,7 +252,7 @@ class Line:
 
 
 def head_lines(place: Place) -> Iterator[Line]:
-    """All that is in the head file when its end is reached; a last line without an end is left out."""
+    """All lines up to the file's end when that is reached; an incomplete last line is left out."""
     end = 0
     try:
         with open(place.head, "rb") as file:
@@ -273,7 +273,7 @@ def head_size(place: Place) -> int:
 
 
 def last_of_head(place: Place) -> Link | None:
-    """What the head file's last whole line says."""
+    """The content of the head file's last complete line."""
     try:
         with open(place.head, "rb") as file:
             file.seek(max(0, head_size(place) - 400))

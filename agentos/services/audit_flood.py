@@ -1,7 +1,7 @@
-"""How much of one kind a caller may have written down in a while; what goes beyond is counted, never forgotten. Pure.
+"""Rate limit of audit log entries per caller, call and decision; surplus entries are counted. No I/O.
 
-An agent that calls in a loop must neither fill the disk nor push what others did out of the log. Each caller has, for
-each call and decision, a burst and then so many in a second. Times are arguments, seconds of one clock.
+An agent that calls in a loop must neither fill the disk nor push other agents' entries out of the log. Each caller has,
+for each call and decision, a burst and then a fixed rate. Times are arguments, in seconds of one clock.
 """
 
 import attrs
@@ -10,15 +10,15 @@ from attrs import define, field, frozen
 from agentos.kernel.ports import Entry
 
 BURST = 200  # entries
-STEADY = 20.0  # a second
-MOST_KINDS = 4096  # of caller, call and decision, that are kept apart
+STEADY = 20.0  # per second
+MOST_KINDS = 4096  # combinations of caller, call and decision that are counted separately
 
 _SAID = {"allow": "allowed", "ask": "refused as nobody was asked", "deny": "denied"}
 
 
 @frozen
 class Surplus:
-    """So many calls more than were written down, within so many seconds; ``sample`` is the first of them."""
+    """Calls that were counted and not written, within ``seconds``; ``sample`` is the first of them."""
 
     sample: Entry
     count: int
@@ -42,15 +42,15 @@ class _Bucket:
 
 @define(eq=False)
 class Flood:
-    """One log's."""
+    """The limits of one log."""
 
     burst: float = BURST
     steady: float = STEADY
-    counted: bool = False  # there is something for `surplus` to hand out
+    counted: bool = False  # `surplus` has something to return
     _buckets: dict[tuple[object, ...], _Bucket] = field(factory=dict)
 
     def admits(self, entry: Entry, now: float) -> bool:
-        """Whether it is to be written; otherwise it has been counted."""
+        """Whether the entry may be written; if not, it has been counted."""
         entry, bucket = self._bucket(entry, now)
         bucket.left = min(self.burst, bucket.left + (now - bucket.at) * self.steady)
         bucket.at = now
@@ -61,14 +61,14 @@ class Flood:
         return False
 
     def count(self, entry: Entry, now: float) -> None:
-        """There is no room for this one, whatever its caller has left."""
+        """Count an entry for which there is no room, whatever its caller's limit."""
         entry, bucket = self._bucket(entry, now)
         self._count(bucket, entry, now)
 
     def _bucket(self, entry: Entry, now: float) -> tuple[Entry, _Bucket]:
         key: tuple[object, ...] = (entry.family or entry.agent, entry.call, entry.decision)
         bucket = self._buckets.get(key)
-        if bucket is None and len(self._buckets) >= MOST_KINDS:  # those who are too many are counted together
+        if bucket is None and len(self._buckets) >= MOST_KINDS:  # callers above the limit are counted together
             entry = attrs.evolve(entry, agent=0, name="several", kind="several")
             key = (None, entry.call, entry.decision)
             bucket = self._buckets.get(key)
@@ -83,7 +83,7 @@ class Flood:
         self.counted = True
 
     def surplus(self, now: float) -> list[Surplus]:
-        """All that was counted since the last time, to be written instead; who has been quiet is forgotten."""
+        """All that was counted since the last call, to be written instead; callers with a full burst are dropped."""
         found = [
             Surplus(bucket.sample, bucket.count, now - bucket.since)
             for bucket in self._buckets.values()

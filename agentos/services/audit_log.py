@@ -1,6 +1,6 @@
-"""The audit log's writer: goes on where the last one ended, begins a new segment when one is full, drops the oldest.
+"""Writer of the audit log: continues the last segment, starts a new one when it is full, removes the oldest.
 
-Everything here waits for the disk: it runs in a thread, one call at a time.
+Everything here blocks on the disk: it runs in a thread, one call at a time.
 """
 
 import contextlib
@@ -26,15 +26,15 @@ KEPT = 16  # segments
 
 
 class Log:
-    """All segments in one directory. :class:`DatabaseError` where it can't be written to."""
+    """All segments in one directory; raises :class:`DatabaseError` if it can't be written to."""
 
     def __init__(self, directory: Path, segment_size: int = SEGMENT, kept: int = KEPT) -> None:
         self._size, self._kept = segment_size, kept
         self._stuck = False
-        self.sparing = False  # there is hardly any room: what is left of it is the operator's
-        self._unkept = ""  # why none is kept
+        self.sparing = False  # the disk is nearly full: the reserved room is for the operator
+        self._unkept = ""  # why no room is reserved
         with contextlib.ExitStack() as undo:
-            self.directory = _hold(directory, undo)  # in use until it is closed, wherever it is moved meanwhile
+            self.directory = _hold(directory, undo)  # held until closed, even if the directory is moved meanwhile
             self._segment, trouble = _last_segment(self.directory)
             undo.callback(lambda: self._segment.close())
             self._hold()
@@ -44,16 +44,16 @@ class Log:
             self.close = undo.pop_all().close
 
     def append(self, group: Sequence[Waiting]) -> int:
-        """Write them in one commit; the number of the first. None of them can be lost then."""
+        """Write the entries in one commit, after which they are safe on disk; returns the number of the first."""
         first = self._segment.append(group)[0].seq
-        if not self.sparing:  # what it has is to be used up then, not shifted
+        if not self.sparing:  # then the reserved room is to be used up
             if self._segment.size >= self._size:
                 self._rotate()
             self._hold()
         return first
 
     def refill(self) -> None:
-        """Where it was sparing, be so no longer if there is room again."""
+        """Leave the sparing state if there is room again."""
         try:
             disk = os.statvfs(self.directory)
             if disk.f_bavail * disk.f_frsize < ROOM:
@@ -83,14 +83,14 @@ class Log:
         return self._segment.last
 
     def _rotate(self) -> None:
-        """What was written stays written, whatever happens here: it is tried again with the next commit."""
+        """Start a new segment. Errors here lose no rows: it is tried again with the next commit."""
         try:
             fresh = Segment(self._segment.place.next, self._segment.last)
             self._segment.close()
             self._segment = fresh
             for place in places(self.directory)[: -self._kept]:
                 end = _end_of(place)
-                self._segment.append([Waiting(removal(place.number, end), time.time())])  # first said, then done
+                self._segment.append([Waiting(removal(place.number, end), time.time())])  # recorded, then removed
                 place.remove()
             self._stuck = False
         except (DatabaseError, OSError) as error:
@@ -112,9 +112,9 @@ def _hold(directory: Path, undo: contextlib.ExitStack) -> Path:
 
 
 def _last_segment(directory: Path) -> tuple[Segment, str]:
-    """The one to go on with, and what is wrong with the end of the log, if anything."""
+    """The segment to continue with, and what is wrong with the end of the log, if anything."""
     found = places(directory)
-    while len(found) > 1 and is_empty(found[-1]):  # a kernel had just begun to make it, and was killed or had no room
+    while len(found) > 1 and is_empty(found[-1]):  # created by a kernel that was then killed or out of disk space
         found.pop().remove()
     if not found:
         return Segment(Place(directory, 1), BEGINNING), ""
@@ -123,7 +123,7 @@ def _last_segment(directory: Path) -> tuple[Segment, str]:
         end = tail(place, oldest=len(found) == 1)
         return Segment(place, end.last, end.headed), end.trouble
     except (DatabaseError, sqlite3.Error, OSError) as error:
-        # In a segment of its own it can go on, unless it is the file system's fault.
+        # A new segment works, unless the fault is the file system's.
         fresh = Segment(place.next, last_resort(place))
         return fresh, f"{shown(place.rows)} can't be used, and is left as it is: {error}"
 

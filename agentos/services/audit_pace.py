@@ -1,29 +1,29 @@
-"""How fast a family of callers may announce acts: who goes on beyond a burst waits for its turn, and nobody else does.
+"""Rate limit of intents (announced acts) in the audit log: a family of callers above its burst waits for its turn.
 
-An announced act is never refused for there being many, and each is written down. So one agent that does little things
-in a loop would push what all others did out of the log. Each caller has a burst, and then so many in a second.
+Intents are never refused for their number, and each is written. So one agent that acts in a loop would push all other
+entries out of the log. Each caller has a burst and then a fixed rate. Other callers don't wait.
 """
 
 import trio
 from attrs import define, field
 
-# A burst is more than a busy agent does at once: files unpacked, a tree rewritten, a test run. For good, 50 in a second
-# are a hundred rows of 700 bytes at most: one agent needs four hours to fill the log (16 segments of 64 MiB); it can be
-# seen at it long before. Neither a person nor a model acts that fast.
+# A burst is more than a busy agent does at once: unpacking files, rewriting a tree, a test run. The steady 50 per
+# second are a hundred rows of at most 700 bytes: one agent needs four hours to fill the log (16 segments of 64 MiB) and
+# can be noticed long before. Neither a person nor a model acts that fast.
 BURST = 1000  # acts
-STEADY = 50.0  # a second
-TIDY = 64  # callers before it is first looked who has gone
+STEADY = 50.0  # per second
+TIDY = 64  # callers before idle ones are first removed
 
 
 @define(eq=False)
 class _Bucket:
-    full: float  # when its burst will be whole again
-    turn: trio.Lock = field(factory=trio.Lock)  # fair: its calls go on in the order in which they came
+    full: float  # when its burst will be full again
+    turn: trio.Lock = field(factory=trio.Lock)  # fair: a caller's calls continue in order of arrival
 
 
 @define(eq=False)
 class Pace:
-    """One log's."""
+    """The limits of one log."""
 
     burst: float = BURST
     steady: float = STEADY
@@ -34,7 +34,7 @@ class Pace:
         return len(self._buckets)
 
     async def turn(self, caller: str) -> None:
-        """Wait until ``caller`` may announce one more. Cancelled, it hasn't taken any."""
+        """Wait until ``caller`` may announce one more act. If cancelled, none was taken."""
         bucket = self._bucket(caller)
         async with bucket.turn:
             await trio.sleep_until(bucket.full - (self.burst - 1) / self.steady)
@@ -49,7 +49,7 @@ class Pace:
         return bucket
 
     def _tidy(self) -> None:
-        """Forget whose burst is whole: they have gone, or it is as if they were new."""
+        """Drop callers with a full burst: they are as good as new."""
         now = trio.current_time()
         self._buckets = {
             caller: bucket for caller, bucket in self._buckets.items() if bucket.full > now or bucket.turn.locked()

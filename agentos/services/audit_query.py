@@ -1,4 +1,4 @@
-"""Entries out of the audit log's files, some or all, whether a kernel writes to them or not. Blocking; for a thread."""
+"""Queries of the audit log's files, also while a kernel writes to them. Blocking; for a thread."""
 
 import itertools
 import sqlite3
@@ -16,7 +16,7 @@ PAGE = 1000  # entries
 
 @frozen
 class Query:
-    """What an entry has to be; ``None`` is anything. ``after`` is a number, ``since`` seconds since the epoch."""
+    """Conditions for entries; ``None`` matches all. ``after`` is an entry number, ``since`` seconds since the epoch."""
 
     agent: int | None = None
     name: str | None = None
@@ -44,7 +44,7 @@ class Query:
 
 
 def newest(directory: Path, query: Query, limit: int) -> list[Row]:
-    """The last ``limit`` entries that match, oldest first. ``OSError``, ``sqlite3.Error``."""
+    """The last ``limit`` entries that match, oldest first. Raises ``OSError``, ``sqlite3.Error``."""
     found: list[Row] = []
     for place in reversed(places(directory)):
         found += _some(place, query, "DESC", limit - len(found))
@@ -54,7 +54,7 @@ def newest(directory: Path, query: Query, limit: int) -> list[Row]:
 
 
 def oldest(directory: Path, query: Query, limit: int) -> list[Row]:
-    """The first ``limit`` entries that match, oldest first. ``OSError``, ``sqlite3.Error``."""
+    """The first ``limit`` entries that match, oldest first. Raises ``OSError``, ``sqlite3.Error``."""
     found: list[Row] = []
     for place in places(directory):
         if query.after is None or _reaches(place, query.after):
@@ -65,11 +65,11 @@ def oldest(directory: Path, query: Query, limit: int) -> list[Row]:
 
 
 def every(directory: Path, query: Query) -> Iterator[Row]:
-    """All that match, oldest first; page by page, for who reads for long would let the write-ahead log grow."""
+    """All entries that match, oldest first; in pages, because a long read lets the write-ahead log grow."""
     after = -1 if query.after is None else query.after
     while page := oldest(directory, attrs.evolve(query, after=after), PAGE):
         yield from page
-        after = max(row.seq for row in page)  # whatever order somebody gave them
+        after = max(row.seq for row in page)  # even if the stored order was tampered with
 
 
 def _reaches(place: Place, after: int) -> bool:
@@ -87,5 +87,5 @@ def _some(place: Place, query: Query, order: str, limit: int) -> list[Row]:
             if not is_made(connection):
                 return []
             return list(itertools.islice(rows(connection, f"{where} ORDER BY seq {order}", *values), limit))
-    except FileNotFoundError:  # the kernel has just taken it away
+    except FileNotFoundError:  # the kernel has just removed it
         return []

@@ -1,6 +1,7 @@
-"""Room on the disk for the operator alone: who stops the agent that filled it must be able to have that written down.
+"""Reserved disk room of the audit log, so that the operator's acts can be logged when an agent has filled the disk.
 
-It is held in the log's own files, beyond their ends: what was freed first would be gone before the log could have it.
+It is allocated in the log's own files, beyond their ends: room in a separate file could be taken by other processes as
+soon as it is freed.
 """
 
 import contextlib
@@ -12,13 +13,13 @@ from typing import NamedTuple
 
 from agentos.private_files import open_file
 
-# SQLite begins the write-ahead log anew at four megabytes, if it can copy them to the rows. Where these can't grow it
-# goes on: a page or two for a commit, so that what is beyond the four is some two thousand commits.
-LOG = 12 << 20  # bytes of it in all
-HEAD = 384 << 10  # after the head file's end: eighty for a commit
-ROWS = 1 << 20  # after the rows' end; SQLite gives them back at times, and taking them again shows what room there is
-STEP = 256 << 10  # and so much less before more is taken
-ROOM = 8 << 20  # that has to be free before everybody may act again, so that it isn't to and fro
+# SQLite restarts the write-ahead log at 4 MB, if it can copy the content to the rows. If the rows can't grow, the log
+# does: a page or two per commit, so the room beyond 4 MB holds some two thousand commits.
+LOG = 12 << 20  # bytes of the write-ahead log in all
+HEAD = 384 << 10  # bytes after the head file's end: eighty per commit
+ROWS = 1 << 20  # bytes after the rows' end; SQLite frees them at times, and claiming them again shows if room is left
+STEP = 256 << 10  # bytes that may be used before more is claimed
+ROOM = 8 << 20  # bytes free before agents may act again, so that the state doesn't flap
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE: the file doesn't become longer
@@ -29,7 +30,7 @@ _fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int6
 class _File(NamedTuple):
     fd: int
     ahead: int  # bytes after its end, or
-    whole: int  # of all of it
+    whole: int  # bytes of the whole file
 
     def hold(self) -> None:
         now = os.fstat(self.fd)
@@ -39,7 +40,7 @@ class _File(NamedTuple):
 
 
 class Reserve:
-    """One segment's, from when its files are there; blocking, for a thread."""
+    """Reserved room of one segment, once its files exist; blocking, for a thread."""
 
     def __init__(self, rows: Path, head: Path) -> None:
         self._files: list[_File] = []
@@ -51,20 +52,20 @@ class Reserve:
             raise
 
     def hold(self) -> None:
-        """Have it, though the files have grown; ``OSError`` where there isn't room for all of it."""
+        """Claim the room, also after the files have grown; ``OSError`` if there isn't enough."""
         for file in self._files:
             file.hold()
 
     def close(self) -> None:
-        """Free it. Not before the rows' connection is closed: this takes away the locks that it has on its file."""
+        """Free the room. Only after the rows' connection is closed: this drops the locks that it has on its file."""
         while self._files:
             file = self._files.pop()
             with contextlib.suppress(OSError):
-                os.ftruncate(file.fd, os.fstat(file.fd).st_size)  # what is beyond the end goes
+                os.ftruncate(file.fd, os.fstat(file.fd).st_size)  # frees what is beyond the end
             os.close(file.fd)
 
 
 def claim(fd: int, end: int) -> None:
-    """Have all bytes of a file up to ``end`` on the disk, whether it is as long or not."""
+    """Allocate all bytes of a file up to ``end`` on disk, without changing its length."""
     if _fallocate(fd, _KEEP_SIZE, 0, end) != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

@@ -1,7 +1,7 @@
-"""Whether the audit log is whole: any row or line that was changed, taken out, put in or moved is found and named.
+"""Verification of the audit log: finds every row or line that was changed, removed, inserted or moved.
 
-What it can't find is what somebody did who holds both files: he can take away the end of both alike, or write all of
-both anew. Against that helps a hash that was noted elsewhere: it must be in the chain still.
+It can't detect changes by a process that can write both files: the end of both can be removed alike, or both can be
+written anew. Against that helps a hash that was noted elsewhere: it must still be in the chain.
 """
 
 import sqlite3
@@ -28,14 +28,14 @@ from .audit_files import (
     rows,
 )
 
-MANY = 20  # faults that are told
+MANY = 20  # faults that are reported
 ATTEMPTS = 20
 _CHANGED = "it was changed, or what stood before it: its hash doesn't follow"
 
 
 @frozen
 class Fault:
-    """What isn't as it was written, and at which entry; ``None`` where that has no number."""
+    """A deviation from what was written, and at which entry; ``None`` if it has no number."""
 
     seq: int | None
     text: str
@@ -46,10 +46,10 @@ class Fault:
 
 @frozen
 class Report:
-    """What was looked at, and what is wrong with it. ``last`` is the end of the chain.
+    """What was verified, and the faults. ``last`` is the end of the chain.
 
     ``unheaded`` entries at the end aren't in the head file yet: those of one commit at most, as a kernel is writing
-    them or was killed then.
+    them or was killed while it did.
     """
 
     segments: int
@@ -65,11 +65,11 @@ class Report:
 
 
 def verify(directory: Path, head: str | None = None) -> Report:
-    """Read all of it, also while a kernel writes to it; ``head`` is a hash that must be in it. ``OSError``."""
+    """Verify the whole log, also while a kernel writes to it; ``head`` is a hash that must be in it. ``OSError``."""
     for _ in range(ATTEMPTS):
         listed = places(directory)
         found = list(listed)
-        while len(found) > 1 and is_empty(found[-1]):  # a kernel has just begun to make it
+        while len(found) > 1 and is_empty(found[-1]):  # a kernel has just created it
             found.pop()
         written_to = _written_to(found)
         check = _Check(head)
@@ -78,7 +78,7 @@ def verify(directory: Path, head: str | None = None) -> Report:
             report = _Check(head).whole([place for place in found if place.number not in check.leftovers])
         if report.sound or (places(directory) == listed and written_to == _written_to(found)):
             break
-        # otherwise a kernel has gone on to another segment meanwhile, or has come or gone: look again
+        # otherwise a kernel has started, stopped or begun another segment meanwhile: retry
     return report
 
 
@@ -88,17 +88,17 @@ def _written_to(found: Sequence[Place]) -> list[bool]:
 
 @define(eq=False)
 class _Check:
-    """One walk through the log, from its oldest row to its newest."""
+    """One pass through the log, from its oldest row to its newest."""
 
     head: str | None
     faults: list[Fault] = field(factory=list)
     removals: set[Link] = field(factory=set)
-    leftovers: set[int] = field(factory=set)  # segments that were to be removed: a kernel was killed as it did
+    leftovers: set[int] = field(factory=set)  # segments with a recorded removal: a kernel may have died during it
     start: Row | None = None  # the first row of all
     last: Link = BEGINNING  # what the next row has to follow
     entries: int = 0
     unheaded: int = 0
-    seen: bool = False  # the hash that must be there
+    seen: bool = False  # whether the hash `head` was found
 
     def whole(self, found: list[Place]) -> Report:
         for before, place in zip([None, *found], found, strict=False):
@@ -130,7 +130,7 @@ class _Check:
                     self._row(row)
                     heads.reach(row)
         except FileNotFoundError:
-            if not is_last or heads.size:  # else a kernel was killed when it had just begun to make it
+            if not is_last or heads.size:  # else a kernel was killed just after creating it
                 trouble = f"{shown(place.rows)} is missing"
         except (sqlite3.Error, TypeError, ValueError) as error:
             trouble = f"{shown(place.rows)} can't be read from here on: {error}"
@@ -155,7 +155,7 @@ class _Check:
             self.leftovers.add(removal.segment)
 
     def _beginning(self) -> None:
-        """The first row follows nothing, or what was taken away as a later row says."""
+        """Check that the first row follows nothing, or a segment with a recorded removal."""
         if self.start is None:
             return
         for link in (BEGINNING, *self.removals):
@@ -168,21 +168,21 @@ class _Check:
 
 
 class _Heads:
-    """The lines of a head file beside the rows of its segment, both in order: one for each commit's last row."""
+    """Compares a head file with the rows of its segment, both in order: one line per commit's last row."""
 
     def __init__(self, check: _Check, place: Place) -> None:
         self._check, self._place = check, place
-        self.size = head_size(place)  # what it says by now must be among the rows that are read from here on
-        self._lines = head_lines(place)  # opened when there is a row: by then all commits but one have their line
+        self.size = head_size(place)  # lines up to here must match rows that are read from now on
+        self._lines = head_lines(place)  # opened at the first row: by then all commits but one have their line
         self._line: Line | None = None
-        self._before = 0  # the number in the line before
+        self._before = 0  # the number in the previous line
         self._row: Row | None = None
         self._first = 0  # the number of the first row of its commit
-        self._lacking: Row | None = None  # the last row of a commit, which has no line
-        self._is_gone = not place.head.exists()  # it is made before there are rows
+        self._lacking: Row | None = None  # the last row of a commit that has no line
+        self._is_gone = not place.head.exists()  # the head file is created before there are rows
 
     def _next(self) -> Link | None:
-        """What the next line says; it stays the next one until ``_before`` is its number."""
+        """The content of the next line; it stays the next one until ``_before`` is its number."""
         while True:
             link = self._line.link if self._line is not None else None
             if link is not None and link.seq > self._before:
@@ -208,7 +208,7 @@ class _Heads:
         while (link := self._next()) is not None and link.seq < row.seq:
             if link.seq >= self._first:
                 self._fault(link.seq, "names it, which isn't the last of its commit")
-            self._before = link.seq  # smaller ones are of rows that are missing, which was said
+            self._before = link.seq  # smaller ones are of missing rows, reported already
         if link is None or link.seq > row.seq:
             self._lacking = row
         else:
@@ -217,9 +217,9 @@ class _Heads:
                 self._fault(row.seq, "has another hash for it")
 
     def end(self, is_last: bool, told: bool) -> None:
-        """There are no more rows; ``told``: why, the lines needn't say any more.
+        """Check the lines after the last row; ``told``: missing rows were reported already.
 
-        Of the last segment lines that came meanwhile may be of rows that did, too.
+        In the last segment, lines that were added during the check may belong to rows that were added, too.
         """
         begin = self._check.last.seq + 1
         missing = self._row.together if self._row is not None and self._row.together >= begin else 0
@@ -228,7 +228,7 @@ class _Heads:
             self._before = link.seq
             if self._line.end <= self.size or not is_last:
                 missing = link.seq
-                self._check.last = link  # what comes next follows this one
+                self._check.last = link  # the next row has to follow this one
         if missing and not told:
             self._check.gap(begin, missing)
         if is_last and not missing and self._lacking is not None:
@@ -250,7 +250,7 @@ class _Heads:
 
 @frozen
 class Tail:
-    """Where to go on, and whether the head file has that already; ``trouble`` says what is wrong there, if anything."""
+    """Where to continue, and whether the head file contains that already; ``trouble`` describes a fault, if any."""
 
     last: Link
     headed: bool = True
@@ -258,10 +258,10 @@ class Tail:
 
 
 def tail(place: Place, oldest: bool) -> Tail:
-    """Look at the end of the log as the last kernel left it: at the rows from the head's last line on.
+    """Check the end of the log as the last kernel left it: the rows from the head's last line on.
 
-    Numbers are never given twice: where rows are missing that the head has, it goes on after those. ``sqlite3.Error``
-    and ``OSError`` where the segment can't be read.
+    Numbers are never reused: if rows are missing that the head names, the log continues after those. ``sqlite3.Error``
+    and ``OSError`` if the segment can't be read.
     """
     own = last_of_head(place)
     before = None if oldest else last_of_head(Place(place.directory, place.number - 1))
@@ -291,5 +291,5 @@ def tail(place: Place, oldest: bool) -> Tail:
 
 
 def last_resort(place: Place) -> Link:
-    """Where to go on when the segment itself can't be read: as far as any head file knows."""
+    """Where to continue if the segment can't be read: the last link in any head file."""
     return last_of_head(place) or last_of_head(Place(place.directory, place.number - 1)) or BEGINNING

@@ -1,7 +1,7 @@
-"""Reading and writing files that were found: a part is read, a file is replaced as a whole, or something is appended.
+"""Reads, replaces and appends to files that were resolved by :mod:`agentos.services.finding`.
 
-It is done to what :mod:`agentos.services.finding` holds, as whoever goes there. All of it blocks, in a thread of
-trio's: between two pieces the caller may withdraw.
+The uid and gid of :attr:`Place.who` are used. Everything blocks and runs in a Trio thread; cancellation is checked
+between two pieces.
 """
 
 import contextlib
@@ -20,9 +20,9 @@ from .acting import acting_as
 from .finding import Found, Place, check_file_system, check_sole, refusal, refusing
 
 PIECE = 1 << 20  # bytes
-NEW = 0o644  # the mode of a new file, less what the kernel's umask takes away
-HIDDEN = ".agentos-"  # begins the name of what isn't finished
-ATTEMPTS = 8  # when others make and remove the file in that very moment
+NEW = 0o644  # mode of a new file, before the kernel's umask
+HIDDEN = ".agentos-"  # prefix of the names of unfinished files
+ATTEMPTS = 8  # if other processes create and remove the file at that moment
 CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 KINDS = {
     stat.S_IFDIR: "a directory",
@@ -36,7 +36,7 @@ KINDS = {
 
 @frozen
 class Part:
-    """What was read. ``size`` is the whole file's; ``cut``: the file goes on, and more wasn't asked for."""
+    """Bytes of a file. ``size`` is that of the whole file; ``cut``: the file continues beyond ``limit``."""
 
     data: bytes | bytearray
     size: int
@@ -44,10 +44,10 @@ class Part:
 
 
 def read(found: Found, offset: int, limit: int | None, most: int) -> Part:
-    """Bytes of a file that was found and may be read: all from ``offset`` on, or ``limit`` of them at most.
+    """Read a resolved file: all bytes from ``offset`` on, or at most ``limit``.
 
-    ``BadRequest`` where that is more than ``most``, or where it is no file to be read. A file that grows is read as far
-    as it went when it was looked at.
+    ``BadRequest`` if that is more than ``most`` or if it is no regular file. A file that grows is read up to its size
+    at the start.
     """
     place = found.place
     with refusing(place), acting_as(place.who):
@@ -75,7 +75,7 @@ def read(found: Found, offset: int, limit: int | None, most: int) -> Part:
 
 
 def check(fd: int, place: Place) -> os.stat_result:
-    """Whether this is a file to be read or written, by somebody from whom other names of it may be kept."""
+    """Raise unless this is a regular file in a normal file system, with one name only if :attr:`Place.sole` is set."""
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         raise BadRequest(f"{place.asked}: expected a file, and this is {what(status)}")
@@ -90,9 +90,9 @@ def what(status: os.stat_result) -> str:
 
 
 def replace(found: Found, data: bytes) -> None:
-    """Put ``data`` in the place of what is there, in one step: whoever looks sees the former file or this one, whole.
+    """Replace a file atomically by ``data``: readers see either the old or the new content, whole.
 
-    It keeps the mode of the former one, and on the host its owner. Withdrawn or failed, it leaves nothing.
+    The mode of the old file is kept, and on the host its owner. If cancelled or failed, nothing is left behind.
     """
     place, directory = found.place, found.require()
     with refusing(place), acting_as(place.who):
@@ -106,7 +106,7 @@ def replace(found: Found, data: bytes) -> None:
                     trio.from_thread.check_cancelled()
                     _write_out(fd, data[at : at + PIECE])
                 _give(fd, place, former)
-                os.fdatasync(fd)  # or a host that fails might come back with an empty file
+                os.fdatasync(fd)  # otherwise the file might be empty after a crash of the host
             finally:
                 os.close(fd)
             trio.from_thread.check_cancelled()
@@ -118,7 +118,7 @@ def replace(found: Found, data: bytes) -> None:
 
 
 def append(found: Found, data: bytes) -> None:
-    """Add ``data`` to what is there; a file is made where there is none."""
+    """Append ``data`` to a file, created if missing."""
     place = found.place
     with refusing(place), acting_as(place.who):
         fd = _open_to_append(found)
@@ -134,10 +134,10 @@ def append(found: Found, data: bytes) -> None:
 
 
 def _former(found: Found) -> os.stat_result | None:
-    """What is to be replaced.
+    """The status of the file to be replaced; ``None`` if there is none.
 
-    A file that is mounted by itself is protected by that: in the mount namespace of an agent, and so not from us, who
-    would take the mount away by renaming something over it.
+    A file that is a mount point is refused. That mount exists in the mount namespace of an agent, so it doesn't protect
+    the file from us: a rename over it would remove the mount.
     """
     try:
         fd = openat2.open_at(found.fd, found.last, os.O_PATH | os.O_NOFOLLOW, openat2.NO_LINKS | openat2.NO_CROSSING)
@@ -176,7 +176,7 @@ def _open_to_append(found: Found) -> int:
 
 
 def _open_existing(found: Found) -> int:
-    """For appending; looked at before, as to open a FIFO or a device would do something."""
+    """Open a file for appending; checked before, because opening a FIFO or a device can have side effects."""
     looked_at = openat2.open_at(found.fd, found.last, os.O_PATH | os.O_NOFOLLOW, openat2.NO_LINKS)
     try:
         check(looked_at, found.place)
@@ -187,19 +187,19 @@ def _open_existing(found: Found) -> int:
 
 
 def _half(error: OSError, written: int, wanted: int, place: Place) -> CallError:
-    """What was appended stays: others may have appended more behind it."""
+    """The error for a partial append. What was appended stays: other processes may have appended after it."""
     refused = refusal(error, place)
     return type(refused)(f"{refused}; {written} of {wanted} bytes were appended") if written > 0 else refused
 
 
 def _give(fd: int, place: Place, former: os.stat_result | None) -> None:
-    """To whom it belongs, and who may use it."""
+    """Set owner and mode of a file."""
     if former is None:
         if place.owner is not None:
             os.fchown(fd, place.owner.uid, place.owner.gid)
         return
     if place.who is None:
-        with contextlib.suppress(PermissionError):  # without root it becomes ours
+        with contextlib.suppress(PermissionError):  # without root it is owned by us
             os.fchown(fd, former.st_uid, former.st_gid)
     os.fchmod(fd, stat.S_IMODE(former.st_mode) & 0o777)
 

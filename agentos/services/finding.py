@@ -1,7 +1,7 @@
-"""Where a path leads: walked once, held by what was opened, and judged by the name that this has.
+"""Path resolution: a path is walked once with openat2, and a file descriptor (O_PATH) holds the result.
 
-Between the look and the act nothing can be swapped: what is done afterwards is done to the descriptor (O_PATH,
-:mod:`agentos.sandbox.openat2`). Nothing here decides who may do it. All of it blocks.
+The permission check uses the name of what was opened, and later operations use the descriptor, so a symlink swapped in
+between has no effect (:mod:`agentos.sandbox.openat2`). Permissions are not decided here. Everything blocks.
 """
 
 import contextlib
@@ -27,11 +27,11 @@ from agentos_sdk.errors import (
 
 from .acting import Identity, acting_as
 
-LONGEST = 4095  # bytes of a path, as Linux has it
+LONGEST = 4095  # bytes of a path, Linux's limit
 MOST_FILES = 100_000  # below a directory that an agent may be shown as a whole
-MOST_LINKS = 40  # on one way, as Linux has it
+MOST_LINKS = 40  # in one path, Linux's limit
 GONE = " (deleted)"
-MADE_UP = {  # file systems in which files are a way to talk to the kernel: among them is its own environment
+MADE_UP = {  # file systems that are interfaces to Linux; their files include our own environment
     0x9FA0: "proc",
     0x62656572: "sysfs",
     0x27E0EB: "cgroup",
@@ -55,7 +55,7 @@ MADE_UP = {  # file systems in which files are a way to talk to the kernel: amon
 
 @contextlib.contextmanager
 def the_hosts() -> Iterator[int]:
-    """The root directory of the host's files."""
+    """Open the root directory of the host."""
     fd = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield fd
@@ -65,13 +65,14 @@ def the_hosts() -> Iterator[int]:
 
 @frozen
 class Place:
-    """Where a path leads, for whoever asks. ``asked`` is as it was written, ``name`` the same as rules know it.
+    """A path to be resolved for a caller. ``asked`` is the path as given, ``name`` its form in rules.
 
-    ``path`` begins at the directory that ``root`` opens; where ``top`` names that (``/workspace``) it leads nowhere
-    else, and without a ``top`` all of the host's files are meant. ``who`` goes there, ``None`` being ourselves, and
-    ``owner`` gets the files that are made. A file that has a second name, which may lie where ``who`` may not look, is
-    refused where it has to be the ``sole`` one. ``most`` is how large a file may become. ``veiled`` are the host's
-    directories that mean something else to whoever asks: nothing is found in them.
+    ``path`` is relative to the directory that ``root`` opens. If ``top`` is set (``/workspace``), it is the name of
+    that directory and the path can't leave it; without ``top`` the path is on the host. Access uses the uid and gid of
+    ``who``; ``None``: the kernel's own. New files belong to ``owner``, if set. With ``sole``, a file with a second hard
+    link is refused, because that link may be in a directory that the caller may not read. ``most`` is the largest size
+    that a file may get. ``veiled`` are host directories with names that mean something else to the caller: paths that
+    lead into them are refused.
     """
 
     asked: str
@@ -87,23 +88,23 @@ class Place:
 
     @property
     def ways(self) -> int:
-        """How names are followed there."""
+        """The openat2 resolve flags."""
         return openat2.WITHIN if self.top else openat2.NO_MAGIC
 
 
 @define
 class Found:
-    """What a path leads to: ``real`` is the name that it is to be judged by. To be closed.
+    """A resolved path: ``real`` is the name to be checked against rules. To be closed.
 
-    ``fd`` is the file for reading, the directory for writing, where ``last`` is the name in it. ``error`` is why there
-    is none, which nobody is to know who may not look there.
+    ``fd`` is the file for reading, and for writing the directory that contains ``last``. ``error``: why the file could
+    not be opened. Must not be shown to a caller that may not read this path.
     """
 
     place: Place
     real: str
     fd: int = -1
     last: str = ""
-    size: int = 0  # of the file, when it was looked at
+    size: int = 0  # of the file, when it was opened
     error: CallError | None = None
 
     def close(self) -> None:
@@ -112,19 +113,19 @@ class Found:
             self.fd = -1
 
     def require(self) -> int:
-        """The descriptor, or why there is none."""
+        """The descriptor; raises ``error`` if there is none."""
         if self.error is not None:
             raise self.error
         return self.fd
 
 
 def find(place: Place) -> Found:
-    """The file that a path leads to, whatever it is, or a name that nothing has."""
+    """Resolve a path to a file of any kind, or to the name of a missing one."""
     return _found(place, _file)
 
 
 def find_spot(place: Place) -> Found:
-    """The directory and the name in it by which a path leads to a file, or would."""
+    """Resolve a path for writing: the directory and the name in it, whether the file exists or not."""
     return _found(place, _spot)
 
 
@@ -176,7 +177,10 @@ def _spot(root: int, place: Place) -> Found:
 
 @contextlib.contextmanager
 def _approached(root: int, place: Place) -> Iterator[tuple[int, list[str]]]:
-    """The deepest directory that there is on the way, but for its last step, and what is left: no link leads on."""
+    """Open the deepest existing directory of a path, last component excluded; yields it and the other components.
+
+    Symlinks on the way are followed, so the first of the other components isn't one.
+    """
     path = place.path
     for _ in range(MOST_LINKS):
         parts = [part for part in path.split("/") if part not in ("", ".")]
@@ -199,12 +203,12 @@ def _approached(root: int, place: Place) -> Iterator[tuple[int, list[str]]]:
 
 
 def _target(directory: int, name: str) -> str | None:
-    """Where a link leads; those of /proc and the like are not what they say."""
+    """The target of a symlink; ``None`` in /proc and similar file systems: their links can't be followed by name."""
     if openat2.kind_of_file_system(directory) in MADE_UP:
         return None
     try:
         return os.readlink(name, dir_fd=directory)
-    except OSError:  # it is none, or isn't there
+    except OSError:  # no symlink, or it doesn't exist
         return None
 
 
@@ -221,12 +225,12 @@ def _deepest(root: int, start: str, parts: list[str], place: Place) -> tuple[int
 
 
 def _join(directory: str, rest: list[str]) -> str:
-    """The name that something would have; from what isn't there no way leads up."""
+    """The path that a missing file would have; stops at "..", which can't be followed from a missing directory."""
     return "/".join([directory.rstrip("/"), *takewhile(lambda part: part != "..", rest)]) or "/"
 
 
 def _name_of(root: int, fd: int, place: Place) -> str:
-    """What it is called now; in a root of its own as that is called there."""
+    """The current path of a descriptor; below ``top``, if that is set."""
     name = os.readlink(f"/proc/self/fd/{fd}")
     top = os.readlink(f"/proc/self/fd/{root}") if place.top else "/"
     inside = top if top.endswith("/") else f"{top}/"
@@ -250,13 +254,13 @@ def _is_called(root: int, name: str, fd: int) -> bool:
 
 
 def check_file_system(fd: int, place: Place) -> None:
-    """Nothing is read or written where files aren't kept but made up."""
+    """Refuse files of file systems that are interfaces to Linux, such as proc."""
     if (made_up := MADE_UP.get(openat2.kind_of_file_system(fd))) is not None:
         raise PermissionDenied(f"{place.asked}: lies in {made_up}: nobody reads or writes that through the kernel")
 
 
 def check_sole(status: os.stat_result, asked: str) -> None:
-    """Refuse a file that has another name, for callers from whom some of the host's files are kept."""
+    """Refuse a file with several hard links, for callers that may not read all of the host's files."""
     if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
         raise PermissionDenied(
             f"{asked}: has {status.st_nlink} names (hard links), and another one may lie where you may not look"
@@ -282,7 +286,7 @@ def _raise(error: OSError) -> None:
 
 @contextlib.contextmanager
 def refusing(place: Place) -> Iterator[None]:
-    """What Linux has against it becomes what a caller can act on."""
+    """Convert an ``OSError`` to the ``CallError`` for the caller."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Bounded mailboxes: what agents say to each other, kept until it is read."""
+"""Bounded mailboxes: messages between agents, kept until they are read."""
 
 import time
 from collections import deque
@@ -12,16 +12,16 @@ from agentos_sdk.errors import AlreadyExists, BadRequest, Busy, NotFound
 
 MAX_MESSAGES = 1000
 MAX_BYTES = 16 << 20
-MAX_NAMES = 16  # that one mailbox may be reached by
-BATCH_BYTES = 1 << 20  # of messages in one reply, however many were asked for; a single larger one goes alone
+MAX_NAMES = 16  # names of one mailbox
+BATCH_BYTES = 1 << 20  # of messages in one reply, however many were requested; a single larger one goes alone
 
 
 @frozen
 class Letter:
-    """A message as it lies in a mailbox: ``body`` is finished JSON, ``sent_at`` seconds since the epoch.
+    """A message in a mailbox: ``body`` is encoded JSON, ``sent_at`` seconds since the epoch.
 
-    Kept encoded, so that its size is known, a broadcast is stored once, and nobody encodes it again. ``from_kind`` is
-    what the sender was when it sent this; ``born`` is ``time.monotonic()`` then.
+    Kept encoded, so that its size is known, a broadcast is stored once, and it is encoded only once. ``from_kind`` is
+    the sender's kind when it sent the message; ``born`` is ``time.monotonic()`` at that time.
     """
 
     from_id: int
@@ -33,13 +33,13 @@ class Letter:
 
     @property
     def age(self) -> float:
-        """Seconds since it was sent; a clock that is set changes nothing."""
+        """Seconds since it was sent, on the monotonic clock."""
         return time.monotonic() - self.born
 
 
 @define(eq=False)
 class Mailbox:
-    """One caller's letters, oldest first."""
+    """One caller's messages, oldest first."""
 
     id: int
     names: list[str]
@@ -49,14 +49,14 @@ class Mailbox:
 
     @property
     def name(self) -> str:
-        """The name that its letters are sent under: the one taken last."""
+        """The sender name of its messages: the one registered last."""
         return self.names[-1] if self.names else f"#{self.id}"
 
     def has_room(self, size: int) -> bool:
         return len(self.letters) < MAX_MESSAGES and self.size + size <= MAX_BYTES
 
     def put(self, letter: Letter) -> None:
-        """Add a letter; ``Busy`` when the mailbox is full."""
+        """Add a message; ``Busy`` if the mailbox is full."""
         if not self.has_room(len(letter.body)):
             raise Busy(
                 f"the mailbox of {self.name} is full ({len(self.letters)} messages, {self.size} bytes): "
@@ -68,7 +68,7 @@ class Mailbox:
             self._readers.popleft().set()
 
     def take(self, most: int) -> list[Letter]:
-        """The oldest letters: at most ``most``, and no more than fit a batch, but at least one if there is any."""
+        """Remove the oldest messages: at most ``most`` and what fits in a batch, but at least one if there is any."""
         taken: list[Letter] = []
         size = 0
         while self.letters and len(taken) < most:
@@ -87,7 +87,7 @@ class Mailbox:
             self._readers.popleft().set()
 
     async def wait(self) -> None:
-        """Return when there may be a letter; readers wait in line, and one letter wakes one of them."""
+        """Return when there may be a message; readers queue in order, and one message wakes one reader."""
         while not self.letters:
             turn = trio.Event()
             self._readers.append(turn)
@@ -95,7 +95,7 @@ class Mailbox:
                 await turn.wait()
             except trio.Cancelled:
                 if turn.is_set() and self.letters and self._readers:
-                    self._readers.popleft().set()  # a reader that leaves with the wake-up in hand passes it on
+                    self._readers.popleft().set()  # a reader cancelled after its wake-up passes it on
                 raise
             finally:
                 if turn in self._readers:
@@ -103,7 +103,7 @@ class Mailbox:
 
 
 class Mailboxes:
-    """Every mailbox there is, by id and by name."""
+    """All mailboxes, by id and by name."""
 
     def __init__(self) -> None:
         self._by_id: dict[int, Mailbox] = {}
@@ -113,7 +113,7 @@ class Mailboxes:
         return iter(self._by_id.values())
 
     def open(self, number: int, name: str | None = None) -> Mailbox:
-        """A new mailbox for the caller ``number``."""
+        """Open a mailbox for the caller ``number``."""
         mailbox = self._by_id[number] = Mailbox(number, [])
         if name is not None:
             self._by_name[name] = mailbox
@@ -121,21 +121,21 @@ class Mailboxes:
         return mailbox
 
     def close(self, number: int) -> None:
-        """Its owner is gone for good, and with it what it hasn't read."""
+        """Remove the mailbox of a caller that has ended, with its unread messages."""
         mailbox = self._by_id.pop(number, None)
         if mailbox is not None:
             for name in mailbox.names:
                 del self._by_name[name]
 
     def of(self, number: int) -> Mailbox:
-        """The mailbox of a caller; ``NotFound`` when there is none."""
+        """The mailbox of a caller; ``NotFound`` if there is none."""
         found = self._by_id.get(number)
         if found is None:
             raise NotFound(f"nobody has the id {number}")
         return found
 
     def named(self, name: str) -> Mailbox:
-        """The mailbox that goes by ``name``; ``NotFound`` when there is none."""
+        """The mailbox called ``name``; ``NotFound`` if there is none."""
         found = self._by_name.get(name)
         if found is None:
             raise NotFound(f"nobody is called {name!r}")
@@ -145,7 +145,7 @@ class Mailboxes:
         return name in self._by_name
 
     def register(self, number: int, name: str) -> None:
-        """Let the mailbox of ``number`` be reached by ``name`` too; ``AlreadyExists`` when it is another's."""
+        """Add ``name`` to the mailbox of ``number``; ``AlreadyExists`` if another mailbox has it."""
         mailbox = self.of(number)
         owner = self._by_name.get(name)
         if owner is not None and owner is not mailbox:
@@ -159,7 +159,7 @@ class Mailboxes:
         mailbox.names.append(name)
 
     def post_all(self, letter: Letter, wanted: Iterable[Mailbox]) -> tuple[int, list[str]]:
-        """Deliver to those that are still open: how many got it, and the names of those whose mailbox was full."""
+        """Deliver to the mailboxes still open; returns the number of deliveries and the names of full mailboxes."""
         delivered, full = 0, []
         for mailbox in wanted:
             if self._by_id.get(mailbox.id) is not mailbox:

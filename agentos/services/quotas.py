@@ -1,11 +1,11 @@
-"""What a name may use up in a window of time, it and everything beneath it: reserved first, settled afterwards.
+"""Quotas per name and time window, for an agent with all its descendants: reserved first, settled afterwards.
 
-A quota limits one kind of thing (tokens, calls, money, whatever its owner counts) per window. Windows are fixed and
-aligned to the epoch: of 3600 s, each begins on the hour. A reservation needs room in the quotas of the agent and of
-everybody above it, or it takes none. Counters belong to names, not to lives: who is restarted goes on where it was.
+A quota limits one resource (tokens, calls, money, or another count) per window. Windows are fixed and aligned to the
+epoch: one of 3600 s begins on the hour. A reservation needs room in the quotas of the agent and of all its ancestors,
+or it takes none. Counters belong to names: a restarted agent continues with its old counters.
 
-Amounts are whole numbers, so that nothing is lost in adding up: money is counted in billionths. Times are arguments,
-seconds since the epoch.
+Amounts are integers, so sums are exact: money is counted in billionths. Times are arguments, in seconds since the
+epoch.
 """
 
 import itertools
@@ -19,14 +19,14 @@ from attrs.validators import ge
 from agentos_sdk.errors import QuotaExceeded
 from agentos_sdk.quantities import duration
 
-BILLION = 10**9  # of what money is counted in: 1.0 of any currency
+BILLION = 10**9  # money is counted in billionths: this many are 1.0 of any currency
 
 Amounts: TypeAlias = Mapping[str, int]
 
 
 def _whole_seconds(_instance: object, _attribute: object, value: float) -> None:
     if value < 1 or value % 1:
-        raise ValueError(f"a window is a whole number of seconds, not {value}")  # or its end wouldn't be exact
+        raise ValueError(f"a window is a whole number of seconds, not {value}")  # otherwise its end wouldn't be exact
 
 
 @frozen
@@ -47,7 +47,7 @@ def budget_of(
 
 
 def narrowest(*given: Iterable[Quota]) -> tuple[Quota, ...]:
-    """All of these together; where two limit the same, the one that allows less."""
+    """All of these together; if two limit the same resource and window, the smaller one."""
     found: dict[tuple[str, float], Quota] = {}
     for quota in itertools.chain(*given):
         other = found.get((quota.what, quota.per))
@@ -69,7 +69,7 @@ class Row(NamedTuple):
 
 @frozen
 class Standing:
-    """How much of a quota is used in the present window, and when the next one begins (seconds since the epoch)."""
+    """How much of a quota is used in the current window, and when the next one begins (seconds since the epoch)."""
 
     name: str
     quota: Quota
@@ -84,7 +84,7 @@ class Standing:
 
 @define(eq=False)
 class _Counter:
-    window: int  # how many windows of its length ended between the epoch and its beginning
+    window: int  # index of the window: how many windows of this length ended before it since the epoch
     settled: int = 0
     reserved: int = 0
 
@@ -97,7 +97,7 @@ class _Key(NamedTuple):
 
 @frozen
 class _Hold:
-    """What a reservation keeps of one counter, that of the window in which it was made."""
+    """What a reservation holds of one counter, that of the window in which it was made."""
 
     key: _Key
     counter: _Counter
@@ -106,7 +106,7 @@ class _Hold:
 
 @frozen(eq=False)
 class Reservation:
-    """Room that is kept until :meth:`Quotas.settle`, for these ``kinds`` of things."""
+    """Amounts that are held until :meth:`Quotas.settle`, of the resources in ``kinds``."""
 
     kinds: frozenset[str]
     holds: tuple[_Hold, ...]
@@ -117,11 +117,13 @@ def window_of(per: float, now: float) -> int:
 
 
 class Quotas:
-    """Every quota and its counter."""
+    """All quotas and their counters."""
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
-        """``rows`` as :meth:`export` made them. What was reserved by who is no more stays so until its window ends:
-        nobody knows how much of it was used."""
+        """``rows`` as :meth:`export` made them.
+
+        Reservations of a kernel that was killed stay until their window ends: how much of them was used is unknown.
+        """
         self._quotas: dict[str, tuple[Quota, ...]] = {}
         self._open: set[Reservation] = set()
         self._counters = {
@@ -130,10 +132,10 @@ class Quotas:
         }
 
     def limit(self, name: str, quotas: Collection[Quota]) -> None:
-        """From now on these hold for ``name`` and what is beneath it, and no others.
+        """Replace the quotas of ``name``, which also limit its descendants.
 
-        Counters stay: who takes a limit away and sets it again finds what was used. Several windows for one kind
-        are fine (a minute and a day), two limits for the same are not (``ValueError``).
+        Counters stay: a limit that is removed and set again finds the earlier usage. Several windows for one resource
+        are allowed (a minute and a day), two limits for the same window are not (``ValueError``).
         """
         if len({(quota.what, quota.per) for quota in quotas}) < len(quotas):
             raise ValueError(f"{name}: two limits for the same kind and window")
@@ -142,10 +144,10 @@ class Quotas:
             del self._quotas[name]
 
     def reserve(self, path: Sequence[str], amounts: Amounts, now: float) -> Reservation:
-        """Keep ``amounts`` for the agent at the end of ``path``, which begins with the outermost name above it.
+        """Reserve ``amounts`` for the agent at the end of ``path``, which begins with its outermost ancestor.
 
-        Raises ``QuotaExceeded`` and changes nothing, where some quota has no room: it says which, and in its details
-        ``renews_at``, seconds since the epoch; ``None`` when the amount is more than a whole window allows.
+        Raises ``QuotaExceeded`` and changes nothing if a quota has no room: it names the quota, and has in its details
+        ``renews_at``, seconds since the epoch; ``None`` if the amount is more than a whole window allows.
         """
         _check(amounts)
         concerned = [standing for standing in self.standing(path, now) if standing.quota.what in amounts]
@@ -165,18 +167,19 @@ class Quotas:
         return reservation
 
     def check(self, path: Sequence[str], amounts: Amounts, now: float) -> None:
-        """Raise what :meth:`reserve` would even if everything that is reserved came back unused."""
+        """Raise ``QuotaExceeded`` if :meth:`reserve` would even if all reservations were returned unused."""
         standings = self.standing(path, now)
         lacking = [each for each in standings if each.settled + amounts.get(each.quota.what, 0) > each.quota.most]
         if lacking:
             raise _refusal(lacking, amounts, now)
 
     def settle(self, reservation: Reservation, used: Amounts, now: float) -> None:
-        """It was so much really; what isn't named wasn't used. Once only (``KeyError``), and only what was reserved
-        is settled, be it nothing that was kept of it (``ValueError``).
+        """Replace a reservation by the actual usage; resources that aren't named weren't used.
 
-        It counts in the window in which it was reserved. What goes beyond the reservation counts too, even over the
-        limit, and if that window has ended, in the present one: else a call that lasts would get it for nothing.
+        Only once (``KeyError``), and only for resources named in the reservation, even if no quota limited them
+        (``ValueError``). The usage counts in the window of the reservation. Usage beyond the reservation counts too,
+        even over the limit. If that window has ended, the excess counts in the current one: otherwise a long call would
+        get it for free.
         """
         _check(used)
         if unknown := used.keys() - reservation.kinds:
@@ -193,7 +196,7 @@ class Quotas:
             self._counters[hold.key] = counter
 
     def standing(self, path: Sequence[str], now: float) -> list[Standing]:
-        """Every quota that concerns the agent at the end of ``path``, the outermost first."""
+        """Every quota that applies to the agent at the end of ``path``, the outermost first."""
         standings = []
         for name in dict.fromkeys(path):
             for quota in self._quotas.get(name, ()):
@@ -203,7 +206,7 @@ class Quotas:
         return standings
 
     def export(self, now: float, reservation: Reservation | None = None) -> list[Row]:
-        """The counters (that a reservation concerns) whose window hasn't ended; those of ended ones may be deleted."""
+        """Counters (of a reservation) for windows that haven't ended; those of ended windows may be deleted."""
         keys = self._counters.keys() if reservation is None else [hold.key for hold in reservation.holds]
         return [
             Row(*key, counter.window * key.per, counter.settled, counter.reserved)
@@ -212,13 +215,14 @@ class Quotas:
         ]
 
     def drop_old(self, now: float) -> None:
-        """Forget the counters of windows that have ended."""
+        """Drop the counters of windows that have ended."""
         self._counters = {key: each for key, each in self._counters.items() if self._present(key, now) is each}
 
     def _present(self, key: _Key, now: float) -> _Counter:
-        """The counter of the present window: a new one, not kept yet, if there is none or its window has ended.
+        """The counter of the current window: a new one, not stored yet, if there is none or its window has ended.
 
-        A clock that was set back a little renews nothing. One that was far ahead doesn't block a name for years.
+        A clock that was set back by up to one window renews nothing. A clock that was far ahead doesn't block a name
+        for years.
         """
         window = window_of(key.per, now)
         counter = self._counters.get(key)
@@ -232,7 +236,7 @@ def _check(amounts: Amounts) -> None:
 
 
 def _refusal(lacking: Sequence[Standing], wanted: Amounts, now: float) -> QuotaExceeded:
-    """Of several that lack room, the one that lasts longest: before that, asking again would be refused again."""
+    """The error for the quota that renews last: until then a retry would be refused again."""
     never = [standing for standing in lacking if wanted[standing.quota.what] > standing.quota.most]
     worst = max(never or lacking, key=lambda standing: standing.renews_at)
     quota, renews_at = worst.quota, None if never else worst.renews_at

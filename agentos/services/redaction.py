@@ -1,7 +1,7 @@
-"""Secrets out of text that is to be kept: keys, tokens, passwords, by how they look and by what they are called. Pure.
+"""Redaction of secrets (keys, tokens, passwords) in text, by their format and by the names before them. No I/O.
 
-It takes out what it knows, and it can't know all of them. Where in doubt it takes out: what was redacted for nothing is
-missed less than a password is that stands in a log. No pattern takes more than linear time: agents choose the text.
+It removes the secrets that it recognizes, and can't recognize all. In doubt it removes: a false positive costs less
+than a password in a log. No pattern takes more than linear time, because agents choose the text.
 """
 
 import re
@@ -12,9 +12,9 @@ from .redaction_values import GONE, Values
 
 Match: TypeAlias = "re.Match[str]"
 
-# -- By how it looks ---------------------------------------------------------------------------------------------------
+# -- By format ---------------------------------------------------------------------------------------------------------
 
-# How the makers of keys and tokens have them begin.
+# Prefixes of keys and tokens of known vendors.
 _BEGINNINGS = (
     r"[spr]k[-_]|ya29\.|gh[pousr]_|github_pat_|gl[a-z]{2,5}-|xox[a-z]-|xapp-|npm_|hf_|pypi-|xai-|gsk_|pplx-|r8_|whsec_"
     r"|hv[sb]\.|SG\.|do[opr]_v1_|figd_|lin_api_|dp\.[a-z]{2,5}\.|dckr_[po]at_|PMAK-|shp[a-z]{2}_|ntn_|ATATT3|NRAK-"
@@ -22,11 +22,11 @@ _BEGINNINGS = (
 )
 
 _LOOKS: tuple[tuple[re.Pattern[str], str], ...] = (
-    # A private key, also one whose end is missing.
+    # A private key, also without its end.
     (re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY.*?(?:-----END [A-Z0-9 ]{0,40}-----|\Z)", re.DOTALL), GONE),
     (re.compile(rf"\b(?:{_BEGINNINGS})[\w.-]{{15,}}\w"), GONE),
     (re.compile(r"\bAIza[\w-]{20,}|\b(?:AKIA|ASIA)[A-Z0-9]{12,}|\beyJ[\w-]{8,}\.[\w.-]{8,}|\bSK[0-9a-f]{32}\b"), GONE),
-    # The address of a web hook, which is all that one needs to know.
+    # The URL of a webhook, which is a secret itself.
     (
         re.compile(
             r"((?:hooks\.slack\.com|discord(?:app)?\.com/api(?:/v\d{1,3})?/webhooks|webhook\.office\.com)/)[^\s\"']+"
@@ -37,7 +37,7 @@ _LOOKS: tuple[tuple[re.Pattern[str], str], ...] = (
     # https://user:password@host, https://token@host
     (re.compile(r"(://[^\s/:@]{0,200}:)[^\s/\"']+@"), rf"\1{GONE}@"),
     (re.compile(r"(://)[^\s/:@\"']{16,}(?=(?::[^\s/@\"']*)?@)"), rf"\1{GONE}"),
-    # Authorization: Bearer ...; what stands behind the first word of such a header, which goes by its name below.
+    # Authorization: Bearer ...; what follows the first word of such a header. The first word is matched by name below.
     (
         re.compile(
             r"(\b(?:authorization|cookie)\s{0,8}:\s{0,8}[^\s\"']{1,99}+[^\S\n]{1,8})(?:\\.|=\"[^\"\s]+\"|[^\"'\\\n])+",
@@ -48,9 +48,9 @@ _LOOKS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\b((?:bearer|basic|digest)\s{1,8})[A-Za-z0-9._~+/=-]{6,}", re.IGNORECASE), rf"\1{GONE}"),
 )
 
-# -- By what it is called ----------------------------------------------------------------------------------------------
+# -- By name -----------------------------------------------------------------------------------------------------------
 
-# What a name says whose value is a secret: API_KEY, githubToken, db-password, SECRET_KEY_BASE. Not max_tokens, monkey.
+# Names of secret values: API_KEY, githubToken, db-password, SECRET_KEY_BASE. Not max_tokens, monkey.
 _CALLED = (
     r"(?i:passw(?:or)?d?|passphrase|passcode|secret|token(?!s|iz)|credential|authorization|signature|account[_.-]?key)"
     r"|(?i:(?:api|access|private)[_.-]?key)"
@@ -63,7 +63,7 @@ _SECRETIVE_AT_ITS_END = re.compile(rf"(?:{_CALLED})\Z")
 _QUOTE = r"""(?:["']{3,40}+|\\{0,8}["'])?"""
 _BEFORE = r"(?<![^\s\"'(\[,])"  # a word begins here
 
-# How a program is given a secret by an option whose name doesn't say so.
+# Options that take a secret and don't say so in their name.
 _OPTIONS = r"|".join(
     rf"(?:{programs})(?:[ \t]++[^\s;&|]++){{0,20}}?[ \t]++{option}"
     for programs, option in {
@@ -79,10 +79,10 @@ _OPTIONS = r"|".join(
         r"sqlplus|sqlcl|sqlldr|expdp|impdp|rman": r"(?:userid=)?[\"']?[\w$#]{1,64}/(?=[^\s/@])",
     }.items()
 )
-_SPACE = r"(?:\s|\\[nrt]){1,8}"  # also as printf is given it
+_SPACE = r"(?:\s|\\[nrt]){1,8}"  # also as in an argument of printf
 _IDENTIFIED = r"identified\s{1,8}(?:(?:with|using)\s{1,8}\S{1,64}+\s{1,8})?by\s{1,8}(?:(?:password|values)\s{1,8})?"
 
-# How it is said in SQL, ALTER USER ... PASSWORD '...' and IDENTIFIED BY '...', and in a .netrc.
+# Secrets in SQL, ALTER USER ... PASSWORD '...' and IDENTIFIED BY '...', and in a .netrc.
 _SENTENCES = r"|".join(
     (
         r"(?:alter|create)\s{1,8}(?:user|role|login|group)\b[^;]{0,200}?\bpassword\s{1,8}(?!null\b|expire\b)(?=\S)",
@@ -97,13 +97,13 @@ _SENTENCES = r"|".join(
 
 
 def _is_named(match: Match) -> bool:
-    """Whether it is the name of a secret; a path before a colon is none: ``-v /etc/passwd:/etc/passwd``."""
+    """Whether the name is that of a secret; a path before a colon isn't: ``-v /etc/passwd:/etc/passwd``."""
     is_path = ":" in match[2] and match.string[max(0, match.start() - 1)] in "/@"
     return _SECRETIVE.search(match[1]) is not None and not is_path
 
 
 def _is_said(match: Match) -> bool:
-    """Whether it is the whole name of a secret, and one of several words: ``aws_secret_access_key``."""
+    """Whether the name ends with that of a secret and has several words: ``aws_secret_access_key``."""
     name = match[1]
     return (not name.isalpha() or name[1:] != name[1:].lower()) and _SECRETIVE_AT_ITS_END.search(name) is not None
 
@@ -112,7 +112,7 @@ def _always(match: Match) -> bool:
     return True
 
 
-# What stands before a secret, and whether it does; the first group is the word that it belongs to.
+# What precedes a secret, and a test whether it does; the first group is the name or word before the value.
 _LEADS: tuple[tuple[re.Pattern[str], Callable[[Match], bool]], ...] = (
     # password=..., API_KEY: "...", {"secret": "..."}
     (re.compile(rf"(?<![\w.-])([\w.-]++)({_QUOTE}\s{{0,8}}(?:[=:]{{1,2}}+>?)\s{{0,8}})"), _is_named),
@@ -146,7 +146,7 @@ _LEADS: tuple[tuple[re.Pattern[str], Callable[[Match], bool]], ...] = (
         ),
         _is_said,
     ),
-    # Something long after such a word: "the token is 0f3a..."
+    # A long value after such a word: "the token is 0f3a..."
     (
         re.compile(
             r"(?i)\b((?:key|token|secret|password|credentials?)\b[^\w]{1,3}(?:[a-z]{1,6}[^\w]{1,3}){0,2})"
@@ -163,7 +163,7 @@ _USER = re.compile(r"(?<![\w.-])([\w.-]++)(:)(?=\S)")
 
 
 def redacted(text: str) -> str:
-    """The text with ``[redacted]`` where it knows a secret."""
+    """The text with ``[redacted]`` in place of recognized secrets."""
     for pattern, instead in _LOOKS:
         text = pattern.sub(instead, text)
     text = _ELEMENT.sub(_without_content, text)
@@ -178,7 +178,7 @@ def _without_content(match: Match) -> str:
 
 
 def _without_values(text: str, lead: re.Pattern[str], is_secret: Callable[[Match], bool]) -> str:
-    """Without what follows such words; a value isn't searched for others, and what is no secret hides none."""
+    """Redact the values after ``lead``; a value isn't searched for others, and a non-secret doesn't hide a secret."""
     values, kept, done = Values(text), [], 0
     for match in lead.finditer(text):
         begin = match.end()

@@ -1,8 +1,8 @@
-"""Where the value ends that begins here: with its shell word, or with the quotes that it stands in. Pure.
+"""The end of a value in a command line: the end of its shell word, or of the quotes around it. No I/O.
 
-A command line is text within text: ``sh -c 'curl -d "{\\"password\\": \\"a b\\"}"'``. What is outside all quotes is a
-run of quoted, escaped and bare pieces, as a shell reads it: ``a"b c"\\ d``. What is inside of quotes ends with them at
-the latest, and may be quoted again in the ways that they leave: by the other kind, by ``\\"``, by ``'"'"'``.
+A command line is text within text: ``sh -c 'curl -d "{\\"password\\": \\"a b\\"}"'``. Outside of quotes a value is a
+run of quoted, escaped and bare pieces, as a shell reads it: ``a"b c"\\ d``. Inside of quotes it ends with them at the
+latest, and may be quoted again in the ways that they allow: by the other kind, by ``\\"``, by ``'"'"'``.
 """
 
 import re
@@ -13,7 +13,7 @@ from attrs import frozen
 
 GONE = "[redacted]"
 
-# No group is repeated possessively: before 3.11.5 Python loses its place in one where an alternative fails half-way.
+# No group is repeated possessively: before 3.11.5 Python loses its place in one if an alternative fails half-way.
 _QUOTED = re.compile(r"""\\.|\$'(?:[^'\\]|\\.)*'?|'[^']*+'?|"(?:[^"\\]|\\.)*"?""", re.DOTALL)
 _BARE = r"""(?:\[redacted\]|\\[^"']|[^\s"'`&;,|)}\]\\]|[,)}\]]++(?=[^\s"'`&;,|)}\]\\]))"""  # a,b but not a, b
 _OUTSIDE = re.compile(rf"(?:\$?(?:{_QUOTED.pattern})|{_BARE})+", re.DOTALL)
@@ -30,10 +30,10 @@ class Values:
     text: str
 
     def end(self, begin: int, whole: int | None = None) -> int:
-        """Where the value ends that begins at ``begin``.
+        """The end of the value that begins at ``begin``.
 
-        Where ``whole`` is where a quoted argument begins, it is all the rest of that: ``'PASSWORD=a b'``. Not in the
-        script of a shell, where other words follow: ``sh -c 'PASSWORD=a make'``.
+        If ``whole`` is the beginning of a quoted argument, the value is the rest of that argument: ``'PASSWORD=a b'``.
+        Not in the script of a shell, where other words follow: ``sh -c 'PASSWORD=a make'``.
         """
         opened = self._opened(begin)
         if opened is None:
@@ -45,13 +45,13 @@ class Values:
         return found.end() if found else begin
 
     def _opened(self, position: int) -> int | None:
-        """Where the quotes open that ``position`` stands in."""
+        """Where the quotes begin that enclose ``position``; ``None`` if there are none."""
         begins, ends = self._quotes
         at = bisect_left(begins, position + 1) - 1
         return begins[at] if at >= 0 and position < ends[at] else None
 
     @cached_property
     def _quotes(self) -> tuple[list[int], list[int]]:
-        """Where all quotes open and where they close: behind the one sign, behind the other."""
+        """Positions of all quotes: after the opening sign, and after the closing one."""
         quoted = [match for match in _QUOTED.finditer(self.text) if match[0][0] != "\\"]
         return [match.start() + 1 + (match[0][0] == "$") for match in quoted], [match.end() for match in quoted]

@@ -1,1 +1,1 @@
-"""Doors for who doesn't speak our protocol."""
+"""Endpoints for programs that don't speak the kernel's own protocol."""

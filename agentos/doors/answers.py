@@ -1,4 +1,4 @@
-"""An answer, a piece of one, or an error, as OpenAI's JSON. No I/O, no clock."""
+"""Responses of the OpenAI-compatible endpoint as JSON: answers, stream chunks and errors. No I/O, no clock."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -24,8 +24,8 @@ STATUS = {  # by a call error's code; 500 for the others
     "cancelled": 503,
     "timeout": 504,
 }
-THEIRS = {"busy": "rate_limit_exceeded", "quota_exceeded": "insufficient_quota"}  # codes that OpenAI has words for
-UPSTREAM = {  # by the status of the provider's own refusal: the status here, and OpenAI's code
+THEIRS = {"busy": "rate_limit_exceeded", "quota_exceeded": "insufficient_quota"}  # codes that OpenAI has names for
+UPSTREAM = {  # by the status of the provider's error response: the status here, and OpenAI's code
     401: (401, "invalid_api_key"),
     402: (429, "insufficient_quota"),
     403: (403, "permission_denied"),
@@ -33,27 +33,27 @@ UPSTREAM = {  # by the status of the provider's own refusal: the status here, an
     422: (422, "invalid_request"),
     429: (429, "rate_limit_exceeded"),
 }
-CREDENTIALS = (401, 402, 403)  # the kernel's own: none of the agent's business
-BUSY_FOR = 1  # seconds after which it is worth asking a full line again
+CREDENTIALS = (401, 402, 403)  # statuses about the kernel's own credentials, which are not shown to the agent
+BUSY_FOR = 1  # seconds after which to retry when the queue is full
 
 Headers = Sequence[tuple[str, str]]
 
 
 class InvalidKey(PermissionDenied):
-    """Who calls doesn't say the key that this port wants."""
+    """The request lacks the API key of this port, or has a wrong one."""
 
     code = "invalid_api_key"
 
 
 @frozen
 class Shape:
-    """What all that is said about one answer has in common: ``id``, and ``created``, seconds since the epoch."""
+    """The common fields of all responses to one request: ``id``, and ``created``, seconds since the epoch."""
 
     id: str
     created: int
 
     def whole(self, answer: Answer) -> bytes:
-        """``chat.completion``."""
+        """The response without streaming: ``chat.completion``."""
         calls = [_call(call) for call in answer.calls]
         message = {"role": "assistant", "content": answer.text or (None if calls else ""), "refusal": None}
         choice = {
@@ -68,14 +68,14 @@ class Shape:
         )
 
     def begin(self, model: str) -> bytes:
-        """The first of the stream."""
+        """The first chunk of a stream."""
         return self._chunk(model, {"role": "assistant", "content": ""})
 
     def piece(self, model: str, text: str) -> bytes:
         return self._chunk(model, {"content": text})
 
     def end(self, answer: Answer, include_usage: bool) -> bytes:
-        """What follows the text."""
+        """The chunks after the text."""
         said = []
         if answer.calls:
             calls = [{"index": index, **_call(call)} for index, call in enumerate(answer.calls)]
@@ -117,7 +117,7 @@ def refusal(error: CallError) -> dict[str, object]:
 
 
 def _upstream(error: CallError) -> tuple[int, str] | None:
-    """The status and the code for what the kernel's provider has refused; ``None``: it hasn't, or needn't be told."""
+    """The status and code for an error of the kernel's provider; ``None`` for other errors."""
     said = error.details.get("upstream_status")
     return UPSTREAM.get(said) if isinstance(said, int) else None
 
@@ -130,15 +130,15 @@ def _message(error: CallError) -> str:
 
 
 def broken_off(error: CallError) -> bytes:
-    """The last of a stream that doesn't reach its end."""
+    """The last event of a stream that ends with an error."""
     return _event(codec.encode(refusal(error)))
 
 
 def advice(error: CallError, now: float) -> Headers:
-    """When to ask again. The kernel has retried already whatever may be worth it; only who found the line full may."""
+    """Headers that say when to retry. The kernel has retried already, so only a full queue allows a retry."""
     if error.code == "busy":
         return [("retry-after", str(BUSY_FOR))]
-    again = [("x-should-retry", "false")]  # or OpenAI's own SDK would, at 429 and from 500 on
+    again = [("x-should-retry", "false")]  # otherwise OpenAI's own SDK would retry, at 429 and from 500 on
     worth_it = error.details.get("renews_at", error.details.get("until"))  # seconds since the epoch
     if isinstance(worth_it, int | float):
         again.append(("retry-after", str(max(1, math.ceil(worth_it - now)))))
@@ -163,7 +163,7 @@ def _usage(usage: Usage) -> dict[str, object]:
 
 
 def _with_logprobs(data: bytes, logprobs: bytes | None) -> bytes:
-    """In place of the null that is there. In a text the name would stand in escaped quotes."""
+    """Insert the logprobs in place of the null in ``data``. Inside a string its quotes would be escaped."""
     if logprobs is None:
         return data
     return data.replace(b'"logprobs":null', b'"logprobs":{"content":%s,"refusal":null}' % logprobs, 1)

@@ -1,7 +1,7 @@
-"""An endpoint for programs that know nothing of us: OpenAI's chat completions, thought by the kernel's one line.
+"""OpenAI-compatible HTTP endpoint (chat completions, models) of an agent, served by the kernel's LLM queue.
 
-Who asks is known from the listener, which nobody else can reach; where others can, on the host's loopback, the key is
-asked for as well.
+The caller is known from the listener, which no other agent can reach. Where others can, on the host's loopback, an API
+key is required as well.
 """
 
 import hmac
@@ -30,16 +30,16 @@ from .exchange import Exchange
 from .http_door import HTTPDoor, visitor
 from .questions import Asked
 
-SMALL = 64 << 10  # bytes that are read at once; more of them in a thread
+SMALL = 64 << 10  # bytes parsed in the event loop; larger bodies in a thread
 
 Think = Callable[[Caller, Question, Callable[[str], None] | None], Awaitable[Thought]]
 
 
 @frozen
 class Completions:
-    """What all agents' endpoints have in common. ``models`` can be asked; the first is, where a request names none.
+    """What the endpoints of all agents share. ``models`` can be requested; the first one is the default.
 
-    ``provider`` is the name of the one that answers.
+    ``provider`` is the name of the provider.
     """
 
     think: Think
@@ -49,14 +49,14 @@ class Completions:
     max_payload: int  # bytes
 
     async def serve(self, listener: socket.socket, caller: Caller, key: str | None = None) -> None:
-        """Answer on one agent's listener until cancelled; only to who says ``key``, if there is one."""
+        """Serve one agent's listener until cancelled; if ``key`` is set, requests must have it as a bearer token."""
         guest = visitor(caller)
         await HTTPDoor(listener, self.house, guest, Endpoint(self, caller, guest.allowance, key)).serve()
 
 
 @define(eq=False)
 class Counted(Pieces):
-    """The reader's allowance counts what it hasn't taken; ``outcome`` is how it ends, when it has."""
+    """Text not yet read counts towards the reader's allowance; ``outcome`` is set when the answer has ended."""
 
     _allowance: Allowance = field(kw_only=True)
     outcome: Answer | CallError | None = None
@@ -79,7 +79,7 @@ class Counted(Pieces):
 
 @define(eq=False)
 class Endpoint:
-    """One agent's, as an ASGI application."""
+    """The endpoint of one agent, as an ASGI application."""
 
     common: Completions
     caller: Caller
@@ -153,7 +153,7 @@ class Endpoint:
 
     async def _tell(self, exchange: Exchange, asked: Asked, shape: Shape, pieces: Counted) -> None:
         text, told, model = await pieces.next(), 0, asked.question.model
-        if not text and isinstance(pieces.outcome, CallError):  # a status can still say so
+        if not text and isinstance(pieces.outcome, CallError):  # the status can still be an error
             await self._refuse(exchange, pieces.outcome)
             return
         await exchange.begin(200, "text/event-stream", [("cache-control", "no-cache")])

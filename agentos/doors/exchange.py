@@ -1,4 +1,4 @@
-"""One HTTP request and its reply, over ASGI: a body that has an end, a reader who may be slow, a client who may go."""
+"""One HTTP request and its response over ASGI: limits the body, handles slow readers and disconnects."""
 
 from collections.abc import Awaitable, Callable, Iterable
 
@@ -9,29 +9,29 @@ from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, HTTPScope
 from agentos.kernel.caller import Allowance
 from agentos_sdk.errors import BadRequest, TooLarge
 
-ARRIVAL = 60.0  # seconds that a body may take
+ARRIVAL = 60.0  # seconds in which a body has to arrive
 
 
 @define(eq=False)
 class Exchange:
-    """A body may have ``most`` bytes; they are counted in ``allowance`` from when they are announced until the end."""
+    """A body may have ``most`` bytes; its announced size counts towards ``allowance`` until the response has ended."""
 
     head: HTTPScope
     _receive: ASGIReceiveCallable
     _send: ASGISendCallable
     _most: int
     _allowance: Allowance
-    begun: bool = False  # the reply
+    begun: bool = False  # whether the response has begun
     _ended: bool = False
     _body: bytearray = field(factory=bytearray)
-    _size: int = 0  # of the body, as far as it has come
-    _enough: trio.Event = field(factory=trio.Event)  # it has all come, or too much of it
+    _size: int = 0  # of the body, as far as it has arrived
+    _enough: trio.Event = field(factory=trio.Event)  # set when the body is complete or too large
 
     def header(self, name: str) -> str:
         return next((value.decode("latin1") for key, value in self.head["headers"] if key == name.encode()), "")
 
     async def run(self, answer: Callable[["Exchange"], Awaitable[None]]) -> None:
-        """Have it answered; that is cancelled as soon as the client has hung up."""
+        """Run ``answer``, which is cancelled as soon as the client disconnects."""
         await self._allowance.wait_for_room()
         reserved = min(self._announced, self._most)
         self._allowance.begin(reserved)
@@ -44,7 +44,7 @@ class Exchange:
             self._allowance.end(reserved)
 
     async def body(self) -> bytes:
-        """The whole of it. ``TooLarge``, or ``BadRequest`` where it takes too long."""
+        """The whole body. ``TooLarge``, or ``BadRequest`` if it takes too long."""
         if self._announced <= self._most:
             with trio.move_on_after(ARRIVAL) as patience:
                 await self._enough.wait()
@@ -55,7 +55,7 @@ class Exchange:
         return bytes(self._body)
 
     async def reply(self, status: int, data: bytes, headers: Iterable[tuple[str, str]] = ()) -> None:
-        """All of a reply, which is JSON."""
+        """Send a whole response, which is JSON."""
         self._allowance.reserve(len(data))
         try:
             await self.begin(status, "application/json", [("content-length", str(len(data))), *headers])
@@ -79,18 +79,18 @@ class Exchange:
 
     @property
     def _announced(self) -> int:
-        """Bytes of the body; where the client doesn't say, as many as may be."""
+        """Bytes of the body; if the client doesn't say, the limit."""
         length = self.header("content-length")
         if length.isdecimal():
             return int(length[:20])
         return 0 if self.head["method"] in ("GET", "HEAD") else self._most
 
     async def _listen(self, answering: trio.CancelScope) -> None:
-        """Take whatever comes off hypercorn's hands, wanted or not: its queue is short, and a full one holds us up."""
+        """Take every event from hypercorn, even if not needed: its queue is short, and if full it blocks us."""
         while True:
             event = await self._receive()
             if event["type"] == "http.disconnect":
-                if not self._ended:  # otherwise hypercorn tells us of our own end, and still has to finish it
+                if not self._ended:  # else hypercorn reports the end of our response, and still has to finish it
                     answering.cancel()
                 return
             if event["type"] == "http.request":

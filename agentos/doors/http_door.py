@@ -1,8 +1,8 @@
-"""A listening socket on which hypercorn speaks HTTP/1.1: so many connections at once, each of which ends alone.
+"""HTTP/1.1 server on a listening socket, with hypercorn's protocol: limits connections and isolates their errors.
 
-Its own server is for clients that are meant well: it takes every connection, lets what goes wrong with one end all,
-shields what it sends from our cancelling, and changes to HTTP/2, where a connection may outlive its client. So only its
-protocol is used, and what carries the bytes is here.
+Hypercorn's own server is for trusted clients. It accepts every connection, lets an error in one connection end all,
+shields what it sends from our cancellation, and switches to HTTP/2, where a connection may outlive its client. So only
+its protocol is used; sockets are handled here.
 """
 
 import contextlib
@@ -27,21 +27,21 @@ from agentos.kernel.door import PAUSE, House
 
 log = logging.getLogger(__name__)
 
-IDLE = 10.0  # seconds to the next request, or to its last header; longer than clients keep connections they don't use
-LINGER = 2.0  # seconds that what a client still sends is taken and dropped, or it may not see that there is a reply
+IDLE = 10.0  # seconds to the next request, or to its last header; longer than clients keep unused connections
+LINGER = 2.0  # seconds in which further input is read and dropped; otherwise the client may not see the response
 READ_SIZE = 64 << 10
 FULL = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 GONE = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 
 def visitor(caller: Caller) -> Caller:
-    """The caller as it comes in here: it may have as much under way as at the kernel's own door, and beside that."""
+    """The caller with a separate allowance for this port, in addition to that for the kernel's socket."""
     return evolve(caller, allowance=Allowance())
 
 
 @define(eq=False)
 class HTTPDoor:
-    """Lets ``caller`` in. Connections that it has too many wait to be accepted, until a reply has been the last."""
+    """Serves ``caller``. Connections above the limit wait to be accepted until another one has ended."""
 
     listener: socket.socket
     house: House
@@ -70,7 +70,7 @@ class HTTPDoor:
                 await stream.send_all(FULL)
         except* GONE:
             pass
-        except* Exception:  # most probably what was said drove hypercorn out of its mind
+        except* Exception:  # most probably hypercorn failed on malformed input
             log.debug("an HTTP connection of %s ended by an error", self.caller.name, exc_info=True)
         finally:
             self.house.connections -= 1
@@ -78,7 +78,7 @@ class HTTPDoor:
             stream.socket.close()
 
     async def _answer(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        """Have the app answer, and then hang up where somebody may be waiting for the place."""
+        """Run the app; if all places are taken, close the connection after the response."""
 
         async def tell(event: ASGISendEvent) -> None:
             if event["type"] == "http.response.start" and not self._places.value:
@@ -89,7 +89,7 @@ class HTTPDoor:
 
 
 class HTTP1(H11Protocol):
-    """Whoever asks for another protocol is answered in this one, as it has to expect."""
+    """Requests to switch to another protocol are answered in HTTP/1.1, as HTTP allows."""
 
     async def _check_protocol(self, event: h11.Request) -> None:
         pass
@@ -97,16 +97,16 @@ class HTTP1(H11Protocol):
 
 @define(eq=False)
 class Conversation:
-    """Carries what is said between a client and hypercorn."""
+    """Passes data between a client and hypercorn."""
 
     _stream: trio.SocketStream
     _app: ASGIFramework
-    _over: bool = False  # all has been said from our side
+    _over: bool = False  # our side has sent everything
     _patience: trio.CancelScope = field(factory=trio.CancelScope)
     _sending: trio.Lock = field(factory=trio.Lock)
 
     async def run(self) -> None:
-        """Return when either side has hung up."""
+        """Return when either side has disconnected."""
         config = Config()
         config.errorlog = config.accesslog = None
         config.include_server_header = False
@@ -121,9 +121,9 @@ class Conversation:
             await protocol.handle(Closed())
 
     async def _hear(self, event: Event) -> None:
-        """What hypercorn wants."""
+        """Handle an event of hypercorn."""
         if isinstance(event, RawData):
-            with contextlib.suppress(*GONE):  # the reader is told
+            with contextlib.suppress(*GONE):  # the reader notices that too
                 async with self._sending:
                     await self._stream.send_all(event.data)
         elif isinstance(event, Updated):
@@ -139,7 +139,7 @@ class Conversation:
         self._patience.deadline = trio.current_time() + seconds
 
     async def _read(self) -> bytes:
-        """What comes next; nothing when the client has hung up."""
+        """The next data; empty if the client has disconnected."""
         try:
             return bytes(await self._stream.receive_some(READ_SIZE))
         except GONE:
@@ -147,7 +147,7 @@ class Conversation:
 
 
 async def accept(listener: trio.SocketListener) -> trio.SocketStream | None:
-    """The next that comes in; None when it has gone again, or after a pause if there is no descriptor for it."""
+    """Accept a connection; ``None`` if it is gone again, or after a pause if no file descriptor is left."""
     try:
         return await listener.accept()
     except OSError as error:

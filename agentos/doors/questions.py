@@ -1,7 +1,7 @@
-"""OpenAI's request for a chat completion, read as the question that it asks.
+"""Parser of OpenAI's chat completion requests into :class:`~agentos.llm.provider.Question`.
 
-Fields that we don't know are nobody's mistake: programs are written for many servers. What we know and can't do, or the
-kernel's provider can't, is refused by name, as is what has the wrong type. No I/O.
+Unknown fields are ignored: programs are written for many servers. Known fields that aren't supported by us or by the
+kernel's provider are refused by name, as are wrong types. No I/O.
 """
 
 import json
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 @frozen
 class Asked:
-    """A question, and how its answer is wanted."""
+    """A request to a model, and how its answer is to be sent."""
 
     question: Question
     stream: bool = False
@@ -47,7 +47,7 @@ class Asked:
 
 
 class Mistake(BadRequest):
-    """What is wrong with the field at ``param``."""
+    """An error in the field at ``param``."""
 
     def __init__(self, param: str, what: str) -> None:
         super().__init__(f"{param}: {what}", param=param)
@@ -55,7 +55,7 @@ class Mistake(BadRequest):
 
 @frozen
 class Fields:
-    """An object in the request, which is ``at`` this place. A field that is null is as good as missing."""
+    """An object in the request, at the path ``at``. A field that is null counts as missing."""
 
     data: Mapping[str, Any]
     at: str = ""
@@ -116,9 +116,9 @@ class Fields:
 
 
 def read(body: bytes, model: str, provider: str = "openai") -> Asked:
-    """What a request asks; ``model`` where it names none. Not quick if ``body`` is large.
+    """Parse a request; ``model`` is used if it names none. Slow if ``body`` is large.
 
-    :class:`BadRequest`, also for what ``provider`` doesn't take.
+    Raises :class:`BadRequest`, also for parameters that ``provider`` doesn't support.
     """
     try:
         asked = _asked(Fields(_object(body)), model)
@@ -130,7 +130,7 @@ def read(body: bytes, model: str, provider: str = "openai") -> Asked:
 
 
 def _object(body: bytes) -> Mapping[str, Any]:
-    """The object that this JSON is; ``Invalid`` if it isn't one, or if there is text in it that UTF-8 can't hold."""
+    """The JSON object in ``body``; ``Invalid`` if it is none, or contains text that UTF-8 can't encode."""
     data = parse_text(body)
     if type(data) is not dict:
         raise Invalid([codec.Mistake("", str(Unexpected(data, "an object")))])
@@ -181,7 +181,7 @@ def _conversation(request: Fields) -> tuple[str | None, Sequence[Message]]:
         return said or None, messages
     if not said:
         raise Mistake("messages", "expected at least one message")
-    return None, [Message("user", said)]  # a model has to be asked by somebody
+    return None, [Message("user", said)]  # a model needs a user message
 
 
 def _message(message: Fields, role: str) -> Message:
@@ -200,11 +200,11 @@ def _message(message: Fields, role: str) -> Message:
 
 
 def _content(message: Fields, images: bool) -> tuple[str, Sequence[Image]]:
-    """The text of a message, of which parts are joined as they are, and its images."""
+    """The text of a message, with its parts concatenated, and its images."""
     content = message.data.get("content")
     if type(content) is str:
         return content, ()
-    if content is None and message.data["role"] == "assistant":  # it may have called tools and said nothing
+    if content is None and message.data["role"] == "assistant":  # it may have called tools without text
         return "", ()
     if type(content) is not list:
         raise Mistake(message.place("content"), str(Unexpected(content, "a string", "an array of parts")))
@@ -267,7 +267,7 @@ def _tools(request: Fields) -> tuple[Sequence[Tool], ToolChoice]:
     if choice is None or choice in ("auto", "none"):
         return tuple(tools), choice or "auto"
     named = tools
-    if choice != "required":  # a certain one: then there are no others
+    if choice != "required":  # one named function: then only that is offered
         which = request.object("tool_choice")
         assert which is not None
         function = which.object("function")

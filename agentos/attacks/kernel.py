@@ -16,7 +16,7 @@ from agentos_sdk.errors import AgentOSError
 from .canaries import Canaries
 from .harness import ACCEPTED, ATTACKER, PROGRAM, Ended, Outcome, Shot
 
-PATIENCE = 30.0  # seconds until it is ready, and until it has stopped
+PATIENCE = 60.0  # seconds until it is ready, and until it has stopped
 DEADLINE = 150.0  # seconds for one attacker
 CONFIG = """
 [kernel]

@@ -10,6 +10,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 
 import attrs
@@ -151,11 +152,13 @@ def test_a_fork_bomb_is_stopped_at_the_limit(root: Group, start: Start) -> None:
 
 def test_a_busy_program_gets_no_more_than_its_share(root: Group, start: Start) -> None:
     with nested(root, "busy", Limits(cpu=0.2)) as group:
+        began = time.monotonic()
         start(group, BUSY).wait(60)
 
+        took = time.monotonic() - began  # an emulated CPU needs long for Python's start alone
         used, throttled = group.usage().cpu_seconds, group.evidence().throttled
         assert used is not None
-        assert 0.1 < used < 0.6
+        assert 0.05 < used / took < 0.35
         assert 0.5 < throttled < 0.95
         assert group.evidence().sentences()[0].startswith("throttled ")
 
@@ -268,11 +271,13 @@ def test_a_childs_forks_are_bounded_by_its_parents(root: Group, start: Start) ->
 
 def test_a_childs_cpu_share_is_bounded_by_its_parents(root: Group, start: Start) -> None:
     with nested(root, "parent", Limits(cpu=0.2)) as parent, nested(parent, "child", Limits(cpu=0.9)) as child:
+        began = time.monotonic()
         start(child, BUSY).wait(60)
 
+        took = time.monotonic() - began
         used = child.usage().cpu_seconds
         assert used is not None
-        assert used < 0.6
+        assert used / took < 0.35
 
 
 def test_killing_a_parent_kills_its_children_groups(root: Group, start: Start) -> None:

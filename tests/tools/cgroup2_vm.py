@@ -27,7 +27,7 @@ import termios
 import time
 import traceback
 import tty
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +141,12 @@ def _overlay(modules: Path) -> Path | None:
 
 
 def run(job: Job, timeout: float = 120) -> Ended:
-    """Boot, run the command, power off. :class:`NoGuest` when that takes longer than ``timeout`` seconds."""
+    """Boot, run the command, power off. :class:`NoGuest` when that takes longer than ``timeout`` seconds.
+
+    An emulated CPU has four times as long, and the tests in its guest are told to be patient.
+    """
+    if engine() == "qemu":
+        timeout, job = 4 * timeout, replace(job, env={"AGENTOS_TEST_PATIENCE": "240", **job.env})
     with tempfile.TemporaryDirectory(prefix="aos-vm-", dir="/tmp") as directory, contextlib.ExitStack() as stack:
         work = Path(directory)
         (work / "mnt").mkdir()

@@ -41,7 +41,10 @@ def become(step: s.Execute | s.RunScript, control: socket.socket, stdout: int, s
     for number in _IGNORED:
         signal.signal(number, signal.SIG_DFL)
     libc.set_signal_mask(blocked=False)
-    os.execvpe(step.argv[0], step.argv, dict(step.environment))
+    try:
+        os.execvpe(step.argv[0], step.argv, dict(step.environment))
+    except FileNotFoundError as error:  # it names the last file that was tried, and the argv may have named no file
+        raise FileNotFoundError(error.errno, error.strerror, step.argv[0]) from None
 
 
 def _stdin(step: s.Execute | s.RunScript) -> int:

@@ -1,7 +1,7 @@
-"""Which processes live below a sandbox's PID 1, and what memory they hold: read from /proc, and blocks while it reads.
+"""Find the processes below a sandbox's PID 1 and their memory, by reading /proc. Blocks while it reads.
 
-In a PID namespace whatever loses its parent becomes a child of PID 1, so that a namespace is the tree below it. Who is
-whose child is in a file that everybody may read, unlike the namespaces of a process that isn't dumpable.
+In a PID namespace an orphaned process becomes a child of PID 1, so a namespace is the process tree below its PID 1.
+The parent pid is in a file that any user may read, unlike the namespace links of a process that isn't dumpable.
 """
 
 import ctypes
@@ -15,8 +15,8 @@ from attrs import Factory, define, frozen
 from agentos.sandbox.syscall_numbers import NUMBERS
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
-_ROUNDS = 4  # of listing: who forks and ends meanwhile is looked for again
-_TRUST = 100  # looks after which everybody is asked again
+_ROUNDS = 4  # of listing /proc: processes that fork and end meanwhile are looked up again
+_TRUST = 100  # looks after which the cache is dropped and every process is read again
 _DELETED = " (deleted)"
 _KCMP = NUMBERS.get(os.uname().machine, {}).get("kcmp")
 _KCMP_VM = 1
@@ -24,19 +24,19 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Process(NamedTuple):
-    """One line of the census. ``rss`` is bytes in memory, where what is shared with others counts in full."""
+    """One process. ``rss`` is resident bytes; shared memory counts in full."""
 
     pid: int
-    name: int  # in /proc: a living thread's, where the first one has ended and seems to hold nothing
+    name: int  # pid or tid under /proc: a living thread's if the first thread has ended and shows no memory
     parent: int
-    started: int  # in the kernel's ticks: with the pid, who it is
+    started: int  # start time in clock ticks; with the pid it identifies the process
     threads: int
-    gone: bool  # it has ended, or its first thread has
+    gone: bool  # the process or its first thread has ended
     size: int  # bytes of address space
     rss: int
 
     def with_memory(self, size: int, rss: int) -> "Process":
-        """The same process, somewhat later."""
+        """Return the same process with newer memory figures."""
         return self._replace(size=size, rss=rss)
 
 
@@ -46,14 +46,14 @@ class Memory:
 
     own: int = 0
     shared: int = 0
-    exact: bool = True  # PSS; otherwise RSS, which is never less
+    exact: bool = True  # PSS; otherwise RSS, which is never less than PSS
 
     def __add__(self, other: "Memory") -> "Memory":
         return Memory(self.own + other.own, self.shared + other.shared, self.exact and other.exact)
 
 
 def read(path: str) -> bytes:
-    """A small file of /proc; nothing where it's gone."""
+    """Read a small file of /proc; empty if it can't be opened or read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -67,17 +67,17 @@ def read(path: str) -> bytes:
 
 
 def read_process(pid: int) -> Process | None:
-    """What /proc/PID/stat says of a process or a thread; ``None`` if there is none."""
+    """Parse /proc/PID/stat of a process or a thread; ``None`` if there is none."""
     data = read(f"/proc/{pid}/stat")
     if not data:
         return None
-    fields = data[data.rindex(b")") + 2 :].split()  # a name may have anything in it
+    fields = data[data.rindex(b")") + 2 :].split()  # the command name may contain any byte
     parent, threads, started, size, rss = (int(fields[number]) for number in (1, 17, 19, 20, 21))
     return Process(pid, pid, parent, started, threads, fields[0] in (b"Z", b"X"), size, rss * PAGE)
 
 
 def _with_memory(process: Process) -> Process:
-    """The process, with the name and the memory of a thread that lives."""
+    """Return the process, with name and memory of a living thread if the first thread has ended."""
     if not process.gone or process.threads < 2:
         return process
     try:
@@ -91,23 +91,23 @@ def _with_memory(process: Process) -> Process:
 
 
 def roots(pid: int) -> dict[int, int]:
-    """A PID 1 with when it was started, to know it by; nothing where it has ended."""
+    """Map the pid of a PID 1 to its start time, which identifies it; empty if it has ended."""
     process = read_process(pid)
     return {pid: process.started} if process is not None else {}
 
 
 @define
 class Census:
-    """Remembers who lives where and who is a stranger, so that a look costs little on a host with many processes."""
+    """Caches which processes belong to which root and which belong to none, so a look is cheap on a busy host."""
 
     _known: dict[int, Process] = Factory(dict)
-    _homes: dict[int, int] = Factory(dict)  # their roots
+    _homes: dict[int, int] = Factory(dict)  # pid to root
     _strangers: set[int] = Factory(set)
     _roots: frozenset[int] = frozenset()
-    _trusted: int = 0  # for how many looks
+    _trusted: int = 0  # looks since the cache was dropped
 
     def of(self, groups: Mapping[int, Mapping[int, int]]) -> dict[int, list[Process]]:
-        """The processes of each group, given by its roots."""
+        """Return the processes of each group; a group is given by its roots (pid and start time)."""
         self._look(frozenset(pid for own in groups.values() for pid in own))
         group_of = {
             root: name
@@ -122,7 +122,7 @@ class Census:
         return found
 
     def _look(self, roots: frozenset[int]) -> None:
-        """Find all below the roots: in a few rounds, since who ends while we look may have left children."""
+        """Find all processes below the roots. Takes a few rounds: a process that ends meanwhile may leave children."""
         self._trust(roots)
         known = tuple(self._known)
         seen: dict[int, Process] = {}
@@ -138,7 +138,10 @@ class Census:
             self._renew(self._known[pid], pid in listed)
 
     def _settle(self, seen: Mapping[int, Process], roots: Collection[int]) -> None:
-        """Tell strangers from those who live here. Whose parent has ended since has another by now: asked again."""
+        """Classify new processes as below a root or unrelated.
+
+        A process with a parent that has ended is read again in the next round: it has a new parent by then.
+        """
         for pid, end in ends(seen, roots).items():
             if end in roots or end in self._known:
                 self._homes[pid] = end if end in roots else self._homes[end]
@@ -147,7 +150,7 @@ class Census:
         self._known |= {pid: _with_memory(process) for pid, process in seen.items() if pid in self._homes}
 
     def _renew(self, process: Process, listed: bool) -> None:
-        """What it holds now, by the file that costs least; that is empty for whoever's first thread has ended."""
+        """Refresh the memory figures from statm, the cheapest file; it is empty if the first thread has ended."""
         there = process.name if listed else 0
         found = read(f"/proc/{there}/statm").split()
         if found and found[0] != b"0":
@@ -159,7 +162,7 @@ class Census:
             del self._known[process.pid], self._homes[process.pid]
 
     def _trust(self, roots: frozenset[int]) -> None:
-        """Forget all when somebody new is to be watched, and now and then: numbers come to other processes."""
+        """Drop the cache if there is a new root, and after every 100 looks, because pids are reused."""
         if roots - self._roots or self._trusted == _TRUST:
             self._known.clear()
             self._homes.clear()
@@ -170,12 +173,12 @@ class Census:
 
 
 def ends(seen: Mapping[int, Process], roots: Collection[int]) -> dict[int, int]:
-    """For each process where the way up from it ends: at the nearest root, or at the first that wasn't seen."""
+    """For each process, follow the parents up: to the nearest root, or to the first process that wasn't seen."""
     found: dict[int, int] = {}
     for pid in seen:
         path = []
         while pid in seen and pid not in roots and pid not in found:
-            found[pid] = pid  # numbers are used again while we read: a circle ends here
+            found[pid] = pid  # pids are reused while we read: this ends a cycle
             path.append(pid)
             pid = seen[pid].parent
         found.update(dict.fromkeys(path, found.get(pid, pid)))
@@ -183,7 +186,7 @@ def ends(seen: Mapping[int, Process], roots: Collection[int]) -> dict[int, int]:
 
 
 def distinct(processes: Sequence[Process]) -> list[Process]:
-    """Those with a memory of their own: between vfork(2) and exec a child has its parent's, and isn't more."""
+    """Return the processes with distinct memory: between vfork(2) and exec a child shares its parent's."""
     by_size: dict[int, list[Process]] = {}
     for process in processes:
         by_size.setdefault(process.size, []).append(process)
@@ -195,7 +198,7 @@ def distinct(processes: Sequence[Process]) -> list[Process]:
 
 
 def _compare(one: Process, other: Process) -> int:
-    """Zero if both have the same memory, otherwise their order in the kernel; a guess where it doesn't tell us."""
+    """Compare two processes by memory: 0 if shared, else the kernel's kcmp(2) order, or a guess if kcmp is refused."""
     if _KCMP is not None:
         order: int = _libc.syscall(_KCMP, one.name, other.name, _KCMP_VM, 0, 0)
         if 0 <= order <= 2:
@@ -206,13 +209,13 @@ def _compare(one: Process, other: Process) -> int:
 
 
 def memory(process: Process) -> Memory:
-    """What a process holds: its PSS, which shares among all that map a page; its RSS where we may not know that."""
+    """Return the memory of a process: PSS, which divides a page among the processes that map it; RSS if denied."""
     try:
         with open(f"/proc/{process.name}/smaps_rollup", "rb") as file:
             lines = file.read().splitlines()[1:]
     except PermissionError:
         return Memory(process.rss, exact=False)
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return Memory()
     kilobytes = {line.split(b":")[0]: int(line.split()[1]) for line in lines}
     shared = kilobytes.get(b"Pss_Shmem", 0)
@@ -220,11 +223,11 @@ def memory(process: Process) -> Memory:
 
 
 def mapped(process: Process, devices: Collection[int]) -> int:
-    """What a process has mapped of files on these devices, in bytes: its share, as PSS, without what it changed."""
+    """Bytes of files on these devices that the process has mapped: its share (PSS), without pages that it changed."""
     try:
         with open(f"/proc/{process.name}/smaps", "rb") as file:
             lines = [line.split() for line in file]
-    except OSError:  # it has ended, or we may not know
+    except OSError:  # the process has ended, or access is denied
         return 0
     total = kilobytes = 0
     counts = False
@@ -240,21 +243,21 @@ def mapped(process: Process, devices: Collection[int]) -> int:
 
 
 def is_closed(process: Process) -> bool:
-    """Whether a living process doesn't show us its open files: without root, those of one that isn't dumpable."""
+    """Whether a living process denies access to its open files: without root, one that isn't dumpable does."""
     if process.gone and process.name == process.pid:
         return False
     try:
         os.close(os.open(f"/proc/{process.name}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
     except PermissionError:
         return True
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         pass
     return False
 
 
 @frozen
 class Hidden:
-    """A file that has no name any more, or never had one, and lives while somebody has it open."""
+    """An open file without a name (unlinked, or never linked); it exists until the last close."""
 
     device: int
     inode: int
@@ -262,7 +265,7 @@ class Hidden:
 
 
 def hidden(processes: Iterable[Process]) -> Iterator[Hidden]:
-    """Nameless files that these processes have open, each once; nothing of a process that we may not look into."""
+    """Yield the unlinked files that these processes have open, each once. Skips processes that deny access."""
     seen: set[tuple[int, int]] = set()
     for process in processes:
         try:

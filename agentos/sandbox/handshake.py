@@ -1,6 +1,7 @@
-"""What a new process and we say to each other until it is the program, and how it is got rid of where it isn't.
+"""Messages between the kernel and a new process until it is exec'ed, and how a failed process is killed and reaped.
 
-The messages are those of :mod:`agentos.sandbox.inside.messages`. Each comes with its sender's pid, as we number it.
+The messages are those of :mod:`agentos.sandbox.inside.messages`. Each comes with the sender's pid, as numbered in our
+PID namespace.
 """
 
 import array
@@ -21,12 +22,12 @@ from .handle import has_ended, reap
 from .inside import messages
 
 _CREDENTIALS = struct.Struct("=iII")  # struct ucred: pid uid gid
-_MAX_FDS = 8  # with one message
+_MAX_FDS = 8  # per message
 
 
 @frozen
 class Born:
-    """A new process, which waits: its pid, a pidfd, what connects us, and the namespaces that it was born in."""
+    """A new process that waits: its pid, a pidfd, our control socket, and the namespaces it was cloned in."""
 
     pid: int
     pidfd: int
@@ -36,7 +37,7 @@ class Born:
 
 @frozen
 class Ends:
-    """Both sides of the pipes of a new process."""
+    """Both ends of the pipes of a new process."""
 
     last_word: int
     stdout: int
@@ -46,7 +47,7 @@ class Ends:
 
 @frozen
 class _Said:
-    """One message; ``None`` for what was said is the end. Its descriptors are the hearer's to close."""
+    """One message. ``fields`` is ``None`` at end of file. The receiver closes ``fds``."""
 
     fields: dict[str, Any] | None
     sender: int = 0
@@ -54,15 +55,15 @@ class _Said:
 
 
 def connect() -> tuple[socket.socket, socket.socket]:
-    """The control socket of a process that is to be born: our end and its."""
+    """Return the control socket of a process to be cloned: our end and its end."""
     control, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     control.setblocking(False)
-    control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # each message comes with its sender's pid
+    control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # each message comes with the sender's pid
     return control, its
 
 
 def pipes(undo: contextlib.ExitStack) -> Ends:
-    """Pipes for one process. Our ends are closed by ``undo``, theirs by whoever sends them."""
+    """Open the pipes of one process. ``undo`` closes our ends; the caller that sends the other ends closes those."""
     theirs: dict[str, int] = {}
     ours = []
     try:
@@ -79,25 +80,25 @@ def pipes(undo: contextlib.ExitStack) -> Ends:
 
 
 def give(control: socket.socket, things: Mapping[str, int]) -> None:
-    """Let a process that was just born go, with all that it needs for its plan; ``OSError`` where that can't be had."""
+    """Send a waiting process the descriptors for its plan; ``OSError`` if they can't be sent."""
     fds = array.array("i", things.values())
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # as with go
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # as in go()
         control.sendmsg([os.fsencode("\0".join(things))], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
 
 
 async def below(control: socket.socket, joiner: int) -> tuple[int, int]:
-    """The pid of the one that goes on below in the joiner's place, and a pidfd; it waits to be let go."""
+    """Return the pid and a pidfd of the child that continues in the joiner's place; it waits for go."""
     said = await _hear(control, messages.BELOW)
     with contextlib.suppress(ProcessLookupError):
-        if os.getpgid(said.sender) == joiner:  # otherwise it has ended, and its number is somebody else's
+        if os.getpgid(said.sender) == joiner:  # otherwise it has ended and its pid is reused
             return said.sender, os.pidfd_open(said.sender)
     raise SandboxError("the process ended as soon as it was in the sandbox")
 
 
 async def confined(control: socket.socket) -> tuple[int, dict[str, int]]:
-    """The pid of the program, which waits behind its walls, and its namespaces by name and tmpfs's by path.
+    """Return the pid of the program, which is confined and waits, and the descriptors that it sent.
 
-    So is the ``listener``, where its plan has one.
+    These are namespaces by name, tmpfs mounts by path, and ``listener`` if its plan has one.
     """
     found: dict[str, int] = {}
     try:
@@ -117,7 +118,7 @@ async def confined(control: socket.socket) -> tuple[int, dict[str, int]]:
 
 
 async def listening(control: socket.socket) -> socket.socket:
-    """The listener that somebody made for us."""
+    """Receive the listener that a process in the sandbox made."""
     said = await _hear(control, messages.LISTENING)
     if len(said.fds) != 1:
         raise SandboxError("too many files are open here to take one more listener")
@@ -125,9 +126,9 @@ async def listening(control: socket.socket) -> socket.socket:
 
 
 def as_listener(fd: int) -> socket.socket:
-    """The socket that this descriptor is."""
+    """Return a socket object for this descriptor."""
     listener = socket.socket(fileno=fd)
-    listener.setblocking(False)  # it is already, but the object doesn't know
+    listener.setblocking(False)  # sets the object's own flag; the descriptor is non-blocking already
     return listener
 
 
@@ -138,13 +139,13 @@ async def running(control: socket.socket) -> None:
 
 
 def go(control: socket.socket) -> None:
-    """Tell it to go on."""
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has ended; the next message is its end
+    """Send go to a waiting process."""
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has ended; the next message is end of file
         control.send(messages.GO.encode())
 
 
 async def end(pidfd: int) -> None:
-    """Kill a child and wait for it, whoever cancels."""
+    """Kill a child and wait for it; shielded from cancellation."""
     with trio.CancelScope(shield=True):
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         while not has_ended(pidfd):
@@ -153,15 +154,15 @@ async def end(pidfd: int) -> None:
 
 
 async def end_group(leader: int, pidfd: int) -> None:
-    """The same for a child and for those that it made in its process group, whose pids nobody may have told us."""
+    """As :func:`end`, also for the children in its process group, even if their pids were never reported."""
     with trio.CancelScope(shield=True):
-        signal.pidfd_send_signal(pidfd, signal.SIGKILL)  # first: from now on it makes nobody
-        with contextlib.suppress(ProcessLookupError):  # it had no group of its own yet
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)  # first, so that it makes no more children
+        with contextlib.suppress(ProcessLookupError):  # it had no process group of its own yet
             os.killpg(leader, signal.SIGKILL)
         while not has_ended(pidfd):
             await trio.lowlevel.wait_readable(pidfd)
         await trio.to_thread.run_sync(_reap_group, leader)
-        with contextlib.suppress(ChildProcessError):  # it was in its group
+        with contextlib.suppress(ChildProcessError):  # it was in its own group and is reaped
             reap(pidfd)
 
 
@@ -172,7 +173,7 @@ def _reap_group(leader: int) -> None:
 
 
 async def bury(control: socket.socket) -> None:
-    """Wait, whoever cancels, for a child that was made and not told of: it ends when nobody tells it to go."""
+    """Wait for a child that was cloned but not reported: closing our end makes it exit. Shielded from cancellation."""
     control.shutdown(socket.SHUT_WR)
     pid = 0
     with trio.CancelScope(shield=True):
@@ -188,9 +189,9 @@ async def bury(control: socket.socket) -> None:
 
 
 async def _hear(control: socket.socket, *wanted: str | None) -> _Said:
-    """The next message after that of its birth, which must be one of ``wanted``; ``None`` is the end."""
+    """Receive the next message after BORN; it must be one of ``wanted``. ``None`` is end of file."""
     while (said := await _receive(control)).fields is not None and said.fields["what"] == messages.BORN:
-        pass  # who asked the zygote knows it from there; this is for when that has died
+        pass  # the zygote's answer has already reported it; this is for a zygote that died before it answered
     fields = said.fields
     if (fields and fields["what"]) in wanted:
         return said
@@ -222,7 +223,7 @@ async def _receive(control: socket.socket) -> _Said:
 
 
 def _fields(data: bytes) -> dict[str, Any] | None:
-    """A message, of which one that can't be read is nothing that anybody waits for."""
+    """Parse a message; one that isn't JSON becomes an unknown message, ``None`` is end of file."""
     try:
         return dict(json.loads(data)) if data else None
     except ValueError:

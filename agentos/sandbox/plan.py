@@ -1,14 +1,16 @@
-"""From what a program may see and what the host has to the steps that make the sandbox, in their order. Pure.
+"""Build the sandbox plan: turn a policy and the host's features into an ordered tuple of steps. Pure.
 
-The order matters, and each neighbour has its reason:
+The order of the steps matters:
 
-- Sources are opened first, while we are still who may open them (with root by the zygote: a user namespace takes that
-  away); mounts are made from what was opened, so that nothing is named twice. The identity comes between: who isn't
-  mapped can't make a directory (EOVERFLOW), and who has changed can't reach a home of mode 0700 any more.
+- Sources are opened first, while the process still has the permissions to open them (with root the zygote does it: a
+  user namespace takes those permissions away). Mounts are made from the opened descriptors, so no path is resolved
+  twice. The identity is taken in between: an unmapped uid can't make a directory (EOVERFLOW), and after the change of
+  uid a home of mode 0700 can't be reached.
 - ``vm.memfd_noexec`` is written before the identity is taken: Linux lets only the host's uid 0 write it.
-- Sources are closed before the root is switched: a directory's descriptor would lead back out.
-- What needs a capability (limits, loopback) comes before the capabilities go; no_new_privs before Landlock and seccomp,
-  which without capabilities need it; seccomp last, because it refuses what the others use.
+- Sources are closed before the root is switched: a directory descriptor would lead back out of the sandbox.
+- Steps that need a capability (limits, loopback) come before the capabilities are dropped. no_new_privs comes before
+  Landlock and seccomp, which need it once the capabilities are gone. seccomp is last, because it denies system calls
+  that the other steps use.
 """
 
 import os.path
@@ -26,8 +28,8 @@ from .steps import Step
 NEWNS, NEWCGROUP, NEWUTS, NEWIPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
 NEWUSER, NEWPID, NEWNET = 0x10000000, 0x20000000, 0x40000000
 
-AHEAD = NEWUSER | NEWPID | NEWUTS | NEWIPC | NEWNET  # what a process can be born in before its policy is known,
-READY = (s.ForbidNamespaces, s.LoopbackUp)  # and what it can do by then
+AHEAD = NEWUSER | NEWPID | NEWUTS | NEWIPC | NEWNET  # namespaces of a process cloned before its policy is known
+READY = (s.ForbidNamespaces, s.LoopbackUp)  # steps that such a process can do ahead
 
 UID = GID = 1000  # inside
 CODE, WORKSPACE, SDK, SOCKET = "/agent", "/workspace", "/sdk", "/run/agentos.sock"
@@ -38,26 +40,26 @@ _OUR_ETC = {
     "hosts": "127.0.0.1 localhost\n::1 localhost\n",
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
 }
-_SPARE = 8  # processes: a cgroup is to refuse before the resource limit does, since it counts what it refused
-# Bytes; less than a page, so no file is written. And where core_pattern is a pipe, 0 holds nothing back, but 1 is what
-# Linux knows the dumps of its own dump helpers by: it writes none.
+_SPARE = 8  # processes: the pids cgroup must refuse a fork before RLIMIT_NPROC does, because it counts refusals
+# RLIMIT_CORE in bytes. Less than a page, so no core file is written. If core_pattern is a pipe, 0 doesn't prevent the
+# dump, but 1 does: Linux uses it to recognise the dumps of its own dump helpers and skips them.
 _NO_CORE = 1
-_PENDING = 256  # signals that wait; each takes memory of the kernel's
-_ROOT_SIZE, _ROOT_INODES = MIB, 512  # the root itself holds directories, links and the files of /etc
+_PENDING = 256  # pending signals; each takes kernel memory
+_ROOT_SIZE, _ROOT_INODES = MIB, 512  # the root tmpfs holds only directories, symlinks and the files of /etc
 
 
 @frozen
 class Host:
-    """What the plan must know of the host. ``directories`` and ``links`` are what it has of the system's."""
+    """Properties of the host that a plan depends on. ``directories`` and ``links`` are the host's system paths."""
 
-    uid: int  # the kernel's
+    uid: int  # of the kernel process
     gid: int
-    architecture: str  # as os.uname() names it
-    directories: frozenset[str] = frozenset()  # and single files
+    architecture: str  # as os.uname().machine
+    directories: frozenset[str] = frozenset()  # also single files
     links: Mapping[str, str] = field(factory=dict)
     landlock_abi: int = 0
     cgroup_namespace: bool = True
-    memory_cgroup: bool = False  # otherwise somebody watches, and each process has a limit of its own
+    memory_cgroup: bool = False  # if not, a watcher polls, and each process has its own limit
     pids_cgroup: bool = False
     memfd_noexec: bool = False  # vm.memfd_noexec can be written for a new PID namespace
     hard_limits: Mapping[str, int] = field(factory=dict)
@@ -91,17 +93,19 @@ TOO_MUCH = frozenset(
 
 @frozen
 class Outer:
-    """Who the program is on the host. Not the superuser, and with root not the kernel's user either."""
+    """The program's uid and gid on the host. Never root's; if the kernel runs as root, not the kernel's either."""
 
     uid: int
     gid: int
 
 
 def plan(policy: Policy, program: Program, host: Host, outer: Outer | None = None) -> tuple[Step, ...]:
-    """The steps. ``outer`` is for a kernel with root; without, the program is the kernel's user outside.
+    """Return the steps for a new sandbox.
 
-    :class:`BadPolicy` for what can't be a sandbox: root without an identity of the program's own, or a tree of the
-    host's that has everything in it.
+    ``outer`` is needed if the kernel has root; without root the program has the kernel's uid and gid on the host.
+
+    :class:`BadPolicy` if the policy can't be a sandbox: root without a uid and gid for the program, an image workspace
+    without root, or an interpreter prefix that contains too much of the host.
     """
     who = _outer(host, outer)
     if host.uid != 0 and isinstance(policy.workspace, Image):
@@ -129,12 +133,12 @@ def plan(policy: Policy, program: Program, host: Host, outer: Outer | None = Non
 
 
 def birth(who: Outer, is_root: bool, flags: int = AHEAD) -> s.Clone:
-    """The first step of who is this on the host; ``is_root`` is whether the kernel is."""
+    """Return the first step of a new sandbox; ``is_root``: the kernel runs as root."""
     return s.Clone(flags, f"{UID} {who.uid} 1", f"{GID} {who.gid} 1", deny_setgroups=not is_root)
 
 
 def enter(policy: Policy, program: Program, host: Host) -> tuple[Step, ...]:
-    """The steps for one more program, beside one that was started by a :func:`plan` of the same policy."""
+    """Return the steps for a further program in a sandbox that was started by a :func:`plan` of the same policy."""
     return (
         s.Join(),
         s.TakeIdentity(UID, GID, drop_groups=host.uid == 0),
@@ -146,7 +150,7 @@ def enter(policy: Policy, program: Program, host: Host) -> tuple[Step, ...]:
 
 
 def _confined(policy: Policy, program: Program, host: Host, binds: tuple[s.Bind, ...]) -> Iterator[Step]:
-    """The last steps of whoever is to run in there."""
+    """Yield the last steps, common to new sandboxes and further programs: limits, capabilities, filters, exec."""
     yield s.SetLimits(_limits(policy, host))
     yield s.DropCapabilities()
     yield s.NoNewPrivileges()
@@ -173,10 +177,10 @@ def _program(policy: Policy, program: Program, host: Host) -> s.Execute | s.RunS
 
 
 def bare(program: Program, host: Host, limits: Limits | None, kept: bool = False) -> tuple[Step, ...]:
-    """The steps where no wall is wanted: the kernel's own user, with the host's files and network.
+    """Return the steps for isolation ``none``: the kernel's uid, the host's files and network.
 
-    Resource limits of its own are all that it gets, if any; of these none that counts what others of this user have.
-    With ``kept`` all that it starts ends with it, or at the latest when it is killed.
+    Only resource limits are set, if there are any. Limits that count all processes of the uid are left out.
+    With ``kept``, all processes that the program starts end with it, or at the latest when it is killed.
     """
     own = {"NOFILE": limits.open_files, "FSIZE": limits.file_size} if limits is not None else {}
     wanted = {**own, "CORE": 0}
@@ -217,7 +221,7 @@ def _detached(policy: Policy, binds: Sequence[s.Bind], who: Outer) -> Iterator[S
 
 
 def _unfollowed(policy: Policy) -> Sequence[str]:
-    """What may come from an agent, in directories that it or another one can write to."""
+    """Return the targets with sources that an agent may have made: symlinks in their paths are refused."""
     return (CODE, WORKSPACE, *([_script_at(policy.script)] if policy.script is not None else ()))
 
 
@@ -226,7 +230,7 @@ def _script_at(script: str) -> str:
 
 
 def _binds(policy: Policy, host: Host) -> Iterator[s.Bind]:
-    """What of the host is inside; outer directories before what lies in them."""
+    """Yield the host paths to mount inside; an outer directory comes before a path within it."""
     wanted = [*SYSTEM, *SYSTEM_FILES, *(NETWORK_FILES if policy.network else ())]
     trees = [path for path in wanted if path in host.directories]
     if policy.interpreter is not None:
@@ -256,7 +260,7 @@ def _binds(policy: Policy, host: Host) -> Iterator[s.Bind]:
 
 
 def _root(policy: Policy, host: Host, binds: tuple[s.Bind, ...]) -> Iterator[Step]:
-    """Fill the new root. What is mounted over a directory comes before what is mounted in it."""
+    """Fill the new root. A mount over a directory comes before mounts within that directory."""
     limits, counted = policy.limits, not host.memory_cgroup
     for directory in ("/dev", "/etc", "/proc", "/run", "/tmp", CODE, WORKSPACE):
         yield s.MakeDirectory(directory)
@@ -281,7 +285,7 @@ def _root(policy: Policy, host: Host, binds: tuple[s.Bind, ...]) -> Iterator[Ste
 
 
 def _for_git(policy: Policy) -> Mapping[str, str]:
-    """Files of /etc by which git leaves out what is protected: nobody wants to commit what only keeps a name taken."""
+    """Return files for /etc that make git ignore protected names, so that placeholder files aren't committed."""
     if not isinstance(policy.workspace, Directory) or not policy.workspace.protected:
         return {}
     ignored = "".join(f"/{name}\n" for name in policy.workspace.protected if not name.startswith(".git/"))
@@ -293,7 +297,7 @@ def _limits(policy: Policy, host: Host) -> tuple[tuple[str, int], ...]:
     wanted = {
         "NOFILE": limits.open_files,
         "FSIZE": limits.file_size,
-        "NPROC": limits.max_pids + 1 + (_SPARE if host.pids_cgroup else 0),  # the shim is one
+        "NPROC": limits.max_pids + 1 + (_SPARE if host.pids_cgroup else 0),  # the shim is one process
         "CORE": _NO_CORE,
         "RTPRIO": 0,
         "NICE": 0,
@@ -306,7 +310,7 @@ def _limits(policy: Policy, host: Host) -> tuple[tuple[str, int], ...]:
 
 
 def _attainable(wanted: Mapping[str, int], host: Host) -> tuple[tuple[str, int], ...]:
-    """Never more than the host's own: raising a hard limit takes a capability that no sandbox has."""
+    """Cap the limits at the host's hard limits: raising a hard limit needs a capability that no sandbox has."""
     return tuple((name, min(value, host.hard_limits.get(name, value))) for name, value in wanted.items())
 
 
@@ -316,7 +320,7 @@ def _landlock(policy: Policy, host: Host, binds: tuple[s.Bind, ...]) -> Iterator
     scope = landlock.Scope.ABSTRACT_UNIX_SOCKET | landlock.Scope.SIGNAL
     asked = landlock.Walls(landlock.ALL_FILES & ~landlock.Files.RESOLVE_UNIX, scope=scope)
     read, write, execute = landlock.READ, landlock.WRITE, landlock.EXECUTE
-    if policy.profile == "strict":  # what can be written can't be executed
+    if policy.profile == "strict":  # no path is both writable and executable
         run = [PathRule(bind.target, execute) for bind in binds if not (bind.device or bind.writable)]
     else:
         run = [PathRule("/", execute)]
@@ -336,7 +340,7 @@ def _landlock(policy: Policy, host: Host, binds: tuple[s.Bind, ...]) -> Iterator
 
 
 def _environment(policy: Policy, program: Program) -> tuple[tuple[str, str], ...]:
-    """Nothing of ours: what a program needs to find its way, then what it was given."""
+    """Return the program's environment: defaults, then the program's own variables. Nothing comes from the kernel."""
     environment = {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "HOME": WORKSPACE,

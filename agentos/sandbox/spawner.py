@@ -1,7 +1,6 @@
-"""Ask the zygote for a process, watch that process walk its plan, hand out the handle.
+"""Start sandboxes: ask the zygote for a process, wait until it has done its plan, return its handle.
 
-The zygote only clones; each new process tells its own story over a socket of its own, so that nobody waits for somebody
-else's mounts.
+The zygote only clones. Each new process reports over its own socket, so a slow mount in one doesn't delay another.
 """
 
 import contextlib
@@ -32,37 +31,37 @@ _NOWHERE = Ways()
 
 
 def _everybodys_birth() -> s.Clone | None:
-    """With root each is somebody else on the host, and it isn't known ahead who."""
+    """Return the Clone step for processes cloned ahead; ``None`` with root, as the host uid isn't known ahead."""
     return p.birth(p.Outer(os.geteuid(), os.getegid()), is_root=False) if os.geteuid() != 0 else None
 
 
 @define
 class Spawner:
-    """Makes sandboxes. ``start`` it before Trio runs, ``close`` it when no sandbox is to come any more."""
+    """Starts sandboxes. Call ``start`` before Trio runs, and ``close`` when no further sandbox is needed."""
 
     _zygote: Zygote
     _turn: trio.Lock = Factory(trio.Lock)
-    _ours: set[int] = Factory(set)  # the children that somebody here waits for, by pid
-    _spare: Born | None = None  # born ahead
+    _ours: set[int] = Factory(set)  # pids of the children that a task here waits for
+    _spare: Born | None = None  # cloned ahead
     _birth: s.Clone | None = Factory(_everybodys_birth)
 
     @classmethod
     def start(cls, zygote_timeout: float = TIMEOUT) -> "Spawner":
-        """A spawner with its zygote; called by the main thread.
+        """Start a spawner with its zygote; called by the main thread.
 
-        :class:`ZygoteDied` where that is not ready within ``zygote_timeout`` seconds, which each request may take, too.
+        :class:`ZygoteDied` if the zygote isn't ready within ``zygote_timeout`` seconds; a request has the same limit.
         """
         return cls(Zygote.start(zygote_timeout))
 
     def close(self) -> None:
-        """End the zygote; the sandboxes live on."""
+        """End the zygote; running sandboxes continue."""
         self._zygote.close()
         if self._spare is not None:
             signal.pidfd_send_signal(self._spare.pidfd, signal.SIGKILL)
             self._lose(self._spare)
 
     def bequeath(self, remains: Remains) -> None:
-        """Have this ended and removed where we are killed; instead of what was to be before."""
+        """Set what the zygote kills and removes if the kernel is killed; replaces the former value."""
         self._zygote.bequeath(remains)
 
     @property
@@ -71,14 +70,14 @@ class Spawner:
         return self._zygote.pid
 
     async def prepare(self) -> None:
-        """Have a process ready, in new namespaces, for the next plan that asks for all of them.
+        """Clone a spare process in new namespaces for the next plan that needs all of them.
 
-        That spawn is some milliseconds shorter, and nobody is ready after it until this is called again. Which mounts
-        the host has, whose files it is shown and in which control groups it is, is decided only then.
+        The next spawn is then some milliseconds shorter and uses the spare; call this again for another one. Mounts,
+        visible files and control groups are decided only at that spawn.
         """
         async with self._turn:
             if self._spare is None and not self._zygote.closed:
-                with contextlib.suppress(SandboxError, OSError):  # who spawns the next one hears of it
+                with contextlib.suppress(SandboxError, OSError):  # the next spawn reports the error
                     self._spare = await self._born_ahead()
 
     async def spawn(
@@ -88,11 +87,11 @@ class Spawner:
         into: Ways = _NOWHERE,
         look: Callable[[Observed, int], None] | None = None,
     ) -> Sandbox:
-        """Walk the plan in a new process and run its program; return when that has been exec'ed.
+        """Run the plan and its program in a new process; return when the program has been exec'ed.
 
-        ``admit`` is called with the pid while the process waits, before it is put ``into`` its cgroups. ``look`` gets
-        what was observed of the program, and its pid, before it begins: what that raises ends it. Both are called in a
-        thread. :class:`StepFailed` where a step fails: then there is no process any more.
+        ``admit`` is called with the pid while the process waits, before it is moved ``into`` its cgroups. ``look`` is
+        called with what was observed of the program, and its pid, before the program starts; an exception from it ends
+        the program. Both are called in a thread. :class:`StepFailed` if a step fails: the process has then ended.
         """
         try:
             return await self._spawn(plan, admit, into, look)
@@ -106,12 +105,12 @@ class Spawner:
         admit: Callable[[int], None] | None = None,
         into: Ways = _NOWHERE,
     ) -> Sandbox:
-        """Run a further program beside a sandboxed one, in its namespaces and a PID namespace below its own.
+        """Run a further program in a sandbox, in its namespaces and in a PID namespace below the sandbox's own.
 
-        It ends with the sandbox, or before. The plan is one of :func:`agentos.sandbox.plan.enter`; the rest is as with
-        :meth:`spawn`, but that what ``admit`` gets the pid of is the program's forebear. :class:`SandboxError` where
-        the sandbox has ended or is frozen. A program in there may be able to stop the process on its way, so that this
-        takes until somebody cancels it.
+        It ends with the sandbox, or before. The plan is one of :func:`agentos.sandbox.plan.enter`. The rest is as for
+        :meth:`spawn`, except that ``admit`` gets the pid of the process that the program descends from.
+        :class:`SandboxError` if the sandbox has ended or is frozen. A program in the sandbox may be able to stop the
+        entering process, so this can block until it is cancelled.
         """
         try:
             return await self._enter(sandbox, plan, admit, into)
@@ -119,9 +118,9 @@ class Spawner:
             return await self._enter(sandbox, plan, admit, into)
 
     async def listen(self, sandbox: Sandbox, port: int = 0) -> socket.socket:
-        """A TCP listener on 127.0.0.1 as it is in the sandbox, not blocking. Port 0 is any that is free.
+        """Open a TCP listener on the sandbox's 127.0.0.1, not blocking. Port 0 is any free port.
 
-        :class:`SandboxError` where the sandbox has the host's network; :class:`StepFailed` where the port is taken.
+        :class:`SandboxError` if the sandbox has the host's network; :class:`StepFailed` if the port is taken.
         """
         try:
             return await self._listen(sandbox, port)
@@ -129,11 +128,11 @@ class Spawner:
             return await self._listen(sandbox, port)
 
     async def reap_strangers(self) -> bool:
-        """Wait for the ended processes that programs left to us (we are their subreaper), or they'd stay zombies.
+        """Reap ended processes that programs left to us (we are their subreaper), so that none stays a zombie.
 
-        False where one of our own hides others, until it is reaped itself: then ask again.
+        False if an ended child of our own hides others until it is reaped: then call again.
         """
-        async with self._turn:  # what is just being made isn't known as ours yet
+        async with self._turn:  # a process that is being cloned isn't in _ours yet
             return self._reap_strangers()
 
     def _reap_strangers(self) -> bool:
@@ -178,7 +177,7 @@ class Spawner:
         return entered
 
     async def _relieve(self, former: Born) -> Born:
-        """The child that goes on in another's place; the other is waited for."""
+        """Return the child that continues in another process's place, and reap that process."""
         try:
             pid, pidfd = await handshake.below(former.control, former.pid)
             born = Born(pid, pidfd, former.control)
@@ -210,7 +209,7 @@ class Spawner:
         born: Born,
         look: Callable[[Observed, int], None] | None = None,
     ) -> Sandbox:
-        """See a process through its plan, up to its exec. What it has is nothing to undo any more then."""
+        """Wait until a process has done its plan and is exec'ed; its descriptors then belong to the sandbox."""
         program, found = await handshake.confined(born.control)
         undo.callback(close_all, *found.values())
         listener = found.pop("listener", None)
@@ -234,7 +233,7 @@ class Spawner:
 
     @contextlib.asynccontextmanager
     async def _or_end(self, born: Born) -> AsyncIterator[None]:
-        """Where something goes wrong with a process, it is ended and waited for."""
+        """On any exception, kill the process and wait for it."""
         try:
             yield
         except BaseException:
@@ -247,7 +246,7 @@ class Spawner:
         os.close(born.pidfd)
 
     def _lose(self, spare: Born) -> None:
-        """Wait for the one that was born ahead; it has been killed."""
+        """Reap the spare process, which has ended or been killed, and forget it."""
         reap(spare.pidfd)
         os.close(spare.pidfd)
         spare.control.close()
@@ -263,7 +262,7 @@ class Spawner:
         into: Ways,
         to_join: Callable[[], Mapping[str, int]] = dict,
     ) -> Born:
-        """A process that walks this plan; what is ours of it is closed by ``undo``."""
+        """Start a process on this plan; ``undo`` closes our descriptors of it."""
         with contextlib.ExitStack() as sent:
             sent.callback(close_all, *ends.theirs.values())
             if isinstance(plan[0], s.Join) != (to_join is not dict):
@@ -282,7 +281,7 @@ class Spawner:
                 if admit is not None:
                     await trio.to_thread.run_sync(admit, born.pid)
                 groups = {f"{messages.GROUP}{number}": fd for number, fd in enumerate(into.tasks)}
-                join = to_join()  # now: at the next checkpoint these numbers may be other files'
+                join = to_join()  # must be last: at the next checkpoint these fds may be reused for other files
                 handshake.give(born.control, {"plan": file, **ends.theirs, **groups, **trees, **join})
         return born
 
@@ -300,7 +299,7 @@ class Spawner:
         return born
 
     async def _bear(self, plan: Sequence[Step], into: Ways) -> tuple[Born, Sequence[Step]]:
-        """A process that waits, and what of the plan it still has to do; the one born ahead, where that will do."""
+        """Return a waiting process and the steps that it has yet to do; uses the spare if it fits."""
         flags = plan[0].flags if isinstance(plan[0], s.Clone) else 0
         if self._spare is not None and into.directory is None and self._can_be_ahead(plan):
             born = self._spare
@@ -323,14 +322,14 @@ class Spawner:
 
 
 def _namespaces_of(first: Step) -> Sequence[str]:
-    """Those that a new process is known by. Who joins some shows them itself, as all do with what they make later."""
+    """Return the namespaces to open at birth. A process itself sends those that it joins or unshares later."""
     if not isinstance(first, s.Clone):
         return ()
     return ("user", "pid", "net", "uts", "ipc") if first.flags else ("user", "pid", "net", "uts", "ipc", "mnt")
 
 
 def _opened(undo: contextlib.ExitStack, pid: int, names: Sequence[str]) -> Mapping[str, int]:
-    """Its namespaces. While it waits: later it isn't dumpable, and a kernel without root may not open these."""
+    """Open its namespaces. Must be done while it waits: later it isn't dumpable, and without root open is denied."""
     found = {}
     for name in names:
         found[name] = os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""Reading, writing and waiting for the files of a control group. All of it blocks, for as long as it says."""
+"""Read, write and poll the files of a cgroup; kill processes and remove directories. Every function may block."""
 
 import contextlib
 import errno
@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from agentos.sandbox import virtual_files
 from agentos.sandbox.cgroup_values import CgroupError
 
-TIMEOUT = 5.0  # seconds for the kernel to freeze or kill a whole group; it takes milliseconds
-TICK = 0.005  # seconds between two looks where there is nothing to wait for
+TIMEOUT = 5.0  # seconds for the kernel to freeze or kill a whole cgroup; it takes milliseconds
+TICK = 0.005  # seconds between two polls where the kernel sends no event
 
 
 def read(path: str) -> str:
-    """The text of a file, without the white space around it."""
+    """The text of a file, stripped of white space."""
     try:
         return virtual_files.read(path).strip()
     except OSError as error:
@@ -24,7 +24,7 @@ def read(path: str) -> str:
 
 
 def read_if_there(path: str) -> str | None:
-    """The text of a file, or ``None`` where this kernel hasn't got it."""
+    """The text of a file; ``None`` if this kernel doesn't have it."""
     try:
         return virtual_files.read(path).strip()
     except (FileNotFoundError, NotADirectoryError):
@@ -34,7 +34,7 @@ def read_if_there(path: str) -> str | None:
 
 
 def write(path: str, value: object) -> None:
-    """Write one value to a file that exists; :class:`CgroupError` with the kernel's reason when it refuses."""
+    """Write one value to an existing file; :class:`CgroupError` with the kernel's reason if the write fails."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:
@@ -46,19 +46,19 @@ def write(path: str, value: object) -> None:
 
 
 def number(path: str) -> int | None:
-    """The number in a file; ``None`` for ``max``, and where there's no such file."""
+    """The number in a file; ``None`` for ``max``, and if there is no such file."""
     text = read_if_there(path)
     return None if text is None or text == "max" else int(text)
 
 
 def counters(path: str) -> dict[str, int]:
-    """The lines ``name value`` of a file; nothing where there's no such file."""
+    """Parse lines ``name value`` of a file; empty if there is no such file."""
     lines = (line.split() for line in (read_if_there(path) or "").splitlines())
     return {line[0]: int(line[1]) for line in lines if len(line) == 2}
 
 
 def make(directory: str) -> None:
-    """Make a group; there must be none of that name."""
+    """Create a cgroup; it must not exist."""
     try:
         os.mkdir(directory, 0o755)
     except OSError as error:
@@ -66,12 +66,12 @@ def make(directory: str) -> None:
 
 
 def tree(directory: str) -> Sequence[str]:
-    """A group and all groups in it, the innermost first; nothing if it isn't there."""
+    """A cgroup and all cgroups in it, innermost first; empty if it doesn't exist."""
     return [found for found, _, _ in os.walk(directory, topdown=False)]
 
 
 def processes(directories: Iterable[str]) -> frozenset[int]:
-    """The processes in these groups. 0 stands for any that our PID namespace doesn't show."""
+    """The pids in these cgroups. 0 stands for a process that isn't visible in our PID namespace."""
     found: set[int] = set()
     for directory in directories:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"{directory}/cgroup.procs") as file:
@@ -80,7 +80,7 @@ def processes(directories: Iterable[str]) -> frozenset[int]:
 
 
 def wait_for(path: str, key: str, value: int, timeout: float = TIMEOUT) -> bool:
-    """Until the line ``key`` of an events file of version 2 has ``value``; the kernel wakes us when it changes."""
+    """Wait until line ``key`` of a version 2 events file has ``value``; uses poll(2). False on timeout."""
     deadline = time.monotonic() + timeout
     with open(path) as file:
         poll = select.poll()
@@ -96,7 +96,7 @@ def wait_for(path: str, key: str, value: int, timeout: float = TIMEOUT) -> bool:
 
 @contextlib.contextmanager
 def killed(directories: Iterable[str]) -> Iterator[Mapping[int, int]]:
-    """SIGKILL to every process that is in these groups now; gives their pidfds by pid, closed afterwards."""
+    """Send SIGKILL to every process now in these cgroups; yields their pidfds by pid, and closes them afterwards."""
     directories = tuple(directories)
     fds: dict[int, int] = {}
     try:
@@ -105,7 +105,7 @@ def killed(directories: Iterable[str]) -> Iterator[Mapping[int, int]]:
                 raise CgroupError(f"{directories[-1]}: has a process that our PID namespace doesn't show")
             with contextlib.suppress(ProcessLookupError):
                 fds[pid] = os.pidfd_open(pid)
-        # A pid may have been given to another process before its pidfd was opened: only who is still in is meant.
+        # A pid may have been reused before its pidfd was opened: signal only processes that are still in the cgroups.
         meant = processes(directories) & fds.keys()
         for pid in meant:
             with contextlib.suppress(ProcessLookupError):
@@ -117,7 +117,7 @@ def killed(directories: Iterable[str]) -> Iterator[Mapping[int, int]]:
 
 
 def wait_ended(pidfds: Iterable[int], deadline: float) -> None:
-    """Until all of these processes have ended, or the deadline by the monotonic clock."""
+    """Wait until all these processes have ended, or until the deadline on the monotonic clock."""
     for fd in pidfds:
         poll = select.poll()
         poll.register(fd, select.POLLIN)
@@ -125,9 +125,9 @@ def wait_ended(pidfds: Iterable[int], deadline: float) -> None:
 
 
 def remove(directories: Iterable[str], timeout: float = TIMEOUT) -> None:
-    """Remove groups, innermost first, tried again until ``timeout``; who is gone already is no error.
+    """Remove cgroups, given innermost first; retries until ``timeout``. A missing cgroup is no error.
 
-    A group without processes may still be busy for a moment: the last one is on its way out.
+    A cgroup without processes may be busy (EBUSY) for a moment, while its last process exits.
     """
     deadline = time.monotonic() + timeout
     for directory in directories:

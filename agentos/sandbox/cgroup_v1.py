@@ -1,7 +1,7 @@
-"""Control groups of version 1: a hierarchy for each controller, and a group is one directory in each of them.
+"""cgroup v1: create, limit, freeze, kill and measure groups. A group is one directory in each controller's hierarchy.
 
-Only root has them. There is no file that kills a group, none that makes the OOM killer take all of it, and the
-``freezer`` may be missing: what version 2 does in one step is done here step by step.
+Only root can use them. No file kills a group, none makes the OOM killer kill all of it, and ``freezer`` may be missing,
+so operations that are atomic in version 2 take several steps here.
 """
 
 import contextlib
@@ -29,13 +29,13 @@ from agentos.sandbox.cgroup_values import (
     weight_of,
 )
 
-BATCH = 64 << 12  # bytes; the kernel takes up to 64 pages from a limit at a time
-NO_LIMIT = 1 << 62  # bytes: from here on memory.limit_in_bytes is the kernel's way to say that there is none
+BATCH = 64 << 12  # bytes; the kernel charges a limit for up to 64 pages at a time
+NO_LIMIT = 1 << 62  # bytes: from this value on memory.limit_in_bytes means "no limit"
 
 
 @frozen
 class Group:
-    """A group that we made: its directory by controller, in which controllers that are mounted together share one."""
+    """A cgroup that we created: its directory by controller. Controllers mounted together share a directory."""
 
     directories: Mapping[str, str]
 
@@ -43,19 +43,19 @@ class Group:
 
     @property
     def controllers(self) -> frozenset[str]:
-        """Those that limit something in it."""
+        """The controllers that limit something in it."""
         return LIMITING & self.directories.keys()
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Its directories."""
+        """Its directories, without duplicates."""
         return tuple(dict.fromkeys(self.directories.values()))
 
     def nest(self, name: str, limits: Limits) -> "Group":
-        """Make a group in this one: what it may use is bounded by its limits and by ours. Blocks: file writes.
+        """Create a child cgroup; its own limits and ours both apply. Blocks: file writes.
 
-        :class:`CgroupError`, and nothing left behind, if a limit can't be had or isn't what the kernel then says.
-        A CPU share above that of a group around it is cut down to that one: version 1 refuses it.
+        :class:`CgroupError` if a limit can't be set or the kernel reads back a weaker one; nothing is left behind.
+        A CPU share above that of an enclosing cgroup is lowered to that one: version 1 refuses it.
         """
         lacking = limits.controllers - self.controllers
         if lacking:
@@ -76,10 +76,10 @@ class Group:
         return group
 
     def ways(self) -> Ways:
-        """For a process that moves itself, before it does anything else; :class:`OSError` if the group is gone.
+        """Open the ``tasks`` files, for a process that moves itself first; :class:`OSError` if the cgroup is gone.
 
-        Unlike :meth:`admit` that doesn't wait until nobody in the whole system is about to fork, which takes some
-        milliseconds: who has one thread and moves it has no other that could.
+        Unlike :meth:`admit` this doesn't wait until no process in the whole system is about to fork, which takes some
+        milliseconds: a single-threaded process that moves itself has no other thread that could fork.
         """
         tasks: list[int] = []
         try:
@@ -91,21 +91,21 @@ class Group:
         return Ways(tasks=tasks)
 
     def admit(self, pid: int) -> None:
-        """Move a process in; what it spawned before stays where it was.
+        """Move a process in; processes that it spawned before stay where they were.
 
-        After a :class:`CgroupError` it may be in some of the hierarchies only: kill it.
+        After a :class:`CgroupError` the process may be in some of the hierarchies only: kill it.
         """
         for directory in self.places:
             files.write(f"{directory}/cgroup.procs", pid)
 
     def processes(self) -> frozenset[int]:
-        """The processes here and in all groups below."""
+        """The pids in this cgroup and in all cgroups below."""
         return files.processes(self._tree())
 
     def freeze(self) -> None:
-        """Stop all processes here and below, and return when they stand still; at most :data:`files.TIMEOUT`.
+        """Stop all processes here and below; return when they are frozen, after at most :data:`files.TIMEOUT`.
 
-        :class:`CgroupError` where the host has no freezer.
+        :class:`CgroupError` if the host has no freezer.
         """
         path = self._freezer()
         files.write(path, "FROZEN")
@@ -114,10 +114,10 @@ class Group:
             if time.monotonic() > deadline:
                 raise CgroupError(f"{path}: not FROZEN after {files.TIMEOUT:g} s")
             time.sleep(files.TICK)
-            files.write(path, "FROZEN")  # the kernel tries again for those that couldn't be frozen
+            files.write(path, "FROZEN")  # the kernel retries the processes that it couldn't freeze
 
     def thaw(self) -> None:
-        """Let them go on, unless a group around this one is frozen too."""
+        """Continue them, unless an enclosing cgroup is frozen too."""
         files.write(self._freezer(), "THAWED")
 
     def _freezer(self) -> str:
@@ -126,10 +126,10 @@ class Group:
         return self._file("freezer", "freezer.state")
 
     def kill(self) -> None:
-        """SIGKILL to all processes here and below, and return when none is left; at most :data:`files.TIMEOUT`.
+        """Send SIGKILL to all processes here and below; return when none is left, after at most :data:`files.TIMEOUT`.
 
-        They are frozen, or forbidden to fork, meanwhile: nobody is quicker than us. Whoever is their parent still
-        has to wait for them. :class:`CgroupError` if a group around this one is frozen: they die when it is thawed.
+        Meanwhile they are frozen, or forbidden to fork, so no new process escapes. Their parent still has to reap them.
+        :class:`CgroupError` if an enclosing cgroup is frozen: they die when it is thawed.
         """
         deadline = time.monotonic() + files.TIMEOUT
         if not self.processes():
@@ -148,7 +148,7 @@ class Group:
     @contextlib.contextmanager
     def _nobody_forks(self) -> Iterator[None]:
         if "freezer" in self.directories:
-            with contextlib.suppress(CgroupError):  # who sleeps uninterruptibly can't be frozen, and doesn't fork
+            with contextlib.suppress(CgroupError):  # uninterruptible sleep prevents freezing, but also forking
                 self.freeze()
             try:
                 yield
@@ -166,11 +166,11 @@ class Group:
             yield
 
     def remove(self) -> None:
-        """Remove the group and all groups below; there must be no process left in them."""
+        """Remove the cgroup and all cgroups below; they must hold no process."""
         files.remove(self._tree())
 
     def in_force(self) -> InForce:
-        """The group's own limits, as the kernel says them."""
+        """The cgroup's own limits, as read back from the kernel."""
         memory = _limit_in(self._file("memory", "memory.limit_in_bytes"))
         both = _limit_in(self._file("memory", "memory.memsw.limit_in_bytes"))
         quota = files.number(self._file("cpu", "cpu.cfs_quota_us"))
@@ -185,7 +185,7 @@ class Group:
         )
 
     def usage(self) -> Usage:
-        """What is used here and below."""
+        """The usage of this cgroup and all cgroups below."""
         used = files.number(self._file("cpuacct", "cpuacct.usage"))
         return Usage(
             memory=files.number(self._file("memory", "memory.usage_in_bytes")),
@@ -195,9 +195,9 @@ class Group:
         )
 
     def evidence(self) -> Evidence:
-        """What the kernel counted up to now; to be read before :meth:`remove`.
+        """The kernel's counters of this cgroup; read them before :meth:`remove`.
 
-        Without ``cpuacct`` the share of throttling is that of periods in which the group was throttled.
+        Without ``cpuacct``, ``throttled`` is the share of periods in which the cgroup was throttled.
         """
         in_force = self.in_force()
         out_of_memory, killed_above = self._killed_for_memory()
@@ -219,10 +219,10 @@ class Group:
         )
 
     def _killed_for_memory(self) -> tuple[bool, int]:
-        """Whether processes were killed because of this group's limit, and how many of its own for another's.
+        """Whether this cgroup's limit had processes killed, and how many of its own processes another limit killed.
 
-        The kernel counts a kill where the process was, not where the limit is: the limit that killed is taken to be
-        the innermost around the process that was ever reached.
+        The kernel counts a kill in the cgroup of the process, not in that of the limit. The innermost enclosing limit
+        that was ever reached is taken as the cause.
         """
         own = self.directories.get("memory", "")
         out_of_memory, killed_above = False, 0
@@ -238,7 +238,7 @@ class Group:
 
     def _limit(self, limits: Limits) -> None:
         hierarchy = self._file("memory", "memory.use_hierarchy")
-        if files.number(hierarchy) == 0:  # before 5.11 a group's limits bound what is below only if asked to
+        if files.number(hierarchy) == 0:  # before 5.11 limits apply to child cgroups only with use_hierarchy
             files.write(hierarchy, 1)
         if limits.memory is not None:
             files.write(self._file("memory", "memory.limit_in_bytes"), limits.memory)
@@ -257,7 +257,7 @@ class Group:
             files.write(self._file("cpu", "cpu.shares"), shares_of(limits.weight))
 
     def _turns_around(self) -> Sequence[tuple[int, int]]:
-        """Quota and period of every group around this one that has them, up to where the hierarchy is mounted."""
+        """Quota and period of every enclosing cgroup that has them, up to the mount point of the hierarchy."""
         found = []
         directory = os.path.dirname(self.directories["cpu"])
         while (quota := files.number(f"{directory}/cpu.cfs_quota_us")) is not None:
@@ -267,7 +267,7 @@ class Group:
         return found
 
     def _file(self, controller: str, name: str) -> str:
-        """The path of a controller's file; one that isn't there, where the controller isn't."""
+        """The path of a controller's file; a path that doesn't exist if there is no such controller."""
         return f"{self.directories.get(controller, '/proc/self/no')}/{name}"
 
     def _tree(self) -> Sequence[str]:
@@ -275,7 +275,7 @@ class Group:
 
 
 def _full(directory: str) -> bool:
-    """Whether a group came up to its memory limit: not every kernel counts refusals (6.18 has 0 after a kill)."""
+    """Whether a cgroup reached its memory limit. Not every kernel counts refusals (6.18 has 0 after a kill)."""
     limit = _limit_in(f"{directory}/memory.limit_in_bytes")
     peak = files.number(f"{directory}/memory.max_usage_in_bytes") or 0
     names = ("memory.failcnt", "memory.memsw.failcnt")

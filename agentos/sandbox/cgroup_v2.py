@@ -1,12 +1,12 @@
-"""Control groups of version 2: one hierarchy, in which only a group's leaves hold processes.
+"""cgroup v2: create, limit, freeze, kill and measure groups. One hierarchy, in which only leaves hold processes.
 
-A group with controllers enabled for the groups in it may hold no process of its own ("no internal processes"). So
-every group is a directory with the limits and, in it, a leaf ``self`` for its processes, beside the groups of those
-that they spawn::
+A cgroup with controllers enabled for its children may hold no process of its own ("no internal processes"). So every
+group is a directory with the limits, and in it a leaf ``self`` for its processes, beside the groups of the agents that
+they spawn::
 
-    agent-7/          memory.max, pids.max, cpu.max: bound all that is below
+    agent-7/          memory.max, pids.max, cpu.max: limit all groups below
         self/         the processes of agent 7
-        agent-9/      a child of agent 7: limits of its own, within the former
+        agent-9/      a child of agent 7: its own limits, within those of agent 7
             self/
 """
 
@@ -32,7 +32,7 @@ from agentos.sandbox.cgroup_values import (
 
 @frozen
 class Group:
-    """A group that we made: ``directory`` is its path, ``controllers`` are those that count and limit in it."""
+    """A cgroup that we created: ``directory`` is its path, ``controllers`` are those enabled in it."""
 
     directory: str
     controllers: frozenset[str]
@@ -46,13 +46,13 @@ class Group:
 
     @property
     def leaf(self) -> str:
-        """Where its own processes are."""
+        """The directory of its own processes."""
         return f"{self.directory}/self"
 
     def nest(self, name: str, limits: Limits) -> "Group":
-        """Make a group in this one: what it may use is bounded by its limits and by ours. Blocks: file writes.
+        """Create a child cgroup; its own limits and ours both apply. Blocks: file writes.
 
-        :class:`CgroupError`, and nothing left behind, if a limit can't be had or isn't what the kernel then says.
+        :class:`CgroupError` if a limit can't be set or the kernel reads back a weaker one; nothing is left behind.
         """
         lacking = limits.controllers - self.controllers
         if lacking:
@@ -72,31 +72,31 @@ class Group:
         return group
 
     def ways(self) -> Ways:
-        """For CLONE_INTO_CGROUP: the clone is inside from its first instruction. :class:`OSError` if it's gone."""
+        """For CLONE_INTO_CGROUP: the process is cloned into the leaf. :class:`OSError` if the cgroup is gone."""
         return Ways(os.open(self.leaf, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
 
     def admit(self, pid: int) -> None:
-        """Move a process in; what it spawned before stays where it was."""
+        """Move a process in; processes that it spawned before stay where they were."""
         files.write(f"{self.leaf}/cgroup.procs", pid)
 
     def processes(self) -> frozenset[int]:
-        """The processes here and in all groups below."""
+        """The pids in this cgroup and in all cgroups below."""
         return files.processes(files.tree(self.directory))
 
     def freeze(self) -> None:
-        """Stop all processes here and below, and return when they stand still; at most :data:`files.TIMEOUT`."""
+        """Stop all processes here and below; return when they are frozen, after at most :data:`files.TIMEOUT`."""
         files.write(f"{self.directory}/cgroup.freeze", 1)
         if not files.wait_for(f"{self.directory}/cgroup.events", "frozen", 1):
             raise CgroupError(f"{self.directory}: not frozen after {files.TIMEOUT:g} s")
 
     def thaw(self) -> None:
-        """Let them go on, unless a group around this one is frozen too."""
+        """Continue them, unless an enclosing cgroup is frozen too."""
         files.write(f"{self.directory}/cgroup.freeze", 0)
 
     def kill(self) -> None:
-        """SIGKILL to all processes here and below, and return when none is left; at most :data:`files.TIMEOUT`.
+        """Send SIGKILL to all processes here and below; return when none is left, after at most :data:`files.TIMEOUT`.
 
-        Whoever is their parent still has to wait for them.
+        Their parent still has to reap them.
         """
         if os.path.exists(f"{self.directory}/cgroup.kill"):
             files.write(f"{self.directory}/cgroup.kill", 1)
@@ -106,20 +106,20 @@ class Group:
             raise CgroupError(f"{self.directory}: processes survive SIGKILL: {sorted(self.processes())}")
 
     def _kill_one_by_one(self) -> None:
-        """For kernels before 5.14: frozen processes can't fork, and SIGKILL reaches them all the same."""
+        """For kernels before 5.14: frozen processes can't fork, but SIGKILL reaches them."""
         self.freeze()
         with files.killed(files.tree(self.directory)):
             self.thaw()
 
     def remove(self) -> None:
-        """Remove the group and all groups below; there must be no process left in them."""
+        """Remove the cgroup and all cgroups below; they must hold no process."""
         deadline = time.monotonic() + files.TIMEOUT
         if os.path.isdir(self.directory):
             files.wait_for(f"{self.directory}/cgroup.events", "populated", 0)
         files.remove(files.tree(self.directory), max(0.0, deadline - time.monotonic()))
 
     def in_force(self) -> InForce:
-        """The group's own limits, as the kernel says them."""
+        """The cgroup's own limits, as read back from the kernel."""
         quota, _, period = (files.read_if_there(f"{self.directory}/cpu.max") or "max").partition(" ")
         return InForce(
             memory=files.number(f"{self.directory}/memory.max"),
@@ -130,7 +130,7 @@ class Group:
         )
 
     def usage(self) -> Usage:
-        """What is used here and below."""
+        """The usage of this cgroup and all cgroups below."""
         used = files.counters(f"{self.directory}/cpu.stat").get("usage_usec")
         return Usage(
             memory=files.number(f"{self.directory}/memory.current"),
@@ -140,10 +140,10 @@ class Group:
         )
 
     def evidence(self) -> Evidence:
-        """What the kernel counted up to now; to be read before :meth:`remove`.
+        """The kernel's counters of this cgroup; read them before :meth:`remove`.
 
-        ``memory.events`` counts for all groups below too, ``memory.events.local`` (5.2) only what this group's own
-        limit did: so a child that hit its own limit isn't told of its parent.
+        ``memory.events`` also counts all cgroups below; ``memory.events.local`` (5.2) only this cgroup's own limit. So
+        an out-of-memory event of a child isn't reported for its parent.
         """
         memory = files.counters(f"{self.directory}/memory.events")
         own = files.counters(f"{self.directory}/memory.events.local") or memory
@@ -162,10 +162,10 @@ class Group:
         )
 
     def _forks_refused(self) -> tuple[int, bool]:
-        """How often this group's processes were refused a fork, and whether it was by the limit of a group above.
+        """How many forks were refused to this cgroup's processes, and whether an enclosing cgroup's limit refused them.
 
-        Since 6.11 the kernel counts where the limit is; before, where the process is, and then the peak tells
-        whether our limit was reached.
+        Since 6.11 the kernel counts in the cgroup of the limit. Before, it counts in the cgroup of the process, and the
+        peak shows whether our limit was reached.
         """
         if os.path.exists(f"{self.directory}/pids.events.local"):
             own = files.counters(f"{self.directory}/pids.events.local").get("max", 0)
@@ -176,11 +176,11 @@ class Group:
 
     def _limit(self, limits: Limits) -> None:
         if limits.memory is not None:
-            if os.path.exists(f"{self.directory}/memory.swap.max"):  # not in a kernel that can't swap
+            if os.path.exists(f"{self.directory}/memory.swap.max"):  # absent in a kernel that can't swap
                 files.write(f"{self.directory}/memory.swap.max", 0)
-            files.write(f"{self.directory}/memory.oom.group", 1)  # one clear end instead of half an agent
-            # No memory.high below it: without swap there's nothing to reclaim from a hog, so that the kernel only slows
-            # it down, by seconds at each step: one took more than a minute to reach 512M, instead of a second.
+            files.write(f"{self.directory}/memory.oom.group", 1)  # kill the whole agent, not one process of it
+            # No memory.high below it: without swap nothing can be reclaimed, so the kernel only slows the process,
+            # by seconds at each step: one took more than a minute to reach 512M, instead of a second.
             files.write(f"{self.directory}/memory.max", limits.memory)
         if limits.pids is not None:
             files.write(f"{self.directory}/pids.max", min(limits.pids, MAX_PIDS))

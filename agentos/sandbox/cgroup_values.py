@@ -1,4 +1,4 @@
-"""What may be asked of a control group, and what it tells: values, and the arithmetic between the kernel's units."""
+"""Values of a cgroup: limits, limits in force, usage, evidence; and conversions between the kernel's units."""
 
 import math
 import os
@@ -9,24 +9,24 @@ from attrs import field, frozen
 from attrs.validators import and_, ge, gt, le, optional
 
 LIMITING = frozenset({"memory", "pids", "cpu"})
-"""The controllers that limit something. Others only help: ``freezer`` and ``cpuacct`` of version 1."""
+"""The controllers that limit something. ``freezer`` and ``cpuacct`` of version 1 only help."""
 
-MAX_MEMORY = 1 << 62  # bytes; close below 2**63 the kernel rounds to "no limit"
-MAX_PIDS = 1 << 22  # Linux has no more processes than this, and refuses a higher limit
-MAX_CPUS = 8192.0  # nor more CPUs than this
-MIN_CPU = 0.001  # of one CPU: the kernel's shortest turn is 1 ms and its longest period 1 s
+MAX_MEMORY = 1 << 62  # bytes; just below 2**63 the kernel rounds to "no limit"
+MAX_PIDS = 1 << 22  # the maximum number of processes in Linux, which refuses a higher limit
+MAX_CPUS = 8192.0  # the maximum number of CPUs
+MIN_CPU = 0.001  # of one CPU: the kernel's shortest quota is 1 ms and its longest period 1 s
 MIN_TURN, PERIOD, MAX_PERIOD = 1_000, 100_000, 1_000_000  # microseconds
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")  # no dot: files of the kernel's have one, or are among the reserved
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")  # no dot: the kernel's files contain one, or are reserved
 _RESERVED = frozenset({"self", "kernel", "tasks", "notify_on_release", "release_agent"})
 
 
 class CgroupError(Exception):
-    """A control group can't do what was asked; the text names the file or the group, and the kernel's reason."""
+    """A cgroup operation failed; the text names the file or the cgroup, and the kernel's reason."""
 
 
 def a_name(name: str) -> str:
-    """``name``, if a group may be called so; :class:`CgroupError` otherwise."""
+    """Validate a cgroup name; :class:`CgroupError` if it isn't allowed."""
     if not _NAME.fullmatch(name) or name in _RESERVED:
         raise CgroupError(f"{name!r} is no name for a control group")
     return name
@@ -34,7 +34,7 @@ def a_name(name: str) -> str:
 
 @frozen
 class Limits:
-    """What a group and all groups in it may use together; ``None`` is no limit of its own."""
+    """What a cgroup and all cgroups in it may use together; ``None`` is no limit of its own."""
 
     memory: int | None = field(default=None, validator=optional(and_(gt(0), le(MAX_MEMORY))))  # bytes, none swapped
     pids: int | None = field(default=None, validator=optional(gt(0)))  # processes and threads
@@ -48,7 +48,7 @@ class Limits:
         return frozenset(name for name, asked in needed.items() if asked is not None)
 
     def only(self, controllers: frozenset[str]) -> "Limits":
-        """As much of it as these controllers can enforce."""
+        """The part of these limits that the given controllers can enforce."""
         cpu = "cpu" in controllers
         return Limits(
             memory=self.memory if "memory" in controllers else None,
@@ -60,16 +60,16 @@ class Limits:
 
 @frozen
 class Ways:
-    """Into a group, by descriptors: a directory of version 2 to be born in, or files ``tasks`` of version 1.
+    """Descriptors for entering a cgroup: a directory of version 2 to be cloned into, or ``tasks`` files of version 1.
 
-    Who has one of those writes a 0 to it.
+    A process enters by writing 0 to a ``tasks`` file.
     """
 
     directory: int | None = None
     tasks: Sequence[int] = ()
 
     def close(self) -> None:
-        """Close them; nobody gets in by them any more."""
+        """Close the descriptors."""
         for fd in self.tasks:
             os.close(fd)
         if self.directory is not None:
@@ -78,10 +78,10 @@ class Ways:
 
 @frozen
 class InForce:
-    """What the kernel says that it enforces on a group, read back from it.
+    """The limits that the kernel enforces on a cgroup, as read back.
 
     Memory is whole pages, a CPU share whole microseconds. ``swap`` is how many bytes may be swapped out beyond
-    ``memory``; ``None``: as many as the host has.
+    ``memory``; ``None``: no limit but the host's swap.
     """
 
     memory: int | None = None
@@ -91,10 +91,10 @@ class InForce:
     weight: int | None = None
 
     def weaker_than(self, asked: Limits) -> str | None:
-        """What is enforced less strictly than asked, as a sentence; ``None`` if nothing is."""
+        """Describe the first limit that is weaker than asked; ``None`` if none is."""
         memory = asked.memory
         pids = asked.pids and min(asked.pids, MAX_PIDS)
-        cpu = asked.cpu and min(asked.cpu, MAX_CPUS) * 1.001  # one part in a thousand for whole microseconds
+        cpu = asked.cpu and min(asked.cpu, MAX_CPUS) * 1.001  # 0.1 % tolerance for whole microseconds
         for name, wanted, found in (("memory", memory, self.memory), ("pids", pids, self.pids), ("cpu", cpu, self.cpu)):
             if wanted is not None and (found is None or found > wanted):
                 return f"{name}: the kernel enforces {found or 'no limit'}, not {getattr(asked, name)}"
@@ -105,28 +105,28 @@ class InForce:
 
 @frozen
 class Usage:
-    """What a group and all groups in it use now; ``None`` where no controller counts it."""
+    """What a cgroup and all cgroups in it use now; ``None`` if no controller counts it."""
 
     memory: int | None = None  # bytes
     peak: int | None = None  # bytes
-    pids: int | None = None  # processes and threads, those that ended but weren't waited for included
+    pids: int | None = None  # processes and threads, unreaped zombies included
     cpu_seconds: float | None = None
 
 
 @frozen
 class Evidence:
-    """What the kernel counted of a group's life that explains how it went and why it ended."""
+    """The kernel's counters of a cgroup that explain how it ran and why it ended."""
 
     memory_limit: int | None = None  # bytes, as enforced
     pids_limit: int | None = None
-    out_of_memory: bool = False  # the group's own limit was reached, and processes were killed for it
-    killed_above: int = 0  # processes killed for memory although the group's own limit was not reached
+    out_of_memory: bool = False  # the cgroup's own limit was reached, and processes were killed for it
+    killed_above: int = 0  # processes killed for memory although the cgroup's own limit was not reached
     forks_refused: int = 0
-    refused_above: bool = False  # by the limit of a group around this one
-    throttled: float = 0.0  # of the time that it was ready to run, how much it had to wait for its next turn: 0 to 1
+    refused_above: bool = False  # by the limit of an enclosing cgroup
+    throttled: float = 0.0  # the share of its runnable time that it was throttled: 0 to 1
 
     def sentences(self) -> tuple[str, ...]:
-        """The same for people; empty when nothing was in its way."""
+        """Describe the events for people; empty if nothing happened."""
         said = []
         if self.out_of_memory and self.memory_limit is not None:
             said.append(f"memory limit {short_size(self.memory_limit)} reached")
@@ -142,32 +142,32 @@ class Evidence:
 
 
 def waiting(throttled: float, used: float) -> float:
-    """The share of waiting in the time that a group was ready to run: it either ran or was throttled.
+    """The share of its runnable time that a cgroup was throttled: it either ran or was throttled.
 
-    Both in the same unit, summed over CPUs: an agent that mostly sleeps isn't called throttled for one long turn.
+    Both in the same unit, summed over CPUs. So an agent that mostly sleeps isn't reported for one long period.
     """
     return throttled / (throttled + used) if throttled > 0 else 0.0
 
 
 def turns(share: float) -> tuple[int, int]:
-    """A share of one CPU as quota and period in microseconds, never more than the share."""
+    """Convert a share of one CPU to quota and period in microseconds, never more than the share."""
     share = min(share, MAX_CPUS)
     period = PERIOD if share * PERIOD >= MIN_TURN else min(math.ceil(MIN_TURN / share), MAX_PERIOD)
     return max(math.floor(share * period), MIN_TURN), period
 
 
 def shares_of(weight: int) -> int:
-    """Version 1's cpu.shares for version 2's weight: there 1024 is the ordinary, here 100."""
+    """Convert a version 2 weight to version 1 cpu.shares: the default is 100 there and 1024 here."""
     return max(2, weight * 1024 // 100)
 
 
 def weight_of(shares: int) -> int:
-    """Version 2's weight for version 1's cpu.shares."""
+    """Convert version 1 cpu.shares to a version 2 weight."""
     return max(1, round(shares * 100 / 1024))
 
 
 def short_size(size: int) -> str:
-    """Bytes as people write them: ``256M``, ``1.5G``, ``4097B``."""
+    """Format bytes for people: ``256M``, ``1.5G``, ``4097B``."""
     for unit, letter in ((1 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")):
         if size >= unit and size % (unit // 2) == 0:
             return f"{size // unit}{'.5' if size % unit else ''}{letter}"

@@ -1,8 +1,8 @@
-"""Which control groups this process may divide among agents, and the first of them.
+"""Find the control groups that this kernel may use, and create its root cgroup.
 
-:func:`discover` reads texts and listings and decides; :func:`open_root` does it, and blocks: it moves our own
-processes, makes directories and writes files. That ``cgroup2`` is mounted says nothing by itself: on a host with
-version 1 it has none of the controllers that limit anything.
+:func:`discover` decides from texts and listings. :func:`open_root` acts, and blocks: it moves our own processes,
+creates directories and writes files. A mounted ``cgroup2`` alone proves nothing: on a host with version 1 it has no
+controller that limits anything.
 """
 
 import os
@@ -17,9 +17,9 @@ from agentos.sandbox.cgroup_values import LIMITING, CgroupError, Limits
 
 Group = cgroup_v1.Group | cgroup_v2.Group
 
-HELPING = frozenset({"freezer", "cpuacct"})  # version 1's; in version 2 every group has both
-ROUNDS = 10  # of moving; a process that forks meanwhile needs one more
-LEAF = "kernel"  # where our own processes go in version 2
+HELPING = frozenset({"freezer", "cpuacct"})  # controllers of version 1; in version 2 every cgroup has both functions
+ROUNDS = 10  # of moving processes; a process that forks meanwhile needs one more
+LEAF = "kernel"  # the cgroup of our own processes in version 2
 DELEGATE = (
     "give it a group of its own: systemd-run {user}--scope -p Delegate=yes agentos run, or a unit with Delegate=yes, "
     "or a container with writable control groups in which it is the first program"
@@ -30,9 +30,9 @@ _INSTANCE = re.compile(r"agentos-([0-9a-f]{8})-([0-9]+)-([0-9]+)-([0-9]+)")
 
 @frozen
 class Membership:
-    """A line of /proc/self/cgroup: the controllers of a hierarchy (none: version 2) and where in it we are.
+    """A line of /proc/self/cgroup: the controllers of a hierarchy (empty for version 2) and our path in it.
 
-    A hierarchy of version 1 without controllers has a name, which stands for one.
+    A named hierarchy of version 1 without controllers has its name in their place.
     """
 
     controllers: frozenset[str]
@@ -41,7 +41,7 @@ class Membership:
 
 @frozen
 class Mount:
-    """A cgroup file system of /proc/self/mountinfo: what of the hierarchy is shown, and where."""
+    """A cgroup mount from /proc/self/mountinfo: which part of the hierarchy it shows, and where."""
 
     root: str
     point: str
@@ -49,7 +49,7 @@ class Mount:
     controllers: frozenset[str]  # of version 1
 
     def directory(self, path: str) -> str | None:
-        """Where a group of the hierarchy is seen; ``None`` if this mount doesn't show it."""
+        """Map a cgroup path to its directory in this mount; ``None`` if the mount doesn't show it."""
         root = self.root.rstrip("/")
         if ".." in f"{root}{path}".split("/") or not (path == root or path.startswith(f"{root}/")):
             return None
@@ -58,17 +58,17 @@ class Mount:
 
 @frozen
 class Directory:
-    """What is to be known of a group's directory."""
+    """Properties of a cgroup's directory."""
 
     names: frozenset[str]
-    writable: bool  # new groups can be made here, and processes moved
-    controllers: frozenset[str] = frozenset()  # version 2: what can be enabled for the groups in it
-    enabled: frozenset[str] = frozenset()  # version 2: what is
+    writable: bool  # child cgroups can be created here, and processes moved
+    controllers: frozenset[str] = frozenset()  # version 2: can be enabled for child cgroups
+    enabled: frozenset[str] = frozenset()  # version 2: are enabled
 
 
 @frozen
 class Missing:
-    """What can't be had on this host, why, and what to change."""
+    """A limit that isn't available on this host, the reason, and what to change."""
 
     what: str  # memory, pids, cpu
     reason: str
@@ -77,7 +77,7 @@ class Missing:
 
 @frozen
 class Scope:
-    """Version 2: the group that was delegated to us."""
+    """Version 2: the cgroup that was delegated to us."""
 
     directory: str
     controllers: frozenset[str]
@@ -89,7 +89,7 @@ class Scope:
 
 @frozen
 class Hierarchies:
-    """Version 1: our own group by controller."""
+    """Version 1: our own cgroup by controller."""
 
     directories: Mapping[str, str]
     missing: tuple[Missing, ...] = ()
@@ -99,7 +99,7 @@ class Hierarchies:
 
 @frozen
 class Nothing:
-    """No version limits anything for us."""
+    """Neither version can limit anything for us."""
 
     missing: tuple[Missing, ...]
 
@@ -112,25 +112,25 @@ Look = Callable[[str], Directory | None]
 
 @frozen
 class Cgroups:
-    """The group for everything that this kernel starts, and what it can't limit; ``root`` is ``None`` if nothing."""
+    """The root cgroup for all agents of this kernel, and the missing limits; ``root`` is ``None`` if there is none."""
 
     root: Group | None
     missing: tuple[Missing, ...] = field(default=())
 
     @property
     def controllers(self) -> frozenset[str]:
-        """What can be limited."""
+        """The controllers that can limit."""
         return self.root.controllers if self.root else frozenset()
 
 
 def memberships(text: str) -> Sequence[Membership]:
-    """The lines of /proc/self/cgroup, ``ID:CONTROLLERS:PATH``; version 2 is ``0::PATH``."""
+    """Parse /proc/self/cgroup: lines ``ID:CONTROLLERS:PATH``; version 2 is ``0::PATH``."""
     split = (line.split(":", 2) for line in text.splitlines())
     return [Membership(frozenset(filter(None, names.split(","))), path) for _, names, path in split]
 
 
 def mounts(text: str) -> Sequence[Mount]:
-    """The cgroup file systems among the lines of /proc/self/mountinfo."""
+    """Parse /proc/self/mountinfo for cgroup mounts."""
     found = []
     for line in text.splitlines():
         before, _, after = line.partition(" - ")
@@ -147,10 +147,10 @@ def _unescaped(word: str) -> str:
 
 
 def discover(cgroup: str, mountinfo: str, look: Look, uid: int) -> Found:
-    """Decide, from the texts of /proc/self/cgroup and /proc/self/mountinfo, which groups to use.
+    """Choose the cgroups to use, from the texts of /proc/self/cgroup and /proc/self/mountinfo.
 
-    The version that can limit more, version 2 if they're equal: a controller belongs to one of them only. ``look``
-    gives what is to be known of a directory, ``None`` if it isn't there.
+    A controller belongs to one version only. The version that can limit more is chosen, version 2 if both are equal.
+    ``look`` returns the properties of a directory, ``None`` if it doesn't exist.
     """
     where, seen = memberships(cgroup), mounts(mountinfo)
     first, second = _version_1(where, seen, look, uid), _version_2(where, seen, look, uid)
@@ -158,7 +158,8 @@ def discover(cgroup: str, mountinfo: str, look: Look, uid: int) -> Found:
     usable_2 = second.controllers if isinstance(second, Scope) else frozenset[str]()
     if len(usable_1) > len(usable_2):
         return first
-    # Reasons come from where the controllers are: whoever has them with version 1 isn't helped by advice on version 2.
+    # Report the reasons of the version that has the controllers: advice on version 2 doesn't help a host that has them
+    # in version 1.
     if not usable_2 and any(mount.controllers & LIMITING for mount in seen):
         return first
     return second
@@ -208,7 +209,7 @@ def _version_1(where: Sequence[Membership], seen: Sequence[Mount], look: Look, u
 
 
 def _own_directory(path: str, shown: Sequence[Mount], look: Look) -> str | None:
-    """Where our own group is seen for real: another file system may have been mounted over it."""
+    """Return the directory that shows our own cgroup; skips mounts that another file system covers."""
     for mount in shown:
         directory = mount.directory(path)
         found = look(directory) if directory else None
@@ -226,7 +227,7 @@ def _listed(names: Collection[str]) -> str:
 
 
 def look_at(path: str) -> Directory | None:
-    """What is to be known of a group's directory on this host. Blocks: it reads three files."""
+    """Read the properties of a cgroup's directory. Blocks: it reads three files."""
     try:
         names = frozenset(os.listdir(path))
     except OSError:
@@ -241,15 +242,15 @@ def look_at(path: str) -> Directory | None:
 
 
 def discover_here() -> Found:
-    """:func:`discover` for this process. Blocks: it reads /proc and the groups' directories."""
+    """:func:`discover` for this process. Blocks: it reads /proc and the cgroups' directories."""
     with open("/proc/self/cgroup") as cgroup, open("/proc/self/mountinfo") as mountinfo:
         return discover(cgroup.read(), mountinfo.read(), look_at, os.geteuid())
 
 
 def open_root(found: Found) -> Cgroups:
-    """Make the group for all that this kernel starts, once; in version 2, our own processes move to a leaf first.
+    """Create the root cgroup of this kernel, once. In version 2 our own processes move to a leaf first.
 
-    What doesn't work after all becomes part of what is missing. Blocks. Remove ``root`` at the end.
+    Limits that turn out not to work are added to ``missing``. Blocks. The caller removes ``root`` at the end.
     """
     try:
         if isinstance(found, Scope):
@@ -264,7 +265,7 @@ def open_root(found: Found) -> Cgroups:
 
 
 def _open_scope(scope: Scope) -> Cgroups:
-    if not scope.moved and "cgroup.type" in os.listdir(scope.directory):  # only the root of all may hold processes
+    if not scope.moved and "cgroup.type" in os.listdir(scope.directory):  # the true root may hold processes
         _move_to_leaf(scope.directory)
     missing = list(scope.missing)
     enabled = set()
@@ -281,7 +282,7 @@ def _open_scope(scope: Scope) -> Cgroups:
 
 
 def _move_to_leaf(directory: str) -> None:
-    """Move all processes of a group to a leaf in it, if all are ours; otherwise none."""
+    """Move all processes of a cgroup to a leaf in it if they are all ours; otherwise move none."""
     leaf = f"{directory}/{LEAF}"
     for _ in range(ROUNDS):
         inside = files.processes([directory])
@@ -303,17 +304,17 @@ def _move_to_leaf(directory: str) -> None:
 
 
 def _ours(pid: int) -> bool:
-    """Whether it is us or a descendant of ours."""
+    """Whether it is this process or a descendant."""
     while pid not in (0, 1, os.getpid()):
         fields = _stat(pid)
         if fields is None:
-            return True  # it has ended meanwhile: nobody's
+            return True  # it has ended meanwhile and needn't be moved
         pid = int(fields[1])
     return pid == os.getpid()
 
 
 def _stat(pid: int) -> Sequence[str] | None:
-    """The fields of /proc/PID/stat from the third (state) on; ``None`` if there's no such process."""
+    """The fields of /proc/PID/stat from the third (state) on; ``None`` if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
             return stat.read().rpartition(")")[2].split()
@@ -327,21 +328,22 @@ def _described(pid: int) -> str:
 
 
 def instance() -> str:
-    """A name for what this process makes, by which others see whether it lives: boot, PID namespace, pid, start."""
+    """Name of this kernel's root cgroup. Boot id, PID namespace, pid and start time show whether its owner is alive."""
     boot = files.read("/proc/sys/kernel/random/boot_id").replace("-", "")[:8]
     return f"agentos-{boot}-{os.stat('/proc/self/ns/pid').st_ino}-{os.getpid()}-{_started(os.getpid())}"
 
 
 def _started(pid: int) -> str | None:
-    """When a process was started, in the kernel's ticks; ``None`` if there's no such process."""
+    """Start time of a process in clock ticks; ``None`` if there is no such process."""
     fields = _stat(pid)
     return fields[19] if fields else None
 
 
 def stale(name: str, own: str, started: Callable[[int], str | None]) -> bool:
-    """Whether a group was left behind: by its name, by our own :func:`instance`, by when the process ``pid`` started.
+    """Whether a cgroup name is of a kernel that has ended.
 
-    What another PID namespace has made can't be judged from here, and stays.
+    ``own`` is our :func:`instance`; ``started`` returns the start time of a pid. A cgroup of another PID namespace
+    can't be judged from here, and stays.
     """
     theirs, ours = _INSTANCE.fullmatch(name), _INSTANCE.fullmatch(own)
     if theirs is None or ours is None:
@@ -352,7 +354,7 @@ def stale(name: str, own: str, started: Callable[[int], str | None]) -> bool:
 
 
 def sweep(found: Found) -> tuple[str, ...]:
-    """Kill and remove what kernels that no longer live left behind in our group; returns its names. Blocks.
+    """Kill and remove the cgroups that ended kernels left in ours; returns their names. Blocks.
 
     :class:`CgroupError` if one can't be removed.
     """
@@ -370,6 +372,6 @@ def sweep(found: Found) -> tuple[str, ...]:
             group.kill()
             group.remove()
         except CgroupError:
-            if any(os.path.exists(path) for path in there.values()):  # otherwise another kernel was quicker
+            if any(os.path.exists(path) for path in there.values()):  # otherwise another kernel has removed it first
                 raise
     return tuple(sorted(names))

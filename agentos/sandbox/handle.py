@@ -1,4 +1,4 @@
-"""One running sandbox, from outside: its PID 1 by pidfd, its namespaces, its output, and how it ended."""
+"""Handle of one running sandbox: pidfd of its PID 1, namespaces, output pipes, signals, exit status."""
 
 import contextlib
 import os
@@ -16,17 +16,17 @@ from .inside import keeper
 from .inside.shim import CONTINUE_ALL, STOP_ALL
 from .status import Status
 
-PATIENCE = keeper.PATIENCE + 1.0  # seconds that a keeper has to end all that it keeps
+PATIENCE = keeper.PATIENCE + 1.0  # seconds that a keeper gets to kill all processes below it
 
 
 @define(eq=False)
 class Sandbox:
-    """A program behind its walls. ``stdout`` and ``stderr`` are pipes to read, not blocking; whoever reads closes them.
-    So does whoever accepts on ``listener``, which has been there since before the program began.
+    """A running sandboxed program. ``stdout`` and ``stderr`` are non-blocking pipes; their reader closes them.
+    The user of ``listener`` closes that; it has been listening since before the program started.
 
-    ``pid`` is its PID 1 and ``program`` the program itself, as the host numbers them. They are one where there are no
-    walls: then its process group is all that can be reached of it, and that ends with the program. But where it is
-    ``kept``, ``pid`` is that of its keeper, and :meth:`kill` ends all that the program has started.
+    ``pid`` is the sandbox's PID 1 and ``program`` the program itself, both as host pids. Without isolation they are
+    equal: then only the program's process group can be signalled, and it ends with the program. If ``kept`` is set,
+    ``pid`` is the program's keeper, and :meth:`kill` ends all processes that the program has started.
     """
 
     pid: int
@@ -34,20 +34,20 @@ class Sandbox:
     pidfd: int
     stdout: int
     stderr: int
-    namespaces: Mapping[str, int]  # by name, descriptors to join them; closed at the end
+    namespaces: Mapping[str, int]  # name to descriptor for setns(2); closed at the end
     observed: Observed
     _last_word: int  # a pipe: the program's wait status, written by PID 1
     _reaped: Callable[[int], None]
     status: Status | None = None
-    tmpfs: Mapping[str, int] = Factory(dict)  # descriptors of those that are to be counted, by place; closed at the end
-    listener: socket.socket | None = None  # on its own loopback, where its policy names a port
-    frozen: bool = False  # also for whoever freezes its cgroup to set: nobody gets in meanwhile
+    tmpfs: Mapping[str, int] = Factory(dict)  # mount point to descriptor, for mounts to be counted; closed at the end
+    listener: socket.socket | None = None  # on its own loopback, if its policy names a port
+    frozen: bool = False  # also set by code that freezes its cgroup: no process can enter meanwhile
     kept: bool = False
-    _beside: "list[Sandbox]" = Factory(list)  # what has entered it
+    _beside: "list[Sandbox]" = Factory(list)  # programs that entered it
     _waiting: trio.Lock = Factory(trio.Lock)
 
     async def wait(self) -> Status:
-        """Return when nothing is left of it but its output."""
+        """Wait until all its processes have ended; its output may still be unread."""
         async with self._waiting:
             while self.status is None:
                 await trio.lowlevel.wait_readable(self.pidfd)
@@ -57,7 +57,7 @@ class Sandbox:
         return self.status
 
     def signal(self, number: int) -> None:
-        """Send a signal to the program's process group; SIGKILL to all that is inside. Nothing where it has ended."""
+        """Send a signal to the program's process group; SIGKILL reaches all processes. No effect after it has ended."""
         if self.status is not None:
             return
         if self._bare:
@@ -67,21 +67,21 @@ class Sandbox:
             signal.pidfd_send_signal(self.pidfd, number)
 
     def freeze(self) -> None:
-        """Stop all that is inside, but for PID 1."""
+        """Stop all processes inside, except PID 1."""
         self.frozen = True
         self.signal(signal.SIGSTOP if self._bare else STOP_ALL)
-        for other in self._beside:  # our PID 1 may not be allowed to reach them
+        for other in self._beside:  # our PID 1 may not be permitted to signal them
             other.freeze()
 
     def thaw(self) -> None:
-        """Let it go on."""
+        """Continue all processes inside."""
         self.frozen = False
         self.signal(signal.SIGCONT if self._bare else CONTINUE_ALL)
         for other in self._beside:
             other.thaw()
 
     async def kill(self) -> Status:
-        """End all that is inside and wait for it; not interrupted by cancellation."""
+        """Kill all processes inside and wait for them; shielded from cancellation."""
         with trio.CancelScope(shield=True):
             if self.kept:
                 await self._dismiss()
@@ -91,7 +91,7 @@ class Sandbox:
         return self.status
 
     async def _dismiss(self) -> None:
-        """Have the keeper end all that it keeps; they can stop it, but then we do its work."""
+        """Make the keeper kill all its processes; if they have stopped it, kill them from here."""
         self.signal(keeper.END)
         self.signal(signal.SIGCONT)
         with trio.move_on_after(PATIENCE):
@@ -100,9 +100,9 @@ class Sandbox:
             await trio.to_thread.run_sync(keeper.end_below, self.pid)
 
     def to_enter(self) -> dict[str, int]:
-        """The namespaces that a further program has to join, by name; closing them stays our affair.
+        """Return the namespaces that a further program has to join, by name. The sandbox still owns the descriptors.
 
-        :class:`SandboxError` where there is nothing to enter.
+        :class:`SandboxError` if the sandbox has ended, is frozen, or has no namespaces of its own.
         """
         namespaces = self._own_namespaces()
         if self.frozen:
@@ -112,17 +112,17 @@ class Sandbox:
         return namespaces
 
     def to_listen_in(self) -> dict[str, int]:
-        """The namespaces that whoever is to listen on its loopback has to join; otherwise as :meth:`to_enter`."""
+        """Return the namespaces to join for listening on the sandbox's loopback; otherwise as :meth:`to_enter`."""
         namespaces = self._own_namespaces()
         if "net" not in namespaces:
             raise SandboxError("it has the host's network: there is no 127.0.0.1 of its own to listen on")
         return {name: namespaces[name] for name in ("user", "net") if name in namespaces}
 
     def accompany(self, other: "Sandbox") -> None:
-        """Take note of one that has entered us.
+        """Register a program that has entered this sandbox.
 
-        It is waited for by us too: our PID 1 can't end before all that is in its PID namespace was waited for, and this
-        one isn't its child.
+        A task waits for it too: our PID 1 can't end before every process in its PID namespace is reaped, and this one
+        isn't its child.
         """
         self._beside = [*(one for one in self._beside if one.status is None), other]
         trio.lowlevel.spawn_system_task(other.wait)
@@ -143,15 +143,15 @@ class Sandbox:
         return self.program == self.pid
 
     def _reap(self) -> None:
-        if self._bare:  # the rest of its group, while the zombie still keeps the group's number ours
-            with contextlib.suppress(PermissionError):  # all of them have become somebody else
+        if self._bare:  # kill the rest of its group while the zombie keeps the group id from being reused
+            with contextlib.suppress(PermissionError):  # all of them have changed their uid
                 self.signal(signal.SIGKILL)
         how = reap(self.pidfd)
         self._reaped(self.pid)
         word = b""
         with contextlib.suppress(BlockingIOError):  # the zygote hasn't closed its copy of the other end yet
-            word = os.read(self._last_word, 4)  # it has ended: what isn't there now never comes
-        if len(word) == 4:  # otherwise there was no PID 1, or it was killed itself, and everything with it
+            word = os.read(self._last_word, 4)  # it has ended: no more data can come
+        if len(word) == 4:  # otherwise there was no PID 1, or PID 1 was killed with all the others
             (wait_status,) = struct.unpack("=i", word)
             code = os.waitstatus_to_exitcode(wait_status)
             how = Status(code, None) if code >= 0 else Status(None, -code)
@@ -161,12 +161,12 @@ class Sandbox:
 
 
 def has_ended(pidfd: int) -> bool:
-    """A look, since a wake-up may be meant for a file that had this number before."""
+    """Whether it has ended. Needed after a wake-up, which may be for a file that had this fd before."""
     return os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def reap(pidfd: int) -> Status:
-    """Wait for an ended child; how PID 1 ended."""
+    """Reap an ended child; returns its exit status."""
     found = os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
     assert found is not None, "a child that is waited for without WNOHANG is found"
     return Status(found.si_status, None) if found.si_code == os.CLD_EXITED else Status(None, found.si_status)

@@ -1,7 +1,7 @@
-"""What each level of isolation requires, and what of it is missing. Pure: it judges what others found out.
+"""Isolation levels: which layers each level requires, and which of these are missing. Pure.
 
-A host is judged by what was tried on it, before an agent is spawned; a spawn by the record that was read back from the
-kernel. Both are findings by layer, so that both are judged by the same rule.
+A host is judged by what was tried on it before an agent is spawned. A spawn is judged by the record that was read back
+from the kernel. Both are findings by layer, so the same rule applies.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -15,7 +15,7 @@ WALLS = (
     *("no_new_privs", "seccomp", "rlimits"),
 )
 REQUIRED: Mapping[str, Collection[str]] = {"none": (), "standard": WALLS, "best_effort": WALLS, "strict": LAYERS}
-"""The layers without which there is no such level, as far as they are asked for."""
+"""The layers that each level requires, unless a layer doesn't apply (``asked`` is false)."""
 
 LIMITS: Mapping[str, str] = {
     "memory": "memory",
@@ -28,15 +28,15 @@ LIMITS: Mapping[str, str] = {
     "inodes": "disk",
     "tmp": "root",
 }
-"""The layer that holds a program to each limit, by the limit's name on the wire."""
+"""The layer that enforces each limit, by the limit's name on the wire."""
 
 
 @frozen
 class Finding:
-    """Whether a layer stands, or can be had; where not, what happened and what to change.
+    """Whether a layer works; if not, what happened and what to change.
 
-    ``asked`` is false where nobody needs it: a uid of one's own without root, a network namespace with the host's
-    network, a cgroup namespace of a kernel that has none.
+    ``asked`` is false if the layer doesn't apply: a uid of its own without root, a network namespace with the host's
+    network, a cgroup namespace on a Linux that has none.
     """
 
     works: bool
@@ -48,7 +48,7 @@ class Finding:
 
 @frozen
 class Lack:
-    """A layer that was required and isn't there."""
+    """A required layer that is missing."""
 
     layer: str
     reason: str
@@ -64,10 +64,10 @@ def missing_for(
     named: Collection[str] = (),
     waived: Collection[str] = (),
 ) -> Sequence[Lack]:
-    """What stands between these layers and a level, in the layers' order; empty if nothing does.
+    """Return the missing layers for a level, in the order of the layers; empty if none is missing.
 
-    ``named`` are the limits that somebody asked for by name: they must hold at any level but ``none``, unless they are
-    among the ``waived``. ``strict`` knows no waiver. A layer of which nothing was found out counts as missing.
+    ``named`` are the limits that the caller named: they must be enforced at any level but ``none``, unless they are
+    ``waived``. ``strict`` ignores waivers. A layer without a finding counts as missing.
     ``KeyError`` for an unknown level or limit.
     """
     required = set(REQUIRED[level])
@@ -82,7 +82,7 @@ def missing_for(
 
 
 def of_record(record: Mapping[str, Mapping[str, object]]) -> Mapping[str, Finding]:
-    """The record of a spawn as findings: ``asked``, ``active``, ``mechanism``, ``reason`` by layer."""
+    """Convert the record of a spawn to findings: ``asked``, ``active``, ``mechanism``, ``reason`` by layer."""
     return {
         name: Finding(
             bool(layer["active"]),
@@ -95,12 +95,12 @@ def of_record(record: Mapping[str, Mapping[str, object]]) -> Mapping[str, Findin
 
 
 def best(layers: Mapping[str, Finding]) -> str:
-    """The highest level that can be had with these: ``strict``, ``standard`` or ``none``."""
+    """The highest level that these layers allow: ``strict``, ``standard`` or ``none``."""
     return next(level for level in ("strict", "standard", "none") if not missing_for(level, layers))
 
 
 def verdict(layers: Mapping[str, Finding], uid: int) -> str:
-    """One sentence: the isolation that an agent gets by default from a kernel of this user's, and as whom it runs."""
+    """One sentence: the isolation that an agent gets by default from a kernel with this uid, and the agent's uid."""
     if lacks := missing_for("standard", layers):
         names = _listed([lack.layer for lack in lacks])
         return f"none: {names} can't be had here: no agent starts in a sandbox"
@@ -111,7 +111,7 @@ def verdict(layers: Mapping[str, Finding], uid: int) -> str:
 
 
 def about_strict(layers: Mapping[str, Finding]) -> str:
-    """Whether ``strict`` can be had, or what is missing."""
+    """Say whether ``strict`` is available, or which layers are missing."""
     lacks = missing_for("strict", layers)
     return f"strict: no: {_listed([lack.layer for lack in lacks])} missing" if lacks else "strict: can be had too"
 

@@ -1,7 +1,7 @@
-"""What this host can do: each wall is found out by building it around a program that does nothing.
+"""Probe the host: find out which isolation layers work, by running a trivial program in each of them.
 
-Not by a kernel's version and not by a setting: a host may allow the call and refuse what comes after it. A setting is
-only looked at to say which of them is in the way.
+Kernel versions and settings aren't trusted: a host may allow a call and deny the one that follows it. Settings are
+read only to name the one that is in the way.
 """
 
 import os
@@ -34,7 +34,7 @@ _NOTHING = s.Execute(("/bin/true",), (("PATH", "/usr/bin:/bin"),), "/")
 
 
 def host(memory_cgroup: bool = False) -> Host:
-    """What a plan must know of this host. ``memory_cgroup``: programs are put into one that limits their memory."""
+    """Return the properties of this host that a plan needs. ``memory_cgroup``: a cgroup limits the programs' memory."""
     paths = (*p.SYSTEM, *p.SYSTEM_FILES, *p.NETWORK_FILES)
     links = {path: os.readlink(path) for path in p.SYSTEM if os.path.islink(path)}
     hard = {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[1] for name in _LIMITS}
@@ -54,7 +54,7 @@ def host(memory_cgroup: bool = False) -> Host:
 
 
 def _can_write(path: str) -> bool:
-    """Whether it opens for writing; what is opened stays as it is. A new process has the same uid at first."""
+    """Whether the file can be opened for writing; it isn't changed. A new process has the same uid at first."""
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CLOEXEC))
     except OSError:  # ENOENT before Linux 6.3, EACCES without root, EROFS in most containers
@@ -63,19 +63,19 @@ def _can_write(path: str) -> bool:
 
 
 def own_interpreter() -> Interpreter:
-    """The one that runs this, which agents get where none is chosen."""
+    """Return the running interpreter, which agents get by default."""
     return Interpreter(sys.executable, sys.prefix, sys.base_prefix)
 
 
 def _landlock_abi() -> int:
     try:
         return landlock.probe_abi()
-    except OSError:  # not even the question is allowed; the trial says why
+    except OSError:  # even the version query is denied; the trial reports the reason
         return 0
 
 
 def usable(here: Host, found: Mapping[str, Finding]) -> Host:
-    """The host without the layers that it has in name only: a plan with those would fail at them."""
+    """Return the host without the layers that exist but don't work: a plan that uses them would fail."""
     return evolve(
         here,
         landlock_abi=here.landlock_abi if found["landlock"].works else 0,
@@ -84,9 +84,9 @@ def usable(here: Host, found: Mapping[str, Finding]) -> Host:
 
 
 async def probe(spawner: Spawner, here: Host, outer: Outer | None = None) -> Mapping[str, Finding]:
-    """A finding for each layer that doesn't need a cgroup, by its name on the wire.
+    """Return a finding for each layer that doesn't need a cgroup, by the layer's name on the wire.
 
-    With root programs are tried as ``outer``; where they can't be, the other layers are tried as the kernel's user.
+    With root the programs run as ``outer``. If that doesn't work, the other layers are tried as the kernel's uid.
     """
     around = knobs.surroundings()
     who = outer or (SOMEBODY if here.uid == 0 else Outer(here.uid, here.gid))
@@ -102,7 +102,7 @@ async def probe(spawner: Spawner, here: Host, outer: Outer | None = None) -> Map
 
 
 def _absent(here: Host) -> Mapping[str, Finding]:
-    """What there is no use in trying."""
+    """Return findings for layers that needn't be tried, because they can't work here."""
     absent = {}
     if not here.cgroup_namespace:
         absent["cgroup_ns"] = Finding(False, "there is no /proc/self/ns/cgroup", asked=False)
@@ -123,7 +123,7 @@ def _mechanism(layer: str, here: Host) -> str:
 
 
 def _trials(here: Host, who: Outer) -> Mapping[str, Sequence[Step]]:
-    """For each layer the steps that show it."""
+    """Return the steps that test each layer."""
 
     def trial(flags: int, *steps: Step) -> tuple[Step, ...]:
         maps = (f"{p.UID} {who.uid} 1", f"{p.GID} {who.gid} 1", here.uid != 0)
@@ -149,7 +149,7 @@ def _trials(here: Host, who: Outer) -> Mapping[str, Sequence[Step]]:
 
 
 def _a_small_root(here: Host) -> Sequence[Step]:
-    """A root with just what a program needs to start. Sources can be opened late: nothing here hides them."""
+    """Steps for a minimal root in which a program can start. Sources may be opened late: nothing here hides them."""
     shown = [path for path in p.SYSTEM if path in here.directories]
     return (
         s.MakeDirectory("/dev"),

@@ -1,12 +1,12 @@
-"""Kills whoever is over its memory limit, for hosts that have no memory cgroup for us.
+"""Memory watcher: kills groups over their memory limit, on hosts without a usable memory cgroup.
 
-One task watches all groups: a group is an agent with all that it runs, and the groups of the agents that it spawned
-are in it, as control groups nest. Each process is held to twice the limit by RLIMIT_DATA besides, so that what an agent
-can have beyond its limit is what its processes take between two looks. What counts is what a cgroup would count: what
-its processes hold, and what lies in the agent's own tmpfs's. Memory that would be in neither, the filter refuses to an
-agent that is watched: memory files and System V segments.
+One task watches all groups. A group is an agent with all programs that it runs; the groups of agents that it spawned
+are nested in it, as with cgroups. In addition, RLIMIT_DATA holds each process to twice the limit, so an agent exceeds
+its limit at most by what its processes allocate between two looks. The watcher counts what a cgroup would count: the
+memory of the processes and the contents of the agent's own tmpfs mounts. For watched agents the seccomp filter denies
+memory that would be in neither: memfds and System V segments.
 
-Not seen, and so not bounded, is memory of the kernel's: pipes, sockets, page tables.
+Kernel memory (pipes, sockets, page tables) is not counted, and so not limited.
 """
 
 import logging
@@ -25,17 +25,17 @@ from .errors import EXHAUSTED
 
 log = logging.getLogger(__name__)
 
-PULSE = 0.1  # seconds between two glances at the host's free memory: where a quarter of a limit is gone, we look
-GLANCES = 10  # in one go
-IDLE = 2.0  # seconds between two looks while everybody uses less than a quarter of the limit
-BUSY = 0.5  # and while everybody has a quarter left; otherwise each pulse
-MOST = 20  # times what a look took must pass before the next: at most 5 % of a CPU
-HASTE = 4  # the same when the host's memory goes
+PULSE = 0.1  # seconds between two checks of the host's free memory; a drop by a quarter of a limit triggers a look
+GLANCES = 10  # checks per call of the thread
+IDLE = 2.0  # seconds between two looks while every group uses less than a quarter of its limit
+BUSY = 0.5  # while every group has a quarter left; otherwise every pulse
+MOST = 20  # times the duration of a look must pass before the next: at most 5 % of a CPU
+HASTE = 4  # the same while the host's free memory drops
 
 
 @frozen
 class Exceeded:
-    """A group had more than its limit. ``found`` is bytes, ``measure`` how they were counted."""
+    """A group exceeded its limit. ``found`` is bytes, ``measure`` how they were counted."""
 
     limit: int
     found: int
@@ -48,7 +48,7 @@ class Exceeded:
 
 @define(eq=False)
 class Tmpfs:
-    """An agent's own file systems in memory, kept open to see how full they are; for several threads."""
+    """An agent's tmpfs mounts, kept open to measure how full they are. Thread-safe."""
 
     _fds: list[int]
     devices: frozenset[int]
@@ -56,7 +56,7 @@ class Tmpfs:
 
     @classmethod
     def of(cls, fds: Collection[int]) -> "Tmpfs":
-        """Those of these descriptors, which stay the caller's."""
+        """Duplicate these descriptors; the caller keeps its own."""
         found = cls([], frozenset(os.fstat(fd).st_dev for fd in fds))
         try:
             for fd in fds:
@@ -67,12 +67,12 @@ class Tmpfs:
         return found
 
     def used(self) -> int:
-        """Bytes in all of them; none once they are closed."""
+        """Bytes used in all mounts; 0 after close."""
         with self._closing:
             return sum((found.f_blocks - found.f_bfree) * found.f_frsize for found in map(os.fstatvfs, self._fds))
 
     def close(self) -> None:
-        """Let go of them: whoever is just looking isn't to find another file by their numbers."""
+        """Close the descriptors; the lock keeps a measuring thread from using a reused descriptor number."""
         with self._closing:
             while self._fds:
                 os.close(self._fds.pop())
@@ -80,17 +80,17 @@ class Tmpfs:
 
 @frozen
 class Group:
-    """An agent to be watched: PID 1 of each PID namespace that is its own, with when it was started."""
+    """A watched agent: PID 1 of each of its PID namespaces, with its start time."""
 
     limit: int  # bytes
     exceeded: Callable[[Exceeded], None]
     parent: int | None
-    roots: Mapping[int, int]  # pid, when it was started
+    roots: Mapping[int, int]  # pid to start time in clock ticks
     tmpfs: Tmpfs
 
 
 def subtree_sums(own: Mapping[int, int], parents: Mapping[int, int | None]) -> dict[int, int]:
-    """What each group has together with all groups below it."""
+    """Sum the amounts of each group and all groups below it."""
     sums = dict.fromkeys(own, 0)
     for group, amount in own.items():
         at: int | None = group
@@ -101,7 +101,7 @@ def subtree_sums(own: Mapping[int, int], parents: Mapping[int, int | None]) -> d
 
 
 def outermost(over: Collection[int], parents: Mapping[int, int | None]) -> set[int]:
-    """Those of the groups that have none of the others around them."""
+    """Return the groups that no other group in ``over`` contains."""
 
     def around(group: int) -> Iterable[int]:
         at = parents[group]
@@ -114,19 +114,19 @@ def outermost(over: Collection[int], parents: Mapping[int, int | None]) -> set[i
 
 @define
 class _Looker:
-    """What one look after the other remembers; used by one thread at a time."""
+    """State that is kept between looks; used by one thread at a time."""
 
     people: Census = Factory(Census)
     roots: frozenset[int] = frozenset()
-    free: int = 0  # the host's, at the last look
-    seconds: float = 0.0  # what the last look took
+    free: int = 0  # the host's free memory at the last look, in bytes
+    seconds: float = 0.0  # duration of the last look
     last: float = float("-inf")
-    fullest: float = 1.0  # the largest share of a limit that was used
+    fullest: float = 1.0  # the largest used share of a limit
 
     def watch(self, groups: Mapping[int, Group]) -> dict[int, tuple[Group, Exceeded]]:
-        """Glance for a second, or until there's something to tell: a thread for each glance would cost more than it."""
+        """Check for a second, or until a group is over its limit: a thread per check would cost more than the check."""
         for _ in range(GLANCES):
-            now = dict(groups)  # at once: others add and remove
+            now = dict(groups)  # a copy: the event loop adds and removes groups
             if not now:
                 break
             if found := self.glance(now):
@@ -135,7 +135,7 @@ class _Looker:
         return {}
 
     def glance(self, groups: Mapping[int, Group]) -> dict[int, Exceeded]:
-        """Look if it is time: then the outermost groups over their limits."""
+        """Look if a look is due; returns the outermost groups over their limits."""
         free = _free()
         now = time.monotonic()
         wait = IDLE if self.fullest < 0.25 else BUSY if self.fullest < 0.75 else PULSE
@@ -157,7 +157,7 @@ class _Looker:
         stored = {name: group.tmpfs.used() for name, group in groups.items()}
         most = subtree_sums(
             {name: sum(one.rss for one in processes[name]) + stored[name] for name in groups}, parents
-        )  # never less than what they really have, and cheap
+        )  # cheap, and never less than the actual use
         self.fullest = max(amount / groups[name].limit for name, amount in most.items())
         close = {name for name, amount in most.items() if amount > groups[name].limit}
         over = self._count(groups, parents, processes, stored, close) if close else {}
@@ -171,14 +171,14 @@ class _Looker:
         stored: Mapping[int, int],
         close: Collection[int],
     ) -> dict[int, Exceeded]:
-        """Count exactly where it may be too much."""
+        """Count exactly the groups that may be over their limit, and the groups within them."""
         around = {name for name in groups if _any_above(name, close, parents)}
         people = {name: distinct(processes[name]) for name in around}
         counted = {name: sum(map(memory, people[name]), Memory()) for name in around}
         own = dict.fromkeys(groups, 0)
         for name in around:
             shared = counted[name].shared
-            if shared and stored[name]:  # what is mapped of a tmpfs is in both
+            if shared and stored[name]:  # mapped tmpfs pages are in both figures
                 shared -= min(shared, sum(mapped(one, groups[name].tmpfs.devices) for one in people[name]))
             own[name] = counted[name].own + shared + stored[name]
         sums = subtree_sums(own, parents)
@@ -198,7 +198,7 @@ def _any_above(group: int, names: Collection[int], parents: Mapping[int, int | N
 
 
 def _free() -> int:
-    """The host's memory that can be had, in bytes."""
+    """The host's available memory (MemAvailable), in bytes."""
     text, name = census.read("/proc/meminfo"), b"MemAvailable:"
     return int(text[text.index(name) + len(name) :].split(None, 1)[0]) << 10
 
@@ -208,7 +208,7 @@ class MemoryWatcher:
     """Watches groups while :meth:`serve` runs."""
 
     _groups: dict[int, Group] = field(factory=dict)
-    _some: trio.Event = field(factory=trio.Event)  # there are groups
+    _some: trio.Event = field(factory=trio.Event)  # set while there are groups
 
     def add(
         self,
@@ -219,33 +219,33 @@ class MemoryWatcher:
         parent: int | None = None,
         tmpfs: Collection[int] = (),
     ) -> None:
-        """Watch the namespace whose PID 1 has this pid. ``parent`` is the group around it, if that is watched.
+        """Watch the namespace with this pid as PID 1. ``parent`` is the group around it, if that is watched.
 
-        ``tmpfs`` are descriptors of file systems whose contents count with it; they stay the caller's.
-        ``exceeded`` is called once, by the task that serves, and has to kill the group with all groups in it.
+        ``tmpfs`` are descriptors of file systems to count as well; the caller keeps them.
+        ``exceeded`` is called once, by the task in :meth:`serve`, and must kill the group with all groups in it.
         """
         self.remove(group)
         self._groups[group] = Group(limit, exceeded, parent, census.roots(pid), Tmpfs.of(tmpfs))
         self._some.set()
 
     def join(self, group: int, pid: int) -> None:
-        """A further program of a watched group, by its PID 1; it is forgotten when that ends."""
+        """Add a further program of a watched group, by its PID 1; it is dropped when that has ended."""
         known = self._groups.get(group)
         if known is not None:
             living = {root: when for root, when in known.roots.items() if census.roots(root) == {root: when}}
             self._groups[group] = evolve(known, roots={**living, **census.roots(pid)})
 
     def remove(self, group: int) -> None:
-        """Watch it no longer; nothing where it isn't watched."""
+        """Stop watching the group; no effect if it isn't watched."""
         known = self._groups.pop(group, None)
         if known is not None:
             known.tmpfs.close()
-        if not self._groups and self._some.is_set():  # otherwise somebody waits for this one
+        if not self._groups and self._some.is_set():  # otherwise serve() already waits on this event
             self._some = trio.Event()
 
     async def serve(self) -> None:
         """Watch until cancelled."""
-        looker, turn = _Looker(), trio.CapacityLimiter(1)  # of its own: it doesn't wait behind others' threads
+        looker, turn = _Looker(), trio.CapacityLimiter(1)  # its own limiter, so it never waits for other threads
         while True:
             await self._some.wait()
             try:
@@ -255,6 +255,6 @@ class MemoryWatcher:
                 await trio.sleep(PULSE)
                 continue
             for name, (group, exceeded) in found.items():
-                if self._groups.get(name) is group:  # it may have been removed while we looked
+                if self._groups.get(name) is group:  # it may have been removed during the look
                     self.remove(name)
                     group.exceeded(exceeded)

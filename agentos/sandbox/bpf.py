@@ -9,11 +9,11 @@ describe a system call. It can only jump forward, so that it always ends. One in
     3       1     jf, how many to skip where it doesn't
     4       4     k, the constant, offset, cell or value
 
-and what it looks at, ``struct seccomp_data``::
+and its input, ``struct seccomp_data``::
 
     OFFSET  SIZE  FIELD
     0       4     nr, the number of the system call
-    4       4     arch, AUDIT_ARCH_*: whose numbers these are
+    4       4     arch, AUDIT_ARCH_*: the architecture that nr belongs to
     8       8     instruction_pointer
     16      6*8   args, as the registers hold them: all 64 bits, though the kernel may use the lower 32 only
 
@@ -37,7 +37,7 @@ MAX_INSTRUCTIONS = 4096
 CELLS = 16
 DATA_SIZE = 64  # bytes of struct seccomp_data
 NR, ARCH = 0, 4  # offsets in it
-FAR = 255  # instructions: the longest way that a condition can jump
+FAR = 255  # instructions: the longest conditional jump
 
 _ARITHMETIC: Mapping[int, Callable[[int, int], int]] = {
     ADD: operator.add,
@@ -65,7 +65,7 @@ ALLOWED = frozenset(
 
 
 class BadProgram(ValueError):
-    """The kernel would answer EINVAL to this program; the text names the instruction and the reason."""
+    """The kernel would reject this program with EINVAL; the text names the instruction and the reason."""
 
 
 @frozen
@@ -78,27 +78,27 @@ class Instruction:
     k: int = 0
 
     def pack(self) -> bytes:
-        """The eight bytes."""
+        """Encode as eight bytes."""
         return struct.pack("=HBBI", self.code, self.jt, self.jf, self.k)
 
 
 @frozen
 class Label:
-    """A place to jump to: the instruction that follows."""
+    """A jump target: the instruction that follows."""
 
     name: str
 
 
 @frozen
 class Jump:
-    """Go on at a label."""
+    """Jump to a label."""
 
     to: str
 
 
 @frozen
 class Branch:
-    """Go on at ``yes`` where ``A condition k`` holds, else at ``no``; ``None`` is the next instruction.
+    """Jump to ``yes`` if ``A condition k`` holds, else to ``no``; ``None`` is the next instruction.
 
     ``condition`` is one of JEQ, JGT, JGE and JSET.
     """
@@ -122,7 +122,7 @@ class Data:
     instruction_pointer: int = 0
 
     def pack(self) -> bytes:
-        """The bytes of ``struct seccomp_data``; negative values become what the register holds."""
+        """Encode as ``struct seccomp_data``; negative values become what the register holds."""
         args = (*self.args, *(0 for _ in range(6 - len(self.args))))
         words = (value & 0xFFFF_FFFF_FFFF_FFFF for value in (self.instruction_pointer, *args))
         return struct.pack("<II7Q", self.nr & 0xFFFF_FFFF, self.arch, *words)
@@ -130,37 +130,37 @@ class Data:
 
 @frozen
 class Outcome:
-    """What a program returned, and after how many instructions."""
+    """The return value of a program, and the number of instructions that were executed."""
 
     value: int
     steps: int
 
 
 def load(offset: int) -> Instruction:
-    """A := the word at ``offset`` of ``struct seccomp_data``."""
+    """Load the word at ``offset`` of ``struct seccomp_data`` into A."""
     return Instruction(LD | ABS, k=offset)
 
 
 def give(value: int) -> Instruction:
-    """End with this value."""
+    """Return this value."""
     return Instruction(RET | K, k=value)
 
 
 def pack(program: Iterable[Instruction]) -> bytes:
-    """The program as the kernel takes it: an array of ``struct sock_filter``."""
+    """Encode a program for the kernel: an array of ``struct sock_filter``."""
     return b"".join(instruction.pack() for instruction in program)
 
 
 def unpack(filters: bytes) -> tuple[Instruction, ...]:
-    """The instructions of an array of ``struct sock_filter``."""
+    """Decode an array of ``struct sock_filter``."""
     return tuple(Instruction(*fields) for fields in struct.iter_unpack("=HBBI", filters))
 
 
 def assemble(source: Sequence[Source]) -> tuple[Instruction, ...]:
-    """Put numbers for the labels, and check the program as the kernel will.
+    """Resolve the labels, and check the program as the kernel does.
 
-    A condition reaches 255 instructions; where its label is further away, it steps onto an unconditional jump placed
-    right behind it, which reaches everything.
+    A conditional jump reaches 255 instructions. If its label is further away, it jumps to an unconditional jump placed
+    right behind it, which reaches any distance.
     """
     far: set[tuple[int, str]] = set()
     while True:
@@ -243,9 +243,9 @@ def _branch(branch: Branch, labels: Mapping[str, int], at: int, far: list[str]) 
 
 
 def validate(program: Sequence[Instruction]) -> None:
-    """Raise :class:`BadProgram` where the kernel would answer EINVAL to ``seccomp(SECCOMP_SET_MODE_FILTER)``.
+    """Raise :class:`BadProgram` if the kernel would return EINVAL from ``seccomp(SECCOMP_SET_MODE_FILTER)``.
 
-    As net/core/filter.c (bpf_check_classic) and kernel/seccomp.c (seccomp_check_filter) do.
+    The checks are those of net/core/filter.c (bpf_check_classic) and kernel/seccomp.c (seccomp_check_filter).
     """
     if not 0 < len(program) <= MAX_INSTRUCTIONS:
         raise BadProgram(f"a program has 1 to {MAX_INSTRUCTIONS} instructions, not {len(program)}")
@@ -258,7 +258,7 @@ def validate(program: Sequence[Instruction]) -> None:
 
 
 def _problem(instruction: Instruction, behind: int) -> str | None:
-    """What is wrong with one instruction that has ``behind`` others behind it."""
+    """Describe the error in one instruction that has ``behind`` others behind it."""
     code, k = instruction.code, instruction.k
     if not (0 <= k <= 0xFFFF_FFFF and 0 <= instruction.jt <= FAR and 0 <= instruction.jf <= FAR):
         return "a field doesn't fit"
@@ -277,10 +277,10 @@ def _problem(instruction: Instruction, behind: int) -> str | None:
 
 
 def _check_cells(program: Sequence[Instruction]) -> None:
-    """No cell may be read that is not written on every way there."""
+    """Check that no memory cell is read that isn't written on every path to the read."""
     everything = (1 << CELLS) - 1
-    arriving = [everything] * len(program)  # the cells that are written on every jump to here
-    written = 0  # and on the way straight down
+    arriving = [everything] * len(program)  # the cells that are written on every jump to this instruction
+    written = 0  # the cells that are written on the path without a jump
     for at, instruction in enumerate(program):
         written &= arriving[at]
         code = instruction.code
@@ -291,11 +291,11 @@ def _check_cells(program: Sequence[Instruction]) -> None:
         elif code & 7 == JMP:
             for skip in (instruction.k,) if code == JMP | JA else (instruction.jt, instruction.jf):
                 arriving[at + 1 + skip] &= written
-            written = everything  # nothing comes straight down from a jump
+            written = everything  # no path without a jump leads past here
 
 
 def run(program: Sequence[Instruction], data: Data | bytes) -> Outcome:
-    """What the kernel would get from a valid program for this system call."""
+    """Interpret a valid program for this system call; returns what the kernel would get."""
     words = struct.unpack("<16I", data if isinstance(data, bytes) else data.pack())
     machine = _Machine(words)
     at = steps = 0
@@ -320,14 +320,14 @@ class _Machine:
         self.cells = [0] * CELLS
 
     def skip(self, instruction: Instruction) -> int:
-        """How many instructions a jump leaves out."""
+        """The number of instructions that a jump skips."""
         if instruction.code == JMP | JA:
             return instruction.k
         other = self.x if instruction.code & X else instruction.k
         return instruction.jt if _CONDITIONS[instruction.code & 0xF0](self.a, other) else instruction.jf
 
     def step(self, instruction: Instruction) -> bool:
-        """Do one thing that is neither a jump nor the end; False where the program ends with 0 (division by zero)."""
+        """Execute an instruction other than jump and return; False if the program ends with 0 (division by zero)."""
         code, k = instruction.code, instruction.k
         match code & 7:
             case 0 | 1:  # LD, LDX

@@ -1,7 +1,7 @@
-"""How much a workspace holds: counted by walking where it is a directory, told by its mount where it has a size.
+"""Disk usage of workspaces: directories are counted by walking them; tmpfs and image mounts have a fixed size.
 
-A limit may be exceeded by what is written between two walks, and by files without a name that are mapped, but not
-open any more.
+A watched limit may be exceeded by data written between two walks, and by unlinked files that are mapped but no longer
+open.
 """
 
 import contextlib
@@ -20,15 +20,15 @@ from .usage import DIRECTORY, Usage, measure
 
 log = logging.getLogger(__name__)
 
-PULSE = 1.0  # seconds between two walks at least
-MOST = 20  # times what the walks took must pass before the next: at most 5 % of a CPU
-LONGEST = 5.0  # seconds, though, that nobody looks
-CLOSED_WALKS = 5  # one after the other that couldn't count everything: it isn't by chance any more
+PULSE = 1.0  # minimum seconds between two walks
+MOST = 20  # times the duration of the walks must pass before the next: at most 5 % of a CPU
+LONGEST = 5.0  # maximum seconds between two walks
+CLOSED_WALKS = 5  # consecutive walks that couldn't count everything: no longer by chance
 
 
 @frozen
 class Exceeded:
-    """A workspace holds more than it may, or hides what it holds."""
+    """A workspace exceeds a limit, or hides its contents from the count."""
 
     text: str
 
@@ -37,7 +37,7 @@ class Exceeded:
 
 
 def judge(usage: Usage, disk: int, inodes: int) -> Exceeded | None:
-    """What of its limits it is over."""
+    """Return which limit is exceeded; ``None`` if none is."""
     if usage.size > disk:
         return Exceeded(f"disk limit {short_size(disk)} reached")
     if usage.inodes > inodes:
@@ -46,34 +46,34 @@ def judge(usage: Usage, disk: int, inodes: int) -> Exceeded | None:
 
 
 def nameless(device: int, processes: Iterable[Process]) -> Usage:
-    """What these have open on a device without a name: no walk sees it. Blocks."""
+    """Measure the unlinked files on a device that these processes have open; a walk doesn't see them. Blocks."""
     found = [file for file in hidden(processes) if file.device == device]
     return Usage(sum(file.size for file in found), len(found))
 
 
 @frozen
 class _Watched:
-    directory: int  # ours to close
+    directory: int  # closed by us
     disk: int
     inodes: int
     exceeded: Callable[[Exceeded], None]
-    roots: Mapping[int, int]  # of PID namespaces, with when PID 1 was started
+    roots: Mapping[int, int]  # PID 1 of each PID namespace, with its start time
 
 
 @define(eq=False)
 class DiskWatcher:
-    """Walks the workspaces that have no size of their own while :meth:`serve` runs."""
+    """Walks the workspaces without a fixed size while :meth:`serve` runs."""
 
     _watched: dict[int, _Watched] = field(factory=dict)
-    _closed: dict[int, int] = field(factory=dict)  # walks in a row that met closed directories
+    _closed: dict[int, int] = field(factory=dict)  # consecutive walks that met unreadable directories
     _some: trio.Event = field(factory=trio.Event)
 
     def add(
         self, group: int, directory: int, disk: int, inodes: int, exceeded: Callable[[Exceeded], None], pid: int
     ) -> None:
-        """Watch an open directory, which stays the caller's, on behalf of the namespace with this PID 1.
+        """Watch an open directory, which the caller keeps, for the namespace with this PID 1.
 
-        ``exceeded`` is called once, by the task that serves, and has to kill the group.
+        ``exceeded`` is called once, by the task in :meth:`serve`, and must kill the group.
         """
         self.remove(group)
         own = os.open(".", DIRECTORY, dir_fd=directory)
@@ -81,12 +81,12 @@ class DiskWatcher:
         self._some.set()
 
     def remove(self, group: int) -> None:
-        """Watch it no longer; nothing where it isn't watched."""
+        """Stop watching the group; no effect if it isn't watched."""
         watched = self._watched.pop(group, None)
         self._closed.pop(group, None)
         if watched is not None:
             os.close(watched.directory)
-        if not self._watched and self._some.is_set():  # otherwise somebody waits for this one
+        if not self._watched and self._some.is_set():  # otherwise serve() already waits on this event
             self._some = trio.Event()
 
     async def serve(self) -> None:
@@ -102,7 +102,7 @@ class DiskWatcher:
                 log.warning("workspaces could not be looked at: %s", error)
                 measured = {}
             for group, usage in measured.items():
-                if self._watched.get(group) is watched[group]:  # it may have been removed while we walked
+                if self._watched.get(group) is watched[group]:  # it may have been removed during the walk
                     self._decide(group, watched[group], usage)
             await trio.sleep(min(max(PULSE, MOST * (trio.current_time() - began)), LONGEST))
 
@@ -119,9 +119,9 @@ class DiskWatcher:
 async def _measure_all(
     watched: Mapping[int, _Watched], people: Census, turn: trio.CapacityLimiter
 ) -> Mapping[int, Usage]:
-    """One walk of each, in a thread that may go on when nobody waits for it any more: with descriptors of its own."""
+    """Walk each directory once, in a thread that may outlive a cancelled caller: it has its own descriptors."""
     copies: dict[int, int] = {}
-    box = [copies]  # who takes them out closes them: the thread, or we if it never runs
+    box = [copies]  # the side that pops the copies closes them: the thread, or this task if the thread never ran
 
     def walk() -> dict[int, Usage]:
         mine = box.pop()
@@ -151,7 +151,7 @@ def _measured(directory: int, watched: _Watched, running: Sequence[Process]) -> 
     except OSError as error:
         if error.errno in NO_DESCRIPTOR:
             raise
-        found = Usage(closed=1)  # the workspace itself was closed to us
+        found = Usage(closed=1)  # the workspace itself can't be read
     more = nameless(os.fstat(directory).st_dev, running)
     hiding = sum(census.is_closed(one) for one in running if one.pid not in watched.roots)
     return Usage(found.size + more.size, found.inodes + more.inodes, found.closed + hiding)
@@ -159,21 +159,21 @@ def _measured(directory: int, watched: _Watched, running: Sequence[Process]) -> 
 
 @frozen
 class Image:
-    """A file system of a size of its own: bytes and inodes, as statfs(2) tells them."""
+    """Size of a file system in bytes and inodes, as reported by statfs(2)."""
 
     size: int
     inodes: int
 
 
 def image_at(directory: int) -> Image:
-    """What the file system of an open directory can hold."""
+    """Return the capacity of the file system of an open directory."""
     found = os.fstatvfs(directory)
     return Image(found.f_blocks * found.f_frsize, found.f_files)
 
 
 @frozen
 class Tmpfs:
-    """A file system in memory, as the mount table has it."""
+    """A tmpfs mount, as in the mount table."""
 
     options: str
 
@@ -184,7 +184,7 @@ class Tmpfs:
 
     @property
     def inodes(self) -> int | None:
-        """How many files."""
+        """Maximum number of files."""
         return self._number("nr_inodes")
 
     def _number(self, name: str) -> int | None:
@@ -195,13 +195,13 @@ class Tmpfs:
 
 
 def tmpfs_at(pid: int, place: str = "/workspace") -> Tmpfs | None:
-    """What is mounted at a place inside, if it is a tmpfs; works for a process that we may not look into."""
+    """Return the mount at a path inside the sandbox if it is a tmpfs; works for processes that aren't dumpable."""
     with open(f"/proc/{pid}/mountinfo", encoding="utf-8", errors="replace") as lines:
         return find_tmpfs(lines, place)
 
 
 def find_tmpfs(mountinfo: Iterable[str], place: str) -> Tmpfs | None:
-    """The last of the lines decides: it is mounted over the others."""
+    """Return the topmost mount at a path if it is a tmpfs: the last line is mounted over the others."""
     kinds = {}
     for line in mountinfo:
         before, _, after = line.rstrip("\n").partition(" - ")

@@ -1,6 +1,6 @@
-"""A host examined before an agent runs on it: every layer tried, judged, and put together with what else matters.
+"""Examine the host before an agent runs: try every isolation layer, judge the result, collect host facts.
 
-Nothing is left behind, and no process is moved but our own, for as long as it takes.
+Leaves nothing behind, and moves no process but our own, for the duration of the examination.
 """
 
 import contextlib
@@ -46,18 +46,18 @@ sys.stdin.read()
 
 @frozen
 class Report:
-    """What an agent gets here. ``layers`` are in the order of the wire, ``facts`` are for people."""
+    """The isolation that an agent gets on this host. ``layers`` are in wire order, ``facts`` are for people."""
 
     level: str
     verdict: str
-    strict: str  # what is missing for it, or that nothing is
+    strict: str  # what is missing for ``strict``, or that nothing is
     layers: Mapping[str, Finding]
     facts: Mapping[str, str]
-    profile: str | None = None  # of AppArmor, where one is needed
+    profile: str | None = None  # the AppArmor profile to install, if one is needed
 
 
 def examine(state: Path) -> Report:
-    """Try everything, as who we are. ``state`` is the kernel's state directory. Blocks, for less than a second."""
+    """Try every layer as the current user. ``state`` is the kernel's state directory. Blocks for less than a second."""
     layers = layers_here()
     return Report(
         levels.best(layers),
@@ -70,7 +70,7 @@ def examine(state: Path) -> Report:
 
 
 def layers_here() -> Mapping[str, Finding]:
-    """Every layer, in the order of the wire, by trying it as who we are. Blocks."""
+    """Try every layer as the current user; returns findings in wire order. Blocks."""
     limits = limits_here()
     walls = _walls_here()
     found = {**walls, **_without_cgroups(limits, walls), "disk": _disk(walls["root"])}
@@ -91,7 +91,7 @@ def _walls_here() -> Mapping[str, Finding]:
 
 
 def limits_here() -> Mapping[str, Finding]:
-    """Whether memory, pids and CPU can be limited by control groups, by doing so. Blocks."""
+    """Try whether cgroups can limit memory, pids and CPU. Blocks."""
     try:
         found = discover_here()
         with _our_groups(found) as made:
@@ -103,7 +103,10 @@ def limits_here() -> Mapping[str, Finding]:
 
 @contextlib.contextmanager
 def room_for_a_kernel() -> Iterator[Callable[[], None]]:
-    """What a kernel that we start has to call first: with version 2 it takes no group with others, like us, in it."""
+    """Make a cgroup for a kernel that we start; yields a function that the new process must call first.
+
+    With version 2 a kernel doesn't use a cgroup that contains other processes, such as ours.
+    """
     found = discover_here()
     if not isinstance(found, Scope):
         yield lambda: None
@@ -122,7 +125,7 @@ def room_for_a_kernel() -> Iterator[Callable[[], None]]:
 
 @contextlib.contextmanager
 def _our_groups(found: Found) -> Iterator[Cgroups]:
-    """The groups that a kernel would make here; afterwards everything is as it was."""
+    """Create the cgroups that a kernel would create here; restore the former state afterwards."""
     with contextlib.ExitStack() as undo:
         if isinstance(found, Scope):
             undo.enter_context(_as_it_was(found.directory))
@@ -134,7 +137,7 @@ def _our_groups(found: Found) -> Iterator[Cgroups]:
 
 @contextlib.contextmanager
 def _as_it_was(directory: str) -> Iterator[None]:
-    """Undo what :func:`open_root` does with version 2: move us back, forbid what was enabled, remove the leaf."""
+    """Undo :func:`open_root` with version 2: move us back, disable what was enabled, remove the leaf."""
     leaf = f"{directory}/{LEAF}"
     enabled = _enabled(directory)
     existed, others = os.path.isdir(leaf), files.processes([leaf])
@@ -154,7 +157,7 @@ def _enabled(directory: str) -> frozenset[str]:
 
 
 def _limit(root: Group | None, name: str) -> Finding:
-    """Limit a program that takes a few pages and forks once, and see whether the kernel counts and refuses."""
+    """Limit a program that takes a few pages and forks once; check that the kernel counts and refuses."""
     assert root is not None, "there is no controller without a group"
     knob = DELEGATE.format(user="--user " if os.geteuid() else "")
     try:
@@ -169,7 +172,7 @@ def _limit(root: Group | None, name: str) -> Finding:
 
 
 def shortfall(group: Group, name: str) -> str:
-    """What a program in the group could do, or wasn't counted for, although it was limited; empty if it holds."""
+    """Describe a limit that didn't hold for a program in the cgroup; empty if it holds."""
     with subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _PROGRAM],
         stdin=subprocess.PIPE,
@@ -195,7 +198,7 @@ def shortfall(group: Group, name: str) -> str:
 
 
 def _without_cgroups(limits: Mapping[str, Finding], walls: Mapping[str, Finding]) -> Mapping[str, Finding]:
-    """What holds in their place: a process's own limits and, for all of them together, a watcher."""
+    """Replace missing cgroup limits: rlimits for each process, and a watcher for all processes of an agent."""
     if not (walls["rlimits"].works and walls["user_ns"].works):
         return limits
     instead = {"memory": "watcher + RLIMIT_DATA", "pids": "RLIMIT_NPROC in a user namespace of its own"}
@@ -206,7 +209,7 @@ def _without_cgroups(limits: Mapping[str, Finding], walls: Mapping[str, Finding]
 
 
 def _disk(root: Finding) -> Finding:
-    """A workspace in memory has a size wherever it can be mounted."""
+    """A workspace in memory has a size limit wherever it can be mounted."""
     return evolve(root, mechanism="tmpfs of its size" if root.works else "")
 
 
@@ -243,7 +246,7 @@ def _where() -> str:
 
 
 def _kept() -> str:
-    """What bounds a workspace that stays: root mounts an image of its size, which is tried; others are watched."""
+    """Say how a kept workspace is limited: with root by an ext4 image, which is tried; otherwise by a watcher."""
     watched = "watched, may overshoot"
     if os.geteuid() != 0:
         return f"{watched}: only root can mount an image"
@@ -256,7 +259,7 @@ def _kept() -> str:
 
 
 def _writable(state: Path) -> str:
-    """By writing to it or, where it isn't there yet, to the directory in which it would be made."""
+    """Test by writing to the directory or, if it doesn't exist yet, to the parent in which it would be created."""
     place = next(path for path in (state, *state.parents) if path.exists())
     try:
         with tempfile.TemporaryDirectory(prefix=".agentos-doctor-", dir=place):

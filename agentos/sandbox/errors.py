@@ -1,18 +1,18 @@
-"""Why no sandbox came of a request, by what the caller can do about it."""
+"""Errors of sandbox creation, by what the caller can do about them."""
 
 import errno
 
 NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 EXHAUSTED = (OSError, RuntimeError)
-"""What no descriptor (EMFILE) and no thread (ulimit -u) look like in Python: who looks again and again goes on."""
+"""Exceptions for too many open files (EMFILE) and for too many threads (ulimit -u). Polling loops continue on these."""
 
 
 class SandboxError(Exception):
-    """No sandbox came of it, and nothing is left of the attempt."""
+    """No sandbox was created, and nothing is left of the attempt."""
 
 
 class StepFailed(SandboxError):
-    """A step could not be done: which, the errno (0 where it was no system call), and the text."""
+    """A step of the plan failed: its name, the errno (0 if it was no system call), and the text."""
 
     def __init__(self, step: str, errno: int, text: str) -> None:
         super().__init__(f"{step}: {text}")
@@ -20,4 +20,4 @@ class StepFailed(SandboxError):
 
 
 class ZygoteDied(SandboxError):
-    """The process that clones was lost with the request; there's another one by now. Worth another try."""
+    """The zygote died during the request. Another one has been started, so a retry may succeed."""

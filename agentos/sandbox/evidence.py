@@ -1,4 +1,4 @@
-"""Which walls stand around a program, as the kernel tells it: read from outside before its first instruction."""
+"""Record which isolation layers are active on a program: read from /proc before its first instruction."""
 
 import errno
 import functools
@@ -42,19 +42,19 @@ _LIMIT_LINES = {  # of /proc/PID/limits
 
 @frozen
 class Observed:
-    """What /proc says of a program that waits behind its walls."""
+    """The /proc state of a confined program that waits for go."""
 
     status: Mapping[str, str]  # /proc/PID/status by field
     limits: Mapping[str, tuple[str, str]]  # /proc/PID/limits by its first column: soft, hard
-    namespaces: Mapping[str, int]  # its own, by inode
+    namespaces: Mapping[str, int]  # the program's, by inode
     ours: Mapping[str, int]
 
 
 @frozen
 class Layer:
-    """One wall: whether it was asked for, whether it stands, what it's made of, what shows that, and why not."""
+    """One layer: whether it was asked for, whether it is active, how, the evidence, and why it isn't active."""
 
-    asked: bool | int  # of a limit, how much
+    asked: bool | int  # for a limit, the amount
     active: bool
     mechanism: str
     evidence: str
@@ -62,7 +62,7 @@ class Layer:
 
 
 def observe(pid: int, namespaces: Mapping[str, int]) -> Observed:
-    """Look at the program that has this pid; ``namespaces`` are its inodes by name."""
+    """Read the state of this pid; ``namespaces`` are its inodes by name."""
     lines = virtual_files.read(f"/proc/{pid}/status").splitlines()
     status = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
     rows = virtual_files.read(f"/proc/{pid}/limits").splitlines()[1:]
@@ -74,12 +74,12 @@ def observe(pid: int, namespaces: Mapping[str, int]) -> Observed:
 @functools.cache
 def _our_namespaces() -> Mapping[str, int]:
     places = ((name, f"/proc/self/ns/{name}") for name in _NAMESPACES.values())
-    # By name: a process that isn't dumpable, as the kernel, may enter this directory of its own, but not list it.
+    # By name: a process that isn't dumpable, such as the kernel, may enter its own ns directory but not list it.
     return {name: os.stat(path).st_ino for name, path in places if os.path.exists(path)}
 
 
 def layers(plan: Sequence[Step], observed: Observed) -> dict[str, dict[str, object]]:
-    """The record of a spawn, as the wire has it. Limits by cgroup are for whoever set them to add."""
+    """Return the record of a spawn in wire format. The caller adds the limits that it has set by cgroup."""
     return {name: asdict(layer) for name, layer in _layers(plan, observed)}
 
 
@@ -135,7 +135,7 @@ def _namespace(short: str, observed: Observed, first: Step) -> Layer:
 
 
 def _by_step(plan: Sequence[Step], kind: type, mechanism: str, evidence: str) -> Layer:
-    """A wall whose step ends the process where it fails; that it waits behind it is the evidence."""
+    """A layer with a step that ends the process on failure. Evidence: the process waits after that step."""
     done = any(isinstance(step, kind) for step in plan)
     return Layer(True, done, mechanism if done else "", evidence if done else "", "" if done else "not in the plan")
 
@@ -154,7 +154,7 @@ def _field(observed: Observed, name: str, wanted: str, mechanism: str) -> Layer:
 
 
 def _seccomp(plan: Sequence[Step], observed: Observed) -> Layer:
-    """The filter, and which of two means keeps memory files from being executed, where one does."""
+    """The seccomp layer; says which mechanism keeps memfds from being executed, if one does."""
     layer = _field(observed, "Seccomp", "2", "BPF filter")
     filters = [step.program for step in plan if isinstance(step, s.Seccomp)]
     if not layer.active or not filters:

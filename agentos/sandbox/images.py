@@ -1,7 +1,7 @@
-"""A workspace of a size: a file with an ext4 in it, which the loop device makes a disk.
+"""Workspace images: a file with an ext4 of limited size, mounted through a loop device.
 
-The functions wait for files and other programs: call them in a thread. The limits are the file system's own, so nothing
-that a program does can overshoot them. Once made it only grows, where the host has the programs for that.
+The functions block on files and other programs: call them in a thread. The file system itself enforces the limits, so
+no program can exceed them. An image only grows, if the host has the programs for that.
 """
 
 import errno
@@ -16,31 +16,31 @@ from attrs import frozen
 from .inside import sources
 from .plan import Outer
 
-_SUPERBLOCK, _MAGIC = 1024, 0xEF53  # where it begins; struct ext4_super_block
-_SYSTEM_PROGRAMS = "/usr/sbin:/sbin"  # not on every user's path
+_SUPERBLOCK, _MAGIC = 1024, 0xEF53  # offset and magic number of struct ext4_super_block
+_SYSTEM_PROGRAMS = "/usr/sbin:/sbin"  # not in every user's PATH
 
 
 class NoImage(Exception):
-    """This host can't have it; the text says why and what to install."""
+    """This host can't mount images; the text says why and what to install."""
 
 
 class ImageInUse(Exception):
-    """It is mounted, or being made: its last user hasn't gone yet."""
+    """The image is mounted, or being created: its last user hasn't closed it yet."""
 
 
 @frozen
 class Size:
-    """What a file system holds."""
+    """Capacity of a file system."""
 
     bytes: int
     inodes: int
 
 
 def provide(path: Path, wanted: Size, owner: Outer) -> Size:
-    """See to it that there is an image of at least this size; what size it has.
+    """Create or grow an image so that it has at least this size; returns its actual size.
 
-    :class:`NoImage` where the host can't mount such: found out by doing it, before there are files in it.
-    :class:`ImageInUse` where another has it, ``OSError`` for one that can't be read.
+    :class:`NoImage` if the host can't mount images, which is tried before any file is in it.
+    :class:`ImageInUse` if the image is locked; ``OSError`` if it can't be read.
     """
     if not path.exists():
         try:
@@ -60,7 +60,7 @@ def provide(path: Path, wanted: Size, owner: Outer) -> Size:
 
 
 def _make(path: Path, wanted: Size, owner: Outer) -> None:
-    """Under another name until it has been mounted once."""
+    """Create it under a temporary name, and rename it once a mount has succeeded."""
     program = _find("mkfs.ext4")
     if program is None:
         raise NoImage("mkfs.ext4 is not installed (package e2fsprogs)")
@@ -80,7 +80,7 @@ def _make(path: Path, wanted: Size, owner: Outer) -> None:
 
 
 def _mount_once(path: Path) -> None:
-    """What mkfs puts into it for its own purposes goes."""
+    """Test the mount, and remove the lost+found directory that mkfs made."""
     mount = sources.mount_image(str(path))
     try:
         os.rmdir("lost+found", dir_fd=mount)
@@ -89,7 +89,7 @@ def _mount_once(path: Path) -> None:
 
 
 def _grow(path: Path, image: int, size: int) -> None:
-    """Not while it's mounted: that takes a capability which a container's root hasn't got."""
+    """Grow the image. Never while it is mounted: that needs a capability that a container's root doesn't have."""
     check, resize = _find("e2fsck"), _find("resize2fs")
     if check is not None and resize is not None:
         os.ftruncate(image, size)
@@ -102,7 +102,7 @@ def _find(program: str) -> str | None:
 
 
 def _run(*argv: str) -> str:
-    """What it said. Its exit status isn't asked for: in a kernel that reaps orphans somebody else may have got it."""
+    """Run a program and return its stderr. The exit status is ignored: the reaping of orphans may have taken it."""
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     return " ".join(done.stderr.split())[:200]
 

@@ -1,6 +1,6 @@
-"""What to change on a host that refused a step: judged from the step, the error and what surrounds this process.
+"""Remedies: which host setting to change after a refused step, from the step, the errno and our surroundings.
 
-Whether a wall can be built is found out by building it. This only explains a refusal, and says nothing where it would
+Whether a layer works is found out by trying it. This module only explains a refusal, and returns nothing if it would
 have to guess.
 """
 
@@ -14,7 +14,7 @@ from attrs import field, frozen
 
 NAMESPACES = ("user", "pid", "mnt", "net", "ipc", "uts", "cgroup")
 _ENOUGH = 10_000  # namespaces
-_EMPTY_IN_PROC = ("/proc/sys/fs/binfmt_misc",)  # what is mounted there hides nothing
+_EMPTY_IN_PROC = ("/proc/sys/fs/binfmt_misc",)  # a mount there hides nothing
 PROFILE = "agentos-python"
 PROFILE_FILE = f"/etc/apparmor.d/{PROFILE}"
 APPARMOR = (
@@ -31,22 +31,22 @@ LANDLOCK_CALLS = "landlock_create_ruleset, landlock_add_rule, landlock_restrict_
 
 @frozen
 class Surroundings:
-    """What may be in the way of walls: settings by name, and what stands around this process already."""
+    """Host state that can prevent isolation: settings by name, and restrictions on this process."""
 
     uid: int
     settings: Mapping[str, str] = field(factory=dict)  # of /proc/sys, as sysctl names them
-    filtered: bool = False  # by somebody's seccomp
-    apparmor: str = ""  # the profile that confines us, if one does
+    filtered: bool = False  # by a seccomp filter
+    apparmor: str = ""  # the profile that confines us, if any
     chroot: bool = False
-    covered: tuple[str, ...] = ()  # in /proc, what something is mounted over
-    lsm: str = ""  # the security modules that are switched on
+    covered: tuple[str, ...] = ()  # mount points in /proc
+    lsm: str = ""  # the active security modules
     ids: str = ""  # our user namespace's uid_map
-    processes: str = ""  # how many this user may have
+    processes: str = ""  # the process limit of this user
     proc: bool = True  # /proc is there
 
 
 def surroundings() -> Surroundings:
-    """Those of this process. Reads /proc and /sys; what can't be read is taken not to be there."""
+    """Read the surroundings of this process from /proc and /sys; unreadable files count as absent."""
     names = [f"user.max_{name}_namespaces" for name in NAMESPACES]
     names += ["kernel.unprivileged_userns_clone", "kernel.apparmor_restrict_unprivileged_userns"]
     settings = {name: _read(f"/proc/sys/{name.replace('.', '/')}") for name in names}
@@ -76,7 +76,7 @@ def _read(path: str) -> str:
 
 
 def knob(step: str, text: str, error: int, around: Surroundings) -> str:
-    """What to change so that a step which failed with ``error`` works; empty where that isn't known."""
+    """Return what to change so that a step which failed with ``error`` works; empty if unknown."""
     if not around.proc:
         return "mount proc at /proc"
     match error:
@@ -134,7 +134,7 @@ def _some(paths: tuple[str, ...]) -> str:
 
 
 def apparmor_profile() -> str:
-    """A profile that lets this interpreter make user namespaces, and takes nothing from it."""
+    """Return an AppArmor profile that lets this interpreter make user namespaces and restricts nothing."""
     return f"""\
 abi <abi/4.0>,
 include <tunables/global>

@@ -1,9 +1,9 @@
-"""Landlock rulesets: which rights are handled under which ABI, rules as values, and the kernel's structures as bytes.
+"""Landlock rulesets: rights by ABI, rules as values, and encoding as the kernel's structures.
 
-A ruleset *handles* rights: what it handles is denied but for the rules that allow it; what it doesn't handle stays as
-it was. A kernel refuses rights that it doesn't know (EINVAL), so that a ruleset is made for the ABI that the kernel
-names, and says what it therefore can't deny. Landlock is a second wall: it stops opening, not what is open already, and
-neither stat, chdir, chmod nor, below ABI 9, connecting to a socket in the file system.
+A ruleset *handles* rights. A handled right is denied unless a rule allows it; a right that isn't handled is unaffected.
+A kernel refuses rights that it doesn't know (EINVAL), so a ruleset is made for the kernel's ABI and reports the rights
+that it can't deny. Landlock is a second layer of defence: it denies opening files, but doesn't affect files that are
+open already, nor stat, chdir, chmod or, below ABI 9, connecting to a socket in the file system.
 
 ``struct landlock_ruleset_attr`` (8 bytes below ABI 4, 16 below ABI 6)::
 
@@ -27,11 +27,11 @@ from attrs import field, frozen
 
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # the same on every architecture
 RULE_PATH_BENEATH, RULE_NET_PORT = 1, 2
-CREATE_RULESET_VERSION = 1  # the flag that asks for the ABI
+CREATE_RULESET_VERSION = 1  # the flag that asks for the ABI version
 
 
 class Files(IntFlag):
-    """What may be done with files and directories (LANDLOCK_ACCESS_FS_*)."""
+    """Rights on files and directories (LANDLOCK_ACCESS_FS_*)."""
 
     EXECUTE = 1 << 0
     WRITE_FILE = 1 << 1
@@ -46,21 +46,21 @@ class Files(IntFlag):
     MAKE_FIFO = 1 << 10
     MAKE_BLOCK = 1 << 11
     MAKE_SYM = 1 << 12
-    REFER = 1 << 13  # link or rename into another directory; always denied under ABI 1, so that it's never missing
+    REFER = 1 << 13  # link or rename into another directory; always denied under ABI 1, so it is never missing
     TRUNCATE = 1 << 14
-    IOCTL_DEV = 1 << 15  # on devices opened afterwards, but for a few harmless ones
-    RESOLVE_UNIX = 1 << 16  # connect to a socket by its path, unless it was made within the same walls
+    IOCTL_DEV = 1 << 15  # on devices opened afterwards, except for a few harmless ioctls
+    RESOLVE_UNIX = 1 << 16  # connect to a socket by its path, unless it was created in the same Landlock domain
 
 
 class Ports(IntFlag):
-    """What may be done with TCP ports (LANDLOCK_ACCESS_NET_*)."""
+    """Rights on TCP ports (LANDLOCK_ACCESS_NET_*)."""
 
     BIND_TCP = 1 << 0
     CONNECT_TCP = 1 << 1
 
 
 class Scope(IntFlag):
-    """What may not reach outside (LANDLOCK_SCOPE_*)."""
+    """Targets outside the sandbox that can't be reached (LANDLOCK_SCOPE_*)."""
 
     ABSTRACT_UNIX_SOCKET = 1 << 0
     SIGNAL = 1 << 1
@@ -72,7 +72,7 @@ MAKE = Files.MAKE_DIR | Files.MAKE_REG | Files.MAKE_SOCK | Files.MAKE_FIFO | Fil
 REMOVE = Files.REMOVE_DIR | Files.REMOVE_FILE
 WRITE = Files.WRITE_FILE | Files.TRUNCATE | MAKE | REMOVE | Files.REFER  # but no device nodes
 ALL_FILES = Files((1 << 17) - 1)
-ON_FILES = (  # what a rule for something that isn't a directory may allow
+ON_FILES = (  # rights that a rule for something other than a directory may allow
     Files.EXECUTE | Files.WRITE_FILE | Files.READ_FILE | Files.TRUNCATE | Files.IOCTL_DEV | Files.RESOLVE_UNIX
 )
 
@@ -84,32 +84,32 @@ SINCE: Sequence[tuple[int, Right]] = (
     (4, Ports.BIND_TCP | Ports.CONNECT_TCP),
     (5, Files.IOCTL_DEV),
     (6, Scope.ABSTRACT_UNIX_SOCKET | Scope.SIGNAL),
-    (9, Files.RESOLVE_UNIX),  # 7 and 8 came with flags for logging and for threads
+    (9, Files.RESOLVE_UNIX),  # 7 and 8 brought flags for logging and for threads
 )
-"""The ABI that brought each right; every later one has it too."""
+"""The ABI that introduced each right; every later one has it too."""
 
 
 @frozen
 class Walls:
-    """What to handle or, as a ruleset, what a kernel handles."""
+    """A set of rights to handle; in a ruleset, the rights that the kernel handles."""
 
     files: Files = Files(0)
     ports: Ports = Ports(0)
     scope: Scope = Scope(0)
 
     def under(self, abi: int) -> "Walls":
-        """As much of it as this ABI can deny."""
+        """The part of these rights that this ABI can deny."""
         known = known_under(abi)
         return Walls(self.files & known.files, self.ports & known.ports, self.scope & known.scope)
 
     def names(self) -> tuple[str, ...]:
-        """The rights by name, in small letters."""
+        """The names of the rights, in lower case."""
         rights = (*self.files, *self.ports, *self.scope)
         return tuple(str(right.name).lower() for right in rights)
 
 
 def known_under(abi: int) -> Walls:
-    """Every right that a kernel with this ABI knows; nothing under ABI 0, which is a kernel without Landlock."""
+    """All rights that a kernel with this ABI knows; none under ABI 0, which is a kernel without Landlock."""
     brought = [right for since, right in SINCE if since <= abi]
     return Walls(
         files=Files(sum(right for right in brought if isinstance(right, Files))),
@@ -120,24 +120,24 @@ def known_under(abi: int) -> Walls:
 
 @frozen
 class PathRule:
-    """``allowed`` at ``path`` and beneath it. Where that isn't a directory, ``directory`` must be False."""
+    """Allow ``allowed`` at ``path`` and beneath it. If the path isn't a directory, ``directory`` must be False."""
 
     path: str
     allowed: Files
     directory: bool = True
 
     def pack(self, fd: int, walls: Walls) -> bytes:
-        """``struct landlock_path_beneath_attr`` for the path opened as ``fd``, with the rights that are handled."""
+        """``struct landlock_path_beneath_attr`` for the path opened as ``fd``, with the handled rights."""
         return struct.pack("=Qi", self.effective(walls), fd)
 
     def effective(self, walls: Walls) -> Files:
-        """What of it a ruleset takes: the kernel refuses rights that aren't handled, or no file can have."""
+        """The rights to pass to the kernel, which refuses rights that aren't handled or don't apply to a file."""
         return self.allowed & walls.files & (ALL_FILES if self.directory else ON_FILES)
 
 
 @frozen
 class PortRule:
-    """``allowed`` on a TCP port; port 0 stands for binding to any that is free."""
+    """Allow ``allowed`` on a TCP port; port 0 stands for binding to any free port."""
 
     port: int = field()
     allowed: Ports
@@ -152,13 +152,13 @@ class PortRule:
         return struct.pack("=QQ", self.effective(walls), self.port)
 
     def effective(self, walls: Walls) -> Ports:
-        """What of it a ruleset takes."""
+        """The rights to pass to the kernel: those that are handled."""
         return self.allowed & walls.ports
 
 
 @frozen
 class Ruleset:
-    """A ruleset that a kernel of this ABI takes. ``missing`` are the walls that were asked for and can't be had."""
+    """A ruleset that a kernel of this ABI accepts. ``missing`` are the asked rights that can't be denied."""
 
     abi: int
     walls: Walls
@@ -167,17 +167,17 @@ class Ruleset:
     ports: tuple[PortRule, ...]
 
     def pack(self) -> bytes:
-        """``struct landlock_ruleset_attr``, as long as this ABI knows it: a longer one with zeros would do as well."""
+        """``struct landlock_ruleset_attr`` in the size of this ABI; a longer one with zeros would work too."""
         fields = 1 + (self.abi >= 4) + (self.abi >= 6)
         values = (self.walls.files, self.walls.ports, self.walls.scope)[:fields]
         return struct.pack(f"={fields}Q", *values)
 
 
 def ruleset(abi: int, asked: Walls, paths: Sequence[PathRule] = (), ports: Sequence[PortRule] = ()) -> Ruleset:
-    """The ruleset that denies what was ``asked``, as far as the ABI can, but for the rules.
+    """Build a ruleset that denies the ``asked`` rights, as far as the ABI can, except where a rule allows them.
 
-    Rules of which nothing is handled are left out: the kernel refuses empty ones. ``ValueError`` where there is nothing
-    to deny at all, ABI 0 included: the kernel refuses that too (ENOMSG), and there would be no wall.
+    Rules without a handled right are left out: the kernel refuses empty ones. ``ValueError`` if there is nothing to
+    deny, ABI 0 included: the kernel refuses that too (ENOMSG), and there would be no protection.
     """
     walls = asked.under(abi)
     if walls == Walls():
@@ -192,7 +192,7 @@ def ruleset(abi: int, asked: Walls, paths: Sequence[PathRule] = (), ports: Seque
 
 
 def probe_abi() -> int:
-    """The running kernel's Landlock ABI; 0 where it has none or it is switched off. ``OSError`` for anything else."""
+    """Return the running kernel's Landlock ABI; 0 if it has none or it is disabled. ``OSError`` for any other error."""
     syscall = ctypes.CDLL(None, use_errno=True).syscall
     syscall.restype = ctypes.c_long
     abi = int(syscall(ctypes.c_long(CREATE_RULESET), None, ctypes.c_size_t(0), ctypes.c_uint(CREATE_RULESET_VERSION)))

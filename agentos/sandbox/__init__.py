@@ -1,1 +1,1 @@
-"""Running programs apart from the host, usable without the kernel."""
+"""Sandbox: run programs isolated by namespaces, seccomp, Landlock and cgroups; usable without the kernel."""

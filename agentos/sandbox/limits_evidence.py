@@ -1,4 +1,4 @@
-"""Which limits are in force on a program, by what, and which of them it came up against: from what was read back."""
+"""Record which limits are enforced on a program and how, and which limit ended it; from values read back."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,9 +15,9 @@ from .policy import Limits
 from .status import Status
 from .usage import Usage
 
-SHIM = 1  # process of our own, on top of those that an agent may have
-PERIOD = 100_000  # microseconds: what ``cpu_quota`` is a part of
-INODE_ROUNDING = 1 << 20  # bytes of an ext4 for which mkfs may add an inode, to fill up the blocks of its tables
+SHIM = 1  # one process of ours, on top of the agent's max_pids
+PERIOD = 100_000  # microseconds: the period of ``cpu_quota``
+INODE_ROUNDING = 1 << 20  # bytes of an ext4 per inode that mkfs may add, to fill the blocks of its inode tables
 NOT_DELEGATED = {
     "memory": "no cgroup delegated, and nobody watches its memory",
     "pids": "no cgroup delegated, and no limit on processes is in force",
@@ -31,14 +31,14 @@ _FILES = {  # by version
 
 @frozen
 class Found:
-    """What was read back of a program before its first instruction, or is done for it from outside."""
+    """Limits read back before the program's first instruction, or enforced from outside."""
 
     in_force: InForce | None = None  # of its cgroup
-    version: int | None = None  # of that
-    missing: Sequence[Missing] = ()  # of what cgroups can limit
+    version: int | None = None  # of its cgroup
+    missing: Sequence[Missing] = ()  # limits that cgroups can't enforce here
     rlimits: Mapping[str, tuple[str, str]] = attrs.field(factory=dict)  # /proc/PID/limits by its first column
-    watched: bool = False  # its memory
-    workspace: Tmpfs | Image | Usage | None = None  # a usage is what a watched directory had at the start
+    watched: bool = False  # whether its memory is watched
+    workspace: Tmpfs | Image | Usage | None = None  # a Usage is that of a watched directory at the start
 
 
 def limit_layers(asked: Limits, found: Found) -> dict[str, Layer]:
@@ -121,7 +121,7 @@ def _sized(asked: Limits, mechanism: str, evidence: str, size: int | None, inode
 
 
 def _pages(size: int) -> int:
-    """A size as the kernel rounds it."""
+    """Round a size up to whole pages, as the kernel does."""
     return -(-size // 4096) * 4096
 
 
@@ -136,7 +136,7 @@ def _cgroup(found: Found, file: str) -> str:
 
 
 def _rlimit(found: Found, line: str) -> int | None:
-    """The hard limit, which is the one that it can't raise."""
+    """The hard limit: the program can't raise it."""
     _, hard = found.rlimits.get(line, ("?", "?"))
     return int(hard) if hard.isdecimal() else None
 
@@ -147,9 +147,9 @@ def ending(
     cgroup: Evidence | None = None,
     watched: object | None = None,
 ) -> str | None:
-    """Which limits a program came up against; ``None`` if the evidence names none.
+    """Describe which limits a program reached; ``None`` if the evidence names none.
 
-    Where RLIMIT_NPROC bounds the processes nobody counts refused forks, and nothing is said of them.
+    Where RLIMIT_NPROC limits the processes, refused forks aren't counted and not reported.
     """
     if watched is not None:
         return f"killed: {watched}"

@@ -1,6 +1,6 @@
-"""Opening by openat2(2): what is swapped on the way, at whatever moment, leads nobody out.
+"""Open files with openat2(2): a path can't leave its directory, even if it is changed while it is resolved.
 
-Through a library handle of its own, which gives up the interpreter's lock: a file system may take its time.
+Uses its own library handle, which releases the interpreter's lock: a file system may be slow.
 """
 
 import ctypes
@@ -12,23 +12,23 @@ from .inside.libc import RESOLVE_BENEATH, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYML
 
 __all__ = ["NO_CROSSING", "NO_LINKS", "NO_MAGIC", "WITHIN", "kind_of_file_system", "open_at"]
 
-NO_CROSSING = 1  # RESOLVE_NO_XDEV: no way leads onto another mount
-NO_MAGIC = RESOLVE_NO_MAGICLINKS  # /proc/PID/root and the like lead anywhere
+NO_CROSSING = 1  # RESOLVE_NO_XDEV: don't cross mounts
+NO_MAGIC = RESOLVE_NO_MAGICLINKS  # /proc/PID/root and similar links lead anywhere
 NO_LINKS = RESOLVE_NO_SYMLINKS | NO_MAGIC
 WITHIN = RESOLVE_BENEATH | NO_MAGIC
 
-_OPENAT2 = 437  # the same everywhere
-_ATTEMPTS = 32  # when what is on the way is renamed in that very moment
+_OPENAT2 = 437  # on every architecture
+_ATTEMPTS = 32  # on EAGAIN or EINTR, such as when a directory is renamed during the lookup
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.syscall.restype = ctypes.c_long
-_STATFS = 256  # bytes; struct statfs has 120, its type first
+_STATFS = 256  # bytes; struct statfs has 120 and begins with the type
 
 
 def open_at(directory: int, path: str, flags: int, resolve: int) -> int:
-    """Open ``path`` from a directory; ``flags`` are O_*, ``resolve`` is one of the above or several.
+    """Open ``path`` relative to a directory; ``flags`` are O_*, ``resolve`` is a combination of the above.
 
-    ``EXDEV``: it leads out of the directory; ``ELOOP``: over a link that it must not follow; ``EAGAIN``: the
-    directories on the way don't stand still. ``ENOSYS`` before Linux 5.6 and where a filter forbids it.
+    ``EXDEV``: it leads out of the directory. ``ELOOP``: it contains a symlink that must not be followed. ``EAGAIN``:
+    directories on the path keep changing. ``ENOSYS``: before Linux 5.6, or denied by a seccomp filter.
     """
     how = struct.pack("=3Q", flags | os.O_CLOEXEC, 0, resolve)
     arguments = (ctypes.c_long(_OPENAT2), directory, os.fsencode(path), how, ctypes.c_size_t(len(how)))
@@ -43,7 +43,7 @@ def open_at(directory: int, path: str, flags: int, resolve: int) -> int:
 
 
 def kind_of_file_system(fd: int) -> int:
-    """Its magic number, as statfs(2) lists them."""
+    """Return the magic number of the file system, as listed in statfs(2)."""
     found = ctypes.create_string_buffer(_STATFS)
     if _LIBC.fstatfs(fd, found) != 0:
         error = ctypes.get_errno()

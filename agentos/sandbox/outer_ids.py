@@ -1,14 +1,14 @@
-"""Which uid an agent has on the host when the kernel has root: one of its own, and the same in each of its lives.
+"""Host uids of agents when the kernel has root: each name has its own uid, the same in each run.
 
-A name keeps its id over restarts of agent and kernel until the range is used up. Then the id that was used longest ago
-goes to another name, if its own name neither runs nor has a kept workspace. Nothing is removed for that: what the
-former agent left elsewhere on the host under this uid then belongs to the uid of the next.
+A name keeps its id over restarts of agent and kernel until the range is used up. Then the least recently used id
+goes to another name, if its own name neither runs nor has a kept workspace. Nothing is deleted for that: files that the
+former agent left elsewhere on the host under this uid then belong to the uid of the next agent.
 
-Kept in a file in the state directory, a line of JSON per name, the one used longest ago first::
+Stored in a file in the state directory, a line of JSON per name, the least recently used first::
 
     {"name": "writer", "id": 1610612736}
 
-``id`` is user and group alike.
+``id`` is both uid and gid.
 """
 
 import contextlib
@@ -27,20 +27,20 @@ from .plan import Outer
 
 log = logging.getLogger(__name__)
 
-FIRST, COUNT = 1610612736, 65536  # 0x60000000: above what hosts give to people, services and their subordinate ids
-_HIGHEST = (1 << 32) - 2  # -1 is no id
-RETRY = 1.0  # seconds after a write that failed
+FIRST, COUNT = 1610612736, 65536  # 0x60000000: above the ids of people, services and subordinate ids
+_HIGHEST = (1 << 32) - 2  # -1 is no valid id
+RETRY = 1.0  # seconds to wait after a failed write
 
 
 class OuterIdError(Exception):
-    """No identity can be given; the text says why and what to do."""
+    """No uid can be assigned; the text says why and what to do."""
 
 
 class OuterIds:
-    """Hands out identities of a range. With all in use, the one used longest ago is given to another name."""
+    """Assigns uids from a range. If all are assigned, the least recently used one is given to another name."""
 
     def __init__(self, path: Path, first: int = FIRST, count: int = COUNT) -> None:
-        """:class:`OuterIdError` where the file is damaged: ids are never given anew in silence."""
+        """:class:`OuterIdError` if the file is damaged: ids are never silently reassigned."""
         if first < 1 or count < 1 or first + count - 1 > _HIGHEST or first <= os.geteuid() < first + count:
             raise OuterIdError(
                 f"{first}+{count} is no range for agents: it has root's, the kernel's or no user's id in it"
@@ -56,17 +56,17 @@ class OuterIds:
         in_use: AbstractSet[str] = frozenset(),
         kept: Callable[[], AbstractSet[str]] = frozenset,
     ) -> Outer:
-        """The identity of this name, which is in use from now on.
+        """Return the uid and gid of this name, which is now the most recently used.
 
-        ``keeps``: files will stay that belong to it, so that it is on the disk on return; for others :meth:`serve`
-        sees to that. ``in_use`` are the names that run, ``kept`` tells those whose files are kept, and blocks: neither
-        loses its identity. :class:`OuterIdError` where there is none left.
+        ``keeps``: files of this uid will remain, so the assignment is written to disk before return; for others
+        :meth:`serve` writes it. ``in_use`` are the names that run; ``kept`` returns the names with kept files, and
+        blocks: neither lose their uid. :class:`OuterIdError` if none is left.
         """
         async with self._turn:
             busy = in_use
             if name not in self._given and len(self._given) >= len(self._range):
                 busy = in_use | await trio.to_thread.run_sync(kept)
-            if name not in self._given:  # the order alone isn't worth a write each time
+            if name not in self._given:  # a change of order alone isn't worth a write
                 self._unsaved.set()
             self._given = choose(self._given, name, self._range, busy)
         if keeps:
@@ -74,9 +74,9 @@ class OuterIds:
         return Outer(self._given[name], self._given[name])
 
     async def serve(self) -> None:
-        """Write down what was given out, until cancelled.
+        """Write new assignments to disk, until cancelled.
 
-        A host that fails before that forgets who had an identity, when nothing is left of them that belongs to it.
+        If the host fails before that, only assignments of names without remaining files are lost.
         """
         try:
             while True:
@@ -103,7 +103,7 @@ class OuterIds:
 
 
 def choose(given: Mapping[str, int], name: str, ids: range, busy: AbstractSet[str]) -> dict[str, int]:
-    """What is given out when this name has taken its id: the name last, as the one used last."""
+    """Return the assignments after this name has taken its id: the name is last, as the most recently used."""
     left = {other: number for other, number in given.items() if other != name}
     if name in given:
         return {**left, name: given[name]}
@@ -119,7 +119,7 @@ def choose(given: Mapping[str, int], name: str, ids: range, busy: AbstractSet[st
 
 
 def _free(ids: range, taken: Iterable[int]) -> int:
-    """The next one that nobody has: in order, so that it's found at once as long as none was given up."""
+    """Return the next free id. In order, so it is found at once as long as no id was given up."""
     taken = frozenset(taken)
     after = ids[0] + len(taken)
     return after if after not in taken else next(number for number in ids if number not in taken)

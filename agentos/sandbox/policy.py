@@ -1,4 +1,4 @@
-"""What a sandboxed program may see and use: frozen values, and how a child's stay within its parent's."""
+"""Sandbox policy: what a program may see and use, as frozen values, and narrowing a child's policy to its parent's."""
 
 import os.path
 from collections.abc import Mapping, Sequence
@@ -8,11 +8,11 @@ import attrs
 from attrs import field, frozen
 
 MIB = 1 << 20
-PROFILES = ("standard", "strict")  # of system calls, from the wider to the narrower
+PROFILES = ("standard", "strict")  # seccomp profiles, from the wider to the narrower
 
 
 class BadPolicy(ValueError):
-    """No sandbox can be made of this; the text says why."""
+    """No sandbox can be made of this policy; the text says why."""
 
 
 def _positive(_: object, attribute: "attrs.Attribute[int]", value: int) -> None:
@@ -20,12 +20,12 @@ def _positive(_: object, attribute: "attrs.Attribute[int]", value: int) -> None:
         raise BadPolicy(f"{attribute.name}: {value} is less than 1")
 
 
-_MAX_RLIMIT = (1 << 63) - 1  # beyond it Python has no number for setrlimit(2)
+_MAX_RLIMIT = (1 << 63) - 1  # a higher value overflows in Python's setrlimit
 
 
 @frozen
 class Limits:
-    """How much a program and all that it starts may use. Sizes are bytes."""
+    """Limits of a program and all processes that it starts. Sizes are bytes."""
 
     memory: int = field(default=512 * MIB, validator=_positive)
     max_pids: int = field(default=64, validator=_positive)
@@ -39,14 +39,14 @@ class Limits:
 
     @property
     def data(self) -> int:
-        """What one process may map to write for itself alone (RLIMIT_DATA), where no cgroup counts what it uses.
+        """Private writable memory that one process may map (RLIMIT_DATA), if no cgroup counts its memory.
 
-        More than ``memory``, since of the stack of a thread and of an allocator's arenas most is never touched.
+        More than ``memory``: most of a thread's stack and of an allocator's arenas is never touched.
         """
         return min(2 * self.memory, _MAX_RLIMIT)
 
     def within(self, parent: "Limits") -> "Limits":
-        """The lower of both, one by one."""
+        """Take the lower of both, limit by limit."""
         return Limits(**{one.name: min(getattr(self, one.name), getattr(parent, one.name)) for one in _fields(Limits)})
 
 
@@ -67,13 +67,13 @@ def _names(_: object, attribute: "attrs.Attribute[Any]", names: Sequence[str]) -
 
 @frozen
 class Directory:
-    """A directory of the host's, to be written to; what is at the ``protected`` names below it stays as it is."""
+    """A writable host directory; the paths at ``protected``, relative to it, stay unchanged."""
 
     path: str = field(validator=_absolute)
     protected: tuple[str, ...] = field(default=(), validator=_names)
 
     def within(self, parent: "Directory | Image | None") -> "Directory":
-        """This directory with what is protected in its parent's; :class:`BadPolicy` where that leaves nothing of it."""
+        """Add the parent's protected paths; :class:`BadPolicy` if this is outside the parent's or protected there."""
         if not isinstance(parent, Directory) or not _beneath(self.path, parent.path):
             raise BadPolicy(f"workspace: {self.path} is not in the parent's workspace")
         held = [os.path.join(parent.path, name) for name in parent.protected]
@@ -89,7 +89,7 @@ def _beneath(path: str, directory: str) -> bool:
 
 @frozen
 class Image:
-    """A file with an ext4 in it; for a kernel with root. Nobody else may use it meanwhile."""
+    """An ext4 image file; needs a kernel with root. No other sandbox may use it meanwhile."""
 
     path: str = field(validator=_absolute)
 
@@ -105,7 +105,7 @@ def _as_workspace(given: Directory | Image | str | None) -> Directory | Image | 
 
 @frozen
 class Interpreter:
-    """A Python, as it names itself: ``sys.executable``, ``sys.prefix`` and ``sys.base_prefix``."""
+    """A Python interpreter: ``sys.executable``, ``sys.prefix`` and ``sys.base_prefix``."""
 
     executable: str = field(validator=_absolute)
     prefix: str = field(validator=_absolute)
@@ -114,12 +114,12 @@ class Interpreter:
 
 @frozen
 class Policy:
-    """What exists inside, and which walls stand around it. Paths are the host's.
+    """What exists inside a sandbox, and how it is confined. Paths are host paths.
 
-    ``script`` is a file in /agent, or ``code`` a directory as /agent, read-only; ``workspace`` a directory (its path
-    alone will do) or an image for /workspace, or None for one in memory; ``sdk`` the directory of the package
-    ``agentos_sdk``; ``socket`` the one of the kernel's for this program, at /run/agentos.sock; on
-    ``port`` of its own loopback somebody outside listens from before it begins.
+    ``script`` is a file in /agent, or ``code`` a directory as /agent, read-only. ``workspace`` is a directory (its path
+    is enough) or an image for /workspace, or None for one in memory. ``sdk`` is the directory of the package
+    ``agentos_sdk``. ``socket`` is the kernel's socket for this program, at /run/agentos.sock. ``port`` on the sandbox's
+    own loopback has a listener, outside the sandbox, since before the program starts.
 
     Script, code and workspace may lie where other programs can write: no component of their paths may be a symbolic
     link.
@@ -131,7 +131,7 @@ class Policy:
     workspace: Directory | Image | None = field(default=None, converter=_as_workspace)
     sdk: str | None = field(default=None, validator=_absolute)
     socket: str | None = field(default=None, validator=_absolute)
-    network: bool = False  # the host's; otherwise loopback alone
+    network: bool = False  # the host's; otherwise loopback only
     port: int | None = None
     limits: Limits = Limits()
     profile: str = field(default="standard", validator=attrs.validators.in_(PROFILES))
@@ -144,10 +144,10 @@ class Policy:
             raise BadPolicy("port: with the host's network there is no loopback of its own")
 
     def within(self, parent: "Policy") -> "Policy":
-        """This policy without what the parent hasn't got: lower limits, the narrower profile, no network of its own.
+        """Narrow this policy to its parent's: lower limits, narrower profile, no network unless the parent has it.
 
-        :class:`BadPolicy` where it names a directory of the host's for writing that isn't in its parent's: there is no
-        lesser directory to give instead.
+        :class:`BadPolicy` if it names a writable host directory outside its parent's: there is no smaller directory to
+        give instead.
         """
         workspace = self.workspace
         return attrs.evolve(
@@ -161,11 +161,11 @@ class Policy:
 
 @frozen
 class Program:
-    """What to run inside. Paths are the sandbox's; ``directory`` is where it starts.
+    """The program to run inside. Paths are those in the sandbox; ``directory`` is the working directory.
 
     ``fast``: ``argv`` begins with a Python file in /agent, which the kernel's own interpreter runs without an exec. It
-    has the standard library, the SDK, and the packages of that interpreter's virtual environment. ``stdin`` is what it
-    can read there, where it is exec'ed.
+    has the standard library, the SDK, and the packages of that interpreter's virtual environment. ``stdin`` is the data
+    on its standard input; only for programs that are exec'ed.
     """
 
     argv: Sequence[str]

@@ -1,4 +1,4 @@
-"""Which directories a jail may show because an interpreter is in them: never one that has other things, too."""
+"""Check interpreter prefixes: a jail may show an interpreter's directory only if it has nothing else in it."""
 
 import os
 import pwd
@@ -13,7 +13,7 @@ REMEDY = "install AgentOS into an environment in a directory of its own: python3
 
 
 def objection(prefix: str) -> str | None:
-    """What else a jail would show with this prefix of an interpreter's; None if nothing. Blocks: it reads passwd."""
+    """Return what else a jail would show with this prefix; None if nothing. Blocks: it reads passwd."""
     if prefix in SYSTEM:
         return None
     for path in {prefix, os.path.realpath(prefix)}:
@@ -26,13 +26,13 @@ def objection(prefix: str) -> str | None:
 
 
 def unfit(python: Interpreter) -> str | None:
-    """Why no jail may show the kernel's own interpreter, for which there is :data:`REMEDY`. Blocks."""
+    """Return why no jail may show the kernel's own interpreter; the remedy is :data:`REMEDY`. Blocks."""
     found = objection(python.prefix) or objection(python.base_prefix)
     return f"for {python.executable} {found}" if found is not None else None
 
 
 def check(python: Interpreter) -> None:
-    """:class:`SandboxError` where it is unfit."""
+    """:class:`SandboxError` if the interpreter is unfit."""
     if (why := unfit(python)) is not None:
         raise SandboxError(f"{why}: {REMEDY}")
 

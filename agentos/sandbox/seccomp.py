@@ -1,24 +1,23 @@
-"""Which system calls a sandboxed program may make: profiles as data, compiled to a filter.
+"""Seccomp profiles: which system calls a sandboxed program may make, as data, compiled to a BPF filter.
 
-``standard`` allows every call that this table of numbers knows and no rule refuses; ``strict`` only those that Python
-programs, compilers and shells need. Both answer ENOSYS to a number that isn't in the table: what a later kernel adds
-waits until somebody has looked at it, and programs know how to do without.
+``standard`` allows every system call in the table of numbers that no rule denies; ``strict`` only those that Python
+programs, compilers and shells need. Both return ENOSYS for a number that isn't in the table: system calls of later
+kernels stay denied until they have been reviewed, and programs have fallbacks for ENOSYS.
 
-The calls of another architecture (int 0x80, x32) kill the process: their numbers would be judged by the wrong table.
-The kernel shows a filter the registers, all 64 bits of each, and not the memory that they point to. Where it takes an
-``int``, only the low word counts, whatever stands above. A call whose arguments lie in memory is allowed or refused as
-a whole: clone3 and openat2 answer ENOSYS, and programs fall back to clone and openat.
+System calls of another architecture (int 0x80, x32) kill the process: their numbers would be looked up in the wrong
+table. A filter sees the registers, all 64 bits of each, but not the memory that they point to. Where the kernel takes
+an ``int``, only the low word counts. A call with arguments in memory is allowed or denied as a whole: clone3 and
+openat2 return ENOSYS, and programs fall back to clone and openat.
 
-Where no control group counts a program's memory, both refuse besides what would hold memory that nobody finds: System V
-segments, queues and semaphores, which live on with no process that has them, and memory files, which may be on their
-way through a socket.
+If no cgroup counts a program's memory, both profiles also deny memory that no watcher can find: System V segments,
+queues and semaphores, which outlive their processes, and memfds, which may be in transit through a socket.
 
-``strict`` refuses memory files that can be executed: with vm.memfd_noexec at 2 those that ask for it (MFD_EXEC), else
-all that are not made with MFD_NOEXEC_SEAL.
+``strict`` denies executable memfds: with vm.memfd_noexec at 2 those that ask for it (MFD_EXEC), otherwise all that are
+not made with MFD_NOEXEC_SEAL.
 
 Numbers are found by binary search over ranges with the same verdict: some 170 instructions, of which a call takes 12 on
-average and 17 at most (145 and 11 on aarch64). Linux 5.11 and later remember which numbers are always allowed and don't
-run the filter for them at all.
+average and 17 at most (145 and 11 on aarch64). Linux 5.11 and later cache which numbers are always allowed and skip the
+filter for them.
 """
 
 import errno
@@ -33,7 +32,7 @@ from .bpf import Branch, Instruction, Jump, Label, Source
 from .syscall_numbers import NUMBERS
 
 ARCHITECTURES = MappingProxyType({"x86_64": 0xC000_003E, "aarch64": 0xC000_00B7})  # AUDIT_ARCH_*
-X32 = 0x4000_0000  # x86_64: this bit in a number asks for the x32 table
+X32 = 0x4000_0000  # x86_64: this bit in a number selects the x32 table
 
 ALLOW = 0x7FFF_0000
 KILL_PROCESS = 0x8000_0000
@@ -41,13 +40,13 @@ ERRNO = 0x0005_0000  # the lower 16 bits are the error
 
 
 def refuse(error: int) -> int:
-    """The verdict that makes a call fail with this errno."""
+    """Return the verdict that makes a call fail with this errno."""
     return ERRNO | error
 
 
 @frozen
 class AnyBit:
-    """An argument has one of these bits; ``bits`` may have 64 where the kernel takes a long."""
+    """True if an argument has one of these bits; ``bits`` may have 64 where the kernel takes a long."""
 
     argument: int
     bits: int
@@ -55,7 +54,7 @@ class AnyBit:
 
 @frozen
 class NoBit:
-    """The low word of an argument has none of these bits."""
+    """True if the low word of an argument has none of these bits."""
 
     argument: int
     bits: int
@@ -63,7 +62,7 @@ class NoBit:
 
 @frozen
 class NoneOf:
-    """The low word of an argument is none of these."""
+    """True if the low word of an argument is none of these."""
 
     argument: int
     values: tuple[int, ...]
@@ -71,7 +70,7 @@ class NoneOf:
 
 @frozen
 class OneOf:
-    """The low word of an argument is one of these."""
+    """True if the low word of an argument is one of these."""
 
     argument: int
     values: tuple[int, ...]
@@ -82,26 +81,26 @@ Condition = AnyBit | NoBit | NoneOf | OneOf
 
 @frozen
 class Refusal:
-    """The call fails with ``error`` where all conditions hold."""
+    """The call fails with ``error`` if all conditions hold."""
 
     error: int
     when: tuple[Condition, ...]
 
 
 Rule = int | tuple[Refusal, ...]
-"""A verdict, or refusals of which the first that applies counts; where none does, the call is allowed."""
+"""A verdict, or refusals of which the first match applies; if none matches, the call is allowed."""
 
 
 @frozen
 class Profile:
-    """Rules by the name of the call, and the verdict on the known calls that have none."""
+    """Rules by the name of the call, and the verdict for known calls without a rule."""
 
     name: str
     rules: Mapping[str, Rule]
     others: int
 
     def rule(self, call: str) -> Rule:
-        """What applies to a call, by name."""
+        """Return the rule of a call, by name."""
         return self.rules.get(call, self.others)
 
 
@@ -109,15 +108,15 @@ def _each(names: str, rule: Rule) -> dict[str, Rule]:
     return dict.fromkeys(names.split(), rule)
 
 
-# CLONE_NEWNS CGROUP UTS IPC USER PID NET. NEWTIME (0x80) is part of the exit signal here, and no namespace.
+# CLONE_NEWNS CGROUP UTS IPC USER PID NET. CLONE_NEWTIME (0x80) is part of the exit signal in clone(2), no namespace.
 _CLONE_NAMESPACES = 0x7E02_0000
 _UNSHARE_HARMLESS = 0x200 | 0x400 | 0x40000  # CLONE_FS FILES SYSVSEM
 _FAMILIES = (1, 2, 10)  # AF_UNIX AF_INET AF_INET6
-_PROTOCOLS = (0, 1, 6, 17, 58)  # the usual one, ICMP (and AF_UNIX itself), TCP, UDP, ICMPv6; not SCTP, DCCP, SMC
-_TERMINAL_TRICKS = (0x5412, 0x541C, 0x5423)  # TIOCSTI TIOCLINUX TIOCSETD: typing for others, line disciplines
-_SET_ID = 0o6000  # a file of these modes in a host's directory would lend the user's or group's identity to others
-_REAL_TIME = 0x60  # the bits that signals from 32 on have, and none below
-_CREATES = 0o100 | 0o20000000  # O_CREAT __O_TMPFILE: otherwise the mode is whatever was in the register
+_PROTOCOLS = (0, 1, 6, 17, 58)  # 0 (default), ICMP (and AF_UNIX itself), TCP, UDP, ICMPv6; not SCTP, DCCP, SMC
+_TERMINAL_TRICKS = (0x5412, 0x541C, 0x5423)  # TIOCSTI TIOCLINUX TIOCSETD: inject input, line disciplines
+_SET_ID = 0o6000  # set-uid or set-gid files in a host directory would give the agent's uid or gid to other users
+_REAL_TIME = 0x60  # bits that are set in signal numbers from 32 on, and in none below
+_CREATES = 0o100 | 0o20000000  # O_CREAT __O_TMPFILE: without them the mode register is undefined
 
 
 def _no_set_id(mode: int, flags: int | None = None) -> tuple[Refusal, ...]:
@@ -126,21 +125,21 @@ def _no_set_id(mode: int, flags: int | None = None) -> tuple[Refusal, ...]:
 
 
 _DENIED: Mapping[str, Rule] = {
-    # Namespaces and roots.
+    # Namespaces and root directories.
     **_each("setns chroot pivot_root mount umount2", refuse(errno.EPERM)),
     **_each("fsopen fsconfig fsmount fspick open_tree open_tree_attr move_mount mount_setattr", refuse(errno.EPERM)),
     # Other processes.
     **_each("ptrace process_vm_readv process_vm_writev process_madvise process_mrelease", refuse(errno.EPERM)),
     **_each("pidfd_getfd kcmp move_pages migrate_pages", refuse(errno.EPERM)),
-    # Much of the kernel for little use, and most of its exploits. io_uring would pass by this filter besides.
+    # Large attack surface for little use, and source of most kernel exploits. io_uring would also bypass this filter.
     **_each("io_uring_setup io_uring_enter io_uring_register bpf userfaultfd perf_event_open", refuse(errno.EPERM)),
     **_each("keyctl add_key request_key fanotify_init fanotify_mark lsm_set_self_attr", refuse(errno.EPERM)),
     **_each("name_to_handle_at open_by_handle_at", refuse(errno.EPERM)),
-    # The machine. adjtimex can also just ask, but says which in memory.
+    # The machine. adjtimex can also only read, but its mode is in memory.
     **_each("kexec_load kexec_file_load init_module finit_module delete_module reboot", refuse(errno.EPERM)),
     **_each("swapon swapoff iopl ioperm syslog acct quotactl quotactl_fd vhangup", refuse(errno.EPERM)),
     **_each("settimeofday clock_settime adjtimex clock_adjtime sethostname setdomainname", refuse(errno.EPERM)),
-    # Absent from many kernels, so that programs do without; the first two keep their arguments in memory.
+    # Absent from many kernels, so programs have fallbacks; the first two have their arguments in memory.
     **_each("clone3 openat2 memfd_secret modify_ldt statmount listmount listns", refuse(errno.ENOSYS)),
     **_each("create_module get_kernel_syms query_module nfsservctl getpmsg putpmsg afs_syscall", refuse(errno.ENOSYS)),
     **_each("tuxcall security vserver epoll_ctl_old epoll_wait_old lookup_dcookie", refuse(errno.ENOSYS)),
@@ -156,10 +155,10 @@ _ARGUMENTS: Mapping[str, Rule] = {
     ),
     "socketpair": (Refusal(errno.EAFNOSUPPORT, (NoneOf(0, _FAMILIES),)),),
     "ioctl": (Refusal(errno.EPERM, (OneOf(1, _TERMINAL_TRICKS),)),),
-    "personality": (Refusal(errno.EPERM, (NoneOf(0, (0, 0xFFFF_FFFF)),)),),  # PER_LINUX, and the question
+    "personality": (Refusal(errno.EPERM, (NoneOf(0, (0, 0xFFFF_FFFF)),)),),  # PER_LINUX, and the query
     "seccomp": (Refusal(errno.EPERM, (AnyBit(1, 8),)),),  # SECCOMP_FILTER_FLAG_NEW_LISTENER
-    # Where none can be queued any more, Linux delivers a real-time signal without naming its sender: PID 1 would take
-    # it for one from outside. A pidfd may be PID 1's.
+    # If no more signals can be queued, Linux delivers a real-time signal without the sender's pid: PID 1 would take it
+    # for a signal from outside. A pidfd may be PID 1's.
     "kill": (Refusal(errno.EPERM, (OneOf(0, (1,)), AnyBit(1, _REAL_TIME))),),
     "pidfd_send_signal": (Refusal(errno.EPERM, (AnyBit(1, _REAL_TIME),)),),
     **_each("chmod fchmod creat mknod", _no_set_id(mode=1)),
@@ -202,10 +201,10 @@ _NEEDED = _each(
     ALLOW,
 )
 
-# Flags of memfd_create(2), since Linux 6.3; an older one answers EINVAL to both.
+# Flags of memfd_create(2) since Linux 6.3; an older kernel returns EINVAL for both.
 _MFD_NOEXEC_SEAL, _MFD_EXEC = 0x8, 0x10
 _SEALED_MEMFD: Mapping[str, Rule] = {"memfd_create": (Refusal(errno.EACCES, (NoBit(1, _MFD_NOEXEC_SEAL),)),)}
-# Where vm.memfd_noexec is 2. Linux 6.3 and 6.4 let MFD_EXEC pass even so.
+# For vm.memfd_noexec at 2. Linux 6.3 and 6.4 allow MFD_EXEC nevertheless.
 _NO_MFD_EXEC: Mapping[str, Rule] = {"memfd_create": (Refusal(errno.EACCES, (AnyBit(1, _MFD_EXEC),)),)}
 
 _UNCOUNTED = _each("shmget msgget semget memfd_create", refuse(errno.ENOSYS))
@@ -222,10 +221,10 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
 def filter_for(
     profile: str, architecture: str, counted: bool = True, memfd_noexec: bool = False
 ) -> tuple[Instruction, ...]:
-    """The filter of a profile for an architecture, as ``os.uname().machine`` names it; ``KeyError`` for an unknown.
+    """Return the filter of a profile for an architecture, as ``os.uname().machine``; ``KeyError`` for an unknown one.
 
-    ``counted``: a control group counts the program's memory, wherever it is. ``memfd_noexec``: vm.memfd_noexec is 2 in
-    the program's PID namespace, so that ``strict`` may allow memory files whose flags say nothing.
+    ``counted``: a cgroup counts all memory of the program. ``memfd_noexec``: vm.memfd_noexec is 2 in the program's PID
+    namespace, so ``strict`` may allow memfds without either flag.
     """
     found = PROFILES[profile]
     if profile == "strict" and memfd_noexec:
@@ -235,27 +234,27 @@ def filter_for(
 
 @cache
 def program(profile: str, architecture: str, counted: bool = True, memfd_noexec: bool = False) -> bytes:
-    """The same as the bytes that seccomp(2) takes: an array of ``struct sock_filter``."""
+    """As :func:`filter_for`, as the bytes for seccomp(2): an array of ``struct sock_filter``."""
     return bpf.pack(filter_for(profile, architecture, counted, memfd_noexec))
 
 
 @cache
 def memfd_refusal(filters: bytes, architecture: str) -> int | None:
-    """The errno that a filter answers to memfd_create(2) without MFD_NOEXEC_SEAL; ``None`` where it lets that pass."""
+    """Return the errno of memfd_create(2) without MFD_NOEXEC_SEAL under this filter; ``None`` if it is allowed."""
     number = NUMBERS[architecture]["memfd_create"]
     verdict = bpf.run(bpf.unpack(filters), bpf.Data(number, ARCHITECTURES[architecture], (0, _MFD_EXEC))).value
     return None if verdict == ALLOW else verdict & 0xFFFF
 
 
 def compile_filter(profile: Profile, architecture: str) -> tuple[Instruction, ...]:
-    """Any profile, compiled. ``ValueError`` where a rule is for a call that no architecture has."""
+    """Compile a profile. ``ValueError`` if a rule is for a call that no architecture has."""
     if unknown := set(profile.rules) - {name for table in NUMBERS.values() for name in table}:
         raise ValueError(f"no such system call: {', '.join(sorted(unknown))}")
     rules = {number: profile.rule(name) for name, number in NUMBERS[architecture].items()}
     labels = {rule: f"rule {at}" for at, rule in enumerate(dict.fromkeys((*rules.values(), refuse(errno.ENOSYS))))}
     foreign: list[Source] = []
     if architecture == "x86_64":
-        # -1 has that bit too, and is what some libraries pass for a call that they don't know.
+        # -1 has that bit too; some libraries pass it for an unknown system call.
         foreign = [Label("foreign"), Branch(bpf.JEQ, 0xFFFF_FFFF, labels[refuse(errno.ENOSYS)], "kill")]
     return bpf.assemble(
         [
@@ -272,7 +271,7 @@ def compile_filter(profile: Profile, architecture: str) -> tuple[Instruction, ..
 
 
 def _ranges(rules: Mapping[int, Rule]) -> Iterator[tuple[int, Rule]]:
-    """The first number of each range with the same rule; the last range has no end."""
+    """Yield the first number of each range with the same rule; the last range has no end."""
     former: Rule | None = None
     for number in range(max(rules) + 2):
         rule = rules.get(number, refuse(errno.ENOSYS))
@@ -282,7 +281,7 @@ def _ranges(rules: Mapping[int, Rule]) -> Iterator[tuple[int, Rule]]:
 
 
 def _search(ranges: Sequence[tuple[int, str]], name: str) -> Iterator[Source]:
-    """Jump to the label of the range that A is in."""
+    """Jump to the label of the range that contains A."""
     if len(ranges) == 1:
         yield Jump(ranges[0][1])
     elif len(ranges) == 3 and ranges[0][1] == ranges[2][1] and ranges[1][0] + 1 == ranges[2][0]:
@@ -318,7 +317,7 @@ def _judge(rule: Rule, label: str) -> Iterator[Source]:
 
 
 def _test(condition: Condition, yes: str, no: str) -> Iterator[Source]:
-    """Go on behind this where the condition holds, else at ``no``."""
+    """Fall through if the condition holds, else jump to ``no``."""
     low = 16 + 8 * condition.argument
     match condition:
         case AnyBit(_, bits):

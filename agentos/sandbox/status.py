@@ -1,4 +1,4 @@
-"""How a program ended."""
+"""Exit status of a program."""
 
 import signal
 
@@ -7,7 +7,7 @@ from attrs import frozen
 
 @frozen
 class Status:
-    """One of ``code`` and ``signal`` is set."""
+    """Exit code or signal; exactly one of ``code`` and ``signal`` is set."""
 
     code: int | None
     signal: int | None

@@ -1,8 +1,8 @@
-"""What is done to a process until it is a sandboxed program: one value per step, plain data that both sides read.
+"""Steps of a sandbox plan: one value per operation on the new process, as plain data for both sides.
 
-A plan is a tuple of these, made by :mod:`agentos.sandbox.plan` and walked by :mod:`agentos.sandbox.inside.walk`. Every
-path is one inside the sandbox, unless it says otherwise. Nothing but the standard library: the process that walks them
-has nothing else.
+A plan is a tuple of steps, made by :mod:`agentos.sandbox.plan` and executed by :mod:`agentos.sandbox.inside.walk`.
+Every path is one inside the sandbox, unless it says otherwise. Only the standard library is used: the process that
+executes the steps has nothing else.
 """
 
 import marshal
@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 
 class Clone(NamedTuple):
-    """Be born in new namespaces; done by the zygote. ``flags`` are CLONE_NEW*, the maps are lines of uid_map.
+    """Clone the process into new namespaces; done by the zygote. ``flags`` are CLONE_NEW*, the maps lines of uid_map.
 
-    With no flags it is born in ours, as who we are, and there are no maps to write.
+    Without flags it is cloned into our namespaces with our uid and gid, and no maps are written.
     """
 
     flags: int
@@ -23,74 +23,74 @@ class Clone(NamedTuple):
 
 
 class Join(NamedTuple):
-    """Be born in no new namespaces, and join those of a sandbox that runs, as they come with the request."""
+    """Clone the process without new namespaces, and join the sandbox's namespaces that come with the request."""
 
 
 class Descend(NamedTuple):
-    """Go on in a child, one PID namespace below: the one that was joined, or a new one with these CLONE_NEW* flags."""
+    """Continue in a child, one PID namespace below: the joined one, or a new one with these CLONE_NEW* flags."""
 
     flags: int
 
 
 class OwnProc(NamedTuple):
-    """Show the processes of this PID namespace where those of the one above were shown."""
+    """Mount a /proc of this PID namespace over the /proc of the one above."""
 
     target: str
 
 
 class Listen(NamedTuple):
-    """Hand over a TCP listener on 127.0.0.1; port 0 is any that is free."""
+    """Send the kernel a TCP listener on 127.0.0.1; port 0 is any free port."""
 
     port: int
 
 
 class UnshareCgroup(NamedTuple):
-    """A cgroup namespace, whose root is the cgroup that the process was put into."""
+    """Unshare the cgroup namespace; its root is the cgroup that the process was put into."""
 
 
 class PrivateMounts(NamedTuple):
-    """A mount namespace, as the host's is now; what is mounted here from now on is seen nowhere else."""
+    """Unshare the mount namespace, as a copy of the host's; later mounts aren't propagated to the host."""
 
 
 class DetachSource(NamedTuple):
-    """Take a copy of what is mounted at a path of the host's, to be bound at ``target``; done by the zygote, with root.
+    """Copy the mount at a host path, to be bound at ``target``; done by the zygote, with root.
 
-    It may open what the child, whose capabilities are worth nothing to the host's files, may not. ``owner``: the files
-    of the path's owner belong to this user and group inside, by an id-mapped mount; where others can read the path
-    anyway only if ``always``.
+    The zygote may open paths that the child may not: the child's capabilities don't apply to host files. ``owner``:
+    files of the path's owner belong to this uid and gid inside, by an id-mapped mount. A path that others can read
+    anyway is mapped only if ``always``.
     """
 
     path: str
     target: str
-    follow: bool  # symbolic links; otherwise one in any component is an error
+    follow: bool  # follow symbolic links; otherwise one in any component is an error
     owner: tuple[int, int] | None
     always: bool = False
     writable: bool = False
 
 
 class DetachImage(NamedTuple):
-    """Mount a file that holds an ext4, to be bound at ``target``; done by the zygote, with root."""
+    """Mount an ext4 image file, to be bound at ``target``; done by the zygote, with root."""
 
     path: str
     target: str
 
 
 class OpenSource(NamedTuple):
-    """Open a path of the host's, to be bound later; what it names then is what is bound."""
+    """Open a host path to be bound later; the bind uses the opened file, not the path."""
 
     path: str
-    follow: bool = True  # symbolic links; otherwise one in any component is an error
+    follow: bool = True  # follow symbolic links; otherwise one in any component is an error
 
 
 class ForbidExecutableMemfds(NamedTuple):
-    """Set ``vm.memfd_noexec`` of the own PID namespace to 2: no memory file can be executed with execve(2).
+    """Set ``vm.memfd_noexec`` of the own PID namespace to 2: no memfd can be executed with execve(2).
 
     Linux lets only the host's uid 0 write it, so it comes before :class:`TakeIdentity`.
     """
 
 
 class TakeIdentity(NamedTuple):
-    """Become this user and group of the user namespace, with its capabilities."""
+    """Set this uid and gid of the user namespace, and keep its capabilities."""
 
     uid: int
     gid: int
@@ -98,107 +98,110 @@ class TakeIdentity(NamedTuple):
 
 
 class ForbidNamespaces(NamedTuple):
-    """No user namespace can be made below this one."""
+    """Forbid user namespaces below this one."""
 
 
 class Hostname(NamedTuple):
-    """What uname(2) says."""
+    """Set the host name."""
 
     name: str
 
 
 class MountRoot(NamedTuple):
-    """A tmpfs that becomes the root; the former root is still the root."""
+    """Mount a tmpfs that will become the root; the former root is still the root."""
 
     size: int  # bytes
     inodes: int
 
 
 class MakeDirectory(NamedTuple):
-    """A directory, with the parents that it lacks."""
+    """Make a directory with its missing parents."""
 
     path: str
 
 
 class WriteFile(NamedTuple):
-    """A small file of the sandbox's own."""
+    """Write a small file of the sandbox's own."""
 
     path: str
     text: str
 
 
 class Link(NamedTuple):
-    """A symbolic link."""
+    """Make a symbolic link."""
 
     path: str
     target: str
 
 
 class Bind(NamedTuple):
-    """An opened source, with all that is mounted below it, in a place of its own."""
+    """Bind an opened source, with all mounts below it, at a path."""
 
-    source: str  # the host's path, as opened
+    source: str  # the host path, as opened
     target: str
     writable: bool = False
-    device: bool = False  # a device node, which nodev would make useless
+    device: bool = False  # a device node: not mounted nodev
     executable: bool = True  # otherwise mounted noexec; a device always is
 
 
 class Protect(NamedTuple):
-    """Keep names below ``directory`` as they are: read-only, and no directory on the way to them can be replaced."""
+    """Protect names below ``directory``: read-only, and no directory on the path to them can be replaced."""
 
     directory: str
-    names: tuple[str, ...]  # relative, each of something that exists
+    names: tuple[str, ...]  # relative paths that exist
 
 
 class MountTmpfs(NamedTuple):
-    """A private file system in memory."""
+    """Mount a private tmpfs."""
 
     target: str
     size: int  # bytes
     inodes: int
     executable: bool
-    counted: bool = False  # the kernel gets a descriptor of it, to see how full it is
+    counted: bool = False  # the kernel gets a descriptor of it, to measure its contents
 
 
 class MountProc(NamedTuple):
-    """The processes of this PID namespace, and nothing else that /proc has."""
+    """Mount a /proc that shows only the processes of this PID namespace."""
 
     target: str
 
 
 class CloseSources(NamedTuple):
-    """No descriptor leads to the host's files any more."""
+    """Close all descriptors of the host's files."""
 
 
 class SwitchRoot(NamedTuple):
-    """The tmpfs is the root; the host's files are gone."""
+    """Make the tmpfs the root; the host's files are no longer reachable."""
 
 
 class ReadOnlyRoot(NamedTuple):
-    """The root's own directory takes no more files."""
+    """Make the root's own mount read-only."""
 
 
 class LoopbackUp(NamedTuple):
-    """127.0.0.1 and ::1 answer."""
+    """Bring the loopback interface up: 127.0.0.1 and ::1."""
 
 
 class SetLimits(NamedTuple):
-    """Resource limits, soft and hard alike: pairs of a name (``NOFILE``) and a value."""
+    """Set resource limits, soft and hard alike: pairs of a name (``NOFILE``) and a value."""
 
     limits: tuple[tuple[str, int], ...]
 
 
 class DropCapabilities(NamedTuple):
-    """No capability in any set, and no way to get one."""
+    """Drop all capabilities from every set, and prevent regaining them."""
 
 
 class NoNewPrivileges(NamedTuple):
-    """Set-uid bits and file capabilities mean nothing any more."""
+    """Set no_new_privs: set-uid bits and file capabilities have no effect."""
 
 
 class Landlock(NamedTuple):
-    """``attributes`` is a packed ruleset in hex; ``paths`` are (path, rights), ``ports`` are (port, rights)."""
+    """Restrict the process with Landlock.
+
+    ``attributes`` is a packed ruleset in hex; ``paths`` are (path, rights), ``ports`` are (port, rights).
+    """
 
     attributes: str
     paths: tuple[tuple[str, int], ...]
@@ -206,16 +209,16 @@ class Landlock(NamedTuple):
 
 
 class Seccomp(NamedTuple):
-    """``program`` is an array of ``struct sock_filter`` in hex."""
+    """Install a seccomp filter; ``program`` is an array of ``struct sock_filter`` in hex."""
 
     program: str
 
 
 class Execute(NamedTuple):
-    """Leave a shim behind as PID 1 and become the program, in a session of its own.
+    """Leave a shim as PID 1 and exec the program, in a session of its own.
 
-    ``alone``: without a shim, where there is no PID namespace that needs one. ``kept``: likewise, but with a process
-    above that ends all it started. ``stdin`` is what it can read there.
+    ``alone``: without a shim, if there is no PID namespace that needs one. ``kept``: likewise, but with a parent
+    process that kills all processes it started. ``stdin`` is the data on its standard input.
     """
 
     argv: tuple[str, ...]
@@ -227,7 +230,7 @@ class Execute(NamedTuple):
 
 
 class RunScript(NamedTuple):
-    """As :class:`Execute`, but run a Python file in the interpreter that the zygote is; ``argv[0]`` is that file.
+    """As :class:`Execute`, but run a Python file in the zygote's interpreter, without exec; ``argv[0]`` is that file.
 
     ``first`` and ``last`` are directories to import from, before and after the standard library.
     """
@@ -282,28 +285,28 @@ _NUMBERS = {kind: number for number, kind in enumerate(_KINDS)}
 
 
 def encode(steps: Sequence[Step]) -> bytes:
-    """The steps as bytes for another process of the same program."""
-    # Version 0: a newer one has each name looked up among all that the reader knows, which it must copy for that.
+    """Encode the steps as bytes for another process of the same program."""
+    # Marshal version 0: later versions intern each name, which touches, and so copies, the reader's table of names.
     return marshal.dumps([(_NUMBERS[type(step)], *step) for step in steps], 0)
 
 
 def for_zygote(steps: Sequence[Step]) -> tuple[Step, ...]:
-    """Those of a plan that the zygote does. All else may hold secrets, and is read by the new process alone."""
+    """Return the steps that the zygote does. It doesn't get the others: they may hold secrets."""
     return tuple(step for step in steps if isinstance(step, (Clone, Join, DetachSource, DetachImage)))
 
 
 def for_child(steps: Sequence[Step]) -> tuple[Step, ...]:
-    """Those that the new process does, from its birth on."""
+    """Return the steps that the new process does, from its birth on."""
     return tuple(step for step in steps if not isinstance(step, (DetachSource, DetachImage)))
 
 
 def decode(data: bytes) -> tuple[Step, ...]:
-    """The steps of :func:`encode`; an exception for anything else."""
+    """Decode the bytes of :func:`encode`; an exception for anything else."""
     return tuple(tuple.__new__(_KINDS[number], fields) for number, *fields in marshal.loads(data))  # noqa: S302
 
 
 def describe(step: Step) -> str:
-    """A step for a message, shortly: its name, and the path or name that it is about."""
+    """Describe a step for a message: its name, and the path or name that it is about."""
     about: Iterable[object] = ()
     match step:
         case Bind():

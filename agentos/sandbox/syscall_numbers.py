@@ -1,7 +1,7 @@
-"""The numbers of Linux's system calls on x86_64 and aarch64, up to Linux 6.19.
+"""System call numbers of Linux on x86_64 and aarch64, up to Linux 6.19.
 
-Facts of the kernel's interface (arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h). A number is
-never used again for another call, so that a table may lack what is new but is never wrong.
+Sources: arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h. A number is never reused for another
+system call, so a table may be incomplete but never wrong.
 """
 
 from collections.abc import Mapping
@@ -114,4 +114,4 @@ _AARCH64 = (
 NUMBERS: Mapping[str, Mapping[str, int]] = MappingProxyType(
     {"x86_64": MappingProxyType(_X86_64), "aarch64": MappingProxyType(_AARCH64)}
 )
-"""Architecture, as ``os.uname().machine`` names it, to name to number."""
+"""Architecture, as ``os.uname().machine``, to call name to number."""

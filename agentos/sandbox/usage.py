@@ -1,6 +1,6 @@
-"""How much a tree of files holds, found by walking it: a hostile one as well.
+"""Measure the size of a directory tree by walking it; safe on a hostile tree.
 
-A walk sees what there is while it walks: a tree that is moved about meanwhile may be counted in part.
+A walk sees the tree as it is while it walks: a tree that is moved meanwhile may be counted in part.
 """
 
 import os
@@ -12,15 +12,15 @@ from .cgroup_values import short_size
 from .errors import NO_DESCRIPTOR
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-_LOST = 100  # times that a walk finds its way again before it gives up
+_LOST = 100  # times that a walk restarts from the root before it gives up
 
 
 @frozen
 class Usage:
-    """What is in a tree, its own directory included. ``size`` is bytes on the disk, hard links once.
+    """Size of a tree, its top directory included. ``size`` is bytes on disk, hard links once.
 
-    ``closed`` is how often what is there could not be counted: directories that may not be read, and a tree that was
-    moved about so much that the walk gave up. A count that was stopped has at least this much.
+    ``closed`` is how many parts could not be counted: directories without read permission, and a tree that was moved so
+    often that the walk gave up. If the count was stopped at a limit, these are lower bounds.
     """
 
     size: int = 0
@@ -33,7 +33,7 @@ class Usage:
 
 @define
 class _Level:
-    """A directory on the way down: what it is called in the one above, who it is, and what is still to be entered."""
+    """A directory on the current path: its name in its parent, device and inode, and subdirectories to enter."""
 
     name: str
     identity: tuple[int, int]
@@ -42,11 +42,11 @@ class _Level:
 
 @define
 class Walk:
-    """One pass over a tree, with one open directory at a time: trees can be deeper than descriptors are many."""
+    """One pass over a tree, with one open directory at a time: a tree can be deeper than the limit of open files."""
 
     root: int
     device: int
-    here: int  # ours to close
+    here: int  # closed by us
     disk: int
     max_inodes: int
     size: int = 0
@@ -58,7 +58,7 @@ class Walk:
 
     @property
     def enough(self) -> bool:
-        """There's no need to know more."""
+        """Whether the walk can stop: over a limit, or restarted too often."""
         return self.size > self.disk or self.inodes > self.max_inodes or self.lost >= _LOST
 
     def count(self, found: os.stat_result) -> None:
@@ -70,7 +70,7 @@ class Walk:
         self.inodes += 1
 
     def read(self, name: str) -> None:
-        """Count what is in the directory that we are in, except directories: those when they're entered."""
+        """Count the entries of the current directory, except subdirectories, which are counted when entered."""
         level = _Level(name, _identity(self.here), [])
         with os.scandir(self.here) as entries:
             for entry in entries:
@@ -81,7 +81,7 @@ class Walk:
                         self.count(entry.stat(follow_symlinks=False))
                 except FileNotFoundError:
                     continue
-                except PermissionError:  # it can be listed, but not entered
+                except PermissionError:  # readable but not searchable
                     self.closed += self._is_ours(".")
                     break
                 if self.enough:
@@ -89,14 +89,14 @@ class Walk:
         self.levels.append(level)
 
     def down(self, name: str) -> None:
-        """Enter a directory, unless it is another's file system or something else by now."""
+        """Enter a subdirectory, unless it is on another file system or no longer a directory."""
         try:
             below = os.open(name, DIRECTORY, dir_fd=self.here)
         except PermissionError:
             self.closed += self._is_ours(name)
             return
         except OSError as error:
-            if error.errno in NO_DESCRIPTOR:  # our own trouble: what can't be counted now isn't closed to us
+            if error.errno in NO_DESCRIPTOR:  # our own limit of open files: the directory isn't unreadable
                 raise
             return
         found = os.fstat(below)
@@ -109,7 +109,7 @@ class Walk:
         self.read(name)
 
     def _is_ours(self, name: str) -> bool:
-        """Whether a program without root, which is our own user outside, may have closed it."""
+        """Whether a program without root, which has our uid on the host, may have removed the permissions."""
         try:
             found = os.fstat(self.here) if name == "." else os.stat(name, dir_fd=self.here, follow_symlinks=False)
             return found.st_uid == os.geteuid()
@@ -117,7 +117,7 @@ class Walk:
             return False
 
     def up(self) -> None:
-        """Leave a directory for the one that we came from, wherever it has been moved."""
+        """Return to the parent directory, wherever it has been moved."""
         self.levels.pop()
         if self.levels and not self._step("..", self.levels[-1].identity):
             self._find_the_way()
@@ -135,7 +135,7 @@ class Walk:
         return True
 
     def _find_the_way(self) -> None:
-        """From the root down again, as far as it is still where it was."""
+        """Start again from the root, and go down as far as the path is unchanged."""
         self.lost += 1
         os.close(self.here)
         self.here = os.open(".", DIRECTORY, dir_fd=self.root)
@@ -151,7 +151,7 @@ def _identity(fd: int) -> tuple[int, int]:
 
 
 def measure(root: int, disk: int, inodes: int) -> Usage:
-    """Count the tree of an open directory, until it is over one of the limits. Blocks.
+    """Measure the tree of an open directory, until it is over one of the limits. Blocks.
 
     ``OSError`` if the directory itself can't be read.
     """

@@ -1,4 +1,4 @@
-"""Files that Linux makes up while they are read: of /proc, of control groups."""
+"""Read virtual files of /proc and of cgroups, with contents that Linux generates when they are read."""
 
 import os
 
@@ -6,7 +6,7 @@ CHUNK = 64 << 10  # bytes
 
 
 def read(path: str) -> str:
-    """All of it. By the plain calls: each spawn reads a dozen, and a file object costs more than the reading."""
+    """Read a whole file by plain system calls: each spawn reads a dozen, and file objects cost more than reads."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         data = b""

@@ -1,6 +1,6 @@
-"""Our end of the zygote: what it is asked, what it answers, and another one where it has died.
+"""The kernel's side of the zygote: requests and answers, and a restart when it has died.
 
-It is started before there is anything to hide from it, by the thread that lives as long as we do: what it makes is
+It is started before the kernel holds any secret, by the thread that lives as long as the kernel does: its children are
 bound to that thread's life.
 """
 
@@ -29,20 +29,20 @@ from .inside.janitor import Remains
 
 log = logging.getLogger(__name__)
 
-_CODE = str(Path(__file__).resolve().parents[2])  # where the package agentos lies
+_CODE = str(Path(__file__).resolve().parents[2])  # the directory of the package agentos
 _START = (
     "import os, sys; sys.path.append(os.getcwd()); os.chdir('/'); "
     "from agentos.sandbox.inside.zygote import main; sys.path.pop(); main()"
 )
 _SDK = str(Path(agentos_sdk.__file__).resolve().parent)
-TIMEOUT = 10.0  # seconds, for what takes the zygote a few milliseconds on an idle host
+TIMEOUT = 10.0  # seconds; an idle host needs a few milliseconds
 REMEDY = "on a slow host set a longer zygote_timeout under [kernel]"
 _TOO_MANY = "too many files are open here to take"
 
 
 @define
 class Zygote:
-    """One request at a time: whoever asks takes turns with the others."""
+    """Client of the zygote process. One request at a time: callers must take turns."""
 
     _process: "subprocess.Popen[bytes]"
     _channel: socket.socket
@@ -52,7 +52,7 @@ class Zygote:
 
     @classmethod
     def start(cls, timeout: float = TIMEOUT) -> "Zygote":
-        """Called by the main thread. :class:`ZygoteDied` where it is not ready within ``timeout`` seconds."""
+        """Start a zygote, in the main thread. :class:`ZygoteDied` if it isn't ready within ``timeout`` seconds."""
         zygote = cls(*_launch(), timeout)
         zygote._channel.settimeout(timeout)
         try:
@@ -67,30 +67,30 @@ class Zygote:
         return zygote
 
     def close(self) -> None:
-        """End it, for good."""
+        """End it permanently."""
         self.closed = True
         self._end()
 
     def bequeath(self, remains: Remains) -> None:
-        """Have this ended and removed where we are killed; instead of what was to be before."""
+        """Set what the zygote kills and removes if the kernel is killed; replaces the former value."""
         self._remains = remains
         with contextlib.suppress(ConnectionError):  # the next zygote is told
             self._channel.send(json.dumps({"remains": remains._asdict()}).encode())
 
     @property
     def pid(self) -> int:
-        """Another one after each death."""
+        """Its pid, which changes with each restart."""
         return self._process.pid
 
     def is_dead(self, pid: int) -> bool:
-        """Whether this ended child was it; the next request finds that out, and replaces it."""
+        """Whether this ended child was the zygote; the next request finds that out and starts another one."""
         if pid != self.pid or self._process.returncode is not None:
             return False
         self._process.poll()
         return True
 
     async def clone(self, flags: int, directory: int | None = None) -> Born:
-        """A child of ours in new namespaces, CLONE_NEW*, and in this directory of cgroup v2; it waits."""
+        """Clone a child of ours that waits. ``flags`` are CLONE_NEW*, ``directory`` is a cgroup v2 to clone it into."""
         control, its = handshake.connect()
         try:
             with its:
@@ -108,7 +108,7 @@ class Zygote:
         return Born(answer["pid"], new[0], control)
 
     async def dress(self, born: Born, plan: int, size: int) -> dict[str, int]:
-        """Have the zygote do its part of a plan for it; the sources, by the target that each is for."""
+        """Make the zygote do its part of a plan; returns the descriptors of the sources by target."""
         answer, trees = await self._ask({"dress": born.pid, "size": size}, [plan])
         if "errno" in answer:
             raise _failed(answer)
@@ -120,7 +120,7 @@ class Zygote:
     async def _ask(self, request: dict[str, object], fds: Sequence[int]) -> tuple[dict[str, Any], list[int]]:
         if self.closed:
             raise SandboxError("the spawner is closed")
-        with trio.CancelScope(shield=True):  # a request without its answer would be answered to the next
+        with trio.CancelScope(shield=True):  # a cancelled request's answer would be taken for that of the next
             try:
                 answer, new = await self._exchange(request, fds)
             except ZygoteDied as died:
@@ -130,7 +130,7 @@ class Zygote:
         return answer, new
 
     async def _exchange(self, request: dict[str, object], fds: Sequence[int]) -> tuple[dict[str, Any], list[int]]:
-        """One request and its answer; :class:`ZygoteDied` where none comes."""
+        """Send one request and wait for its answer; :class:`ZygoteDied` if none comes."""
         what = "clone a process" if "clone" in request else "open the files of an agent"
         try:
             with trio.fail_after(self._timeout):
@@ -146,7 +146,7 @@ class Zygote:
         return answer, new
 
     async def _replace(self) -> None:
-        """End it and start another one. The event loop goes on meanwhile."""
+        """End it and start another one. The event loop continues meanwhile."""
         self._end()
         self._process, self._channel = _launch()
         self._channel.setblocking(False)
@@ -164,7 +164,7 @@ class Zygote:
         self.bequeath(self._remains)
 
     def _not_ready(self, in_time: bool) -> ZygoteDied:
-        """End it, and say what happened."""
+        """End it, and return the exception that says why."""
         self._end()
         what = "the zygote, which starts all agents,"
         if in_time:
@@ -174,29 +174,29 @@ class Zygote:
     def _end(self) -> None:
         self._process.kill()
         self._process.wait()
-        self._channel.close()  # not before: that is what it knows our end by
+        self._channel.close()  # last: by its end of file the zygote learns that the kernel has ended
 
 
 def _launch() -> tuple["subprocess.Popen[bytes]", socket.socket]:
-    """A new zygote, which says when it is ready, and our end of its channel."""
+    """Start a new zygote, which reports when it is ready; returns it and our end of its channel."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with its:
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-X", "utf8", "-c", _START, str(its.fileno()), str(os.getpid())],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            cwd=_CODE,  # not an argument: programs can read those of their PID 1
+            cwd=_CODE,  # not an argument: programs can read the arguments of their PID 1
             env={},
             start_new_session=True,
             pass_fds=(its.fileno(),),
         )
-    with contextlib.suppress(ConnectionError):  # it ended at once, which its silence tells
+    with contextlib.suppress(ConnectionError):  # it ended at once; the caller sees end of file
         ours.send(os.fsencode(_SDK))
     return process, ours
 
 
 async def _receive(channel: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
-    """The zygote's answer and the descriptors with it; ``None`` where it has died."""
+    """Receive the zygote's answer and its descriptors; ``None`` if it has died."""
     space = socket.CMSG_SPACE(messages.MAX_FDS * 4)
     while True:
         try:
@@ -212,7 +212,7 @@ async def _receive(channel: socket.socket) -> tuple[dict[str, Any] | None, list[
 
 @contextlib.contextmanager
 def as_file(first: bytes, rest: bytes) -> Iterator[int]:
-    """A descriptor to read the rest from: a plan with its environment is more than a packet holds."""
+    """Yield a memfd positioned at ``rest``: a plan with its environment is larger than a packet."""
     fd = os.memfd_create("plan", os.MFD_CLOEXEC)
     try:
         view = memoryview(first + rest)

@@ -1,1 +1,1 @@
-"""The other side: what a process does to itself to become a sandboxed program. Standard library only."""
+"""Code that runs in the zygote and in new processes. Standard library only, and no secrets: children inherit a copy."""

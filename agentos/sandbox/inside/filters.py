@@ -1,4 +1,4 @@
-"""The last walls: Landlock and seccomp, installed as the plan packed them."""
+"""Install no_new_privs, Landlock rulesets and seccomp filters, as the plan has packed them."""
 
 import os
 import struct

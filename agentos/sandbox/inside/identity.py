@@ -1,4 +1,4 @@
-"""Who a process is and what it may: id maps, user and group, capabilities, resource limits."""
+"""Set a process's identity and limits: uid and gid maps, uid and gid, capabilities, hostname, loopback, rlimits."""
 
 import contextlib
 import errno
@@ -19,7 +19,7 @@ _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 
 
 def write_maps(pid: int, step: s.Clone) -> None:
-    """Give another process's new user namespace its user and group; done from outside of it."""
+    """Write the uid and gid maps of another process's new user namespace; done from outside of it."""
     if step.deny_setgroups:
         _write(f"/proc/{pid}/setgroups", "deny")
     _write(f"/proc/{pid}/gid_map", step.gid_map)
@@ -46,14 +46,14 @@ def take(step: s.TakeIdentity) -> None:
 
 
 def forbid_namespaces(_: s.ForbidNamespaces) -> None:
-    """And no more inotify instances than a program needs: they are the host user's, too, who has 128 in all."""
+    """Forbid user namespaces, and limit inotify instances: they also count for the host uid, which has 128 in all."""
     _write("/proc/sys/user/max_user_namespaces", "0")
     with contextlib.suppress(FileNotFoundError):  # a Linux without inotify
         _write("/proc/sys/user/max_inotify_instances", "16")
 
 
 def forbid_executable_memfds(_: s.ForbidExecutableMemfds) -> None:
-    """Read back: a value that Linux did not take would leave memory files executable."""
+    """Set vm.memfd_noexec to 2 and read it back: if Linux ignored the write, memfds would stay executable."""
     _write(_MEMFD_NOEXEC, "2")
     with open(_MEMFD_NOEXEC, encoding="ascii") as file:
         value = file.read().strip()
@@ -66,7 +66,7 @@ def set_hostname(step: s.Hostname) -> None:
 
 
 def loopback_up(_: s.LoopbackUp) -> None:
-    """Its other flags are those that can't be changed."""
+    """Set IFF_UP on lo; its other flags can't be changed."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as any_socket:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", _IFF_UP))
 
@@ -75,12 +75,12 @@ def set_limits(step: s.SetLimits) -> None:
     for name, value in step.limits:
         try:
             resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value))
-        except ValueError:  # Python's name for EPERM here
+        except ValueError:  # raised by Python for EPERM
             raise OSError(errno.EPERM, os.strerror(errno.EPERM), f"RLIMIT_{name}") from None
 
 
 def drop_capabilities(_: s.DropCapabilities) -> None:
-    """Out of all sets; the bounding set first, while we still have the one that it takes."""
+    """Clear all capability sets; the bounding set first, as that needs CAP_SETPCAP."""
     libc.prctl(libc.PR_CAP_AMBIENT, libc.PR_CAP_AMBIENT_CLEAR_ALL)
     libc.empty_bounding_set()
     libc.prctl(libc.PR_SET_SECUREBITS, _SECUREBITS)

@@ -1,8 +1,8 @@
-"""What the zygote does last: it ends and removes what a kernel that was killed has left behind.
+"""Cleanup after the kernel was killed: the zygote's last task is to kill and remove what the kernel left.
 
-Nothing but what it was told of: control groups with all that is in them, processes that carry a mark in the environment
-they were started with, directories with the files in them. No symbolic link is followed. What can't be had stays for
-the sweep of the next kernel.
+Only what the kernel has named: cgroups with all processes in them, processes with a mark in the environment that they
+were started with, directories with the files in them. Symbolic links aren't followed. Anything that can't be removed
+stays for the sweep of the next kernel.
 """
 
 import contextlib
@@ -12,12 +12,12 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-PATIENCE = 10.0  # seconds, for what takes some milliseconds
+PATIENCE = 10.0  # seconds; usually it takes some milliseconds
 TICK = 0.005  # seconds between two tries
 
 
 class Remains(NamedTuple):
-    """``groups`` and ``directories`` are absolute paths; ``mark`` is ``NAME=value``, or empty for nobody's."""
+    """``groups`` and ``directories`` are absolute paths; ``mark`` is ``NAME=value``, or empty for no process."""
 
     groups: Sequence[str] = ()
     directories: Sequence[str] = ()
@@ -25,7 +25,7 @@ class Remains(NamedTuple):
 
 
 def has_gone(kernel: int) -> bool:
-    """Whether our parent has ended: that its files are closed may be a moment earlier, or the end of a channel only."""
+    """Whether the kernel, our parent, has ended. Its files may be closed a moment earlier, or only its channel."""
     deadline = time.monotonic() + PATIENCE
     while os.getppid() == kernel:
         if time.monotonic() > deadline:
@@ -35,7 +35,7 @@ def has_gone(kernel: int) -> bool:
 
 
 def clean(remains: Remains) -> None:
-    """Kill, then remove; whatever fails, the rest is done."""
+    """Kill, then remove; continues after each failure."""
     deadline = time.monotonic() + PATIENCE
     while _kill(remains) and time.monotonic() < deadline:
         time.sleep(TICK)
@@ -47,10 +47,10 @@ def clean(remains: Remains) -> None:
 
 
 def _kill(remains: Remains) -> bool:
-    """SIGKILL to everybody; whether somebody was there."""
+    """Send SIGKILL to all processes; returns whether there were any."""
     groups = [directory for group in remains.groups for directory in _groups_in(group)]
     for directory in groups:
-        # Nobody is to be quicker than us, or to sleep through it; each kernel has some of these files.
+        # They must not fork meanwhile, nor be frozen; each kernel has some of these files.
         for name, value in (
             ("pids.max", "0"),
             ("cgroup.freeze", "0"),
@@ -68,13 +68,13 @@ def _kill(remains: Remains) -> bool:
 
 
 def _groups_in(group: str) -> Sequence[str]:
-    """A control group and those in it, the innermost first."""
+    """A cgroup and all cgroups in it, innermost first."""
     return [directory for directory, _, _ in os.walk(group, topdown=False)]
 
 
 def _processes_in(group: str) -> Sequence[int]:
     with contextlib.suppress(OSError), open(f"{group}/cgroup.procs", "rb") as file:
-        return [pid for pid in map(int, file.read().split()) if pid > 0]  # 0: our PID namespace doesn't show it
+        return [pid for pid in map(int, file.read().split()) if pid > 0]  # 0: not visible in our PID namespace
     return []
 
 
@@ -97,7 +97,7 @@ def _write(path: str, value: str) -> None:
 
 
 def _remove_group(directory: str, deadline: float) -> None:
-    """A group without processes may still be busy for a moment: the last one is on its way out."""
+    """Remove a cgroup. Without processes it may still be busy for a moment, while its last process exits."""
     while True:
         try:
             os.rmdir(directory)
@@ -114,7 +114,7 @@ def _remove_group(directory: str, deadline: float) -> None:
 def _remove_tree(top: str) -> None:
     if os.path.islink(top):
         return
-    with contextlib.suppress(OSError):  # the next kernel may be at it, too
+    with contextlib.suppress(OSError):  # the next kernel may be removing it too
         for _, directories, files, fd in os.fwalk(top, topdown=False, follow_symlinks=False):
             for name in (*files, *directories):
                 _remove(name, fd)

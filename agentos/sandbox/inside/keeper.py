@@ -1,13 +1,12 @@
-"""Where there is no PID namespace: the parent that a program's orphans come to, so that all of them can be found.
+"""Keeper: parent and subreaper of a program without a PID namespace, so that all its descendants can be killed.
 
-A daemon can leave its session, its process group and its environment behind, but not the line that it descends from:
-whoever loses its parent gets the nearest subreaper above, and that is this process. So all that the program started, at
-whatever remove, is below us until it has ended. The program's end, the kernel's word and the kernel's death end them
-all; the last word is the program's wait status, four bytes, as a sandbox's PID 1 has it.
+A daemon can leave its session, its process group and its environment, but not its ancestry: an orphan becomes a child
+of the nearest subreaper above, which is this process. So all descendants of the program are below the keeper until they
+have ended. They are killed when the program ends, when the kernel says so, and when the kernel dies. At the end the
+keeper writes the program's wait status, four bytes, as a sandbox's PID 1 does.
 
-What is not promised: whoever became another user (set-uid programs such as sudo) can't be killed by us without root,
-and a program that kills us with a signal has its orphans go to the kernel. A control group, where there is one, holds
-those as well.
+Limits: without root the keeper can't kill a process that changed its uid (set-uid programs such as sudo), and if a
+program kills the keeper with a signal, its orphans go to the kernel. A cgroup, if there is one, also holds those.
 """
 
 import contextlib
@@ -24,16 +23,16 @@ from agentos.sandbox import steps as s
 from . import libc, messages, program
 from .shim import CONTINUE_ALL, STOP_ALL
 
-NAME = "agentos-keeper"  # what ps calls it
-END = signal.SIGTERM  # from the kernel: end them all
-PATIENCE = 5.0  # seconds until those are left that don't go
-_TICK = 0.005  # seconds between two looks for whoever was born meanwhile
-_SENT_BY_KILL = 0  # SI_USER: nobody but Linux says who sent it
+NAME = "agentos-keeper"  # as shown by ps
+END = signal.SIGTERM  # from the kernel: kill all descendants
+PATIENCE = 5.0  # seconds before it gives up on processes that don't end
+_TICK = 0.005  # seconds between two looks for processes that were forked meanwhile
+_SENT_BY_KILL = 0  # SI_USER: only Linux sets the sender's pid
 _EVERY_SIGNAL = frozenset(map(int, signal.valid_signals()))
 
 
 def execute(step: s.Execute, control: socket.socket, status: int, stdout: int, stderr: int) -> NoReturn:
-    """Fork the program off and stay behind. Errors before the fork are raised, later ones told."""
+    """Fork the program and stay as its keeper. Errors before the fork are raised, later ones are sent to the kernel."""
     kernel = os.getppid()
     libc.prctl(libc.PR_SET_DUMPABLE, 0)
     libc.prctl(libc.PR_SET_CHILD_SUBREAPER, 1)
@@ -76,7 +75,7 @@ def _serve(child: int, kernel: int, status: int) -> NoReturn:
         if info.si_signo == signal.SIGCHLD:
             how = _reap(child)
         elif info.si_pid != kernel or info.si_code != _SENT_BY_KILL:
-            pass  # from those whom we keep
+            pass  # from a process below the keeper
         elif info.si_signo == END:
             break
         elif info.si_signo in (STOP_ALL, CONTINUE_ALL):
@@ -92,7 +91,7 @@ def _serve(child: int, kernel: int, status: int) -> NoReturn:
 
 
 def _reap(child: int) -> int | None:
-    """Wait for all that has ended; the program's wait status where it is among them."""
+    """Reap all ended children; returns the program's wait status if it is among them."""
     how = None
     with contextlib.suppress(ChildProcessError):
         while (found := os.waitpid(-1, os.WNOHANG))[0] != 0:
@@ -101,9 +100,9 @@ def _reap(child: int) -> int | None:
 
 
 def _end_all(child: int) -> int | None:
-    """Kill until we have no child any more: then there is nobody below. The program's wait status, if that was left.
+    """Kill until there are no children, and so no descendants. Returns the program's wait status if reaped here.
 
-    Each look finds only those who were there when it came by: who forks all the time is found by one of the next.
+    Each look finds only processes that exist at that moment: new forks are found by the next look.
     """
     deadline, how = time.monotonic() + PATIENCE, None
     while time.monotonic() < deadline:
@@ -118,7 +117,7 @@ def _end_all(child: int) -> int | None:
 
 
 def _signal_all(number: int) -> None:
-    """To everybody, and to those that were born meanwhile."""
+    """Send a signal to all descendants, also to those that are forked meanwhile."""
     reached: set[int] = set()
     while new := set(below(os.getpid())) - reached:
         for pid in new:
@@ -128,14 +127,14 @@ def _signal_all(number: int) -> None:
 
 
 def end_below(top: int) -> None:
-    """The same from outside, where the keeper does nothing: they may stop it, but not us. Blocks."""
+    """Kill all descendants from outside, if the keeper doesn't: they may stop it, but not the kernel. Blocks."""
     deadline = time.monotonic() + PATIENCE
     while kill_below(top) and time.monotonic() < deadline:
         time.sleep(_TICK)
 
 
 def kill_below(top: int) -> bool:
-    """SIGKILL to all that descend from a process; whether somebody was there."""
+    """Send SIGKILL to all descendants of a process; returns whether there were any."""
     found = below(top)
     for pid in found:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -144,7 +143,7 @@ def kill_below(top: int) -> bool:
 
 
 def below(top: int) -> Sequence[int]:
-    """The pids of all living processes that descend from this one, as far as one look at /proc tells."""
+    """The pids of all living descendants of this process, as found by one pass over /proc."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():

@@ -1,4 +1,4 @@
-"""The system calls that Python hasn't got, through ctypes. Each raises ``OSError`` where the call fails."""
+"""System calls that Python lacks, through ctypes. Each raises ``OSError`` if the call fails."""
 
 import ctypes
 import errno
@@ -7,11 +7,11 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-# PyDLL keeps the interpreter's lock: a process that is alone gains nothing by giving it up, and a clone would be born
-# in the middle of it.
+# PyDLL keeps the interpreter's lock: a single-threaded process gains nothing by releasing it, and a clone would start
+# with the lock released.
 _LIBC = ctypes.PyDLL(None, use_errno=True)
 
-_CLONE3, _OPEN_TREE, _MOVE_MOUNT, _CLOSE_RANGE, _MOUNT_SETATTR = 435, 428, 429, 436, 442  # the same everywhere
+_CLONE3, _OPEN_TREE, _MOVE_MOUNT, _CLOSE_RANGE, _MOUNT_SETATTR = 435, 428, 429, 436, 442  # on every architecture
 _FSOPEN, _FSCONFIG, _FSMOUNT, _OPENAT2 = 430, 431, 432, 437
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
 _SIG_SETMASK = 2
@@ -32,7 +32,7 @@ PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_SECUREBITS, PR_SET_NO_NEW_PRIVS, PR_CAP_
 PR_SET_CHILD_SUBREAPER = 36
 PR_CAP_AMBIENT_CLEAR_ALL = 4
 SECCOMP_MODE_FILTER = 2
-_CAPABILITIES = struct.pack("=Ii", 0x2008_0522, 0)  # struct __user_cap_header_struct: version 3, ourselves
+_CAPABILITIES = struct.pack("=Ii", 0x2008_0522, 0)  # struct __user_cap_header_struct: version 3, this process
 
 
 _Call = Callable[..., int]
@@ -40,14 +40,14 @@ _int, _long, _bytes = ctypes.c_int, ctypes.c_long, ctypes.c_char_p
 
 
 def _function(name: str, *types: Any, returns: Any = _int) -> _Call:
-    """One of the C library's, looked up now and not in each child anew."""
-    function = _LIBC[name]  # an object of its own each time
+    """Look up a function of the C library once, not in each child again."""
+    function = _LIBC[name]  # indexing returns a new object each time
     function.argtypes, function.restype = types, returns
     return function
 
 
 def _by_number(*types: Any) -> _Call:
-    """System calls that take these, by number."""
+    """syscall(2) with these argument types, after the number."""
     return _function("syscall", _long, *types, returns=_long)
 
 
@@ -74,7 +74,7 @@ _sigprocmask = _function("sigprocmask", _int, _bytes, ctypes.c_void_p)
 _sethostname = _function("sethostname", _bytes, ctypes.c_size_t)
 _capget = _function("capget", _bytes, ctypes.c_char_p)
 _capset = _function("capset", _bytes, _bytes)
-_found = ctypes.create_string_buffer(24)  # here, as what ctypes needs for each new length is much to make in a child
+_found = ctypes.create_string_buffer(24)  # here, as ctypes makes a type per length: expensive in a child
 _before_fork = ctypes.pythonapi.PyOS_BeforeFork
 _after_fork_here, _after_fork_in_child = ctypes.pythonapi.PyOS_AfterFork_Parent, ctypes.pythonapi.PyOS_AfterFork_Child
 
@@ -93,15 +93,15 @@ def _checked(result: int, what: str) -> int:
 
 
 def clone(flags: int, cgroup: int | None = None) -> tuple[int, int]:
-    """A child with what ``flags`` say (CLONE_NEW*), whose parent is ours: its pid and a pidfd; pid 0 in the child.
+    """Clone a child with ``flags`` (CLONE_NEW*) and our parent; returns its pid and a pidfd; pid 0 in the child.
 
-    With ``cgroup``, a directory of cgroup v2, it is born in there.
+    With ``cgroup``, a directory of cgroup v2, it is cloned into that cgroup.
     """
     pidfd = ctypes.c_int(-1)
     plain = not flags and cgroup is None
     flags |= CLONE_PARENT | CLONE_PIDFD | (CLONE_INTO_CGROUP if cgroup is not None else 0)
     # struct clone_args: flags pidfd child_tid parent_tid exit_signal stack stack_size tls set_tid set_tid_size cgroup.
-    # With CLONE_PARENT the exit signal must be 0: the child has its maker's.
+    # With CLONE_PARENT the exit signal must be 0: the child inherits that of the cloning process.
     fields = (flags, ctypes.addressof(pidfd), 0, 0, 0, 0, 0, 0, 0, 0, cgroup or 0)
     arguments = ctypes.create_string_buffer(struct.pack("=11Q", *fields), 88)
     pid = error = -1
@@ -109,7 +109,7 @@ def clone(flags: int, cgroup: int | None = None) -> tuple[int, int]:
     try:
         pid = _clone3(_CLONE3, arguments, 88)
         error = ctypes.get_errno()
-        if pid < 0 and error == errno.ENOSYS and plain:  # as in most containers, which let the old call do as much
+        if pid < 0 and error == errno.ENOSYS and plain:  # as in most containers; clone(2) is enough for this
             pid = _clone(_CLONE[os.uname().machine], flags, None, ctypes.addressof(pidfd), None, 0)
             error = ctypes.get_errno()
     finally:
@@ -138,7 +138,7 @@ def unmount(target: str, flags: int) -> None:
 
 
 def open_tree(fd: int, path: str = "") -> int:
-    """A copy, mounted nowhere yet, of what is mounted at ``path`` (from ``fd``, or "" for that itself) and below."""
+    """Copy the mounts at ``path`` and below as a detached tree (relative to ``fd``; "" is ``fd`` itself)."""
     flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH | AT_RECURSIVE
     return _checked(_open_tree(_OPEN_TREE, fd, os.fsencode(path), flags), "open_tree")
 
@@ -149,20 +149,20 @@ def move_mount(fd: int, target: str) -> None:
 
 
 def move_mount_onto(fd: int, target: int) -> None:
-    """As :func:`move_mount`, onto what is open as ``target``."""
+    """As :func:`move_mount`, onto the file open as ``target``."""
     flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH
     _checked(_move_mount(_MOVE_MOUNT, fd, b"", target, b"", flags), "move_mount")
 
 
 def open_without_links(directory: int, path: str, flags: int = 0, resolve: int = 0) -> int:
-    """Open as O_PATH; ELOOP where a component is a symbolic link. ``flags`` are O_*, ``resolve`` RESOLVE_*."""
+    """Open as O_PATH; ELOOP if a component is a symbolic link. ``flags`` are O_*, ``resolve`` RESOLVE_*."""
     resolve |= RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS
     how = struct.pack("=3Q", os.O_PATH | os.O_CLOEXEC | flags, 0, resolve)
     return _checked(_openat2(_OPENAT2, directory, os.fsencode(path), how, len(how)), "openat2")
 
 
 def mount_detached(kind: str, source: str) -> int:
-    """A file system of a device, mounted nowhere yet; without set-uid programs and devices."""
+    """Mount a device's file system detached, with nosuid and nodev."""
     context = _checked(_fsopen(_FSOPEN, kind.encode(), 1), "fsopen")  # FSOPEN_CLOEXEC
     try:
         set_source = _fsconfig(_FSCONFIG, context, FSCONFIG_SET_STRING, b"source", os.fsencode(source), 0)
@@ -175,7 +175,7 @@ def mount_detached(kind: str, source: str) -> int:
 
 
 def set_mount_attributes(fd: int, path: str, attributes: int, recursive: bool, user_namespace: int = 0) -> None:
-    """Set MOUNT_ATTR_* where ``path`` (from ``fd``, or "" for that itself) is mounted."""
+    """Set MOUNT_ATTR_* of the mount at ``path`` (relative to ``fd``; "" is ``fd`` itself)."""
     arguments = struct.pack("=4Q", attributes, 0, 0, user_namespace)
     flags = AT_EMPTY_PATH | (AT_RECURSIVE if recursive else 0)
     result = _mount_setattr(_MOUNT_SETATTR, fd, os.fsencode(path), flags, arguments, len(arguments))
@@ -194,7 +194,7 @@ def close_range(first: int, last: int = 0xFFFF_FFFF) -> None:
 
 
 def keep_only(*fds: int) -> None:
-    """Close all descriptors but these and the first three."""
+    """Close all descriptors except these and the first three."""
     former = 2
     for fd in sorted(fds):
         close_range(former + 1, fd - 1)
@@ -211,18 +211,18 @@ def empty_bounding_set() -> None:
     capability = 0
     while _prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0:
         capability += 1
-    if ctypes.get_errno() != errno.EINVAL or capability == 0:  # it means that there are no more of them
+    if ctypes.get_errno() != errno.EINVAL or capability == 0:  # EINVAL: no more capabilities
         _checked(-1, "prctl")
 
 
 def set_signal_mask(blocked: bool) -> None:
-    """Block all signals, or none. (The signal module would make an object of each.)"""
+    """Block all signals, or none. (The signal module would create an object for each.)"""
     mask = (b"\xff" if blocked else b"\0") * 128  # sigset_t
     _checked(_sigprocmask(_SIG_SETMASK, mask, None), "sigprocmask")
 
 
 def set_name(name: str) -> None:
-    """What ps calls us; 15 bytes of it."""
+    """Set the process name that ps shows; 15 bytes."""
     _checked(_prctl_name(PR_SET_NAME, os.fsencode(name)), "prctl")
 
 
@@ -231,14 +231,14 @@ def set_hostname(name: str) -> None:
 
 
 def raise_capabilities() -> None:
-    """Those that are permitted become effective, and none is inheritable."""
+    """Make all permitted capabilities effective, and none inheritable."""
     _checked(_capget(_CAPABILITIES, _found), "capget")
-    _, low, _, _, high, _ = struct.unpack("=6I", _found.raw)  # effective, permitted, inheritable; 32 bits, then more
+    _, low, _, _, high, _ = struct.unpack("=6I", _found.raw)  # effective, permitted, inheritable: low bits, then high
     _checked(_capset(_CAPABILITIES, struct.pack("=6I", low, low, 0, high, high, 0)), "capset")
 
 
 def drop_capabilities() -> None:
-    """None is effective, permitted or inheritable."""
+    """Clear the effective, permitted and inheritable sets."""
     _checked(_capset(_CAPABILITIES, bytes(24)), "capset")
 
 

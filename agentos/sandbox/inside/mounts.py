@@ -1,7 +1,6 @@
-"""The private root: a tmpfs that is filled with what was opened, and then becomes ``/``.
+"""Build the private root: a tmpfs that is filled with the opened sources, and then becomes ``/``.
 
-Where the tmpfs is mounted until then is our own mount namespace's affair; the host's directory of that name stays as
-it is.
+Until then it is mounted at NEW_ROOT in our own mount namespace; the host's directory of that name is unchanged.
 """
 
 import os
@@ -12,7 +11,7 @@ from agentos.sandbox import steps as s
 
 from . import libc, sources
 
-NEW_ROOT = "/tmp"  # every host has it, and whatever lies there was opened before
+NEW_ROOT = "/tmp"  # it exists on every host, and sources below it are open already
 
 MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 2, 4, 8, 0x4000, 1 << 18
 MNT_DETACH = 2
@@ -20,13 +19,13 @@ RDONLY, NOSUID, NODEV, NOEXEC = 1, 2, 4, 8  # MOUNT_ATTR_*
 
 
 class Root:
-    """The root in the making, and the sources that are opened for it, by us or (``trees``) by the zygote."""
+    """The new root while it is built, and its sources, opened by this process or (``trees``) by the zygote."""
 
     def __init__(self, trees: sources.Trees) -> None:
         self._sources: dict[str, int] = {}
         self._trees = trees
-        self.counted: dict[str, int] = {}  # descriptors of mounts whose contents the kernel is to count
-        self._made = {""}  # directories of the new root, which has none but those that we make
+        self.counted: dict[str, int] = {}  # descriptors of tmpfs mounts to be measured by the kernel
+        self._made = {""}  # directories of the new root; only these exist
 
     def make_private(self) -> None:
         libc.mount("none", "/", None, MS_REC | MS_PRIVATE)
@@ -62,7 +61,7 @@ class Root:
             os.close(tree)
 
     def protect(self, step: s.Protect) -> None:
-        """Each name, and each directory on the way to it, becomes a mount: whoever lives with that can't move it."""
+        """Make each name, and each directory on the path to it, a mount point, which can't be renamed from inside."""
         top = os.open(NEW_ROOT + step.directory, os.O_PATH | os.O_CLOEXEC)
         try:
             for name in _with_parents(step.names):
@@ -104,7 +103,7 @@ class Root:
     def switch(self, _: s.SwitchRoot) -> None:
         os.chdir(NEW_ROOT)
         libc.pivot_root(".", ".")
-        libc.unmount(".", MNT_DETACH)  # the former root lay on top of the new one
+        libc.unmount(".", MNT_DETACH)  # the former root lies on top of the new one
         os.chdir("/")
 
     def make_read_only(self, _: s.ReadOnlyRoot) -> None:
@@ -112,7 +111,7 @@ class Root:
 
 
 def _with_parents(names: tuple[str, ...]) -> Iterator[str]:
-    """What is mounted over a directory hides what was mounted in it: parents first, each once."""
+    """Yield names and their parents, parents first: a mount over a directory hides the mounts in it."""
     parents = {name[:place] for name in names for place, letter in enumerate(name) if letter == "/"}
     yield from sorted({*parents, *names}, key=lambda name: (name.count("/"), name))
 

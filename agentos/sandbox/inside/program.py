@@ -1,4 +1,4 @@
-"""The last moments before a process is the program: its streams, its place, a word to the kernel, and over."""
+"""Final setup before exec: standard streams, working directory, the confined message, signals."""
 
 import os
 import signal
@@ -9,19 +9,19 @@ from agentos.sandbox import steps as s
 
 from . import libc, messages, script
 
-# Python ignores two of them, and whoever started the kernel may ignore more (nohup): a program would inherit that.
+# Python ignores two of them, and the kernel may inherit more (nohup): an exec'ed program would inherit that.
 _IGNORED = [number for number in signal.valid_signals() if signal.getsignal(number) == signal.SIG_IGN]
 
 
 def alone(step: s.Execute | s.RunScript, control: socket.socket, stdout: int, stderr: int) -> NoReturn:
-    """Become the program without a PID 1 in between; the session is its own already."""
-    libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)  # a kernel that died before this closes the control socket
+    """Become the program without a PID 1; the session is its own already."""
+    libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)  # if the kernel died before this, the control socket is closed
     libc.set_signal_mask(blocked=True)
     become(step, control, stdout, stderr)
 
 
 def become(step: s.Execute | s.RunScript, control: socket.socket, stdout: int, stderr: int) -> NoReturn:
-    """Tell the kernel that every wall stands, and be the program when it says go; all signals are blocked until then.
+    """Report that the process is confined, wait for go, and become the program; all signals are blocked until then.
 
     Errors are raised, and for a script :class:`script.Ready`.
     """
@@ -48,12 +48,12 @@ def become(step: s.Execute | s.RunScript, control: socket.socket, stdout: int, s
 
 
 def _stdin(step: s.Execute | s.RunScript) -> int:
-    """What it was given to read, in memory; the program's own limits hold for that."""
+    """Return a descriptor for standard input: its data in memory, which counts for the program's own limits."""
     if not isinstance(step, s.Execute) or not step.stdin:
         return os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     try:
         fd = os.memfd_create("stdin", os.MFD_CLOEXEC)
-    except OSError:  # the filter refuses memory files where nobody counts them
+    except OSError:  # the filter denies memfds if no cgroup counts them
         fd = os.open("/dev/shm", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     with open(fd, "wb", closefd=False) as file:
         file.write(step.stdin)

@@ -1,12 +1,12 @@
-"""The other way out: no exec, but a script run by the interpreter that the zygote is, its imports already done.
+"""Run a Python script without exec, in a child of the zygote, with the imports already done.
 
-:func:`preload` is for the zygote, and does whatever is the same for all scripts. In its child, when every wall stands,
-:class:`Ready` is raised, so that all that was done for the walls is left behind, and :func:`run` makes of what remains
-the interpreter that ``python SCRIPT`` is.
+:func:`preload` is called in the zygote and does the work that is the same for all scripts. In its child, once all
+restrictions are in force, :class:`Ready` is raised, which unwinds the setup code. :func:`run` then turns the process
+into an interpreter as ``python SCRIPT`` would have it.
 
-Not as with exec: string hashes have one seed and memory has one layout for all scripts of a zygote; ``sys.flags`` are
-the zygote's (isolated, no site); no ``.pth`` file is read; and what memory still holds of a script's own plan is there
-to be read. So this is for scripts that are trusted half.
+Differences from exec: string hashes have one seed and memory has one layout for all scripts of a zygote; ``sys.flags``
+are the zygote's (isolated, no site); no ``.pth`` file is read; and a script can read the remains of its own plan in
+memory. So this is for scripts that are partly trusted.
 """
 
 import builtins
@@ -26,7 +26,7 @@ from agentos.sandbox import steps as s
 
 from . import libc
 
-SDK = "/sdk"  # where the SDK lies in every sandbox
+SDK = "/sdk"  # the SDK's directory in every sandbox
 _PRELOADED = ("agentos_sdk", "agentos_sdk.blocking")
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 _IGNORED_BY_OTHERS = [
@@ -37,7 +37,7 @@ _IGNORED_BY_OTHERS = [
 
 
 class Ready(BaseException):
-    """Every wall stands, and the kernel has said go."""
+    """The process is fully confined, and the kernel has sent go."""
 
     def __init__(self, step: s.RunScript, source: bytes) -> None:
         super().__init__(step.argv[0])
@@ -45,7 +45,7 @@ class Ready(BaseException):
 
 
 def preload(package: str) -> None:
-    """Import what scripts need; ``package`` is the directory of the SDK's package, which they see in ``SDK``."""
+    """Import the modules that scripts need; ``package`` is the directory of the SDK package, for scripts in ``SDK``."""
     finder = _Finder(package)
     sys.meta_path.insert(0, finder)
     try:
@@ -67,19 +67,19 @@ def preload(package: str) -> None:
     sys.stdout = _stream(1, "w", "surrogateescape")
     sys.stderr = _stream(2, "w", "backslashreplace")
     vars(sys).update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
-    os.environ.clear()  # it is for scripts to fill
+    os.environ.clear()  # filled by run()
     _arguments_at()
     _ours()
 
 
 @functools.cache
 def _ours() -> tuple[str, ...]:
-    """The modules that we are made of."""
+    """The names of AgentOS's own modules."""
     return tuple(name for name in sys.modules if name.partition(".")[0] == "agentos")
 
 
 class _Finder:
-    """Finds the modules of the SDK and has them believe that they lie where they lie in a sandbox."""
+    """Finds the modules of the SDK and sets their paths to those in a sandbox."""
 
     def __init__(self, package: str) -> None:
         self._package = package
@@ -107,7 +107,7 @@ class _Loader(machinery.SourceFileLoader):
 
 
 def ready(step: s.RunScript) -> Ready:
-    """What to raise when the script is to run; ``OSError`` where it can't be read."""
+    """Return the exception that starts the script; ``OSError`` if it can't be read."""
     fd = os.open(step.argv[0], os.O_RDONLY | os.O_CLOEXEC)
     try:
         size = os.fstat(fd).st_size
@@ -120,10 +120,10 @@ def ready(step: s.RunScript) -> Ready:
 
 
 def run(step: s.RunScript, source: bytes) -> None:
-    """Be the interpreter that runs this script, from its first line on; ends and raises as the script does."""
+    """Run this script as ``__main__``; ends and raises as the script does."""
     path = step.argv[0]
     _rename(step.argv)
-    _kept = [sys.modules.pop(name) for name in _ours()]  # inside, agentos is the SDK's; to free ours costs more
+    _kept = [sys.modules.pop(name) for name in _ours()]  # inside, agentos is the SDK's; kept, as freeing costs more
     _surround(step)
     module = types.ModuleType("__main__")
     module.__dict__.update(
@@ -144,7 +144,7 @@ def run(step: s.RunScript, source: bytes) -> None:
 
 
 def _surround(step: s.RunScript) -> None:
-    """What an interpreter finds around it when it starts."""
+    """Set environment, time zone, sys.argv, sys.path and the random seed."""
     for name, value in step.environment:
         os.environ[name] = value
     if "TZ" in os.environ:
@@ -170,7 +170,7 @@ def _hear_signals() -> None:
 
 
 def _rename(argv: tuple[str, ...]) -> None:
-    """Say in /proc what runs here, as far as there is room."""
+    """Set the process name and the command line in /proc, as far as there is room."""
     libc.set_name(os.path.basename(argv[0]))
     begin, end = _arguments_at()
     text = b"\0".join([b"python3", *map(os.fsencode, argv)])[: end - begin - 1]
@@ -180,7 +180,7 @@ def _rename(argv: tuple[str, ...]) -> None:
 
 @functools.cache
 def _arguments_at() -> tuple[int, int]:
-    """Where the kernel reads our command line from."""
+    """The address range from which the kernel reads our command line."""
     with open("/proc/self/stat", encoding="utf-8") as file:
         fields = file.read().rpartition(")")[2].split()
     return int(fields[45]), int(fields[46])

@@ -1,8 +1,8 @@
-"""PID 1 of a sandbox: starts the program, reaps whatever ends, forwards signals, and says at the end how it went.
+"""PID 1 of a sandbox: starts the program, reaps children, forwards signals, and reports the exit status.
 
-It stands behind the same walls as the program, is not dumpable, so that nobody inside can look into it, and holds
-nothing but a pipe for its last word: the program's wait status, four bytes. Its own exit status is the program's, or
-128 + the signal that ended it: PID 1 can't die by a signal of its own making.
+It is confined like the program, isn't dumpable, so no process inside can access it, and holds only a pipe, to which it
+writes the program's wait status, four bytes, at the end. Its own exit status is the program's, or 128 + the signal that
+killed it: PID 1 can't kill itself by a signal.
 """
 
 import contextlib
@@ -16,15 +16,15 @@ from agentos.sandbox import steps as s
 
 from . import libc, messages, program, script
 
-STOP_ALL, CONTINUE_ALL = signal.SIGRTMIN + 1, signal.SIGRTMIN + 2  # to PID 1: what to do with all others
-_SENT_BY_KILL = 0  # SI_USER: unlike with a queued signal, nobody but the kernel says who sent it
-_EVERY_SIGNAL = frozenset(map(int, signal.valid_signals()))  # numbers lie closer together in memory than names
+STOP_ALL, CONTINUE_ALL = signal.SIGRTMIN + 1, signal.SIGRTMIN + 2  # to PID 1: stop or continue all others
+_SENT_BY_KILL = 0  # SI_USER: unlike with a queued signal, only Linux sets the sender's pid
+_EVERY_SIGNAL = frozenset(map(int, signal.valid_signals()))  # ints are closer together in memory than Signals members
 
 
 def execute(step: s.Execute | s.RunScript, control: socket.socket, status: int, stdout: int, stderr: int) -> NoReturn:
-    """Fork the program off and stay behind as PID 1. Errors before the fork are raised, later ones told."""
+    """Fork the program and stay as PID 1. Errors before the fork are raised, later ones are sent to the kernel."""
     libc.prctl(libc.PR_SET_DUMPABLE, 0)
-    libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)  # taking the identity would have cleared it
+    libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)  # taking the identity cleared it
     libc.set_signal_mask(blocked=True)
     child = os.fork()
     if child == 0:
@@ -61,7 +61,7 @@ def _serve(child: int, status: int) -> NoReturn:
         if info.si_signo == signal.SIGCHLD:
             _reap(child, status)
         elif info.si_pid != 0 or info.si_code != _SENT_BY_KILL:
-            pass  # from inside; only those outside, who have no number here, may ask for anything
+            pass  # from inside; only processes outside, with pid 0 here, may signal PID 1
         elif info.si_signo in (STOP_ALL, CONTINUE_ALL):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(-1, signal.SIGSTOP if info.si_signo == STOP_ALL else signal.SIGCONT)
@@ -71,7 +71,7 @@ def _serve(child: int, status: int) -> NoReturn:
 
 
 def _reap(child: int, status: int) -> None:
-    """Wait for all that has ended; where it's the program, it is over, and the kernel ends whatever it left."""
+    """Reap all ended children. If the program has ended, write its status and exit; Linux then kills the rest."""
     while True:
         pid, how = os.waitpid(-1, os.WNOHANG)
         if pid == 0:

@@ -1,8 +1,8 @@
-"""Sources that only the zygote can open for its child: copies of mounts, and file systems in images, mounted nowhere.
+"""Sources that only the zygote can open for its child: detached copies of mounts, and file systems of images.
 
-The child is given their descriptors and puts them into its root. In its own user namespace it has no right to a
-host's file that its outer user hasn't got: a script in a home of mode 0700 is beyond it, however privileged it looks.
-Nothing of this is ever seen in the host's mount table, and when the last descriptor or mount is gone, so is all of it.
+The child receives their descriptors and mounts them in its root. In its own user namespace its capabilities don't apply
+to host files: it can't open a script in a home of mode 0700 that its host uid can't. Nothing of this appears in the
+host's mount table, and all of it is freed with the last descriptor or mount.
 """
 
 import contextlib
@@ -20,22 +20,22 @@ from . import libc
 _NEWUSER = 0x1000_0000
 _LOOP_CONFIGURE, _LOOP_CTL_GET_FREE, _LO_FLAGS_AUTOCLEAR = 0x4C0A, 0x4C82, 4
 _LOOP_CONFIG_SIZE, _LOOP_FLAGS_OFFSET = 304, 60  # struct loop_config: u32 fd, u32 block size, struct loop_info64
-_ATTEMPTS = 16  # somebody else may take the free loop device first
+_ATTEMPTS = 16  # another process may take the free loop device first
 
 
 class SourceFailed(Exception):
-    """A source could not be had."""
+    """A source could not be opened or mounted."""
 
     def __init__(self, step: s.Step, error: OSError) -> None:
         super().__init__(str(error))
         self.step, self.error = step, error
 
 
-Trees = dict[str, int]  # detached mounts by the target that they are for
+Trees = dict[str, int]  # detached mounts by target
 
 
 def detach(steps: Sequence[s.Step]) -> Trees:
-    """What these steps ask for; :func:`close` it when the child is born. All or nothing (:class:`SourceFailed`)."""
+    """Open the sources of these steps, all or none (:class:`SourceFailed`); :func:`close` them after the clone."""
     trees: Trees = {}
     with _Namespaces() as namespaces:
         for step in steps:
@@ -56,7 +56,7 @@ def close(trees: Trees) -> None:
 
 
 def open_source(path: str, follow: bool) -> int:
-    """Open a path as O_PATH; what it names now is what is meant."""
+    """Open a path as O_PATH; later changes of the path have no effect."""
     try:
         if follow:
             return os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -66,10 +66,10 @@ def open_source(path: str, follow: bool) -> int:
 
 
 def mount_image(path: str) -> int:
-    """The file system in an image, mounted nowhere. ``EWOULDBLOCK`` where it's still mounted for somebody else.
+    """Mount the file system of an image, detached. ``EWOULDBLOCK`` if it is still in use.
 
-    The lock belongs to the open file, and the loop device keeps that open: a second device, with a cache of its own,
-    can't come to be, and the lock is gone when the device is.
+    The lock belongs to the open file, which the loop device keeps open. So there can't be a second device with its own
+    cache, and the lock is released with the device.
     """
     image = open_locked(path)
     try:
@@ -77,13 +77,13 @@ def mount_image(path: str) -> int:
         try:
             return libc.mount_detached("ext4", name)
         finally:
-            os.close(loop)  # unmounted as it is, that clears the device
+            os.close(loop)  # LO_FLAGS_AUTOCLEAR detaches the device at the unmount
     finally:
         os.close(image)
 
 
 def open_locked(path: str) -> int:
-    """An image, for whoever is alone with it."""
+    """Open an image and lock it exclusively."""
     image = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         fcntl.flock(image, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -94,7 +94,7 @@ def open_locked(path: str) -> int:
 
 
 def _attach(image: int) -> tuple[int, str]:
-    """A loop device of this file's, and its name; it goes when nobody has it open or mounted."""
+    """Attach the file to a loop device; returns it and its name. It is detached after the last close or unmount."""
     control = os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
     try:
         for _ in range(_ATTEMPTS):
@@ -116,7 +116,7 @@ def _attach(image: int) -> tuple[int, str]:
 
 
 def _copy(step: s.DetachSource, namespaces: "_Namespaces") -> int:
-    if step.follow and step.owner is None:  # whatever it is, it is shown as it is
+    if step.follow and step.owner is None:  # shown with its own owner
         try:
             return libc.open_tree(libc.AT_FDCWD, step.path)
         except OSError as error:
@@ -146,7 +146,7 @@ def _open_to_others(found: os.stat_result, writable: bool) -> bool:
 
 
 def _map_owner(tree: int, step: s.DetachSource, found: os.stat_result, namespaces: "_Namespaces") -> None:
-    """Not every file system can do it: what can't be used even so is refused."""
+    """Set an id-mapping on the mount. If its file system can't do that, a path closed to others is an error."""
     assert step.owner is not None
     namespace = namespaces.mapping((found.st_uid, found.st_gid), step.owner)
     try:
@@ -159,7 +159,7 @@ def _map_owner(tree: int, step: s.DetachSource, found: os.stat_result, namespace
 
 
 class _Namespaces(contextlib.AbstractContextManager["_Namespaces"]):
-    """User namespaces that say as whose files an owner's are shown; nobody lives in them."""
+    """User namespaces for id-mapped mounts; no process runs in them."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[tuple[int, int], tuple[int, int]], int] = {}
@@ -175,13 +175,13 @@ class _Namespaces(contextlib.AbstractContextManager["_Namespaces"]):
 
 
 def _make_namespace(owner: tuple[int, int], shown: tuple[int, int]) -> int:
-    """It exists only while a process is in it or a descriptor is open: a child makes it, and ends when we have it."""
+    """Make a user namespace with these maps. A child makes it, and exits once our descriptor keeps it alive."""
     made, tell = os.pipe2(os.O_CLOEXEC)
     wait, go = os.pipe2(os.O_CLOEXEC)
     child = os.fork()
     if child == 0:
         try:
-            os.close(go)  # or it would never see its end
+            os.close(go)  # or it would never see end of file
             libc.unshare(_NEWUSER)
             os.write(tell, b"!")
             os.read(wait, 1)

@@ -1,4 +1,4 @@
-"""Does the steps of a plan, one by one, to the process that it is called in; any that fails ends it."""
+"""Execute the steps of a plan, one by one, in the calling process; a failed step ends the process."""
 
 import os
 import socket
@@ -11,14 +11,14 @@ from . import enter, filters, identity, keeper, libc, messages, program, script,
 from .mounts import Root
 
 _NEWNS, _NEWCGROUP = 0x20000, 0x2000000
-NAME = "agentos-init"  # what ps calls PID 1, and who is on its way to be that
-_BIRTH = "Clone"  # what fails where no step has begun
+NAME = "agentos-init"  # as shown by ps, for PID 1 and processes on the way to it
+_BIRTH = "Clone"  # reported if it fails before the first step
 
 
 def become(channel: int) -> NoReturn:
-    """From the moment of birth to the program. Never returns, and never goes on after a failure.
+    """Set up the new process from its clone to its program. Never returns, and never continues after a failure.
 
-    Where the program is a script, :class:`script.Ready` is raised for it.
+    If the program is a script, :class:`script.Ready` is raised for it.
     """
     doing: s.Step | None = None
     control = socket.socket(fileno=channel)
@@ -55,10 +55,10 @@ def become(channel: int) -> NoReturn:
 
 
 def _enter_groups(given: dict[str, int]) -> None:
-    """Move into the control groups of version 1 that were given.
+    """Move into the given cgroups of version 1.
 
-    Who has one thread, and moves itself, needn't wait until nobody in the whole system is about to fork: that takes
-    milliseconds.
+    A single-threaded process that moves itself doesn't have to wait until no process in the whole system is about to
+    fork, which takes milliseconds.
     """
     for name in [name for name in given if name.startswith(messages.GROUP)]:
         group = given.pop(name)
@@ -76,7 +76,7 @@ def _read(plan: int) -> tuple[s.Step, ...]:
 
 class _Walker:
     def __init__(self, control: socket.socket, given: dict[str, int]) -> None:
-        """``given`` are sources by the target that they are for, or namespaces to join by their name."""
+        """``given`` are sources by target, or namespaces to join by name."""
         self.control, self.given = control, given
         self.root = Root(given)
         self.found: dict[str, int] = {}  # namespaces that the kernel can't open itself, as descriptors
@@ -91,10 +91,10 @@ class _Walker:
             self._move(step)
 
     def hand_over(self) -> None:
-        """Give the kernel what was found.
+        """Send the kernel the descriptors that were opened for it.
 
-        Before there are limits: Linux refuses whoever passes a descriptor on while more of the same user's are under
-        way than the sender may have open, and without root that user has every other agent as well.
+        Done before the limits apply: Linux refuses a descriptor if the same uid has more of them in transit than the
+        sender may have open, and without root all agents share that uid.
         """
         found = {**self.found, **self.root.counted}
         if found:
@@ -104,10 +104,10 @@ class _Walker:
         self.found, self.root.counted = {}, {}
 
     def _move(self, step: s.Step) -> None:
-        """From one namespace to another."""
+        """Execute a step that changes namespaces."""
         match step:
             case s.Clone():
-                pass  # that's how we came to be
+                pass  # done by the zygote
             case s.Join():
                 enter.join(self.given)
                 self.given.clear()
@@ -128,7 +128,7 @@ class _Walker:
                 raise AssertionError(f"nobody knows how to do {step}")
 
 
-# By kind: comparing each step with one kind after the other would touch, and thereby copy, the memory of them all.
+# By kind: comparing each step with one kind after the other would touch, and so copy, the memory of all kinds.
 _BUILD: Mapping[type, Callable[[Root, Any], None]] = {
     s.OpenSource: Root.open_source,
     s.MountRoot: Root.mount,

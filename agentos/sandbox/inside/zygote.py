@@ -1,17 +1,17 @@
-"""The process that clones: single-threaded, with an empty environment, one socket, and no secret to pass on.
+"""Zygote: the process that clones. Single-threaded, with an empty environment, one socket, and no secret to inherit.
 
-Run as ``python -I -S -c ... SOCKET_FD KERNEL_PID``. One packet asks, with descriptors, and one answers, or tells the
-error::
+Run as ``python -I -S -c ... SOCKET_FD KERNEL_PID``. One packet is a request, with descriptors; one packet is its
+answer, or the error::
 
-    clone: flags                        its control socket, and of cgroup v2 a directory to be born in
+    clone: flags                        its control socket, and optionally a cgroup v2 directory to clone it into
                                    →    pid; a pidfd
-    dress: pid, size                    the plan; so many bytes of it are the zygote's to read
-                                   →    targets; a source for each, which who is in a namespace can't open itself
-    remains                             nothing is answered: what is to be removed when the kernel has been killed
+    dress: pid, size                    the plan; the zygote reads its first ``size`` bytes
+                                   →    targets; a source for each, which a process in a namespace can't open itself
+    remains                             no answer: what to remove when the kernel has been killed
 
-Who is cloned waits for the kernel's word: it may be asked for long before it is known what is to become of it. Its
-parent is not this process but the one that asked: nobody's life depends on the zygote's, which outlives the kernel only
-to remove what remains.
+A cloned process waits for a message from the kernel: it may be cloned long before its plan is known. Its parent is the
+kernel and not the zygote, so no process depends on the zygote's life. The zygote outlives the kernel only to remove
+what remains.
 """
 
 import array
@@ -27,13 +27,13 @@ from agentos.sandbox import steps as s
 
 from . import identity, janitor, libc, messages, script, sources, walk
 
-NAME = "agentos-zygote"  # what ps calls it, and who waits to become a program
+NAME = "agentos-zygote"  # as shown by ps, for the zygote and processes that wait for a plan
 MAX_REQUEST = 1 << 15  # bytes
 _MAX_FDS = 16
 
 
 def main() -> None:
-    """Serve until the kernel closes its end, and in a child that has a script to run, run that."""
+    """Serve until the kernel closes its end. In a child that has a script to run, run that script."""
     kernel = int(sys.argv[2])
     try:
         remains = _serve_forever(socket.socket(fileno=int(sys.argv[1])), kernel)
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def _serve_forever(channel: socket.socket, kernel: int) -> janitor.Remains:
-    """Until the kernel's end of the channel is closed; what it has left then."""
+    """Serve until the kernel closes its end of the channel; returns what to clean up after it."""
     libc.set_name(NAME)
     remains = janitor.Remains()
     if not (package := channel.recv(MAX_REQUEST)):
@@ -54,8 +54,8 @@ def _serve_forever(channel: socket.socket, kernel: int) -> janitor.Remains:
     script.preload(os.fsdecode(package))
     gc.disable()
     gc.collect()
-    gc.freeze()  # no collection in a child touches, and thereby copies, what it shares with us
-    with contextlib.suppress(ConnectionResetError, BrokenPipeError):  # it died with something unread
+    gc.freeze()  # a collection in a child would touch, and so copy, memory that it shares with us
+    with contextlib.suppress(ConnectionResetError, BrokenPipeError):  # the kernel died with unread data
         channel.send(b"ready")
         while received := _receive(channel):
             request, fds = received

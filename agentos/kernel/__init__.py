@@ -1,1 +1,1 @@
-"""Frames to replies: the core, which knows no concrete call but HELLO, CANCEL and EXIT."""
+"""The kernel's core: turns request frames into replies. It implements only HELLO, CANCEL and EXIT itself."""

@@ -1,4 +1,4 @@
-"""From the bytes of a body to the request that they are."""
+"""Request bodies: parses JSON bytes into typed requests and limits how long that may take."""
 
 import gc
 from collections.abc import Collection, Mapping
@@ -19,25 +19,25 @@ from .caller import Caller
 
 T = TypeVar("T")
 
-INLINE = 64 << 10  # bytes of the largest body that the event loop reads itself: at most 2 ms, a thread costs 0.1
-LARGE_TEXT = 256 << 10  # bytes of a body from which on counting comes first, and what it may have besides text
-MOST_ESCAPES = 1 << 20  # backslashes: at each of them a reader stops copying
-LONGEST = 200  # digits of a number: with an exponent of two digits it is still below 1e308, the largest float
+INLINE = 64 << 10  # bytes: larger bodies are read in a thread (up to 2 ms here, a thread costs 0.1)
+LARGE_TEXT = 256 << 10  # bytes: larger texts are counted first; also their limit for non-text
+MOST_ESCAPES = 1 << 20  # backslashes: the parser stops copying at each of them
+LONGEST = 200  # digits of a number: with a two-digit exponent it stays below 1e308, the largest float
 SHOWN = 200  # characters of a parser's error message, which may quote a key
 _SHAPES = bytes.maketrans(b"123456789E-", b"000000000e+")
 
 
 class Verbatim(bytes):
-    """JSON that is passed on as it came: known to be well-formed, and never made into values here."""
+    """JSON that is passed on unchanged. It is known to be well-formed and is never converted to Python values."""
 
 
 def read(request: type[T], body: bytes, verbatim: Collection[str] = ()) -> T:
-    """The request that ``body`` is, empty standing for ``{}``; ``BadRequest`` names the field that is wrong.
+    """Parse ``body`` into a request; an empty body means ``{}``. Raises ``BadRequest``, which names the wrong field.
 
-    Fields in ``verbatim`` become :class:`Verbatim`. To make a MiB of small arrays into values, to write them again and
-    to throw them away takes 0.2 s, in which nobody else is served; to see that they are JSON takes 2 ms. A body of more
-    than ``INLINE`` bytes (see :class:`Reader`) is refused where the work is out of proportion: numbers that need a
-    closer look, half surrogate pairs, or more arrays and objects than ``codec.CROWD`` in what isn't verbatim.
+    Fields in ``verbatim`` become :class:`Verbatim`. Converting 1 MiB of small arrays to values, encoding them again and
+    freeing them takes 0.2 s and blocks all other calls; checking that they are JSON takes 2 ms. A body of more than
+    ``INLINE`` bytes (see :class:`Reader`) is refused if it is disproportionately expensive: numbers that need a closer
+    check, half surrogate pairs, or more than ``codec.CROWD`` arrays and objects outside verbatim fields.
     """
     try:
         sifted = verbatim or len(body) > INLINE
@@ -49,16 +49,16 @@ def read(request: type[T], body: bytes, verbatim: Collection[str] = ()) -> T:
 
 @attrs.frozen
 class Reader:
-    """Reads bodies: small ones at once, large ones in one thread for all callers.
+    """Parses request bodies: small ones at once, large ones in one worker thread that all callers share.
 
-    Several threads at once would slow down each other and the event loop. A caller has one body at a time in that
-    thread's queue: its other connections wait behind each other, and not others behind them.
+    Several threads at once would slow down each other and the event loop. Each caller has at most one body in that
+    thread's queue: further connections of the same caller wait for it, other callers do not.
     """
 
     _thread: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1), init=False)
 
     async def read(self, caller: Caller, request: type[T], body: bytes, verbatim: Collection[str] = ()) -> T:
-        """As :func:`read`, without holding up the event loop."""
+        """Parse like :func:`read` without blocking the event loop."""
         if len(body) <= INLINE:
             return read(request, body, verbatim)
         async with caller.turn:
@@ -73,7 +73,7 @@ def _sift(request: type, body: bytes, verbatim: Collection[str]) -> object:
     except (msgspec.DecodeError, RecursionError) as error:
         half = ", or has half a surrogate pair" if rb"\ud" in body or rb"\uD" in body else ""
         fields, refusal = {}, f"not JSON{half}: {str(error)[:SHOWN]}"
-        if isinstance(error, msgspec.ValidationError):  # it is JSON so far
+        if isinstance(error, msgspec.ValidationError):  # well-formed JSON up to this point
             refusal = str(error)[:SHOWN]
     if not refusal:
         return {
@@ -82,14 +82,14 @@ def _sift(request: type, body: bytes, verbatim: Collection[str]) -> object:
         }
     if len(body) > INLINE:
         raise BadRequest(f"{refusal} (in a body of more than {INLINE >> 10} KiB)")
-    data = codec.parse(body)  # the long way: it says what is wrong, or finds that nothing is
+    data = codec.parse(body)  # the slow path: it reports what is wrong, or finds the body valid
     if not isinstance(data, dict):
         return data
     return {name: Verbatim(codec.encode(value)) if name in verbatim else value for name, value in data.items()}
 
 
 def _fields(request: type, body: bytes) -> Mapping[str, msgspec.Raw]:
-    """The fields of a JSON object as they stand there; nothing is made of those that the request doesn't have."""
+    """The fields of a JSON object as raw JSON. An unknown field is an error and is not parsed."""
     found = _shape(request).decode(body)
     return {name: value for name in found.__struct_fields__ if (value := getattr(found, name)) is not msgspec.UNSET}
 
@@ -101,7 +101,7 @@ def _shape(request: type) -> msgspec.json.Decoder[msgspec.Struct]:
 
 
 def _parse(data: bytes, large: bool) -> object:
-    """One field's value, which is well-formed JSON."""
+    """Parse one field's value, which is well-formed JSON."""
     if not large:
         return codec.parse(data)
     if data.count(b"[") + data.count(b"{") > codec.CROWD:
@@ -112,7 +112,7 @@ def _parse(data: bytes, large: bool) -> object:
 
 
 def _is_extreme(body: bytes) -> bool:
-    """Whether there is a number that not every reader can hold; at most 10 ms for 1 MiB, in short steps."""
+    """Whether the body has a number that some JSON parsers cannot hold. At most 10 ms for 1 MiB, in short steps."""
     return _looks_extreme(body) and _looks_extreme(outside_strings(body))
 
 
@@ -122,7 +122,7 @@ def _looks_extreme(data: bytes) -> bool:
 
 
 def read_text(request: type[T], body: bytes) -> T:
-    """As :func:`read`, of a body that may be large and is mostly text. A large one takes a thread."""
+    """Parse like :func:`read` a body that may be large and is mostly text. Call it in a thread for large bodies."""
     try:
         return codec.decode(request, parse_text(body))
     except Invalid as error:
@@ -130,10 +130,10 @@ def read_text(request: type[T], body: bytes) -> T:
 
 
 def parse_text(body: bytes) -> object:
-    """JSON that is mostly text; raises ``Invalid``.
+    """Parse JSON that is mostly text; raises ``Invalid``.
 
-    Each step takes 20 ms for 16 MiB, in which nobody else is served, thread or not. So what would take longer, or
-    become gigabytes, is refused by counting, before it is read.
+    Each step takes 20 ms for 16 MiB and holds up everything else, in a thread or not. Input that would take longer or
+    expand to gigabytes is therefore detected by counting characters and refused before it is parsed.
     """
     if len(body) <= LARGE_TEXT:
         return codec.parse(body)
@@ -151,8 +151,8 @@ def parse_text(body: bytes) -> object:
 
 
 def _values(data: bytes) -> object:
-    """JSON as values, faster than the standard library makes them; raises ``Invalid``."""
-    pause = gc.isenabled()  # the collector would walk what is made again and again while it grows
+    """Convert JSON to values faster than the standard library; raises ``Invalid``."""
+    pause = gc.isenabled()  # otherwise the garbage collector traverses the growing result again and again
     gc.disable()
     try:
         made: object = msgspec.json.decode(data)

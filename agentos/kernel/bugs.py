@@ -1,7 +1,7 @@
-"""Internal errors: each is logged as one short line under a reference, and the caller is told the reference alone.
+"""Internal errors: logs each as one short line with a reference; the caller is told only the reference.
 
-A caller may be able to provoke one as often as it likes, and all this runs in the event loop: neither the length of a
-line nor their number depends on it. The log's handler must not block; that of ``agentos run`` hands lines to a thread.
+A caller may be able to trigger one as often as it likes, and all of this runs in the event loop. So the length and the
+number of log lines are bounded. The log handler must not block; that of ``agentos run`` passes lines to a thread.
 """
 
 import logging
@@ -15,26 +15,26 @@ from attrs import define
 
 from agentos_sdk.errors import Internal
 
-PER_SECOND = 5  # lines
+PER_SECOND = 5  # log lines
 MESSAGE = 200  # characters of an exception's text that are logged
-FRAMES = 6  # of its traceback, the innermost
+FRAMES = 6  # innermost traceback frames that are logged
 
 log = logging.getLogger(__name__)
 
 
 @define
 class BugLog:
-    """Logs at most ``PER_SECOND`` lines a second, counts the rest, and tells with the next line how many those were."""
+    """Logs at most ``PER_SECOND`` lines a second, counts the rest, and reports the count in the next line."""
 
-    _since: float = 0.0  # when this second began
-    _lines: int = 0  # in it
-    _reference: str = ""  # of the last line
+    _since: float = 0.0  # start of the current second, monotonic
+    _lines: int = 0  # logged in the current second
+    _reference: str = ""  # in the last logged line
     _unlogged: int = 0
 
     def internal(self, bug: BaseException, where: str) -> Internal:
-        """The error to reply. ``where`` is for the log: which part of the kernel it was.
+        """Log ``bug`` and return the error to reply. ``where`` names the part of the kernel for the log.
 
-        What is only counted has the reference of the line that says so.
+        An error that is only counted gets the reference of the last logged line, which says so.
         """
         now = time.monotonic()
         if now - self._since >= 1:
@@ -51,16 +51,16 @@ class BugLog:
         return Internal(f"a bug in the kernel: look for {self._reference} in its log")
 
 
-internal = BugLog().internal  # one for the process, like the logger
+internal = BugLog().internal  # one per process, like the logger
 
 
 def describe(bug: BaseException) -> str:
-    """An exception in one line: type, the beginning of its text, and its innermost frames, the last one first."""
+    """An exception in one line: type, start of its text, and its innermost frames, the last one first."""
     while isinstance(bug, BaseExceptionGroup):
         bug = bug.exceptions[0]
     try:
         text = str(bug)
-    except Exception as error:  # e.g. a KeyError of something nested too deeply
+    except Exception as error:  # e.g. a KeyError with a key nested too deeply
         text = f"(no text: {type(error).__name__})"
     shown = f": {text[:MESSAGE]!r}{'...' if len(text) > MESSAGE else ''}" if text else ""
     places = " < ".join(reversed(frames(bug)))
@@ -68,7 +68,7 @@ def describe(bug: BaseException) -> str:
 
 
 def frames(bug: BaseException) -> Sequence[str]:
-    """The innermost of its traceback, as ``directory/file.py:line (function)``."""
+    """The innermost frames of a traceback, as ``directory/file.py:line (function)``."""
     kept, traceback = deque[TracebackType](maxlen=FRAMES), bug.__traceback__
     while traceback is not None:
         kept.append(traceback)

@@ -1,4 +1,7 @@
-"""Who calls: known from the socket, never from what a frame says."""
+"""Callers: the identity behind a connection, its limits and its permission checks.
+
+The identity comes from the socket, never from the contents of a frame.
+"""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -20,10 +23,10 @@ MAX_BODIES = 64 << 20  # bytes
 
 @define(eq=False)
 class Allowance:
-    """What one caller may have under way at once, over all its connections.
+    """Limits on what one caller may have in flight over all its connections.
 
-    ``bodies`` counts the bytes of requests that are arriving, being answered, or whose replies the peer hasn't read.
-    Over the limit nothing is refused: the caller's connections are not read until there is room again.
+    ``bodies`` counts the bytes of requests that are arriving or being answered, and of replies the peer hasn't read.
+    Nothing is refused above a limit: the caller's connections are not read until there is room again.
     """
 
     connections: int = 0
@@ -33,26 +36,26 @@ class Allowance:
 
     @property
     def room(self) -> bool:
-        """One more call may be read."""
+        """Whether one more call may be read."""
         return self.calls < MAX_CALLS and self.has_bytes
 
     @property
     def has_bytes(self) -> bool:
-        """A call under way may make its reply, however large."""
+        """Whether a call in flight may produce its reply, of any size."""
         return self.bodies < MAX_BODIES
 
     def begin(self, size: int) -> None:
-        """A call with a body of ``size`` bytes is under way."""
+        """Count a call with a body of ``size`` bytes as in flight."""
         self.calls += 1
         self.bodies += size
 
     def end(self, size: int) -> None:
-        """That call is over and its reply is out."""
+        """Count that call as finished, its reply sent."""
         self.calls -= 1
         self.give_back(size)
 
     def reserve(self, size: int) -> None:
-        """A large body of ``size`` bytes is about to arrive, or a large reply waits to be read."""
+        """Count a large body of ``size`` bytes that is about to arrive, or a large reply that waits to be read."""
         self.bodies += size
 
     def give_back(self, size: int) -> None:
@@ -62,12 +65,12 @@ class Allowance:
             self._waiting.unpark_all()
 
     async def wait_for_room(self) -> None:
-        """Return when :attr:`room` is true; at once if it is."""
+        """Return when :attr:`room` is true, immediately if it already is."""
         while not self.room:
             await self._wait()
 
     async def wait_for_bytes(self) -> None:
-        """Return when :attr:`has_bytes` is true; at once if it is."""
+        """Return when :attr:`has_bytes` is true, immediately if it already is."""
         while not self.has_bytes:
             await self._wait()
 
@@ -82,11 +85,11 @@ Kind = Literal["operator", "agent", "guest"]
 
 @define(eq=False)
 class Caller:
-    """Somebody who makes calls: an agent with all its connections, or one connection of the operator's.
+    """The identity that makes calls: an agent with all its connections, or one connection of the operator.
 
-    A guest is such a connection that gave rights away, for good; ``become`` does that where it can be done. ``family``
-    names those who come and go together: an agent with all that it spawned, a guest's connections. ``turn`` is held
-    while a thread makes out something large of this caller's: who has many of these waits behind itself.
+    A guest is an operator's connection that gave up rights permanently; ``become`` does that where it is possible.
+    ``family`` groups callers that count together for limits: an agent with all its descendants, a guest's connections.
+    ``turn`` is held while a thread parses a large body or value of this caller; its other large requests wait for it.
     """
 
     id: int
@@ -102,9 +105,10 @@ class Caller:
     become: "Become | None" = None
 
     def check(self, right: Right, about: str | None = None) -> Decision:
-        """The decision, if this caller holds ``right``.
+        """Return the decision if this caller holds ``right``.
 
-        Raises ``PermissionDenied``, or ``ApprovalRequired`` where a person would have to agree. That is written down.
+        Raises ``PermissionDenied``, or ``ApprovalRequired`` if a person must approve. A refusal is written to the audit
+        log.
         """
         decision = self.authorizer.decide(self, right)
         if decision.effect == "allow":
@@ -124,19 +128,19 @@ class Caller:
         duration: float | None = None,
         intent: int | None = None,
     ) -> Entry:
-        """What is written down of a call of this caller's."""
+        """The audit log entry for a call of this caller."""
         who = (self.id, self.name, self.kind)
         return Entry(*who, call, about, decision.effect, decision.rule, phase, outcome, duration, intent, self.family)
 
 
 class Become(Protocol):
-    """Makes an operator's connection a guest: ``name``, a level or the rules that it keeps; raises a ``CallError``."""
+    """Turns an operator's connection into a guest named ``name`` with a level or rules; raises a ``CallError``."""
 
     async def __call__(self, caller: Caller, name: str | None, level: str | None, permissions: object) -> None: ...
 
 
 def about_of(right: Right, about: str | None = None) -> str:
-    """What a call concerns, for the log."""
+    """The audit log's description of a call's object."""
     if about is not None:
         return about
     return str(right.object) if right.object is not None else "" if right.agent is None else f"agent {right.agent}"

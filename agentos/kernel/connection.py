@@ -1,7 +1,8 @@
-"""One connection: bytes to frames, frames to replies, replies to bytes.
+"""One connection: reads frames from a socket, dispatches calls and writes replies.
 
-What never waits is answered in the middle of the read, and the replies of one read go out in one send. What waits is
-awaited here under protocol version 1, whose replies keep the order of the requests, and gets a task under version 2.
+Calls that never wait are answered while the input is read, and all replies to one read are sent together. Calls that
+may wait are awaited in place under protocol version 1, where replies keep the order of the requests, and run in a task
+of their own under version 2.
 """
 
 import select
@@ -24,16 +25,16 @@ from .call import Call, Gone
 from .caller import Caller
 from .table import Later, failed
 
-READ_SIZE = 64 << 10  # bytes taken from a socket at a time; also how large a body may be that isn't reserved for
+READ_SIZE = 64 << 10  # bytes per recv(); bodies up to this size are not reserved in the allowance
 READ_SIZE_LARGE = 256 << 10
-TURN = 0.005  # seconds that one connection may answer before others have their turn
-LINGER = 5.0  # seconds that finished replies are offered to a peer that has stopped sending
+TURN = 0.005  # seconds one connection may answer before other tasks run
+LINGER = 5.0  # seconds to keep offering finished replies to a peer that has stopped sending
 
 _pack = HEADER.pack
 
 
 class Connection:
-    """One peer's socket, served until the peer goes, says EXIT or breaks the protocol."""
+    """One peer's socket, served until the peer closes it, sends EXIT or breaks the protocol."""
 
     __slots__ = (
         "_calls",
@@ -54,17 +55,17 @@ class Connection:
         self.caller = caller
         self._socket = sock
         self._frames = Frames(caller.table.limits)
-        self._pending: Sequence[Frame] = ()  # whole frames that are not looked at yet
+        self._pending: Sequence[Frame] = ()  # complete frames that are not processed yet
         self._outbox: deque[memoryview] = deque()  # replies that the socket hasn't taken yet
-        self._queued = self._sent = 0  # bytes, ever
+        self._queued = self._sent = 0  # bytes in total
         self._reserved = 0  # bytes of the caller's allowance held for a large body that is arriving
         self._calls: dict[int, Call] = {}
         self._lock: trio.Lock | None = None
-        self._over = False  # nothing more is answered but what is finished
-        self._nursery: trio.Nursery | None = None  # from HELLO on: version 2
+        self._over = False  # only finished replies are still sent
+        self._nursery: trio.Nursery | None = None  # set after HELLO: protocol version 2
 
     async def serve(self) -> None:
-        """Answer until the peer has gone; every call that still waits then is withdrawn, finished replies go out."""
+        """Answer until the peer closes; then cancel all waiting calls and send the finished replies."""
         try:
             if await self._converse():
                 self._lock = trio.Lock()
@@ -76,7 +77,7 @@ class Connection:
             else:
                 await self._linger()
         except* Gone:
-            pass  # it went in the middle of a reply
+            pass  # the peer closed the connection in the middle of a reply
         finally:
             self.caller.allowance.give_back(self._reserved)
 
@@ -87,7 +88,7 @@ class Connection:
             await self._flush()
 
     async def _converse(self) -> bool:
-        """Answer frames; True when HELLO has just raised the version, False when the conversation is over."""
+        """Answer frames. True when HELLO has just raised the version, False when the connection ends."""
         caller, upgraded = self.caller, self._nursery is not None
         own = caller.id
         while True:
@@ -111,9 +112,9 @@ class Connection:
                 turns = caller.table.turns[op] if now is None or len(body) > INLINE else None
                 if turns is not None:
                     self._push(out)
-                    # Nothing else of this connection is answered meanwhile, so that messages keep their order.
+                    # Nothing else of this connection is answered meanwhile, so messages keep their order.
                     self._reply(number, op, await turns(caller, body))
-                    if perf_counter() > turn_ends:  # it may have returned without a pause
+                    if perf_counter() > turn_ends:  # the await may have returned without a checkpoint
                         await self._yield(out)
                         turn_ends = perf_counter() + TURN
                     nows = caller.table.now
@@ -127,7 +128,7 @@ class Connection:
                     if perf_counter() > turn_ends:
                         await self._yield(out)
                         turn_ends = perf_counter() + TURN
-                        nows = caller.table.now  # whoever had their turn may have changed what it may do
+                        nows = caller.table.now  # other tasks ran and may have changed the caller's permissions
                     continue
                 self._push(out)
                 if op == Op.HELLO and await self._hello(number, body):
@@ -146,7 +147,7 @@ class Connection:
                 return False
 
     async def _yield(self, out: list[bytes]) -> None:
-        """Let others have their turn, and go on when the peer has taken what it was given."""
+        """Let other tasks run, and continue when the peer has taken all queued replies."""
         self._push(out)
         if self._outbox:
             await self._flush()
@@ -154,9 +155,9 @@ class Connection:
             await trio.lowlevel.checkpoint()
 
     async def _receive(self) -> Sequence[Frame] | None:
-        """The frames that arrive next, perhaps none yet; None when the peer has stopped sending."""
+        """The next frames, possibly none yet; None when the peer has stopped sending."""
         if self._outbox:
-            await self._flush()  # a peer that doesn't read its replies is not read either
+            await self._flush()  # a peer that doesn't read its replies isn't read from either
         allowance, frames = self.caller.allowance, self._frames
         awaited = frames.awaited
         large = awaited if awaited > READ_SIZE else 0
@@ -179,7 +180,7 @@ class Connection:
         return frames.take(data) if data else None
 
     async def _hello(self, number: int, body: bytes) -> bool:
-        """Answer HELLO; True when it begins version 2."""
+        """Answer HELLO; True when it starts version 2."""
         try:
             version, reply = await greeting.hello(self.caller, body, 1 if self._nursery is None else 2)
         except CallError as error:
@@ -191,7 +192,7 @@ class Connection:
         return version == 2 and self._nursery is None
 
     async def _special(self, number: int, op: int, body: bytes) -> bool:
-        """See to CANCEL, or to a call that may wait; False when the peer went away meanwhile."""
+        """Answer CANCEL or start a call that may wait; False when the peer closed the connection meanwhile."""
         if op == Op.CANCEL:
             self._reply(number, op, await greeting.cancel(self.caller, self._calls, body))
             return True
@@ -221,7 +222,7 @@ class Connection:
             with call.scope:
                 reply = await later(call, body)
             if self._over:
-                return  # after goodbye there is nothing more to say
+                return  # no reply is sent after EXIT
             self._calls.pop(number)
             self.caller.allowance.reserve(len(reply))
             held += len(reply)
@@ -242,21 +243,21 @@ class Connection:
         await self._flush()
 
     async def _unless_gone(self, wait: Callable[[], Awaitable[None]]) -> bool:
-        """Do ``wait`` without reading on; False, and ``wait`` is cancelled, when the peer hangs up before it returns.
+        """Run ``wait`` without reading more; False, with ``wait`` cancelled, when the peer hangs up first.
 
-        A hang-up can't be told from more data by readiness alone, hence the poll for it.
+        Readiness alone doesn't tell a hang-up from more data, hence the epoll with EPOLLRDHUP.
         """
         done = False
         try:
             poll = select.epoll()
-        except OSError:  # no descriptor is left: then its hanging up isn't noticed until this is over
+        except OSError:  # no file descriptor is left: a hang-up isn't noticed until ``wait`` is over
             await wait()
             return True
         with poll:
             poll.register(self._socket, select.EPOLLRDHUP)
 
             async def watch() -> None:
-                while not poll.poll(0):  # a wake-up may be meant for a file that had this number before
+                while not poll.poll(0):  # the wake-up may be for a previous file with this descriptor number
                     await wait_readable(poll.fileno())
                 nursery.cancel_scope.cancel()
 
@@ -268,7 +269,7 @@ class Connection:
         return done
 
     def _add(self, out: list[bytes], number: int, op: int, reply: bytes) -> None:
-        """Add a reply that may be large to ``out``; a large one is sent as it is rather than copied once more."""
+        """Add a reply to ``out``; a large one is sent directly instead of being copied again."""
         out.append(_pack(MAGIC, number, op, len(reply)))
         if len(reply) > READ_SIZE:
             self._push(out)
@@ -277,14 +278,14 @@ class Connection:
             out.append(reply)
 
     def _reply(self, number: int, op: int, reply: bytes) -> int:
-        """Queue a reply; gives how many bytes will have been sent when it is out."""
+        """Queue a reply; returns the total of bytes sent at which it is completely out."""
         out: list[bytes] = []
         self._add(out, number, op, reply)
         self._push(out)
         return self._queued
 
     def _push(self, parts: list[bytes]) -> None:
-        """Give the socket what it takes at once and queue the rest; empties ``parts``."""
+        """Send what the socket takes at once and queue the rest; empties ``parts``."""
         if not parts:
             return
         data = parts[0] if len(parts) == 1 else b"".join(parts)
@@ -303,11 +304,11 @@ class Connection:
             self._outbox.append(memoryview(data)[sent:])
 
     async def _flush(self) -> None:
-        """Return when the socket has taken everything that was queued before."""
+        """Return when the socket has taken everything that was queued before this call."""
         if self._lock is None:
             await self._drain()
         else:
-            async with self._lock:  # one task at a time may wait for a socket
+            async with self._lock:  # only one task at a time may wait for a socket
                 await self._drain()
 
     async def _drain(self) -> None:

@@ -1,4 +1,4 @@
-"""A listening socket: who comes in becomes a caller, and each connection a task that ends alone."""
+"""Listening sockets: accepts connections, identifies their callers (SO_PEERCRED) and serves each in its own task."""
 
 import contextlib
 import errno
@@ -24,19 +24,19 @@ from .turns import Turns
 log = logging.getLogger(__name__)
 
 BACKLOG = 1024
-RESERVE = 64  # connections kept free for the operator, whatever the agents open
-ACCEPTED_AT_ONCE = 16  # connections, until others of the kernel's tasks have their turn
-ADMITTED_AT_ONCE = 32  # connections whose callers are being identified; the others wait
-PAUSE = 0.1  # seconds that nobody is let in after the process ran out of file descriptors
+RESERVE = 64  # connections kept free for the operator, however many the agents open
+ACCEPTED_AT_ONCE = 16  # connections before other kernel tasks run
+ADMITTED_AT_ONCE = 32  # connections being identified at the same time; the others wait
+PAUSE = 0.1  # seconds without accept() after the process ran out of file descriptors
 
 
 class DoorError(Exception):
-    """The socket can't be made here; the text says why and what to do."""
+    """The socket can't be created at this path; the text says why and what to do."""
 
 
 @frozen
 class Peer:
-    """Who the Linux kernel says is at the other end, as of its connect()."""
+    """The process at the other end, as reported by Linux (SO_PEERCRED) at the time of its connect()."""
 
     pid: int
     uid: int
@@ -49,13 +49,13 @@ class Peer:
 
 @define
 class House:
-    """How many connections there are behind all the doors of one kernel, and how many there may be."""
+    """Number of connections over all listening sockets of one kernel, and their limit."""
 
     capacity: int
     connections: int = 0
 
     def full_for(self, caller: Caller) -> str | None:
-        """Why one more connection of this caller's can't be had; None if it can."""
+        """Why this caller can't have one more connection; None if it can."""
         if caller.allowance.connections >= MAX_CONNECTIONS:
             return f"{caller.name} has {MAX_CONNECTIONS} connections already: close one first"
         reserve = RESERVE if caller.kind == "agent" else 0
@@ -65,16 +65,16 @@ class House:
 
     @property
     def waiting(self) -> int:
-        """How many accepted connections may wait to be admitted behind one door; the others wait in Linux's backlog."""
+        """How many accepted connections may wait for admission per socket; the others wait in Linux's backlog."""
         return max(RESERVE, self.capacity - self.connections)
 
 
 @define(eq=False)
 class Door:
-    """Lets callers in through one listening socket: processes in turn, each one's connections in their order.
+    """Accepts connections of one listening socket and admits them: processes in turn, each one's connections in order.
 
-    ``admit`` says who a peer is, or raises a ``CallError`` that the peer is told before it is let go. ``left`` is
-    called when a connection is over.
+    ``admit`` identifies a peer, or raises a ``CallError`` that is sent to the peer before the connection is closed.
+    ``left`` is called when a connection is over.
     """
 
     listener: socket.socket
@@ -85,7 +85,7 @@ class Door:
     _admitting: trio.Semaphore = field(factory=lambda: trio.Semaphore(ADMITTED_AT_ONCE), init=False)
 
     async def serve(self) -> None:
-        """Let callers in until cancelled."""
+        """Accept and admit connections until cancelled."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._accept)
@@ -98,7 +98,7 @@ class Door:
                 sock.close()
 
     async def _accept(self) -> None:
-        """Accept connections faster than they are admitted, so that a late one needn't wait for all before it."""
+        """Accept connections faster than they are admitted, so that admission can alternate between processes."""
         while True:
             await trio.lowlevel.wait_readable(self.listener)
             for _ in range(ACCEPTED_AT_ONCE):
@@ -110,7 +110,7 @@ class Door:
                     if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS):
                         log.warning("no connection can be accepted for %s s: %s", PAUSE, error)
                         await trio.sleep(PAUSE)
-                    break  # e.g. the peer has gone before it was let in
+                    break  # e.g. the peer closed the connection before it was accepted
                 sock.setblocking(False)
                 self._waiting.add(Peer.of(sock), sock)
                 while len(self._waiting) >= self.house.waiting:
@@ -120,7 +120,7 @@ class Door:
         with sock:
             try:
                 caller = await self.admit(peer)
-            except Exception as error:  # also no thread or no descriptor for looking who it is
+            except Exception as error:  # including no thread or file descriptor left to identify the peer
                 refuse(sock, error if isinstance(error, CallError) else Busy(f"nobody can be let in now: {error}"))
                 return
             finally:
@@ -144,15 +144,15 @@ class Door:
 
 
 def refuse(sock: socket.socket, error: Exception) -> None:
-    """Tell a peer that isn't let in why; as much of it as goes out at once."""
-    with contextlib.suppress(OSError):  # it doesn't listen, so it isn't told
+    """Send a peer the reason why it isn't admitted, as far as the socket takes it at once."""
+    with contextlib.suppress(OSError):  # the peer has closed the connection
         sock.send(frame(0, Op.NOOP, failed(error)))
 
 
 def listen(path: str, mode: int = 0o600) -> socket.socket:
-    """A listening socket at ``path``; a stale socket there is replaced, a live or foreign one is not.
+    """Open a listening socket at ``path``; replaces a stale socket there, but not a live or foreign one.
 
-    Raises :class:`DoorError` where something else has that name.
+    Raises :class:`DoorError` if the path is in use by something else.
     """
     if len(os.fsencode(path)) > 107:
         raise DoorError(f"{path}: a socket's path has at most 107 bytes: choose a shorter one with --socket")
@@ -160,7 +160,7 @@ def listen(path: str, mode: int = 0o600) -> socket.socket:
     try:
         os.fchmod(
             sock.fileno(), mode
-        )  # Linux gives bind()'s file this mode: there is no moment when others may connect
+        )  # bind() creates the file with this mode, so no other user can connect at any moment
         _make_way(path)
         sock.bind(path)
         sock.listen(BACKLOG)

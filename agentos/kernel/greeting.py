@@ -1,4 +1,4 @@
-"""The calls about the connection itself: HELLO and CANCEL."""
+"""Handlers of HELLO and CANCEL, the calls about the connection itself."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ from .table import failed
 
 
 async def hello(caller: Caller, body: bytes, version: int) -> tuple[int, bytes]:
-    """The version that the connection speaks from the next frame on, and the reply. ``version`` is today's."""
+    """Answer HELLO: the protocol version from the next frame on, and the reply. ``version`` is the present one."""
     request = await caller.table.reader.read(caller, Hello, body)
     if request.protocol < version:
         raise BadRequest(f"protocol: this connection already speaks version {version}, got {request.protocol}")
@@ -32,7 +32,7 @@ async def hello(caller: Caller, body: bytes, version: int) -> tuple[int, bytes]:
 
 
 async def cancel(caller: Caller, calls: Mapping[int, Call], body: bytes) -> bytes:
-    """Withdraw a request; ``cancelled`` is false when it is answered already or never was."""
+    """Cancel a request; ``cancelled`` is false if it was already answered or never existed."""
     try:
         call = calls.get((await caller.table.reader.read(caller, Cancel, body)).id)
     except BadRequest as error:

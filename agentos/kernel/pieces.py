@@ -1,4 +1,4 @@
-"""Text between somebody who never waits and a reader who may be slow: what isn't taken yet is one piece."""
+"""Text buffer between a producer that never blocks and a slow consumer; unread text is merged into one piece."""
 
 import trio
 from attrs import define, field
@@ -15,19 +15,19 @@ class Pieces:
         self._bell.set()
 
     def end(self) -> None:
-        """Nothing more is added."""
+        """Mark the end: no more text is added."""
         self.ended = True
         self._bell.set()
 
     async def next(self) -> str:
-        """What has come meanwhile; nothing when it is over."""
+        """Wait for text and return all that has arrived; empty at the end."""
         while not self._text and not self.ended:
             await self._bell.wait()
             self._bell = trio.Event()
         return self.take()
 
     def take(self) -> str:
-        """What has come and isn't taken yet."""
+        """Return all unread text without waiting."""
         text = "".join(self._text)
         self._text = []
         return text

@@ -1,4 +1,4 @@
-"""What the core asks of the rest of the system."""
+"""Interfaces that the kernel's core needs from the rest of the system: permission checks and the audit log."""
 
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -12,11 +12,11 @@ Effect = Literal["allow", "ask", "deny"]
 
 @frozen
 class Right:
-    """What a call is about to do, and to what: ``Right("kill", agent=7)``, ``Right("read", "/data/notes.md")``.
+    """What a call is about to do, and to which object: ``Right("kill", agent=7)``, ``Right("read", "/data/notes.md")``.
 
-    ``action`` is the call's name in small letters. What ``object`` is depends on it: the path really opened, a parsed
-    command, a domain, a model. Its ``str()`` is what the audit log is shown, and the caller, too, unless it calls the
-    object something else (``told``): where a link leads is not for everybody to know.
+    ``action`` is the call's name in lower case. The type of ``object`` depends on it: the path really opened, a parsed
+    command, a domain, a model. Its ``str()`` goes to the audit log. The caller sees it too, unless ``told`` holds the
+    caller's own name for the object: the target of a symlink must not be revealed to every caller.
     """
 
     action: str
@@ -27,7 +27,7 @@ class Right:
 
 @frozen
 class Decision:
-    """``rule`` is the rule that made it, with where it was written; ``reason`` a sentence that a person can act on."""
+    """A permission decision: ``rule`` and where it was written, and ``reason``, a sentence a person can act on."""
 
     effect: Effect
     rule: str
@@ -35,10 +35,10 @@ class Decision:
 
 
 class Authorizer(Protocol):
-    """Decides what a caller may do. Never waits: it is asked in the middle of a read."""
+    """Decides what a caller may do. Never waits, because it is called while input is read."""
 
     def decide(self, caller: "Caller", right: Right) -> Decision:
-        """Whether ``caller`` holds the right; deciding and explaining are this one function."""
+        """Whether ``caller`` holds the right. Decision and explanation come from this one function."""
 
 
 Phase = Literal["intent", "outcome"]
@@ -46,16 +46,16 @@ Phase = Literal["intent", "outcome"]
 
 @frozen
 class Entry:
-    """One thing to write down: who wanted what, what was decided, and (of an outcome) what came of it.
+    """One audit log entry: the caller, the call, the decision and, for an outcome, the result.
 
-    ``about`` is what the call concerned, in a few words; secrets in it are redacted by whoever writes it down.
-    ``outcome`` is ``ok`` or the code of an error, empty in an intent. ``duration`` is seconds. ``intent`` is the number
-    of the entry that announced this outcome.
+    ``about`` describes the call's object in a few words; the audit log redacts secrets in it. ``outcome`` is ``ok`` or
+    an error code, and empty in an intent. ``duration`` is in seconds. ``intent`` is the number of the intent entry that
+    belongs to this outcome.
     """
 
     agent: int
     name: str
-    kind: str  # of caller: operator, agent, guest
+    kind: str  # of the caller: operator, agent, guest
     call: str
     about: str
     decision: Effect
@@ -64,19 +64,18 @@ class Entry:
     outcome: str = ""
     duration: float | None = None
     intent: int | None = None
-    family: str = ""  # those who call together, such as an agent with all that it spawned: for bounds, it isn't written
+    family: str = ""  # callers limited together, e.g. an agent with all its descendants; not written to the log
 
 
 class AuditLog(Protocol):
-    """Where it is written down what was decided and what came of it."""
+    """Records decisions and outcomes."""
 
     async def intend(self, entry: Entry) -> int | None:
-        """The entry's number, once it can't be lost any more; ``Unavailable`` where it can't be written.
+        """Write an intent entry; returns its number once it is durable. Raises ``Unavailable`` if it can't be written.
 
-        ``None``: it can't be written, and is of a call that goes on even so (KILL); it is counted, and the count is
-        written later.
-        Whoever announces an act by it does nothing before this has returned.
+        ``None``: it can't be written, but the call proceeds anyway (KILL); it is counted, and the count is written
+        later. A caller of this method must not act before it has returned.
         """
 
     def note(self, entry: Entry) -> None:
-        """Have it written, soon; never waits, and never fails for whoever calls."""
+        """Queue an entry for writing. Never waits and never raises."""

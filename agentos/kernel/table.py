@@ -1,4 +1,4 @@
-"""What a caller gets for each opcode: decided before a frame arrives."""
+"""Dispatch tables: the handler and body limit of each opcode, per caller, built before a frame arrives."""
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
@@ -20,10 +20,10 @@ from .call import Call, Gone, Judged
 from .caller import Caller
 from .ports import Decision, Right
 
-SMALL = 256 << 10  # bytes; the largest body of a call that doesn't say otherwise
+SMALL = 256 << 10  # bytes; default limit of a body
 LARGE = 1 << 20
-MOST_SHOWN = 300  # bytes of a body that the audit log is shown
-MOST_TOLD = 8 << 10  # characters of an error, which may quote what a caller sent
+MOST_SHOWN = 300  # bytes of a refused call's body that the audit log records
+MOST_TOLD = 8 << 10  # characters of an error text, which may quote the request
 
 Now = Callable[[Caller, bytes], bytes]
 Later = Callable[[Call, bytes], Awaitable[bytes]]
@@ -32,19 +32,19 @@ InTurns = Callable[[Caller, bytes], Awaitable[bytes]]
 
 @frozen
 class Syscall:
-    """One system call: its number, the type that its body becomes, and what answers it.
+    """One system call: its opcode, the type of its request, and its handler.
 
-    A ``def`` handler takes ``(caller, request)`` and is answered in the middle of the read; an ``async def`` takes
-    ``(call, request)`` and gets a task. Either gives a reply that :func:`agentos_sdk.codec.encode` takes, or finished
-    bytes. A ``request`` of ``None`` means that the handler gets the bytes as they came. ``limit`` is the largest body
-    in bytes; ``failure`` holds the keys that a failed reply has besides ``success``, ``error`` and ``code``.
-    Fields named in ``verbatim`` are JSON that is passed on: they become :class:`~agentos.kernel.body.Verbatim`.
+    A ``def`` handler takes ``(caller, request)`` and answers while input is read; an ``async def`` takes ``(call,
+    request)`` and runs in a task. Both return a reply that :func:`agentos_sdk.codec.encode` takes, or encoded bytes.
+    With ``request=None`` the handler gets the raw bytes. ``limit`` is the largest body in bytes; ``failure`` holds the
+    keys of a failed reply besides ``success``, ``error`` and ``code``. Fields named in ``verbatim`` are JSON that is
+    passed on unchanged, as :class:`~agentos.kernel.body.Verbatim`.
 
-    ``audit`` says what of it is written down besides its refusals: nothing, how it came out, or also, before it does
-    anything, that it will. ``rights`` tells what a request would need, and does nothing else.
+    ``audit`` selects what the audit log records besides refusals: nothing, the outcome, or also the intent before
+    anything is done. ``rights`` returns what a request would need and has no side effects.
 
-    ``in_order``: the handler is an ``async def`` of ``(caller, request)`` that gets no task. Other connections have
-    their turn while it works; its own answers nothing else before it has returned.
+    ``in_order``: the handler is an ``async def`` of ``(caller, request)`` without a task. Other connections are served
+    while it works, but its own connection answers nothing else until it has returned.
     """
 
     op: Op
@@ -59,10 +59,10 @@ class Syscall:
 
 
 class Table:
-    """One entry per opcode: an answer now, an answer later, or a refusal; and how large a body may be.
+    """One entry per opcode: an immediate handler, a waiting handler, or a refusal; and the limit of the body.
 
-    ``turns`` answers in the order of the requests, as ``now`` does, but lets others have their turn meanwhile: calls
-    that are ``in_order``, and those answered now whose body has more than :data:`~agentos.kernel.body.INLINE` bytes.
+    ``turns`` answers in the order of the requests, like ``now``, but lets other tasks run meanwhile. It is used for
+    calls that are ``in_order``, and for immediate ones with more than :data:`~agentos.kernel.body.INLINE` bytes.
     """
 
     __slots__ = ("later", "limits", "now", "reader", "syscalls", "turns")
@@ -70,7 +70,7 @@ class Table:
     def __init__(self, syscalls: Iterable[Syscall], max_payload: int = MAX_PAYLOAD) -> None:
         self.syscalls: dict[int, Syscall] = {}  # by opcode
         self.limits = [SMALL] * 256
-        for op in (Op.THINK, Op.WRITE, Op.HTTP):  # a client may send these to a kernel that doesn't serve them yet
+        for op in (Op.THINK, Op.WRITE, Op.HTTP):  # clients may send these to a kernel that doesn't serve them yet
             self.limits[op] = max_payload
         for op in (Op.STORE, Op.EMIT):
             self.limits[op] = LARGE
@@ -87,11 +87,11 @@ class Table:
                 self.now[syscall.op], self.later[syscall.op] = None, _later(syscall, self.reader)
             else:
                 self.now[syscall.op], self.turns[syscall.op] = _now(syscall), _in_turns(syscall, self.reader)
-        for op in (Op.HELLO, Op.CANCEL, Op.EXIT):  # the connection answers these itself
+        for op in (Op.HELLO, Op.CANCEL, Op.EXIT):  # answered by the connection itself
             self.now[op] = self.later[op] = None
 
     def refusing(self, refused: Mapping[Op, Decision]) -> "Table":
-        """This table for a caller to whom some calls are refused whatever they ask for."""
+        """A copy of this table for a caller to which some opcodes are always refused."""
         if not refused:
             return self
         table = copy(self)
@@ -101,7 +101,7 @@ class Table:
         return table
 
     def failed(self, op: int, error: BaseException) -> bytes:
-        """The body of a failed reply to the call with this opcode, whether it is served or not."""
+        """The body of a failed reply to this opcode, whether it is served or not."""
         return failed(error, self.syscalls.get(op))
 
 
@@ -110,7 +110,7 @@ def _refused(op: Op, decision: Decision, syscall: Syscall | None) -> Now:
     reply = failed(error(decision.reason, rule=decision.rule), syscall)
 
     def refuse(caller: Caller, body: bytes) -> bytes:
-        about = body[:MOST_SHOWN].decode(errors="replace")  # it isn't read, but what was tried is worth knowing
+        about = body[:MOST_SHOWN].decode(errors="replace")  # not parsed, but the attempt is worth recording
         caller.audit.note(caller.entry(op.name, about, decision, "outcome", error.code))
         return reply
 
@@ -190,7 +190,7 @@ def finish(reply: object) -> bytes:
 
 
 async def finish_in_turns(reply: object) -> bytes:
-    """The same; others have their turn between the pieces of a long list in it."""
+    """Encode like :func:`finish`; other tasks run between the pieces of a long list."""
     if isinstance(reply, bytes):
         return reply
     pieces: list[bytes] = []
@@ -202,7 +202,7 @@ async def finish_in_turns(reply: object) -> bytes:
 
 
 def failed(error: BaseException, syscall: Syscall | None = None) -> bytes:
-    """The body of a failed reply. A caller's mistake says what to do; a bug of ours is logged and gets a reference."""
+    """The body of a failed reply. A caller's error says what to do; an internal error is logged under a reference."""
     if not isinstance(error, CallError):
         error = internal(error, syscall.op.name if syscall else "the core")
     usual, text = syscall.failure if syscall else {}, str(error)

@@ -1,4 +1,4 @@
-"""A queue that serves its owners in turn: one with many items waiting doesn't stand before another's first."""
+"""Fair queue: serves owners round-robin, so one with many waiting items doesn't delay another's first."""
 
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Sequence
@@ -13,9 +13,9 @@ Item = TypeVar("Item")
 
 @define(eq=False)
 class Turns(Generic[Owner, Item]):
-    """Items by their owner; those of one owner keep their order. Who adds bounds it, by its length."""
+    """Items by owner, in order per owner. Unlimited: producers check ``len()`` and call ``until_taken``."""
 
-    _waiting: OrderedDict[Owner, deque[Item]] = field(factory=OrderedDict)  # whose turn is next comes first
+    _waiting: OrderedDict[Owner, deque[Item]] = field(factory=OrderedDict)  # the next owner comes first
     _length: int = 0
     _takers: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)
     _adders: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)
@@ -24,13 +24,13 @@ class Turns(Generic[Owner, Item]):
         return self._length
 
     def add(self, owner: Owner, item: Item) -> None:
-        """Queue an item behind its owner's others."""
+        """Append an item to its owner's queue."""
         self._waiting.setdefault(owner, deque()).append(item)
         self._length += 1
         self._takers.unpark()
 
     async def take(self) -> tuple[Owner, Item]:
-        """The first item of the owner whose turn it is; waits for one. That owner's next turn is after all others'."""
+        """Wait for the first item of the owner that is next; that owner then moves behind all others."""
         while not self._waiting:
             await self._takers.park()
         owner, items = self._waiting.popitem(last=False)
@@ -42,12 +42,12 @@ class Turns(Generic[Owner, Item]):
         return owner, item
 
     def clear(self) -> Sequence[Item]:
-        """Take all items, in no order."""
+        """Remove and return all items, in no particular order."""
         items = [item for queue in self._waiting.values() for item in queue]
         self._waiting.clear()
         self._length = 0
         return items
 
     async def until_taken(self) -> None:
-        """Return when an item has been taken."""
+        """Wait until an item has been taken."""
         await self._adders.park()

@@ -1,1 +1,1 @@
-"""One life, the tree of lives, and the registry of all that were."""
+"""Agents: the life cycle of one agent, the agent tree, and the registry of all agents."""

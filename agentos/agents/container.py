@@ -1,4 +1,4 @@
-"""The supervisor of its own that a declared agent or group has under ``one_for_one``."""
+"""Per-child supervisors: under ``one_for_one`` each declared agent or group gets a supervisor of its own."""
 
 import contextlib
 from collections.abc import Callable
@@ -29,38 +29,38 @@ Path = tuple[str, ...]
 
 @define(eq=False)
 class Container:
-    """A child of a declared supervisor: runs another supervisor, whose only child is an agent or a group.
+    """A child of a declared supervisor: runs another supervisor, which has one child, an agent or a group.
 
-    The handshake is given before that child is up, so that the supervisor above goes on with its next child. Above it
-    is ``transient``: it ends with ``shutdown`` when its child has ended for good, or was given up; with ``crash`` when
-    its child was given up and ``escalates`` is set.
+    It reports its start before that child is up, so that the supervisor above goes on with its next child. That
+    supervisor runs it as ``transient``: it ends with ``shutdown`` when its child has ended for good or was given up,
+    and with ``crash`` when its child was given up and ``escalates`` is set.
     """
 
     path: Path  # of the supervisor that it runs; the last part is the child's name
     spec: SupervisorSpec
     escalates: bool
     observe: Observer
-    keeper: Supervisor | None = None  # in the present life or the last
+    keeper: Supervisor | None = None  # of the present life or the last one
 
     @property
     def child(self) -> ChildSpec:
-        """The agent or the group."""
+        """The spec of the only child, an agent or a group."""
         return self.spec.children[0]
 
     @property
     def group(self) -> Supervisor | None:
-        """The supervisor of the group, while it runs."""
+        """The supervisor of the group while it runs; None for an agent."""
         inside = self.child.start
         if not isinstance(inside, Group) or inside.supervisor is None or inside.supervisor.exit is not None:
             return None
         return inside.supervisor
 
     async def run(self, stop: trio.Event, *, task_status: trio.TaskStatus["Container"]) -> None:
-        """One life: of the supervisor, and any number of its child's."""
+        """Run one life of the supervisor, with any number of lives of its child."""
         *within, name = self.path
         self.keeper = Supervisor(self.spec, id=name, within=tuple(within), observe=self.observe)
         task_status.started(self)
-        # StartFailed: it was stopped before its child's task ran; that child can't fail before its handshake.
+        # StartFailed: stopped before the child's task ran. The child itself can't fail before it reports its start.
         with contextlib.suppress(GaveUp, StartFailed):
             await self.keeper.run(stop)
         assert self.keeper.exit is not None
@@ -72,7 +72,7 @@ class Container:
 class Overlapped:
     """An agent's life as the child of a container: it counts as started before its program is up.
 
-    A start that fails is thereby a crash, which the container's supervisor counts. ``stop`` breaks a start off.
+    So a failed start is a crash that the container's supervisor counts. ``stop`` aborts a start.
     """
 
     start: Startable
@@ -99,7 +99,7 @@ async def _cancel_when(event: trio.Event, scope: trio.CancelScope) -> None:
 
 @define(eq=False)
 class Group:
-    """A declared supervisor as the child of a container. ``began`` gets the supervisor of each life.
+    """A declared supervisor as the child of a container. ``began`` is called with the supervisor of each life.
 
     It counts as started before its children are up: a child that doesn't start is a crash of the group. ``stop`` during
     the start stops the children that are up, in order.
@@ -109,7 +109,7 @@ class Group:
     spec: SupervisorSpec
     observe: Observer
     began: Callable[[Supervisor], None]
-    supervisor: Supervisor | None = None  # of the present life or the last
+    supervisor: Supervisor | None = None  # of the present life or the last one
 
     async def run(self, stop: trio.Event, *, task_status: trio.TaskStatus[None]) -> None:
         *within, name = self.path
@@ -122,9 +122,9 @@ class Group:
 
 
 def cause_of(ending: Exit) -> Exit:
-    """How the child of a container ended for good, where that ended the container; else how the container did.
+    """The exit of a container's child if that ended the container, otherwise the exit of the container itself.
 
-    A group that gave up and isn't restarted, as it is ``transient`` or ``temporary``, was given up as well.
+    A ``transient`` or ``temporary`` group that gave up and isn't restarted counts as given up.
     """
     return ending.detail.last if isinstance(ending.detail, AutoShutdown) else ending
 
@@ -132,12 +132,12 @@ def cause_of(ending: Exit) -> Exit:
 def specify_one_child(
     name: str, start: Startable, restart: Restart, backoff: Backoff | None, intensity: int, period: float
 ) -> SupervisorSpec:
-    """A supervisor of one child, which ends when that child has ended for good."""
+    """The spec of a supervisor with one child that ends when this child has ended for good."""
     child = ChildSpec(
         name,
         start,
         restart=restart,
-        shutdown="infinity",  # what it is ends by its own clock
+        shutdown="infinity",  # the child limits its own shutdown time
         significant=restart != "permanent",
         backoff=backoff,
     )

@@ -1,7 +1,7 @@
-"""A script out of an agent's own jail, copied for the jail of a child that is to run it.
+"""Copies of scripts from an agent's jail, for a child that runs one of them.
 
-What the agent has there it may change, or swap for something else, at any moment: it is opened beneath its own root
-without following links, and what was read then is what the child runs, in each of its lives.
+The agent can change or replace its files at any moment. So the script is opened beneath the agent's root without
+following symlinks, and the copy made at that time is what the child runs in each of its lives.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ READABLE = ("/workspace", "/agent", "/tmp")
 
 
 def of_script(agent: Agent, path: str, runtime: str) -> str:
-    """Copy the script at ``path`` in a living agent's jail; where the copy is. Blocks."""
+    """Copy the script at ``path`` in a running agent's jail; returns the path of the copy. Blocks."""
     if not any(path.startswith(f"{place}/") for place in READABLE):
         raise PermissionDenied(f"script: {path} is a path of the host's, and {agent.name} has none of these")
     data = read(agent, path)
@@ -34,7 +34,7 @@ def of_script(agent: Agent, path: str, runtime: str) -> str:
 
 
 def discard(spec: AgentSpec) -> None:
-    """Remove what was copied for an agent; its script is nobody else's but its children's, who end before it."""
+    """Remove the script copied for an agent. Only its children share this copy, and they end before the agent."""
     if spec.copied and spec.script is not None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(spec.script)
@@ -42,7 +42,7 @@ def discard(spec: AgentSpec) -> None:
 
 
 def read(agent: Agent, path: str) -> bytes:
-    """What a regular file in an agent's jail has in it. Blocks; ``NotFound``, ``BadRequest`` for what is none."""
+    """Read a regular file in an agent's jail. Blocks. Raises ``NotFound``, or ``BadRequest`` for other types."""
     flags = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK
     try:
         if agent.program is None:
@@ -67,7 +67,7 @@ def read(agent: Agent, path: str) -> bytes:
 
 
 def read_at_most(fd: int, size: int) -> bytes:
-    """The beginning of a file; what is appended meanwhile counts too."""
+    """Read up to ``size`` bytes from the start of a file, including data appended meanwhile."""
     data = b""
     while len(data) < size and (piece := os.read(fd, size - len(data))):
         data += piece

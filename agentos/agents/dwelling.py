@@ -1,7 +1,7 @@
-"""From what an agent is to what its jail has in it: the host's paths to paths inside.
+"""Jail contents: turns an agent's spec into the sandbox policy, mapping host paths to paths inside the jail.
 
-Inside, an agent's script or code is in /agent, its workspace in /workspace, and nothing else of the host's is there but
-the system and the interpreter. Whoever names a place, a file or a caller, is told here what is wrong with it.
+In the jail the agent's script or code is in /agent and its workspace in /workspace. Of the host's other files only the
+system and the interpreter are visible. The checks here name the spec's field that is wrong.
 """
 
 import functools
@@ -19,14 +19,14 @@ from .interpreters import NoInterpreter, interpreter
 from .spec import AgentSpec
 from .workspace import Workspace, unfit
 
-START = "agentos_sdk/start.py"  # in a directory that holds the SDK
+START = "agentos_sdk/start.py"  # relative to a directory that holds the SDK
 INSIDE = (WORKSPACE, CODE, "/tmp")  # where an agent's working directory may be
-MOST = {"cpu_weight": 10_000, "max_pids": 1 << 22, "inodes": 1 << 32}  # what Linux takes
-PERIOD = 100_000  # microseconds, of which a CPU quota is a part
+MOST = {"cpu_weight": 10_000, "max_pids": 1 << 22, "inodes": 1 << 32}  # upper limits that Linux accepts
+PERIOD = 100_000  # microseconds; a CPU quota is a part of this period
 
 
 class Misplaced(ValueError):
-    """A path that can't be what it is given for. ``field`` is the one that names it."""
+    """A path that the spec can't use. ``field`` is the spec's field that has it."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field}: {message}")
@@ -35,14 +35,14 @@ class Misplaced(ValueError):
 
 @frozen
 class Shown:
-    """What /agent is made of: a ``script`` alone, or ``code``, a directory."""
+    """The contents of /agent: a single ``script``, or the directory ``code``."""
 
     script: str | None = None
     code: str | None = None
 
 
 def directory_inside(cwd: str | None) -> str:
-    """A working directory as the jail has it; a relative one begins at /workspace."""
+    """A working directory inside the jail; a relative one starts at /workspace."""
     path = os.path.normpath(os.path.join(WORKSPACE, cwd or "."))
     if not any(path == place or path.startswith(f"{place}/") for place in INSIDE):
         raise Misplaced(
@@ -52,9 +52,10 @@ def directory_inside(cwd: str | None) -> str:
 
 
 def resolved(spec: AgentSpec) -> AgentSpec:
-    """A spec whose host paths have no link in them any more; from then on none is followed. Blocks.
+    """A spec with all symlinks in its host paths resolved; none is followed afterwards. Blocks.
 
-    Once, when the spec is made: whoever may write in one of these directories could lead a later life astray.
+    Done once, when the spec is made: a process that can write to one of these directories could otherwise redirect a
+    later life.
     """
     script, code, program = spec.script, spec.code, own_program(spec)
     if program is not None and spec.command is not None:
@@ -67,13 +68,13 @@ def resolved(spec: AgentSpec) -> AgentSpec:
 
 
 def check(spec: AgentSpec) -> None:
-    """Whether a jail can have what the spec names; :class:`Misplaced` if not. Blocks: it looks at the files."""
+    """Raise :class:`Misplaced` if a jail can't have what the spec names. Blocks: it reads the file system."""
     for mistake in mistakes(spec):
         raise mistake
 
 
 def mistakes(spec: AgentSpec) -> Iterator[Misplaced]:
-    """All that the spec names and a jail can't have. Blocks: it looks at the files."""
+    """All mistakes of the spec's paths and limits. Blocks: it reads the file system."""
     try:
         shown(spec)
     except Misplaced as error:
@@ -94,7 +95,7 @@ def mistakes(spec: AgentSpec) -> Iterator[Misplaced]:
 
 
 def bad_limits(spec: AgentSpec) -> Iterator[Misplaced]:
-    """The limits that can't be any, with a jail or without one. Pure."""
+    """Limits with values out of range, for agents with or without a jail. Pure."""
     for name, amount in named(spec.limits).items():
         most = MOST.get(name)
         if name != "cpu_quota" and (amount < 1 or (most is not None and amount > most)):
@@ -103,7 +104,7 @@ def bad_limits(spec: AgentSpec) -> Iterator[Misplaced]:
 
 
 def shown(spec: AgentSpec) -> Shown:
-    """What of the host's files an agent gets to see of its program. Blocks."""
+    """Which of the host's files with its program an agent sees in /agent. Blocks."""
     code = spec.code
     if code is not None and not os.path.isdir(code):
         raise Misplaced("code", f"expected a directory, got {code!r}")
@@ -119,7 +120,7 @@ def shown(spec: AgentSpec) -> Shown:
 
 
 def own_program(spec: AgentSpec) -> str | None:
-    """A command's program where it is a file that no jail has by itself, and so has to be shown. Blocks."""
+    """A command's program if it is a host file that isn't in every jail and so must be mounted. Blocks."""
     program = (spec.command or ("",))[0]
     if "/" not in program:
         return None
@@ -128,22 +129,22 @@ def own_program(spec: AgentSpec) -> str | None:
 
 
 def prefixes(spec: AgentSpec) -> Sequence[str]:
-    """Where the interpreter is that a jail has. Blocks."""
+    """Directories of the interpreter that the jail has. Blocks."""
     try:
         python = interpreter(spec.python) if spec.python is not None else _our_own()
-    except (OSError, NoInterpreter):  # whoever starts it says so
+    except (OSError, NoInterpreter):  # reported when the agent is started
         return ()
     return (python.prefix, python.base_prefix)
 
 
 @functools.cache
 def _our_own() -> Interpreter:
-    """The one that we are run by, as it was when it was first asked for: a jail gets that in any case."""
+    """The interpreter that runs the kernel, as found at the first call; every jail has it."""
     return interpreter(sys.executable)
 
 
 def program_file(spec: AgentSpec) -> str | None:
-    """The host's file that a command's program is; None for one that is looked for in its PATH or its workspace."""
+    """The host file of a command's program; None if it is looked up in PATH or in the workspace."""
     program = (spec.command or ("",))[0]
     if "/" not in program or (spec.jailed and program.startswith(f"{WORKSPACE}/")):
         return None
@@ -153,14 +154,14 @@ def program_file(spec: AgentSpec) -> str | None:
 
 
 def inside(host_path: str, what: Shown) -> str:
-    """Where a file of the host's is in /agent."""
+    """The path in /agent of a host file."""
     if what.code is not None:
         return os.path.join(CODE, os.path.relpath(host_path, what.code))
     return os.path.join(CODE, os.path.basename(host_path))
 
 
 def outside(path: str, what: Shown) -> str | None:
-    """Where on the host a path in an agent's own /agent is; None for any other, and for what isn't there."""
+    """The host path of a path in the agent's /agent; None for other paths and for files that don't exist."""
     if what.script is not None:
         return what.script if path == inside(what.script, what) else None
     if what.code is None or os.path.commonpath([path, CODE]) != CODE:
@@ -170,7 +171,7 @@ def outside(path: str, what: Shown) -> str | None:
 
 
 def as_told(text: str, spec: AgentSpec, parent: AgentSpec | None) -> str:
-    """What is wrong with an agent, for whoever spawned it: a jailed one hears of paths in its own jail."""
+    """An error about an agent, worded for its parent: host paths are replaced by paths in the parent's jail."""
     if parent is None or not parent.jailed:
         return text
     if spec.copied and spec.script is not None:
@@ -181,7 +182,7 @@ def as_told(text: str, spec: AgentSpec, parent: AgentSpec | None) -> str:
 
 
 def limits(spec: AgentSpec) -> Limits:
-    """An agent's limits as a sandbox has them."""
+    """An agent's limits in the form that the sandbox takes."""
     found = effective(spec)
     if not spec.jailed:
         return Limits(
@@ -206,7 +207,7 @@ def policy(
     sdk: str,
     port: int | None = None,
 ) -> Policy:
-    """What exists in an agent's jail. ``sdk`` is the directory of the package; ``port`` is for its own network only."""
+    """The policy of an agent's jail. ``sdk`` is the package's directory; ``port`` is for jails with their own network."""
     return Policy(
         interpreter=python,
         script=what.script,
@@ -223,7 +224,7 @@ def policy(
 
 
 def program(spec: AgentSpec, what: Shown, python: str, environment: Mapping[str, str]) -> Program:
-    """What runs in the jail."""
+    """The program that runs in the jail."""
     directory = spec.cwd or WORKSPACE
     if spec.script is not None:
         script = inside(spec.script, what)
@@ -235,7 +236,7 @@ def program(spec: AgentSpec, what: Shown, python: str, environment: Mapping[str,
 
 
 def bare_program(spec: AgentSpec, python: str, sdk: str, environment: Mapping[str, str]) -> Program:
-    """What runs without a jail. ``sdk`` is the directory that holds the SDK and nothing else."""
+    """The program that runs without a jail. ``sdk`` is a directory that holds only the SDK."""
     argv = (*(spec.command or ()), *spec.args)
     if spec.script is not None:
         argv = (python, f"{sdk}/{START}", spec.script, *spec.args)

@@ -1,4 +1,4 @@
-"""Where a program that speaks OpenAI's protocol finds the model: a port of its own, and the key that goes with it."""
+"""The agent's OpenAI-compatible endpoint: its port, its API key and the environment variables for clients."""
 
 import secrets
 import socket
@@ -11,15 +11,15 @@ from agentos.kernel.door import BACKLOG, DoorError
 
 from .spec import AgentSpec
 
-PORT = 80  # in a jail: none of its programs may take a port below 1024, so that none is in the way of theirs
-ANY_KEY = "agentos"  # a client has to send one; nobody looks at it, since who reaches a jail's own port is in that jail
+PORT = 80  # in a jail: its programs can't bind ports below 1024, so there is no conflict
+ANY_KEY = "agentos"  # clients must send a key; it isn't checked, since only the jail's own processes reach its port
 
 Serve = Callable[[socket.socket, Caller, str | None], Awaitable[None]]
 
 
 @frozen
 class Endpoint:
-    """``listener``: on the host's network, where everybody can knock; ``None``: the jail has it, made as it is."""
+    """``listener`` is on the host's network, open to all local processes; ``None``: the jail creates it."""
 
     port: int
     key: str | None = field(default=None, repr=False)
@@ -36,7 +36,7 @@ class Endpoint:
 
 
 def endpoint(spec: AgentSpec) -> Endpoint:
-    """One life's; :class:`~agentos.kernel.door.DoorError` where no port can be had."""
+    """Create the endpoint of one life. Raises :class:`~agentos.kernel.door.DoorError` if no port is available."""
     if spec.jailed and not spec.network:
         return Endpoint(PORT)
     try:

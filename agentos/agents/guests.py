@@ -1,4 +1,4 @@
-"""Commands that are run to their end: beside an agent, on the host, or in a jail of their own."""
+"""EXEC: runs commands until they end, in an agent's jail, on the host, or in a temporary jail."""
 
 import contextlib
 import errno
@@ -29,17 +29,17 @@ from .streams import Stream
 from .visitor import Visitor
 
 SHELL = "/bin/bash"
-MOST = 8  # of one caller's at once; in one jail, the operator's and those of agents each: neither keeps the other out
-IN_A_FAMILY = 16  # of agents: beside one and all that it has spawned
-IN_ALL = 64  # at once, of each kind of caller
-WAY_IN = 10.0  # seconds; whoever is inside may be able to stop the process on its way
+MOST = 8  # per caller; in one jail per kind of caller, so that the operator and agents don't block each other
+IN_A_FAMILY = 16  # per family: one agent and all its descendants
+IN_ALL = 64  # in total, per kind of caller
+WAY_IN = 10.0  # seconds to enter a jail; programs inside may be able to stop the entering process
 READ_SIZE = 64 << 10
-PF_EXITING = 0x4  # of a process's flags
+PF_EXITING = 0x4  # process flag in /proc/PID/stat
 
 
 @frozen
 class Wish:
-    """What to run, how long at most, and for whom: ``kind`` is that of the caller, ``caller`` its id."""
+    """A command to run and its timeout. ``kind`` and ``caller`` are the kind and the id of the caller."""
 
     program: Program
     timeout: float  # seconds
@@ -51,7 +51,7 @@ class Wish:
 
 @frozen
 class Done:
-    """How it ended."""
+    """The result of a command."""
 
     status: Status
     timed_out: bool
@@ -59,15 +59,15 @@ class Done:
 
 @define(eq=False)
 class Guests:
-    """Runs them, for one kernel. When one is over, all that it has started has ended, whoever cancels."""
+    """Runs commands for one kernel. On return all processes of a command have ended, even after cancellation."""
 
     jails: Jails
     _running: Counter[Hashable] = field(factory=Counter)
-    _seats: list[int] = field(factory=lambda: list(range(IN_ALL, 0, -1)))  # the numbers of visitors that are free
+    _seats: list[int] = field(factory=lambda: list(range(IN_ALL, 0, -1)))  # free visitor numbers
     _count: Iterator[int] = field(factory=lambda: itertools.count(1))
 
     async def beside(self, agent: Agent, wish: Wish) -> Done:
-        """In an agent's jail, or where it has none as it runs itself; ends with the agent."""
+        """Run a command in an agent's jail, or unconfined if the agent has none; it ends with the agent."""
         jail, whose = agent.jail, (agent.id, wish.kind)
         if agent.state is State.PAUSED:
             raise BadRequest(f"{agent.name} is paused: resume it first, since nothing in its jail moves")
@@ -89,7 +89,7 @@ class Guests:
         return done
 
     async def outside(self, wish: Wish) -> Done:
-        """On the host, as the kernel's own user."""
+        """Run a command on the host as the kernel's own user."""
         with self._room(wish.kind, (wish.caller, MOST, "for you")):
             async with contextlib.AsyncExitStack() as undo:
                 with _refusing("the host", jailed=False):
@@ -98,7 +98,7 @@ class Guests:
                 return await self._accompany(guest, wish, wish.caller)
 
     async def apart(self, wish: Wish) -> Done:
-        """In a jail that is made for it and goes with it."""
+        """Run a command in a jail that is created for it and removed afterwards."""
         with self._room(wish.kind, (wish.caller, MOST, "for you")):
             seat = self._seats.pop()
             try:
@@ -111,7 +111,7 @@ class Guests:
 
     @contextlib.contextmanager
     def _room(self, kind: str, *rooms: tuple[Hashable, int, str]) -> Iterator[None]:
-        """For one more, in each of these with so many places; the last part says which it is."""
+        """Reserve a place under each of these limits: key, maximum and text for the error. Raises ``Busy``."""
         rooms = (*rooms, (kind, IN_ALL, f"for callers of the kind {kind}"))
         for key, most, where in rooms:
             if self._running[key] >= most:
@@ -122,11 +122,11 @@ class Guests:
             yield
         finally:
             self._running.subtract(keys)
-            self._running = +self._running  # without those that are 0
+            self._running = +self._running  # drop the keys with count 0
 
     @contextlib.asynccontextmanager
     async def _inside(self, agent: Agent, jail: Jail, program: Program) -> AsyncIterator[Sandbox]:
-        """The program, behind the agent's walls and within its limits."""
+        """Start the program in the agent's sandbox and within its limits."""
         async with contextlib.AsyncExitStack() as undo:
             with _refusing(agent.name, agent.spec.jailed):
                 ways = await self._ways(undo, jail.group)
@@ -138,11 +138,11 @@ class Guests:
                         steps = enter(jail.policy, program, jail.host)
                         guest = await self.jails.spawner.enter(jail.sandbox, steps, into=ways)
                     undo.push_async_callback(guest.kill)
-                    self.jails.memory.join(agent.id, guest.pid)  # where its memory is watched
+                    self.jails.memory.join(agent.id, guest.pid)  # the memory watcher counts it as part of the agent
             yield guest
 
     async def _ways(self, undo: contextlib.AsyncExitStack, around: Group | None) -> Ways:
-        """The way into a control group of its own, by which nothing of it can be left; the limits are those around."""
+        """Create a nested cgroup to kill all of the command's processes. It has no limits of its own."""
         if around is None:
             return Ways()
         name = f"exec-{next(self._count)}"
@@ -156,15 +156,15 @@ class Guests:
     async def _kept(
         self, undo: contextlib.AsyncExitStack, program: Program, limits: Limits | None, ways: Ways
     ) -> Sandbox:
-        """The program without walls, but with a keeper."""
-        with trio.CancelScope(shield=True):  # from its first instruction on only the keeper can end what it starts
+        """Start the program without a sandbox, but with a keeper process that kills its descendants."""
+        with trio.CancelScope(shield=True):  # from its first instruction on only the keeper can kill what it starts
             steps = bare(program, self.jails.host, limits, kept=True)
             guest = await self.jails.spawner.spawn(steps, into=ways)
             undo.push_async_callback(guest.kill)
         return guest
 
     async def _accompany(self, guest: Sandbox, wish: Wish, whose: Hashable, around: Sandbox | None = None) -> Done:
-        """Read what it writes until it has ended: by itself, at its time, or with the program ``around`` it."""
+        """Read the command's output until it ends, times out, or the program ``around`` it ends."""
         turns = self.jails.turns
         pipes = [
             Pipe(fd, turns, whose, READ_SIZE, stream.take, stream.taken)
@@ -200,14 +200,14 @@ def _eldest(agent: Agent) -> Agent:
 
 
 def _is_ending(sandbox: Sandbox) -> bool:
-    """Whether its PID 1 is on its way out: that waits for all that is inside, which so ends before."""
+    """Whether the sandbox's PID 1 is exiting: it waits for all processes inside, so these end earlier."""
     stat = census.read(f"/proc/{sandbox.pid}/stat") if sandbox.status is None else b""
     return not stat or bool(int(stat[stat.rindex(b")") + 2 :].split()[6]) & PF_EXITING)
 
 
 @contextlib.contextmanager
 def _refusing(where: str, jailed: bool) -> Iterator[None]:
-    """What goes wrong on the way, as whoever wanted the command is told it."""
+    """Turn errors of a command's start into errors for the caller."""
     try:
         yield
     except trio.TooSlowError:

@@ -1,4 +1,4 @@
-"""What an agent that spawns may give on: never more than it has itself. Pure."""
+"""Inheritance of limits and isolation: a child agent never gets more than its parent has. Pure."""
 
 import attrs
 
@@ -15,13 +15,13 @@ DEFAULTS = Limits(
     inodes=16384,
     tmp=64 << 20,
 )
-"""What a jailed agent may use where nothing was named; an agent without a jail has only the limits that were."""
+"""Limits of a jailed agent that sets none. An agent without a jail has only the limits that are set."""
 
 STRICTNESS: tuple[Isolation, ...] = ("none", "standard", "strict")
 
 
 class Beyond(Exception):
-    """A child was to get what its parent hasn't got. ``field`` is the one of the request that asks for it."""
+    """A child would get what its parent doesn't have. ``field`` is the request's field that asks for it."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field}: {message}")
@@ -29,7 +29,7 @@ class Beyond(Exception):
 
 
 def inherit(spec: AgentSpec, parent: AgentSpec) -> AgentSpec:
-    """``spec`` as a child of ``parent`` may have it: limits are cut down, what can't be cut down is :class:`Beyond`."""
+    """``spec`` as a child of ``parent``: limits are reduced to the parent's; the rest raises :class:`Beyond`."""
     if not spec.jailed:
         raise Beyond("isolation", "an agent without isolation is the operator's alone to start")
     if spec.network and parent.jailed and not parent.network:
@@ -44,19 +44,19 @@ def inherit(spec: AgentSpec, parent: AgentSpec) -> AgentSpec:
 
 
 def effective(spec: AgentSpec) -> Limits:
-    """The limits that hold for an agent, named or not; ``None`` is no limit."""
+    """The limits in force for an agent, set or default; ``None`` means no limit."""
     if not spec.jailed:
         return spec.limits
     return Limits(**{**named(DEFAULTS), **named(spec.limits)})  # type: ignore[arg-type]
 
 
 def named(limits: Limits) -> dict[str, float]:
-    """The limits that somebody set, by name."""
+    """The limits that are set, by name."""
     return {name: value for name, value in attrs.asdict(limits).items() if value is not None}
 
 
 def cut(limits: Limits, bounds: Limits) -> Limits:
-    """``limits`` of a jailed child, where they are above their bounds cut down to these."""
+    """``limits`` of a jailed child, reduced to ``bounds`` where they exceed them."""
     asked, defaults = named(limits), named(DEFAULTS)
     bounded = {name: bound for name, bound in named(bounds).items() if asked.get(name, defaults[name]) > bound}
     return Limits(**{**asked, **bounded})  # type: ignore[arg-type]

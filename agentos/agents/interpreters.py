@@ -1,4 +1,4 @@
-"""Which directories a Python needs to be seen: told from the files beside it, without running it."""
+"""Python interpreters: finds the directories an interpreter needs in a jail from its files, without running it."""
 
 import os
 from collections.abc import Iterator
@@ -13,14 +13,14 @@ _INSTEAD = "install it in a directory of its own (pyenv, uv and conda do), or na
 
 
 class NoInterpreter(ValueError):
-    """This is no Python that can be shown in a jail; the text says why."""
+    """Not a Python interpreter that a jail can have; the text says why."""
 
 
 def interpreter(executable: str) -> Interpreter:
-    """The interpreter at a path. Blocks: it reads links, a file and the list of users.
+    """The interpreter at a path. Blocks: it reads symlinks, a file and the user database.
 
-    A virtual environment is known by its ``pyvenv.cfg`` (PEP 405), whose ``home`` is where the base interpreter is
-    found: a link to it often. What the jail shows is what it leads to, and never the directory in which it was found.
+    A virtual environment is recognized by its ``pyvenv.cfg`` (PEP 405), where ``home`` is the directory of the base
+    interpreter, often of a symlink to it. The jail shows the symlink's target and never the directory of the symlink.
     """
     if not os.path.isabs(executable):
         raise NoInterpreter(f"{executable}: expected an absolute path")
@@ -59,7 +59,7 @@ def _home(config: Path) -> str | None:
 
 
 def _in(home: str, name: str) -> str:
-    """The base interpreter of an environment whose own has this name."""
+    """The base interpreter of an environment with an executable of this name."""
     for path in (os.path.join(home, name), os.path.join(home, "python3"), os.path.join(home, "python")):
         if os.path.isfile(path):
             return path
@@ -67,7 +67,7 @@ def _in(home: str, name: str) -> str:
 
 
 def _check_installation(prefix: str, executable: str) -> None:
-    """Whether a directory is a Python's own. One that merely has a Python in its bin has other things beside it."""
+    """Check that a directory is a Python installation of its own, not one with a Python in bin beside other things."""
     if prefix in prefixes.SYSTEM:
         return
     _check_nothing_else(prefix, executable)
@@ -81,8 +81,8 @@ def _check_nothing_else(prefix: str, executable: str) -> None:
 
 
 def _hops(path: str) -> Iterator[str]:
-    """A path, and where it leads from link to link."""
-    for _ in range(40):  # Linux follows no more
+    """A path, then each path that its symlinks lead to."""
+    for _ in range(40):  # Linux follows at most 40 symlinks
         yield path
         if not os.path.islink(path):
             return

@@ -1,4 +1,4 @@
-"""One life's sandbox: what it needs is made ready before its program starts, and taken away when it has ended."""
+"""One life's sandbox: prepares cgroup, workspace and policy, starts the program, and cleans up after its end."""
 
 import contextlib
 import errno
@@ -46,12 +46,12 @@ log = logging.getLogger(__name__)
 
 Tenant = Agent | Visitor
 
-REST = 0.02  # seconds from a program's start until something is made ready for the next one
-NO_PROGRAM = ("Execute", "RunScript")  # the steps that fail where the program itself can't be run
+REST = 0.02  # seconds from a program's start until the next process is prepared
+NO_PROGRAM = ("Execute", "RunScript")  # the steps that fail if the program itself can't be run
 
 
 class JailError(Exception):
-    """No program came of it. ``error`` is what whoever wanted it gets to hear."""
+    """The program could not be started. ``error`` is the type of the error that the caller gets."""
 
     def __init__(self, text: str, error: type[CallError] = Unavailable) -> None:
         super().__init__(text)
@@ -60,7 +60,7 @@ class JailError(Exception):
 
 @define(eq=False)
 class Jail:
-    """A program in its sandbox, with what was made for it."""
+    """A running program in its sandbox, with the resources made for it."""
 
     sandbox: Sandbox
     layers: Layers
@@ -68,21 +68,21 @@ class Jail:
     group: Group | None
     making: "Making"
     host: Host  # as the plan took it
-    policy: Policy | None  # None: there are no walls
+    policy: Policy | None  # None: no sandbox
     protected: Sequence[str] = ()  # names in its workspace that it must not write
     over: watcher.Exceeded | disk.Exceeded | Unprotected | None = None
-    evidence: Evidence | None = None  # of its cgroup, once it has ended
-    usage: Usage | None = None  # likewise
-    guests: Counter[str] = field(factory=Counter)  # commands that run beside it, by who asked for them
-    left: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)  # where one waits for a guest to leave
+    evidence: Evidence | None = None  # from its cgroup, once it has ended
+    usage: Usage | None = None  # from its cgroup, once it has ended
+    guests: Counter[str] = field(factory=Counter)  # running EXEC commands, by kind of caller
+    left: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)  # waiting for an EXEC command to end
 
     def exceeded(self, what: watcher.Exceeded | disk.Exceeded | Unprotected) -> None:
-        """A watcher found that it can't go on: it is killed for that."""
+        """Kill the program because a watcher found a violation that can't be contained."""
         self.over = what
         self.sandbox.signal(signal.SIGKILL)
 
     async def end(self) -> Status:
-        """Kill all that is in it, and keep what its cgroup has counted; whoever cancels."""
+        """Kill all processes in it and keep the cgroup's counters; not interrupted by cancellation."""
         status = await self.sandbox.kill()
         group = self.group
         if group is not None and self.evidence is None:
@@ -92,13 +92,13 @@ class Jail:
         return status
 
     def why(self, status: Status) -> str | None:
-        """Which limits it came up against."""
+        """The limits that the program hit, as text; None if there are none."""
         return ending(status, self.limits, self.evidence, self.over)
 
 
 @frozen
 class Making:
-    """What is there for a program that is about to start."""
+    """The resources of a program that is about to start."""
 
     agent: Tenant
     environment: Mapping[str, str]
@@ -107,15 +107,15 @@ class Making:
     group: Group | None
     ways: Ways  # into the group; closed when the program is in
     host: Host  # as the plan takes it
-    policy: Policy | None  # None: there are no walls
+    policy: Policy | None  # None: no sandbox
     steps: Sequence[Step]
 
 
 @define(eq=False)
 class Jails:
-    """Makes them, for one kernel. ``sdk`` is the package's directory, ``sdk_alone`` one that has nothing else in it.
+    """Creates jails for one kernel. ``sdk`` is the package's directory; ``sdk_alone`` holds only the package.
 
-    In a jail with a network of its own the kernel listens on ``port`` of it, if there is one.
+    In a jail with its own network the kernel listens on ``port``, if one is given.
     """
 
     spawner: Spawner
@@ -129,12 +129,12 @@ class Jails:
     port: int | None = None
     memory: MemoryWatcher = field(factory=MemoryWatcher)
     disk: DiskWatcher = field(factory=DiskWatcher)
-    turns: Turns = field(factory=Turns)  # at reading what programs write
+    turns: Turns = field(factory=Turns)  # for fair reading of program output
     _living: dict[str, Jail] = field(factory=dict)  # by lineage
-    _made: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)  # where one waits for the next jail
+    _made: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)  # waiting for the next jail to be made
 
     async def serve(self) -> None:
-        """Watch what no cgroup holds to its limits, until cancelled."""
+        """Enforce the limits that cgroups don't enforce, until cancelled."""
         await self.workspaces.sweep()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.memory.serve)
@@ -142,16 +142,16 @@ class Jails:
             nursery.start_soon(lookout.guard, self._living)
             if self.outer_ids is not None:
                 nursery.start_soon(self.outer_ids.serve)
-            if self.cgroups.root is None or self.cgroups.root.version == 1:  # in version 2 one is born in its group
+            if self.cgroups.root is None or self.cgroups.root.version == 1:  # v2 starts a process in its cgroup
                 nursery.start_soon(self._prepare)
             if self.cgroups.root is not None and self.cgroups.root.version == 1:
                 nursery.start_soon(lookout.finish_off, self._living)
 
     @contextlib.asynccontextmanager
     async def open(self, agent: Tenant, socket: str | None, environment: Mapping[str, str]) -> AsyncIterator[Jail]:
-        """A sandbox with the agent's program running in it; nothing of it is left on return. :class:`JailError`.
+        """Start the agent's program in a sandbox; nothing is left of it on return. Raises :class:`JailError`.
 
-        Without a ``socket`` there is no way out of it to the kernel.
+        Without a ``socket`` the sandbox has no connection to the kernel.
         """
         making: Making | None = None
         async with contextlib.AsyncExitStack() as undo:
@@ -209,7 +209,7 @@ class Jails:
         outer: Outer | None,
         workspace: Workspace | None,
     ) -> Making:
-        """All that blocks, in one go: each change of threads is worth as much as most of it."""
+        """Do all blocking preparation in one thread call: a thread switch costs as much as most of these steps."""
         if outer is not None and socket is not None:
             os.chown(socket, outer.uid, outer.gid)
         group = self._nest(agent)
@@ -266,13 +266,13 @@ class Jails:
             raise
         finally:
             making.ways.close()
-            self._made.unpark_all()  # whatever came of it, the one that was ready is gone
+            self._made.unpark_all()  # the prepared process is used up, even if the start failed
         mount = making.workspace.mount if making.workspace is not None else None
         protected = mount.protected if isinstance(mount, Directory) else ()
         return Jail(sandbox, seen[-1], limits, making.group, making, making.host, making.policy, protected)
 
     def _nest(self, agent: Tenant) -> Group | None:
-        """A cgroup of this life's own, within that of the agent which spawned it."""
+        """Create this life's cgroup within the cgroup of the agent's parent."""
         around = self._around(agent)
         if around is None:
             return None
@@ -292,7 +292,7 @@ class Jails:
         return parent.group if parent is not None else self.cgroups.root
 
     async def _too_little(self, making: Making | None, error: SandboxError) -> JailError | None:
-        """Which limit is too low for a program even to begin, if that is why none did."""
+        """The limit that is too low for the program to start, if that is why the start failed."""
         if making is None or not making.agent.spec.jailed:
             return None
         group, limits = making.group, dwelling.limits(making.agent.spec)
@@ -322,17 +322,17 @@ class Jails:
                 os.close(directory)
 
     async def _close(self, making: Making, jail: Jail) -> None:
-        """Its program has ended, or ends now; the rest is undone by what made it."""
+        """Wait until the program and its commands have ended; the caller's exit stack undoes the rest."""
         self.memory.remove(making.agent.id)
         self.disk.remove(making.agent.id)
         await jail.end()
-        with trio.CancelScope(shield=True):  # they have ended with it, and what was theirs goes before what was its
+        with trio.CancelScope(shield=True):  # killed with the program; their resources go first
             while jail.guests.total():
                 await jail.left.park()
         self._living.pop(lineage(making.agent), None)
 
     async def _prepare(self) -> None:
-        """Have a process ready for the next jail, soon after one was made: not while its program needs the time."""
+        """Prepare a process for the next jail, delayed so as not to slow the program that has just started."""
         while True:
             await self._made.park()
             await trio.sleep(REST)
@@ -340,7 +340,7 @@ class Jails:
 
 
 async def remove(group: Group) -> None:
-    """Kill what is left in a group, and remove it; whoever cancels."""
+    """Kill all processes in a cgroup and remove it; not interrupted by cancellation."""
 
     def end() -> None:
         group.kill()
@@ -349,12 +349,12 @@ async def remove(group: Group) -> None:
     with trio.CancelScope(shield=True):
         try:
             await trio.to_thread.run_sync(end)
-        except (CgroupError, RuntimeError) as error:  # no thread can be started: it is removed at the kernel's end
+        except (CgroupError, RuntimeError) as error:  # no thread: removed at the kernel's end
             log.warning("a control group stays: %s", error)
 
 
 def refusal(spec: AgentSpec, failure: StepFailed) -> JailError:
-    """What a failed step means to whoever wanted the agent."""
+    """The error for the caller when a step of the sandbox failed."""
     if failure.errno == errno.EAGAIN and failure.step.startswith(("Clone", *NO_PROGRAM)):
         return JailError("its limit max_pids is reached, or that of an agent which it descends from", QuotaExceeded)
     if failure.step.startswith(NO_PROGRAM):
@@ -370,7 +370,7 @@ def refusal(spec: AgentSpec, failure: StepFailed) -> JailError:
 
 
 def too_low(failure: StepFailed) -> str | None:
-    """The limit that a step came up against."""
+    """The limit that made a step fail, or None."""
     if failure.errno == errno.EMFILE:
         return "open_files"
     if failure.errno == errno.ENOMEM or "MemoryError" in failure.text:
@@ -380,5 +380,5 @@ def too_low(failure: StepFailed) -> str | None:
 
 
 def lineage(agent: Tenant) -> str:
-    """What is kept for an agent is kept by this: nobody gets somebody else's by taking a name that has become free."""
+    """The agent's key for stored data. It contains all ancestors: a reused name gives no access to old data."""
     return agent.name if agent.parent is None else f"{lineage(agent.parent)}+{agent.name}"

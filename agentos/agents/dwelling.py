@@ -207,7 +207,7 @@ def policy(
     sdk: str,
     port: int | None = None,
 ) -> Policy:
-    """The policy of an agent's jail. ``sdk`` is the package's directory; ``port`` is for jails with their own network."""
+    """An agent's sandbox policy. ``sdk`` is the package's directory; ``port`` is for jails with their own network."""
     return Policy(
         interpreter=python,
         script=what.script,

@@ -1,4 +1,4 @@
-"""One life of an agent: a nursery with its door, its program, its output and its children."""
+"""One life of an agent: its socket, its program in a sandbox, its output and its children, in one nursery."""
 
 import contextlib
 import logging
@@ -31,20 +31,20 @@ from .walls import lacking
 
 log = logging.getLogger("agentos.agents")
 
-SETTLED = 0.2  # seconds after exec that a program has to stay alive to count as started
-READY_TIMEOUT = 30.0  # seconds that an agent with ready="hello" has to say HELLO
+SETTLED = 0.2  # seconds a program must stay alive after exec to count as started
+READY_TIMEOUT = 30.0  # seconds for an agent with ready="hello" to send HELLO
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 FOR_SPAWNED = SupervisorSpec(
     strategy="simple_one_for_one",
     template=Template(lambda start: start, restart="temporary", shutdown="infinity", type="supervisor"),
 )
-"""Keeps the supervisors of spawned agents: none is ever restarted by it, and all are stopped at once."""
+"""Supervises the supervisors of spawned agents: it restarts none of them and stops all of them at once."""
 
 
 @frozen
 class Kit:
-    """What every life needs of the kernel. ``serve`` answers programs that speak OpenAI's protocol, if it is wanted."""
+    """The kernel's services that every life uses. ``serve`` answers OpenAI-compatible requests; None disables them."""
 
     jails: Jails
     house: House
@@ -55,14 +55,14 @@ class Kit:
 
 @frozen
 class Life:
-    """What a supervisor runs again and again to keep an agent alive."""
+    """The start function that a supervisor runs for each life of an agent."""
 
     agent: Agent
     kit: Kit
     observe: Observer  # of the supervisor of the agents that it spawns
 
     async def run(self, stop: trio.Event, *, task_status: trio.TaskStatus[Agent]) -> None:
-        """One life, from the door's opening to the end of the program and of every agent that it spawned."""
+        """Run one life, from opening the socket to the end of the program and of all agents that it spawned."""
         agent = self.agent
         agent.begin()
         path = f"{self.kit.run.directory}/{agent.id}.sock"
@@ -91,7 +91,7 @@ class Life:
                 http.close()
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
-            if not agent.spec.jailed:  # of the others nothing can be left
+            if not agent.spec.jailed:  # a jail leaves no processes behind
                 self.kit.sweeper.add(agent.id, agent.lives)
         if stop.is_set():
             raise Ended("shutdown", status)
@@ -123,7 +123,7 @@ class Life:
             raise self._not_started(End(None, None, told), error.error) from None
 
     async def _accompany(self, jail: Jail, stop: trio.Event, up: trio.TaskStatus[Agent]) -> Status:
-        """See a program through to its end; whatever happens, it has ended on return."""
+        """Run a started program until it ends; it has ended on return in every case."""
         agent, program = self.agent, jail.sandbox
         streams = {"stdout": program.stdout, "stderr": program.stderr}
         pumps = [Pump(fd, name, agent.output, self.kit.jails.turns) for name, fd in streams.items()]
@@ -151,15 +151,15 @@ class Life:
         if began:
             return status
         if status == Status(0, None) and agent.declared and agent.spec.restart != "permanent":
-            raise Ignore  # a short job that is done is no failed start: nobody would start it again
+            raise Ignore  # a short job that is done is not a failed start, which would never be retried
         if problem is not None:
             raise self._not_started(End(status.code, status.signal, problem))
         raise self._not_started(agent.end, early=True)
 
     async def _settle(self, program: Sandbox) -> str | None:
-        """Return at the first of: its end, what it counts as ready by, its being alive long enough, its dismissal.
+        """Wait until the program ends, becomes ready, has lived long enough, or is dismissed.
 
-        The answer is what is wrong, if something is.
+        Returns what is wrong, or None.
         """
         ready, patience = self.agent.connected, SETTLED
         if self.agent.spec.ready == "hello":
@@ -171,7 +171,7 @@ class Life:
         return None
 
     async def _until_over(self, program: Sandbox, stop: trio.Event) -> None:
-        """Return when the program has ended, or has had its time to after ``stop``; its children end before it."""
+        """Wait until the program has ended, or its shutdown time after ``stop`` is over; its children end before it."""
         agent = self.agent
         await first(program.wait, stop.wait)
         assert agent.children is not None
@@ -185,13 +185,13 @@ class Life:
             return
         program.signal(signal.SIGTERM)
         if paused:
-            program.thaw()  # or it could not even hear that it is asked to stop
+            program.thaw()  # a frozen process can't receive SIGTERM
         with trio.move_on_after(agent.allowed) as agent.patience:
             await program.wait()
         agent.patience = None
 
     async def _answer(self, http: Endpoint, inside: socket.socket | None) -> None:
-        """Serve the program's requests, from its first on: until now they waited to be accepted."""
+        """Serve the program's HTTP requests; requests sent before this wait in the backlog."""
         listener = http.listener or inside
         assert listener is not None, "a jail with a network of its own has been made with one"
         assert self.kit.serve is not None, "there is an endpoint only where somebody serves it"
@@ -203,19 +203,19 @@ class Life:
         return self.agent.caller
 
     def _not_started(self, end: End, error: type[CallError] = Unavailable, early: bool = False) -> StartError:
-        """``early``: it ran, and ended before it was ready, which a short job may; only who waits for it hears that."""
+        """``early``: the program ended before it was ready, which a short job may; only the spawner is told."""
         agent = self.agent
         agent.end = end
         said = evolve(end, reason=f"{end.reason} before it was ready") if early else end
         if not early or end.code != 0:
             agent.output.add("kernel", f"did not start: {said.reason}")
         stderr = [line.text for line in agent.output.last(10, "stderr")]
-        agent.settle(StartError(said, stderr, error))  # kept: one that is raised holds all that it passes through
+        agent.settle(StartError(said, stderr, error))  # a raised exception keeps all its frames; this one is kept
         return StartError(said, stderr, error)
 
 
 async def first(*waits: Callable[[], Awaitable[object]]) -> None:
-    """Return when one of them has; the others are cancelled."""
+    """Return when one of ``waits`` has returned; the others are cancelled."""
     async with trio.open_nursery() as race:
 
         async def run(wait: Callable[[], Awaitable[object]]) -> None:
@@ -227,9 +227,9 @@ async def first(*waits: Callable[[], Awaitable[object]]) -> None:
 
 
 def environment(agent: Agent, run: Run, path: str, http: Endpoint | None) -> dict[str, str]:
-    """What an agent finds in its environment: nothing of ours, so no secret that we were started with.
+    """An agent's environment variables. None of the kernel's own are passed on, since they may hold secrets.
 
-    A jail adds what it has itself: a home, a path.
+    A jail adds its own HOME and PATH.
     """
     outside = {} if agent.spec.jailed else {"PATH": PATH, "HOME": home(), "LANG": "C.UTF-8"}
     return {
@@ -245,7 +245,7 @@ def environment(agent: Agent, run: Run, path: str, http: Endpoint | None) -> dic
 
 
 def home() -> str:
-    """The operator's home; a uid that has none, as in many a container, gets the root directory."""
+    """The operator's home directory; ``/`` for a uid without one, as in many containers."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_dir
     except KeyError:

@@ -1,10 +1,10 @@
-"""The states of an agent and the ways between them."""
+"""Agent states and the allowed transitions between them."""
 
 from enum import StrEnum
 
 
 class State(StrEnum):
-    """What LIST shows; ``failed`` means that its supervisor gave up."""
+    """The agent states that LIST shows; ``failed`` means that the supervisor gave up."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -24,8 +24,11 @@ NEXT: dict[State, frozenset[State]] = {
     State.BACKING_OFF: frozenset({State.STARTING, State.EXITED, State.FAILED}),
     State.FAILED: frozenset({State.STARTING}),
 }
-"""Each life ends in ``exited``; what follows is up to the supervisor. ``failed`` leads on only where a supervisor
-further up restarts the group of the one that gave up."""
+"""Allowed transitions.
+
+Each life ends in ``exited``; the supervisor decides what follows. ``failed`` is left only if a further up restarts the
+group of the supervisor that gave up.
+"""
 
 ALIVE = frozenset({State.STARTING, State.RUNNING, State.PAUSED, State.STOPPING})
-"""States in which there may be a process."""
+"""States in which an agent may have a process."""

@@ -1,4 +1,4 @@
-"""The looks at the jails that live, by which some are ended: what nothing in the host's kernel tells us by itself."""
+"""Periodic checks that kill jails which can no longer be contained; Linux sends no event for these cases."""
 
 import contextlib
 import logging
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-LOOK = 1.0  # seconds between two looks
+LOOK = 1.0  # seconds between two checks
 
 
 @frozen
 class Unprotected:
-    """The host has replaced what was to be kept from an agent, and nothing keeps it any more."""
+    """The host has replaced protected names in a workspace, so the agent can write to them now."""
 
     names: Collection[str]
 
@@ -36,7 +36,7 @@ class Unprotected:
 
 
 async def guard(living: Mapping[str, "Jail"]) -> NoReturn:
-    """Kill whoever could write now what it was to be kept from."""
+    """Kill agents that have gained write access to a protected name."""
     while True:
         await trio.sleep(LOOK)
         names = {key: (jail.sandbox.program, jail.protected) for key, jail in living.items() if jail.protected}
@@ -47,7 +47,7 @@ async def guard(living: Mapping[str, "Jail"]) -> NoReturn:
 
 
 async def finish_off(living: Mapping[str, "Jail"]) -> NoReturn:
-    """Version 1 kills the biggest process of a group that is out of memory; the others are no agent any more."""
+    """Kill the rest of an agent after an OOM kill: cgroup v1 kills only the biggest process of a group."""
     while True:
         await trio.sleep(LOOK)
         groups = {key: jail.group for key, jail in living.items() if jail.group is not None}
@@ -65,17 +65,17 @@ async def _look(what: str, find: Callable[[], T]) -> T | None:
 
 
 def unprotected(names: Mapping[str, tuple[int, Sequence[str]]]) -> Mapping[str, Unprotected]:
-    """Those for whose program, by pid, some of their names are lost. Blocks: it reads /proc."""
+    """The jails that have lost protected names, by the pid of their program. Blocks: it reads /proc."""
     found = {}
     for key, (pid, theirs) in names.items():
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the program has ended
             if gone := lost(pid, theirs):
                 found[key] = Unprotected(gone)
     return found
 
 
 def out_of_memory(groups: Mapping[str, Group]) -> Sequence[str]:
-    """Those in which processes were killed for their own memory limit. Blocks: it reads files."""
+    """The keys of cgroups in which processes were killed for their own memory limit. Blocks: it reads files."""
     found = []
     for key, group in groups.items():
         with contextlib.suppress(CgroupError):

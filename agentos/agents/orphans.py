@@ -1,7 +1,7 @@
-"""Processes that outlive their agent: found by a mark in their environment, and ended.
+"""Orphaned processes: finds processes that outlive their agent by an environment variable and kills them.
 
-An agent's descendants can leave its process group and survive it, or the kernel. What they can't easily shed is the
-environment they were started with. Between processes of one uid that finds the careless, not the malicious.
+An agent's descendants can leave its process group and outlive it, or the kernel. They rarely lose the environment they
+were started with. Between processes of one uid this finds careless programs, not malicious ones.
 """
 
 import contextlib
@@ -25,23 +25,23 @@ log = logging.getLogger(__name__)
 
 RUN_VARIABLE = "AGENTOS_RUN_ID"
 ID_VARIABLE = "AGENTOS_AGENT_ID"
-LIFE_VARIABLE = "AGENTOS_LIFE"  # ID.NUMBER: what one life leaves behind must not be taken for the next one's
-ROOM = 107 - len("/agentos-12345678/4294967295.sock")  # bytes that a directory's name may have, for sockets to fit
-PAUSE = 0.05  # seconds between two looks for what ended agents left
+LIFE_VARIABLE = "AGENTOS_LIFE"  # AGENT.LIFE: processes left by one life must not be taken for those of the next
+ROOM = 107 - len("/agentos-12345678/4294967295.sock")  # bytes for a directory name, so that socket paths fit
+PAUSE = 0.05  # seconds between two scans for processes that ended agents left
 
 
 @frozen
 class Run:
-    """One run of a kernel: the id that its agents carry, and the directory of their sockets."""
+    """One run of a kernel: the id in its agents' environment and the directory of their sockets."""
 
     id: str
     directory: str
 
     @classmethod
     def begin(cls, state_dir: Path) -> "Run":
-        """Note a new run in ``state_dir``, having ended what an earlier one left that was killed.
+        """Record a new run in ``state_dir``, after killing what an earlier, killed run left behind.
 
-        ``OSError`` where the note, or the directory for sockets, is one that others may change.
+        Raises ``OSError`` if other users can change the record or the directory for sockets.
         """
         note = state_dir / "run.json"
         with contextlib.suppress(FileNotFoundError, ValueError, TypeError):
@@ -53,7 +53,7 @@ class Run:
         return run
 
     def end(self) -> Sequence[int]:
-        """SIGKILL every process of this run that is left, and remove its directory; gives the pids."""
+        """SIGKILL all remaining processes of this run and remove its directory; returns the pids."""
         killed = kill_marked(self.id, None)
         shutil.rmtree(self.directory, ignore_errors=True)
         return killed
@@ -61,14 +61,14 @@ class Run:
 
 @define(eq=False)
 class Sweeper:
-    """Ends what lives of agents left behind, soon after. However many end at once, it is one look at /proc."""
+    """Kills processes left by ended lives of agents, soon after. Lives that end together share one scan of /proc."""
 
     run: Run
     _lives: set[str] = field(factory=set)
     _due: trio.Event = field(factory=trio.Event)
 
     def add(self, agent: int, life: int) -> None:
-        """The life of that number of the agent with that id is over."""
+        """Register that life number ``life`` of the agent with the id ``agent`` is over."""
         self._lives.add(f"{agent}.{life}")
         self._due.set()
 
@@ -89,7 +89,7 @@ class Sweeper:
 
 
 def runtime_base() -> str:
-    """The first directory that is there for us and whose name is short enough for the sockets of agents."""
+    """The first accessible runtime directory with a name short enough for agents' socket paths."""
     for base in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"):
         if base and len(os.fsencode(base)) <= ROOM and os.access(base, os.W_OK | os.X_OK):
             return os.path.abspath(base)
@@ -97,7 +97,7 @@ def runtime_base() -> str:
 
 
 def kill_marked(run: str, lives: Container[str] | None) -> Sequence[int]:
-    """SIGKILL every process of a run, or of some lives in it, again until none is found; gives the pids."""
+    """SIGKILL all processes of a run, or of some of its lives, until none is found; returns the pids."""
     killed: list[int] = []
     while found := [pid for pid in processes() if pid not in killed and belongs(pid, run, lives)]:
         for pid in found:
@@ -108,13 +108,13 @@ def kill_marked(run: str, lives: Container[str] | None) -> Sequence[int]:
 
 
 def processes() -> Iterator[int]:
-    """The pids of all processes but our own."""
+    """The pids of all processes except this one."""
     own = os.getpid()
     return (int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != own)
 
 
 def belongs(pid: int, run: str, lives: Container[str] | None) -> bool:
-    """Whether a living process was started, at whatever remove, by an agent of that run (and one of these lives)."""
+    """Whether a process was started, directly or not, by an agent of this run (and of one of these lives)."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             data = file.read()
@@ -127,7 +127,7 @@ def belongs(pid: int, run: str, lives: Container[str] | None) -> bool:
 
 
 def parent_of(pid: int) -> int | None:
-    """The pid of a process's parent; None when it has gone."""
+    """The parent pid of a process; None if the process has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return int(file.read().rpartition(b")")[2].split()[1])

@@ -1,4 +1,4 @@
-"""What an agent writes: bounded, tagged lines that can be read afterwards or followed."""
+"""Agent output: bounded, tagged lines that can be read afterwards or followed."""
 
 import codecs
 import time
@@ -14,14 +14,14 @@ from .pipes import Pipe, Turns
 MAX_LINES = 2000
 MAX_BYTES = 512 << 10  # kept per agent
 MAX_LINE = 8 << 10  # characters; a longer line is cut into several
-READ_SIZE = 4 << 10  # at a time
-RATE = 2 << 20  # bytes per second read of a stream that is the only one; who writes faster waits, not the kernel
-LINE_COST = 256  # bytes that a line counts for besides its own: it takes time, however short it is
+READ_SIZE = 4 << 10  # bytes per read
+RATE = 2 << 20  # bytes per second read of a stream that is the only one; a faster program waits, not the kernel
+LINE_COST = 256  # bytes added per line, since each line takes time, however short
 
 
 @frozen
 class Line:
-    """``at`` is seconds since the epoch; ``stream`` is ``stdout``, ``stderr``, or ``kernel`` for what we note."""
+    """One line of output. ``at`` is seconds since the epoch; ``stream`` is ``stdout``, ``stderr`` or ``kernel``."""
 
     at: float
     stream: str
@@ -30,17 +30,17 @@ class Line:
 
 @define(eq=False)
 class Output:
-    """The last lines of an agent, over all its lives. ``tap`` is called with each line as it comes."""
+    """The last lines of an agent over all its lives. ``tap`` is called with each new line."""
 
     tap: Callable[[Line], None] | None = None
     _lines: deque[Line] = field(factory=deque)
     _size: int = 0
-    _first: int = 0  # the number of the oldest line kept; lines are numbered from 0
+    _first: int = 0  # number of the oldest line kept; lines are numbered from 0
     _changed: trio.Event | None = None
 
     @property
     def end(self) -> int:
-        """The number that the next line will have."""
+        """The number of the next line."""
         return self._first + len(self._lines)
 
     def add(self, stream: str, text: str) -> None:
@@ -55,19 +55,19 @@ class Output:
             self.tap(line)
 
     def skip(self, count: int) -> None:
-        """As if ``count`` lines had come, and had been dropped together with all before them."""
+        """Count ``count`` lines as received and dropped, and drop all lines before them."""
         self._first = self.end + count
         self._lines.clear()
         self._size = 0
 
     def trim(self, lines: int, size: int) -> None:
-        """Keep no more than the last ``lines`` lines and ``size`` characters."""
+        """Keep at most the last ``lines`` lines and ``size`` characters."""
         while len(self._lines) > lines or self._size > size:
             self._size -= len(self._lines.popleft().text)
             self._first += 1
 
     def since(self, number: int) -> tuple[Sequence[Line], int]:
-        """The lines from ``number`` on, and how many of those asked for are no longer kept."""
+        """The lines from ``number`` on, and how many of the requested lines were dropped already."""
         missed = max(0, self._first - number)
         return list(islice(self._lines, max(0, number - self._first), None)), missed
 
@@ -85,7 +85,7 @@ class Output:
 
 
 class Pump:
-    """Reads one stream of a program, a pipe's file descriptor, into an :class:`Output`, in the turns of that."""
+    """Reads one stream of a program from a pipe into an :class:`Output`, scheduled by ``turns``."""
 
     def __init__(self, fd: int, stream: str, output: Output, turns: Turns) -> None:
         self._pipe = Pipe(fd, turns, output, READ_SIZE, self._take)
@@ -99,7 +99,7 @@ class Pump:
         await self._pipe.run()
 
     def finish(self) -> None:
-        """Take what is there now, then close."""
+        """Read what the pipe holds now, then close it."""
         self._pipe.finish()
         self._keep(self._decoder.decode(b"", final=True))
         if self._rest:
@@ -110,9 +110,9 @@ class Pump:
         return (len(data) + lines * LINE_COST) / RATE
 
     def _keep(self, text: str) -> int:
-        """How many lines it was."""
+        """Add complete lines to the output; returns the number of newlines in ``text``."""
         count = text.count("\n")
-        if count > MAX_LINES:  # all but the last would be dropped at once
+        if count > MAX_LINES:  # all but the last MAX_LINES would be dropped at once
             self._output.skip(count - MAX_LINES)
             _, *lines, self._rest = text.rsplit("\n", MAX_LINES + 1)
         else:

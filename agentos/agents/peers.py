@@ -1,4 +1,4 @@
-"""Who is at the other end of the operator's socket: told by its uid and by whom it descends from."""
+"""Peer identification on the operator's socket: by uid, and by ancestor processes (is it a process of an agent?)."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -12,37 +12,37 @@ from agentos_sdk.errors import PermissionDenied
 from .orphans import parent_of
 from .registry import Agent, Registry
 
-DEEPEST = 1000  # generations; /proc may change under our eyes, so that a walk has to end somewhere
+DEEPEST = 1000  # generations; bounds the walk, since /proc may change during it
 
 
 @define(eq=False)
 class Lookup:
-    """A process whose ancestors are to be looked for, or have been: for all its connections that wait meanwhile."""
+    """A pending or finished lookup of a process's ancestors, shared by its connections that wait for it."""
 
     done: bool = False
     agent: Agent | None = None
-    unknown: bool = False  # it descends from this kernel, but from no agent, or has gone
-    error: Exception | None = None  # it could not be looked for
+    unknown: bool = False  # it descends from this kernel but from no agent, or has ended
+    error: Exception | None = None  # the lookup failed
 
 
 @define(eq=False)
 class Peers:
-    """Between processes of one uid this stops mistakes, not attacks: a process can arrange to have another parent.
+    """Identifies peers. Within one uid this stops mistakes, not attacks: a process can arrange another parent.
 
-    One thread reads /proc for all processes that wait by then; no connection takes a thread for itself. Only
-    connections made before a reading began share its answer: later a pid may be another process's.
+    One thread reads /proc for all processes that wait at that time; no connection uses a thread of its own. A reading
+    is shared only by connections made before it began, because a pid may be reused later.
     """
 
     registry: Registry
     _next: dict[int, Lookup] = field(factory=dict)  # by pid, for the next reading
     _reading: bool = False
-    _read: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)  # where one waits for a reading to end
+    _read: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)  # waiting for a reading to end
 
     async def identify(self, peer: Peer) -> Agent | None:
-        """The agent that a peer descends from, or None for the operator; ``PermissionDenied`` for anybody else."""
+        """The agent that a peer descends from, None for the operator; raises ``PermissionDenied`` for other peers."""
         if peer.uid not in (os.geteuid(), 0):
             raise PermissionDenied(f"this socket is for uid {os.geteuid()}, and you are uid {peer.uid}")
-        if peer.pid in (os.getpid(), 0):  # 0: it is none of our pid namespace, and so none of ours
+        if peer.pid in (os.getpid(), 0):  # 0: outside our pid namespace, so not a process of this kernel
             return None
         if (agent := self._programs().get(peer.pid)) is not None:
             return agent
@@ -61,13 +61,13 @@ class Peers:
         return lookup.agent
 
     def _programs(self) -> Mapping[int, Agent]:
-        """Living agents by the pid of their program, which is above all that it started."""
+        """Running agents by the pid of their program, the ancestor of all its processes."""
         return {
             agent.program.pid: agent for agent in self.registry if agent.pid is not None and agent.program is not None
         }
 
     async def _read_next(self) -> None:
-        """Look for all processes that wait now. Also where this caller is cancelled: others wait for the answer."""
+        """Look up all waiting processes. Not interrupted by cancellation, since others wait for the result."""
         asked, self._next = self._next, {}
         programs = self._programs()
         self._reading = True
@@ -95,9 +95,9 @@ def lines_of(pids: Iterable[int], agents: frozenset[int]) -> Mapping[int, int | 
 
 
 def line_of(pid: int, agents: frozenset[int]) -> int | None:
-    """The nearest of ``agents`` that ``pid`` is or descends from; 0 for nobody of ours.
+    """The pid in ``agents`` that ``pid`` is or descends from, the nearest one; 0 if it isn't the kernel's.
 
-    None where it is us that it descends from, or where nobody can tell.
+    None if it descends from the kernel directly, or if that can't be determined.
     """
     own, here = os.getpid(), pid
     for _ in range(DEEPEST):
@@ -106,11 +106,11 @@ def line_of(pid: int, agents: frozenset[int]) -> int | None:
         if here == own:
             return None
         above = parent_of(here)
-        if above == 0 or not here:  # 0: it is none of our pid namespace, and so none of ours
+        if above == 0 or not here:  # 0: outside our pid namespace, so not a process of this kernel
             return 0
         if above is None:
             if here == pid:
-                return None  # it has gone already, and nobody can tell whose it was
-            above = pid  # an ancestor has gone, and its children have another parent now: from the beginning
+                return None  # the process has ended, so its ancestors can't be determined
+            above = pid  # an ancestor has ended and its children have been reparented: start again
         here = above
     return None

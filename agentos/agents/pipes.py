@@ -1,4 +1,4 @@
-"""What programs write is read in turns: all who write without end cost no more time together than one of them alone."""
+"""Fair reading of program output: any number of programs that write nonstop share the read time of one."""
 
 import os
 from collections.abc import Awaitable, Callable, Hashable
@@ -6,23 +6,23 @@ from collections.abc import Awaitable, Callable, Hashable
 import trio
 from attrs import define, field
 
-AHEAD = 0.1  # seconds: who has used up less than that of its turns doesn't wait, so who writes little never does
-PIECE = 0.02  # seconds of its turns that a program uses up at a time, so that what else there is to do comes between
-WORTH = 0.001  # seconds that a read is worth at least: it takes time, however little there was
-LEAST = 256  # bytes read at a time
-LAST = 1 << 20  # bytes read at most after the program's end; what still writes then is not the program
+AHEAD = 0.1  # seconds of credit: a program below it doesn't wait, so one that writes little never does
+PIECE = 0.02  # seconds of its time that a program uses per read, so that other tasks run in between
+WORTH = 0.001  # seconds that a read costs at least, however few bytes it gets
+LEAST = 256  # bytes of the smallest read
+LAST = 1 << 20  # bytes read at most after the program's end; other processes may still write to the pipe
 
 
 @define(eq=False)
 class Turns:
-    """How the time for reading is shared by all of a kernel's programs."""
+    """Shares the read time among all programs of a kernel."""
 
-    _busy: dict[Hashable, float] = field(factory=dict)  # until when somebody has used up its turns, by trio's clock
+    _busy: dict[Hashable, float] = field(factory=dict)  # by owner: when its used time is over, by trio's clock
 
     def use(self, whose: Hashable, seconds: float) -> float:
-        """What was read is worth so many seconds of turns, to one who is alone: how long ``whose`` have to wait now.
+        """Charge an owner for a read that costs ``seconds`` if it is alone; returns how long it must wait now.
 
-        As many as have used up theirs at a time get that part each of what one would: in all it is the same.
+        The cost is multiplied by the number of owners that are charged at the time, so the total rate stays the same.
         """
         now = trio.current_time()
         self._busy = {one: until for one, until in self._busy.items() if until > now}
@@ -32,10 +32,10 @@ class Turns:
 
 
 class Pipe:
-    """One stream of a program, read in the turns of ``whose`` it is.
+    """One stream of a program, read in the turns of its owner.
 
-    ``take`` gets what comes, at most ``most`` bytes while it comes, and says how many seconds of turns that is worth.
-    Nothing more is read until ``taken``, if there is one, has returned.
+    ``take`` gets the data, at most ``most`` bytes per read while the program runs, and returns the read's cost in
+    seconds. If ``taken`` is given, nothing more is read until it has returned.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Pipe:
                 await trio.sleep(self._turns.use(self._whose, seconds))
 
     def finish(self) -> None:
-        """Take what is there now, then close. Whoever else still holds the pipe writes to nobody."""
+        """Read what the pipe holds now, then close it. Later writes by other holders of the pipe fail."""
         rest = bytearray()
         while len(rest) < LAST and (data := self._read(64 << 10)):
             rest += data
@@ -79,7 +79,7 @@ class Pipe:
         os.close(self._fd)
 
     def _read(self, size: int) -> bytes | None:
-        """What came; empty at the end, None when there is nothing yet."""
+        """The data read; empty at the end, None if there is nothing yet."""
         try:
             return os.read(self._fd, size)
         except BlockingIOError:

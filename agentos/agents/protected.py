@@ -1,14 +1,15 @@
-"""Names in a workspace of the host's that other programs obey without being asked, and which an agent must not make.
+"""Protected names in a workspace: files that other programs execute or obey, which an agent must not create.
 
-Who opens the directory in an editor, enters it with a shell or calls git in it runs what these say, with all of their
-own rights. Inside, each is a read-only mount over itself. A mount needs something to lie on: where a name is absent we
-make an empty *stub*, hold it as long as an agent works in the directory, and remove it afterwards if it is still as we
-made it. Removing it earlier isn't possible: that takes the mount away, in whatever namespace that is. An overlay, which
-could show names that aren't there, needs a directory of its own beside the workspace, and does not survive the host's
-changes below it. A kernel that is killed leaves its stubs until it starts again: they are written down beforehand.
+Programs such as an editor, a shell or git run what these files say, with all rights of the user that starts them in the
+directory. In the jail, each name is a read-only mount over itself. A mount needs an existing target: where a name is
+absent we create an empty *stub*, hold it as long as an agent uses the directory, and remove it afterwards if it is
+unchanged. Removing it earlier isn't possible, because that removes the mount in every mount namespace. An overlay,
+which could show names that don't exist, needs a directory of its own beside the workspace and does not survive changes
+that the host makes below it. Stubs of a kernel that was killed stay until its next start, which finds them in a record
+that is written beforehand.
 
-Not promised: names in deeper directories than these; and a name that the host itself removes or replaces while an
-agent works there (an editor that saves by renaming does) is not protected from that moment on: :func:`lost` tells.
+Not protected: these names in subdirectories, and a name that the host itself removes or replaces while an agent uses
+the directory (an editor that saves by renaming does), from that moment on. :func:`lost` detects this.
 """
 
 import contextlib
@@ -26,14 +27,14 @@ from agentos.sandbox.plan import WORKSPACE
 
 DIRECTORY = None
 STUBS: Mapping[str, str | None] = {
-    # git: hooks are programs, and the configuration names programs; without .git both may come with a new one
+    # git: hooks are programs, and the configuration names programs; without .git an agent could create both with it
     ".git": DIRECTORY,
-    "refs": "",  # as a directory, beside HEAD and objects, it makes this one a repository whose configuration git obeys
+    "refs": "",  # as a directory beside HEAD and objects it makes this a repository with a configuration that git obeys
     ".gitmodules": "",
     ".gitconfig": "",
     ".husky": DIRECTORY,
     ".pre-commit-config.yaml": "",
-    # shells, where the workspace is somebody's home or direnv is in use
+    # shells, if the workspace is a home directory or direnv is in use
     ".envrc": "",
     ".profile": "",
     ".bashrc": "",
@@ -45,19 +46,19 @@ STUBS: Mapping[str, str | None] = {
     ".vscode": DIRECTORY,
     ".idea": DIRECTORY,
     ".devcontainer": DIRECTORY,
-    # other agents: their servers, hooks and permissions
+    # other AI agents: their servers, hooks and permissions
     ".mcp.json": "",
     ".claude": DIRECTORY,
     ".codex": DIRECTORY,
     ".cursor": DIRECTORY,
     ".gemini": DIRECTORY,
-    # pytest imports it whatever it is told to run
+    # pytest imports it regardless of its arguments
     "conftest.py": "",
 }
-IN_GIT: Mapping[str, str | None] = {  # of a repository that is there already: commits go on
+IN_GIT: Mapping[str, str | None] = {  # in an existing repository, where commits stay possible
     ".git/hooks": DIRECTORY,
     ".git/config": "",
-    ".git/commondir": ".\n",  # where git looks for hooks and configuration; empty it would be an error
+    ".git/commondir": ".\n",  # where git looks for hooks and configuration; an empty file is an error
 }
 
 
@@ -66,7 +67,7 @@ class Unprotectable(Exception):
 
 
 def lost(pid: int, names: Iterable[str]) -> frozenset[str]:
-    """Of the names protected for the program with this pid those that the host has replaced since."""
+    """The names protected for the program with this pid that the host has replaced since."""
     with open(f"/proc/{pid}/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         mounted = {line.split(" ")[4] for line in file}
     return frozenset(name for name in names if _as_in_mountinfo(f"{WORKSPACE}/{name}") not in mounted)
@@ -77,15 +78,15 @@ def _as_in_mountinfo(path: str) -> str:
 
 
 class Stubs:
-    """The stubs of all directories in use, on record in a file."""
+    """The stubs in all directories in use, recorded in a file."""
 
     def __init__(self, record: Path) -> None:
         self._record = record
         self._made: dict[str, list[str]] = {}
-        self._locks: dict[str, list[int]] = {}  # shared: several kernels may work in one directory
+        self._locks: dict[str, list[int]] = {}  # shared locks: several kernels may use one directory
 
     def sweep(self) -> None:
-        """Remove what a killed kernel left. What can't be removed now stays on record."""
+        """Remove the stubs that a killed kernel left. Those that can't be removed now stay recorded."""
         try:
             self._made = json.loads(read_file(self._record))
         except (FileNotFoundError, ValueError):
@@ -119,7 +120,7 @@ class Stubs:
         return tuple(wanted)
 
     def let_go(self, directory: str) -> None:
-        """Once for each :meth:`hold`; the last one removes the stubs."""
+        """Release one :meth:`hold`; the last release removes the stubs."""
         top = self._locks[directory].pop()
         if self._locks[directory]:
             os.close(top)
@@ -129,7 +130,7 @@ class Stubs:
         self._save()
 
     def _remove(self, directory: str, top: int) -> None:
-        """Unless another kernel holds them too; ``top`` is closed."""
+        """Remove the stubs, unless another kernel holds them too. Closes ``top``."""
         try:
             fcntl.flock(top, fcntl.LOCK_EX | fcntl.LOCK_NB)
             for name in self._made.pop(directory, ()):
@@ -144,9 +145,9 @@ class Stubs:
 
 
 def _open(directory: str) -> int:
-    """Without following any link: an agent whose workspace it lies in could lead us out of that, to make stubs there.
+    """Open a directory without following symlinks: an agent could make one that leads out of its workspace.
 
-    From then on all is relative to the descriptor.
+    All later access is relative to the file descriptor.
     """
     path = libc.open_without_links(libc.AT_FDCWD, directory)
     try:
@@ -156,20 +157,20 @@ def _open(directory: str) -> int:
 
 
 def _wanted(top: int, ours: Iterable[str]) -> dict[str, str | None]:
-    """In a repository hooks and configuration alone, so that work goes on; where there is none, all that may come."""
+    """Names to protect: in a repository only hooks and configuration, so commits work; else all of ``STUBS``."""
     if ".git" in ours or not _is_directory(top, ".git"):
         return dict(STUBS)
     return {**{name: text for name, text in STUBS.items() if name != ".git"}, **IN_GIT}
 
 
 def _check_link(top: int, name: str) -> None:
-    """A link that can't be moved still leads to what can, unless that is out of the agent's reach."""
+    """Raise if a name is a symlink to a target that the agent could write to: the mount protects only the symlink."""
     directory = os.readlink(f"/proc/self/fd/{top}")
     path = os.path.join(directory, name)
     with _parent(top, name) as (parent, last):
         try:
             target = os.readlink(last, dir_fd=parent)
-        except OSError:  # it is none
+        except OSError:  # not a symlink
             return
     leads = os.path.normpath(os.path.join(os.path.dirname(path), target))
     if any(os.path.commonpath([place, directory]) == directory for place in (leads, os.path.realpath(path))):
@@ -178,7 +179,7 @@ def _check_link(top: int, name: str) -> None:
 
 @contextlib.contextmanager
 def _parent(top: int, name: str) -> Iterator[tuple[int, str]]:
-    """The directory that a name is in, and the rest of the name; no link is followed."""
+    """The directory that contains a name, and the last part of the name; follows no symlinks."""
     way, _, last = name.rpartition("/")
     fd = os.open(way or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)
     try:
@@ -204,7 +205,7 @@ def _is_directory(top: int, name: str) -> bool:
 
 
 def _make(top: int, name: str, text: str | None) -> None:
-    """Owned by the directory's owner, who may use the name meanwhile: then it's a stub no more."""
+    """Create a stub, owned by the directory's owner. If the owner writes to it, it is no longer removed."""
     owner = os.fstat(top)
     with _parent(top, name) as (parent, last):
         if text is None:
@@ -222,10 +223,10 @@ def _make(top: int, name: str, text: str | None) -> None:
 
 
 def _remove(top: int, name: str, text: str | None) -> None:
-    """If it is as we made it."""
+    """Remove a stub if it is unchanged."""
     with contextlib.suppress(OSError), _parent(top, name) as (parent, last):
         if text is None:
-            os.rmdir(last, dir_fd=parent)  # refused where it isn't empty
+            os.rmdir(last, dir_fd=parent)  # fails if it isn't empty
             return
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with open(os.open(last, flags, dir_fd=parent), "rb") as file:

@@ -1,4 +1,4 @@
-"""Every agent there is or lately was: the one record of its state, its restarts and how it ended."""
+"""Agent registry: all present and recent agents with their state, restarts and exit status."""
 
 import math
 from collections import OrderedDict
@@ -24,14 +24,14 @@ from .spec import AgentSpec
 if TYPE_CHECKING:
     from .jail import Jail
 
-KEPT = 1000  # ended agents that are remembered, so that their end can be waited for and their logs be read
-KEPT_WHOLE = 50  # of these, how many keep all of their output; of the others only the last lines stay
+KEPT = 1000  # ended agents kept, for waits for their end and for their logs
+KEPT_WHOLE = 50  # of these, how many keep all of their output; the others keep the last lines
 LAST_LINES, LAST_BYTES = 50, 8 << 10
 
 
 @frozen
 class End:
-    """How a life ended: ``code`` or ``signal``, neither when the program never ran; ``reason`` is for people."""
+    """How a life ended: ``code`` or ``signal``, neither if the program never ran; ``reason`` is for people."""
 
     code: int | None
     signal: int | None
@@ -39,7 +39,7 @@ class End:
 
     @classmethod
     def of(cls, status: Status, asked: bool = False, limits: str | None = None) -> "End":
-        """``asked``: somebody wanted it to end; ``limits`` are those that it came up against."""
+        """``asked``: the end was requested; ``limits``: the limits that the program hit."""
         reason = f"stopped: {status}" if asked else str(status)
         if limits is not None and limits.startswith("killed"):
             reason = limits
@@ -49,9 +49,9 @@ class End:
 
 
 class StartError(Exception):
-    """A program didn't come up. ``end`` says how it ended, ``stderr`` holds its last lines.
+    """A program didn't start. ``end`` says how it ended, ``stderr`` holds its last lines.
 
-    ``error`` is what its spawner gets to hear.
+    ``error`` is the type of the error that the spawner gets.
     """
 
     def __init__(self, end: End, stderr: list[str], error: type[CallError] = Unavailable) -> None:
@@ -60,35 +60,35 @@ class StartError(Exception):
         self.stderr = stderr
         self.error = error
 
-    def __repr__(self) -> str:  # supervisors write it into a line about why they gave up
+    def __repr__(self) -> str:  # supervisors include it in their reason for giving up
         return self.end.reason
 
 
 @define(eq=False)
 class Agent:
-    """One agent over all its lives. ``declared``: it stands in the configuration file, rather than being spawned."""
+    """One agent over all its lives. ``declared``: it comes from the configuration file, not from SPAWN."""
 
     spec: AgentSpec
     caller: Caller
     path: tuple[str, ...]  # of the supervisor that restarts it
     parent: "Agent | None"
     spawner: int | None  # id of the caller that spawned it; None: declared
-    guest: str | None  # the name of that caller, if it is a guest: it may come back as another connection
-    seat: Seat  # in the line to the model
+    guest: str | None  # name of that caller if it is a guest, which may reconnect with another id
+    seat: Seat  # its place in the model's queue
     rate: Rate
     output: Output = field(factory=Output)
     state: State = State.STARTING
     lives: int = 0
-    since: float = 0.0  # trio's clock, seconds: when the present life began
+    since: float = 0.0  # trio's clock, seconds: start of the present life
     program: Sandbox | None = None
     jail: "Jail | None" = None  # while that program runs
     layers: Mapping[str, Mapping[str, Any]] = field(factory=dict)  # of isolation, in the present life or the last
-    lacking: Sequence[str] = ()  # of these, what was asked for and doesn't stand
-    used: Usage | None = None  # in the last life, as its cgroup has counted
+    lacking: Sequence[str] = ()  # requested layers that are not in force
+    used: Usage | None = None  # in the last life, from its cgroup's counters
     children: Supervisor | None = None  # of the agents that it spawned, while it lives
-    keeper: Supervisor | None = None  # its own, if it was spawned and has begun
-    grace: float | None = None  # seconds; set by KILL for this once
-    patience: trio.CancelScope | None = None  # around the time that it has between SIGTERM and SIGKILL
+    keeper: Supervisor | None = None  # its own supervisor, if it was spawned and has begun
+    grace: float | None = None  # seconds; set by KILL, for this stop only
+    patience: trio.CancelScope | None = None  # around the time between SIGTERM and SIGKILL
     dismissed: trio.Event = field(factory=trio.Event)  # it is being stopped for good
     end: End | None = None
     connected: trio.Event = field(factory=trio.Event)  # in the present life
@@ -111,16 +111,16 @@ class Agent:
 
     @property
     def pid(self) -> int | None:
-        """Its program's, as the host numbers it."""
+        """Its program's pid on the host."""
         return self.program.program if self.program is not None and self.program.status is None else None
 
     @property
     def alive(self) -> bool:
-        """It has, or is about to have, a process."""
+        """Whether it has, or is about to have, a process."""
         return self.state in ALIVE
 
     def begin(self) -> None:
-        """A new life begins."""
+        """Start a new life."""
         self.enter(State.STARTING)
         self.connected, self.greeted = trio.Event(), trio.Event()
         self.caller.on_hello = self.greeted.set
@@ -129,33 +129,33 @@ class Agent:
 
     @property
     def allowed(self) -> float:
-        """Seconds that it has between SIGTERM and SIGKILL."""
+        """Seconds between SIGTERM and SIGKILL."""
         if self.grace is not None:
             return self.grace
         shutdown = self.spec.shutdown
         return shutdown if not isinstance(shutdown, str) else 0.0 if shutdown == "brutal_kill" else math.inf
 
     def allow(self, grace: float) -> None:
-        """Give it ``grace`` seconds to stop; where it is stopping already that never means more than it had."""
+        """Limit the shutdown time to ``grace`` seconds; if it is stopping already, this never extends the time."""
         self.grace = grace
         if self.patience is not None:
             self.patience.deadline = min(self.patience.deadline, trio.current_time() + grace)
 
     def settle(self, problem: StartError | None = None) -> None:
-        """Its first start has come out; later ones change nothing."""
+        """Record the result of the first start; later results change nothing."""
         if not self.settled.is_set():
             self.problem = problem
             self.settled.set()
 
     def enter(self, state: State) -> None:
-        """Take a step of the life cycle; steps that it doesn't have are bugs."""
+        """Change the state; an invalid transition is a bug."""
         if state is not self.state:
             assert state in NEXT[self.state], f"{self.name}: no way from {self.state} to {state}"
             self.state = state
 
 
 class Registry:
-    """The agents by id and by name. A name belongs to the agent that got it last."""
+    """The agents by id and by name. A name refers to the agent that got it last."""
 
     def __init__(self) -> None:
         self._by_id: OrderedDict[int, Agent] = OrderedDict()
@@ -165,7 +165,7 @@ class Registry:
         return iter(self._by_id.values())
 
     def add(self, agent: Agent) -> None:
-        """Take an agent in; ``AlreadyExists`` while another of that name hasn't ended for good."""
+        """Add an agent; raises ``AlreadyExists`` while another one of that name hasn't ended for good."""
         holder = self._by_name.get(agent.name)
         if holder is not None and not holder.over.is_set():
             raise AlreadyExists(f"name: an agent called {agent.name!r} exists (id {holder.id}, {holder.state})")
@@ -180,7 +180,7 @@ class Registry:
                 del self._by_name[other.name]
 
     def find(self, number: int | None, name: str | None) -> Agent:
-        """The agent that a request means by exactly one of ``id`` and ``name``."""
+        """The agent that a request selects by exactly one of ``id`` and ``name``."""
         if (number is None) == (name is None):
             raise BadRequest("name: expected exactly one of name and id")
         found = self._by_id.get(number) if number is not None else self._by_name.get(name or "")
@@ -189,7 +189,7 @@ class Registry:
         return found
 
     def get(self, number: int) -> Agent | None:
-        """The agent with that id, if it is one."""
+        """The agent with that id, or None."""
         return self._by_id.get(number)
 
     def is_taken(self, name: str) -> bool:
@@ -203,7 +203,7 @@ class Registry:
         return found is not None and found.over.is_set()
 
     def descends(self, agent: int, ancestor: int) -> bool:
-        """Whether ``agent`` was spawned by ``ancestor``, or by one that it spawned, and so on."""
+        """Whether ``agent`` was spawned by ``ancestor`` or by one of its descendants."""
         found = self._by_id.get(agent)
         while found is not None and found.parent is not None:
             found = found.parent
@@ -212,7 +212,7 @@ class Registry:
         return False
 
     def is_own(self, caller: Caller, agent: int) -> bool:
-        """Whether it is the caller itself, or was spawned by it at whatever remove; all are the operator's."""
+        """Whether ``agent`` is the caller itself or one of its descendants. All agents belong to the operator."""
         if caller.kind == "operator" or agent == caller.id:
             return True
         if caller.kind == "agent":
@@ -223,5 +223,5 @@ class Registry:
         return found is not None and found.guest == caller.name
 
     def living_below(self, ancestor: Agent) -> Sequence[Agent]:
-        """The agents that ``ancestor`` or its descendants spawned and that have not ended for good."""
+        """The descendants of ``ancestor`` that have not ended for good."""
         return [agent for agent in self if not agent.over.is_set() and self.descends(agent.id, ancestor.id)]

@@ -1,7 +1,8 @@
-"""Git repositories below the top of a host's directory: what their configuration names, the host's git runs.
+"""Nested git repositories in a host workspace: detects new ones, since git on the host runs what they configure.
 
-Only the top can be protected. A repository further down that an agent made is not its work's result alone: git called
-at the top goes into it where the index says so, and git called in it does what it says. So it is told.
+Only the top directory can be protected. A repository that an agent made further down is more than a result of its work:
+git called at the top enters it if the index says so, and git called inside runs what its configuration names. So new
+repositories are reported to the user.
 """
 
 import os
@@ -11,20 +12,20 @@ from collections.abc import Collection
 
 from attrs import frozen
 
-MOST = 20_000  # entries that are looked at
+MOST = 20_000  # directory entries examined
 LONGEST = 2.0  # seconds
 TOLD = 10
 
 
 @frozen
 class Repositories:
-    """``found`` are paths of ``.git``, relative to the top; ``whole``: there are no others."""
+    """``found`` are paths of ``.git``, relative to the top; ``whole``: the search was complete."""
 
     found: Collection[str] = ()
     whole: bool = True
 
     def sentences(self, before: "Repositories") -> list[str]:
-        """What there is to say of those that are new."""
+        """The messages about repositories that are new since ``before``."""
         new = sorted(set(self.found) - set(before.found))
         said = [
             f"its workspace has a new repository at {_printable(path)}: git there does what its configuration says"
@@ -38,7 +39,7 @@ class Repositories:
 
 
 def look(top: str) -> Repositories:
-    """The nearest first, without following links. Blocks, for a bounded time; ``OSError`` for an unreadable top."""
+    """Search breadth first, following no symlinks. Blocks for a bounded time; ``OSError`` if ``top`` is unreadable."""
     deadline, seen = time.monotonic() + LONGEST, 0
     found: list[str] = []
     root = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -60,7 +61,7 @@ def look(top: str) -> Repositories:
                             found += [path] if way else []
                         elif entry.is_dir(follow_symlinks=False):
                             waiting.append(path)
-            except OSError:  # it goes while we look
+            except OSError:  # the directory was removed during the search
                 continue
             finally:
                 os.close(fd)
@@ -70,7 +71,7 @@ def look(top: str) -> Repositories:
 
 
 def _open_below(root: int, way: str) -> int | None:
-    """A directory below, without following links; None where there is none any more, or none that can be read."""
+    """Open a directory below ``root`` without following symlinks; None if it is gone or unreadable."""
     fd = os.dup(root)
     try:
         for name in way.split("/") if way else (".",):

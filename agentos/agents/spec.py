@@ -1,4 +1,4 @@
-"""What is to run: the values that a configuration file and a SPAWN both become."""
+"""Agent specifications: the values that both the configuration file and SPAWN are converted to."""
 
 import os.path
 import re
@@ -29,17 +29,17 @@ RESERVED_RULE = f"a name other than {', '.join(RESERVED)} in any case, which the
 
 
 def is_reserved(name: str) -> bool:
-    """Whether the name reads as one of ``RESERVED``: compared after NFKC, and without case.
+    """Whether the name matches one of ``RESERVED`` after NFKC normalization, ignoring case.
 
-    NAME admits ASCII letters alone, so today only the case differs; the comparison doesn't rely on that.
+    NAME admits only ASCII letters, so today only the case differs; the comparison doesn't rely on that.
     """
     return unicodedata.normalize("NFKC", name).casefold() in RESERVED
 
 
 def check_name(name: str, field: str) -> None:
-    """Raise ``BadRequest`` where no caller can be called that, ``AlreadyExists`` where the name is reserved.
+    """Raise ``BadRequest`` if the name is invalid for a caller, ``AlreadyExists`` if it is reserved.
 
-    REGISTER, SPAWN and HELLO ask here; ``field`` is the request's. A configuration file has the same two rules.
+    Used by REGISTER, SPAWN and HELLO; ``field`` is the request's field. The configuration file has the same two rules.
     """
     if not NAME.fullmatch(name):
         raise BadRequest(f"{field}: expected {NAME_RULE}, got {name!r}")
@@ -49,7 +49,7 @@ def check_name(name: str, field: str) -> None:
 
 @frozen
 class Limits:
-    """What an agent may use at most; ``None`` wasn't named and leaves the kernel's default.
+    """Resource limits of an agent; ``None`` means not set, so the kernel's default applies.
 
     ``memory``, ``file_size``, ``disk`` and ``tmp`` are bytes, ``cpu_quota`` is a share of one CPU (0.5 = half of one),
     ``cpu_weight`` is cgroup v2's 1 to 10,000.
@@ -70,10 +70,10 @@ class Limits:
 class AgentSpec:
     """One agent: exactly one of ``script`` (run by ``python``) and ``command`` (an argv) is set.
 
-    Paths are absolute and the host's, but for ``cwd``, which is the jail's where there is one. ``code`` is a directory
-    that has the script in it. ``workspace`` is ``tmp``, ``keep`` or a directory. ``max_restarts`` in
-    ``restart_window`` seconds counts only for agents that were SPAWNed: in a declared tree the supervisor's intensity
-    does. ``on_give_up`` counts only for declared agents. ``ready="hello"`` makes the start wait for the agent's HELLO.
+    Paths are absolute host paths, except ``cwd``, which is a path in the jail if there is one. ``code`` is a directory
+    that contains the script. ``workspace`` is ``tmp``, ``keep`` or a directory. ``max_restarts`` within
+    ``restart_window`` seconds applies only to SPAWNed agents: in a declared tree the supervisor's intensity applies.
+    ``on_give_up`` applies only to declared agents. ``ready="hello"`` makes the start wait for the agent's HELLO.
     """
 
     name: str
@@ -99,22 +99,22 @@ class AgentSpec:
     runtime: Runtime = "exec"
     llm: Share = Share()
     permissions: PermissionSet | None = None  # None: the default of its kind
-    copied: bool = False  # the script is a copy made for this agent alone, to be removed when it is over
+    copied: bool = False  # the script is a copy made for this agent, removed after its end
 
     @property
     def share(self) -> Share:
-        """What it may have of the model, by its budget and by its permissions."""
+        """Its share of the model, by its budget and its permissions' quotas."""
         quotas = self.permissions.quotas if self.permissions is not None else ()
         return evolve(self.llm, budget=narrowest(self.llm.budget, quotas))
 
     @property
     def jailed(self) -> bool:
-        """Walls are to stand around it."""
+        """Whether the agent runs in a sandbox."""
         return self.isolation != "none"
 
 
 def isolation_of(level: str | None, sandboxed: bool | None) -> Isolation:
-    """What ``isolation`` and ``sandboxed`` say together, in a file or a SPAWN; ``ValueError`` if they differ."""
+    """Combine ``isolation`` and ``sandboxed`` from a file or a SPAWN; raises ``ValueError`` if they conflict."""
     if sandboxed is False and level == "strict":
         raise ValueError("strict isolation needs a sandbox, and sandboxed is false: leave one of them out")
     if sandboxed is False or level == "none":
@@ -123,9 +123,9 @@ def isolation_of(level: str | None, sandboxed: bool | None) -> Isolation:
 
 
 def workspace_of(given: str | None, place: Callable[[str], str | None]) -> str:
-    """``tmp``, ``keep``, or a directory of the host's, for which ``place`` gives its absolute path.
+    """``tmp``, ``keep``, or a host directory, which ``place`` converts to an absolute path.
 
-    No link in it is followed: an agent that may write where the directory lies could have put it there.
+    No symlink in it is followed: an agent with write access to a parent directory could have created it.
     """
     if given in (None, "tmp", "keep"):
         return given or "tmp"
@@ -135,7 +135,7 @@ def workspace_of(given: str | None, place: Callable[[str], str | None]) -> str:
 
 @frozen
 class GroupSpec:
-    """A supervisor and what it supervises, in start order."""
+    """A supervisor and its children, in start order."""
 
     name: str
     strategy: Strategy = "one_for_one"

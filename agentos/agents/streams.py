@@ -1,4 +1,4 @@
-"""What a command writes to one of its streams: kept up to a bound, or handed on as it comes."""
+"""Output streams of a command: kept up to a limit, or passed on as the data arrives."""
 
 import codecs
 from collections.abc import Awaitable, Callable
@@ -7,8 +7,8 @@ from typing import Literal
 from attrs import define, field
 
 KEPT = 1 << 20  # bytes of each stream
-PIECE = 64 << 10  # characters handed on at a time
-RATE = 16 << 20  # bytes per second read of a stream that is the only one; who writes faster waits, not the kernel
+PIECE = 64 << 10  # characters passed on at a time
+RATE = 16 << 20  # bytes per second read of a stream that is the only one; a faster program waits, not the kernel
 
 Name = Literal["stdout", "stderr"]
 Send = Callable[[Name, str], Awaitable[None]]
@@ -16,7 +16,7 @@ Send = Callable[[Name, str], Awaitable[None]]
 
 @define(eq=False)
 class Stream:
-    """The beginning is kept, the rest is dropped."""
+    """Keeps the beginning of the stream and drops the rest."""
 
     kept: bytearray = field(factory=bytearray)
     truncated: bool = False
@@ -31,12 +31,12 @@ class Stream:
         """Return when more may be read."""
 
     async def end(self) -> None:
-        """Return when all has gone where it belongs."""
+        """Return when all data has been delivered."""
 
 
 @define(eq=False)
 class Live(Stream):
-    """Text goes to whoever wants it as it comes: nothing is kept, nothing dropped, and nothing read ahead."""
+    """Passes text on as it arrives: keeps nothing, drops nothing and doesn't read ahead."""
 
     name: Name = field(kw_only=True)
     send: Send = field(kw_only=True)

@@ -1,4 +1,4 @@
-"""Specifications to supervisors: the declared tree, the agents that are spawned into it, and what becomes of them."""
+"""Agent supervision: builds the supervisor tree from the specs, spawns and kills agents, and tracks their state."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ log = logging.getLogger("agentos.agents")
 
 ROOT = "root"
 NOT_NOW = "no agent can be started now: what would supervise it is stopping or being restarted"
-SPAWNED = "spawned"  # the supervisor under the root that keeps the agents which the operator spawns
+SPAWNED = "spawned"  # the supervisor below the root that keeps the agents spawned by the operator
 
 REMEDIES = '. So that one agent can\'t end all: strategy = "one_for_one" and on_give_up = "fail"'
 
@@ -44,10 +44,10 @@ class SpawnLimits:
 
 @frozen
 class OneAgent:
-    """A supervisor of its own for each spawned agent: what happens to it is nobody else's affair.
+    """A supervisor of its own for each spawned agent, so that its failures don't affect other agents.
 
-    The handshake is given before the agent is up: while one agent takes its time to start, the supervisor above must
-    be free to start and stop others. Who spawns waits for ``Agent.settled``.
+    It reports its start before the agent is up: while one agent is slow to start, the supervisor above must be free to
+    start and stop others. A spawner waits for ``Agent.settled``.
     """
 
     spec: SupervisorSpec
@@ -63,18 +63,18 @@ class OneAgent:
         try:
             if not agent.dismissed.is_set():
                 await agent.keeper.run(stop)
-        finally:  # whatever became of it: who spawned it waits to hear
+        finally:  # in every case, because the spawner waits for the result
             agent.settle(StartError(agent.end or End(None, None, "stopped before it had begun"), []))
             self.over(agent)
 
 
 @define(eq=False)
 class Supervision:
-    """The tree of one kernel.
+    """The agent tree of one kernel.
 
-    ``make_caller`` gives an agent its identity and its rights; ``show`` gets its output as it comes, ``escalated`` is
-    called with an agent that was given up and why, ``ended`` with one that won't come back. ``everybody`` is what all
-    agents may have of the model together, ``seat`` where a caller's questions wait.
+    ``make_caller`` gives an agent its identity and its rights; ``show`` gets its output line by line. ``escalated`` is
+    called with an agent that was given up and the reason, ``ended`` with one that won't come back. ``everybody`` is the
+    share of the model for all agents together, ``seat`` returns a caller's place in the model's queue.
     """
 
     registry: Registry
@@ -91,7 +91,7 @@ class Supervision:
     _supervisors: dict[Path, Supervisor] = field(factory=dict)
     _groups: dict[Path, GroupSpec] = field(factory=dict)
     _contained: set[tuple[Path, str]] = field(factory=set)  # the places that have a container
-    _news: trio.Event = field(factory=trio.Event)  # set when a supervisor is up, then made anew
+    _news: trio.Event = field(factory=trio.Event)  # set when a supervisor is up, then replaced
 
     def build(self, group: GroupSpec) -> Supervisor:
         """The root supervisor of a declared tree, not running yet."""
@@ -116,12 +116,12 @@ class Supervision:
         )
 
     def _make_member(self, spec: AgentSpec | GroupSpec, path: Path) -> ChildSpec:
-        """A child that is restarted together with others: it starts when the one before is up."""
+        """A child that is restarted together with its siblings: it starts when the previous one is up."""
         start: Life | SupervisorSpec
         shutdown: Shutdown
         if isinstance(spec, AgentSpec):
             agent = self._enlist(spec, path, None, None)
-            # A life ends by its own clock, for first those end that it spawned.
+            # A life limits its own shutdown time; the agents that it spawned end first.
             start, shutdown = Life(agent, self.kit, self.observe), "infinity"
         else:
             start, shutdown = self._group(spec, (*path, spec.name)), spec.shutdown
@@ -135,7 +135,7 @@ class Supervision:
         )
 
     def _make_container(self, spec: AgentSpec | GroupSpec, path: Path, group: GroupSpec) -> ChildSpec:
-        """A child of a ``one_for_one`` group, in a container that has the group's limits for it alone."""
+        """A child of a ``one_for_one`` group, in a container that applies the group's limits to it alone."""
         inside = (*path, spec.name)
         start: Overlapped | Group
         shutdown: Shutdown
@@ -157,14 +157,15 @@ class Supervision:
         )
 
     async def wait_settled(self) -> None:
-        """Return when each declared agent has come up or failed to: its first start counts, not what follows."""
+        """Return when the first start of each declared agent has succeeded or failed."""
         for agent in [agent for agent in self.registry if agent.declared]:
             await agent.settled.wait()
 
     async def spawn(self, spec: AgentSpec, spawner: Caller, parent: Agent | None) -> Agent:
-        """Start an agent below ``parent``, or below the root where there is none; it is up on return.
+        """Start an agent below ``parent``, or below the root without one; it is running on return.
 
-        Raises ``AlreadyExists``, or :class:`~agentos.agents.registry.StartError`. Cancelled, it leaves no agent behind.
+        Raises ``AlreadyExists``, ``Unavailable`` or :class:`~agentos.agents.registry.StartError`. If cancelled, no
+        agent is left.
         """
         home = parent.children if parent is not None else self._supervisors.get((ROOT, SPAWNED))
         if home is None:
@@ -175,7 +176,7 @@ class Supervision:
             one = specify_one_child(spec.name, life, spec.restart, spec.backoff, spec.max_restarts, spec.restart_window)
             await home.start_child(OneAgent(one, agent, self.observe, self._over))
             await agent.settled.wait()
-        except (NoProc, Refused, StartFailed):  # it, or its name, is on the way out
+        except (NoProc, Refused, StartFailed):  # its supervisor or an agent of that name is ending
             self._over(agent)
             raise Unavailable(NOT_NOW) from None
         except BaseException:
@@ -187,9 +188,9 @@ class Supervision:
         return agent
 
     async def kill(self, agent: Agent, grace: float | None) -> None:
-        """End an agent for good, and before it the agents it spawned.
+        """End an agent for good, after the agents it spawned.
 
-        ``grace`` overrides its shutdown, in seconds; those it spawned get no more either.
+        ``grace`` overrides its shutdown time, in seconds; its descendants get no more than that either.
         """
         if grace is not None:
             self._allow(agent, grace)
@@ -201,7 +202,7 @@ class Supervision:
         await agent.over.wait()
 
     def hurry(self) -> None:
-        """From now on nobody gets any time to stop, nor those who are stopping any more of it."""
+        """Set all shutdown times to zero, including those of agents that are stopping already."""
         for agent in self.registry:
             agent.allow(0)
 
@@ -211,7 +212,7 @@ class Supervision:
             other.allow(min(grace, other.allowed))
 
     def _dismiss(self, agent: Agent) -> None:
-        """Ask the supervisor of a spawned agent to end; the one above would do nothing else meanwhile."""
+        """Stop the supervisor of a spawned agent. Waiting would block the supervisor above."""
         agent.dismissed.set()
         if agent.keeper is not None:
             agent.keeper.stop()
@@ -219,7 +220,7 @@ class Supervision:
             self._over(agent)  # it has not begun, and won't
 
     async def _terminate(self, agent: Agent) -> None:
-        """End a declared agent, as soon as its group is up to be asked for it."""
+        """End a declared agent, waiting for its group's supervisor if that isn't up."""
         while not agent.over.is_set():
             supervisor = self._supervisors.get(agent.path)
             if supervisor is None:
@@ -228,15 +229,15 @@ class Supervision:
             try:
                 await supervisor.terminate_child(agent.name)
             except NoProc:
-                continue  # its group has ended meanwhile: for good, or another comes that would start it again
+                continue  # its group has ended meanwhile: for good, or a new one comes that would start the agent again
             except Refused:
-                pass  # it has ended by itself, and is not known any more
+                pass  # it has ended by itself and isn't known any more
             self._over(agent)
 
     def _enlist(
         self, spec: AgentSpec, path: Path, parent: Agent | None, spawner: Caller | None, keeper: Path | None = None
     ) -> Agent:
-        """``keeper`` is the path of the supervisor that restarts it, where ``path`` isn't."""
+        """Create and register an agent. ``keeper`` is the path of the supervisor that restarts it, if not ``path``."""
         agent = Agent(
             spec,
             self.make_caller(spec, spawner),
@@ -256,17 +257,17 @@ class Supervision:
         return self.seat(spawner) if spawner is not None and spawner.kind == "guest" else None
 
     def _seat(self, spec: AgentSpec, path: Path, above: Seat | None) -> Seat:
-        """A supervisor stands for all beneath it only where the file gives it a weight or a budget."""
+        """An agent's place in the model's queue. A group counts in it only with a weight or a budget in the file."""
         if above is not None:
             return (*above, Party(f"{above[-1].name}/{spec.name}", spec.share))
         around = [self._groups[path[:depth]] for depth in range(1, len(path) + 1) if path[:depth] in self._groups]
         groups = tuple(Party(f"group {group.name}", group.llm) for group in around if group.llm != Share())
         return (self.everybody, *groups, Party(spec.name, spec.share))
 
-    # -- What the supervisors report -------------------------------------------------------------------------------
+    # -- Reports of the supervisors --------------------------------------------------------------------------------
 
     def observe(self, report: reports.Report) -> None:
-        """Keep the registry true to what the supervisors did."""
+        """Update the registry from a supervisor's report."""
         match report:
             case reports.ChildStarted(path, id, Supervisor() as supervisor) if supervisor.path == (*path, id):
                 self._register(supervisor)
@@ -291,7 +292,7 @@ class Supervision:
                     self._all_over(path)
 
     def _register(self, supervisor: Supervisor) -> None:
-        """A declared supervisor can be asked for its children."""
+        """Record a declared supervisor that is up, so that its children can be terminated."""
         self._supervisors[supervisor.path] = supervisor
         self._news.set()
         self._news = trio.Event()
@@ -306,7 +307,7 @@ class Supervision:
         elif (path, id) in self._contained:
             if by_itself and exit.clean:
                 self._all_over(place)
-        elif path in self._groups and id == path[-1]:  # a group in its container; some of it may not have begun
+        elif path in self._groups and id == path[-1]:  # a group in its container; some of its agents may not have begun
             for agent in self._find_declared(path):
                 agent.settle()
         elif (group := self._groups.get(place)) is not None and is_final(group.restart, exit, by_itself):
@@ -342,13 +343,13 @@ class Supervision:
             self.escalated(agent, reason)
 
     def _over(self, agent: Agent) -> None:
-        """It has ended and won't come back, unless it was KILLed and its whole group is restarted."""
+        """Record that an agent has ended for good, unless it was KILLed and its whole group is restarted later."""
         if agent.over.is_set():
             return
         if agent.state not in (State.EXITED, State.FAILED):
             agent.enter(State.EXITED)
         agent.over.set()
-        agent.program = agent.keeper = None  # it is remembered for long, and these are big
+        agent.program = agent.keeper = None  # ended agents are kept for long, and these are big
         if agent.declared:
             agent.settle()
         else:
@@ -358,12 +359,12 @@ class Supervision:
 
 
 def is_final(restart: Restart, exit: Exit, by_itself: bool) -> bool:
-    """Whether a child that ended, or was stopped with its group, is not started again by its supervisor."""
+    """Whether the supervisor won't restart a child that ended, or was stopped with its group."""
     return not comes_back(restart, exit) if by_itself else restart == "temporary"
 
 
 def why(exit: Exit) -> str | None:
-    """Why the root ended, for people; None where it was asked to."""
+    """Why the root supervisor ended, for people; None if it was asked to."""
     if isinstance(exit.detail, StartFailed):
         return f"{'/'.join(exit.detail.path)} did not start: {exit.detail.root_cause}"
     if gave_up(exit):

@@ -1,4 +1,4 @@
-"""The supervision tree as TREE shows it."""
+"""The reply of TREE: the supervision tree as plain values."""
 
 from typing import Any
 
@@ -12,9 +12,9 @@ Places = dict[tuple[tuple[str, ...], str], Agent]
 
 
 def picture(supervisor: Supervisor, registry: Registry) -> dict[str, Any]:
-    """A supervisor with all that is below it, in start order, as plain values.
+    """A supervisor with everything below it, in start order, as plain values.
 
-    Containers aren't shown: what is in one stands in its place.
+    Containers aren't shown; their child takes their place.
     """
     places = {(agent.path, agent.name): agent for agent in registry}
     return _supervisor(supervisor, places)
@@ -40,7 +40,7 @@ def _child(child: ChildInfo, container: Container | None, path: tuple[str, ...],
     restart, state, group = child.restart, child.state, child.child
     if container is not None:
         restart, group = container.child.restart, container.group
-        state = "restarting" if state == "running" else state  # of a group that isn't there: it waits for its restart
+        state = "restarting" if state == "running" else state  # a group without a supervisor waits for its restart
     common = {"restart": restart, "significant": child.significant}
     if isinstance(group, Supervisor):
         return _supervisor(group, places) | common

@@ -1,4 +1,4 @@
-"""Who gets a jail for one command: no agent, known to nobody, and nothing of it stays."""
+"""Temporary jail tenants: the stand-in for an agent when a jail is made for a single command."""
 
 from attrs import field, frozen
 
@@ -10,10 +10,10 @@ from .spec import AgentSpec
 
 @frozen(eq=False)
 class Visitor:
-    """What a jail has to know of whoever lives in it, with the limits and walls that an agent has by default.
+    """The properties of an agent that a jail needs, with an agent's default limits and isolation.
 
-    ``number`` is nobody else's meanwhile, and ``lives`` how many before it had that number: each user on the host and
-    each control group is one visitor's at a time.
+    ``number`` is unique among the present visitors, and ``lives`` is unique per command: each host uid and each cgroup
+    belongs to one visitor at a time.
     """
 
     program: Program
@@ -27,14 +27,14 @@ class Visitor:
 
     @property
     def id(self) -> int:
-        """One that no agent has."""
+        """An id that no agent has."""
         return -self.number
 
     @property
     def name(self) -> str:
-        """One that no agent may have."""
+        """A name that no agent may have."""
         return f"command+{self.number}"
 
     @property
     def parent(self) -> None:
-        """It stands for itself."""
+        """A visitor has no parent."""

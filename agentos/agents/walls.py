@@ -1,4 +1,4 @@
-"""What was asked of an agent's isolation and what stands, and whether that will do."""
+"""Isolation report: which layers were requested, which are in force, and whether they meet the isolation level."""
 
 import os
 from collections.abc import Collection, Mapping, Sequence
@@ -20,27 +20,27 @@ from .spec import AgentSpec
 from .workspace import Workspace
 
 NO_LIMIT = "no such limit was asked for"
-Layers = Mapping[str, Mapping[str, Any]]  # as the wire has them
+Layers = Mapping[str, Mapping[str, Any]]  # in the format of the wire protocol
 
 
 class NotIsolated(Exception):
-    """An agent can't have the isolation that it was to have; the text says what is missing and what to change."""
+    """An agent can't have the isolation it requires; the text says what is missing and what to change."""
 
 
 @frozen
 class Walls:
-    """One sandbox in the making: all that its record is read from."""
+    """A sandbox during its start, with all sources of its isolation record."""
 
     spec: AgentSpec
     limits: Limits
     steps: Sequence[Step]
     group: Group | None
     missing: Sequence[Missing]
-    watched: bool  # its memory
+    watched: bool  # whether the memory watcher enforces its memory limit
     workspace: Workspace | None
 
     def record(self, observed: Observed, program: int) -> Layers:
-        """All layers as they stand, read from the kernel before the program's first instruction. Blocks."""
+        """All layers in force, read from the Linux kernel before the program's first instruction. Blocks."""
         layers: Layers = evidence.layers(self.steps, observed)
         found = Found(
             in_force=self.group.in_force() if self.group is not None else None,
@@ -75,7 +75,7 @@ class Walls:
 
 
 def unjailed(spec: AgentSpec, in_force: InForce | None, version: int | None) -> Layers:
-    """The limits of an agent without a jail: those that were named, where a cgroup holds it to them."""
+    """The limits of an agent without a jail: those that were set, if a cgroup enforces them."""
     asked = {"memory": spec.limits.memory, "pids": spec.limits.max_pids, "cpu": spec.limits.cpu_quota}
     layers: dict[str, Mapping[str, Any]] = {}
     for name, amount in asked.items():
@@ -96,12 +96,12 @@ def unjailed(spec: AgentSpec, in_force: InForce | None, version: int | None) -> 
 
 
 def lacking(layers: Layers) -> Sequence[str]:
-    """The layers that were asked for and don't stand."""
+    """The layers that were requested and are not in force."""
     return tuple(name for name, layer in layers.items() if layer["asked"] and not layer["active"])
 
 
 def judge(spec: AgentSpec, layers: Layers, waived: Collection[str]) -> None:
-    """:class:`NotIsolated` where less stands than the agent's level, or a limit by name, requires."""
+    """Raise :class:`NotIsolated` if less is in force than the agent's level, or a limit that was set, requires."""
     lacking: Sequence[object] = levels.missing_for(spec.isolation, levels.of_record(layers), named(spec.limits), waived)
     if not spec.jailed:
         by_layer = {levels.LIMITS[name]: name for name in named(spec.limits) if name not in waived}

@@ -1,4 +1,4 @@
-"""Into a jail from outside, while its program lives: its root directory as a descriptor."""
+"""Access to a running jail's files from outside: opens its root directory as a file descriptor."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ class Ended(Exception):
 
 @contextlib.contextmanager
 def root_of(program: Sandbox) -> Iterator[int]:
-    """The root directory that a program has (O_PATH), to open beneath. Blocks. :class:`Ended`."""
+    """The root directory of a program (O_PATH), to open files beneath it. Blocks. Raises :class:`Ended`."""
     if program.status is not None:
         raise Ended
     proc = f"/proc/{program.program}"
@@ -23,7 +23,7 @@ def root_of(program: Sandbox) -> Iterator[int]:
     except FileNotFoundError:
         raise Ended from None
     try:
-        # Looked at afterwards: it may have ended, and its number be a stranger's by now.
+        # Checked after opening: the program may have ended and its pid may have been reused.
         if _mount_namespace(proc) != program.observed.namespaces["mnt"]:
             raise Ended
         yield root
@@ -39,7 +39,7 @@ def _mount_namespace(proc: str) -> int | None:
 
 @contextlib.contextmanager
 def directory_of(program: Sandbox, path: str) -> Iterator[int]:
-    """A directory beneath that root, such as ``workspace``: its files are reached beneath it, and nothing else is."""
+    """A directory beneath that root, such as ``workspace``, to open files beneath it."""
     with root_of(program) as root:
         fd = openat2.open_at(root, path, os.O_PATH | os.O_DIRECTORY, openat2.WITHIN | openat2.NO_LINKS)
     try:

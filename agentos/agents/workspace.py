@@ -1,4 +1,4 @@
-"""Where an agent's /workspace is: in memory, kept by its name under the state directory, or a host's directory."""
+"""Agent workspaces: a tmpfs, a named image or directory under the state directory, or a host directory."""
 
 import os
 import pwd
@@ -25,7 +25,7 @@ from agentos.sandbox.policy import MIB, Directory, Image, Limits
 from .protected import Stubs, Unprotectable
 from .repositories import Repositories, look
 
-_PATIENCE = 10  # seconds, for the kernel to let go of an image whose agent has ended
+_PATIENCE = 10  # seconds for Linux to release the image of an ended agent
 _WATCHED = "watched, may overshoot"
 _SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/sbin", "/sys", "/usr")
 _WHOLE = ("/", "/home", "/media", "/mnt", "/opt", "/root", "/run", "/srv", "/tmp", "/var", "/var/lib", "/var/tmp")
@@ -37,23 +37,23 @@ class BadWorkspace(Exception):
 
 @frozen
 class Workspace:
-    """One that is ready for one life of an agent; ``mount`` is for its policy."""
+    """A workspace that is ready for one life of an agent; ``mount`` is for its policy."""
 
     kind: Literal["tmp", "image", "directory", "host"]
     mount: Directory | Image | None
-    mechanism: str  # by which it is limited
-    reason: str = ""  # why it is less than an image
-    new: bool = False  # nobody has had it before
-    repositories: Repositories = Repositories()  # in a directory of the host's, at the beginning
+    mechanism: str  # that enforces its size limit
+    reason: str = ""  # why it isn't an image
+    new: bool = False  # no agent has used it before
+    repositories: Repositories = Repositories()  # in a host directory, at the beginning
 
     @property
     def watched(self) -> str | None:
-        """The directory whose size somebody has to look at."""
+        """The directory that the disk watcher must measure."""
         return self.mount.path if isinstance(self.mount, Directory) else None
 
 
 class Workspaces:
-    """All of one kernel's. ``state`` is its directory; ``off_limits`` are others that no agent may come near."""
+    """All workspaces of one kernel. ``state`` is its directory; agents can't have ``off_limits`` either."""
 
     def __init__(self, state: Path, is_root: bool, off_limits: Sequence[Path] = ()) -> None:
         self._kept, self._is_root = state / "workspaces", is_root
@@ -62,20 +62,20 @@ class Workspaces:
         self._turn = trio.Lock()
 
     async def sweep(self) -> None:
-        """Remove what a kernel that was killed has left in directories of the host's; at the start."""
+        """Remove the stubs that a killed kernel left in host directories; called at the start."""
         async with self._turn:
             await trio.to_thread.run_sync(self._stubs.sweep)
 
     def kept(self) -> AbstractSet[str]:
-        """The names whose files are kept."""
+        """The names with stored files."""
         found = os.listdir(self._kept) if self._kept.is_dir() else []
         return {name.removesuffix(".img") for name in found} | set(found)
 
     async def prepare(self, name: str, wanted: str, limits: Limits, outer: Outer | None) -> Workspace:
-        """See to it that a workspace is there: ``tmp``, ``keep`` or an absolute path without symbolic links.
+        """Prepare a workspace: ``tmp``, ``keep`` or an absolute path without symlinks.
 
-        To be asked for each life anew, and given back by :meth:`release`. ``outer`` is who the agent is on the host.
-        :class:`BadWorkspace` for what can't be one.
+        Called for each life; :meth:`release` undoes it. ``outer`` is the agent's uid and gid on the host. Raises
+        :class:`BadWorkspace`.
         """
         if wanted == "tmp":
             return Workspace("tmp", None, f"tmpfs of {_sized(limits.disk)}, {limits.inodes} inodes")
@@ -88,7 +88,7 @@ class Workspaces:
                 raise BadWorkspace(f"workspace {wanted}: {error}") from None
 
     async def release(self, workspace: Workspace) -> list[str]:
-        """When nothing of the agent is left; what its user should know of its files. Cancellation has to wait."""
+        """Release a workspace after the agent's end; returns messages for the user. Not interrupted by cancellation."""
         if workspace.kind != "host" or workspace.watched is None:
             return []
         with trio.CancelScope(shield=True):
@@ -101,7 +101,7 @@ class Workspaces:
         return after.sentences(workspace.repositories)
 
     async def forget(self, workspace: Workspace) -> None:
-        """A new image in which nothing has ever started goes: with other limits it may be made anew."""
+        """Remove a new image in which no program ever started, so that it can be made again with other limits."""
         if workspace.new and isinstance(workspace.mount, Image):
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(partial(Path(workspace.mount.path).unlink, missing_ok=True))
@@ -111,7 +111,7 @@ class Workspaces:
         while True:
             try:
                 return await trio.to_thread.run_sync(self._kept_by_name, name, limits, outer)
-            except ImageInUse as error:  # a file system is unmounted a little later than its last process ends
+            except ImageInUse as error:  # Linux unmounts a file system shortly after its last process ends
                 if trio.current_time() > deadline:
                     raise BadWorkspace(f"workspace keep: {error}") from None
                 await trio.sleep(0.01)
@@ -120,7 +120,7 @@ class Workspaces:
 
     def _kept_by_name(self, name: str, limits: Limits, outer: Outer | None) -> Workspace:
         with hold_directory(self._kept) as held:
-            kept = Path(shown(held))  # mounted by another process, which doesn't have the descriptor
+            kept = Path(shown(held))  # another process mounts it, without this file descriptor
         directory, reason = kept / name, "without root no image can be mounted"
         if self._is_root and outer is not None:
             if directory.is_dir():
@@ -141,7 +141,7 @@ class Workspaces:
         return Workspace("host", Directory(path, protected), _WATCHED, reason, repositories=before)
 
     def _check(self, path: str) -> None:
-        """Nothing from which the host, or the kernel itself, could be taken over."""
+        """Refuse directories through which an agent could take over the host or the kernel."""
         if not os.path.isdir(path):
             raise BadWorkspace(f"workspace {path}: not a directory")
         if (why := unfit(path)) is not None:
@@ -152,7 +152,7 @@ class Workspaces:
 
 
 def unfit(path: str) -> str | None:
-    """Why no agent may have this directory, whoever's kernel it is. Blocks: it reads the list of users."""
+    """Why no agent may have this directory, in any kernel. Blocks: it reads the user database."""
     if (real := os.path.realpath(path)) != path:
         return f"a symbolic link leads to {real}: name that, if it is what you mean"
     if any(_within(path, system) for system in _SYSTEM) or path in _WHOLE:
@@ -183,7 +183,7 @@ def _own_directory(path: Path, outer: Outer | None) -> None:
 
 
 def _our_code() -> Iterator[str]:
-    """What the kernel imports from: an agent that could write there would be the kernel."""
+    """The directories the kernel imports from: write access to them would give control of the kernel."""
     packages = (os.path.dirname(str(package.__file__)) for package in (agentos, agentos_sdk, supervisors))
     yield from dict.fromkeys(os.path.realpath(path) for path in (sys.prefix, sys.base_prefix, *packages))
 

@@ -1,4 +1,4 @@
-"""Every call this kernel serves, in one list."""
+"""System calls: the list of all calls this kernel serves."""
 
 from agentos.agents.registry import Registry
 from agentos.agents.supervision import Supervision
@@ -27,9 +27,9 @@ def table(
     base: str,
     max_payload: int,
 ) -> tuple[Syscall, ...]:
-    """What callers may ask for; the connection itself answers HELLO, CANCEL and EXIT.
+    """All system calls except HELLO, CANCEL and EXIT, which the connection answers itself.
 
-    ``base`` is the directory where the operator's relative paths begin.
+    ``base`` is the directory that the operator's relative paths are resolved against.
     """
     calls = (
         Syscall(Op.NOOP, None, echo, limit=max_payload),

@@ -1,4 +1,4 @@
-"""SPAWN, KILL, LIST, WAIT, PAUSE, RESUME, TREE, LOGS."""
+"""Handlers of SPAWN, KILL, LIST, WAIT, PAUSE, RESUME, TREE and LOGS."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -28,21 +28,21 @@ from .rights import to_agent
 from .spawn import Spawning
 
 MAX_TAIL = 2000  # lines in one reply
-BATCH = 50  # agents that LIST describes at a time: 1 ms
+BATCH = 50  # agents that LIST describes between two checkpoints: 1 ms
 
 
 @frozen
 class Known:
-    """Answers the calls that concern agents which there are."""
+    """Handlers of the calls about existing agents."""
 
     registry: Registry
     supervision: Supervision
     line: llm.Line
-    paging: trio.Lock = field(factory=trio.Lock)  # a long page takes 5 ms: between two others have their turn
+    paging: trio.Lock = field(factory=trio.Lock)  # a long page takes 5 ms: other tasks run between two of them
 
     async def kill(self, call: Call, request: calls.Kill) -> calls.Killed:
         agent = self.registry.find(request.id, request.name)
-        call.announces = agent.id != call.caller.id  # its own end is nobody else's affair
+        call.announces = agent.id != call.caller.id  # an agent that kills itself affects no other caller
         await call.require(Right("kill", agent=agent.id), about=agent.name)
         if agent.over.is_set():
             raise NotFound(f"{agent.name} has ended already: {agent.end.reason if agent.end else 'it never started'}")
@@ -53,7 +53,7 @@ class Known:
         caller.check(Right("list"))
         now = trio.current_time()
 
-        def tells(agent: Agent) -> bool:  # how it ended may name the host's paths
+        def tells(agent: Agent) -> bool:  # the exit reason may contain host paths
             return self.registry.is_own(caller, agent.id)
 
         places, nowhere = self.line.places(), llm.Place()
@@ -104,7 +104,7 @@ class Known:
             return await follow(call, agent, begin)
         allowance = call.caller.allowance
         while True:
-            await allowance.wait_for_bytes()  # who doesn't read its replies gets no more of them
+            await allowance.wait_for_bytes()  # a caller that doesn't read its replies gets no more of them
             async with self.paging:
                 if allowance.has_bytes:
                     return page(*agent.output.since(begin))
@@ -132,7 +132,7 @@ def syscalls(registry: Registry, supervision: Supervision, spawner: Spawning, li
 
 
 def info(agent: Agent, now: float, whole: bool, place: llm.Place) -> calls.AgentInfo:
-    """``whole``: with how it ended. ``place`` is that in the line to the model."""
+    """``whole``: include how it ended. ``place`` is its place in the model's queue."""
     pid = agent.pid
     return calls.AgentInfo(
         id=agent.id,
@@ -156,7 +156,7 @@ def in_line(place: llm.Place) -> calls.InLine:
 
 
 def step(agent: Agent, here: State, there: State, do: Callable[[Sandbox], None]) -> None:
-    """Do it to all that is in an agent's jail and take the step; nothing happens where it is taken already."""
+    """Apply ``do`` to an agent's sandbox and change its state; no effect if it is in that state already."""
     if agent.state is there:
         return
     if agent.state is not here or agent.program is None:
@@ -166,7 +166,7 @@ def step(agent: Agent, here: State, there: State, do: Callable[[Sandbox], None])
 
 
 async def follow(call: Call, agent: Agent, begin: int) -> calls.LogsReply:
-    """Stream lines until the agent has ended for good; the reply itself carries the rest."""
+    """Stream lines until the agent has ended for good; the reply itself carries the last ones."""
     while True:
         lines, missed = agent.output.since(begin)
         begin = agent.output.end

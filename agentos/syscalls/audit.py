@@ -1,4 +1,4 @@
-"""GET_AUDIT_LOG and SET_AUDIT_CONFIG."""
+"""Handlers of GET_AUDIT_LOG and SET_AUDIT_CONFIG."""
 
 import sqlite3
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""EXEC: from what a caller asks for to what is judged and run, and from what came of it to the reply."""
+"""Handler of EXEC: parses a command, checks permission, runs it and builds the reply."""
 
 import os
 import pwd
@@ -31,9 +31,9 @@ from agentos_sdk.opcodes import Op
 
 from .text import as_json
 
-LONGEST = 3600.0  # seconds
-AT_ONCE = 80  # characters of a command that are parsed in the event loop; at worst they take some milliseconds
-LINE = (SHELL, "--noprofile", "--norc", "-p", "-c", "--")  # -p: it takes no function and no option from its environment
+LONGEST = 3600.0  # seconds; the largest timeout
+AT_ONCE = 80  # characters of a command that are parsed in the event loop; at worst this takes some milliseconds
+LINE = (SHELL, "--noprofile", "--norc", "-p", "-c", "--")  # -p: import no functions and options from the environment
 ON_HOST = {"PATH": PATH, "LANG": "C.UTF-8", "SHELL": SHELL}
 NOT_UNDERSTOOD = "not understood"
 FAILURE = {"stdout": "", "stderr": "", "exit_code": -1}
@@ -45,12 +45,12 @@ class Commands:
 
     registry: Registry
     guests: Guests
-    run: str  # the id of this run, which all that is started on the host carries
+    run: str  # this run's id, in the environment of all processes started on the host
     base: str
     _parsing: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)
 
     async def execute(self, call: Call, request: Exec) -> bytes:
-        """Run a command to its end."""
+        """Run a command until it ends."""
         wanted, rights = await self._judged(call.caller, request)
         if request.stream:
             call.require_stream("stream")
@@ -65,15 +65,15 @@ class Commands:
         done = await self._run(agent, wish)
         await out.end()
         await err.end()
-        await call.caller.allowance.wait_for_bytes()  # who doesn't read its replies gets no more of them
+        await call.caller.allowance.wait_for_bytes()  # a caller that doesn't read its replies gets no more of them
         return await written(done, out, err)
 
     async def rights(self, caller: Caller, request: Exec) -> Sequence[Right]:
-        """What it takes to run that; nothing is done."""
+        """The rights that running this command would need; nothing is run."""
         return (await self._wanted(caller, request))[1]
 
     async def _judged(self, caller: Caller, request: Exec) -> tuple[Wanted, Sequence[Right]]:
-        """The same for whoever means it: that nobody could tell what it is is written down."""
+        """Like ``_wanted`` for an actual call: a command that can't be parsed is recorded in the audit log."""
         try:
             return await self._wanted(caller, request)
         except PermissionDenied as error:
@@ -107,7 +107,7 @@ class Commands:
         return await (self.guests.apart(wish) if wish.kind == "guest" else self.guests.outside(wish))
 
     def _whose(self, caller: Caller, request: Exec) -> Agent | None:
-        """The agent beside whom it is to run: an agent itself, where none is named; None for the host or a new jail."""
+        """The agent to run it beside; an agent's own by default. None: on the host or in a new jail."""
         if request.name is None and request.id is None:
             return self.registry.find(caller.id, None) if caller.kind == "agent" else None
         return self.registry.find(request.id, request.name)
@@ -122,11 +122,11 @@ class Commands:
         if cwd is None:
             return own or (self.base if agent is None else "/")
         path = home() + cwd[1:] if cwd == "~" or cwd.startswith("~/") else cwd
-        # Where a link leads is looked up once: what is judged is where it is run, unless somebody is quick.
+        # Symlinks are resolved once: the command runs in the checked directory, unless it is replaced meanwhile.
         return await trio.to_thread.run_sync(os.path.realpath, os.path.join(self.base, path))
 
     def _environment(self, caller: Caller, agent: Agent | None) -> Mapping[str, str]:
-        """An agent's own, or what a login has: nothing of what the kernel was started with."""
+        """An agent's own environment, or that of a login shell; never the kernel's."""
         if agent is not None:
             return agent.jail.making.environment if agent.jail is not None else {}
         if caller.kind == "guest":
@@ -142,7 +142,7 @@ def syscalls(registry: Registry, supervision: Supervision, base: str) -> tuple[S
 
 
 def check(request: Exec) -> None:
-    """What is wrong with a request, whoever makes it."""
+    """Raise ``BadRequest`` for requests that are invalid for every caller."""
     words = [request.command] if isinstance(request.command, str) else list(request.command)
     if not words or not words[0]:
         raise BadRequest("command: expected a line for the shell, or a program and its arguments")
@@ -171,7 +171,7 @@ def user() -> str:
 
 
 def streams(call: Call) -> tuple[Live, Live]:
-    """What it writes goes out as it comes; it is stopped where nobody reads it any more."""
+    """Streams that send output as it arrives; the command is cancelled when the connection is gone."""
 
     async def send(name: Name, text: str) -> None:
         try:
@@ -184,7 +184,7 @@ def streams(call: Call) -> tuple[Live, Live]:
 
 
 async def written(done: Done, out: Stream, err: Stream) -> bytes:
-    """The reply, made piece by piece: between two of them others have their turn."""
+    """Encode the reply in pieces; other tasks run between two of them."""
     return b'{"success":true,"stdout":"%s","stderr":"%s","exit_code":%d,"timed_out":%s,"truncated":%s}' % (
         await as_json(out.kept),
         await as_json(err.kept),
@@ -195,5 +195,5 @@ async def written(done: Done, out: Stream, err: Stream) -> bytes:
 
 
 def exit_code(status: Status) -> int:
-    """As a shell has it."""
+    """The exit code as a shell reports it: 128 plus the number of a signal."""
     return status.code if status.code is not None else 128 + (status.signal or 0)

@@ -1,4 +1,4 @@
-"""READ and WRITE."""
+"""Handlers of READ and WRITE."""
 
 from binascii import a2b_base64
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -27,12 +27,12 @@ from agentos_sdk.opcodes import Op
 from .text import base64_pieces, json_pieces
 from .whose import Whose
 
-AT_ONCE = 4 << 10  # bytes of a body that are read in the event loop
-LARGE = 1 << 20  # bytes of a file, of which few are held at once
-PIECE = 256 << 10  # characters of base64 that are decoded at a time, so that other threads have their turn
-WORKERS = 8  # threads; a file system that doesn't answer holds up nobody but whoever waits for it
-EACH = 4  # calls of one caller's that are under way at once
-PLACES = "whose a path is"  # instead of a rule, where none would help
+AT_ONCE = 4 << 10  # bytes of a body that are parsed in the event loop
+LARGE = 1 << 20  # bytes of a file; at most two larger reads are held in memory at once
+PIECE = 256 << 10  # characters of base64 decoded at a time, so that other threads run in between
+WORKERS = 8  # threads; a file system that hangs delays only callers that wait for it
+EACH = 4  # calls of one caller that are in flight at once
+PLACES = "whose a path is"  # the rule's name in the audit log if no rule applies
 
 
 @frozen(eq=False)
@@ -49,9 +49,9 @@ class Files:
     _turns: WeakKeyDictionary[Caller, trio.CapacityLimiter] = field(factory=WeakKeyDictionary, init=False)
 
     async def read(self, call: Call, request: Read) -> bytes:
-        """A part of a file, or all of it."""
+        """Read a part of a file, or all of it."""
         async with self._turn(call.caller), self._judged(call, "read", request.path, finding.find) as found:
-            await call.caller.allowance.wait_for_bytes()  # who doesn't read its replies gets no more of them
+            await call.caller.allowance.wait_for_bytes()  # a caller that doesn't read its replies gets no more of them
             wanted = found.size - request.offset
             if min(wanted, request.limit if request.limit is not None else wanted) <= LARGE:
                 return await self._content(found, request)
@@ -59,7 +59,7 @@ class Files:
                 return await self._content(found, request)
 
     async def write(self, call: Call, body: bytes) -> Written:
-        """A file replaced, or something appended to one."""
+        """Replace a file or append to it."""
         async with self._turn(call.caller):
             if len(body) <= AT_ONCE:
                 request, data = understood(body)
@@ -71,11 +71,11 @@ class Files:
         return Written(bytes_written=len(data))
 
     async def rights_to_read(self, caller: Caller, request: Read) -> Sequence[Right]:
-        """What READ would have to be allowed; nothing is read."""
+        """The rights that READ would need; nothing is read."""
         return await self._rights(caller, "read", request.path, finding.find)
 
     async def rights_to_write(self, caller: Caller, body: bytes) -> Sequence[Right]:
-        """What WRITE would have to be allowed; nothing is written, so that ``content`` may be left out."""
+        """The rights that WRITE would need; nothing is written, and ``content`` may be omitted."""
         return await self._rights(caller, "write", named(body), finding.find_spot)
 
     async def _rights(self, caller: Caller, action: str, path: str, find: Callable[[Place], Found]) -> Sequence[Right]:
@@ -85,7 +85,7 @@ class Files:
 
     @asynccontextmanager
     async def _turn(self, caller: Caller) -> AsyncIterator[None]:
-        """Who asks much waits behind itself, and not others behind it."""
+        """Limit the calls per caller: further calls of the same caller wait, other callers do not."""
         limiter = self._turns.get(caller)
         if limiter is None:
             limiter = self._turns[caller] = trio.CapacityLimiter(EACH)
@@ -94,7 +94,7 @@ class Files:
 
     @asynccontextmanager
     async def _judged(self, call: Call, action: str, path: str, find: Callable[[Place], Found]) -> AsyncIterator[Found]:
-        """What is there, if the caller may do this to it; only then it hears that there is nothing."""
+        """Find the file and require permission. Only an allowed caller learns that the file doesn't exist."""
         try:
             found = await self._found(call.caller, action, path, find)
         except PermissionDenied as error:
@@ -109,7 +109,7 @@ class Files:
             found.close()
 
     def _right(self, caller: Caller, action: str, found: Found) -> Right:
-        """To do this to what was found. Where a link leads isn't told, nor that it is one to who may not know it."""
+        """The right to act on the real path. A symlink's target is never told, its existence only if permitted."""
         place = found.place
         if found.real == place.name:
             return Right(action, found.real, told=place.asked)
@@ -132,7 +132,7 @@ class Files:
             place = self.whose.place(caller, path)
             limiter = self._workers(place)
             if not place.top and caller.authorizer.decide(caller, Right(action, place.name)).effect != "allow":
-                limiter = self._strangers  # it may lead to what is allowed, but mostly somebody just tries
+                limiter = self._strangers  # the path may lead to an allowed file, but mostly such requests are refused
             return await trio.to_thread.run_sync(find, place, limiter=limiter)
         except PermissionDenied as error:
             error.details.setdefault("rule", PLACES)
@@ -143,7 +143,7 @@ class Files:
 
 
 def syscalls(registry: Registry, base: str, max_payload: int) -> tuple[Syscall, ...]:
-    """``base`` is the directory where the host's relative paths begin."""
+    """``base`` is the directory that the host's relative paths are resolved against."""
     service = Files(Whose(registry, base, home()), max_payload)
     return (
         Syscall(
@@ -167,7 +167,7 @@ def syscalls(registry: Registry, base: str, max_payload: int) -> tuple[Syscall, 
 
 
 async def content(part: Part, request: Read, most: int) -> list[bytes]:
-    """What was read, as it stands between the quotes of a reply; more than ``most`` bytes of it are not all of it."""
+    """The data encoded for a JSON string in the reply; truncated above ``most`` bytes."""
     if request.encoding == "base64":
         return await base64_pieces(part.data)
     try:
@@ -181,7 +181,7 @@ async def content(part: Part, request: Read, most: int) -> list[bytes]:
 
 
 def named(body: bytes) -> str:
-    """The path of a WRITE that is asked about."""
+    """The path of a WRITE that EXPLAIN asks about."""
     try:
         fields = codec.parse(body)
         return codec.decode(Write, {"content": "", **fields} if isinstance(fields, dict) else fields).path
@@ -190,7 +190,7 @@ def named(body: bytes) -> str:
 
 
 def understood(body: bytes) -> tuple[Write, bytes]:
-    """The request, and the bytes that it wants written."""
+    """The request and the decoded bytes to write."""
     request = read_text(Write, body)
     text = request.content
     pieces = (text[at : at + PIECE] for at in range(0, len(text), PIECE))
@@ -198,7 +198,7 @@ def understood(body: bytes) -> tuple[Write, bytes]:
         return request, b"".join(piece.encode() for piece in pieces)
     try:
         data = b"".join(a2b_base64(piece, strict_mode=True) for piece in pieces)
-        if len(data) == len(text) // 4 * 3 - text.count("=", -2):  # otherwise it has an end in the middle
+        if len(data) == len(text) // 4 * 3 - text.count("=", -2):  # otherwise there is padding in the middle
             return request, data
     except ValueError:
         pass

@@ -1,4 +1,4 @@
-"""INSPECT."""
+"""Handler of INSPECT."""
 
 import time
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ def syscalls(registry: Registry, line: Line) -> tuple[Syscall, ...]:
 def inspected(
     registry: Registry, agent: Agent, used: calls.Usage, llm: calls.Model, by_operator: bool
 ) -> calls.Inspected:
-    """All that is known of an agent; the host's paths and users are the operator's to know."""
+    """The description of an agent. Host paths and uids are shown only to the operator."""
     jail, alive = agent.jail, agent.pid is not None
     age = trio.current_time() - agent.since
     outer = jail.making.outer if jail is not None and by_operator else None
@@ -75,7 +75,7 @@ def inspected(
 
 
 def model(line: Line, agent: Agent) -> calls.Model:
-    """Its place in the line to the model, and what is left of its budgets."""
+    """An agent's place in the model's queue, its usage and what is left of its budgets."""
     waits, spent = line.waits(agent.seat), line.spent(agent.seat)
     used, place = spent.usage, line.places().get(names(agent.seat), Place())
     return calls.Model(
@@ -89,7 +89,7 @@ def model(line: Line, agent: Agent) -> calls.Model:
 
 
 def model_states(line: Line, models: Sequence[ModelState]) -> list[calls.ModelState]:
-    """As the wire has them: times are seconds since the epoch."""
+    """Model states in wire format: times are seconds since the epoch."""
     since = time.time() - trio.current_time()
     return [
         calls.ModelState(
@@ -122,7 +122,7 @@ def relative(agent: Agent) -> calls.Relative:
 
 
 def started(spec: AgentSpec, by_operator: bool) -> calls.Started:
-    """What it was started with. The values of variables may be secrets, which whoever gave them has elsewhere."""
+    """The agent's start parameters. Values of variables are omitted because they may be secrets."""
 
     def of_the_host(path: str | None) -> str | None:
         return path if by_operator else None
@@ -145,7 +145,7 @@ def started(spec: AgentSpec, by_operator: bool) -> calls.Started:
 
 
 def limits(spec: AgentSpec) -> Limits:
-    """Those that hold, as SPAWN takes them; null is no limit."""
+    """The limits in force, in the format of SPAWN; null is no limit."""
     found = attrs.asdict(effective(spec))
     sizes = {name: Size(found[name]) for name in SIZES if found[name] is not None}
     quota = found["cpu_quota"]
@@ -153,7 +153,7 @@ def limits(spec: AgentSpec) -> Limits:
 
 
 def usage(agent: Agent) -> calls.Usage:
-    """What it uses now, or used in its last life. Blocks: it reads files."""
+    """Present resource usage, or that of the last life. Blocks: it reads files."""
     jail = agent.jail
     if jail is None:
         if agent.used is None:
@@ -162,7 +162,7 @@ def usage(agent: Agent) -> calls.Usage:
     if jail.group is not None:
         try:
             return of_cgroup(jail.group.usage(), f"cgroup v{jail.group.version}")
-        except CgroupError as error:  # it is ending
+        except CgroupError as error:  # its cgroup is being removed
             return calls.Usage(reason=str(error))
     return of_processes(jail)
 
@@ -172,7 +172,7 @@ def of_cgroup(used: cgroup_values.Usage, source: str) -> calls.Usage:
 
 
 def of_processes(jail: Jail) -> calls.Usage:
-    """What /proc says of those below its PID 1, or of the program alone where it has no walls."""
+    """Usage from /proc: all processes below the sandbox's PID 1, or only the program without a sandbox."""
     living = census.Census().of({0: census.roots(jail.sandbox.pid)})[0]
     held = sum(map(census.memory, census.distinct(living)), census.Memory())
     return calls.Usage(
@@ -184,5 +184,5 @@ def of_processes(jail: Jail) -> calls.Usage:
 
 
 def directories(group: Group) -> Sequence[str]:
-    """Where the host has a group."""
+    """The directories of a cgroup on the host."""
     return [group.directory] if isinstance(group, cgroup_v2.Group) else sorted(set(group.directories.values()))

@@ -1,4 +1,4 @@
-"""SEND, RECV, BROADCAST, REGISTER."""
+"""Handlers of SEND, RECV, BROADCAST and REGISTER."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ from agentos_sdk.calls.messages import Broadcast, Delivered, Recv, Register, Reg
 from agentos_sdk.errors import BadRequest, NotFound
 from agentos_sdk.opcodes import Op
 
-BATCH = 64  # mailboxes for which BROADCAST decides at a time: 1 ms
+BATCH = 64  # mailboxes that BROADCAST checks between two checkpoints: 1 ms
 
 
 def syscalls(mail: Mailboxes, registry: Registry) -> tuple[Syscall, ...]:
@@ -52,7 +52,7 @@ def syscalls(mail: Mailboxes, registry: Registry) -> tuple[Syscall, ...]:
                 boxes.append(box)
             if not number % BATCH:
                 await trio.lowlevel.checkpoint()
-        count, full = mail.post_all(letter, boxes)  # to all at once: everybody gets two broadcasts in the same order
+        count, full = mail.post_all(letter, boxes)  # no checkpoint: all mailboxes get broadcasts in the same order
         return Delivered(delivered_count=count, full=full)
 
     async def recv(call: Call, request: Recv) -> bytes:
@@ -62,7 +62,7 @@ def syscalls(mail: Mailboxes, registry: Registry) -> tuple[Syscall, ...]:
         if not box.letters and request.wait and request.timeout > 0:
             with trio.move_on_after(request.timeout):
                 await box.wait()
-        await call.caller.allowance.wait_for_bytes()  # who doesn't read its replies gets no more of them
+        await call.caller.allowance.wait_for_bytes()  # a caller that doesn't read its replies gets no more of them
         letters = box.take(request.max)
         call.undelivered = lambda: box.put_back(letters)
         return received(letters)
@@ -89,7 +89,7 @@ def to_send(box: Mailbox) -> Right:
 
 
 def received(letters: list[Letter]) -> bytes:
-    """RECV's reply, made around messages that are JSON already."""
+    """RECV's reply, assembled around messages that are JSON already."""
     messages = b",".join(
         b'{"from_id":%d,"from":%d,"from_name":%s,"from_kind":%s,"message":%s,"sent_at":%.6f,"age_ms":%d}'
         % (

@@ -1,4 +1,4 @@
-"""METRICS_SYSTEM."""
+"""Handler of METRICS_SYSTEM."""
 
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right

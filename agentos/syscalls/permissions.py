@@ -1,4 +1,4 @@
-"""GET_PERMS, SET_PERMS, EXPLAIN."""
+"""Handlers of GET_PERMS, SET_PERMS and EXPLAIN."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,13 +24,13 @@ from agentos_sdk.strict import shown as quoted
 
 from .rights import Rights
 
-NO_RULE = "whatever the rules say"  # it is refused before anybody asks them
-BY_THE_CONNECTION = frozenset({Op.HELLO, Op.CANCEL, Op.EXIT})  # and what they are asked for needs no right
+NO_RULE = "whatever the rules say"  # refused before the rules are evaluated
+BY_THE_CONNECTION = frozenset({Op.HELLO, Op.CANCEL, Op.EXIT})  # answered by the connection and allowed without a right
 
 
 @frozen
 class Permissions:
-    """Answers them. ``served`` are the calls that there are."""
+    """Answers them. ``served`` are all calls of this kernel by opcode."""
 
     registry: Registry
     callers: Rights
@@ -47,7 +47,7 @@ class Permissions:
     async def set(self, call: Call, request: calls.SetPerms) -> calls.PermsSet:
         caller, rights = call.caller, await self.to_set(call.caller, request)
         for right in rights:
-            caller.check(right)  # before anything is made out of what it says
+            caller.check(right)  # before its contents are parsed
         given = await self._read(caller, request)
         if self._target(caller, request.agent_id) == caller.id:
             return await self._set_own(call, rights, request, given)
@@ -60,7 +60,7 @@ class Permissions:
     async def _set_own(
         self, call: Call, rights: Sequence[Right], request: calls.SetPerms, given: PermissionSet
     ) -> calls.PermsSet:
-        """Narrow the caller's own rights; a set that it has already changes nothing, and isn't announced."""
+        """Narrow the caller's own rights. A set that changes nothing isn't announced in the audit log."""
         caller, about = call.caller, f"{call.caller.name}: {told(given)}"
         try:
             await self._check(caller, request, given)
@@ -70,7 +70,7 @@ class Permissions:
             raise
         call.announces = not self.callers.authorizer.changes_nothing(given, caller.id)
         await call.require(*rights, about=about)
-        self.callers.authorizer.check_room(given, caller.id)  # the announcement took a while
+        self.callers.authorizer.check_room(given, caller.id)  # the audit write took a while
         self.callers.narrow(caller, given)
         return calls.PermsSet(agent_id=caller.id)
 
@@ -100,7 +100,7 @@ class Permissions:
         return [Right("set_perms", agent=self._target(caller, request.agent_id))]
 
     async def to_set_this(self, caller: Caller, request: calls.SetPerms) -> Sequence[Right]:
-        """The same, and who has the right is refused here what he couldn't give even so."""
+        """The same rights. If the caller holds them, a set that it can't give is refused here."""
         rights = await self.to_set(caller, request)
         if all(caller.authorizer.decide(caller, right).effect == "allow" for right in rights):
             await self._check(caller, request, await self._read(caller, request))
@@ -110,7 +110,7 @@ class Permissions:
         return [Right("explain", agent=self._named(request.agent).id)]
 
     async def _decided(self, asker: Caller, caller: Caller, op: Op, args: Mapping[str, Any]) -> tuple[Right, Decision]:
-        """What the call would come to for ``caller``; of several decisions the strictest. It does nothing."""
+        """The decision about a call by ``caller``, the strictest of several. Nothing is done."""
         authorizer, syscall = self.callers.authorizer, self.served.get(op)
         if syscall is None and op not in BY_THE_CONNECTION:
             raise UnknownCall(f"this kernel has no call {op.name}")
@@ -126,7 +126,7 @@ class Permissions:
         return min(decided, key=lambda one: strictness(one[1]))
 
     def _target(self, caller: Caller, number: int | None) -> int:
-        """The caller itself, or an agent."""
+        """The caller's id, or that of an agent."""
         return caller.id if number is None or number == caller.id else self._agent(number).id
 
     def _agent(self, number: int) -> Agent:
@@ -137,7 +137,7 @@ class Permissions:
 
 
 def syscalls(registry: Registry, callers: Rights, others: Sequence[Syscall]) -> tuple[Syscall, ...]:
-    """``others`` are all calls but these three."""
+    """``others`` are all system calls except these three."""
     permissions = Permissions(registry, callers, {syscall.op: syscall for syscall in others})
     made = (
         Syscall(Op.GET_PERMS, calls.GetPerms, permissions.get, rights=permissions.to_get),
@@ -153,7 +153,7 @@ def field_of(request: calls.SetPerms) -> str:
 
 
 def op_of(name: str) -> Op:
-    """The call of that name, in small letters or capitals."""
+    """The opcode of that name, in lower or upper case."""
     try:
         return Op[name.upper()]
     except KeyError:
@@ -161,7 +161,7 @@ def op_of(name: str) -> Op:
 
 
 def request_of(syscall: Syscall, args: Mapping[str, Any]) -> object:
-    """What its handler would get."""
+    """The request that the call's handler would get."""
     body = codec.encode(args)
     if syscall.request is None:
         return body
@@ -172,7 +172,7 @@ def request_of(syscall: Syscall, args: Mapping[str, Any]) -> object:
 
 
 def told(given: PermissionSet) -> str:
-    """A set as the audit log has it."""
+    """A permission set in the format of the audit log."""
     if given.level is not None and LEVELS[given.level] is given:
         return given.level
     return f"{given.name} {shortened(codec.encode(shown(given)).decode(), 2000)}"

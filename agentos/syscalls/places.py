@@ -1,4 +1,4 @@
-"""Whose a path in a SPAWN is: the operator's are the host's, a jailed agent's are those of its own jail."""
+"""Paths in SPAWN: resolves host paths, or for a jailed agent paths in its own jail."""
 
 import os
 import shutil
@@ -21,18 +21,19 @@ HOSTS = "is a path of the host's, and {name} has none of these: it has its own /
 
 @frozen
 class Places:
-    """Reads the paths of one request. ``base`` is where the operator's relative ones begin; all of it blocks.
+    """Resolves the paths of one request. All methods block.
 
-    ``runtime`` is the directory of this kernel's run, for what has to be copied out of a jail.
+    ``base`` is the directory that the operator's relative paths are resolved against. ``runtime`` is the directory of
+    this kernel's run, for files copied out of a jail.
     """
 
     base: str
-    parent: Agent | None  # the agent that asks; None for the operator
+    parent: Agent | None  # the calling agent; None for the operator
     runtime: str
-    sole: bool = False  # a file of the host's with several names (hard links) is refused, as READ refuses it
+    sole: bool = False  # refuse a host file with several names (hard links), as READ does
 
     def outside(self, spec: AgentSpec, request: Spawn) -> AgentSpec:
-        """For an agent without a jail."""
+        """Resolve the paths of an agent without a jail."""
         if request.code is not None or request.workspace is not None or request.runtime == "fast":
             raise BadRequest("code, workspace, runtime: only a jail has these, and none was asked for")
         for mistake in dwelling.bad_limits(spec):
@@ -50,7 +51,7 @@ class Places:
         )
 
     def inside(self, spec: AgentSpec, request: Spawn) -> AgentSpec:
-        """For an agent with a jail."""
+        """Resolve the paths of an agent with a jail."""
         spec = evolve(spec, cwd=dwelling.directory_inside(request.cwd))
         if self.parent is not None and self.parent.spec.jailed:
             spec = self._of_a_jailed_parent(spec, request, self.parent)
@@ -88,7 +89,7 @@ class Places:
         return spec
 
     def _check_sole(self, field: str, path: str | None) -> None:
-        """Refuse what READ would refuse: a file with several names, or a directory in which there is one."""
+        """Refuse what READ would refuse: a file with hard links, or a directory that contains one."""
         if self.sole and path is not None and os.path.exists(path):
             if os.path.isdir(path):
                 check_all_sole(path, field)
@@ -100,7 +101,7 @@ class Places:
         python = parent.spec.python
         if request.python is not None and request.python not in (python, os.path.basename(python or "")):
             raise PermissionDenied(f"python: {request.python} {HOSTS.format(name=parent.name)}; leave it out")
-        if request.workspace == "keep":  # files on the host's disk that outlive whoever asks, under any name it likes
+        if request.workspace == "keep":  # files that outlive the caller, on the host's disk under a name of its choice
             raise PermissionDenied("workspace: keep is the operator's to give: say tmp")
         if request.workspace not in (None, "tmp"):
             raise PermissionDenied(f"workspace: {request.workspace} {HOSTS.format(name=parent.name)}: say tmp")
@@ -116,7 +117,7 @@ class Places:
         command = _command_inside(request.command, parent) if request.command else None
         workspace = workspace_of(request.workspace, lambda path: None)
         copied = request.script is not None and script is None
-        if copied:  # last: who is refused before has nothing copied
+        if copied:  # last, so that a refused request has copied nothing
             script = copies.of_script(parent, path, self.runtime)
         return evolve(
             spec,
@@ -129,7 +130,7 @@ class Places:
         )
 
     def program_of(self, request: Spawn) -> tuple[str | None, str | None]:
-        """The host's file that a jail would be shown to run, as it is named and as it really is; None for none."""
+        """The host file a jail would be given to run, as named and as resolved; None if there is none."""
         named = request.script or (request.command or ("",))[0]
         if request.script is None and "/" not in named:
             return None, None
@@ -138,7 +139,7 @@ class Places:
             return None, None
         try:
             return asked, os.path.realpath(asked)
-        except OSError as error:  # somebody replaces what lies on the way while it is looked at
+        except OSError as error:  # a part of the path is being replaced meanwhile
             raise BadRequest(f"a path that is named here can't be followed: {error.strerror}") from None
 
     def host(self, path: str) -> str:
@@ -146,7 +147,7 @@ class Places:
 
 
 def _command_inside(argv: Sequence[str], parent: Agent) -> tuple[str, ...]:
-    """A command as a child of a jailed agent may have it: what a jail has by itself, and never a file of the host's."""
+    """A command for a child of a jailed agent: only programs that every jail has, never a host file."""
     program, *rest = argv
     if "/" in program:
         program = os.path.normpath(os.path.join(WORKSPACE, program))
@@ -156,10 +157,10 @@ def _command_inside(argv: Sequence[str], parent: Agent) -> tuple[str, ...]:
 
 
 def readable(field: str, path: str) -> str:
-    """``path`` if it is a file that can be read; ``NotFound`` or ``BadRequest`` if not."""
+    """``path`` if it is a readable file; raises ``NotFound`` or ``BadRequest`` otherwise."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
-            raise BadRequest(f"{field}: {path} is no file")  # and to open a FIFO would wait for its writer
+            raise BadRequest(f"{field}: {path} is no file")  # also, opening a FIFO would wait for its writer
         with open(path, "rb"):
             return path
     except FileNotFoundError:
@@ -169,7 +170,7 @@ def readable(field: str, path: str) -> str:
 
 
 def runnable(field: str, argv: Sequence[str], base: str, search: str) -> tuple[str, ...]:
-    """``argv`` with its program as an absolute path; ``NotFound`` where there is none."""
+    """``argv`` with its program as an absolute path; raises ``NotFound`` if there is none."""
     program, *rest = argv
     if "/" in program:
         program = os.path.normpath(os.path.join(base, os.path.expanduser(program)))

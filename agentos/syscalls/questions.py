@@ -1,4 +1,4 @@
-"""From the bytes of a THINK to the question that is put to the model."""
+"""THINK requests: parses a body into the question for the model."""
 
 import re
 
@@ -8,7 +8,7 @@ from agentos_sdk import codec
 from agentos_sdk.calls import think as calls
 from agentos_sdk.errors import BadRequest
 
-AT_ONCE = 4 << 10  # bytes of a body that are read in the event loop: 100 short messages take 3 ms
+AT_ONCE = 4 << 10  # bytes of a body that are parsed in the event loop: 100 short messages take 3 ms
 BRACE = re.compile(rb"\s*\{")
 
 
@@ -18,7 +18,7 @@ def understood(body: bytes, model: str) -> tuple[calls.Think, llm.Question]:
 
 
 def parsed(body: bytes) -> calls.Think:
-    """The request. A body that doesn't begin as a JSON object does is the prompt itself, as in version 1."""
+    """Parse the request. A body that doesn't start like a JSON object is the prompt itself, as in version 1."""
     if BRACE.match(body):
         return read_text(calls.Think, body)
     try:
@@ -31,7 +31,7 @@ def parsed(body: bytes) -> calls.Think:
 
 def question_of(asked: calls.Think, model: str) -> llm.Question:
     return llm.Question(
-        model=(asked.model or model).removeprefix("models/"),  # Gemini's two spellings of one: rules know the short
+        model=(asked.model or model).removeprefix("models/"),  # Gemini has two spellings: rules use the short one
         messages=[message_of(message) for message in asked.turns],
         system=asked.system,
         temperature=asked.temperature,

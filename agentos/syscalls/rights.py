@@ -1,4 +1,4 @@
-"""What the calls ask of whoever knows the callers and what they hold."""
+"""Interface of the system calls to the callers' permission sets and limits."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
@@ -20,26 +20,26 @@ class Rights(Protocol):
     priced: bool
 
     async def read(self, wanted: object, field: str, call: str, caller: Caller) -> PermissionSet:
-        """The permission set that a request means; ``BadRequest`` with all that is wrong with it."""
+        """Parse the permission set of a request; raises ``BadRequest`` with all its mistakes."""
 
     def give(self, agent: Agent, given: PermissionSet, by: Caller) -> None:
-        """Another set for an agent; it holds for its next call and, within theirs, for those of all below it."""
+        """Replace an agent's set. It applies to the next call, and as an upper bound to all descendants."""
 
     async def check_narrower(self, caller: Caller, given: PermissionSet, field: str) -> None:
-        """Raise where the caller can't give this set to itself: ``PermissionDenied``, ``QuotaExceeded``."""
+        """Raise ``PermissionDenied`` or ``QuotaExceeded`` if the caller can't narrow itself to this set."""
 
     def narrow(self, caller: Caller, given: PermissionSet) -> None:
-        """Let a caller have no more than a set from now on."""
+        """Limit a caller to a set from now on."""
 
     def limits(self, caller: Caller) -> Limits:
-        """Those that agents which it spawns get at most, by its permissions."""
+        """Upper limits, by the caller's permissions, for agents that it spawns."""
 
     def seat(self, caller: Caller) -> Seat:
-        """Where a caller's questions wait."""
+        """The caller's place in the model's queue."""
 
 
 def to_agent(registry: Registry, op: Op) -> Callable[[Caller, Any], Awaitable[Sequence[Right]]]:
-    """What a call needs that concerns the agent which the request names by ``id`` or ``name``."""
+    """The rights for a call about one agent, which the request selects by ``id`` or ``name``."""
 
     async def rights(caller: Caller, request: Any) -> Sequence[Right]:
         return [Right(op.name.lower(), agent=registry.find(request.id, request.name).id)]

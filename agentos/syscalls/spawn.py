@@ -1,4 +1,4 @@
-"""SPAWN: from what a caller asks for to an agent that is up, and what to say about it."""
+"""Handler of SPAWN: turns a request into an agent's spec and starts the agent."""
 
 from collections.abc import Callable, Sequence
 
@@ -39,16 +39,16 @@ class Spawning:
     registry: Registry
     supervision: Supervision
     callers: Rights
-    is_taken: Callable[[str], bool]  # whether a caller goes by that name already
+    is_taken: Callable[[str], bool]  # whether a caller has that name already
     base: str
-    _rates: dict[str, Rate] = field(factory=dict, init=False)  # of guests
+    _rates: dict[str, Rate] = field(factory=dict, init=False)  # of guests, by name
 
     async def spawn(self, call: Call, request: calls.Spawn) -> calls.Spawned:
-        """Start an agent, and wait until it is up."""
+        """Start an agent and wait until it is running."""
         caller = call.caller
         parent = self.registry.find(caller.id, None) if caller.kind == "agent" else None
         rate = self._rate_of(caller, parent)
-        if rate is not None:  # before its permissions are read, its files are looked at and its script is copied
+        if rate is not None:  # before permissions are parsed, files are read and the script is copied
             self._pace(caller, rate)
         try:
             given = await self._given(caller, request)
@@ -93,7 +93,7 @@ class Spawning:
             ) from None
 
     def _rate_of(self, caller: Caller, parent: Agent | None) -> Rate | None:
-        """How often it may; a guest's goes by its name. None: it is the operator."""
+        """The caller's rate limit; a guest's belongs to its name. None for the operator."""
         if caller.kind != "guest":
             return parent.rate if parent is not None else None
         limits = self.supervision.limits
@@ -124,7 +124,7 @@ class Spawning:
             raise QuotaExceeded(f"{guest.name} may have {most} living agents (kernel.max_children)")
 
     async def rights(self, caller: Caller, request: calls.Spawn) -> Sequence[Right]:
-        """What it would need to do this. Where it has that, it is refused here what it couldn't have even so."""
+        """The rights that SPAWN would need. If the caller holds them, other refusals are raised here."""
         given, rights = await self._given(caller, request), await self._rights(caller, request)
         if all(caller.authorizer.decide(caller, right).effect == "allow" for right in rights):
             copies.discard(await self._understood(caller, request, given, rights))
@@ -133,7 +133,7 @@ class Spawning:
     async def _understood(
         self, caller: Caller, request: calls.Spawn, given: PermissionSet | None, rights: Sequence[Right]
     ) -> AgentSpec:
-        """What the request comes to for who has these rights; what it names on the host is still what was judged."""
+        """The agent's spec for a caller with these rights; a host path must still lead to the checked file."""
         parent = self.registry.find(caller.id, None) if caller.kind == "agent" else None
         if caller.kind == "guest":
             refuse_to_guests(request)
@@ -145,7 +145,7 @@ class Spawning:
         return spec
 
     async def _rights(self, caller: Caller, request: calls.Spawn) -> Sequence[Right]:
-        """To spawn; for a guest, whose paths are the host's, also to read the program that it names."""
+        """The right to spawn; for a guest, which uses host paths, also the right to read the named program."""
         if caller.kind != "guest":
             return [Right("spawn")]
         places = Places(self.base, None, self.supervision.kit.run.directory)
@@ -153,7 +153,7 @@ class Spawning:
         return [Right("spawn"), *([Right("read", real, told=asked)] if asked is not None else [])]
 
     async def _given(self, caller: Caller, request: calls.Spawn) -> PermissionSet | None:
-        """The permissions that the new agent is to have, if the request says so; never more than its spawner's."""
+        """The new agent's permissions, if the request names them; never more than its spawner has."""
         if request.permissions is None:
             return None
         given = await self.callers.read(request.permissions, "permissions", "SPAWN", caller)
@@ -168,7 +168,7 @@ class Spawning:
         given: PermissionSet | None,
         bounds: Limits,
     ) -> AgentSpec:
-        """What the request describes; looks at files, so not in the event loop's thread."""
+        """Build the spec of the requested agent. Blocks: it reads files."""
         check_name(request.name, "name")
         if (request.script is None) == (not request.command):
             raise BadRequest("script: expected exactly one of script (a Python file) and command (an argv)")
@@ -209,7 +209,7 @@ class Spawning:
             raise PermissionDenied(str(error)) from None
         except dwelling.Misplaced as error:
             raise BadRequest(str(error)) from None
-        except OSError as error:  # somebody replaces what lies on the way while it is looked at
+        except OSError as error:  # a part of the path is being replaced meanwhile
             raise BadRequest(f"a path that is named here can't be followed: {error.strerror}") from None
         return spec
 
@@ -226,7 +226,7 @@ class Spawning:
 
 
 def refuse_to_guests(request: calls.Spawn) -> None:
-    """What only the operator himself may start."""
+    """Raise ``PermissionDenied`` for options that are reserved for the operator."""
     if request.isolation == "none" or request.sandboxed is False:
         raise PermissionDenied("isolation: an agent without isolation is the operator's alone to start")
     if request.network:
@@ -239,7 +239,7 @@ def refuse_to_guests(request: calls.Spawn) -> None:
 
 
 def told(request: calls.Spawn, given: PermissionSet | None) -> str:
-    """What the audit log says of it."""
+    """The description of a request for the audit log."""
     program = request.script if request.script is not None else " ".join(request.command or ())
     parts = [f"{request.name}: {program}"]
     if request.isolation == "none" or request.sandboxed is False:
@@ -276,6 +276,6 @@ def backoff_of(request: calls.Spawn) -> Backoff | None:
 
 
 def isolation(agent: Agent) -> calls.Isolation:
-    """What was read back of an agent's walls before it began."""
+    """The isolation layers as read back before the program started."""
     layers = {name: calls.Layer(**layer) for name, layer in agent.layers.items()}
     return calls.Isolation(level=agent.spec.isolation, layers=layers)

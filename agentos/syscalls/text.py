@@ -1,4 +1,4 @@
-"""Bytes as they stand in a reply, written piece by piece: between two pieces others have their turn."""
+"""JSON and base64 encoding of large texts, piece by piece: other tasks run between two pieces."""
 
 import codecs
 import math
@@ -8,19 +8,19 @@ import trio
 
 from agentos_sdk import codec
 
-PIECE = 48 << 10  # bytes made into JSON at a time, in some 0.2 ms; a multiple of 3, as base64 has it
+PIECE = 48 << 10  # bytes encoded at a time, in about 0.2 ms; a multiple of 3 for base64
 
 
 async def as_json(data: bytes | bytearray) -> bytes:
-    """Text as it stands between quotes; what isn't UTF-8 is replaced."""
+    """Encode text as the contents of a JSON string; invalid UTF-8 is replaced."""
     return b"".join(await json_pieces(data, "replace"))
 
 
 async def json_pieces(data: bytes | bytearray, errors: str, whole: bool = True, most: float = math.inf) -> list[bytes]:
-    """The same in pieces; ``errors`` is what to do about those, as codecs have it.
+    """Encode text as contents of a JSON string, in pieces; ``errors`` is the codec's error mode.
 
-    ``strict`` raises ``UnicodeDecodeError``, whose ``start`` is a byte of ``data``. Where that isn't the ``whole``
-    text, a character that it ends in the middle of is left out. It stops when there are more than ``most`` bytes.
+    ``strict`` raises ``UnicodeDecodeError`` with a ``start`` that is an offset in ``data``. Unless ``data`` is the
+    ``whole`` text, an incomplete character at its end is omitted. Encoding stops above ``most`` bytes.
     """
     decoder = codecs.getincrementaldecoder("utf-8")(errors)
     pieces = []
@@ -40,7 +40,7 @@ async def json_pieces(data: bytes | bytearray, errors: str, whole: bool = True, 
 
 
 async def base64_pieces(data: bytes | bytearray) -> list[bytes]:
-    """The same in base64."""
+    """Encode data as base64, in pieces."""
     pieces = []
     for start in range(0, len(data), PIECE):
         pieces.append(b2a_base64(data[start : start + PIECE], newline=False))

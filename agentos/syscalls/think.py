@@ -1,4 +1,4 @@
-"""THINK: from what a caller asks to a question in the line, and from the answer to the reply. LLM_REPORT."""
+"""Handlers of THINK and LLM_REPORT: queue a question for the model and build the reply from the answer."""
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
@@ -24,7 +24,7 @@ FAILURE = {"content": "", "tokens": 0}
 
 
 def syscalls(line: Line, seat: Callable[[Caller], Seat], max_payload: int) -> tuple[Syscall, ...]:
-    reading = trio.CapacityLimiter(1)  # several at once would slow down each other, and the event loop
+    reading = trio.CapacityLimiter(1)  # several threads would slow down each other and the event loop
 
     async def think(call: Call, body: bytes) -> calls.Thought:
         if len(body) <= AT_ONCE:
@@ -41,7 +41,7 @@ def syscalls(line: Line, seat: Callable[[Caller], Seat], max_payload: int) -> tu
                 thought = await line.think(place, question)
             if thought.bound is not None and call.judged is not None:
                 call.judged.about += f" ({thought.bound})"
-            await call.caller.allowance.wait_for_bytes()  # who doesn't read its replies gets no more of them
+            await call.caller.allowance.wait_for_bytes()  # a caller that doesn't read its replies gets no more of them
             return reply_of(thought)
         raise Timeout(f"the model hasn't answered within the {asked.timeout:g} s that timeout names")
 
@@ -81,7 +81,7 @@ def reply_of(thought: Thought) -> calls.Thought:
 
 
 async def streamed(call: Call, ask: Callable[[Callable[[str], None]], Awaitable[Thought]]) -> Thought:
-    """Ask, and send each piece of the answer as it comes; all of them are out on return."""
+    """Ask, and send each piece of the answer as it arrives; all pieces are sent on return."""
     pieces = Pieces()
     failure: CallError | Gone | None = None
     thought: Thought | None = None

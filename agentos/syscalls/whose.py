@@ -1,4 +1,4 @@
-"""Whose a path in a READ or WRITE is: a jailed agent's own, or the host's."""
+"""Paths in READ and WRITE: resolves them on the host or in a jailed agent's own directories."""
 
 import contextlib
 import os
@@ -22,14 +22,14 @@ OWN = (WORKSPACE, CODE)
 
 @frozen
 class Whose:
-    """Finds out. The host's relative paths begin at ``base``, and ``~`` is ``home``."""
+    """Resolves paths. The host's relative paths start at ``base``, and ``~`` is ``home``."""
 
     registry: Registry
     base: str
     home: str
 
     def place(self, caller: Caller, path: str) -> Place:
-        """Where a caller's path leads; ``PermissionDenied`` where nobody of its kind gets to. Doesn't look there."""
+        """Resolve a caller's path without file access; ``PermissionDenied`` if callers of its kind can't use it."""
         agent = self.registry.find(caller.id, None) if caller.kind == "agent" else None
         if path.startswith("~") and path != "~" and not path.startswith("~/"):
             raise BadRequest(f"path: {path}: ~ is the operator's home and nobody else's; ./{path} is a file's name")
@@ -83,14 +83,14 @@ def _opened(name: str, jail: Jail, top: str) -> Iterator[int]:
 
 
 def jail_of(agent: Agent) -> Jail:
-    """Its present one. All that is done there is done as whom this one says: without it that would be ourselves."""
+    """The agent's running jail. File access uses its uid and gid; without it we would act as the kernel itself."""
     if agent.jail is None:
         raise ended(agent.name)
     return agent.jail
 
 
 def identity(jail: Jail) -> Identity | None:
-    """Who an agent is on the host, where that isn't ourselves."""
+    """The agent's uid and gid on the host; None if they are the kernel's own."""
     outer = jail.making.outer
     return Identity(outer.uid, outer.gid) if outer is not None else None
 

@@ -1,1 +1,1 @@
-"""What a configuration file says, and the only room that reads one."""
+"""Configuration: the only package that reads configuration files."""

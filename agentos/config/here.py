@@ -1,4 +1,4 @@
-"""What of a configuration the host that we are on can't do: found out before anything is started, as doctor does."""
+"""Host checks of a configuration: finds what this host can't provide before anything is started, as doctor does."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ BY_GROUPS = ("memory", "pids", "cpu")
 
 
 def refused(config: Config) -> Mapping[str, Sequence[str]]:
-    """Why a kernel here would not start some agents, with their names. Blocks: it tries every layer."""
+    """Why a kernel on this host would not start some agents, with their names. Blocks: it tries every layer."""
     layers = layers_here()
     found: dict[str, list[str]] = {}
     for spec in _agents(config.root):
@@ -30,7 +30,7 @@ def refused(config: Config) -> Mapping[str, Sequence[str]]:
 
 
 def no_model(config: Config) -> str | None:
-    """Why a kernel here could ask no model, if the file wants one. Reads ``.env``."""
+    """Why a kernel on this host could not use a model, if the file configures one. Reads ``.env``."""
     if config.llm == LLMSettings():
         return None
     found = choose(config.llm, look(os.environ, Path.cwd()))
@@ -43,7 +43,7 @@ def _agents(group: GroupSpec) -> Iterator[AgentSpec]:
 
 
 def _record(spec: AgentSpec, found: Mapping[str, Finding]) -> Layers:
-    """What would be read back of this agent's walls, as far as that can be told without it."""
+    """The isolation layers that this agent would have, as far as that is known without starting it."""
     return {
         name: {
             "asked": one.asked and not (name == "net_ns" and spec.network),

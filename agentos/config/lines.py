@@ -1,7 +1,7 @@
-"""On which line of a TOML text something is said.
+"""Line numbers of values in a TOML text.
 
-Parsers give values without lines. But every statement (a header, or a key with its value) is a valid text alone, so
-each is parsed again by itself, and the little that headers mean for the statements below them is followed here.
+Parsers return values without lines. But every statement (a header, or a key with its value) is a valid text alone, so
+each is parsed again by itself. What headers mean for the statements below them is tracked here.
 """
 
 import tomllib
@@ -9,14 +9,14 @@ from collections.abc import Iterable, Iterator
 
 Keys = tuple[str | int, ...]
 
-EFFORT = 8 << 20  # characters parsed, about 3 s; only a value of thousands of lines takes so many
+EFFORT = 8 << 20  # characters parsed, about 3 s; reached only by a value of thousands of lines
 
 
 def lines_of(text: str, wanted: Iterable[Keys]) -> dict[Keys, int]:
-    """For each key path the line, from 1, where the statement begins that brings it in. The text must be valid.
+    """For each key path the line, from 1, where its statement begins. The text must be valid.
 
-    What isn't there, such as a missing field, is where the nearest table around it begins; what has not even that is
-    left out.
+    A missing key, such as a missing field, gets the line of the nearest table around it; without such a table it is
+    omitted.
     """
     lines = _Lines()
     for line, statement, said in _statements(text):
@@ -26,7 +26,7 @@ def lines_of(text: str, wanted: Iterable[Keys]) -> dict[Keys, int]:
 
 
 def _statements(text: str) -> Iterator[tuple[int, str, dict[str, object]]]:
-    """Each statement with the line where it begins and what it says; it ends where it first is a valid text."""
+    """Each statement with its first line and its value; a statement ends where it first is a valid text."""
     statement, begin, effort = "", 1, 0
     for line, content in enumerate(text.split("\n"), 1):
         statement += content + "\n"
@@ -45,7 +45,7 @@ def _statements(text: str) -> Iterator[tuple[int, str, dict[str, object]]]:
 class _Lines:
     def __init__(self) -> None:
         self._line: dict[Keys, int] = {}
-        self._table: Keys = ()  # what the latest header opened
+        self._table: Keys = ()  # the table of the latest header
         self._lengths: dict[Keys, int] = {}  # of arrays of tables
 
     def add(self, line: int, said: dict[str, object], header: bool) -> None:
@@ -60,7 +60,7 @@ class _Lines:
         return next((self._line[keys[:n]] for n in range(len(keys), 0, -1) if keys[:n] in self._line), None)
 
     def _opened(self, said: object) -> Keys:
-        """``[a.b]`` says ``{a: {b: {}}}``, ``[[a.b]]`` says ``{a: {b: [{}]}}``; a is the latest if it is an array."""
+        """``[a.b]`` is ``{a: {b: {}}}``, ``[[a.b]]`` is ``{a: {b: [{}]}}``; a is its last element if it is an array."""
         keys: Keys = ()
         while isinstance(said, dict) and said:
             [(key, said)] = said.items()

@@ -1,4 +1,4 @@
-"""What a file says of the model: its ``[llm]`` table, and the weight and budget of an agent or a supervisor."""
+"""Model settings in a configuration file: the ``[llm]`` table, and weight and budget of an agent or a supervisor."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -33,7 +33,7 @@ Url = Annotated[str, Rule(is_url, "an http:// or https:// URL, without a user an
 
 @frozen(kw_only=True)
 class PriceTable:
-    """``[llm.prices]``: of a model, for a million tokens."""
+    """``[llm.prices]``: the price of a model per million tokens."""
 
     input: Money | None = None
     output: Money | None = None
@@ -77,7 +77,7 @@ class OfflineTable:
 
 @frozen(kw_only=True)
 class LLMTable:
-    """``[llm]``: see ``agentos.llm.settings.LLMSettings``. What has a table of its own is read by itself."""
+    """``[llm]``: see ``agentos.llm.settings.LLMSettings``. Nested tables are read separately."""
 
     provider: ProviderName | None = None
     model: str | None = None
@@ -104,7 +104,7 @@ class ShareTable:
 
 @frozen(kw_only=True)
 class BudgetTable:
-    """One line of a budget: at most so much in each window of ``per`` seconds."""
+    """One line of a budget: upper limits for each window of ``per`` seconds."""
 
     tokens: Amount | None = None
     calls: Amount | None = None
@@ -120,7 +120,7 @@ TABLES: Sequence[tuple[str, type, type]] = (
 
 
 def llm(reader: Reader, data: object) -> LLMSettings:
-    """The ``[llm]`` table."""
+    """Read the ``[llm]`` table."""
     read = reader.read(LLMTable, data, ("llm",))
     made: dict[str, Any] = read.given("prices", "budget", *(name for name, _, _ in TABLES))
     for name, table, cls in TABLES:
@@ -139,7 +139,7 @@ def llm(reader: Reader, data: object) -> LLMSettings:
 
 
 def check_rules(reader: Reader, file: str) -> None:
-    """What is wrong with the offline provider's rules is told now, rather than at the first question."""
+    """Report mistakes in the offline provider's rules now instead of at the first question."""
     try:
         read_rules(file)
     except BadRules as error:
@@ -147,7 +147,7 @@ def check_rules(reader: Reader, file: str) -> None:
 
 
 def share(reader: Reader, data: object, keys: Keys) -> Share:
-    """``llm = {...}`` of an agent or a supervisor; ``None`` is no table."""
+    """Read ``llm = {...}`` of an agent or a supervisor; ``None`` means no table."""
     if data is None:
         return Share()
     read = reader.read(ShareTable, data, (*keys, "llm"))
@@ -155,7 +155,7 @@ def share(reader: Reader, data: object, keys: Keys) -> Share:
 
 
 def budget(reader: Reader, read: Read) -> tuple[Quota, ...]:
-    """What each line of a budget says, as quotas."""
+    """Convert the lines of a budget to quotas."""
     quotas: dict[tuple[str, float], Quota] = {}
     for index, data in enumerate(read.table.budget):
         line = reader.read(BudgetTable, data, (*read.keys, "budget", index))
@@ -172,7 +172,7 @@ def budget(reader: Reader, read: Read) -> tuple[Quota, ...]:
 
 
 def given(reader: Reader, read: Read, name: str) -> bool:
-    """Whether a field that must be there is; where it isn't, the file is told."""
+    """Whether a required field is present; reports a mistake if it is missing."""
     if getattr(read.table, name) is not None:
         return True
     if name not in read.wrong:
@@ -181,7 +181,7 @@ def given(reader: Reader, read: Read, name: str) -> bool:
 
 
 def check_prices(reader: Reader, settings: LLMSettings, budgets: Sequence[tuple[Keys, Sequence[Quota]]]) -> None:
-    """A budget of money needs to know what the model costs. ``budgets`` are those of all but ``[llm]``."""
+    """Check that every budget of money has the model's price. ``budgets`` are all budgets outside ``[llm]``."""
     everybody: tuple[Keys, Sequence[Quota]] = (("llm", "budget"), settings.budget)
     for keys, quotas in (everybody, *budgets):
         if not any(quota.what == "money" for quota in quotas):

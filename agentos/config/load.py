@@ -1,4 +1,4 @@
-"""Reading a configuration file: all of it or, with line and path, all that is wrong with it."""
+"""Configuration file loader: returns the whole configuration, or all mistakes with line and path."""
 
 import re
 import tomllib
@@ -17,14 +17,14 @@ from agentos_sdk.codec import is_deeper
 from agentos_sdk.codec import path as dotted
 
 MAX_BYTES = 4 << 20
-MAX_DEPTH = 100  # tables and arrays within each other: 50 supervisors
+MAX_DEPTH = 100  # nesting of tables and arrays: 50 supervisors
 
 
 @frozen
 class Config:
-    """What to run, and how; every path in it is absolute. ``file`` is ``None`` when there was none.
+    """The configuration; every path in it is absolute. ``file`` is ``None`` if there was none.
 
-    ``permissions`` are the sets by name.
+    ``permissions`` are the permission sets by name.
     """
 
     kernel: KernelSettings
@@ -36,13 +36,13 @@ class Config:
 
     @classmethod
     def without_file(cls, directory: Path) -> "Config":
-        """A kernel with all defaults, that supervises nothing yet."""
+        """A configuration with all defaults and no agents."""
         return cls(KernelSettings(), LLMSettings(), GroupSpec(ROOT), directory.absolute())
 
 
 @frozen
 class Wrong:
-    """One mistake in a file; ``line`` and ``path`` are there if they could be told."""
+    """One mistake in a file; ``line`` and ``path`` are given if known."""
 
     file: str
     message: str
@@ -55,7 +55,7 @@ class Wrong:
 
 
 class ConfigError(Exception):
-    """A file that can't be used; ``mistakes`` are all that were found, in the order of their lines."""
+    """An unusable file; ``mistakes`` are all that were found, in the order of their lines."""
 
     def __init__(self, mistakes: Sequence[Wrong]) -> None:
         super().__init__(mistakes)
@@ -66,7 +66,7 @@ class ConfigError(Exception):
 
 
 def load(path: str | Path) -> Config:
-    """The configuration that a file says; raises ``ConfigError``."""
+    """Load a configuration file; raises ``ConfigError``."""
     name, file = str(path), Path(path).absolute()
     text = _text(name)
     data = _toml(name, text)
@@ -108,7 +108,7 @@ def _toml(name: str, text: str) -> dict[str, object]:
         column = f" at column {found['column']}" if found["column"] else " at the end of the file"
         what = sentence[: found.start()]
         raise ConfigError([Wrong(name, f"not TOML: {what[0].lower() + what[1:]}{column}", line)]) from None
-    except ValueError as error:  # a number with more digits than Python reads, a date that no calendar has
+    except ValueError as error:  # a number with more digits than Python reads, an impossible date
         raise ConfigError([Wrong(name, f"not TOML: {error}")]) from None
     except RecursionError:
         raise ConfigError([Wrong(name, f"nested deeper than {MAX_DEPTH} tables and arrays")]) from None

@@ -1,4 +1,4 @@
-"""What a file says of permissions: its ``[permissions.NAME]`` tables, and those of an agent."""
+"""Permission sets in a configuration file: the ``[permissions.NAME]`` tables, and those of an agent."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ Known = Mapping[str, PermissionSet]
 
 
 def permissions(reader: Reader, data: object) -> dict[str, PermissionSet]:
-    """The sets by name. One that can't be read is among them as the least, so that nobody who names it is wrong too."""
+    """Permission sets by name. An invalid set is replaced by ``minimal``, so that references to it are no mistakes."""
     found: dict[str, PermissionSet] = {}
     if not isinstance(data, dict):
         reader.mistakes.append((("permissions",), "expected a table for each set, [permissions.NAME]"))
@@ -33,7 +33,7 @@ def permissions(reader: Reader, data: object) -> dict[str, PermissionSet]:
 
 
 def of_agent(reader: Reader, data: object, name: str, known: Known, keys: Keys) -> PermissionSet | None:
-    """``permissions = ...`` of the agent ``name``: a level, one of the ``known`` sets, or a set of its own."""
+    """Read ``permissions = ...`` of the agent ``name``: a level, one of the ``known`` sets, or a set of its own."""
     return None if data is None else _read(reader, data, f"permissions of {name}", known, (*keys, "permissions"))
 
 
@@ -50,7 +50,7 @@ def _read(reader: Reader, data: object, source: str, known: Known, keys: Keys) -
 
 
 def _check_directories(reader: Reader, allowed: Mapping[str, Sequence[str]], keys: Keys) -> None:
-    """A grant of a directory by its bare name grants nothing: no directory is a file that could be read."""
+    """Report a grant with a directory's bare name: it would grant nothing, since only files are read or written."""
     for kind in ("read", "write"):
         for index, text in enumerate(allowed.get(kind, ())):
             if text.startswith(("/", "~/")) and os.path.isdir(path := os.path.expanduser(text)) and path[-1] != "/":

@@ -1,4 +1,4 @@
-"""Reading one file's tables: each as far as it can be read, with every mistake on the way."""
+"""Table reader: reads as much of each table as is valid and collects all mistakes."""
 
 import os
 from pathlib import Path
@@ -14,28 +14,30 @@ T = TypeVar("T")
 
 @attrs.frozen
 class Read:
-    """A table as far as it could be read: which of its fields are wrong, and so have their defaults here."""
+    """The valid part of a table. ``wrong`` are the invalid fields, which have their defaults here."""
 
     keys: Keys
     table: Any
     wrong: frozenset[str]
 
     def given(self, *without: str) -> dict[str, Any]:
-        """What the file says, without the fields that are made into something else."""
+        """The fields set in the file, except those in ``without``, which are converted separately."""
         said = attrs.asdict(self.table, recurse=False).items()
         return {name: value for name, value in said if value is not None and name not in without}
 
 
 class Reader:
-    """``mistakes`` grows while a file is read, and only without any is the result of use. Relative paths begin at
-    ``directory``."""
+    """Reads tables and collects ``mistakes``; the result is usable only without mistakes.
+
+    Relative paths are resolved against ``directory``.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.mistakes: list[tuple[Keys, str]] = []
 
     def read(self, cls: type[T], data: object, keys: Keys) -> Read:
-        """What can be read of a table; where a field is wrong or missing, a stand-in takes its place."""
+        """Read the valid part of a table; an invalid field gets its default, a missing name a placeholder."""
         try:
             return Read(keys, decode(cls, data), frozenset())
         except Invalid as error:
@@ -50,9 +52,9 @@ class Reader:
         return Read(keys, decode(cls, kept), wrong)
 
     def place(self, place: str | None) -> str | None:
-        """A path that the file names, made absolute."""
+        """Make a path from the file absolute."""
         return None if place is None else str(self.directory / os.path.expanduser(place))
 
     def wrong(self, read: Read, message: str, *keys: str | int) -> None:
-        """Note a mistake in a table, at ``keys`` beneath it."""
+        """Report a mistake in a table, at ``keys`` beneath it."""
         self.mistakes.append(((*read.keys, *keys), message))

@@ -1,6 +1,7 @@
-"""What a configuration file may say: one class for each of its tables.
+"""Configuration schema: one class for each table of the file.
 
-``None`` means that the file is silent; the default is then the one of the value that the table becomes.
+``None`` means that the file doesn't set the field; the default then comes from the value that the table is converted
+to.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,7 @@ from agentos.sandbox.outer_ids import COUNT, FIRST
 from agentos.sandbox.zygote import TIMEOUT
 from agentos_sdk.codec import Rule, Seconds, Size
 
-MIN_PAYLOAD = 1 << 20  # bytes; no kernel may take less, so that every client knows what gets through
+MIN_PAYLOAD = 1 << 20  # bytes; a lower limit for every kernel, so that every client knows which size is always accepted
 
 Name = Annotated[
     str,
@@ -40,7 +41,7 @@ Words = Annotated[Sequence[str], Rule(len, "at least one word")]
 Shutdown = Seconds | Literal["brutal_kill", "infinity"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
-# Nobody means more; a supervisor keeps the time of each restart within the period.
+# Larger values have no use, and a supervisor stores the time of each restart within the period.
 Intensity = Annotated[int, Rule(lambda number: 0 <= number <= 1000, "a whole number from 0 to 1000")]
 Patience = Annotated[Seconds, Rule(lambda seconds: 0 < seconds <= 3600, "a duration above 0s, at most 1h")]
 Period = Annotated[Seconds, Rule(lambda seconds: seconds > 0, "a duration above 0s")]
@@ -52,7 +53,7 @@ Level = Literal["strict", "standard", "best_effort", "none"]
 
 @frozen(kw_only=True)
 class UidRange:
-    """``uids = {...}``: the host's uids that a kernel with root gives to agents, one each."""
+    """``uids = {...}``: the host uids that a kernel with root assigns to agents, one each."""
 
     first: Annotated[int, Rule(lambda first: first >= 1, "a uid from 1 up, 0 being root's")] = FIRST
     count: Annotated[int, Rule(lambda count: count >= 1, "a whole number from 1 up")] = COUNT
@@ -60,11 +61,11 @@ class UidRange:
 
 @frozen(kw_only=True)
 class KernelSettings:
-    """``[kernel]``. Sizes are bytes; ``None`` leaves a path to the kernel's default place.
+    """``[kernel]``. Sizes are bytes; ``None`` means the kernel's default path.
 
-    ``max_children`` is how many children of one agent may be alive at once, ``spawn_rate`` how many agents one caller
-    may start per second. ``zygote_timeout`` is how many seconds the process that starts agents may take to be ready,
-    and to answer. ``waive`` names limits that may stay unenforced where this host can't enforce them.
+    ``max_children`` is how many descendants of one agent may be alive at once, ``spawn_rate`` how many agents one
+    caller may start per second. ``zygote_timeout`` is how many seconds the process that starts agents has to become
+    ready, and to answer. ``waive`` names limits that may stay unenforced if this host can't enforce them.
     """
 
     socket: str | None = None
@@ -81,7 +82,7 @@ class KernelSettings:
 
 @frozen(kw_only=True)
 class FileTable:
-    """The whole file; its parts are read one by one, so that a mistake in one hides none in another."""
+    """The whole file. Its parts are read one by one, so that a mistake in one doesn't hide mistakes in another."""
 
     kernel: object = field(factory=dict)
     llm: object = field(factory=dict)
@@ -102,7 +103,7 @@ class BackoffTable:
     max_failures: int | None = None
 
 
-@frozen(kw_only=True, slots=False)  # Python can't join two classes with slots, as SupervisorTable does
+@frozen(kw_only=True, slots=False)  # Python can't combine two base classes with slots, as SupervisorTable does
 class RootTable:
     """``[supervisor]``: the root of the tree. Children are read one by one."""
 
@@ -115,7 +116,7 @@ class RootTable:
 
 @frozen(kw_only=True)
 class ChildTable:
-    """What every child may say, whatever its type."""
+    """Fields of every child, of any type."""
 
     name: Name
     type: Literal["agent", "supervisor"] = "agent"
@@ -134,7 +135,7 @@ class SupervisorTable(ChildTable, RootTable):
 
 @frozen(kw_only=True)
 class AgentTable(ChildTable):
-    """A child without a type, or with ``type = "agent"``. Relative paths begin at the file's directory."""
+    """A child without a type, or with ``type = "agent"``. Relative paths are resolved against the file's directory."""
 
     script: str | None = None
     command: Words | None = None

@@ -1,4 +1,4 @@
-"""From a file's tables to the values that run, with every mistake on the way."""
+"""Configuration builder: converts the file's tables to specs and settings and collects all mistakes."""
 
 import os
 import shutil
@@ -36,7 +36,7 @@ ROOT = "root"
 MADE_ELSEWHERE = (
     *("type", "script", "command", "cwd", "python", "limits", "backoff", "isolation", "sandboxed", "code"),
     *("workspace", "llm", "permissions"),
-)  # fields of an agent's table that aren't taken over as they are
+)  # fields of an agent's table that are converted separately
 
 
 class Builder(Reader):
@@ -49,7 +49,7 @@ class Builder(Reader):
         self._sets: Mapping[str, PermissionSet] = {}
 
     def build(self, data: object) -> tuple[KernelSettings, LLMSettings, Mapping[str, PermissionSet], GroupSpec]:
-        """The kernel's settings, those of the line to the model, the permission sets, and the root of the tree."""
+        """The kernel's settings, the model's settings, the permission sets, and the root of the tree."""
         file = self.read(FileTable, data, ()).table
         kernel = self.read(KernelSettings, file.kernel, ("kernel",)).table
         places = {name: self.place(getattr(kernel, name)) for name in ("socket", "state_dir")}
@@ -75,7 +75,7 @@ class Builder(Reader):
     def _child(self, data: object, keys: Keys) -> tuple[AgentSpec | GroupSpec, Read] | None:
         kind = data.get("type", "agent") if isinstance(data, dict) else "agent"
         if kind not in ("agent", "supervisor"):
-            # What it was meant to be is unknown, and so is whether its other fields are right.
+            # The intended type is unknown, so its other fields can't be checked.
             self.read(AgentTable, {"name": "nameless", "type": kind}, keys)
             return None
         read = self.read(SupervisorTable if kind == "supervisor" else AgentTable, data, keys)
@@ -125,7 +125,7 @@ class Builder(Reader):
             return spec
 
     def _check_places(self, spec: AgentSpec, read: Read) -> None:
-        """What of the host's files and directories can't be what it is named for."""
+        """Report host files and directories that can't be used as configured."""
         for mistake in dwelling.mistakes(spec) if spec.jailed else dwelling.bad_limits(spec):
             if mistake.field not in read.wrong:
                 self.wrong(read, mistake.message, *mistake.field.split("."))
@@ -177,9 +177,9 @@ class Builder(Reader):
             return None
 
     def _check_terms(self, child: AgentSpec | GroupSpec, found: Read, group: GroupSpec, around: Read) -> None:
-        """What a supervisor would refuse later: its own checks decide, each alone, so that both can speak.
+        """Report what a supervisor would refuse later. Its own checks decide, run separately to report all.
 
-        Where a field is wrong itself, its check gets what offends least.
+        If a field is invalid itself, the check gets the most permissive value.
         """
         if found.table.on_give_up is not None and group.strategy != "one_for_one" and "strategy" not in around.wrong:
             self.wrong(
@@ -215,7 +215,7 @@ class Builder(Reader):
 
 
 def unreadable(place: str) -> str | None:
-    """Why this is no file that can be read, or ``None`` if it is one."""
+    """Why this isn't a readable file, or ``None`` if it is one."""
     try:
         if not stat.S_ISREG(os.stat(place).st_mode):
             return "not a file"
@@ -225,7 +225,7 @@ def unreadable(place: str) -> str | None:
 
 
 def unusable(program: str) -> str | None:
-    """Why this is no program that can be run, or ``None`` if it is one."""
+    """Why this isn't a runnable program, or ``None`` if it is one."""
     if not os.path.exists(program):
         return "no such file"
     if not os.path.isfile(program):

@@ -1,4 +1,4 @@
-"""Everybody is made here, in order; nobody else constructs a service or builds the table."""
+"""Kernel startup and shutdown: constructs all services in order, builds the call table and runs the agent tree."""
 
 import contextlib
 import gc
@@ -67,10 +67,10 @@ from supervisors import GaveUp, StartFailed
 
 log = logging.getLogger("agentos.kernel")
 
-REAP_AGAIN = 0.05  # seconds
-SWITCH = 0.0005  # seconds until a thread that computes lets others have their turn; Python's default is ten times that
-HURRY = 3.0  # seconds that stopping in order may still take after the second signal
-KERNEL_ID, KERNEL = 0, "kernel"  # the sender of what the kernel itself has to say
+REAP_AGAIN = 0.05  # seconds between two batches of zombies
+SWITCH = 0.0005  # seconds after which a computing thread yields the GIL; Python's default is ten times that
+HURRY = 3.0  # seconds left for the shutdown after the second signal
+KERNEL_ID, KERNEL = 0, "kernel"  # the sender of the kernel's own messages
 
 Show = Callable[[str, output.Line], None]
 
@@ -81,10 +81,10 @@ class Ready(Protocol):
 
 @frozen
 class Settings:
-    """What ``agentos run`` was asked for: ``socket`` and ``state_dir`` are settled, ``show`` gets agents' output.
+    """The options of ``agentos run``: ``socket`` and ``state_dir`` are final, ``show`` gets agents' output.
 
-    From when it is held, ``state_dir`` is the path by which its descriptor is reached (:mod:`agentos.private_files`).
-    ``stopping`` is called when the kernel was told to stop, and begins to.
+    Once ``state_dir`` is held, it is a path through its file descriptor (:mod:`agentos.private_files`). ``stopping`` is
+    called when the kernel starts to stop after a signal.
     """
 
     config: Config
@@ -95,23 +95,24 @@ class Settings:
 
 
 def run(settings: Settings, ready: Ready) -> str | None:
-    """Be a kernel until it is told to stop (None) or its root supervisor gives up (why).
+    """Run a kernel until a signal stops it (None) or its root supervisor gives up (the reason).
 
-    ``ready`` is called when each agent of the tree has come up or failed to, with a sentence on isolation and, if one
-    is wanted, on the model.
-    Raises :class:`BootError` where nothing could be begun.
+    ``ready`` is called when the first start of each declared agent has succeeded or failed. It gets a sentence on
+    isolation and, if a model is configured, one on the model.
+
+    Raises :class:`BootError` if the kernel can't start.
     """
     harden()
     sys.setswitchinterval(SWITCH)
     with contextlib.ExitStack() as undo:
         try:
-            # First: it must not inherit anything that is opened or read from here on.
+            # First: the zygote must not inherit anything that is opened or read from here on.
             spawner = Spawner.start(settings.config.kernel.zygote_timeout)
             undo.callback(spawner.close)
             prefixes.check(probe.own_interpreter())
             check_parents(Path(settings.socket))
             settings = attrs.evolve(settings, state_dir=undo.enter_context(sole_kernel(settings.state_dir)))
-            check_file(settings.state_dir / "stubs.json")  # which is read when the kernel runs
+            check_file(settings.state_dir / "stubs.json")  # read later, when the kernel runs
             this = Run.begin(settings.state_dir)
             undo.callback(this.end)
             groups = undo.enter_context(own_cgroup())
@@ -129,7 +130,7 @@ def run(settings: Settings, ready: Ready) -> str | None:
 
 
 async def live(settings: Settings, kernel: Callable[[Line, Audit], "Kernel"], ready: Ready) -> str | None:
-    """Be a kernel, with its database and its audit log open and a line to the model."""
+    """Run a kernel with its database and audit log open and a connection to the model."""
     llm = settings.config.llm
     model = await trio.to_thread.run_sync(choice_of_model, llm)
     provider = model.provider if isinstance(model, Choice) else "none"
@@ -152,18 +153,18 @@ def told_of(model: Choice | NoChoice) -> str:
 
 
 def choice_of_model(settings: LLMSettings) -> Choice | NoChoice:
-    """Which model is asked; reads files. The agents' part of the environment is another one altogether."""
+    """Choose the provider and the model; reads files. Agents' environments are independent of these variables."""
     variables = look(os.environ, Path.cwd())
     for warning in variables.warnings:
         log.warning("%s", warning)
     choice = choose(settings, variables)
     if isinstance(choice, Choice) and choice.provider == "offline":
-        import agentos.llm.offline  # noqa: F401 - before serving: later there may be no descriptor to read it with
+        import agentos.llm.offline  # noqa: F401 - now: later no file descriptor may be left to import it with
     return choice
 
 
 class Kernel:
-    """One of everything, made in order of need."""
+    """All services of one kernel, constructed in dependency order."""
 
     def __init__(
         self,
@@ -239,10 +240,10 @@ class Kernel:
         self.stopping = False
 
     def openai_endpoint(self) -> endpoint.Serve | None:
-        """What serves programs that speak OpenAI's protocol; ``None`` where the configuration doesn't ask for it."""
+        """The server for OpenAI-compatible requests; ``None`` if the configuration doesn't enable it."""
         if not self.settings.config.llm.openai_endpoint:
             return None
-        from agentos.doors.completions import Completions  # hypercorn: 0.1 s and 20 MiB, for those who want it
+        from agentos.doors.completions import Completions  # hypercorn: 0.1 s and 20 MiB, loaded only if needed
 
         models = [self.line.model] if self.line.model else []
         return Completions(
@@ -250,7 +251,7 @@ class Kernel:
         ).serve
 
     async def think(self, caller: Caller, question: Question, said: Callable[[str], None] | None) -> Thought:
-        """The answer to a caller's question, if it may ask."""
+        """Check permission, ask the model and record the outcome in the audit log."""
         began, decision, outcome = trio.current_time(), caller.check(Right("think", question.model)), "cancelled"
         about = question.model
         try:
@@ -266,7 +267,7 @@ class Kernel:
             self.callers.audit.note(caller.entry("THINK", about, decision, "outcome", outcome, took))
 
     async def serve(self, ready: Callable[[str], None]) -> str | None:
-        """Open the door, start the tree, drain; the answer is why the root gave up, None where it was asked to end."""
+        """Listen, run the tree and shut down. Returns why the root gave up, or None if it was asked to end."""
         isolation = await self.examine()
         with listen(self.settings.socket) as listener:
             try:
@@ -285,7 +286,7 @@ class Kernel:
         return why(self.root.exit)
 
     async def examine(self) -> str:
-        """Find out by doing which walls this host lets us build; the answer is what agents get, in a sentence."""
+        """Probe which isolation layers work on this host; returns a sentence on what agents get."""
         found = await probe.probe(self.spawner, self.jails.host)
         self.jails.host = probe.usable(self.jails.host, found)
         root = self.jails.cgroups.root
@@ -298,7 +299,7 @@ class Kernel:
         return levels.verdict({**found, **limits}, os.geteuid())
 
     async def keep(self, ready: Callable[[], None]) -> None:
-        """Run the tree until it ends; the first signal to stop asks it to, a second one makes it hurry."""
+        """Run the tree until it ends. The first stop signal ends it in order, a second one kills what is left."""
         with trio.open_signal_receiver(*stop_signals()) as signals:
             async with trio.open_nursery() as nursery:
 
@@ -322,31 +323,31 @@ class Kernel:
                         await self.supervision.wait_settled()
                         if self.root.exit is None and not self.stopping:
                             gc.collect()
-                            gc.freeze()  # later full collections skip what is loaded by now: 60 ms each
+                            gc.freeze()  # later full collections skip all objects that exist now: 60 ms each
                             ready()
                             if self.line.model:
                                 nursery.start_soon(self.line.prepare)
                 except* (GaveUp, StartFailed):
-                    pass  # the root's exit tells
+                    pass  # reported by the root's exit
                 nursery.cancel_scope.cancel()
 
     async def reap(self) -> None:
-        """Wait for the processes that agents orphaned, or they would stay zombies and use up the pids."""
+        """Reap processes that agents orphaned; as zombies they would use up the pids."""
         with trio.open_signal_receiver(signal.SIGCHLD) as signals:
             async for _ in signals:
                 done = False
                 while not done:
                     done = await self.spawner.reap_strangers()
-                    await trio.sleep(REAP_AGAIN)  # a storm of them is reaped in batches
+                    await trio.sleep(REAP_AGAIN)  # many of them are reaped in batches
 
     def left(self, caller: Caller) -> None:
-        """A connection at the operator's door is over."""
-        if caller.kind == "operator":  # a guest may come back
+        """Clean up after a connection on the operator's socket."""
+        if caller.kind == "operator":  # a guest may reconnect
             self.line.leave(self.callers.seat(caller))
         self.callers.left(caller)
 
     def escalated(self, agent: Agent, reason: str) -> None:
-        """An agent was given up: whoever spawned it is told, if it is still there and has room."""
+        """Send the spawner a message that its agent was given up, if its mailbox exists and has room."""
         message = {"event": "AGENT_ESCALATED", "agent_id": agent.id, "name": agent.name, "reason": reason}
         if agent.spawner is not None:
             try:
@@ -355,13 +356,13 @@ class Kernel:
                 log.debug("%s: its spawner isn't told that it was given up: %s", agent.name, error)
 
     def ended(self, agent: Agent) -> None:
-        """An agent is over; one that stands in the file may come back, with its group, to its mailbox."""
+        """Clean up after an agent's end. A declared agent keeps its mailbox: its group may be restarted."""
         if not agent.declared:
             self.callers.ended(agent)
             self.line.leave(agent.seat)
 
 
 def stop_signals() -> list[signal.Signals]:
-    """SIGINT, SIGTERM, and SIGHUP, which says that the terminal was closed, unless that is ignored as under nohup."""
+    """SIGINT, SIGTERM, and SIGHUP (the terminal was closed) unless it is ignored, as under nohup."""
     wanted = [signal.SIGINT, signal.SIGTERM]
     return wanted if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [*wanted, signal.SIGHUP]

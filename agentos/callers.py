@@ -1,4 +1,4 @@
-"""Who calls, and what they may: every caller gets its identity, its rights and its table here."""
+"""Callers: assigns identity, permissions and the call table to every operator connection, guest and agent."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,18 +27,18 @@ from agentos_sdk import codec
 from agentos_sdk.errors import AlreadyExists, BadRequest
 from agentos_sdk.opcodes import Op
 
-MOST_OF_OTHERS = sets.Most(rules=200, characters=8 << 10)  # in a set of an agent's or a guest's: a tenth of a second
+MOST_OF_OTHERS = sets.Most(rules=200, characters=8 << 10)  # per set from an agent or a guest: 0.1 s
 
 LESS = Decision("allow", "rights are given away by whoever has them", "")
 
 
 @define(eq=False)
 class Callers:
-    """All of one kernel's.
+    """All callers of one kernel.
 
-    ``known`` are the configuration file's permission sets, ``names`` what a caller without a jail calls places, and
-    ``jailed`` what one with a jail does. ``everybody`` is what all may have of the model together. ``calls`` has to be
-    given before anybody comes.
+    ``known`` are the configuration file's permission sets. ``names`` maps path names for callers without a jail,
+    ``jailed`` for callers with one. ``everybody`` is the model's share for all callers together. :meth:`serve` must be
+    called before the first connection.
     """
 
     registry: Registry
@@ -48,14 +48,14 @@ class Callers:
     names: Names
     jailed: Names
     everybody: Party
-    priced: bool  # some model has a price
-    kernels: Sequence[str]  # directories that are the kernel's alone
+    priced: bool  # whether any model has a price
+    kernels: Sequence[str]  # directories that only the kernel may access
     authorizer: PermissionAuthorizer = field(init=False)
     peers: Peers = field(init=False)
     _ids: Iterator[int] = field(factory=lambda: itertools.count(1))
     _table: Table = field(init=False)
     _served: Sequence[Op] = ()
-    _guests: set[int] = field(factory=set)  # those who are there
+    _guests: set[int] = field(factory=set)  # ids of connected guests
     _reading: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1))
     _tables: dict[tuple[tuple[Op, Decision], ...], Table] = field(factory=dict)
 
@@ -64,16 +64,16 @@ class Callers:
         self.authorizer = PermissionAuthorizer(Relation(self.registry.is_own, self._name, self._parent), self.kernels)
 
     def serve(self, calls: Sequence[Syscall], max_payload: int) -> None:
-        """These are the calls that there are. What most decisions need is made ready, before anybody waits for it."""
+        """Set the served calls. Precomputes what most decisions need, before the first caller waits for it."""
         examples.prepare(default(jailed=True), self.jailed)
         examples.prepare(default(jailed=False), self.names)
         self._table = Table(calls, max_payload)
         self._served = tuple(syscall.op for syscall in calls)
 
-    # -- Who comes and goes ----------------------------------------------------------------------------------------
+    # -- Connecting and disconnecting ------------------------------------------------------------------------------
 
     def of_agent(self, spec: AgentSpec, spawner: Caller | None) -> Caller:
-        """The identity of a new agent; it never holds more than its spawner."""
+        """The identity of a new agent; it never has more rights than its spawner."""
         number = self._admit(
             spec.permissions or default(spec.jailed),
             self.jailed if spec.jailed else self.names,
@@ -85,7 +85,7 @@ class Callers:
         return caller
 
     async def admit(self, peer: Peer) -> Caller:
-        """Who comes in at the operator's door: the operator, or an agent that is known by its descent."""
+        """The caller of a new connection on the operator's socket: the operator, or an agent found by ancestry."""
         agent = await self.peers.identify(peer)
         if agent is not None:
             return agent.caller
@@ -96,21 +96,21 @@ class Callers:
         return caller
 
     def left(self, caller: Caller) -> None:
-        """A connection at the operator's door is over."""
+        """Clean up after a connection on the operator's socket."""
         if caller.kind != "agent":
             self._guests.discard(caller.id)
             self.mail.close(caller.id)
             self.authorizer.leave(caller.id)
 
     def ended(self, agent: Agent) -> None:
-        """An agent is over and won't come back."""
+        """Clean up after an agent that has ended for good."""
         self.mail.close(agent.id)
         self.authorizer.leave(agent.id)
 
     async def become(self, caller: Caller, name: str | None, level: str | None, permissions: object) -> None:
-        """Make an operator's connection a guest, or a guest a lesser one: what it gives away it never gets back.
+        """Make an operator's connection a guest, or reduce a guest's rights. Rights that are given up never return.
 
-        Its ``name`` is what its quotas and the agents that it spawns belong to, also when it comes again.
+        Quotas and spawned agents belong to the guest's ``name``, also after it reconnects.
         """
         if level is not None and permissions is not None:
             raise BadRequest("permissions: level says it already; leave one of them out")
@@ -124,14 +124,14 @@ class Callers:
         self.audit.note(caller.entry("HELLO", f"from now on {kept}", LESS, "outcome", "ok"))
 
     def _keep(self, caller: Caller, given: PermissionSet) -> None:
-        """Let a connection of the operator's, or a guest's, have no more than that from now on."""
+        """Limit a connection of the operator or of a guest to this set from now on."""
         if caller.kind == "operator" and caller.name == f"operator#{caller.id}":
             caller.name = f"guest#{caller.id}"
         caller.kind, caller.family = "guest", f"guest {caller.name}"
         self._guests.add(caller.id)
         self.authorizer.narrow(caller.id, given)
         caller.table = self._table_for(caller.id)
-        for agent in self.registry:  # some may have been spawned by it
+        for agent in self.registry:  # some may have been spawned by this connection
             if not agent.over.is_set():
                 agent.caller.table = self._table_for(agent.id)
 
@@ -143,14 +143,14 @@ class Callers:
             raise AlreadyExists(f"as: {name!r} is an agent")
         if not self.mail.is_taken(name):
             self.mail.register(caller.id, name)
-        elif self.mail.named(name).id not in self._guests:  # another connection of this guest's has its letters
+        elif self.mail.named(name).id not in self._guests:  # another connection of the same guest has its mailbox
             raise AlreadyExists(f"as: {name!r} is the name of the caller with id {self.mail.named(name).id}")
         caller.name = name
 
-    # -- What they may ---------------------------------------------------------------------------------------------
+    # -- Permissions -----------------------------------------------------------------------------------------------
 
     async def read(self, wanted: object, field: str, call: str, caller: Caller) -> PermissionSet:
-        """The permission set that a request means; ``BadRequest`` with all that is wrong with it."""
+        """Parse the permission set of a request; raises ``BadRequest`` with all its mistakes."""
         source = f"{call} by {caller.name}"
         try:
             if isinstance(wanted, str):
@@ -165,25 +165,24 @@ class Callers:
         return found
 
     def _read(self, wanted: object, source: str, most: sets.Most) -> PermissionSet:
-        """A large one takes up to a second: to be checked, and to be made ready for callers of either kind."""
+        """Parse and precompute a set for callers with and without a jail. A large one takes up to a second."""
         found = sets.read_set(wanted, source, self.known, self.jailed, most)
         examples.prepare(found, self.names)
         return found
 
     def give(self, agent: Agent, given: PermissionSet, by: Caller) -> None:
-        """Another set for an agent; it holds for its next call and, within theirs, for those of all below it."""
+        """Replace an agent's set. It applies to the next call, and as an upper bound to all descendants."""
         self.authorizer.give(agent.id, given, by.id)
         self._renew(agent, given)
 
     async def check_narrower(self, caller: Caller, given: PermissionSet, field: str) -> None:
-        """Raise ``PermissionDenied`` where a set has a grant that the caller doesn't hold, ``QuotaExceeded`` where it
-        has narrowed its rights as often as it may."""
+        """Raise ``PermissionDenied`` for grants the caller lacks, ``QuotaExceeded`` after too many narrowings."""
         check = self.authorizer.check_narrower
         async with caller.turn:
             await trio.to_thread.run_sync(check, given, caller.id, field, limiter=self._reading)
 
     def narrow(self, caller: Caller, given: PermissionSet) -> None:
-        """Let a caller have no more than a set from now on; an operator's connection becomes a guest by that."""
+        """Limit a caller to a set from now on; an operator's connection becomes a guest by this."""
         if self.authorizer.changes_nothing(given, caller.id):
             return
         if caller.kind != "agent":
@@ -195,7 +194,7 @@ class Callers:
         self._renew(agent, attrs.evolve(given, quotas=narrowest(had, given.quotas)))
 
     def _renew(self, agent: Agent, given: PermissionSet) -> None:
-        """Let an agent, and all below it, call and ask the model as its new set says."""
+        """Apply an agent's new set to the call tables and the model quotas of the agent and its descendants."""
         agent.spec = attrs.evolve(agent.spec, permissions=given)
         mine = Party(agent.seat[-1].name, agent.spec.share)
         for other in self.registry:
@@ -205,17 +204,17 @@ class Callers:
                 other.seat = tuple(mine if party.name == mine.name else party for party in other.seat)
 
     def limits(self, caller: Caller) -> Limits:
-        """Those that agents which it spawns get at most, by its permissions; a guest's are the defaults otherwise."""
+        """Upper limits, by its permissions, for agents that the caller spawns; for a guest also the defaults."""
         found: dict[str, float] = {}
         for one in self.authorizer.holding(caller.id).sets():
             for name, most in one.limits:
                 found[name] = min(most, found.get(name, most))
-        if caller.kind == "guest":  # an agent's are cut to its own besides
+        if caller.kind == "guest":  # an agent's children are limited to the agent's own limits elsewhere
             found = {**named(DEFAULTS), **found}
         return Limits(**found)  # type: ignore[arg-type]
 
     def seat(self, caller: Caller) -> Seat:
-        """Where a caller's questions wait: an agent's with those of its family, each of the operator's by itself."""
+        """The caller's place in the model's queue: below its ancestors for an agent, separate for others."""
         if caller.kind == "agent":
             return self.registry.find(caller.id, None).seat
         if caller.kind == "guest":

@@ -1,14 +1,14 @@
-"""One SQLite file with one writer: units of work that wait are committed together, and each stands or falls alone.
+"""SQLite database with a single writer: queued units of work share a commit, but each succeeds or fails alone.
 
-Every owner keeps its own tables and its own SQL; here are only the file, its connection and the queue to it. A unit of
-work is a function that gets the connection, in a thread: the event loop never waits for the disk. It runs in a
-savepoint of its own inside the group's transaction, sees all that was queued before it, and hands back values (no
-cursor). It changes nothing but through the connection, for it may be run again, and neither begins nor commits (which
+Every owner keeps its own tables and its own SQL; this module has only the file, its connection and the queue. A unit of
+work is a function that gets the connection and runs in a thread: the event loop never waits for the disk. It runs in
+its own savepoint inside the shared transaction, sees everything queued before it, and returns values (no cursor). It
+must change nothing except through the connection, because it may be run again, and must neither begin nor commit (as
 ``executescript`` does, too).
 
-What was acknowledged outlives the kernel's own death, kill -9 included. When the power fails, the last commits may be
-missing, though the file is whole: SQLite in WAL mode with synchronous=NORMAL. Who can't bear that opens a file of its
-own by :func:`connect` with ``durable``, and is its one writer.
+Acknowledged commits survive the kernel's death, including kill -9. After a power failure the last commits may be
+missing, but the file is intact: SQLite in WAL mode with synchronous=NORMAL. An owner that can't accept this opens a
+file of its own by :func:`connect` with ``durable``, and is its only writer.
 """
 
 import contextlib
@@ -27,13 +27,13 @@ from agentos.private_files import check_file, describe, open_file, shown
 
 log = logging.getLogger(__name__)
 
-MOST_WAITING = 1000  # units of work; and as many are committed together at most
+MOST_WAITING = 1000  # units of work in the queue, and in one commit
 APPLICATION_ID = 0x41474E54  # "AGNT", in the file's header
-BUSY = 5.0  # seconds to wait for somebody else who writes to the file: a person with a shell, a backup
+BUSY = 5.0  # seconds to wait for other writers of the file: a person with a shell, a backup
 
 T = TypeVar("T")
 Schemas: TypeAlias = Mapping[str, Sequence[str]]
-"""By owner the statements that make its tables, one after the other: they are never changed, only added to."""
+"""For each owner, the statements that create its tables, in order; never changed, only appended to."""
 
 _AWAY = "move it away, with what is named like it and ends in -wal and -shm, and a new one is begun"
 _FIXES = {
@@ -48,12 +48,12 @@ _FIXES = {
 
 
 class DatabaseError(Exception):
-    """The file can't be opened, read or written; the text names it and says what to do. It is left as it was."""
+    """The file can't be opened, read or written; the text names it and says what to do. It is left unchanged."""
 
 
 @define(eq=False)
 class _Unit:
-    """Work in the queue; ``what`` names it in the log, should it fail and nobody wait for it."""
+    """Queued work; ``what`` names it in the log if it fails and no caller waits for it."""
 
     work: Callable[[sqlite3.Connection], Any]
     what: str | None = None
@@ -64,10 +64,10 @@ class _Unit:
 
 @contextlib.asynccontextmanager
 async def open_database(path: Path, schemas: Schemas) -> AsyncIterator["Database"]:
-    """The database at ``path``, made if there is none, with every owner's tables; :class:`DatabaseError`.
+    """Open or create the database at ``path`` with every owner's tables; raises :class:`DatabaseError`.
 
-    It lasts until the block is left, cancelled or not: what was queued by then is written first. So who uses it runs
-    inside.
+    It stays open until the block is left, also when cancelled: everything queued by then is written first. So all users
+    of the database must run inside the block.
     """
     failure: BaseException | None = None
     connection = await trio.to_thread.run_sync(connect, path, schemas)
@@ -88,16 +88,16 @@ async def open_database(path: Path, schemas: Schemas) -> AsyncIterator["Database
 
 
 class Database:
-    """Where units of work are handed in."""
+    """The queue for units of work."""
 
     def __init__(self, path: Path, queue: trio.MemorySendChannel[_Unit]) -> None:
         self._path, self._queue = path, queue
 
     async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """What ``work`` returned, once it is committed. Where too many wait already, it waits for room, too.
+        """Run ``work`` and return its result once it is committed. Waits for room if the queue is full.
 
-        Whatever is raised, nothing of it was written: what ``work`` itself raised, :class:`DatabaseError` where the
-        file can't be written, and ``Cancelled``, which comes only while it hasn't begun. Reading goes this way, too.
+        If this raises, nothing of ``work`` was written: an exception of ``work`` itself, :class:`DatabaseError` if the
+        file can't be written, or ``Cancelled``, which is only raised before ``work`` has begun. Reads use this, too.
         """
         unit = _Unit(work)
         try:
@@ -119,9 +119,9 @@ class Database:
         return result
 
     def submit(self, work: Callable[[sqlite3.Connection], object], what: str) -> None:
-        """Queue it and don't wait. If it fails later, the log says so and calls it ``what``.
+        """Queue ``work`` without waiting. A later failure is logged under the name ``what``.
 
-        :class:`DatabaseError` where there is no room in the queue: it is the caller who knows what that means.
+        Raises :class:`DatabaseError` if the queue is full: only the caller knows what that means.
         """
         try:
             self._queue.send_nowait(_Unit(work, what=what))
@@ -132,14 +132,14 @@ class Database:
 
 
 class _Writer:
-    """The one who uses the connection."""
+    """The only user of the connection."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self._path, self._connection = path, connection
-        self._turn = trio.CapacityLimiter(1)  # its own: it needn't wait until others are done with theirs
+        self._turn = trio.CapacityLimiter(1)  # its own limiter: it needn't wait for other threads
 
     async def serve(self, queue: trio.MemoryReceiveChannel[_Unit]) -> None:
-        """Until nobody can queue anything any more; cancellation has to wait for that, too."""
+        """Serve until all senders are closed; not interrupted by cancellation."""
         with trio.CancelScope(shield=True):
             async for unit in queue:
                 units = [unit]
@@ -153,7 +153,7 @@ class _Writer:
             unit.state = "begun"
         try:
             results = await trio.to_thread.run_sync(self._commit, units, limiter=self._turn)
-        except Exception as error:  # no thread to be had; who has begun is told in any case
+        except Exception as error:  # no thread is available; units that have begun get a result in every case
             results = [Error(DatabaseError(f"{shown(self._path)}: {error}")) for _ in units]
         for unit, result in zip(units, results, strict=True):
             unit.result = result
@@ -163,7 +163,7 @@ class _Writer:
                 log.error("%s: not written: %s", unit.what, result.error)
 
     def _commit(self, units: Sequence[_Unit]) -> Sequence[Outcome[Any]]:
-        """All of them in one transaction; where that can't be committed, each in one of its own: whose fault is it?"""
+        """Commit all units in one transaction; if that fails, each in its own, to find the one that fails."""
         try:
             self._connection.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
@@ -198,10 +198,10 @@ class _Writer:
 
 
 def connect(path: Path, schemas: Schemas, *, durable: bool = False) -> sqlite3.Connection:
-    """The one connection that writes to the file at ``path``, in a thread; made, checked and brought up to date.
+    """Open the only writing connection to the file at ``path``; the file is created, checked and migrated. Blocks.
 
-    ``durable``: what was committed outlives a power failure, too, at the price of waiting for the disk at each commit;
-    and the file isn't read from end to end to see whether it is whole, for its owner has a check of its own.
+    ``durable``: commits survive a power failure, too, but each waits for the disk. The file isn't checked for
+    corruption from end to end, because the owner of such a file has its own check.
     """
     try:
         fd = open_file(path, os.O_RDWR | os.O_CREAT)
@@ -227,7 +227,7 @@ def connect(path: Path, schemas: Schemas, *, durable: bool = False) -> sqlite3.C
 
 
 def _check_opened(connection: sqlite3.Connection, path: Path, made: os.stat_result) -> None:
-    """SQLite turns a held directory's path into the one it has then, which can be renamed before it opens the file."""
+    """Check that SQLite opened the right file: it resolves a held directory's path, which may be renamed since."""
     (_, _, opened) = connection.execute("PRAGMA database_list").fetchone()
     try:
         same = os.path.samestat(os.stat(opened), made)
@@ -238,7 +238,7 @@ def _check_opened(connection: sqlite3.Connection, path: Path, made: os.stat_resu
 
 
 def _prepare(connection: sqlite3.Connection, path: Path, schemas: Schemas, durable: bool) -> None:
-    """Find out whether it is ours and whole, before anything is written; then see to the tables."""
+    """Check that the file is ours and intact before anything is written; then create or migrate the tables."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if application != APPLICATION_ID and (application or tables):
@@ -272,12 +272,12 @@ def _prepare(connection: sqlite3.Connection, path: Path, schemas: Schemas, durab
 
 
 def _fix(error: BaseException) -> str | None:
-    """What to do where the file is the trouble, not what was to be done with it."""
+    """The remedy if the error is caused by the file and not by the work."""
     code = getattr(error, "sqlite_errorcode", None) if isinstance(error, sqlite3.Error) else None
-    return None if code is None else _FIXES.get(code & 0xFF)  # the rest says more exactly what failed
+    return None if code is None else _FIXES.get(code & 0xFF)  # the higher bits only give details
 
 
 def explained(path: Path, error: BaseException) -> DatabaseError:
-    """The same for people: which file, what is wrong with it, and what to do."""
+    """The error for people: which file, what is wrong with it, and what to do."""
     fix = _fix(error)
     return DatabaseError(f"{shown(path)}: {error}: {fix}" if fix else f"{shown(path)}: {error}")

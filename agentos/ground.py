@@ -1,4 +1,4 @@
-"""What a kernel takes hold of before it is made: its process, its state directory, its control group, the SDK."""
+"""Process setup before the kernel is constructed: hardening, state directory lock, cgroup, SDK directory."""
 
 import contextlib
 import ctypes
@@ -28,7 +28,7 @@ class BootError(Exception):
 
 
 def harden() -> None:
-    """First of all: nobody of our uid may read our memory, orphans come to us, and files are there to be used."""
+    """Forbid memory access by processes of the same uid, become the subreaper of orphans, raise the file limit."""
     libc = ctypes.CDLL(None, use_errno=True)
     for option, value in ((PR_SET_DUMPABLE, 0), (PR_SET_CHILD_SUBREAPER, 1)):
         if libc.prctl(option, value, 0, 0, 0) != 0:
@@ -39,9 +39,10 @@ def harden() -> None:
 
 @contextlib.contextmanager
 def sole_kernel(state_dir: Path) -> Iterator[Path]:
-    """Hold and lock the state directory; gives the path to open what is in it by (:mod:`agentos.private_files`).
+    """Hold and lock the state directory; yields the path to open its files by (:mod:`agentos.private_files`).
 
-    :class:`BootError` while another kernel has the lock; ``OSError`` for a directory or a lock that others may change.
+    Raises :class:`BootError` while another kernel has the lock, ``OSError`` if other users can change the directory or
+    the lock.
     """
     with contextlib.ExitStack() as undo:
         held = undo.enter_context(hold_directory(state_dir))
@@ -61,7 +62,7 @@ def sole_kernel(state_dir: Path) -> Iterator[Path]:
 
 
 def connections_to_be_had() -> int:
-    """How many leave enough descriptors for the agents themselves: each connection takes up to two."""
+    """Number of connections that leave enough file descriptors for the agents; each connection takes up to two."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(MIN_CONNECTIONS, files // 4)
 
@@ -72,7 +73,7 @@ def is_root() -> bool:
 
 @contextlib.contextmanager
 def own_cgroup() -> Iterator[Cgroups]:
-    """The group around all agents, where this host lets us have one; what killed kernels left is swept."""
+    """The cgroup around all agents, if this host permits one. Removes cgroups left by killed kernels."""
     found = cgroups.discover_here()
     try:
         cgroups.sweep(found)
@@ -91,13 +92,13 @@ def own_cgroup() -> Iterator[Cgroups]:
 
 
 def remains(this: Run, groups: Cgroups) -> Remains:
-    """What the zygote is to remove when we are killed: all but what the next kernel starts from."""
+    """What the zygote removes if the kernel is killed: everything except the state that the next kernel needs."""
     places = groups.root.places if groups.root is not None else ()
     return Remains(groups=places, directories=(this.directory,), mark=f"{RUN_VARIABLE}={this.id}")
 
 
 def lay_out_sdk(launched: Run) -> tuple[str, str]:
-    """A directory that holds the SDK and nothing else, for interpreters that don't have it, and the package's own."""
+    """Create a directory that holds only the SDK, for interpreters without it; also returns the package's directory."""
     directory = Path(launched.directory, "sdk")
     directory.mkdir()
     package = Path(agentos_sdk.__file__).resolve().parent

@@ -1,12 +1,12 @@
-"""Directories and files that only the kernel's own uid may write to: checked, held, and opened without symlinks.
+"""Private files: directories and files that only the kernel's uid can write to, checked and opened without symlinks.
 
-A directory is held by a descriptor, and what lies in it is opened as ``/proc/self/fd/N/name``: relative to the
-descriptor, also for SQLite, which takes nothing but a path. So a directory that is renamed while it is held stays in
-use, and one that is put in its place does not. :func:`shown` gives the path for messages. Everything here blocks.
+A directory is held by a file descriptor, and its files are opened as ``/proc/self/fd/N/name``. This is relative to the
+descriptor, also for SQLite, which accepts only paths. So a directory that is renamed while it is held stays in use, and
+a directory put in its place is not used. :func:`shown` gives the path for messages. Everything here blocks.
 
-A check that fails raises :class:`Unfit`; what Linux itself refuses stays an ``OSError``.
+A failed check raises :class:`Unfit`; errors from Linux remain ``OSError``.
 
-Not promised: anything against the same uid or root. Who owns a directory above may still rename it.
+Not protected: anything against the same uid or root. The owner of a parent directory can still rename it.
 """
 
 import contextlib
@@ -23,17 +23,17 @@ _ELSE = "choose another directory with --state-dir"
 
 
 class Unfit(OSError):
-    """Others could change or replace it. ``strerror`` says why and what to do, ``filename`` is as people know it."""
+    """Other users can change or replace it. ``strerror`` says why and what to do, ``filename`` is the real path."""
 
 
 def describe(error: OSError, path: Path) -> str:
-    """What to tell people about an error of ``path``, or of what the error names."""
+    """The message for an error about ``path``, or about the file that the error names."""
     place = shown(error.filename or path)
     return f"{place}: {error.strerror}" if isinstance(error, Unfit) else f"{place}: {error.strerror}: {_ELSE}"
 
 
 def shown(path: Path | str) -> str:
-    """The path as people know it: where a held directory is now."""
+    """The real path for messages: where a held directory is now."""
     text = str(path)
     held = _HELD.match(text)
     return os.readlink(held[0]) + text[held.end() :] if held else text
@@ -41,10 +41,10 @@ def shown(path: Path | str) -> str:
 
 @contextlib.contextmanager
 def hold_directory(path: Path) -> Iterator[Path]:
-    """Make the directory with mode 0700 if there is none, check it and hold it; gives the path to open files in it by.
+    """Create the directory with mode 0700 if needed, check it and hold it; yields the path to open its files by.
 
-    Refused: a symlink, another owner than the effective uid, write permission for group or others, and a directory
-    above it in which every uid may rename (mode o+w without the sticky bit).
+    Refused: a symlink, another owner than the effective uid, write permission for group or others, and a parent
+    directory in which every uid may rename files (mode o+w without the sticky bit).
     """
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -62,7 +62,7 @@ def hold_directory(path: Path) -> Iterator[Path]:
 
 
 def check_parents(path: Path) -> None:
-    """Refuse a path in whose directories every uid may put something else in place of what leads there."""
+    """Refuse a path if every uid could replace one of its parent directories."""
     place = Path(os.path.realpath(path.parent))
     for parent in (place, *place.parents):
         try:
@@ -75,9 +75,10 @@ def check_parents(path: Path) -> None:
 
 
 def open_file(path: Path, flags: int) -> int:
-    """Open a regular file in a held directory, or make it with mode 0600; its symlink is never followed.
+    """Open a regular file in a held directory, or create it with mode 0600; a symlink is never followed.
 
-    Refused: anything but a regular file of the effective uid with one name. ``O_TRUNC`` waits for that.
+    Refused: anything but a regular file of the effective uid with one name (no hard links). ``O_TRUNC`` takes effect
+    only after the check.
     """
     extra = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC  # opening a FIFO must not wait for its other end
     try:
@@ -97,19 +98,19 @@ def open_file(path: Path, flags: int) -> int:
 
 
 def check_file(path: Path) -> None:
-    """The same checks without opening the file; one that doesn't exist passes."""
+    """Apply the same checks without opening the file; a missing file passes."""
     with contextlib.suppress(FileNotFoundError):
         _check_file(os.lstat(path), path)
 
 
 def read_file(path: Path) -> str:
-    """The text of such a file. ``FileNotFoundError`` where there is none."""
+    """Read a private file. Raises ``FileNotFoundError`` if it doesn't exist."""
     with open(open_file(path, os.O_RDONLY), encoding="utf-8") as file:
         return file.read()
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Put such a file in the place of ``path`` in one step, and on the disk."""
+    """Replace ``path`` atomically by a private file with this text, synced to disk."""
     temporary = path.with_name(path.name + ".new")
     with open(open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w", encoding="utf-8") as file:
         file.write(text)

@@ -130,7 +130,7 @@ def run(settings: Settings, ready: Ready) -> str | None:
 
 
 async def live(settings: Settings, kernel: Callable[[Line, Audit], "Kernel"], ready: Ready) -> str | None:
-    """Run a kernel with its database and audit log open and a connection to the model."""
+    """Run a kernel with its database, its audit log and the queue for the model."""
     llm = settings.config.llm
     model = await trio.to_thread.run_sync(choice_of_model, llm)
     provider = model.provider if isinstance(model, Choice) else "none"

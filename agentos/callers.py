@@ -36,9 +36,9 @@ LESS = Decision("allow", "rights are given away by whoever has them", "")
 class Callers:
     """All callers of one kernel.
 
-    ``known`` are the configuration file's permission sets. ``names`` maps path names for callers without a jail,
-    ``jailed`` for callers with one. ``everybody`` is the model's share for all callers together. :meth:`serve` must be
-    called before the first connection.
+    ``known`` are the configuration file's permission sets. ``names`` are the values of ``~`` and ``${...}`` in patterns
+    for callers without a jail, ``jailed`` for callers with one. ``everybody`` is the model's share for all callers
+    together. :meth:`serve` must be called before the first connection.
     """
 
     registry: Registry

@@ -29,7 +29,7 @@ from .streams import Stream
 from .visitor import Visitor
 
 SHELL = "/bin/bash"
-MOST = 8  # per caller; in one jail per kind of caller, so that the operator and agents don't block each other
+MOST = 8  # commands at once per caller; in a jail per kind of caller: operator and agents don't block each other
 IN_A_FAMILY = 16  # per family: one agent and all its descendants
 IN_ALL = 64  # in total, per kind of caller
 WAY_IN = 10.0  # seconds to enter a jail; programs inside may be able to stop the entering process

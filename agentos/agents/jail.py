@@ -67,8 +67,8 @@ class Jail:
     limits: Limits
     group: Group | None
     making: "Making"
-    host: Host  # as the plan took it
-    policy: Policy | None  # None: no sandbox
+    host: Host  # as used for the plan
+    policy: Policy | None  # None: the program runs unconfined
     protected: Sequence[str] = ()  # names in its workspace that it must not write
     over: watcher.Exceeded | disk.Exceeded | Unprotected | None = None
     evidence: Evidence | None = None  # from its cgroup, once it has ended
@@ -77,7 +77,7 @@ class Jail:
     left: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)  # waiting for an EXEC command to end
 
     def exceeded(self, what: watcher.Exceeded | disk.Exceeded | Unprotected) -> None:
-        """Kill the program because a watcher found a violation that can't be contained."""
+        """Kill the program: a watcher found that it exceeds a limit or that a protected name is lost."""
         self.over = what
         self.sandbox.signal(signal.SIGKILL)
 
@@ -105,9 +105,9 @@ class Making:
     outer: Outer | None
     workspace: Workspace | None
     group: Group | None
-    ways: Ways  # into the group; closed when the program is in
-    host: Host  # as the plan takes it
-    policy: Policy | None  # None: no sandbox
+    ways: Ways  # into the group; closed when the program has joined it
+    host: Host  # as used for the plan
+    policy: Policy | None  # None: the program runs unconfined
     steps: Sequence[Step]
 
 
@@ -326,7 +326,7 @@ class Jails:
         self.memory.remove(making.agent.id)
         self.disk.remove(making.agent.id)
         await jail.end()
-        with trio.CancelScope(shield=True):  # killed with the program; their resources go first
+        with trio.CancelScope(shield=True):  # commands were killed with the program; wait for their cleanup
             while jail.guests.total():
                 await jail.left.park()
         self._living.pop(lineage(making.agent), None)
@@ -349,7 +349,7 @@ async def remove(group: Group) -> None:
     with trio.CancelScope(shield=True):
         try:
             await trio.to_thread.run_sync(end)
-        except (CgroupError, RuntimeError) as error:  # no thread: removed at the kernel's end
+        except (CgroupError, RuntimeError) as error:  # no thread can be started: removed when the kernel ends
             log.warning("a control group stays: %s", error)
 
 

@@ -210,7 +210,7 @@ class Life:
         if not early or end.code != 0:
             agent.output.add("kernel", f"did not start: {said.reason}")
         stderr = [line.text for line in agent.output.last(10, "stderr")]
-        agent.settle(StartError(said, stderr, error))  # a raised exception keeps all its frames; this one is kept
+        agent.settle(StartError(said, stderr, error))  # not the raised one, which references all its frames
         return StartError(said, stderr, error)
 
 

@@ -97,7 +97,7 @@ def lines_of(pids: Iterable[int], agents: frozenset[int]) -> Mapping[int, int | 
 def line_of(pid: int, agents: frozenset[int]) -> int | None:
     """The pid in ``agents`` that ``pid`` is or descends from, the nearest one; 0 if it isn't the kernel's.
 
-    None if it descends from the kernel directly, or if that can't be determined.
+    None if it descends from the kernel but from no agent, or if that can't be determined.
     """
     own, here = os.getpid(), pid
     for _ in range(DEEPEST):

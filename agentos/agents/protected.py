@@ -1,4 +1,4 @@
-"""Protected names in a workspace: files that other programs execute or obey, which an agent must not create.
+"""Protected names in a workspace: files that other programs execute or obey. An agent must not create or change them.
 
 Programs such as an editor, a shell or git run what these files say, with all rights of the user that starts them in the
 directory. In the jail, each name is a read-only mount over itself. A mount needs an existing target: where a name is

@@ -19,8 +19,8 @@ from .caller import Caller
 
 T = TypeVar("T")
 
-INLINE = 64 << 10  # bytes: larger bodies are read in a thread (up to 2 ms here, a thread costs 0.1)
-LARGE_TEXT = 256 << 10  # bytes: larger texts are counted first; also their limit for non-text
+INLINE = 64 << 10  # bytes: larger bodies are read in a thread, which costs 0.1 ms; these take at most 2 ms
+LARGE_TEXT = 256 << 10  # bytes: larger bodies are checked by counting first; also their limit for non-text
 MOST_ESCAPES = 1 << 20  # backslashes: the parser stops copying at each of them
 LONGEST = 200  # digits of a number: with a two-digit exponent it stays below 1e308, the largest float
 SHOWN = 200  # characters of a parser's error message, which may quote a key

@@ -222,7 +222,7 @@ class Connection:
             with call.scope:
                 reply = await later(call, body)
             if self._over:
-                return  # no reply is sent after EXIT
+                return  # the connection is ending: only finished replies are sent
             self._calls.pop(number)
             self.caller.allowance.reserve(len(reply))
             held += len(reply)

@@ -104,7 +104,7 @@ def bad_limits(spec: AgentSpec) -> Iterator[Misplaced]:
 
 
 def shown(spec: AgentSpec) -> Shown:
-    """Which of the host's files with its program an agent sees in /agent. Blocks."""
+    """The host file or directory that an agent sees as /agent: its script or its code. Blocks."""
     code = spec.code
     if code is not None and not os.path.isdir(code):
         raise Misplaced("code", f"expected a directory, got {code!r}")
@@ -139,7 +139,7 @@ def prefixes(spec: AgentSpec) -> Sequence[str]:
 
 @functools.cache
 def _our_own() -> Interpreter:
-    """The interpreter that runs the kernel, as found at the first call; every jail has it."""
+    """The interpreter that runs the kernel, as found at the first call; agents without ``python`` use it."""
     return interpreter(sys.executable)
 
 

@@ -151,7 +151,7 @@ class Life:
         if began:
             return status
         if status == Status(0, None) and agent.declared and agent.spec.restart != "permanent":
-            raise Ignore  # a short job that is done is not a failed start, which would never be retried
+            raise Ignore  # a short job that is done counts as success: a failed start would never be retried
         if problem is not None:
             raise self._not_started(End(status.code, status.signal, problem))
         raise self._not_started(agent.end, early=True)

@@ -13,7 +13,7 @@ from attrs import Factory, define, evolve, field
 
 from agentos_sdk.errors import BadRequest, CallError, Timeout, Unavailable
 
-from .claims import Sent, bounded, measured, utf8_length
+from .claims import Bound, Sent, bounded, measured, utf8_length
 from .gates import Gate, Gates, ModelState
 from .provider import (
     CHARACTERS_PER_TOKEN,
@@ -80,7 +80,7 @@ class Asked:
     @property
     def present(self) -> Usage:
         """Usage of the last attempt. While it runs, or if aborted: its input and the output that has arrived."""
-        return self._arrived() if self._under_way else self._ended
+        return self._believed(self._arrived())[0] if self._under_way else self._ended
 
     @property
     def final(self) -> bool:
@@ -127,28 +127,30 @@ class Asked:
         """Record the final usage; counts that the provider didn't send are estimated."""
         guess = Usage(self.input, guessed(self._characters), guessed(self._unseen))
         generated = usage if usage.generated else guess
-        claim = Usage(usage.input or guess.input, generated.output, generated.thinking)
-        self._ended = self._believed(claim, usage)
-        self._under_way = False
+        self._end(Usage(usage.input or guess.input, generated.output, generated.thinking), usage)
 
     def failed(self, error: ProviderError) -> None:
         """Record a failed attempt; one that was refused at once costs nothing."""
-        self._ended = self._arrived() if self._heard or isinstance(error, Stalled) else Usage()
+        if self._heard or isinstance(error, Stalled):
+            self._end(self._arrived(), self._counted or Usage())
         self._under_way = False
+
+    def _end(self, claim: Usage, said: Usage) -> None:
+        """End the attempt with a claimed usage; ``said`` is the usage that the provider reported."""
+        self._ended, bound = self._believed(claim)
+        self._under_way = False
+        if bound is not None and said.total:
+            self.bound = f"claimed {said.total} tokens, charged {self._ended.total} (at {bound})"
 
     def _arrived(self) -> Usage:
         output, counted = guessed(self._characters), self._counted
         if counted is None:
             return Usage(self.input, output, guessed(self._unseen))
-        claim = Usage(counted.input or self.input, max(counted.output, output), counted.thinking)
-        return self._believed(claim, counted)
+        return Usage(counted.input or self.input, max(counted.output, output), counted.thinking)
 
-    def _believed(self, claim: Usage, said: Usage) -> Usage:
-        """Limit a claim to what is charged for it; ``said`` is the usage that the provider reported."""
-        charged, bound = bounded(claim, self.sent, self._received, self.question.max_tokens)
-        if bound is not None:
-            self.bound = f"claimed {said.total} tokens, charged {charged.total} (at {bound})"
-        return charged
+    def _believed(self, claim: Usage) -> tuple[Usage, Bound | None]:
+        """Limit a claim to what is charged for it; and which bound was used."""
+        return bounded(claim, self.sent, self._received, self.question.max_tokens)
 
 
 @contextlib.asynccontextmanager

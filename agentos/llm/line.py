@@ -28,6 +28,7 @@ from .claims import measured
 from .fair_queue import LEAST, FairQueue, Path, Ticket, Waits, weighed
 from .gates import ModelState
 from .memory import Memory
+from .places import Place, places
 from .provider import Answer, Question, Usage, guessed_input
 from .settings import LLMSettings, Seat
 
@@ -51,20 +52,6 @@ class Thought:
     queued: float
     latency: float
     bound: str | None = None
-
-
-@frozen
-class Place:
-    """State of an agent's requests in the queue. ``position`` 1: its first request is the next to be chosen.
-
-    ``paused`` of the waiting requests are for models that accept no requests at present; ``models`` has their states.
-    """
-
-    waiting: int = 0
-    in_flight: int = 0
-    position: int | None = None
-    paused: int = 0
-    models: Sequence[ModelState] = ()
 
 
 @frozen
@@ -345,26 +332,7 @@ class Line:
 
     def places(self) -> Mapping[Path, Place]:
         """State of every agent that has requests waiting or in flight."""
-        positions: dict[Path, int] = {}
-        waiting: Counter[Path] = Counter()
-        for position, ticket in enumerate(self._queue.order(), 1):
-            positions.setdefault(ticket.path, position)
-            waiting[ticket.path] += 1
-        paused: dict[Path, Counter[str]] = {}
-        for ticket in self._queue.parked():
-            paused.setdefault(ticket.path, Counter())[ticket.lane] += 1
-            waiting[ticket.path] += 1
-        states = {state.model: state for state in self._asking.states()}
-        return {
-            path: Place(
-                waiting[path] + self._aside[path],
-                self._in_flight[path],
-                positions.get(path),
-                paused.get(path, Counter()).total(),
-                tuple(states.get(model, ModelState(model)) for model in paused.get(path, ())),
-            )
-            for path in waiting.keys() | self._in_flight.keys() | self._aside.keys()
-        }
+        return places(self._queue, self._aside, self._in_flight, self._asking.states())
 
     @property
     def provider(self) -> str:

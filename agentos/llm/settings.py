@@ -36,9 +36,9 @@ class Retry:
     """How often a request is attempted, and how long the pauses between attempts are: exponential, with jitter.
 
     ``first`` and ``max`` are seconds. While the provider answers 429, a request is retried for ``patience`` seconds and
-    no attempt is counted. After ``breaker`` failed attempts in a row, counted as in
-    :class:`~agentos.llm.retry.Breaker`, no request is sent for ``cooldown`` seconds; then one request probes the
-    provider.
+    no attempt is counted. After ``breaker`` failed attempts of one model in a row, counted as in
+    :class:`~agentos.llm.retry.Breaker`, no request for that model is sent for ``cooldown`` seconds; then one request
+    probes the provider.
     """
 
     attempts: int = 5

@@ -18,6 +18,7 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.table import Syscall, finish_in_turns
 from agentos.llm import line as llm
+from agentos.llm.places import Place
 from agentos.sandbox.handle import Sandbox
 from agentos_sdk import codec
 from agentos_sdk.calls import agents as calls
@@ -56,7 +57,7 @@ class Known:
         def tells(agent: Agent) -> bool:  # the exit reason may contain host paths
             return self.registry.is_own(caller, agent.id)
 
-        places, nowhere = self.line.places(), llm.Place()
+        places, nowhere = self.line.places(), Place()
         agents = [agent for agent in self.registry if request.all or not agent.over.is_set()]
         pieces = []
         for at in range(0, len(agents), BATCH):
@@ -131,7 +132,7 @@ def syscalls(registry: Registry, supervision: Supervision, spawner: Spawning, li
     )
 
 
-def info(agent: Agent, now: float, whole: bool, place: llm.Place) -> calls.AgentInfo:
+def info(agent: Agent, now: float, whole: bool, place: Place) -> calls.AgentInfo:
     """``whole``: include how it ended. ``place`` is its place in the model's queue."""
     pid = agent.pid
     return calls.AgentInfo(
@@ -151,7 +152,7 @@ def info(agent: Agent, now: float, whole: bool, place: llm.Place) -> calls.Agent
     )
 
 
-def in_line(place: llm.Place) -> calls.InLine:
+def in_line(place: Place) -> calls.InLine:
     return calls.InLine(waiting=place.waiting, in_flight=place.in_flight, position=place.position, paused=place.paused)
 
 

@@ -15,7 +15,8 @@ from agentos.kernel.call import Call
 from agentos.kernel.ports import Right
 from agentos.kernel.table import Syscall
 from agentos.llm.gates import ModelState
-from agentos.llm.line import Line, Place, names
+from agentos.llm.line import Line, names
+from agentos.llm.places import Place
 from agentos.sandbox import census, cgroup_v2, cgroup_values
 from agentos.sandbox.cgroup_values import CgroupError
 from agentos.sandbox.cgroups import Group

@@ -19,8 +19,9 @@ from agentos.llm.asking import Asking
 from agentos.llm.budgets import Budgets
 from agentos.llm.claims import ENVELOPE
 from agentos.llm.fair_queue import Full
-from agentos.llm.line import Line, Place
+from agentos.llm.line import Line
 from agentos.llm.memory import HELD_BY_ONE
+from agentos.llm.places import Place
 from agentos.llm.provider import Delta, Failing, Provider, Rejected, SlowDown, Usage
 from agentos.llm.settings import LLMSettings, Party, Retry, Seat, Share
 from agentos.services.quotas import Quotas, budget_of

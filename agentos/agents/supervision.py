@@ -11,7 +11,7 @@ from agentos.kernel.caller import Caller
 from agentos.llm.settings import Party, Seat, Share
 from agentos_sdk.errors import Unavailable
 from supervisors import ChildSpec, Exit, NoProc, Refused, StartFailed, Supervisor, SupervisorSpec, reports
-from supervisors.exits import gave_up
+from supervisors.exits import IntensityExceeded, TooManyFailures, gave_up
 from supervisors.strategy import comes_back
 
 from . import copies
@@ -330,17 +330,28 @@ class Supervision:
         log.info("%s: %s", agent.name, reason)
 
     def _gave_up(self, path: Path, exit: Exit) -> None:
-        name = getattr(exit.detail, "child", None)
-        agent = self._by_place.get((path, name)) if name is not None else None
+        agent = self._find_culprit(path, exit)
         if agent is not None:
             agent.enter(State.FAILED)
         reason = str(exit.detail)
         if agent is not None and agent.end is not None:
-            reason = f"{reason.partition(';')[0]}; the last time: {agent.end.reason}"
+            member = "" if agent.name == path[-1] else f"{agent.name}: "
+            reason = f"{reason.partition(';')[0]}; the last time: {member}{agent.end.reason}"
         log.warning("%s: given up: %s%s", "/".join(path), reason, REMEDIES if path == (ROOT,) else "")
         if agent is not None:
             agent.output.add("kernel", f"given up: {reason}")
             self.escalated(agent, reason)
+
+    def _find_culprit(self, path: Path, exit: Exit) -> Agent | None:
+        """The agent over which a supervisor gave up: its child, or the member that didn't start in its child's group."""
+        if not isinstance(exit.detail, IntensityExceeded | TooManyFailures):
+            return None
+        name, failure = exit.detail.child, exit.detail.last.detail
+        if isinstance(failure, StartFailed):
+            group = path if name == path[-1] else (*path, name)  # a container has its group's path
+            *within, name = failure.path
+            path = (*group, *within)
+        return self._by_place.get((path, name))
 
     def _over(self, agent: Agent) -> None:
         """Record that an agent has ended for good, unless it was KILLed and its whole group is restarted later."""

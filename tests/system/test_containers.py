@@ -160,10 +160,11 @@ def test_a_group_whose_member_cannot_start_is_given_up_alone(start_kernel: Start
     with kernel.client() as client:
         until(lambda: client.tree()["tree"]["children"][1].get("state") == "stopped", "the group was given up")
 
-        assert states(client) == {"good": "exited", "bad": "exited", "beside": "running"}
+        assert states(client) == {"good": "exited", "bad": "failed", "beside": "running"}
+        assert client.logs("bad")["lines"][-1]["text"].startswith("given up: 2 restarts in 5 s were needed; the last ")
         assert client.wait("good", timeout=5)["reason"] == "stopped: killed by SIGTERM"
         assert info(client, "beside")["restarts"] == 0
-    assert "root/team: given up: 2 restarts in 5 s were needed" in kernel.said
+    assert "root/team: given up: 2 restarts in 5 s were needed; the last time: bad: exit status 5" in kernel.said
 
 
 def test_who_looks_at_the_tree_sees_no_containers(start_kernel: StartKernel) -> None:

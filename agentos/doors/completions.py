@@ -47,6 +47,7 @@ class Completions:
     provider: str
     house: House
     max_payload: int  # bytes
+    reading: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)
 
     async def serve(self, listener: socket.socket, caller: Caller, key: str | None = None) -> None:
         """Serve one agent's listener until cancelled; if ``key`` is set, requests must have it as a bearer token."""
@@ -125,7 +126,11 @@ class Endpoint:
     async def _complete(self, exchange: Exchange) -> None:
         body = await exchange.body()
         read = partial(questions.read, body, next(iter(self.common.models), ""), self.common.provider)
-        asked = read() if len(body) <= SMALL else await trio.to_thread.run_sync(read)
+        if len(body) <= SMALL:
+            asked = read()
+        else:
+            async with self.caller.turn:
+                asked = await trio.to_thread.run_sync(read, limiter=self.common.reading)
         shape = Shape(f"chatcmpl-{secrets.token_hex(12)}", int(time.time()))
         if asked.stream:
             await self._stream(exchange, asked, shape)

@@ -30,7 +30,8 @@ def syscalls(line: Line, seat: Callable[[Caller], Seat], max_payload: int) -> tu
         if len(body) <= AT_ONCE:
             asked, question = understood(body, line.model)
         else:
-            asked, question = await trio.to_thread.run_sync(understood, body, line.model, limiter=reading)
+            async with call.caller.turn:  # one caller's many bodies wait behind each other, and not others behind them
+                asked, question = await trio.to_thread.run_sync(understood, body, line.model, limiter=reading)
         await call.require(Right("think", question.model))
         place = seat(call.caller)
         with trio.move_on_after(math.inf if asked.timeout is None else asked.timeout):

@@ -320,3 +320,30 @@ async def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
 
     out, err = capfd.readouterr()
     assert (out, err.replace("bug", "")) == ("", err.replace("bug", ""))
+
+
+async def test_an_agents_many_large_requests_are_read_one_at_a_time() -> None:
+    request = b'{"messages": [], "metadata": [' + b"1.5," * 50_000 + b"1]}"  # refused when it has been read
+    threads = 0
+
+    async def watch() -> None:
+        nonlocal threads
+        while True:
+            await trio.lowlevel.checkpoint()
+            threads = max(threads, trio.to_thread.current_default_thread_limiter().borrowed_tokens)
+
+    async with served() as here, trio.open_nursery() as nursery:
+        nursery.start_soon(watch)
+
+        async def ask() -> None:
+            async with await here.connect() as stream:
+                headers = {"content-length": str(len(request)), "connection": "close"}
+                await stream.send_all(head("POST", "/v1/chat/completions", **headers) + request)
+                assert b" 400 " in await all_of(stream)
+
+        async with trio.open_nursery() as clients:
+            for _ in range(8):
+                clients.start_soon(ask)
+        nursery.cancel_scope.cancel()
+
+    assert threads <= 1

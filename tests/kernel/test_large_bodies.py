@@ -18,10 +18,12 @@ from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.connection import Connection
 from agentos.kernel.table import Syscall, Table, finish_in_turns
+from agentos.llm.settings import Party
 from agentos.services.mailboxes import Mailboxes
-from agentos.syscalls import messages
+from agentos.syscalls import messages, think
 from agentos_sdk.opcodes import Op
 from tests.conftest import Connect
+from tests.doors.served import served
 from tests.support.kernel import Kernel
 from tests.support.rights import Grants, Notebook
 from tests.support.wire import BROADCAST, EXEC, EXPLAIN, HEADER_SIZE, HELLO, NOOP, RECV, SEND, SPAWN, frame
@@ -185,6 +187,30 @@ async def test_a_callers_many_large_bodies_do_not_delay_another_callers_one() ->
         nursery.start_soon(large, honest, body(200_000))
 
     assert answered.index(2) - before <= 2  # behind the one that is read, and one whose turn came before
+
+
+async def test_a_callers_many_large_questions_do_not_delay_another_callers_one() -> None:
+    answered: list[int] = []
+
+    async with served() as here:
+        table = Table(think.syscalls(here.line, lambda who: (Party("agent"),), 1 << 20))
+        later = table.later[Op.THINK]
+
+        async def ask(who: Caller) -> None:  # and be refused, once the question is read
+            assert later is not None
+            await later(Call(who, True, unused), json.dumps({"prompt": "x" * 200_000}).encode())
+            answered.append(who.id)
+
+        refused = Grants(denied=["think"])
+        busy, honest = (Caller(each, "agent", "tester", table, refused, Notebook()) for each in (1, 2))
+        async with trio.open_nursery() as nursery:
+            for _ in range(20):
+                nursery.start_soon(ask, busy)
+            await trio.testing.wait_all_tasks_blocked()
+            before = len(answered)
+            nursery.start_soon(ask, honest)
+
+    assert answered.index(2) - before <= 2
 
 
 async def steps_of_others(work: Callable[[], Awaitable[object]]) -> int:

@@ -38,7 +38,6 @@ from agentos.ground import (
     sole_kernel,
 )
 from agentos.kernel.caller import Caller
-from agentos.kernel.door import Door, DoorError, House, listen
 from agentos.kernel.ports import Right
 from agentos.llm import budgets
 from agentos.llm.asking import Asking
@@ -64,6 +63,8 @@ from agentos.syscalls.spawn import Spawning
 from agentos_sdk import codec
 from agentos_sdk.errors import CallError
 from supervisors import GaveUp, StartFailed
+
+from .kernel.listener import Door, DoorError, House, listen
 
 log = logging.getLogger("agentos.kernel")
 

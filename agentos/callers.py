@@ -12,7 +12,6 @@ from agentos.agents.peers import Peers
 from agentos.agents.registry import Agent, Registry
 from agentos.agents.spec import AgentSpec, Limits, check_name
 from agentos.kernel.caller import Caller, Kind
-from agentos.kernel.door import Peer
 from agentos.kernel.ports import AuditLog, Decision
 from agentos.kernel.table import Syscall, Table
 from agentos.llm.settings import Party, Seat, Share
@@ -26,6 +25,8 @@ from agentos.services.quotas import narrowest
 from agentos_sdk import codec
 from agentos_sdk.errors import AlreadyExists, BadRequest
 from agentos_sdk.opcodes import Op
+
+from .kernel.listener import Peer
 
 MOST_OF_OTHERS = sets.Most(rules=200, characters=8 << 10)  # per set from an agent or a guest: 0.1 s
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from attrs import field, frozen
 
 from agentos.kernel.caller import Caller
-from agentos.kernel.door import BACKLOG, DoorError
+from agentos.kernel.listener import BACKLOG, DoorError
 
 from .spec import AgentSpec
 
@@ -36,7 +36,7 @@ class Endpoint:
 
 
 def endpoint(spec: AgentSpec) -> Endpoint:
-    """Create the endpoint of one life. Raises :class:`~agentos.kernel.door.DoorError` if no port is available."""
+    """Create the endpoint of one life. Raises :class:`~agentos.kernel.listener.DoorError` if no port is available."""
     if spec.jailed and not spec.network:
         return Endpoint(PORT)
     try:

@@ -12,7 +12,7 @@ import trio
 from attrs import evolve, frozen
 
 from agentos.kernel.caller import Caller
-from agentos.kernel.door import Door, DoorError, House, Peer, listen
+from agentos.kernel.listener import Door, DoorError, House, Peer, listen
 from agentos.sandbox.handle import Sandbox
 from agentos.sandbox.plan import SOCKET
 from agentos.sandbox.status import Status

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 import trio
 from attrs import define, field
 
-from agentos.kernel.door import Peer
+from agentos.kernel.listener import Peer
 from agentos_sdk.errors import PermissionDenied
 
 from .orphans import parent_of

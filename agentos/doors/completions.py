@@ -15,10 +15,10 @@ import trio
 from attrs import define, field, frozen
 from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, Scope
 
-from agentos.kernel.bugs import internal
 from agentos.kernel.caller import Allowance, Caller
-from agentos.kernel.door import House
-from agentos.kernel.pieces import Pieces
+from agentos.kernel.internal_errors import internal
+from agentos.kernel.listener import House
+from agentos.kernel.text_buffer import Pieces
 from agentos.llm.line import Thought
 from agentos.llm.provider import Answer, Question
 from agentos_sdk import codec

@@ -23,7 +23,7 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallable, ASGISendEvent, ConnectionState, Scope
 
 from agentos.kernel.caller import MAX_CONNECTIONS, Allowance, Caller
-from agentos.kernel.door import PAUSE, House
+from agentos.kernel.listener import PAUSE, House
 
 log = logging.getLogger(__name__)
 

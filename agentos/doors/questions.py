@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from attrs import frozen
 
-from agentos.kernel.body import parse_text
+from agentos.kernel.request_body import parse_text
 from agentos.llm import sampling
 from agentos.llm.provider import Image, Message, Question, ThinkingLevel, Tool, ToolCall, ToolChoice
 from agentos.llm.sampling import Sampling, Verbosity

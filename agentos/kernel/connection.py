@@ -19,10 +19,10 @@ from agentos_sdk.errors import BadRequest, CallError, Cancelled
 from agentos_sdk.frames import HEADER, MAGIC, Frame, Frames
 from agentos_sdk.opcodes import Op
 
-from . import greeting
-from .body import INLINE
+from . import connection_calls
 from .call import Call, Gone
 from .caller import Caller
+from .request_body import INLINE
 from .table import Later, failed
 
 READ_SIZE = 64 << 10  # bytes per recv(); bodies up to this size are not reserved in the allowance
@@ -182,7 +182,7 @@ class Connection:
     async def _hello(self, number: int, body: bytes) -> bool:
         """Answer HELLO; True when it starts version 2."""
         try:
-            version, reply = await greeting.hello(self.caller, body, 1 if self._nursery is None else 2)
+            version, reply = await connection_calls.hello(self.caller, body, 1 if self._nursery is None else 2)
         except CallError as error:
             self._reply(number, Op.HELLO, failed(error))
             return False
@@ -194,7 +194,7 @@ class Connection:
     async def _special(self, number: int, op: int, body: bytes) -> bool:
         """Answer CANCEL or start a call that may wait; False when the peer closed the connection meanwhile."""
         if op == Op.CANCEL:
-            self._reply(number, op, await greeting.cancel(self.caller, self._calls, body))
+            self._reply(number, op, await connection_calls.cancel(self.caller, self._calls, body))
             return True
         later = self.caller.table.later[op]
         assert later is not None, "an opcode is answered now, later, or by the connection"

@@ -14,11 +14,11 @@ from agentos_sdk.errors import ApprovalRequired, CallError, PermissionDenied, Un
 from agentos_sdk.frames import MAX_PAYLOAD
 from agentos_sdk.opcodes import Op, op_name
 
-from .body import Reader, read
-from .bugs import internal
 from .call import Call, Gone, Judged
 from .caller import Caller
+from .internal_errors import internal
 from .ports import Decision, Right
+from .request_body import Reader, read
 
 SMALL = 256 << 10  # bytes; default limit of a body
 LARGE = 1 << 20
@@ -38,7 +38,7 @@ class Syscall:
     request)`` and runs in a task. Both return a reply that :func:`agentos_sdk.codec.encode` takes, or encoded bytes.
     With ``request=None`` the handler gets the raw bytes. ``limit`` is the largest body in bytes; ``failure`` holds the
     keys of a failed reply besides ``success``, ``error`` and ``code``. Fields named in ``verbatim`` are JSON that is
-    passed on unchanged, as :class:`~agentos.kernel.body.Verbatim`.
+    passed on unchanged, as :class:`~agentos.kernel.request_body.Verbatim`.
 
     ``audit`` selects what the audit log records besides refusals: nothing, the outcome, or also the intent before
     anything is done. ``rights`` returns what a request would need and has no side effects.
@@ -62,7 +62,7 @@ class Table:
     """One entry per opcode: an immediate handler, a waiting handler, or a refusal; and the limit of the body.
 
     ``turns`` answers in the order of the requests, like ``now``, but lets other tasks run meanwhile. It is used for
-    calls that are ``in_order``, and for immediate ones with more than :data:`~agentos.kernel.body.INLINE` bytes.
+    calls that are ``in_order``, and for immediate ones with more than :data:`~agentos.kernel.request_body.INLINE` bytes.
     """
 
     __slots__ = ("later", "limits", "now", "reader", "syscalls", "turns")

@@ -18,7 +18,7 @@ from functools import partial
 import trio
 from attrs import define, evolve, field, frozen
 
-from agentos.kernel.bugs import internal
+from agentos.kernel.internal_errors import internal
 from agentos.services.quotas import Standing
 from agentos_sdk.errors import BadRequest, CallError, QuotaExceeded
 

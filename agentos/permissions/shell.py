@@ -17,7 +17,7 @@ import tree_sitter_bash
 from attrs import Factory, define
 from tree_sitter import Language, Node, Parser
 
-from agentos.kernel.bugs import describe
+from agentos.kernel.internal_errors import describe
 
 from .commands import CommandPattern, read
 from .script import NotUnderstood, Redirect, Script, Simple, Word

@@ -11,10 +11,10 @@ from attrs import field, frozen
 
 from agentos.agents.life import home
 from agentos.agents.registry import Registry
-from agentos.kernel.body import read_text
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Right
+from agentos.kernel.request_body import read_text
 from agentos.kernel.table import Syscall
 from agentos.services import files, finding
 from agentos.services.files import Part

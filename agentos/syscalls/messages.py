@@ -6,10 +6,10 @@ import trio
 
 from agentos.agents.registry import Registry
 from agentos.agents.spec import check_name
-from agentos.kernel.body import Verbatim
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
+from agentos.kernel.request_body import Verbatim
 from agentos.kernel.table import LARGE, Syscall
 from agentos.services.mailboxes import Letter, Mailbox, Mailboxes
 from agentos_sdk import codec

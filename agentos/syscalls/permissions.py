@@ -7,10 +7,10 @@ import trio
 from attrs import field, frozen
 
 from agentos.agents.registry import Agent, Registry
-from agentos.kernel.body import read
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Right
+from agentos.kernel.request_body import read
 from agentos.kernel.table import Syscall
 from agentos.permissions.authorizer import BEYOND
 from agentos.permissions.levels import LEVELS

@@ -8,9 +8,9 @@ import trio
 
 from agentos.kernel.call import Call, Gone
 from agentos.kernel.caller import Caller
-from agentos.kernel.pieces import Pieces
 from agentos.kernel.ports import Right
 from agentos.kernel.table import Syscall
+from agentos.kernel.text_buffer import Pieces
 from agentos.llm.line import Line, Thought
 from agentos.llm.settings import Seat
 from agentos_sdk import codec

@@ -11,7 +11,7 @@ import trio.testing
 from agentos.agents import peers
 from agentos.agents.peers import Peers, line_of
 from agentos.agents.registry import Registry
-from agentos.kernel.door import Peer
+from agentos.kernel.listener import Peer
 from agentos_sdk.errors import PermissionDenied
 
 # Two generations: the pids of a child and of its child.

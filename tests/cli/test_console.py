@@ -7,7 +7,7 @@ from io import TextIOWrapper
 
 import pytest
 
-from agentos.kernel.bugs import BugLog
+from agentos.kernel.internal_errors import BugLog
 from agentos.userland.cli.console import MAX_LINES, Console
 
 

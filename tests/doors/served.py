@@ -16,7 +16,7 @@ from attrs import define, field
 from agentos.database import open_database
 from agentos.doors.completions import Completions
 from agentos.kernel.caller import Caller
-from agentos.kernel.door import House
+from agentos.kernel.listener import House
 from agentos.kernel.table import Table
 from agentos.llm import budgets
 from agentos.llm.asking import Asking

@@ -14,7 +14,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from agentos.doors import exchange, http_door
 from agentos.kernel.caller import MAX_BODIES, MAX_CONNECTIONS
-from agentos.kernel.door import RESERVE, House
+from agentos.kernel.listener import RESERVE, House
 from agentos.llm.offline_rules import Rule
 from agentos.llm.settings import OfflineSettings
 from tests.doors.served import MIB, MODEL, Served, served, until

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from openai.types.chat import ChatCompletionMessage
 
 from agentos.doors.questions import read
-from agentos.kernel.body import LARGE_TEXT
+from agentos.kernel.request_body import LARGE_TEXT
 from agentos.llm.provider import Image, Message, Question, Tool, ToolCall
 from agentos_sdk.errors import BadRequest
 

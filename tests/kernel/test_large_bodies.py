@@ -13,10 +13,10 @@ import trio.testing
 from attrs import field, frozen
 
 from agentos.agents.registry import Registry
-from agentos.kernel.body import INLINE
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.connection import Connection
+from agentos.kernel.request_body import INLINE
 from agentos.kernel.table import Syscall, Table, finish_in_turns
 from agentos.llm.settings import Party
 from agentos.services.mailboxes import Mailboxes

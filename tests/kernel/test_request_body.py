@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.kernel.body import INLINE, LONGEST, Verbatim, read
+from agentos.kernel.request_body import INLINE, LONGEST, Verbatim, read
 from agentos_sdk import codec
 from agentos_sdk.calls.messages import Send
 from agentos_sdk.calls.permissions import Explain

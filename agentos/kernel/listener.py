@@ -15,9 +15,9 @@ from agentos_sdk.errors import Busy, CallError
 from agentos_sdk.frames import frame
 from agentos_sdk.opcodes import Op
 
-from .bugs import internal
 from .caller import MAX_CONNECTIONS, Caller
 from .connection import Connection
+from .internal_errors import internal
 from .table import failed
 from .turns import Turns
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from agentos.kernel.bugs import PER_SECOND, BugLog, describe
+from agentos.kernel.internal_errors import PER_SECOND, BugLog, describe
 
 
 def raised(depth: int, bug: Exception) -> Exception:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agentos.kernel.door import DoorError, listen
+from agentos.kernel.listener import DoorError, listen
 from tests.sdk.impostors import short_directory, somebody_else_listening
 
 

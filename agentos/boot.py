@@ -244,7 +244,7 @@ class Kernel:
         """The server for OpenAI-compatible requests; ``None`` if the configuration doesn't enable it."""
         if not self.settings.config.llm.openai_endpoint:
             return None
-        from agentos.doors.completions import Completions  # hypercorn: 0.1 s and 20 MiB, loaded only if needed
+        from .gateways.openai.chat_completions import Completions  # hypercorn: 0.1 s and 20 MiB, loaded only if needed
 
         models = [self.line.model] if self.line.model else []
         return Completions(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletionMessage
 
-from agentos.doors.questions import read
+from agentos.gateways.openai.request import read
 from agentos.kernel.request_body import LARGE_TEXT
 from agentos.llm.provider import Image, Message, Question, Tool, ToolCall
 from agentos_sdk.errors import BadRequest
@@ -153,7 +153,7 @@ def test_of_a_remote_image_it_says_what_to_send_instead() -> None:
 
 @given(st.dictionaries(st.text(), st.recursive(st.none() | st.integers() | st.text(), st.lists)), st.text(min_size=1))
 def test_a_call_survives_the_way_there_and_back(arguments: dict[str, Any], signature: str) -> None:
-    from agentos.doors.answers import Shape
+    from agentos.gateways.openai.response import Shape
     from agentos.llm.provider import Answer, Usage
 
     call = ToolCall("call_1", "weather", arguments, signature)

@@ -14,7 +14,7 @@ import trio
 from attrs import define, field
 
 from agentos.database import open_database
-from agentos.doors.completions import Completions
+from agentos.gateways.openai.chat_completions import Completions
 from agentos.kernel.caller import Caller
 from agentos.kernel.listener import House
 from agentos.kernel.table import Table

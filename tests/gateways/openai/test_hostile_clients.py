@@ -12,12 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
-from agentos.doors import exchange, http_door
+from agentos.http import exchange, server
 from agentos.kernel.caller import MAX_BODIES, MAX_CONNECTIONS
 from agentos.kernel.listener import RESERVE, House
 from agentos.llm.offline_rules import Rule
 from agentos.llm.settings import OfflineSettings
-from tests.doors.served import MIB, MODEL, Served, served, until
+
+from .served import MIB, MODEL, Served, served, until
 
 SLOW = OfflineSettings(base=3600)
 HANG_UPS = [trio.SocketStream.aclose, trio.SocketStream.send_eof]
@@ -124,7 +125,7 @@ async def test_who_reads_slowly_gets_it_all() -> None:
 
 
 async def test_a_flood_of_connections_waits_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_door, "IDLE", 0.5)
+    monkeypatch.setattr(server, "IDLE", 0.5)
     async with served() as here, trio.open_nursery() as nursery:
         flood = [await here.connect() for _ in range(3 * MAX_CONNECTIONS)]
         await until(lambda: here.house.connections == MAX_CONNECTIONS, "as many as may are in")
@@ -136,7 +137,7 @@ async def test_a_flood_of_connections_waits_outside(monkeypatch: pytest.MonkeyPa
 
 
 async def test_who_says_nothing_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_door, "IDLE", 0.1)
+    monkeypatch.setattr(server, "IDLE", 0.1)
     async with served() as here:
         for said in (b"", b"GET /v1/mod", head("GET", "/v1/models")[:-2], head("GET", "/v1/models")):
             async with await here.connect() as client:

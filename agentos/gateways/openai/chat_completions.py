@@ -15,6 +15,8 @@ import trio
 from attrs import define, field, frozen
 from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, Scope
 
+from agentos.http.exchange import Exchange
+from agentos.http.server import HTTPDoor, visitor
 from agentos.kernel.caller import Allowance, Caller
 from agentos.kernel.internal_errors import internal
 from agentos.kernel.listener import House
@@ -24,11 +26,9 @@ from agentos.llm.provider import Answer, Question
 from agentos_sdk import codec
 from agentos_sdk.errors import CallError, NotFound
 
-from . import answers, questions
-from .answers import InvalidKey, Shape
-from .exchange import Exchange
-from .http_door import HTTPDoor, visitor
-from .questions import Asked
+from . import request, response
+from .request import Asked
+from .response import InvalidKey, Shape
 
 SMALL = 64 << 10  # bytes parsed in the event loop; larger bodies in a thread
 
@@ -111,11 +111,11 @@ class Endpoint:
         if (method, path) == ("POST", "/v1/chat/completions"):
             await self._complete(exchange)
         elif (method, path) == ("GET", "/v1/models"):
-            models = [answers.model(name, self._created) for name in self.common.models]
+            models = [response.model(name, self._created) for name in self.common.models]
             await exchange.reply(200, codec.encode({"object": "list", "data": models}))
         elif method == "GET" and path.removeprefix("/v1/models/") in self.common.models:
             name = path.removeprefix("/v1/models/")
-            await exchange.reply(200, codec.encode(answers.model(name, self._created)))
+            await exchange.reply(200, codec.encode(response.model(name, self._created)))
         elif method == "GET" and path.startswith("/v1/models/"):
             raise NotFound(f"there is no model {path.removeprefix('/v1/models/')!r}", param="model")
         else:
@@ -125,7 +125,7 @@ class Endpoint:
 
     async def _complete(self, exchange: Exchange) -> None:
         body = await exchange.body()
-        read = partial(questions.read, body, next(iter(self.common.models), ""), self.common.provider)
+        read = partial(request.read, body, next(iter(self.common.models), ""), self.common.provider)
         if len(body) <= SMALL:
             asked = read()
         else:
@@ -172,13 +172,13 @@ class Endpoint:
                 await exchange.write(shape.piece(model, rest))
             await exchange.write(shape.end(pieces.outcome, asked.include_usage))
         elif pieces.outcome is not None:
-            await exchange.write(answers.broken_off(pieces.outcome))
+            await exchange.write(response.broken_off(pieces.outcome))
         await exchange.end()
 
     async def _refuse(self, exchange: Exchange, error: CallError) -> None:
         if not exchange.begun:
-            data = codec.encode(answers.refusal(error))
-            await exchange.reply(answers.status(error), data, answers.advice(error, time.time()))
+            data = codec.encode(response.refusal(error))
+            await exchange.reply(response.status(error), data, response.advice(error, time.time()))
             return
-        await exchange.write(answers.broken_off(error))
+        await exchange.write(response.broken_off(error))
         await exchange.end()

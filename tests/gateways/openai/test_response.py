@@ -5,8 +5,8 @@ import json
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from agentos.doors import answers
-from agentos.doors.answers import InvalidKey, Shape
+from agentos.gateways.openai import response
+from agentos.gateways.openai.response import InvalidKey, Shape
 from agentos.llm.provider import Answer, ToolCall, Usage
 from agentos_sdk import errors
 from agentos_sdk.errors import CallError
@@ -101,8 +101,8 @@ STATUSES = {
 
 @pytest.mark.parametrize(("status", "error"), STATUSES.items())
 def test_errors_have_statuses(status: int, error: CallError) -> None:
-    assert answers.status(error) == status
-    told = answers.refusal(error)["error"]
+    assert response.status(error) == status
+    told = response.refusal(error)["error"]
     assert isinstance(told, dict)
     assert told.keys() == {"message", "type", "param", "code"}
     assert told["message"] == "x"
@@ -112,21 +112,21 @@ def test_errors_have_statuses(status: int, error: CallError) -> None:
 def test_every_error_can_be_told(cls: type[CallError]) -> None:
     error = cls("x")
 
-    assert 400 <= answers.status(error) < 600
-    assert json.loads(json.dumps(answers.refusal(error)))
-    assert all(value.isascii() for _, value in answers.advice(error, 0))
+    assert 400 <= response.status(error) < 600
+    assert json.loads(json.dumps(response.refusal(error)))
+    assert all(value.isascii() for _, value in response.advice(error, 0))
 
 
 def test_only_who_found_the_line_full_is_to_try_again_soon() -> None:
-    assert dict(answers.advice(errors.Busy("x"), 0)) == {"retry-after": "1"}
+    assert dict(response.advice(errors.Busy("x"), 0)) == {"retry-after": "1"}
     for error in (errors.Unavailable("x"), errors.Timeout("x"), errors.Internal("x")):
-        assert dict(answers.advice(error, 0)) == {"x-should-retry": "false"}
+        assert dict(response.advice(error, 0)) == {"x-should-retry": "false"}
 
 
 def test_a_quota_says_when_it_renews() -> None:
     error = errors.QuotaExceeded("x", renews_at=1000.5)
 
-    assert dict(answers.advice(error, 900)) == {"x-should-retry": "false", "retry-after": "101"}
-    assert dict(answers.advice(error, 2000))["retry-after"] == "1"
-    assert "retry-after" not in dict(answers.advice(errors.QuotaExceeded("x", renews_at=None), 900))
-    assert answers.refusal(error)["error"]["code"] == "insufficient_quota"  # type: ignore[index]
+    assert dict(response.advice(error, 900)) == {"x-should-retry": "false", "retry-after": "101"}
+    assert dict(response.advice(error, 2000))["retry-after"] == "1"
+    assert "retry-after" not in dict(response.advice(errors.QuotaExceeded("x", renews_at=None), 900))
+    assert response.refusal(error)["error"]["code"] == "insufficient_quota"  # type: ignore[index]

@@ -15,7 +15,8 @@ from agentos.llm.provider import Image, Message, Question
 from agentos.llm.settings import OfflineSettings, Retry
 from agentos.services.quotas import Quota
 from agentos_sdk.errors import CallError, Internal, PermissionDenied, Unavailable
-from tests.doors.served import MODEL, Served, served
+
+from .served import MODEL, Served, served
 
 # The SDK's: whoever reads a stream to its end leaves its generators to the collector.
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(httpx2|openai|httpcore):ResourceWarning")

@@ -12,10 +12,11 @@ import trio
 
 from agentos.llm.choose import Choice
 from agentos.llm.settings import ProviderName
-from tests.doors.served import Served, served
 from tests.llm.vendors import gemini_wire, openai_wire
 from tests.llm.vendors.script import Raw, Refuses, Says, Text
 from tests.llm.vendors.server import Vendor, serve
+
+from .served import Served, served
 
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(httpx2|openai|httpcore):ResourceWarning")
 

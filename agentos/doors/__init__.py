@@ -1,1 +1,0 @@
-"""Endpoints for programs that don't speak the kernel's own protocol."""

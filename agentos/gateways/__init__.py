@@ -1,0 +1,1 @@
+"""Other protocols that lead to the same calls."""

@@ -1,0 +1,1 @@
+"""An endpoint that speaks the chat completions protocol of OpenAI."""

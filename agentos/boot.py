@@ -49,11 +49,7 @@ from agentos.llm.settings import LLMSettings, Party, Share
 from agentos.llm.variables import look
 from agentos.permissions.pattern import Names
 from agentos.private_files import check_file, check_parents, describe
-from agentos.sandbox import levels, prefixes, probe
-from agentos.sandbox.cgroups import Cgroups
 from agentos.sandbox.errors import SandboxError
-from agentos.sandbox.levels import Finding
-from agentos.sandbox.outer_ids import OuterIdError, OuterIds
 from agentos.sandbox.plan import CODE, WORKSPACE
 from agentos.sandbox.spawner import Spawner
 from agentos.services.audit import Audit, open_audit
@@ -65,6 +61,11 @@ from agentos_sdk.errors import CallError
 from supervisors import GaveUp, StartFailed
 
 from .kernel.listener import Door, DoorError, House, listen
+from .sandbox import interpreter_prefixes
+from .sandbox.cgroups.discover import Cgroups
+from .sandbox.host_ids import OuterIdError, OuterIds
+from .sandbox.report import levels, probe
+from .sandbox.report.levels import Finding
 
 log = logging.getLogger("agentos.kernel")
 
@@ -110,7 +111,7 @@ def run(settings: Settings, ready: Ready) -> str | None:
             # First: the zygote must not inherit anything that is opened or read from here on.
             spawner = Spawner.start(settings.config.kernel.zygote_timeout)
             undo.callback(spawner.close)
-            prefixes.check(probe.own_interpreter())
+            interpreter_prefixes.check(probe.own_interpreter())
             check_parents(Path(settings.socket))
             settings = attrs.evolve(settings, state_dir=undo.enter_context(sole_kernel(settings.state_dir)))
             check_file(settings.state_dir / "stubs.json")  # read later, when the kernel runs

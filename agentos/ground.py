@@ -12,10 +12,11 @@ from pathlib import Path
 import agentos_sdk
 from agentos.agents.orphans import RUN_VARIABLE, Run
 from agentos.private_files import hold_directory, open_file, shown
-from agentos.sandbox import cgroups
-from agentos.sandbox.cgroup_values import CgroupError
-from agentos.sandbox.cgroups import Cgroups
 from agentos.sandbox.inside.janitor import Remains
+
+from .sandbox.cgroups import discover
+from .sandbox.cgroups.discover import Cgroups
+from .sandbox.cgroups.values import CgroupError
 
 log = logging.getLogger("agentos.kernel")
 
@@ -74,12 +75,12 @@ def is_root() -> bool:
 @contextlib.contextmanager
 def own_cgroup() -> Iterator[Cgroups]:
     """The cgroup around all agents, if this host permits one. Removes cgroups left by killed kernels."""
-    found = cgroups.discover_here()
+    found = discover.discover_here()
     try:
-        cgroups.sweep(found)
+        discover.sweep(found)
     except CgroupError as error:
         log.warning("a control group of an earlier kernel stays: %s", error)
-    groups = cgroups.open_root(found)
+    groups = discover.open_root(found)
     try:
         yield groups
     finally:

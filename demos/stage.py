@@ -21,7 +21,7 @@ from typing import Any
 import click
 from attrs import frozen
 
-from agentos.sandbox.doctor import room_for_a_kernel
+from agentos.sandbox.report.doctor import room_for_a_kernel
 from agentos_sdk import AgentOSClient, AgentOSError
 
 WIDTH = 96  # columns that a narrated line may take

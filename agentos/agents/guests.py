@@ -10,15 +10,15 @@ from collections.abc import AsyncIterator, Hashable, Iterator
 import trio
 from attrs import define, field, frozen
 
-from agentos.sandbox import census
-from agentos.sandbox.cgroup_values import CgroupError, Ways
-from agentos.sandbox.cgroup_values import Limits as GroupLimits
-from agentos.sandbox.cgroups import Group
+from agentos.sandbox.cgroups.discover import Group
+from agentos.sandbox.cgroups.values import CgroupError, Ways
+from agentos.sandbox.cgroups.values import Limits as GroupLimits
 from agentos.sandbox.errors import SandboxError, StepFailed
-from agentos.sandbox.handle import Sandbox
 from agentos.sandbox.plan import bare, enter
 from agentos.sandbox.policy import BadPolicy, Limits, Program
+from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.status import Status
+from agentos.sandbox.watch import processes
 from agentos_sdk.errors import BadRequest, Busy, CallError, NotFound, QuotaExceeded, Timeout, Unavailable
 
 from .jail import NO_PROGRAM, Jail, JailError, Jails, remove
@@ -201,7 +201,7 @@ def _eldest(agent: Agent) -> Agent:
 
 def _is_ending(sandbox: Sandbox) -> bool:
     """Whether the sandbox's PID 1 is exiting: it waits for all processes inside, so these end earlier."""
-    stat = census.read(f"/proc/{sandbox.pid}/stat") if sandbox.status is None else b""
+    stat = processes.read(f"/proc/{sandbox.pid}/stat") if sandbox.status is None else b""
     return not stat or bool(int(stat[stat.rindex(b")") + 2 :].split()[6]) & PF_EXITING)
 
 

@@ -4,10 +4,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from agentos.sandbox import prefixes
+from agentos.sandbox import interpreter_prefixes
+from agentos.sandbox.interpreter_prefixes import within
 from agentos.sandbox.plan import SYSTEM
 from agentos.sandbox.policy import Interpreter
-from agentos.sandbox.prefixes import within
 
 _INSTEAD = "install it in a directory of its own (pyenv, uv and conda do), or name the system's"
 
@@ -68,7 +68,7 @@ def _in(home: str, name: str) -> str:
 
 def _check_installation(prefix: str, executable: str) -> None:
     """Check that a directory is a Python installation of its own, not one with a Python in bin beside other things."""
-    if prefix in prefixes.SYSTEM:
+    if prefix in interpreter_prefixes.SYSTEM:
         return
     _check_nothing_else(prefix, executable)
     if not any(library.is_file() for way in ("lib", "lib64") for library in Path(prefix, way).glob("py*/os.py")):
@@ -76,7 +76,7 @@ def _check_installation(prefix: str, executable: str) -> None:
 
 
 def _check_nothing_else(prefix: str, executable: str) -> None:
-    if (why := prefixes.objection(prefix)) is not None:
+    if (why := interpreter_prefixes.objection(prefix)) is not None:
         raise NoInterpreter(f"for {executable} {why}: {_INSTEAD}")
 
 

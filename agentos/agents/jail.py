@@ -12,22 +12,24 @@ import attrs
 import trio
 from attrs import define, field, frozen
 
-from agentos.sandbox import disk, knobs, watcher
-from agentos.sandbox.cgroup_values import MAX_MEMORY, MIN_CPU, CgroupError, Evidence, Usage, Ways
-from agentos.sandbox.cgroup_values import Limits as GroupLimits
-from agentos.sandbox.cgroups import Cgroups, Group
-from agentos.sandbox.disk import DiskWatcher
+from agentos.sandbox.cgroups.discover import Cgroups, Group
+from agentos.sandbox.cgroups.values import MAX_MEMORY, MIN_CPU, CgroupError, Evidence, Usage, Ways
+from agentos.sandbox.cgroups.values import Limits as GroupLimits
 from agentos.sandbox.errors import SandboxError, StepFailed, ZygoteDied
-from agentos.sandbox.evidence import Observed
-from agentos.sandbox.handle import Sandbox
-from agentos.sandbox.limits_evidence import SHIM, ending
-from agentos.sandbox.outer_ids import OuterIdError, OuterIds
+from agentos.sandbox.host_ids import OuterIdError, OuterIds
 from agentos.sandbox.plan import Host, Outer, bare, plan
 from agentos.sandbox.policy import BadPolicy, Directory, Limits, Policy
+from agentos.sandbox.report import remedies
+from agentos.sandbox.report.limits import SHIM, ending
+from agentos.sandbox.report.walls import Observed
+from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.status import Status
 from agentos.sandbox.steps import Step
-from agentos.sandbox.watcher import MemoryWatcher
+from agentos.sandbox.watch import disk
+from agentos.sandbox.watch import memory as memory_watch
+from agentos.sandbox.watch.disk import DiskWatcher
+from agentos.sandbox.watch.memory import MemoryWatcher
 from agentos_sdk.errors import BadRequest, Busy, CallError, IsolationUnavailable, NotFound, QuotaExceeded, Unavailable
 
 from . import dwelling, lookout
@@ -70,13 +72,13 @@ class Jail:
     host: Host  # as used for the plan
     policy: Policy | None  # None: the program runs unconfined
     protected: Sequence[str] = ()  # names in its workspace that it must not write
-    over: watcher.Exceeded | disk.Exceeded | Unprotected | None = None
+    over: memory_watch.Exceeded | disk.Exceeded | Unprotected | None = None
     evidence: Evidence | None = None  # from its cgroup, once it has ended
     usage: Usage | None = None  # from its cgroup, once it has ended
     guests: Counter[str] = field(factory=Counter)  # running EXEC commands, by kind of caller
     left: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)  # waiting for an EXEC command to end
 
-    def exceeded(self, what: watcher.Exceeded | disk.Exceeded | Unprotected) -> None:
+    def exceeded(self, what: memory_watch.Exceeded | disk.Exceeded | Unprotected) -> None:
         """Kill the program: a watcher found that it exceeds a limit or that a protected name is lost."""
         self.over = what
         self.sandbox.signal(signal.SIGKILL)
@@ -364,7 +366,7 @@ def refusal(spec: AgentSpec, failure: StepFailed) -> JailError:
         return JailError(f"{failure.text}{where}", NotFound if failure.errno == errno.ENOENT else Unavailable)
     if failure.step.startswith(("OpenSource", "DetachSource", "Bind")):
         return JailError(failure.text)
-    knob = knobs.knob(failure.step, failure.text, failure.errno, knobs.surroundings())
+    knob = remedies.knob(failure.step, failure.text, failure.errno, remedies.surroundings())
     text = f"isolation {spec.isolation} can't be had here: {failure}" + (f": {knob}" if knob else "")
     return JailError(text, IsolationUnavailable)
 

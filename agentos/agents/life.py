@@ -13,8 +13,8 @@ from attrs import evolve, frozen
 
 from agentos.kernel.caller import Caller
 from agentos.kernel.listener import Door, DoorError, House, Peer, listen
-from agentos.sandbox.handle import Sandbox
 from agentos.sandbox.plan import SOCKET
+from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.status import Status
 from agentos_sdk.errors import CallError, Unavailable
 from supervisors import Ended, Ignore, Supervisor, SupervisorSpec, Template

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 import trio
 from attrs import frozen
 
-from agentos.sandbox.cgroup_values import CgroupError
-from agentos.sandbox.cgroups import Group
+from agentos.sandbox.cgroups.discover import Group
+from agentos.sandbox.cgroups.values import CgroupError
 from agentos.sandbox.errors import EXHAUSTED
 
 from .protected import lost

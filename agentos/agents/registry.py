@@ -10,8 +10,8 @@ from attrs import define, field, frozen
 
 from agentos.kernel.caller import Caller
 from agentos.llm.settings import Seat
-from agentos.sandbox.cgroup_values import Usage
-from agentos.sandbox.handle import Sandbox
+from agentos.sandbox.cgroups.values import Usage
+from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.status import Status
 from agentos_sdk.errors import AlreadyExists, BadRequest, CallError, NotFound, Unavailable
 from supervisors import Supervisor

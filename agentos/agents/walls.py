@@ -6,14 +6,15 @@ from typing import Any
 
 from attrs import asdict, frozen
 
-from agentos.sandbox import disk, evidence, levels
-from agentos.sandbox.cgroup_values import InForce
-from agentos.sandbox.cgroups import Group, Missing
-from agentos.sandbox.evidence import Observed
-from agentos.sandbox.limits_evidence import Found, limit_layers
+from agentos.sandbox.cgroups.discover import Group, Missing
+from agentos.sandbox.cgroups.values import InForce
 from agentos.sandbox.policy import Limits
+from agentos.sandbox.report import levels, walls
+from agentos.sandbox.report.limits import Found, limit_layers
+from agentos.sandbox.report.walls import Observed
 from agentos.sandbox.steps import Step
-from agentos.sandbox.usage import Usage, measure
+from agentos.sandbox.watch import disk
+from agentos.sandbox.watch.tree_usage import Usage, measure
 
 from .inherit import named
 from .spec import AgentSpec
@@ -41,7 +42,7 @@ class Walls:
 
     def record(self, observed: Observed, program: int) -> Layers:
         """All layers in force, read from the Linux kernel before the program's first instruction. Blocks."""
-        layers: Layers = evidence.layers(self.steps, observed)
+        layers: Layers = walls.layers(self.steps, observed)
         found = Found(
             in_force=self.group.in_force() if self.group is not None else None,
             version=self.group.version if self.group is not None else None,

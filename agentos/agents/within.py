@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 
 from agentos.sandbox import openat2
-from agentos.sandbox.handle import Sandbox
+from agentos.sandbox.sandbox import Sandbox
 
 
 class Ended(Exception):

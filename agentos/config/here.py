@@ -9,8 +9,8 @@ from agentos.agents.walls import Layers, NotIsolated, judge
 from agentos.llm.choose import NoChoice, choose
 from agentos.llm.settings import LLMSettings
 from agentos.llm.variables import look
-from agentos.sandbox.doctor import layers_here
-from agentos.sandbox.levels import Finding
+from agentos.sandbox.report.doctor import layers_here
+from agentos.sandbox.report.levels import Finding
 
 from .load import Config
 

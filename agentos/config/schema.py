@@ -20,7 +20,7 @@ from agentos.agents.spec import (
     Strategy,
     is_reserved,
 )
-from agentos.sandbox.outer_ids import COUNT, FIRST
+from agentos.sandbox.host_ids import COUNT, FIRST
 from agentos.sandbox.zygote import TIMEOUT
 from agentos_sdk.codec import Rule, Seconds, Size
 

@@ -18,8 +18,8 @@ import trio
 from attrs import Factory, frozen
 
 from .errors import SandboxError, StepFailed
-from .handle import has_ended, reap
 from .inside import messages
+from .sandbox import has_ended, reap
 
 _CREDENTIALS = struct.Struct("=iII")  # struct ucred: pid uid gid
 _MAX_FDS = 8  # per message

@@ -19,9 +19,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from attrs import field, frozen
 
-from . import landlock, seccomp
 from . import steps as s
-from .landlock import PathRule
+from .filters import landlock, seccomp
+from .filters.landlock import PathRule
 from .policy import MIB, BadPolicy, Directory, Image, Interpreter, Limits, Policy, Program
 from .steps import Step
 

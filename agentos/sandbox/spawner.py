@@ -15,15 +15,15 @@ from attrs import Factory, define, evolve
 from . import handshake
 from . import plan as p
 from . import steps as s
-from .cgroup_values import Ways
+from .cgroups.values import Ways
 from .errors import SandboxError as SandboxError
 from .errors import StepFailed as StepFailed
 from .errors import ZygoteDied as ZygoteDied
-from .evidence import Observed, observe
-from .handle import Sandbox, has_ended, reap
 from .handshake import Born, Ends, close_all
 from .inside import messages
 from .inside.janitor import Remains
+from .report.walls import Observed, observe
+from .sandbox import Sandbox, has_ended, reap
 from .steps import Step
 from .zygote import TIMEOUT, Zygote, as_file
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from attrs import frozen
 
-from agentos.sandbox.syscall_numbers import NUMBERS
+from agentos.sandbox.filters.syscall_numbers import NUMBERS
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.syscall.restype = ctypes.c_long

@@ -19,7 +19,7 @@ from agentos.kernel.ports import Right
 from agentos.kernel.table import Syscall, finish_in_turns
 from agentos.llm import line as llm
 from agentos.llm.places import Place
-from agentos.sandbox.handle import Sandbox
+from agentos.sandbox.sandbox import Sandbox
 from agentos_sdk import codec
 from agentos_sdk.calls import agents as calls
 from agentos_sdk.errors import BadRequest, NotFound, Timeout

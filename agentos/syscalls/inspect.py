@@ -17,9 +17,10 @@ from agentos.kernel.table import Syscall
 from agentos.llm.gates import ModelState
 from agentos.llm.line import Line, names
 from agentos.llm.places import Place
-from agentos.sandbox import census, cgroup_v2, cgroup_values
-from agentos.sandbox.cgroup_values import CgroupError
-from agentos.sandbox.cgroups import Group
+from agentos.sandbox.cgroups import v2, values
+from agentos.sandbox.cgroups.discover import Group
+from agentos.sandbox.cgroups.values import CgroupError
+from agentos.sandbox.watch import processes
 from agentos.services.quotas import BILLION, Standing
 from agentos_sdk.calls import inspect as calls
 from agentos_sdk.calls.agents import Limits
@@ -168,14 +169,14 @@ def usage(agent: Agent) -> calls.Usage:
     return of_processes(jail)
 
 
-def of_cgroup(used: cgroup_values.Usage, source: str) -> calls.Usage:
+def of_cgroup(used: values.Usage, source: str) -> calls.Usage:
     return calls.Usage(memory=used.memory, peak=used.peak, pids=used.pids, cpu_seconds=used.cpu_seconds, source=source)
 
 
 def of_processes(jail: Jail) -> calls.Usage:
     """Usage from /proc: all processes below the sandbox's PID 1, or only the program without a sandbox."""
-    living = census.Census().of({0: census.roots(jail.sandbox.pid)})[0]
-    held = sum(map(census.memory, census.distinct(living)), census.Memory())
+    living = processes.Census().of({0: processes.roots(jail.sandbox.pid)})[0]
+    held = sum(map(processes.memory, processes.distinct(living)), processes.Memory())
     return calls.Usage(
         memory=held.own + held.shared,
         pids=sum(process.threads for process in living),
@@ -186,4 +187,4 @@ def of_processes(jail: Jail) -> calls.Usage:
 
 def directories(group: Group) -> Sequence[str]:
     """The directories of a cgroup on the host."""
-    return [group.directory] if isinstance(group, cgroup_v2.Group) else sorted(set(group.directories.values()))
+    return [group.directory] if isinstance(group, v2.Group) else sorted(set(group.directories.values()))

@@ -42,7 +42,7 @@ def test_the_layers_hold() -> None:
     ("file", "line", "contract"),
     [
         ("agentos/kernel/caller.py", "import agentos.syscalls.messages", "Imports go down"),
-        ("agentos/sandbox/handle.py", "import agentos.kernel.caller", "Imports go down"),
+        ("agentos/sandbox/sandbox.py", "import agentos.kernel.caller", "Imports go down"),
         ("supervisors/child.py", "import agentos_sdk.errors", "Imports go down"),
         ("agentos/services/mailboxes.py", "import agentos_sdk.calls.messages", "Requests and replies stay at the edge"),
         (

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from agentos.sandbox import cgroups, knobs
-from agentos.sandbox.cgroups import Hierarchies, Scope
-from agentos.sandbox.doctor import Report, limits_here
-from agentos.sandbox.evidence import LAYERS
-from agentos.sandbox.levels import Finding
+from agentos.sandbox.cgroups import discover
+from agentos.sandbox.cgroups.discover import Hierarchies, Scope
+from agentos.sandbox.report import remedies
+from agentos.sandbox.report.doctor import Report, limits_here
+from agentos.sandbox.report.levels import Finding
+from agentos.sandbox.report.walls import LAYERS
 from agentos.userland.cli.doctor import described
 
 Result = subprocess.CompletedProcess[str]
@@ -77,23 +78,23 @@ def test_nothing_is_left_where_the_state_would_be(tmp_path: Path) -> None:
 
 
 def test_no_control_group_is_left() -> None:
-    found = cgroups.discover_here()
+    found = discover.discover_here()
     places = [found.directory] if isinstance(found, Scope) else []
     places += found.directories.values() if isinstance(found, Hierarchies) else []
 
     limits_here()
 
-    assert [place for place in places if os.path.exists(f"{place}/{cgroups.instance()}")] == []
+    assert [place for place in places if os.path.exists(f"{place}/{discover.instance()}")] == []
 
 
 def test_knobs_are_told_once_and_a_profile_is_printed_whole() -> None:
-    no = Finding(False, "TakeIdentity: Operation not permitted", knobs.APPARMOR)
+    no = Finding(False, "TakeIdentity: Operation not permitted", remedies.APPARMOR)
     layers = {name: no if name in ("user_ns", "pid_ns") else Finding(True, mechanism="m") for name in LAYERS}
-    report = Report("none", "none: ...", "strict: no: ...", layers, {"kernel": "Linux"}, knobs.apparmor_profile())
+    report = Report("none", "none: ...", "strict: no: ...", layers, {"kernel": "Linux"}, remedies.apparmor_profile())
 
     lines = list(described(report, 80))
 
     (told,) = [line for line in lines if line.startswith("For ")]
     assert told.startswith("For user_ns, pid_ns: install the AppArmor profile")
     start = lines.index("abi <abi/4.0>,")
-    assert "\n".join(lines[start:]).startswith(knobs.apparmor_profile())
+    assert "\n".join(lines[start:]).startswith(remedies.apparmor_profile())

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 import trio
 
-from agentos.sandbox import probe
+from agentos.sandbox.report import probe
 from agentos.sandbox.spawner import Spawner
 from tests.sandbox.jail import outer
 

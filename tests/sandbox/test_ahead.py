@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from agentos.sandbox.cgroup_values import Limits
-from agentos.sandbox.cgroups import Group, discover_here, open_root
+from agentos.sandbox.cgroups.discover import Group, discover_here, open_root
+from agentos.sandbox.cgroups.values import Limits
 from agentos.sandbox.spawner import Spawner
 from tests.sandbox.jail import Belongings, a_plan, kill, line, python, run, zygote_closes
 

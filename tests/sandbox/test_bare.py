@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from agentos.sandbox import evidence, probe
 from agentos.sandbox.plan import bare
 from agentos.sandbox.policy import Limits, Program
+from agentos.sandbox.report import probe, walls
 from agentos.sandbox.spawner import Spawner, StepFailed
 from agentos.sandbox.status import Status
 from agentos.sandbox.steps import Step
@@ -145,9 +145,9 @@ async def test_no_wall_is_said_to_stand_and_the_limits_are(spawner: Spawner) -> 
     steps = a_plan("sleep", "1000", open_files=99)
     sandbox = await spawner.spawn(steps)
 
-    layers = evidence.layers(steps, sandbox.observed)
+    layers = walls.layers(steps, sandbox.observed)
 
-    assert list(layers) == [name for name in evidence.LAYERS if name not in ("memory", "pids", "cpu", "disk")]
+    assert list(layers) == [name for name in walls.LAYERS if name not in ("memory", "pids", "cpu", "disk")]
     limits = layers.pop("rlimits")
     assert (limits["asked"], limits["active"], limits["evidence"]) == (True, True, "NOFILE=99 FSIZE=268435456 CORE=0")
     for layer in layers.values():

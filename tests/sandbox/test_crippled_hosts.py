@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from agentos.sandbox.evidence import LAYERS
-from agentos.sandbox.levels import WALLS
+from agentos.sandbox.report.levels import WALLS
+from agentos.sandbox.report.walls import LAYERS
 from tests.support.guest import need_guest
 from tests.tools import cgroup2_vm, crippled
 from tests.tools.cgroup2_vm import Job
@@ -233,9 +233,9 @@ except SystemExit as end:
 
 
 NOT_LIMITED = """
-from agentos.sandbox.cgroup_values import Limits
-from agentos.sandbox.cgroups import discover_here, open_root
-from agentos.sandbox.doctor import shortfall
+from agentos.sandbox.cgroups.values import Limits
+from agentos.sandbox.cgroups.discover import discover_here, open_root
+from agentos.sandbox.report.doctor import shortfall
 group = open_root(discover_here()).root.nest("unlimited", Limits())
 print(shortfall(group, "pids"))
 """

@@ -13,11 +13,11 @@ import pytest
 import trio
 from attrs import evolve
 
-from agentos.sandbox import evidence, probe
 from agentos.sandbox import steps as s
-from agentos.sandbox.handle import Sandbox
 from agentos.sandbox.plan import bare, enter
 from agentos.sandbox.policy import Limits, Policy, Program
+from agentos.sandbox.report import probe, walls
+from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.spawner import SandboxError, Spawner, StepFailed
 from agentos.sandbox.status import Status
 from agentos.sandbox.steps import Step
@@ -97,7 +97,7 @@ async def test_its_walls_are_as_high_as_the_others(spawner: Spawner) -> None:
     for field in ("Uid", "Gid", "Groups", "NoNewPrivs", "Seccomp", "Seccomp_filters"):
         assert entered.observed.status[field] == agent.observed.status[field]
     assert entered.observed.limits == agent.observed.limits
-    shown, of_the_other = evidence.layers(steps, entered.observed), evidence.layers(python(FOREVER), agent.observed)
+    shown, of_the_other = walls.layers(steps, entered.observed), walls.layers(python(FOREVER), agent.observed)
     assert {name: row["active"] for name, row in shown.items()} == {
         name: row["active"] for name, row in of_the_other.items()
     }
@@ -168,7 +168,7 @@ async def test_where_the_other_has_the_hosts_network_it_has_that_too(spawner: Sp
     entered = await spawner.enter(agent, steps)
 
     assert entered.observed.namespaces["net"] == os.stat("/proc/self/ns/net").st_ino
-    net = evidence.layers(steps, entered.observed)["net_ns"]
+    net = walls.layers(steps, entered.observed)["net_ns"]
     assert (net["asked"], net["active"]) == (False, False)
     await kill(agent)
     await kill(entered)

@@ -4,9 +4,9 @@ import sys
 
 import pytest
 
-from agentos.sandbox import probe
 from agentos.sandbox.plan import enter, plan
 from agentos.sandbox.policy import MIB, Limits, Policy, Program
+from agentos.sandbox.report import probe
 from agentos.sandbox.spawner import Spawner
 from tests.sandbox.jail import PYTHON, SDK, ended, kill, line, outer, run
 from tests.sandbox.test_attacks import PRELUDE, attack

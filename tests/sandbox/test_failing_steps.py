@@ -9,10 +9,11 @@ from collections.abc import Sequence
 import pytest
 from attrs import frozen
 
-from agentos.sandbox import bpf, handshake, seccomp
+from agentos.sandbox import handshake
 from agentos.sandbox import steps as s
+from agentos.sandbox.filters import bpf, seccomp
+from agentos.sandbox.filters.seccomp import ALLOW, OneOf, Profile, Refusal, Rule, compile_filter
 from agentos.sandbox.policy import Directory
-from agentos.sandbox.seccomp import ALLOW, OneOf, Profile, Refusal, Rule, compile_filter
 from agentos.sandbox.spawner import SandboxError, Spawner, StepFailed
 from agentos.sandbox.steps import Step
 from tests.sandbox.jail import Belongings, a_plan

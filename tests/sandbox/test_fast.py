@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import trio
 
-from agentos.sandbox import evidence, probe
 from agentos.sandbox import steps as s
+from agentos.sandbox.filters.seccomp import Rule
 from agentos.sandbox.plan import plan
 from agentos.sandbox.policy import BadPolicy, Interpreter, Policy, Program
-from agentos.sandbox.seccomp import Rule
+from agentos.sandbox.report import probe, walls
 from agentos.sandbox.spawner import Spawner, StepFailed
 from agentos.sandbox.status import Status
 from agentos.sandbox.steps import Step
@@ -206,8 +206,8 @@ print(signal.getsignal(signal.SIGINT) is signal.default_int_handler, os.getppid(
 
 
 async def test_the_walls_are_those_of_an_execed_program(spawner: Spawner) -> None:
-    def without_numbers(steps: tuple[Step, ...], observed: evidence.Observed) -> str:
-        layers = evidence.layers(steps, observed)
+    def without_numbers(steps: tuple[Step, ...], observed: walls.Observed) -> str:
+        layers = walls.layers(steps, observed)
         return re.sub(r"\[\d+\]|Uid [\d ]+", "-", str(layers))
 
     script = fast(FOREVER)

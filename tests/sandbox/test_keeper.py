@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from agentos.sandbox import handle, probe
+from agentos.sandbox import sandbox as sandbox_module
 from agentos.sandbox.inside.keeper import below
 from agentos.sandbox.plan import bare
 from agentos.sandbox.policy import Program
+from agentos.sandbox.report import probe
 from agentos.sandbox.spawner import Spawner, StepFailed
 from agentos.sandbox.status import Status
 from agentos.sandbox.steps import Step
@@ -91,7 +92,7 @@ async def test_a_keeper_that_is_stopped_does_its_work_all_the_same(spawner: Spaw
 
 
 async def test_where_the_keeper_does_nothing_we_do_its_work(spawner: Spawner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handle, "PATIENCE", 0.2)
+    monkeypatch.setattr(sandbox_module, "PATIENCE", 0.2)
     harass = "import os, signal\nwhile True: os.kill(int(os.environ['K']), signal.SIGSTOP)"
     more = '(setsid env K=$PPID python3 -c "$0" &)'
     sandbox = await spawner.spawn(kept("bash", "-c", f"{more}; {more}; {AWAY} sleep 1000", harass))

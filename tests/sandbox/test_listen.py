@@ -8,10 +8,10 @@ import socket
 import pytest
 import trio
 
-from agentos.sandbox import probe
-from agentos.sandbox.handle import Sandbox
 from agentos.sandbox.plan import bare
 from agentos.sandbox.policy import Limits, Program
+from agentos.sandbox.report import probe
+from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.spawner import SandboxError, Spawner, StepFailed
 from tests.sandbox import jail
 from tests.sandbox.jail import Belongings, kill, line, python, zygote_closes

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.sandbox import seccomp
 from agentos.sandbox import steps as s
+from agentos.sandbox.filters import seccomp
 from agentos.sandbox.plan import SYSTEM, SYSTEM_FILES, Host, Outer, enter, plan
 from agentos.sandbox.policy import PROFILES, BadPolicy, Directory, Image, Interpreter, Limits, Policy, Program
 from agentos.sandbox.steps import Step

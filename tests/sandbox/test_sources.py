@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 import trio
 
-from agentos.sandbox import probe
 from agentos.sandbox import steps as s
 from agentos.sandbox.plan import Outer, plan
 from agentos.sandbox.policy import Directory, Policy, Program
+from agentos.sandbox.report import probe
 from agentos.sandbox.spawner import Spawner, StepFailed
 from agentos.sandbox.steps import Step
 from tests.sandbox import jail

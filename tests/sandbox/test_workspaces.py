@@ -17,11 +17,11 @@ from attrs import evolve
 
 from agentos.agents.protected import IN_GIT, STUBS, lost
 from agentos.agents.workspace import BadWorkspace, Workspace, Workspaces
-from agentos.sandbox import probe
 from agentos.sandbox import steps as s
 from agentos.sandbox.images import ImageInUse, NoImage, Size, provide
 from agentos.sandbox.plan import Outer, plan
 from agentos.sandbox.policy import MIB, Directory, Limits, Policy, Program
+from agentos.sandbox.report import probe
 from agentos.sandbox.spawner import Spawner, StepFailed
 from agentos.sandbox.steps import Step
 from tests.sandbox import jail

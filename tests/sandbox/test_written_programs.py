@@ -11,10 +11,10 @@ from attrs import evolve
 
 from agentos.attacks.harness import ATTACKER, PROGRAM
 from agentos.attacks.inside import written
-from agentos.sandbox import evidence, probe
 from agentos.sandbox.plan import Host, enter, plan
 from agentos.sandbox.policy import Policy
 from agentos.sandbox.policy import Program as Run
+from agentos.sandbox.report import probe, walls
 from agentos.sandbox.spawner import Spawner
 from tests.sandbox import jail
 
@@ -109,7 +109,7 @@ async def test_a_strict_program_may_have_memory_files_that_are_no_programs(spawn
 async def test_the_record_says_which_means_forbids_executing_memory(spawner: Spawner, host: Host) -> None:
     steps = plan(policy("strict"), SLEEP, host, jail.outer())
     sandbox = await spawner.spawn(steps)
-    layer = evidence.layers(steps, sandbox.observed)["seccomp"]
+    layer = walls.layers(steps, sandbox.observed)["seccomp"]
     await jail.kill(sandbox)
 
     said = (layer["active"], layer["mechanism"], layer["evidence"])

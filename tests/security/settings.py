@@ -15,7 +15,7 @@ from agentos.attacks import harness, kernel, verdicts
 from agentos.attacks.canaries import Canaries
 from agentos.attacks.harness import Ended, Outcome, Shot
 from agentos.attacks.verdicts import Verdict
-from agentos.sandbox.doctor import room_for_a_kernel
+from agentos.sandbox.report.doctor import room_for_a_kernel
 from tests.tools import cgroup2_vm
 
 

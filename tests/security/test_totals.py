@@ -8,7 +8,8 @@ from agentos.attacks import harness, verdicts
 from agentos.attacks.inside.checks import BY_NAME, COMPARED, FURTHER
 from agentos.attacks.inside.frame import NUMBERS
 from agentos.attacks.verdicts import Verdict
-from agentos.sandbox import cgroups, syscall_numbers
+from agentos.sandbox.cgroups import discover
+from agentos.sandbox.filters import syscall_numbers
 from tests.security.conftest import Attacked
 
 # Not in a guest, for root: it lacks devices, networks, instructions or kernel features, or its Linux refuses by itself.
@@ -23,7 +24,7 @@ NOTHING_TO_FIND = {
 
 
 def test_all_but_what_is_accepted_is_blocked(attacked: Attacked) -> None:
-    without_groups = attacked.setting == "here" and isinstance(cgroups.discover_here(), cgroups.Nothing)
+    without_groups = attacked.setting == "here" and isinstance(discover.discover_here(), discover.Nothing)
     wanted = "63 blocked, 2 accepted" if without_groups else "64 blocked, 1 accepted"
 
     assert verdicts.totals(list(attacked.verdicts.values())) == f"{wanted} of 65"

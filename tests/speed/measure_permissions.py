@@ -24,10 +24,10 @@ from agentos.permissions.authorizer import PermissionAuthorizer, Relation
 from agentos.permissions.pattern import Names
 from agentos.permissions.rule import Kind, PermissionSet
 from agentos.permissions.wanted import Wanted
-from agentos.sandbox import probe
-from agentos.sandbox.handle import Sandbox
 from agentos.sandbox.plan import Outer, enter, plan
 from agentos.sandbox.policy import Policy, Program
+from agentos.sandbox.report import probe
+from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.spawner import Spawner
 from tests.speed.caller import Caller
 from tests.speed.measure_jails import SPAWN

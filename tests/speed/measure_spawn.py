@@ -19,10 +19,10 @@ import trio
 from attrs import frozen
 
 import agentos_sdk
-from agentos.sandbox import probe
-from agentos.sandbox.handle import Sandbox
 from agentos.sandbox.plan import Outer, plan
 from agentos.sandbox.policy import Interpreter, Policy, Program
+from agentos.sandbox.report import probe
+from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.steps import Step
 from tests.speed.place import Place

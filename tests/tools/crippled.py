@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 
 from agentos.sandbox import plan as p
-from agentos.sandbox import seccomp
+from agentos.sandbox.filters import seccomp
+from agentos.sandbox.filters.seccomp import AnyBit, Profile, Refusal, Rule
 from agentos.sandbox.inside import identity, libc
-from agentos.sandbox.seccomp import AnyBit, Profile, Refusal, Rule
 from agentos.sandbox.steps import Clone
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -17,8 +17,8 @@ from .run import default_state_dir
 if TYPE_CHECKING:
     from agentos.attacks import harness
     from agentos.attacks.canaries import Canaries
-    from agentos.sandbox.doctor import Report
-    from agentos.sandbox.levels import Finding
+    from agentos.sandbox.report.doctor import Report
+    from agentos.sandbox.report.levels import Finding
 
 NARROW, WIDE = 80, 100  # columns
 
@@ -32,7 +32,7 @@ def doctor(as_json: bool, attack: bool) -> None:
     Needs no kernel. Each layer is tried by building it around a program that does nothing. The exit status is 0 where
     an agent gets standard isolation, and 1 where not; with --attack, 0 where nothing came through that must not.
     """
-    from agentos.sandbox.doctor import examine
+    from agentos.sandbox.report.doctor import examine
 
     if attack:
         sys.exit(0 if attacked(as_json) else 1)
@@ -50,7 +50,7 @@ def attacked(as_json: bool) -> bool:
     """Start a kernel of our own, let attackers loose in its agents, print what came of it; whether all is well."""
     from agentos.attacks import kernel, verdicts
     from agentos.attacks.harness import attack
-    from agentos.sandbox.doctor import room_for_a_kernel
+    from agentos.sandbox.report.doctor import room_for_a_kernel
 
     def run(shots: "Sequence[harness.Shot]", canaries: "Canaries") -> "harness.Outcome":
         with room_for_a_kernel() as join, kernel.running(canaries, join) as client:

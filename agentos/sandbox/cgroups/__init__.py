@@ -1,0 +1,1 @@
+"""Control groups, versions 1 and 2."""

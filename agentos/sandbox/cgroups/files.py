@@ -1,0 +1,143 @@
+"""Read, write and poll the files of a cgroup; kill processes and remove directories. Every function may block."""
+
+import contextlib
+import errno
+import os
+import select
+import signal
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from agentos.sandbox import proc_files
+
+from .values import CgroupError
+
+TIMEOUT = 5.0  # seconds for the kernel to freeze or kill a whole cgroup; it takes milliseconds
+TICK = 0.005  # seconds between two polls where the kernel sends no event
+
+
+def read(path: str) -> str:
+    """The text of a file, stripped of white space."""
+    try:
+        return proc_files.read(path).strip()
+    except OSError as error:
+        raise CgroupError(f"{path}: {error.strerror}") from error
+
+
+def read_if_there(path: str) -> str | None:
+    """The text of a file; ``None`` if this kernel doesn't have it."""
+    try:
+        return proc_files.read(path).strip()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise CgroupError(f"{path}: {error.strerror}") from error
+
+
+def write(path: str, value: object) -> None:
+    """Write one value to an existing file; :class:`CgroupError` with the kernel's reason if the write fails."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(fd, str(value).encode())
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise CgroupError(f"{path}: {value} refused: {error.strerror}") from error
+
+
+def number(path: str) -> int | None:
+    """The number in a file; ``None`` for ``max``, and if there is no such file."""
+    text = read_if_there(path)
+    return None if text is None or text == "max" else int(text)
+
+
+def counters(path: str) -> dict[str, int]:
+    """Parse lines ``name value`` of a file; empty if there is no such file."""
+    lines = (line.split() for line in (read_if_there(path) or "").splitlines())
+    return {line[0]: int(line[1]) for line in lines if len(line) == 2}
+
+
+def make(directory: str) -> None:
+    """Create a cgroup; it must not exist."""
+    try:
+        os.mkdir(directory, 0o755)
+    except OSError as error:
+        raise CgroupError(f"{directory}: can't be made: {error.strerror}") from error
+
+
+def tree(directory: str) -> Sequence[str]:
+    """A cgroup and all cgroups in it, innermost first; empty if it doesn't exist."""
+    return [found for found, _, _ in os.walk(directory, topdown=False)]
+
+
+def processes(directories: Iterable[str]) -> frozenset[int]:
+    """The pids in these cgroups. 0 stands for a process that isn't visible in our PID namespace."""
+    found: set[int] = set()
+    for directory in directories:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"{directory}/cgroup.procs") as file:
+            found.update(map(int, file.read().split()))
+    return frozenset(found)
+
+
+def wait_for(path: str, key: str, value: int, timeout: float = TIMEOUT) -> bool:
+    """Wait until line ``key`` of a version 2 events file has ``value``; uses poll(2). False on timeout."""
+    deadline = time.monotonic() + timeout
+    with open(path) as file:
+        poll = select.poll()
+        poll.register(file, select.POLLPRI)
+        while f"{key} {value}\n" not in file.read():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            poll.poll(left * 1000)
+            file.seek(0)
+    return True
+
+
+@contextlib.contextmanager
+def killed(directories: Iterable[str]) -> Iterator[Mapping[int, int]]:
+    """Send SIGKILL to every process now in these cgroups; yields their pidfds by pid, and closes them afterwards."""
+    directories = tuple(directories)
+    fds: dict[int, int] = {}
+    try:
+        for pid in processes(directories):
+            if pid == 0:
+                raise CgroupError(f"{directories[-1]}: has a process that our PID namespace doesn't show")
+            with contextlib.suppress(ProcessLookupError):
+                fds[pid] = os.pidfd_open(pid)
+        # A pid may have been reused before its pidfd was opened: signal only processes that are still in the cgroups.
+        meant = processes(directories) & fds.keys()
+        for pid in meant:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(fds[pid], signal.SIGKILL)
+        yield {pid: fds[pid] for pid in meant}
+    finally:
+        for fd in fds.values():
+            os.close(fd)
+
+
+def wait_ended(pidfds: Iterable[int], deadline: float) -> None:
+    """Wait until all these processes have ended, or until the deadline on the monotonic clock."""
+    for fd in pidfds:
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
+
+
+def remove(directories: Iterable[str], timeout: float = TIMEOUT) -> None:
+    """Remove cgroups, given innermost first; retries until ``timeout``. A missing cgroup is no error.
+
+    A cgroup without processes may be busy (EBUSY) for a moment, while its last process exits.
+    """
+    deadline = time.monotonic() + timeout
+    for directory in directories:
+        while True:
+            try:
+                os.rmdir(directory)
+            except FileNotFoundError:
+                break
+            except OSError as error:
+                if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                    raise CgroupError(f"{directory}: can't be removed: {error.strerror}") from error
+                time.sleep(TICK)

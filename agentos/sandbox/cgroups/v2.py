@@ -1,0 +1,184 @@
+"""cgroup v2: create, limit, freeze, kill and measure groups. One hierarchy, in which only leaves hold processes.
+
+A cgroup with controllers enabled for its children may hold no process of its own ("no internal processes"). So every
+group is a directory with the limits, and in it a leaf ``self`` for its processes, beside the groups of the agents that
+they spawn::
+
+    agent-7/          memory.max, pids.max, cpu.max: limit all groups below
+        self/         the processes of agent 7
+        agent-9/      a child of agent 7: its own limits, within those of agent 7
+            self/
+"""
+
+import os
+import time
+
+from attrs import frozen
+
+from . import files as files
+from .values import MAX_PIDS, CgroupError, Evidence, InForce, Limits, Usage, Ways, a_name, turns, waiting
+
+
+@frozen
+class Group:
+    """A cgroup that we created: ``directory`` is its path, ``controllers`` are those enabled in it."""
+
+    directory: str
+    controllers: frozenset[str]
+
+    version = 2
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Its directories: one, as there is one hierarchy."""
+        return (self.directory,)
+
+    @property
+    def leaf(self) -> str:
+        """The directory of its own processes."""
+        return f"{self.directory}/self"
+
+    def nest(self, name: str, limits: Limits) -> "Group":
+        """Create a child cgroup; its own limits and ours both apply. Blocks: file writes.
+
+        :class:`CgroupError` if a limit can't be set or the kernel reads back a weaker one; nothing is left behind.
+        """
+        lacking = limits.controllers - self.controllers
+        if lacking:
+            raise CgroupError(f"{self.directory}: no {', '.join(sorted(lacking))} controller for the limits of {name}")
+        directory = f"{self.directory}/{a_name(name)}"
+        files.make(directory)
+        group = Group(directory, self.controllers)
+        try:
+            group._limit(limits)
+            group._enable()
+            files.make(group.leaf)
+            if weaker := group.in_force().weaker_than(limits):
+                raise CgroupError(f"{directory}: {weaker}")
+        except CgroupError:
+            group.remove()
+            raise
+        return group
+
+    def ways(self) -> Ways:
+        """For CLONE_INTO_CGROUP: the process is cloned into the leaf. :class:`OSError` if the cgroup is gone."""
+        return Ways(os.open(self.leaf, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+
+    def admit(self, pid: int) -> None:
+        """Move a process in; processes that it spawned before stay where they were."""
+        files.write(f"{self.leaf}/cgroup.procs", pid)
+
+    def processes(self) -> frozenset[int]:
+        """The pids in this cgroup and in all cgroups below."""
+        return files.processes(files.tree(self.directory))
+
+    def freeze(self) -> None:
+        """Stop all processes here and below; return when they are frozen, after at most :data:`files.TIMEOUT`."""
+        files.write(f"{self.directory}/cgroup.freeze", 1)
+        if not files.wait_for(f"{self.directory}/cgroup.events", "frozen", 1):
+            raise CgroupError(f"{self.directory}: not frozen after {files.TIMEOUT:g} s")
+
+    def thaw(self) -> None:
+        """Continue them, unless an enclosing cgroup is frozen too."""
+        files.write(f"{self.directory}/cgroup.freeze", 0)
+
+    def kill(self) -> None:
+        """Send SIGKILL to all processes here and below; return when none is left, after at most :data:`files.TIMEOUT`.
+
+        Their parent still has to reap them.
+        """
+        if os.path.exists(f"{self.directory}/cgroup.kill"):
+            files.write(f"{self.directory}/cgroup.kill", 1)
+        else:
+            self._kill_one_by_one()
+        if not files.wait_for(f"{self.directory}/cgroup.events", "populated", 0):
+            raise CgroupError(f"{self.directory}: processes survive SIGKILL: {sorted(self.processes())}")
+
+    def _kill_one_by_one(self) -> None:
+        """For kernels before 5.14: frozen processes can't fork, but SIGKILL reaches them."""
+        self.freeze()
+        with files.killed(files.tree(self.directory)):
+            self.thaw()
+
+    def remove(self) -> None:
+        """Remove the cgroup and all cgroups below; they must hold no process."""
+        deadline = time.monotonic() + files.TIMEOUT
+        if os.path.isdir(self.directory):
+            files.wait_for(f"{self.directory}/cgroup.events", "populated", 0)
+        files.remove(files.tree(self.directory), max(0.0, deadline - time.monotonic()))
+
+    def in_force(self) -> InForce:
+        """The cgroup's own limits, as read back from the kernel."""
+        quota, _, period = (files.read_if_there(f"{self.directory}/cpu.max") or "max").partition(" ")
+        return InForce(
+            memory=files.number(f"{self.directory}/memory.max"),
+            swap=files.number(f"{self.directory}/memory.swap.max"),
+            pids=files.number(f"{self.directory}/pids.max"),
+            cpu=None if quota == "max" else int(quota) / int(period),
+            weight=files.number(f"{self.directory}/cpu.weight"),
+        )
+
+    def usage(self) -> Usage:
+        """The usage of this cgroup and all cgroups below."""
+        used = files.counters(f"{self.directory}/cpu.stat").get("usage_usec")
+        return Usage(
+            memory=files.number(f"{self.directory}/memory.current"),
+            peak=files.number(f"{self.directory}/memory.peak"),
+            pids=files.number(f"{self.directory}/pids.current"),
+            cpu_seconds=None if used is None else used / 1e6,
+        )
+
+    def evidence(self) -> Evidence:
+        """The kernel's counters of this cgroup; read them before :meth:`remove`.
+
+        ``memory.events`` also counts all cgroups below; ``memory.events.local`` (5.2) only this cgroup's own limit. So
+        an out-of-memory event of a child isn't reported for its parent.
+        """
+        memory = files.counters(f"{self.directory}/memory.events")
+        own = files.counters(f"{self.directory}/memory.events.local") or memory
+        out_of_memory = own.get("oom", 0) > 0 and memory.get("oom_kill", 0) > 0
+        killed = files.counters(f"{self.leaf}/memory.events").get("oom_kill", 0)
+        refused, above = self._forks_refused()
+        cpu = files.counters(f"{self.directory}/cpu.stat")
+        return Evidence(
+            memory_limit=files.number(f"{self.directory}/memory.max"),
+            pids_limit=files.number(f"{self.directory}/pids.max"),
+            out_of_memory=out_of_memory,
+            killed_above=0 if out_of_memory else killed,
+            forks_refused=refused,
+            refused_above=above,
+            throttled=waiting(cpu.get("throttled_usec", 0), cpu.get("usage_usec", 0)),
+        )
+
+    def _forks_refused(self) -> tuple[int, bool]:
+        """How many forks were refused to this cgroup's processes, and whether an enclosing cgroup's limit refused them.
+
+        Since 6.11 the kernel counts in the cgroup of the limit. Before, it counts in the cgroup of the process, and the
+        peak shows whether our limit was reached.
+        """
+        if os.path.exists(f"{self.directory}/pids.events.local"):
+            own = files.counters(f"{self.directory}/pids.events.local").get("max", 0)
+            return own, False
+        refused = files.counters(f"{self.leaf}/pids.events").get("max", 0)
+        limit, peak = files.number(f"{self.directory}/pids.max"), files.number(f"{self.directory}/pids.peak")
+        return refused, refused > 0 and (limit is None or (peak is not None and peak < limit))
+
+    def _limit(self, limits: Limits) -> None:
+        if limits.memory is not None:
+            if os.path.exists(f"{self.directory}/memory.swap.max"):  # absent in a kernel that can't swap
+                files.write(f"{self.directory}/memory.swap.max", 0)
+            files.write(f"{self.directory}/memory.oom.group", 1)  # kill the whole agent, not one process of it
+            # No memory.high below it: without swap nothing can be reclaimed, so the kernel only slows the process,
+            # by seconds at each step: one took more than a minute to reach 512M, instead of a second.
+            files.write(f"{self.directory}/memory.max", limits.memory)
+        if limits.pids is not None:
+            files.write(f"{self.directory}/pids.max", min(limits.pids, MAX_PIDS))
+        if limits.cpu is not None:
+            files.write(f"{self.directory}/cpu.max", "{} {}".format(*turns(limits.cpu)))
+        if limits.weight is not None:
+            files.write(f"{self.directory}/cpu.weight", limits.weight)
+
+    def _enable(self) -> None:
+        if self.controllers:
+            enable = " ".join(f"+{name}" for name in sorted(self.controllers))
+            files.write(f"{self.directory}/cgroup.subtree_control", enable)

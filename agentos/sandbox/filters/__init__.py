@@ -1,0 +1,1 @@
+"""Filters in the kernel: seccomp and Landlock."""

@@ -1,0 +1,1 @@
+"""What isolation a host can give and which isolation a sandbox has."""

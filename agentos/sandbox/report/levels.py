@@ -1,0 +1,129 @@
+"""Isolation levels: which layers each level requires, and which of these are missing. Pure.
+
+A host is judged by what was tried on it before an agent is spawned. A spawn is judged by the record that was read back
+from the kernel. Both are findings by layer, so the same rule applies.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from attrs import frozen
+
+from .walls import LAYERS
+
+WALLS = (
+    *("user_ns", "pid_ns", "mount_ns", "net_ns", "ipc_ns", "uts_ns", "cgroup_ns", "root", "own_uid", "capabilities"),
+    *("no_new_privs", "seccomp", "rlimits"),
+)
+REQUIRED: Mapping[str, Collection[str]] = {"none": (), "standard": WALLS, "best_effort": WALLS, "strict": LAYERS}
+"""The layers that each level requires, unless a layer doesn't apply (``asked`` is false)."""
+
+LIMITS: Mapping[str, str] = {
+    "memory": "memory",
+    "max_pids": "pids",
+    "cpu_quota": "cpu",
+    "cpu_weight": "cpu",
+    "open_files": "rlimits",
+    "file_size": "rlimits",
+    "disk": "disk",
+    "inodes": "disk",
+    "tmp": "root",
+}
+"""The layer that enforces each limit, by the limit's name on the wire."""
+
+
+@frozen
+class Finding:
+    """Whether a layer works; if not, what happened and what to change.
+
+    ``asked`` is false if the layer doesn't apply: a uid of its own without root, a network namespace with the host's
+    network, a cgroup namespace on a Linux that has none.
+    """
+
+    works: bool
+    reason: str = ""
+    knob: str = ""
+    mechanism: str = ""
+    asked: bool = True
+
+
+@frozen
+class Lack:
+    """A required layer that is missing."""
+
+    layer: str
+    reason: str
+    knob: str
+
+    def __str__(self) -> str:
+        return f"{self.layer}: {self.reason}" + (f" ({self.knob})" if self.knob else "")
+
+
+def missing_for(
+    level: str,
+    layers: Mapping[str, Finding],
+    named: Collection[str] = (),
+    waived: Collection[str] = (),
+) -> Sequence[Lack]:
+    """Return the missing layers for a level, in the order of the layers; empty if none is missing.
+
+    ``named`` are the limits that the caller named: they must be enforced at any level but ``none``, unless they are
+    ``waived``. ``strict`` ignores waivers. A layer without a finding counts as missing.
+    ``KeyError`` for an unknown level or limit.
+    """
+    required = set(REQUIRED[level])
+    if required:
+        required |= {LIMITS[limit] for limit in set(named) - set(waived)}
+    found = {name: layers.get(name, Finding(False, "nobody tried")) for name in LAYERS if name in required}
+    return [
+        Lack(name, finding.reason, finding.knob)
+        for name, finding in found.items()
+        if finding.asked and not finding.works
+    ]
+
+
+def of_record(record: Mapping[str, Mapping[str, object]]) -> Mapping[str, Finding]:
+    """Convert the record of a spawn to findings: ``asked``, ``active``, ``mechanism``, ``reason`` by layer."""
+    return {
+        name: Finding(
+            bool(layer["active"]),
+            str(layer["reason"]),
+            mechanism=str(layer["mechanism"]),
+            asked=bool(layer["asked"]),
+        )
+        for name, layer in record.items()
+    }
+
+
+def best(layers: Mapping[str, Finding]) -> str:
+    """The highest level that these layers allow: ``strict``, ``standard`` or ``none``."""
+    return next(level for level in ("strict", "standard", "none") if not missing_for(level, layers))
+
+
+def verdict(layers: Mapping[str, Finding], uid: int) -> str:
+    """One sentence: the isolation that an agent gets by default from a kernel with this uid, and the agent's uid."""
+    if lacks := missing_for("standard", layers):
+        names = _listed([lack.layer for lack in lacks])
+        return f"none: {names} can't be had here: no agent starts in a sandbox"
+    landlock = layers["landlock"]
+    second = f"Landlock {landlock.mechanism}" if landlock.works else "no Landlock"
+    who = "each agent a user of its own" if layers["own_uid"].works else f"agents run as uid {uid}"
+    return f"standard: all walls; {_about_limits(layers)}; {second}; {who}"
+
+
+def about_strict(layers: Mapping[str, Finding]) -> str:
+    """Say whether ``strict`` is available, or which layers are missing."""
+    lacks = missing_for("strict", layers)
+    return f"strict: no: {_listed([lack.layer for lack in lacks])} missing" if lacks else "strict: can be had too"
+
+
+def _about_limits(layers: Mapping[str, Finding]) -> str:
+    grouped = [name for name in ("memory", "pids", "cpu") if layers[name].mechanism.startswith("cgroup")]
+    if not grouped:
+        return "limits by rlimits, not of CPU"
+    others = [name for name in ("memory", "pids", "cpu") if name not in grouped]
+    by = f"limits by {layers[grouped[0]].mechanism}"
+    return f"{by}, but not {' and '.join(others)}" if others else by
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:3])} and {len(names) - 3} more"

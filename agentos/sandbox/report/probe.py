@@ -1,0 +1,192 @@
+"""Probe the host: find out which isolation layers work, by running a trivial program in each of them.
+
+Kernel versions and settings aren't trusted: a host may allow a call and deny the one that follows it. Settings are
+read only to name the one that is in the way.
+"""
+
+import os
+import resource
+import sys
+from collections.abc import Mapping, Sequence
+
+from attrs import evolve
+
+from agentos.sandbox import host_ids, interpreter_prefixes
+from agentos.sandbox import plan as p
+from agentos.sandbox import steps as s
+from agentos.sandbox.filters import landlock, seccomp
+from agentos.sandbox.plan import Host, Outer
+from agentos.sandbox.policy import Interpreter
+from agentos.sandbox.spawner import SandboxError, Spawner, StepFailed
+from agentos.sandbox.steps import Step
+
+from . import remedies
+from .levels import Finding as Finding
+
+_LIMITS = ("NOFILE", "FSIZE", "NPROC", "CORE", "DATA", "RTPRIO", "NICE", "MEMLOCK", "MSGQUEUE", "SIGPENDING")
+_MECHANISMS = {
+    "cgroup_ns": "unshare",
+    "root": "pivot_root onto a tmpfs",
+    "own_uid": "uid_map",
+    "capabilities": "capset, bounding set, securebits",
+    "no_new_privs": "prctl",
+    "rlimits": "setrlimit",
+}
+SOMEBODY = Outer(host_ids.FIRST, host_ids.FIRST)
+_NOTHING = s.Execute(("/bin/true",), (("PATH", "/usr/bin:/bin"),), "/")
+
+
+def host(memory_cgroup: bool = False) -> Host:
+    """Return the properties of this host that a plan needs. ``memory_cgroup``: a cgroup limits the programs' memory."""
+    paths = (*p.SYSTEM, *p.SYSTEM_FILES, *p.NETWORK_FILES)
+    links = {path: os.readlink(path) for path in p.SYSTEM if os.path.islink(path)}
+    hard = {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[1] for name in _LIMITS}
+    return Host(
+        os.geteuid(),
+        os.getegid(),
+        os.uname().machine,
+        directories=frozenset(path for path in paths if path not in links and os.path.exists(path)),
+        links=links,
+        landlock_abi=_landlock_abi(),
+        cgroup_namespace=os.path.exists("/proc/self/ns/cgroup"),
+        memory_cgroup=memory_cgroup,
+        memfd_noexec=_can_write("/proc/sys/vm/memfd_noexec"),
+        hard_limits={name: limit for name, limit in hard.items() if limit != resource.RLIM_INFINITY},
+        interpreter=own_interpreter(),
+    )
+
+
+def _can_write(path: str) -> bool:
+    """Whether the file can be opened for writing; it isn't changed. A new process has the same uid at first."""
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CLOEXEC))
+    except OSError:  # ENOENT before Linux 6.3, EACCES without root, EROFS in most containers
+        return False
+    return True
+
+
+def own_interpreter() -> Interpreter:
+    """Return the running interpreter, which agents get by default."""
+    return Interpreter(sys.executable, sys.prefix, sys.base_prefix)
+
+
+def _landlock_abi() -> int:
+    try:
+        return landlock.probe_abi()
+    except OSError:  # even the version query is denied; the trial reports the reason
+        return 0
+
+
+def usable(here: Host, found: Mapping[str, Finding]) -> Host:
+    """Return the host without the layers that exist but don't work: a plan that uses them would fail."""
+    return evolve(
+        here,
+        landlock_abi=here.landlock_abi if found["landlock"].works else 0,
+        cgroup_namespace=here.cgroup_namespace and found["cgroup_ns"].works,
+    )
+
+
+async def probe(spawner: Spawner, here: Host, outer: Outer | None = None) -> Mapping[str, Finding]:
+    """Return a finding for each layer that doesn't need a cgroup, by the layer's name on the wire.
+
+    With root the programs run as ``outer``. If that doesn't work, the other layers are tried as the kernel's uid.
+    """
+    around = remedies.surroundings()
+    who = outer or (SOMEBODY if here.uid == 0 else Outer(here.uid, here.gid))
+    own_uid = Finding(False, "without root a program is the kernel's own user outside", asked=False)
+    if here.uid == 0:
+        own_uid = await _try(spawner, _trials(here, who)["user_ns"], around)
+        who = who if own_uid.works else Outer(here.uid, here.gid)
+    found = {layer: await _try(spawner, steps, around) for layer, steps in _trials(here, who).items()}
+    return {
+        layer: evolve(finding, mechanism=_mechanism(layer, here) if finding.works else "")
+        for layer, finding in {**found, "own_uid": own_uid, **_absent(here)}.items()
+    }
+
+
+def _absent(here: Host) -> Mapping[str, Finding]:
+    """Return findings for layers that needn't be tried, because they can't work here."""
+    absent = {}
+    if not here.cgroup_namespace:
+        absent["cgroup_ns"] = Finding(False, "there is no /proc/self/ns/cgroup", asked=False)
+    if here.architecture not in seccomp.ARCHITECTURES:
+        known = ", ".join(seccomp.ARCHITECTURES)
+        absent["seccomp"] = Finding(False, f"there are filters for {known}, and none for {here.architecture}")
+    if here.interpreter is not None and (why := interpreter_prefixes.unfit(here.interpreter)) is not None:
+        absent["root"] = Finding(False, why, interpreter_prefixes.REMEDY)
+    return absent
+
+
+def _mechanism(layer: str, here: Host) -> str:
+    if layer == "landlock":
+        return f"ABI {here.landlock_abi}"
+    if layer == "seccomp":
+        return f"BPF filter, {len(seccomp.filter_for('standard', here.architecture))} instructions"
+    return _MECHANISMS.get(layer, "clone3")
+
+
+def _trials(here: Host, who: Outer) -> Mapping[str, Sequence[Step]]:
+    """Return the steps that test each layer."""
+
+    def trial(flags: int, *steps: Step) -> tuple[Step, ...]:
+        maps = (f"{p.UID} {who.uid} 1", f"{p.GID} {who.gid} 1", here.uid != 0)
+        identity = s.TakeIdentity(p.UID, p.GID, drop_groups=here.uid == 0)
+        return (s.Clone(p.NEWUSER | p.NEWPID | flags, *maps), identity, *steps, _NOTHING)
+
+    root = (s.PrivateMounts(), s.MountRoot(1 << 20, 64))
+    return {
+        "user_ns": trial(0, s.ForbidNamespaces()),
+        "pid_ns": trial(p.NEWNS, *root, s.MakeDirectory("/proc"), s.MountProc("/proc")),
+        "mount_ns": trial(p.NEWNS, *root),
+        "net_ns": trial(p.NEWNET, s.LoopbackUp()),
+        "ipc_ns": trial(p.NEWIPC),
+        "uts_ns": trial(p.NEWUTS, s.Hostname("trial")),
+        "cgroup_ns": trial(0, s.UnshareCgroup()),
+        "root": trial(p.NEWNS, *root, *_a_small_root(here)),
+        "capabilities": trial(0, s.DropCapabilities()),
+        "no_new_privs": trial(0, s.NoNewPrivileges()),
+        "seccomp": trial(0, s.NoNewPrivileges(), *_a_filter(here)),
+        "landlock": trial(0, s.NoNewPrivileges(), *_a_rule(here.landlock_abi or 1)),  # 1: the refusal says why
+        "rlimits": trial(0, s.SetLimits((("CORE", 0), ("RTPRIO", 0)))),
+    }
+
+
+def _a_small_root(here: Host) -> Sequence[Step]:
+    """Steps for a minimal root in which a program can start. Sources may be opened late: nothing here hides them."""
+    shown = [path for path in p.SYSTEM if path in here.directories]
+    return (
+        s.MakeDirectory("/dev"),
+        *(s.OpenSource(path) for path in (*shown, "/dev/null")),
+        *(s.Bind(path, path) for path in shown),
+        s.Bind("/dev/null", "/dev/null", device=True),
+        *(s.Link(path, target) for path, target in here.links.items()),
+        s.CloseSources(),
+        s.SwitchRoot(),
+        s.ReadOnlyRoot(),
+    )
+
+
+def _a_filter(here: Host) -> Sequence[Step]:
+    known = here.architecture in seccomp.ARCHITECTURES
+    return (s.Seccomp(seccomp.program("standard", here.architecture).hex()),) if known else ()
+
+
+def _a_rule(abi: int) -> Sequence[Step]:
+    walls = landlock.Walls(landlock.ALL_FILES)
+    allowed = landlock.READ | landlock.EXECUTE | landlock.Files.WRITE_FILE
+    rules = landlock.ruleset(abi, walls, [landlock.PathRule("/", allowed)])
+    paths = tuple((rule.path, int(rule.effective(rules.walls))) for rule in rules.paths)
+    return (s.Landlock(rules.pack().hex(), paths, ()),)
+
+
+async def _try(spawner: Spawner, trial: Sequence[Step], around: remedies.Surroundings) -> Finding:
+    try:
+        sandbox = await spawner.spawn(trial)
+    except StepFailed as failure:
+        return Finding(False, str(failure), remedies.knob(failure.step, failure.text, failure.errno, around))
+    except SandboxError as failure:
+        return Finding(False, str(failure))
+    for fd in (sandbox.stdout, sandbox.stderr):
+        os.close(fd)
+    status = await sandbox.wait()
+    return Finding(status.code == 0, "" if status.code == 0 else f"{_NOTHING.argv[0]}: {status}")

@@ -1,0 +1,178 @@
+"""Record which isolation layers are active on a program: read from /proc before its first instruction."""
+
+import errno
+import functools
+import os
+from collections.abc import Iterator, Mapping, Sequence
+
+from attrs import asdict, evolve, frozen
+
+from agentos.sandbox import proc_files
+from agentos.sandbox import steps as s
+from agentos.sandbox.filters import seccomp
+from agentos.sandbox.steps import Step
+
+LAYERS = (
+    *("user_ns", "pid_ns", "mount_ns", "net_ns", "ipc_ns", "uts_ns", "cgroup_ns", "root", "own_uid", "capabilities"),
+    *("no_new_privs", "seccomp", "landlock", "rlimits", "memory", "pids", "cpu", "disk"),
+)
+_NAMESPACES = {
+    "user_ns": "user",
+    "pid_ns": "pid",
+    "mount_ns": "mnt",
+    "net_ns": "net",
+    "ipc_ns": "ipc",
+    "uts_ns": "uts",
+    "cgroup_ns": "cgroup",
+}
+_WALLS = LAYERS[: LAYERS.index("rlimits")]
+_SETS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
+_LIMIT_LINES = {  # of /proc/PID/limits
+    "NOFILE": "Max open files",
+    "FSIZE": "Max file size",
+    "NPROC": "Max processes",
+    "CORE": "Max core file size",
+    "DATA": "Max data size",
+    "RTPRIO": "Max realtime priority",
+    "NICE": "Max nice priority",
+    "MEMLOCK": "Max locked memory",
+    "MSGQUEUE": "Max msgqueue size",
+    "SIGPENDING": "Max pending signals",
+}
+
+
+@frozen
+class Observed:
+    """The /proc state of a confined program that waits for go."""
+
+    status: Mapping[str, str]  # /proc/PID/status by field
+    limits: Mapping[str, tuple[str, str]]  # /proc/PID/limits by its first column: soft, hard
+    namespaces: Mapping[str, int]  # the program's, by inode
+    ours: Mapping[str, int]
+
+
+@frozen
+class Layer:
+    """One layer: whether it was asked for, whether it is active, how, the evidence, and why it isn't active."""
+
+    asked: bool | int  # for a limit, the amount
+    active: bool
+    mechanism: str
+    evidence: str
+    reason: str
+
+
+def observe(pid: int, namespaces: Mapping[str, int]) -> Observed:
+    """Read the state of this pid; ``namespaces`` are its inodes by name."""
+    lines = proc_files.read(f"/proc/{pid}/status").splitlines()
+    status = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    rows = proc_files.read(f"/proc/{pid}/limits").splitlines()[1:]
+    fields = {row[:26].strip(): row[26:].split() for row in rows}
+    limits = {name: (found[0], found[1]) for name, found in fields.items()}
+    return Observed(status, limits, dict(namespaces), _our_namespaces())
+
+
+@functools.cache
+def _our_namespaces() -> Mapping[str, int]:
+    places = ((name, f"/proc/self/ns/{name}") for name in _NAMESPACES.values())
+    # By name: a process that isn't dumpable, such as the kernel, may enter its own ns directory but not list it.
+    return {name: os.stat(path).st_ino for name, path in places if os.path.exists(path)}
+
+
+def layers(plan: Sequence[Step], observed: Observed) -> dict[str, dict[str, object]]:
+    """Return the record of a spawn in wire format. The caller adds the limits that it has set by cgroup."""
+    return {name: asdict(layer) for name, layer in _layers(plan, observed)}
+
+
+def _layers(plan: Sequence[Step], observed: Observed) -> Iterator[tuple[str, Layer]]:
+    first = plan[0]
+    if isinstance(first, s.Clone) and not first.flags:
+        yield from ((name, _not_asked_for(name, observed)) for name in _WALLS)
+        yield "rlimits", _limits(plan, observed)
+        return
+    for name, short in _NAMESPACES.items():
+        yield name, _namespace(short, observed, first)
+    root = f"mnt:[{observed.namespaces.get('mnt')}]"
+    if isinstance(first, s.Join):
+        yield "root", _by_step(plan, s.Join, "setns", root)
+    else:
+        yield "root", _by_step(plan, s.SwitchRoot, "pivot_root onto a tmpfs", root)
+    yield "own_uid", _own_uid(observed)
+    sets = {name: observed.status.get(name, "?") for name in _SETS}
+    empty = all(set(value) == {"0"} for value in sets.values())
+    evidence = " ".join(f"{name}={value}" for name, value in sets.items())
+    yield "capabilities", Layer(True, empty, "capset, bounding set, securebits", evidence, "" if empty else "not empty")
+    yield "no_new_privs", _field(observed, "NoNewPrivs", "1", "prctl")
+    yield "seccomp", _seccomp(plan, observed)
+    walls = any(isinstance(step, s.Landlock) for step in plan)
+    yield (
+        "landlock",
+        Layer(
+            True,
+            walls,
+            "landlock_restrict_self" if walls else "",
+            "the call succeeded; no file tells it from outside" if walls else "",
+            "" if walls else "this kernel has no Landlock, or it is switched off",
+        ),
+    )
+    yield "rlimits", _limits(plan, observed)
+
+
+def _not_asked_for(name: str, observed: Observed) -> Layer:
+    short = _NAMESPACES.get(name)
+    seen = f"{short}:[{observed.namespaces.get(short)}], ours is {short}:[{observed.ours.get(short)}]" if short else ""
+    return Layer(False, False, "", seen, "isolation none was asked for")
+
+
+def _namespace(short: str, observed: Observed, first: Step) -> Layer:
+    inode, ours = observed.namespaces.get(short), observed.ours.get(short)
+    active = inode is not None and inode != ours
+    host_network = short == "net" and not (first.flags & 0x40000000 if isinstance(first, s.Clone) else active)
+    why = "network: true gives it the host's" if host_network else f"no {short} namespace of its own"
+    evidence = f"{short}:[{inode}], ours is {short}:[{ours}]"
+    made = "setns" if isinstance(first, s.Join) and short not in ("pid", "mnt") else "clone"
+    how = "unshare" if made == "clone" and short in ("cgroup", "mnt") else made
+    return Layer(not host_network, active, how, evidence, "" if active else why)
+
+
+def _by_step(plan: Sequence[Step], kind: type, mechanism: str, evidence: str) -> Layer:
+    """A layer with a step that ends the process on failure. Evidence: the process waits after that step."""
+    done = any(isinstance(step, kind) for step in plan)
+    return Layer(True, done, mechanism if done else "", evidence if done else "", "" if done else "not in the plan")
+
+
+def _own_uid(observed: Observed) -> Layer:
+    uids = observed.status.get("Uid", "").split()
+    active = bool(uids) and len(set(uids)) == 1 and uids[0] not in ("0", str(os.geteuid()))
+    reason = "" if active else "without root it is the kernel's own user outside"
+    return Layer(os.geteuid() == 0, active, "uid_map" if active else "", f"Uid {' '.join(uids)}", reason)
+
+
+def _field(observed: Observed, name: str, wanted: str, mechanism: str) -> Layer:
+    value = observed.status.get(name, "absent")
+    active = value == wanted
+    return Layer(True, active, mechanism, f"{name}: {value}", "" if active else f"{name} is {value}, not {wanted}")
+
+
+def _seccomp(plan: Sequence[Step], observed: Observed) -> Layer:
+    """The seccomp layer; says which mechanism keeps memfds from being executed, if one does."""
+    layer = _field(observed, "Seccomp", "2", "BPF filter")
+    filters = [step.program for step in plan if isinstance(step, s.Seccomp)]
+    if not layer.active or not filters:
+        return layer
+    if any(isinstance(step, s.ForbidExecutableMemfds) for step in plan):
+        read = "vm.memfd_noexec: 2, read back in its PID namespace"
+        return evolve(layer, mechanism="BPF filter + vm.memfd_noexec", evidence=f"{layer.evidence}; {read}")
+    refusal = seccomp.memfd_refusal(bytes.fromhex(filters[-1]), os.uname().machine)
+    if refusal is None:
+        return layer
+    answer = f"memfd_create without MFD_NOEXEC_SEAL: {errno.errorcode[refusal]}"
+    return evolve(layer, evidence=f"{layer.evidence}; {answer}")
+
+
+def _limits(plan: Sequence[Step], observed: Observed) -> Layer:
+    asked = {name: value for step in plan if isinstance(step, s.SetLimits) for name, value in step.limits}
+    read = {name: observed.limits.get(_LIMIT_LINES[name], ("?", "?")) for name in asked}
+    wrong = [name for name, value in asked.items() if read[name] != (str(value), str(value))]
+    evidence = " ".join(f"{name}={soft}" for name, (soft, _) in read.items())
+    return Layer(True, not wrong, "setrlimit", evidence, f"not as asked: {', '.join(wrong)}" if wrong else "")

@@ -1,0 +1,172 @@
+"""Handle of one running sandbox: pidfd of its PID 1, namespaces, output pipes, signals, exit status."""
+
+import contextlib
+import os
+import signal
+import socket
+import struct
+from collections.abc import Callable, Mapping
+
+import trio
+from attrs import Factory, define
+
+from .errors import SandboxError
+from .inside import keeper
+from .inside.shim import CONTINUE_ALL, STOP_ALL
+from .report.walls import Observed
+from .status import Status
+
+PATIENCE = keeper.PATIENCE + 1.0  # seconds that a keeper gets to kill all processes below it
+
+
+@define(eq=False)
+class Sandbox:
+    """A running sandboxed program. ``stdout`` and ``stderr`` are non-blocking pipes; their reader closes them.
+    The user of ``listener`` closes that; it has been listening since before the program started.
+
+    ``pid`` is the sandbox's PID 1 and ``program`` the program itself, both as host pids. Without isolation they are
+    equal: then only the program's process group can be signalled, and it ends with the program. If ``kept`` is set,
+    ``pid`` is the program's keeper, and :meth:`kill` ends all processes that the program has started.
+    """
+
+    pid: int
+    program: int
+    pidfd: int
+    stdout: int
+    stderr: int
+    namespaces: Mapping[str, int]  # name to descriptor for setns(2); closed at the end
+    observed: Observed
+    _last_word: int  # a pipe: the program's wait status, written by PID 1
+    _reaped: Callable[[int], None]
+    status: Status | None = None
+    tmpfs: Mapping[str, int] = Factory(dict)  # mount point to descriptor, for mounts to be counted; closed at the end
+    listener: socket.socket | None = None  # on its own loopback, if its policy names a port
+    frozen: bool = False  # also set by code that freezes its cgroup: no process can enter meanwhile
+    kept: bool = False
+    _beside: "list[Sandbox]" = Factory(list)  # programs that entered it
+    _waiting: trio.Lock = Factory(trio.Lock)
+
+    async def wait(self) -> Status:
+        """Wait until all its processes have ended; its output may still be unread."""
+        async with self._waiting:
+            while self.status is None:
+                await trio.lowlevel.wait_readable(self.pidfd)
+                if has_ended(self.pidfd):
+                    self._reap()
+        assert self.status is not None
+        return self.status
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the program's process group; SIGKILL reaches all processes. No effect after it has ended."""
+        if self.status is not None:
+            return
+        if self._bare:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+        else:
+            signal.pidfd_send_signal(self.pidfd, number)
+
+    def freeze(self) -> None:
+        """Stop all processes inside, except PID 1."""
+        self.frozen = True
+        self.signal(signal.SIGSTOP if self._bare else STOP_ALL)
+        for other in self._beside:  # our PID 1 may not be permitted to signal them
+            other.freeze()
+
+    def thaw(self) -> None:
+        """Continue all processes inside."""
+        self.frozen = False
+        self.signal(signal.SIGCONT if self._bare else CONTINUE_ALL)
+        for other in self._beside:
+            other.thaw()
+
+    async def kill(self) -> Status:
+        """Kill all processes inside and wait for them; shielded from cancellation."""
+        with trio.CancelScope(shield=True):
+            if self.kept:
+                await self._dismiss()
+            self.signal(signal.SIGKILL)
+            await self.wait()
+        assert self.status is not None
+        return self.status
+
+    async def _dismiss(self) -> None:
+        """Make the keeper kill all its processes; if they have stopped it, kill them from here."""
+        self.signal(keeper.END)
+        self.signal(signal.SIGCONT)
+        with trio.move_on_after(PATIENCE):
+            await self.wait()
+        if self.status is None:
+            await trio.to_thread.run_sync(keeper.end_below, self.pid)
+
+    def to_enter(self) -> dict[str, int]:
+        """Return the namespaces that a further program has to join, by name. The sandbox still owns the descriptors.
+
+        :class:`SandboxError` if the sandbox has ended, is frozen, or has no namespaces of its own.
+        """
+        namespaces = self._own_namespaces()
+        if self.frozen:
+            raise SandboxError("the sandbox is frozen")
+        if missing := {"user", "pid", "mnt"} - namespaces.keys():
+            raise SandboxError(f"no sandbox to enter: the host's own namespaces {', '.join(sorted(missing))}")
+        return namespaces
+
+    def to_listen_in(self) -> dict[str, int]:
+        """Return the namespaces to join for listening on the sandbox's loopback; otherwise as :meth:`to_enter`."""
+        namespaces = self._own_namespaces()
+        if "net" not in namespaces:
+            raise SandboxError("it has the host's network: there is no 127.0.0.1 of its own to listen on")
+        return {name: namespaces[name] for name in ("user", "net") if name in namespaces}
+
+    def accompany(self, other: "Sandbox") -> None:
+        """Register a program that has entered this sandbox.
+
+        A task waits for it too: our PID 1 can't end before every process in its PID namespace is reaped, and this one
+        isn't its child.
+        """
+        self._beside = [*(one for one in self._beside if one.status is None), other]
+        trio.lowlevel.spawn_system_task(other.wait)
+        if self.frozen:
+            other.freeze()
+
+    def _own_namespaces(self) -> dict[str, int]:
+        if self.status is not None or has_ended(self.pidfd):
+            raise SandboxError("the sandbox has ended")
+        return {
+            name: fd
+            for name, fd in self.namespaces.items()
+            if os.fstat(fd).st_ino != os.stat(f"/proc/self/ns/{name}").st_ino
+        }
+
+    @property
+    def _bare(self) -> bool:
+        return self.program == self.pid
+
+    def _reap(self) -> None:
+        if self._bare:  # kill the rest of its group while the zombie keeps the group id from being reused
+            with contextlib.suppress(PermissionError):  # all of them have changed their uid
+                self.signal(signal.SIGKILL)
+        how = reap(self.pidfd)
+        self._reaped(self.pid)
+        word = b""
+        with contextlib.suppress(BlockingIOError):  # the zygote hasn't closed its copy of the other end yet
+            word = os.read(self._last_word, 4)  # it has ended: no more data can come
+        if len(word) == 4:  # otherwise there was no PID 1, or PID 1 was killed with all the others
+            (wait_status,) = struct.unpack("=i", word)
+            code = os.waitstatus_to_exitcode(wait_status)
+            how = Status(code, None) if code >= 0 else Status(None, -code)
+        self.status = how
+        for fd in (self.pidfd, self._last_word, *self.namespaces.values(), *self.tmpfs.values()):
+            os.close(fd)
+
+
+def has_ended(pidfd: int) -> bool:
+    """Whether it has ended. Needed after a wake-up, which may be for a file that had this fd before."""
+    return os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def reap(pidfd: int) -> Status:
+    """Reap an ended child; returns its exit status."""
+    found = os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
+    assert found is not None, "a child that is waited for without WNOHANG is found"
+    return Status(found.si_status, None) if found.si_code == os.CLD_EXITED else Status(None, found.si_status)

@@ -1,0 +1,169 @@
+"""Measure the size of a directory tree by walking it; safe on a hostile tree.
+
+A walk sees the tree as it is while it walks: a tree that is moved meanwhile may be counted in part.
+"""
+
+import os
+import stat
+
+from attrs import define, field, frozen
+
+from agentos.sandbox.cgroups.values import short_size
+from agentos.sandbox.errors import NO_DESCRIPTOR
+
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_LOST = 100  # times that a walk restarts from the root before it gives up
+
+
+@frozen
+class Usage:
+    """Size of a tree, its top directory included. ``size`` is bytes on disk, hard links once.
+
+    ``closed`` is how many parts could not be counted: directories without read permission, and a tree that was moved so
+    often that the walk gave up. If the count was stopped at a limit, these are lower bounds.
+    """
+
+    size: int = 0
+    inodes: int = 0
+    closed: int = 0
+
+    def __str__(self) -> str:
+        return f"{short_size(self.size)} in {self.inodes} inodes"
+
+
+@define
+class _Level:
+    """A directory on the current path: its name in its parent, device and inode, and subdirectories to enter."""
+
+    name: str
+    identity: tuple[int, int]
+    below: list[str]
+
+
+@define
+class Walk:
+    """One pass over a tree, with one open directory at a time: a tree can be deeper than the limit of open files."""
+
+    root: int
+    device: int
+    here: int  # closed by us
+    disk: int
+    max_inodes: int
+    size: int = 0
+    inodes: int = 0
+    closed: int = 0
+    linked: set[tuple[int, int]] = field(factory=set)
+    levels: list[_Level] = field(factory=list)
+    lost: int = 0
+
+    @property
+    def enough(self) -> bool:
+        """Whether the walk can stop: over a limit, or restarted too often."""
+        return self.size > self.disk or self.inodes > self.max_inodes or self.lost >= _LOST
+
+    def count(self, found: os.stat_result) -> None:
+        if found.st_nlink > 1 and not stat.S_ISDIR(found.st_mode):
+            if (found.st_dev, found.st_ino) in self.linked:
+                return
+            self.linked.add((found.st_dev, found.st_ino))
+        self.size += found.st_blocks * 512
+        self.inodes += 1
+
+    def read(self, name: str) -> None:
+        """Count the entries of the current directory, except subdirectories, which are counted when entered."""
+        level = _Level(name, _identity(self.here), [])
+        with os.scandir(self.here) as entries:
+            for entry in entries:
+                try:
+                    if entry.is_dir(follow_symlinks=False):
+                        level.below.append(entry.name)
+                    else:
+                        self.count(entry.stat(follow_symlinks=False))
+                except FileNotFoundError:
+                    continue
+                except PermissionError:  # readable but not searchable
+                    self.closed += self._is_ours(".")
+                    break
+                if self.enough:
+                    break
+        self.levels.append(level)
+
+    def down(self, name: str) -> None:
+        """Enter a subdirectory, unless it is on another file system or no longer a directory."""
+        try:
+            below = os.open(name, DIRECTORY, dir_fd=self.here)
+        except PermissionError:
+            self.closed += self._is_ours(name)
+            return
+        except OSError as error:
+            if error.errno in NO_DESCRIPTOR:  # our own limit of open files: the directory isn't unreadable
+                raise
+            return
+        found = os.fstat(below)
+        if found.st_dev != self.device:
+            os.close(below)
+            return
+        os.close(self.here)
+        self.here = below
+        self.count(found)
+        self.read(name)
+
+    def _is_ours(self, name: str) -> bool:
+        """Whether a program without root, which has our uid on the host, may have removed the permissions."""
+        try:
+            found = os.fstat(self.here) if name == "." else os.stat(name, dir_fd=self.here, follow_symlinks=False)
+            return found.st_uid == os.geteuid()
+        except OSError:
+            return False
+
+    def up(self) -> None:
+        """Return to the parent directory, wherever it has been moved."""
+        self.levels.pop()
+        if self.levels and not self._step("..", self.levels[-1].identity):
+            self._find_the_way()
+
+    def _step(self, name: str, identity: tuple[int, int]) -> bool:
+        try:
+            there = os.open(name, DIRECTORY, dir_fd=self.here)
+        except OSError:
+            return False
+        if _identity(there) != identity:
+            os.close(there)
+            return False
+        os.close(self.here)
+        self.here = there
+        return True
+
+    def _find_the_way(self) -> None:
+        """Start again from the root, and go down as far as the path is unchanged."""
+        self.lost += 1
+        os.close(self.here)
+        self.here = os.open(".", DIRECTORY, dir_fd=self.root)
+        for depth, level in enumerate(self.levels[1:], 1):
+            if not self._step(level.name, level.identity):
+                del self.levels[depth:]
+                return
+
+
+def _identity(fd: int) -> tuple[int, int]:
+    found = os.fstat(fd)
+    return found.st_dev, found.st_ino
+
+
+def measure(root: int, disk: int, inodes: int) -> Usage:
+    """Measure the tree of an open directory, until it is over one of the limits. Blocks.
+
+    ``OSError`` if the directory itself can't be read.
+    """
+    walk = Walk(root, os.fstat(root).st_dev, os.open(".", DIRECTORY, dir_fd=root), disk, inodes)
+    try:
+        walk.count(os.fstat(walk.here))
+        walk.read(".")
+        while walk.levels and not walk.enough:
+            if walk.levels[-1].below:
+                walk.down(walk.levels[-1].below.pop())
+            else:
+                walk.up()
+    finally:
+        os.close(walk.here)
+    return Usage(walk.size, walk.inodes, walk.closed + (walk.lost >= _LOST))

@@ -1,0 +1,76 @@
+"""Version 2 for real, in a guest kernel: what ``test_cgroups_real`` attacks there, and hosts where it can't be had."""
+
+import os
+import re
+import sys
+
+import pytest
+
+from tests.support.guest import need_guest
+from tests.tools import cgroup2_vm
+from tests.tools.cgroup2_vm import Ended, Job
+
+REAL = "tests/sandbox/cgroups/test_real.py"
+TELL = """
+from agentos.sandbox.cgroups.discover import discover_here, open_root
+made = open_root(discover_here())
+print(made.root and made.root.version, sorted(made.controllers))
+for one in made.missing: print(one.what, "|", one.reason, "|", one.knob)
+if made.root: made.root.remove()
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def guest_kernel() -> None:
+    """A host without the guest kernel skips loudly; where nothing may be skipped, it fails."""
+    need_guest()
+
+
+def guest(*argv: str, user: bool = False, delegate: bool = True, hide: tuple[str, ...] = ()) -> Ended:
+    env = {"AGENTOS_MUST_SANDBOX": "1", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    return cgroup2_vm.run(Job(list(argv), user=user, delegate=delegate, hide=list(hide), env=env), timeout=150)
+
+
+@pytest.mark.parametrize("user", [False, True], ids=["root", "user"])
+def test_every_limit_holds_under_version_2(user: bool) -> None:
+    ended = guest(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", REAL, user=user)
+
+    assert ended.code == 0, ended.out + ended.err
+    assert re.search(r"^\d\d passed in", ended.out, re.MULTILINE), ended.out  # and none skipped
+
+
+@pytest.mark.parametrize("user", [False, True], ids=["root", "user"])
+def test_a_delegated_scope_gives_all_controllers_to_us_and_our_children(user: bool) -> None:
+    ended = guest("sh", "-c", 'sleep 60 & exec "$@"', "sh", sys.executable, "-c", TELL, user=user)
+
+    assert ended.out == "2 ['cpu', 'memory', 'pids']\n", ended.err
+
+
+def test_a_scope_shared_with_strangers_is_left_alone_and_says_with_whom() -> None:
+    ended = guest("sh", "-c", '"$@"; cat /proc/self/cgroup', "sh", sys.executable, "-c", TELL)
+
+    assert ended.out.startswith("None []\n"), ended.out + ended.err
+    assert re.search(r"cpu \| .*command.scope is shared with other processes: \d+ \(sh\) \| .*systemd-run", ended.out)
+    assert ended.out.endswith("0::/guest.slice/command.scope\n")
+
+
+def test_a_user_to_whom_nothing_is_delegated_is_told_how_to_get_it() -> None:
+    ended = guest(sys.executable, "-c", TELL, user=True, delegate=False)
+
+    assert ended.out.startswith("None []\n"), ended.out + ended.err
+    assert ended.out.count("can't be written by uid 1000") == 3
+    assert ended.out.count("systemd-run --user --scope -p Delegate=yes") == 3
+
+
+def test_hidden_control_groups_are_not_promised() -> None:
+    ended = guest(sys.executable, "-c", TELL, hide=("/sys/fs/cgroup",))
+
+    assert ended.out.startswith("None []\n"), ended.out + ended.err
+    assert ended.out.count("isn't visible in any cgroup2 mount") == 3
+
+
+def test_what_the_guest_writes_is_forgotten(tmp_path: object) -> None:
+    ended = guest("sh", "-c", f'echo gone > "{tmp_path}/file" && cat "{tmp_path}/file"; exit 7')
+
+    assert (ended.code, ended.out) == (7, "gone\n"), ended.err
+    assert not os.path.exists(f"{tmp_path}/file")

@@ -1,0 +1,96 @@
+"""The arithmetic between what is asked and the kernel's units, and the sentences made of what it counted."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentos.sandbox.cgroups import values as values
+from agentos.sandbox.cgroups.values import CgroupError, Evidence, InForce, Limits
+from agentos_sdk import quantities
+
+shares = st.floats(values.MIN_CPU, 10_000, allow_nan=False)
+
+
+@given(shares)
+def test_a_cpu_share_becomes_turns_that_the_kernel_takes_and_that_are_no_more_than_it(share: float) -> None:
+    quota, period = values.turns(share)
+
+    assert quota >= values.MIN_TURN
+    assert values.MIN_TURN <= period <= values.MAX_PERIOD
+    assert share * 0.99 <= quota / period <= share * 1.001 or share > values.MAX_CPUS
+
+
+@given(st.integers(1, 10_000))
+def test_a_weight_comes_back_from_shares_nearly_unchanged(weight: int) -> None:
+    back = values.weight_of(values.shares_of(weight))
+
+    assert InForce(weight=back).weaker_than(Limits(weight=weight)) is None
+
+
+@given(st.integers(1, 10**15 - 1))
+def test_a_short_size_reads_back_as_the_same_size(size: int) -> None:
+    assert quantities.size(values.short_size(size)) == size
+
+
+@pytest.mark.parametrize(
+    ("evidence", "said"),
+    [
+        (Evidence(), ()),
+        (Evidence(memory_limit=256 << 20, out_of_memory=True), ("memory limit 256M reached",)),
+        (Evidence(killed_above=2), ("killed for memory by a limit above its own, or by the host",)),
+        (Evidence(pids_limit=64, forks_refused=3), ("fork refused: 64 processes",)),
+        (
+            Evidence(pids_limit=64, forks_refused=3, refused_above=True),
+            ("fork refused: the processes of a group above it were used up",),
+        ),
+        (Evidence(throttled=0.879), ("throttled 87 % of the time",)),
+        (Evidence(throttled=0.004), ()),
+    ],
+)
+def test_evidence_speaks_plainly(evidence: Evidence, said: tuple[str, ...]) -> None:
+    assert evidence.sentences() == said
+
+
+def test_throttling_is_a_share_of_the_time_it_was_ready_to_run() -> None:
+    assert values.waiting(throttled=9, used=1) == 0.9
+    assert values.waiting(throttled=0, used=0) == 0
+    assert values.waiting(throttled=0, used=5) == 0
+
+
+@pytest.mark.parametrize(
+    ("found", "asked"),
+    [
+        (InForce(), Limits(memory=4096)),
+        (InForce(memory=8192), Limits(memory=4096)),
+        (InForce(pids=65), Limits(pids=64)),
+        (InForce(cpu=0.6), Limits(cpu=0.5)),
+        (InForce(weight=100), Limits(weight=10)),
+    ],
+)
+def test_a_weaker_limit_than_asked_is_noticed(found: InForce, asked: Limits) -> None:
+    assert found.weaker_than(asked)
+
+
+def test_a_stricter_limit_than_asked_is_none_the_worse() -> None:
+    found = InForce(memory=4096, pids=10, cpu=0.25, weight=100)
+
+    assert found.weaker_than(Limits(memory=5000, pids=64, cpu=0.5, weight=100)) is None
+
+
+@given(st.frozensets(st.sampled_from(sorted(values.LIMITING))))
+def test_limits_can_be_cut_to_what_there_is(there: frozenset[str]) -> None:
+    limits = Limits(memory=4096, pids=5, cpu=0.5, weight=10)
+
+    assert limits.only(there).controllers == there
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "self", "kernel", "tasks", "memory.max", "a b", "ä", "x" * 129])
+def test_names_that_leave_the_group_or_clash_with_its_files_are_refused(name: str) -> None:
+    with pytest.raises(CgroupError):
+        values.a_name(name)
+
+
+@pytest.mark.parametrize("wrong", [{"memory": 0}, {"pids": 0}, {"cpu": 0.0001}, {"weight": 0}, {"weight": 10_001}])
+def test_limits_that_no_kernel_takes_are_not_made(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError):
+        Limits(**wrong)  # type: ignore[arg-type]

@@ -1,0 +1,159 @@
+"""Each name has a user of its own on the host, the same in each of its lives, whatever is taken and given up."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from agentos.sandbox.host_ids import COUNT, FIRST, OuterIdError, OuterIds, choose
+from agentos.sandbox.plan import Outer
+
+names = st.text(min_size=1, max_size=3)
+
+
+class Choosing(RuleBasedStateMachine):
+    """Names that come and go, in a range that is too small for all of them."""
+
+    ids = range(70000, 70004)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given: dict[str, int] = {}
+        self.busy: set[str] = set()
+        self.order: list[str] = []
+
+    @rule(name=names)
+    def take(self, name: str) -> None:
+        before = dict(self.given)
+        known, idle = name in before, [other for other in self.order if other in before and other not in self.busy]
+        if not known and len(before) == len(self.ids) and not idle:
+            with pytest.raises(OuterIdError, match="all 4 ids"):
+                choose(before, name, self.ids, self.busy)
+            return
+        self.given = choose(before, name, self.ids, self.busy)
+        self.order = [other for other in self.order if other != name] + [name]
+        self.busy.add(name)
+        if known:
+            assert self.given == before
+        if len(self.given) == len(before) and not known:
+            assert self.given.keys() == before.keys() - {idle[0]} | {name}, "the one used longest ago makes room"
+        assert all(self.given[other] == before[other] for other in self.given.keys() & before.keys())
+
+    @precondition(lambda self: self.busy)
+    @rule(data=st.data())
+    def end(self, data: st.DataObject) -> None:
+        self.busy.discard(data.draw(st.sampled_from(sorted(self.busy))))
+
+    @invariant()
+    def nobody_shares(self) -> None:
+        assert len(set(self.given.values())) == len(self.given)
+        assert set(self.given.values()) <= set(self.ids)
+        assert self.busy <= self.given.keys()
+
+
+TestChoosing = Choosing.TestCase
+
+
+def test_a_name_keeps_its_id_from_one_life_of_the_kernel_to_the_next(tmp_path: Path) -> None:
+    async def main() -> None:
+        ids = OuterIds(tmp_path / "ids")
+        first = [await ids.take(name) for name in ("a", "b", "ä\n\u2028")]
+
+        again = OuterIds(tmp_path / "ids")
+        assert [await again.take(name) for name in ("ä\n\u2028", "b", "a")] == first[::-1]
+        assert first == [Outer(FIRST + number, FIRST + number) for number in range(3)]
+
+    trio.run(main)
+
+
+async def test_only_the_kernel_reads_the_file_and_no_half_of_it_is_ever_seen(tmp_path: Path) -> None:
+    path = tmp_path / "ids"
+    ids = OuterIds(path)
+    await ids.take("a")
+    former = os.open(path, os.O_RDONLY)
+
+    await ids.take("b")
+
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    assert os.fstat(former).st_nlink == 0, "replaced, not written over"
+    assert os.listdir(tmp_path) == ["ids"]
+    os.close(former)
+
+
+async def test_two_that_ask_at_once_get_two(tmp_path: Path) -> None:
+    ids, got = OuterIds(tmp_path / "ids"), []
+
+    async def take(name: str) -> None:
+        got.append(await ids.take(name))
+
+    async with trio.open_nursery() as nursery:
+        for number in range(20):
+            nursery.start_soon(take, str(number))
+
+    assert len(set(got)) == 20
+
+
+async def test_one_that_runs_or_has_files_is_not_given_away(tmp_path: Path) -> None:
+    ids = OuterIds(tmp_path / "ids", 70000, 2)
+    await ids.take("runs")
+    keeps = await ids.take("keeps")
+
+    with pytest.raises(OuterIdError, match="all 2 ids for agents are in use or belong to kept workspaces"):
+        await ids.take("new", in_use={"runs"}, kept=lambda: frozenset({"keeps"}))
+
+    assert await ids.take("new", in_use={"runs"}) == keeps
+
+
+async def test_ten_names_one_after_the_other_share_six_ids_and_the_seventh_has_the_firsts(tmp_path: Path) -> None:
+    """An id isn't a name's for good: with all of a range given, the one used longest ago goes to the next name."""
+    ids = OuterIds(tmp_path / "ids", 70000, 6)
+    served = [(await ids.take(f"name-{number}")).uid for number in range(10)]
+
+    assert served == [*range(70000, 70006), *range(70000, 70004)]
+    assert (await ids.take("name-4")).uid == 70004, "one that nobody else has got is kept"
+    assert (await ids.take("name-0")).uid == 70005, "and who comes back too late gets another"
+
+
+@settings(deadline=None)
+@given(st.integers(1, COUNT))
+def test_the_next_free_id_is_found_in_a_full_range_but_one(missing: int) -> None:
+    given = {str(number): number for number in range(1, COUNT + 1) if number != missing}
+
+    assert choose(given, "new", range(1, COUNT + 1), set())["new"] == missing
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "rubbish",
+        "[1]",
+        '"a"',
+        '{"name": "a"}',
+        '{"name": "a", "id": "1610612736"}',
+        '{"name": "a", "id": true}',
+        '{"name": "a", "id": 0}',
+        '{"name": "a", "id": 1610612736}\n{"name": "b", "id": 1610612736}',
+        '{"name": "a", "id": 1610612736}\n{"name": "a", "id": 1610612737}',
+        '{"name": "a", "id": 1610612736}\n{"name": "b", "i',
+        "\xff",
+    ],
+)
+def test_a_damaged_file_is_an_error_that_names_it_and_stays_as_it_is(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "ids"
+    path.write_bytes(text.encode("latin-1"))
+
+    with pytest.raises(OuterIdError, match=r"ids can't be relied on .*: restore it, or remove it together with"):
+        OuterIds(path)
+
+    assert path.read_bytes() == text.encode("latin-1")
+
+
+@pytest.mark.parametrize(("first", "count"), [(0, 10), (os.geteuid(), 1), ((1 << 32) - 2, 2), (70000, 0)])
+def test_no_range_has_root_the_kernels_user_or_nobody_at_all_in_it(tmp_path: Path, first: int, count: int) -> None:
+    with pytest.raises(OuterIdError, match="no range for agents"):
+        OuterIds(tmp_path / "ids", first, count)

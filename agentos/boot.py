@@ -52,7 +52,6 @@ from agentos.private_files import check_file, check_parents, describe
 from agentos.sandbox.errors import SandboxError
 from agentos.sandbox.plan import CODE, WORKSPACE
 from agentos.sandbox.spawner import Spawner
-from agentos.services.audit import Audit, open_audit
 from agentos.services.mailboxes import Letter, Mailboxes
 from agentos.syscalls import table
 from agentos.syscalls.spawn import Spawning
@@ -66,6 +65,7 @@ from .sandbox.cgroups.discover import Cgroups
 from .sandbox.host_ids import OuterIdError, OuterIds
 from .sandbox.report import levels, probe
 from .sandbox.report.levels import Finding
+from .services.audit.log import Audit, open_audit
 
 log = logging.getLogger("agentos.kernel")
 

@@ -6,7 +6,7 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.table import Syscall
 from agentos.llm.line import Line
 from agentos.llm.settings import Party
-from agentos.services.audit import Audit
+from agentos.services.audit.log import Audit
 from agentos.services.mailboxes import Mailboxes
 from agentos_sdk.opcodes import Op
 

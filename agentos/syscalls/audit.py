@@ -9,10 +9,10 @@ from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.table import Syscall
-from agentos.services.audit import Audit
-from agentos.services.audit_categories import CATEGORIES, category_of
-from agentos.services.audit_chain import Row
-from agentos.services.audit_query import Query
+from agentos.services.audit.categories import CATEGORIES, category_of
+from agentos.services.audit.chain import Row
+from agentos.services.audit.log import Audit
+from agentos.services.audit.query import Query
 from agentos_sdk.calls import audit as calls
 from agentos_sdk.codec import Text
 from agentos_sdk.errors import Unavailable

@@ -16,9 +16,9 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Right
 from agentos.kernel.request_body import read_text
 from agentos.kernel.table import Syscall
-from agentos.services import files, finding
-from agentos.services.files import Part
-from agentos.services.finding import Found, Place
+from agentos.services.files import io, resolve
+from agentos.services.files.io import Part
+from agentos.services.files.resolve import Found, Place
 from agentos_sdk import codec
 from agentos_sdk.calls.host import Read, Write, Written
 from agentos_sdk.errors import BadRequest, PermissionDenied
@@ -50,7 +50,7 @@ class Files:
 
     async def read(self, call: Call, request: Read) -> bytes:
         """Read a part of a file, or all of it."""
-        async with self._turn(call.caller), self._judged(call, "read", request.path, finding.find) as found:
+        async with self._turn(call.caller), self._judged(call, "read", request.path, resolve.find) as found:
             await call.caller.allowance.wait_for_bytes()  # a caller that doesn't read its replies gets no more of them
             wanted = found.size - request.offset
             if min(wanted, request.limit if request.limit is not None else wanted) <= LARGE:
@@ -65,18 +65,18 @@ class Files:
                 request, data = understood(body)
             else:
                 request, data = await trio.to_thread.run_sync(understood, body, limiter=self._reading)
-            async with self._judged(call, "write", request.path, finding.find_spot) as found:
-                act = files.replace if request.mode == "write" else files.append
+            async with self._judged(call, "write", request.path, resolve.find_spot) as found:
+                act = io.replace if request.mode == "write" else io.append
                 await trio.to_thread.run_sync(act, found, data, limiter=self._workers(found.place))
         return Written(bytes_written=len(data))
 
     async def rights_to_read(self, caller: Caller, request: Read) -> Sequence[Right]:
         """The rights that READ would need; nothing is read."""
-        return await self._rights(caller, "read", request.path, finding.find)
+        return await self._rights(caller, "read", request.path, resolve.find)
 
     async def rights_to_write(self, caller: Caller, body: bytes) -> Sequence[Right]:
         """The rights that WRITE would need; nothing is written, and ``content`` may be omitted."""
-        return await self._rights(caller, "write", named(body), finding.find_spot)
+        return await self._rights(caller, "write", named(body), resolve.find_spot)
 
     async def _rights(self, caller: Caller, action: str, path: str, find: Callable[[Place], Found]) -> Sequence[Right]:
         found = await self._found(caller, action, path, find)
@@ -118,7 +118,7 @@ class Files:
         return Right(action, found.real, told=f"{place.asked}{link}")
 
     async def _content(self, found: Found, request: Read) -> bytes:
-        read = partial(files.read, found, request.offset, request.limit, self.most)
+        read = partial(io.read, found, request.offset, request.limit, self.most)
         part = await trio.to_thread.run_sync(read, limiter=self._workers(found.place))
         written = await content(part, request, self.most)
         pieces = [b'{"success":true,"content":"', *written, b'","size":%d}' % part.size]

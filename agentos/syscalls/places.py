@@ -12,7 +12,7 @@ from agentos.agents.life import PATH
 from agentos.agents.registry import Agent
 from agentos.agents.spec import AgentSpec, workspace_of
 from agentos.sandbox.plan import WORKSPACE
-from agentos.services.finding import check_all_sole, check_sole
+from agentos.services.files.resolve import check_all_sole, check_sole
 from agentos_sdk.calls.agents import Spawn
 from agentos_sdk.errors import BadRequest, NotFound, PermissionDenied
 

@@ -13,8 +13,8 @@ from agentos.agents.registry import Agent, Registry
 from agentos.agents.within import Ended, directory_of
 from agentos.kernel.caller import Caller
 from agentos.sandbox.plan import CODE, WORKSPACE
-from agentos.services.acting import Identity
-from agentos.services.finding import Place
+from agentos.services.files.as_user import Identity
+from agentos.services.files.resolve import Place
 from agentos_sdk.errors import BadRequest, PermissionDenied, Unavailable
 
 OWN = (WORKSPACE, CODE)

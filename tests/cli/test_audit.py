@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import trio
 
-from agentos.services.audit import open_audit
-from agentos.services.audit_chain import Row
+from agentos.services.audit.chain import Row
+from agentos.services.audit.log import open_audit
 from agentos.userland.cli.audit_table import Table
 from tests.cli.conftest import Agentos, Result
-from tests.services.audited import DENIED, change, entry, make
+from tests.services.audit.audited import DENIED, change, entry, make
 from tests.support.kernel import Kernel, environment, running, until
 from tests.support.wire import PATIENCE
 
@@ -215,7 +215,7 @@ def test_somebody_else_is_told_whose_it_is(tmp_path: Path) -> None:
     for directory in (tmp_path, *tmp_path.parents[:2]):
         directory.chmod(0o755)
     script = (  # the interpreter may be where only root can start it
-        "import difflib, os; from agentos.userland.cli import audit, main; import agentos.services.audit_query;"
+        "import difflib, os; from agentos.userland.cli import audit, main; import agentos.services.audit.query;"
         "os.setuid(65534); main.cli()"
     )
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from agentos.services.audit_chain import Row
-from agentos.services.audit_query import Query
-from agentos.services.audit_verify import verify
+from agentos.services.audit.chain import Row
+from agentos.services.audit.query import Query
+from agentos.services.audit.verify import verify
 from agentos_sdk import AgentOSClient
 from agentos_sdk.errors import ConnectionFailed
 from tests.conftest import StartKernel
-from tests.services.audited import found, sound
+from tests.services.audit.audited import found, sound
 from tests.support.kernel import Kernel, running, until
 from tests.system.agents import ask, relay, up
 

@@ -16,10 +16,10 @@ import trio
 
 from agentos.database import connect
 from agentos.kernel.ports import Entry
-from agentos.services.audit import Audit, open_audit
-from agentos.services.audit_chain import BEGINNING, Waiting, chained
-from agentos.services.audit_files import TABLES
-from agentos.services.audit_verify import verify
+from agentos.services.audit.chain import BEGINNING, Waiting, chained
+from agentos.services.audit.log import Audit, open_audit
+from agentos.services.audit.segments import TABLES
+from agentos.services.audit.verify import verify
 from tests.speed.place import Place
 from tests.speed.processes import MeasurementError
 from tests.speed.results import Row

@@ -6,8 +6,8 @@ from typing import get_args
 import attrs
 import pytest
 
-from agentos.services.audit import SWITCHABLE
-from agentos.services.audit_categories import CATEGORIES, category_of
+from agentos.services.audit.categories import CATEGORIES, category_of
+from agentos.services.audit.log import SWITCHABLE
 from agentos_sdk import AgentOSClient, connect
 from agentos_sdk.calls.audit import Category, SetAuditConfig
 from agentos_sdk.errors import BadRequest

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from agentos.services.audit_query import Query, every
-from agentos.services.audit_verify import verify
+from agentos.services.audit.query import Query, every
+from agentos.services.audit.verify import verify
 from tests.conftest import StartKernel
 from tests.support.kernel import environment
 from tests.system.agents import up

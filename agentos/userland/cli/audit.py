@@ -25,9 +25,9 @@ from .main import configured
 from .run import default_state_dir
 
 if TYPE_CHECKING:
-    from agentos.services.audit_chain import Row
-    from agentos.services.audit_query import Query
-    from agentos.services.audit_verify import Report
+    from agentos.services.audit.chain import Row
+    from agentos.services.audit.query import Query
+    from agentos.services.audit.verify import Report
 
 AGAIN = 0.3  # seconds between two looks at what is new
 MOST_SHOWN = 100_000
@@ -65,7 +65,7 @@ def audit(
     if context.invoked_subcommand is not None:
         refuse_what_stands_before(context, context.invoked_subcommand)
         return
-    from agentos.services.audit_query import newest
+    from agentos.services.audit.query import newest
 
     query = query_of(**chosen)
     show = as_lines if as_json else Table()
@@ -94,7 +94,7 @@ def refuse_what_stands_before(context: click.Context, name: str) -> None:
 @click.pass_obj
 def export(given: Path | None, /, state_dir: Path | None, **chosen: Any) -> None:
     """Print all entries as JSON, one in a line, oldest first."""
-    from agentos.services.audit_query import every
+    from agentos.services.audit.query import every
 
     query = query_of(**chosen)
     with log_in(state_dir or given) as directory:
@@ -116,7 +116,7 @@ def verify(given: Path | None, /, state_dir: Path | None, head: str | None, as_j
     The exit status is 0 if it is as it was written, and 1 if it isn't. Keep the hash that is printed somewhere else:
     who holds the kernel's uid can write all files anew, but not so that this hash is in them.
     """
-    from agentos.services.audit_verify import verify
+    from agentos.services.audit.verify import verify
 
     if head is not None and not re.fullmatch(r"[0-9a-f]{64}", head):
         raise click.BadParameter(
@@ -192,7 +192,7 @@ def owner(path: Path) -> str:
 
 
 def query_of(agent: str | None, calls: Sequence[str], decision: str | None, since: str | None) -> "Query":
-    from agentos.services.audit_query import Query
+    from agentos.services.audit.query import Query
 
     number = int(agent) if agent is not None and agent.isdecimal() else None
     return Query(
@@ -206,7 +206,7 @@ def query_of(agent: str | None, calls: Sequence[str], decision: str | None, sinc
 
 def known(call: str) -> str:
     """A name that may stand in the log: with a typo nothing would be found, as if there had been nothing."""
-    from agentos.services.audit_categories import CATEGORIES
+    from agentos.services.audit.categories import CATEGORIES
 
     names = {*Op.__members__, *CATEGORIES["kernel"]}
     if call in names:
@@ -241,7 +241,7 @@ def coming(directory: Path, query: "Query", after: int) -> Iterator[Sequence["Ro
     """The entries that come behind a number."""
     import attrs
 
-    from agentos.services.audit_query import PAGE, Query, newest, oldest
+    from agentos.services.audit.query import PAGE, Query, newest, oldest
 
     while True:
         last = next((row.seq for row in newest(directory, Query(), 1)), 0)  # what comes later is for the next time
@@ -254,7 +254,7 @@ def coming(directory: Path, query: "Query", after: int) -> Iterator[Sequence["Ro
 
 def say_that_none_matches(directory: Path, query: "Query") -> None:
     """To a person, so that nobody takes a typo for quiet times."""
-    from agentos.services.audit_query import Query, newest, oldest
+    from agentos.services.audit.query import Query, newest, oldest
 
     first, last = oldest(directory, Query(), 1), newest(directory, Query(), 1)
     if not first or not last:

@@ -1,4 +1,4 @@
-"""Reads, replaces and appends to files that were resolved by :mod:`agentos.services.finding`.
+"""Reads, replaces and appends to files that were resolved by :mod:`agentos.services.files.resolve`.
 
 The uid and gid of :attr:`Place.who` are used. Everything blocks and runs in a Trio thread; cancellation is checked
 between two pieces.
@@ -16,8 +16,8 @@ from attrs import frozen
 from agentos.sandbox import openat2
 from agentos_sdk.errors import BadRequest, Busy, CallError, PermissionDenied, QuotaExceeded
 
-from .acting import acting_as
-from .finding import Found, Place, check_file_system, check_sole, refusal, refusing
+from .as_user import acting_as
+from .resolve import Found, Place, check_file_system, check_sole, refusal, refusing
 
 PIECE = 1 << 20  # bytes
 NEW = 0o644  # mode of a new file, before the kernel's umask

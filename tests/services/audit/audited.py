@@ -10,10 +10,10 @@ import attrs
 import trio
 
 from agentos.kernel.ports import Entry
-from agentos.services.audit import Audit, open_audit
-from agentos.services.audit_chain import Row
-from agentos.services.audit_query import Query, every
-from agentos.services.audit_verify import verify
+from agentos.services.audit.chain import Row
+from agentos.services.audit.log import Audit, open_audit
+from agentos.services.audit.query import Query, every
+from agentos.services.audit.verify import verify
 
 WRITE = Entry(7, "worker", "agent", "WRITE", "/workspace/out.txt", "allow", "sandboxed: write", "intent")
 READ = Entry(7, "worker", "agent", "READ", "/workspace/in.txt", "allow", "sandboxed: read", "outcome", "ok", 0.004)

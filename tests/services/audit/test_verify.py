@@ -10,10 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agentos.services.audit_chain import GENESIS, Row, digest
-from agentos.services.audit_files import SELECT
-from agentos.services.audit_verify import verify
-from tests.services.audited import SMALL, change, found, make, opened, sound
+from agentos.services.audit.chain import GENESIS, Row, digest
+from agentos.services.audit.segments import SELECT
+from agentos.services.audit.verify import verify
+
+from .audited import SMALL, change, found, make, opened, sound
 
 COUNT = 40  # acts; with the kernel's beginning and end the entries 1 to 42
 

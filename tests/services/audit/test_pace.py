@@ -5,7 +5,7 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from agentos.services.audit_pace import BURST, STEADY, TIDY, Pace
+from agentos.services.audit.pace import BURST, STEADY, TIDY, Pace
 
 
 async def took(pace: Pace, caller: int, acts: int) -> float:

@@ -23,14 +23,14 @@ from agentos.kernel.ports import Entry
 from agentos.private_files import shown
 from agentos_sdk.errors import Unavailable
 
-from . import audit_query
-from .audit_categories import CATEGORIES, category_of
-from .audit_chain import LOST, STARTED, STOPPED, Row, Waiting, own, plain, shortened
-from .audit_files import MOST_TOGETHER
-from .audit_flood import Flood
-from .audit_log import KEPT, SEGMENT, Log
-from .audit_pace import Pace
-from .audit_query import Query
+from . import query as audit_query
+from .categories import CATEGORIES, category_of
+from .chain import LOST, STARTED, STOPPED, Row, Waiting, own, plain, shortened
+from .flood import Flood
+from .pace import Pace
+from .query import Query
+from .segments import MOST_TOGETHER
+from .writer import KEPT, SEGMENT, Log
 
 log = logging.getLogger(__name__)
 

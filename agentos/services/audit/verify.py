@@ -12,8 +12,8 @@ from attrs import define, field, frozen
 
 from agentos.private_files import shown
 
-from .audit_chain import BEGINNING, Link, Row, removed
-from .audit_files import (
+from .chain import BEGINNING, Link, Row, removed
+from .segments import (
     MOST_TOGETHER,
     Line,
     Place,

@@ -8,8 +8,8 @@ from pathlib import Path
 import attrs
 from attrs import frozen
 
-from .audit_chain import Row
-from .audit_files import Place, is_made, last_row, places, reading, rows
+from .chain import Row
+from .segments import Place, is_made, last_row, places, reading, rows
 
 PAGE = 1000  # entries
 

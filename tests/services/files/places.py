@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import trio
 
-from agentos.services.finding import Found, Place
+from agentos.services.files.resolve import Found, Place
 
 T = TypeVar("T")
 TOP = "/workspace"

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from agentos.sandbox import openat2
-from agentos.services.finding import find, find_spot
+from agentos.services.files.resolve import find, find_spot
 from agentos_sdk.errors import BadRequest, CallError, NotFound, PermissionDenied, Unavailable
-from tests.services.places import found, hosts, own
+
+from .places import found, hosts, own
 
 
 @pytest.fixture

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from agentos.services.audit import open_audit
-from agentos.services.audit_chain import Row, removed
-from agentos.services.audit_query import Query, newest
-from agentos.services.audit_verify import verify
-from tests.services.audited import SMALL, change, entry, found, opened, sound, told, written
+from agentos.services.audit.chain import Row, removed
+from agentos.services.audit.log import open_audit
+from agentos.services.audit.query import Query, newest
+from agentos.services.audit.verify import verify
+
+from .audited import SMALL, change, entry, found, opened, sound, told, written
 
 
 def names(directory: Path) -> list[str]:

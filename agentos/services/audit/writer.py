@@ -14,10 +14,10 @@ from pathlib import Path
 from agentos.database import DatabaseError
 from agentos.private_files import check_file, describe, hold_directory, shown
 
-from .audit_chain import BEGINNING, CUT, Link, Waiting, own, removal
-from .audit_files import Place, Segment, is_empty, last_row, places
-from .audit_reserve import FULL, ROOM
-from .audit_verify import last_resort, tail
+from .chain import BEGINNING, CUT, Link, Waiting, own, removal
+from .reserve import FULL, ROOM
+from .segments import Place, Segment, is_empty, last_row, places
+from .verify import last_resort, tail
 
 log = logging.getLogger(__name__)
 

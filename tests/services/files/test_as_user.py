@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentos.services.acting import Identity, acting_as
+from agentos.services.files.as_user import Identity, acting_as
 
 SOMEBODY = Identity(1610612999, 1610612998)
 WHO = ("Uid", "Gid", "Groups", "CapEff")

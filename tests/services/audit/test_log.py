@@ -9,14 +9,15 @@ import trio
 import trio.testing
 
 from agentos.database import DatabaseError
-from agentos.services import audit as service
-from agentos.services.audit import open_audit
-from agentos.services.audit_chain import LONGEST
-from agentos.services.audit_pace import Pace
-from agentos.services.audit_query import Query
-from agentos.services.audit_verify import verify
+from agentos.services.audit import log as service
+from agentos.services.audit.chain import LONGEST
+from agentos.services.audit.log import open_audit
+from agentos.services.audit.pace import Pace
+from agentos.services.audit.query import Query
+from agentos.services.audit.verify import verify
 from agentos_sdk.errors import Unavailable
-from tests.services.audited import DENIED, READ, WRITE, entry, found, sound, told, written
+
+from .audited import DENIED, READ, WRITE, entry, found, sound, told, written
 
 
 async def test_an_intent_is_in_the_file_when_its_number_is_known(tmp_path: Path) -> None:

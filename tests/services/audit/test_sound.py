@@ -7,10 +7,11 @@ from pathlib import Path
 
 import trio
 
-from agentos.services.audit import open_audit
-from agentos.services.audit_chain import Link
-from agentos.services.audit_verify import verify
-from tests.services.audited import SMALL, entry, found, sound, told, written
+from agentos.services.audit.chain import Link
+from agentos.services.audit.log import open_audit
+from agentos.services.audit.verify import verify
+
+from .audited import SMALL, entry, found, sound, told, written
 
 
 async def test_while_it_is_written_it_is_sound_at_any_moment(tmp_path: Path) -> None:
@@ -45,8 +46,8 @@ async def test_looking_leaves_nothing_behind_and_changes_nothing(tmp_path: Path)
 KILLED = """
 import itertools, sys, trio
 from pathlib import Path
-from agentos.services.audit import open_audit
-from tests.services.audited import DENIED, SMALL, entry
+from agentos.services.audit.log import open_audit
+from tests.services.audit.audited import DENIED, SMALL, entry
 
 async def main(round):
     async def act(audit, who):

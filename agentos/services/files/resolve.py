@@ -25,7 +25,7 @@ from agentos_sdk.errors import (
     Unavailable,
 )
 
-from .acting import Identity, acting_as
+from .as_user import Identity, acting_as
 
 LONGEST = 4095  # bytes of a path, Linux's limit
 MOST_FILES = 100_000  # below a directory that an agent may be shown as a whole

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.services.redaction import redacted
+from agentos.services.audit.redaction import redacted
 
 SECRET = "hunter2-Tr0ub4dor"
 BEGINNINGS = [

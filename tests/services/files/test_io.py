@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 import trio
 
-from agentos.services import files
-from agentos.services.acting import Identity
-from agentos.services.files import Part
-from agentos.services.finding import Found, find, find_spot
+from agentos.services.files import io
+from agentos.services.files.as_user import Identity
+from agentos.services.files.io import Part
+from agentos.services.files.resolve import Found, find, find_spot
 from agentos_sdk.errors import BadRequest, CallError, NotFound, PermissionDenied, QuotaExceeded
-from tests.services.places import found, hosts, in_thread, own
+
+from .places import found, hosts, in_thread, own
 
 SOMEBODY = Identity(1610612999, 1610612998)
 MIB = 1 << 20
@@ -31,16 +32,16 @@ def place(tmp_path: Path) -> Path:
 
 def read(directory: Path, path: str, offset: int = 0, limit: int | None = None, most: int = MIB, **more: Any) -> Part:
     with found(find, own(directory, path, **more)) as what:
-        return in_thread(files.read, what, offset, limit, most)
+        return in_thread(io.read, what, offset, limit, most)
 
 
-def write(directory: Path, path: str, data: bytes, act: Any = files.replace, **more: Any) -> None:
+def write(directory: Path, path: str, data: bytes, act: Any = io.replace, **more: Any) -> None:
     with found(find_spot, own(directory, path, **more)) as what:
         in_thread(act, what, data)
 
 
 def append(directory: Path, path: str, data: bytes, **more: Any) -> None:
-    write(directory, path, data, files.append, **more)
+    write(directory, path, data, io.append, **more)
 
 
 # -- Reading -----------------------------------------------------------------------------------------------------------
@@ -103,7 +104,7 @@ def test_a_file_that_shrinks_meanwhile_is_read_as_far_as_it_goes(place: Path) ->
     with found(find, own(place, "file")) as what:
         os.truncate(place / "file", 10)
 
-        assert in_thread(files.read, what, 0, None, MIB) == Part(b"x" * 10, 10, False)
+        assert in_thread(io.read, what, 0, None, MIB) == Part(b"x" * 10, 10, False)
 
 
 def odd(place: Path, kind: str) -> None:
@@ -140,7 +141,7 @@ def test_what_is_no_file_any_more_is_not_read(place: Path) -> None:
         os.unlink(place / "file")
         os.mkfifo(place / "file")
 
-        assert in_thread(files.read, what, 0, None, MIB).data == b"honest"
+        assert in_thread(io.read, what, 0, None, MIB).data == b"honest"
 
 
 @pytest.mark.parametrize(
@@ -150,9 +151,9 @@ def test_files_that_are_made_up_are_neither_read_nor_written(path: str) -> None:
     if not os.path.exists(path):
         pytest.skip(f"this host has no {path}")
     with found(find, hosts(path)) as what, pytest.raises(PermissionDenied, match=r"lies in (proc|sysfs)"):
-        in_thread(files.read, what, 0, None, MIB)
+        in_thread(io.read, what, 0, None, MIB)
     with found(find_spot, hosts(path)) as spot, pytest.raises(PermissionDenied, match=r"lies in (proc|sysfs)"):
-        in_thread(files.append, spot, b"x")
+        in_thread(io.append, spot, b"x")
 
 
 def test_a_second_name_is_refused_to_whom_it_could_lead_astray(place: Path) -> None:
@@ -251,7 +252,7 @@ def test_a_link_is_written_through_and_stays_a_link(place: Path) -> None:
 def test_a_link_that_comes_after_the_look_is_not_followed(place: Path, tmp_path: Path) -> None:
     (tmp_path / "victim").write_text("untouched")
     (place / "file").write_text("x")
-    for act in (files.append, files.replace):
+    for act in (io.append, io.replace):
         with found(find_spot, own(place, "file")) as what:
             os.unlink(place / "file")
             os.symlink(tmp_path / "victim", place / "file")
@@ -271,14 +272,14 @@ def test_a_directory_that_is_replaced_after_the_look_is_written_to_nevertheless(
         os.rename(place / "d", place / "moved")
         os.symlink(tmp_path / "outside", place / "d")
 
-        in_thread(files.replace, what, b"x")
+        in_thread(io.replace, what, b"x")
 
     assert os.listdir(tmp_path / "outside") == []
     assert (place / "moved" / "file").read_bytes() == b"x"
 
 
 def test_a_directory_that_was_removed_gets_no_file(place: Path) -> None:
-    for act in (files.replace, files.append):
+    for act in (io.replace, io.append):
         (place / "d").mkdir()
         with found(find_spot, own(place, "d/file")) as what:
             os.rmdir(place / "d")
@@ -375,7 +376,7 @@ async def test_withdrawn_it_leaves_nothing(place: Path) -> None:
 
         def withdrawn_before_it_is_done(what: Found, data: bytes) -> None:
             trio.from_thread.run_sync(scope.cancel)
-            files.replace(what, data)
+            io.replace(what, data)
 
         await trio.to_thread.run_sync(withdrawn_before_it_is_done, what, b"x" * 5 * MIB)
 

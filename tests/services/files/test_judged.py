@@ -18,12 +18,13 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Effect, Entry, Right
 from agentos.kernel.table import Table
 from agentos.permissions.rule import said
-from agentos.services.finding import Place
+from agentos.services.files.resolve import Place
 from agentos.syscalls.files import Files
 from agentos_sdk import codec
 from agentos_sdk.calls.host import Read
 from agentos_sdk.errors import ApprovalRequired, CallError, NotFound, PermissionDenied, Unavailable
-from tests.services.places import hosts, own
+
+from .places import hosts, own
 
 MIB = 1 << 20
 

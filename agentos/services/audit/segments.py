@@ -20,8 +20,8 @@ from attrs import frozen
 from agentos.database import DatabaseError, connect, explained
 from agentos.private_files import describe, open_file, shown
 
-from .audit_chain import Link, Row, Waiting, chained
-from .audit_reserve import Reserve
+from .chain import Link, Row, Waiting, chained
+from .reserve import Reserve
 
 MOST_TOGETHER = 1000  # rows in one commit
 TABLES = {

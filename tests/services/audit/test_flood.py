@@ -4,8 +4,9 @@ import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.services.audit_flood import MOST_KINDS, Flood
-from tests.services.audited import DENIED, READ
+from agentos.services.audit.flood import MOST_KINDS, Flood
+
+from .audited import DENIED, READ
 
 
 def test_a_burst_is_written_and_then_so_many_a_second() -> None:

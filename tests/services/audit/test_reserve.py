@@ -12,12 +12,13 @@ import attrs
 import pytest
 import trio
 
-from agentos.services import audit_reserve
-from agentos.services.audit import Audit, open_audit
-from agentos.services.audit_query import Query
-from agentos.services.audit_reserve import HEAD, LOG, ROWS, STEP
+from agentos.services.audit import reserve
+from agentos.services.audit.log import Audit, open_audit
+from agentos.services.audit.query import Query
+from agentos.services.audit.reserve import HEAD, LOG, ROWS, STEP
 from agentos_sdk.errors import Unavailable
-from tests.services.audited import DENIED, READ, SMALL, entry, found, sound, told, written
+
+from .audited import DENIED, READ, SMALL, entry, found, sound, told, written
 
 KILL = entry("evil", agent=1, name="operator#1", kind="operator", call="KILL")
 
@@ -238,7 +239,7 @@ async def test_a_file_system_that_can_not_keep_room_keeps_nobody_from_anything(
     def unsupported(*_: object) -> None:
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
-    monkeypatch.setattr(audit_reserve, "claim", unsupported)
+    monkeypatch.setattr(reserve, "claim", unsupported)
 
     await written(tmp_path / "audit", 200, segment_size=SMALL)
 

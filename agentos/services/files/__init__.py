@@ -1,0 +1,1 @@
+"""READ and WRITE on the host: path resolution, file access as another user."""

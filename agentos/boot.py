@@ -47,7 +47,6 @@ from agentos.llm.line import Line, Thought
 from agentos.llm.provider import Question
 from agentos.llm.settings import LLMSettings, Party, Share
 from agentos.llm.variables import look
-from agentos.permissions.pattern import Names
 from agentos.private_files import check_file, check_parents, describe
 from agentos.sandbox.errors import SandboxError
 from agentos.sandbox.plan import CODE, WORKSPACE
@@ -60,6 +59,7 @@ from agentos_sdk.errors import CallError
 from supervisors import GaveUp, StartFailed
 
 from .kernel.listener import Door, DoorError, House, listen
+from .permissions.patterns.base import Names
 from .sandbox import interpreter_prefixes
 from .sandbox.cgroups.discover import Cgroups
 from .sandbox.host_ids import OuterIdError, OuterIds

@@ -15,10 +15,8 @@ from agentos.kernel.caller import Caller, Kind
 from agentos.kernel.ports import AuditLog, Decision
 from agentos.kernel.table import Syscall, Table
 from agentos.llm.settings import Party, Seat, Share
-from agentos.permissions import examples, sets
 from agentos.permissions.authorizer import PermissionAuthorizer, Relation
 from agentos.permissions.levels import LEVELS, default
-from agentos.permissions.pattern import Names
 from agentos.permissions.rule import PermissionSet
 from agentos.services.mailboxes import Mailboxes
 from agentos.services.quotas import narrowest
@@ -27,8 +25,10 @@ from agentos_sdk.errors import AlreadyExists, BadRequest
 from agentos_sdk.opcodes import Op
 
 from .kernel.listener import Peer
+from .permissions import set_examples, set_files
+from .permissions.patterns.base import Names
 
-MOST_OF_OTHERS = sets.Most(rules=200, characters=8 << 10)  # per set from an agent or a guest: 0.1 s
+MOST_OF_OTHERS = set_files.Most(rules=200, characters=8 << 10)  # per set from an agent or a guest: 0.1 s
 
 LESS = Decision("allow", "rights are given away by whoever has them", "")
 
@@ -66,8 +66,8 @@ class Callers:
 
     def serve(self, calls: Sequence[Syscall], max_payload: int) -> None:
         """Set the served calls. Precomputes what most decisions need, before the first caller waits for it."""
-        examples.prepare(default(jailed=True), self.jailed)
-        examples.prepare(default(jailed=False), self.names)
+        set_examples.prepare(default(jailed=True), self.jailed)
+        set_examples.prepare(default(jailed=False), self.names)
         self._table = Table(calls, max_payload)
         self._served = tuple(syscall.op for syscall in calls)
 
@@ -121,7 +121,7 @@ class Callers:
         if name is not None and name != caller.name:
             self._rename(caller, name)
         self._keep(caller, given)
-        kept = wanted if isinstance(wanted, str) else codec.encode(sets.shown(given)).decode()
+        kept = wanted if isinstance(wanted, str) else codec.encode(set_files.shown(given)).decode()
         self.audit.note(caller.entry("HELLO", f"from now on {kept}", LESS, "outcome", "ok"))
 
     def _keep(self, caller: Caller, given: PermissionSet) -> None:
@@ -155,20 +155,20 @@ class Callers:
         source = f"{call} by {caller.name}"
         try:
             if isinstance(wanted, str):
-                return sets.read_set(wanted, source, self.known, self.jailed)
-            most = sets.MOST if caller.kind == "operator" else MOST_OF_OTHERS
+                return set_files.read_set(wanted, source, self.known, self.jailed)
+            most = set_files.MOST if caller.kind == "operator" else MOST_OF_OTHERS
             async with caller.turn:
                 found = await trio.to_thread.run_sync(self._read, wanted, source, most, limiter=self._reading)
-        except sets.BadSet as error:
+        except set_files.BadSet as error:
             raise BadRequest(error.told(field)) from None
         if not self.priced and any(quota.what == "money" for quota in found.quotas):
             raise BadRequest(f"{field}.quotas: one of money needs the model's price, and there is no [llm.prices]")
         return found
 
-    def _read(self, wanted: object, source: str, most: sets.Most) -> PermissionSet:
+    def _read(self, wanted: object, source: str, most: set_files.Most) -> PermissionSet:
         """Parse and precompute a set for callers with and without a jail. A large one takes up to a second."""
-        found = sets.read_set(wanted, source, self.known, self.jailed, most)
-        examples.prepare(found, self.names)
+        found = set_files.read_set(wanted, source, self.known, self.jailed, most)
+        set_examples.prepare(found, self.names)
         return found
 
     def give(self, agent: Agent, given: PermissionSet, by: Caller) -> None:

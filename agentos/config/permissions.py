@@ -8,9 +8,9 @@ from agentos.agents.spec import NAME, NAME_RULE
 from agentos.config.lines import Keys
 from agentos.config.reading import Reader
 from agentos.permissions.levels import LEVELS
-from agentos.permissions.pattern import Names
+from agentos.permissions.patterns.base import Names
 from agentos.permissions.rule import PermissionSet
-from agentos.permissions.sets import BadSet, read_set
+from agentos.permissions.set_files import BadSet, read_set
 from agentos.sandbox.plan import CODE, WORKSPACE
 
 Known = Mapping[str, PermissionSet]

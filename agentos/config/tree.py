@@ -27,7 +27,7 @@ from agentos.config.schema import (
 )
 from agentos.llm.settings import LLMSettings
 from agentos.permissions.rule import PermissionSet
-from agentos.permissions.shape import LimitsTable
+from agentos.permissions.set_schema import LimitsTable
 from agentos.services.quotas import Quota
 from agentos_sdk.codec import path
 from supervisors import Backoff, ChildSpec, SpecError, SupervisorSpec

@@ -10,13 +10,13 @@ from agentos.kernel.ports import Decision, Right
 from agentos_sdk.errors import NotFound, PermissionDenied, QuotaExceeded
 from agentos_sdk.opcodes import Op
 
-from .judging import HARMLESS, danger
+from .exec_decision import HARMLESS, danger
+from .exec_request import Wanted
 from .levels import DENIALS, LEVELS, is_wider
 from .narrowing import same, wider_grant
-from .pattern import Names
+from .patterns.base import Names
 from .rule import OBJECTS, Kind, PermissionSet, decision_by, said, shortened, strictness
 from .rules import Rules, Whom
-from .wanted import Wanted
 
 BEYOND = "nobody gives more than he has"  # instead of a rule
 MOST_LAYERS = 8  # that one caller lays over its own set: each costs its part of every decision

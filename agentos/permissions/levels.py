@@ -2,8 +2,8 @@
 
 from typing import Final
 
+from .patterns.secret_paths import SECRETS
 from .rule import Kind, PermissionSet, Rule
-from .secrets import SECRETS
 
 NARROWEST_FIRST: Final = ("minimal", "readonly", "sandboxed", "standard", "unrestricted")
 

@@ -6,10 +6,10 @@ from functools import lru_cache
 from agentos.kernel.ports import Effect
 
 from .levels import LEVELS
-from .pattern import Names
+from .patterns.base import Names
 from .rule import PermissionSet, Rule
 from .rules import pattern_of
-from .shadows import Line, covers
+from .unreachable_rules import Line, covers
 
 GRANTED_BY: dict[Effect, tuple[Effect, ...]] = {"allow": ("allow",), "ask": ("allow", "ask"), "deny": ()}
 

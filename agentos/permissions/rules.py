@@ -5,12 +5,14 @@ from attrs import frozen
 
 from agentos.kernel.ports import Decision, Effect, Right
 
-from . import domains, paths, shell, words
-from .judging import judge
-from .pattern import Names, Pattern
+from . import shell
+from .exec_decision import judge
+from .exec_request import Wanted
+from .patterns import domains, paths
+from .patterns import names as name_patterns
+from .patterns.base import Names, Pattern
 from .rule import EFFECTS, KINDS, OBJECTS, Kind, PermissionSet, Rule, decision_by, strictness, unspoken
-from .shelf import Shelf
-from .wanted import Wanted
+from .rule_index import Shelf
 
 OWN, PARENT = "${own}", "${parent}"  # whom it spawned, at whatever remove; whoever spawned it
 
@@ -128,7 +130,7 @@ class _Relation:
 
 
 def pattern_of(kind: Kind, text: str, names: Names) -> Pattern:
-    """What a rule of that kind means; raises :class:`~agentos.permissions.pattern.BadPattern`."""
+    """What a rule of that kind means; raises :class:`~agentos.permissions.patterns.base.BadPattern`."""
     if kind in ("read", "write"):
         return paths.read(text, names)
     if kind == "commands":
@@ -137,4 +139,4 @@ def pattern_of(kind: Kind, text: str, names: Names) -> Pattern:
         return domains.read(text)
     if (kind == "agents" and text == OWN) or (kind == "send" and text in (OWN, PARENT)):
         return _Relation(text)
-    return words.read(text)
+    return name_patterns.read(text)

@@ -19,7 +19,7 @@ from tree_sitter import Language, Node, Parser
 
 from agentos.kernel.internal_errors import describe
 
-from .commands import CommandPattern, read
+from .patterns.commands import CommandPattern, read
 from .script import NotUnderstood, Redirect, Script, Simple, Word
 from .shell_words import ASSIGNS, MAX_TOKENS, Lexer, Token
 from .simple import effects, wraps

@@ -19,8 +19,8 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Right
 from agentos.kernel.table import Syscall
 from agentos.permissions.environment import changes_what_runs, read_by_bash
+from agentos.permissions.exec_request import Wanted
 from agentos.permissions.shell import NotUnderstood, Script, parse
-from agentos.permissions.wanted import Wanted
 from agentos.sandbox.plan import WORKSPACE
 from agentos.sandbox.policy import Program
 from agentos.sandbox.status import Status

@@ -15,7 +15,7 @@ from agentos.kernel.table import Syscall
 from agentos.permissions.authorizer import BEYOND
 from agentos.permissions.levels import LEVELS
 from agentos.permissions.rule import PermissionSet, said, shortened, strictness
-from agentos.permissions.sets import nearest, shown
+from agentos.permissions.set_files import nearest, shown
 from agentos_sdk import codec
 from agentos_sdk.calls import permissions as calls
 from agentos_sdk.errors import BadRequest, PermissionDenied, UnknownCall

@@ -6,7 +6,7 @@ from agentos.agents.spec import AgentSpec
 from agentos.config.load import ConfigError, load
 from agentos.permissions.levels import LEVELS
 from agentos.permissions.rule import PermissionSet
-from agentos.permissions.sets import shown
+from agentos.permissions.set_files import shown
 from tests.config.saying import agent, loaded, said
 
 SET = """

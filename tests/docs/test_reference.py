@@ -13,7 +13,7 @@ import supervisors
 from agentos import __version__
 from agentos.agents.lifecycle import State
 from agentos.config import llm, schema
-from agentos.permissions import shape
+from agentos.permissions import set_schema
 from agentos.userland.cli.main import COMMANDS, cli
 from agentos_sdk import AgentOSClient, Kernel
 from agentos_sdk.calls import agents, audit, connection, host, inspect, messages, metrics, permissions, think
@@ -38,11 +38,11 @@ TABLES = {
     "`timeouts`": llm.TimeoutsTable,
     "`retry`": llm.RetryTable,
     "`[llm.offline]`": llm.OfflineTable,
-    "`[permissions.NAME]`": shape.SetTable,
+    "`[permissions.NAME]`": set_schema.SetTable,
     "`[supervisor]`": schema.RootTable,
     "`[[supervisor.children]]`": schema.AgentTable,
     "`backoff`": schema.BackoffTable,
-    "`limits`": shape.LimitsTable,
+    "`limits`": set_schema.LimitsTable,
 }
 
 

@@ -3,11 +3,11 @@
 from hypothesis import strategies as st
 
 from agentos.kernel.ports import Right
+from agentos.permissions.exec_request import Wanted
 from agentos.permissions.levels import BASIS, LEVELS
-from agentos.permissions.pattern import Names
+from agentos.permissions.patterns.base import Names
 from agentos.permissions.rule import EFFECTS, Kind, PermissionSet, Rule
 from agentos.permissions.shell import parse
-from agentos.permissions.wanted import Wanted
 
 NAMES = Names("/home/ada", "/etc/agentos", "/workspace", "/agent")
 

@@ -3,10 +3,10 @@ from itertools import pairwise
 import pytest
 
 from agentos.kernel.ports import Right
-from agentos.permissions.examples import decide, right_of
 from agentos.permissions.levels import LEVELS, NARROWEST_FIRST, default, is_wider
-from agentos.permissions.pattern import Names
+from agentos.permissions.patterns.base import Names
 from agentos.permissions.rules import Rules
+from agentos.permissions.set_examples import decide, right_of
 from agentos_sdk.opcodes import Op
 
 JAILED = Names("/home/ada", "/etc/agentos", "/workspace", "/agent")

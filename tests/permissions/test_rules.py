@@ -3,9 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos.kernel.ports import Right
-from agentos.permissions.examples import right_of
 from agentos.permissions.rule import EFFECTS, OBJECTS, PermissionSet, Rule
 from agentos.permissions.rules import Rules, Whom, pattern_of
+from agentos.permissions.set_examples import right_of
 from tests.permissions.strategies import NAMES, objects, rules, sets
 
 

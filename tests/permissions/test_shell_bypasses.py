@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentos.kernel.ports import Effect, Right
-from agentos.permissions.examples import decide
+from agentos.permissions.exec_request import Wanted
 from agentos.permissions.rule import PermissionSet, Rule
+from agentos.permissions.set_examples import decide
 from agentos.permissions.shell import NotUnderstood, parse
-from agentos.permissions.wanted import Wanted
 from tests.permissions.shell_texts import PIECES
 from tests.permissions.strategies import NAMES
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.permissions.pattern import BadPattern
+from agentos.permissions.patterns.base import BadPattern
 from agentos.permissions.shell import Simple, Word, parse, read
 
 

@@ -19,11 +19,11 @@ from attrs import frozen
 from agentos.kernel.caller import Caller as Holder
 from agentos.kernel.ports import Right
 from agentos.kernel.table import Table
-from agentos.permissions import sets, shell
+from agentos.permissions import set_files, shell
 from agentos.permissions.authorizer import PermissionAuthorizer, Relation
-from agentos.permissions.pattern import Names
+from agentos.permissions.exec_request import Wanted
+from agentos.permissions.patterns.base import Names
 from agentos.permissions.rule import Kind, PermissionSet
-from agentos.permissions.wanted import Wanted
 from agentos.sandbox.plan import Outer, enter, plan
 from agentos.sandbox.policy import Policy, Program
 from agentos.sandbox.report import probe
@@ -54,7 +54,7 @@ def a_set(kind: Kind, name: str, pattern: str) -> PermissionSet:
     """A hundred rules; ``pattern`` has ``{}`` where they differ."""
     counts = {"deny": DENIED, "ask": ASKED, "allow": ALLOWED}
     rules = {effect: {kind: [pattern.format(f"{effect}-{n}") for n in range(n)]} for effect, n in counts.items()}
-    return sets.read_set(rules, name, {}, NAMES)
+    return set_files.read_set(rules, name, {}, NAMES)
 
 
 @frozen

@@ -57,7 +57,7 @@ def show(name: str, file: Path | None, as_json: bool) -> None:
     A SET stands in a configuration file; `denials` are those that hold for everybody. Needs no kernel.
     """
     from agentos.permissions.levels import LEVELS
-    from agentos.permissions.sets import whole
+    from agentos.permissions.set_files import whole
 
     known = dict(LEVELS)
     if name not in (*known, DENIALS) and (file is not None or CONFIG.exists()):
@@ -79,7 +79,7 @@ def show(name: str, file: Path | None, as_json: bool) -> None:
 def denials() -> dict[str, dict[str, list[str]]]:
     """What nobody may: paths by what lies there, commands by what they do."""
     from agentos.permissions.dangers import ALWAYS, JUDGES
-    from agentos.permissions.secrets import GROUPS
+    from agentos.permissions.patterns.secret_paths import GROUPS
 
     commands: dict[str, list[str]] = {}
     for name, what in ALWAYS.items():

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from attrs import define, field, frozen
 
-from .pattern import BadPattern
+from .base import BadPattern
 
 Characters = tuple[tuple[int, int], ...]  # ranges of code points, both ends included, in order and apart
 

@@ -6,12 +6,13 @@ from agentos.kernel.ports import Decision, Effect, Right
 from agentos_sdk.opcodes import Op
 from agentos_sdk.strict import shown as quoted
 
-from . import domains, shell
+from . import shell
 from .authorizer import compiled, denied_to_all
-from .pattern import Names
+from .exec_request import Wanted
+from .patterns import domains
+from .patterns.base import Names
 from .rule import OBJECTS, PermissionSet
 from .rules import OWN, PARENT, Whom
-from .wanted import Wanted
 
 OUTCOMES = {"allow": "is allowed", "ask": "needs a person's approval", "deny": "is denied"}
 

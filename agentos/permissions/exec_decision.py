@@ -11,10 +11,10 @@ from attrs import frozen
 from agentos.kernel.ports import Decision, Effect, Right
 
 from . import dangers
+from .exec_request import Wanted
 from .rule import Kind, Rule, decision_by, shortened
+from .rule_index import Shelf
 from .script import Redirect, Simple
-from .shelf import Shelf
-from .wanted import Wanted
 
 Shelves: TypeAlias = Mapping[Kind, Mapping[Effect, Shelf]]
 

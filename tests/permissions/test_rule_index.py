@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos.kernel.ports import Effect
-from agentos.permissions.pattern import Pattern
+from agentos.permissions.patterns.base import Pattern
 from agentos.permissions.rule import Kind, Rule
+from agentos.permissions.rule_index import BUNDLE, Shelf
 from agentos.permissions.rules import pattern_of
 from agentos.permissions.script import Simple, Word
-from agentos.permissions.shelf import BUNDLE, Shelf
 from agentos.permissions.shell import parse
 from tests.permissions.strategies import NAMES, PATHS, TEXTS
 

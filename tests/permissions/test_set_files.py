@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from agentos.agents.spec import Limits
 from agentos.kernel.ports import Right
-from agentos.permissions import shadows
+from agentos.permissions import unreachable_rules
 from agentos.permissions.levels import LEVELS
 from agentos.permissions.rule import PermissionSet
 from agentos.permissions.rules import Rules
-from agentos.permissions.sets import BadSet, read_set, shown, whole
-from agentos.permissions.shape import LimitsTable
+from agentos.permissions.set_files import BadSet, read_set, shown, whole
+from agentos.permissions.set_schema import LimitsTable
 from agentos.services.quotas import BILLION, Quota
 from agentos_sdk.codec import path
 from tests.permissions.strategies import NAMES, objects
@@ -283,7 +283,7 @@ def test_what_carves_out_of_a_grant_has_an_effect(data: dict[str, Any]) -> None:
 
 def test_looking_for_rules_without_effect_comes_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Patterns that are made to take long: what isn't compared in time is overlooked."""
-    monkeypatch.setattr(shadows, "PATIENCE", 0.0)
+    monkeypatch.setattr(unreachable_rules, "PATIENCE", 0.0)
 
     assert read({"allow": {"read": ["/" + "*a" * 8 + f"{number}*/**" + "/*b" * 20 for number in range(50)]}}).rules
     assert read({"allow": {"models": ["m", "m"]}}).rules

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentos.permissions.pattern import BadPattern
-from agentos.permissions.words import LONGEST, either, read
+from agentos.permissions.patterns.base import BadPattern
+from agentos.permissions.patterns.names import LONGEST, either, read
 
 
 def matches(text: str, name: str) -> bool:

@@ -11,9 +11,9 @@ from typing import TypeAlias
 
 from attrs import frozen
 
-from . import paths, words
-from .commands import CommandPattern
-from .pattern import Pattern
+from .patterns import names, paths
+from .patterns.base import Pattern
+from .patterns.commands import CommandPattern
 from .rule import Kind, Rule
 from .script import Simple
 
@@ -57,7 +57,7 @@ class Shelf:
             return _by_program(self.rules)
         if self.kind == "domains":
             return lambda _: self.rules
-        return _bundled(self.rules, words.either, self.deny)
+        return _bundled(self.rules, names.either, self.deny)
 
 
 def _bundled(rules: Sequence[Entry], either: Callable[..., Callable[[str], bool]], deny: bool) -> Near:

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from agentos.permissions.paths import LONGEST, LONGEST_PATTERN, PathPattern, either
-from agentos.permissions.paths import read as read_for
-from agentos.permissions.pattern import BadPattern, Names
+from agentos.permissions.patterns.base import BadPattern, Names
+from agentos.permissions.patterns.paths import LONGEST, LONGEST_PATTERN, PathPattern, either
+from agentos.permissions.patterns.paths import read as read_for
 
 JAILED = Names(home="/home/ada", workspace="/workspace", code="/agent", config="/etc/agentos")
 HOST = Names(home="/home/ada", config="/etc/agentos")

@@ -3,10 +3,10 @@
 import pytest
 
 from agentos.kernel.ports import Decision, Right
-from agentos.permissions.examples import decide
+from agentos.permissions.exec_request import Wanted
 from agentos.permissions.rule import PermissionSet, Rule
+from agentos.permissions.set_examples import decide
 from agentos.permissions.shell import parse
-from agentos.permissions.wanted import Wanted
 from tests.permissions.strategies import NAMES
 
 GRANTS = (

@@ -1,8 +1,8 @@
 import pytest
 
-from agentos.permissions.paths import either, read
-from agentos.permissions.pattern import Names
-from agentos.permissions.secrets import GROUPS, SECRETS
+from agentos.permissions.patterns.base import Names
+from agentos.permissions.patterns.paths import either, read
+from agentos.permissions.patterns.secret_paths import GROUPS, SECRETS
 
 NAMES = Names(home="/root", workspace="/workspace", code="/agent", config="/etc/agentos")
 PLACES = ("/workspace", "/workspace/a/b", "/home/ada", "/home/bob/work", "/root", "/srv/data", "")

@@ -10,12 +10,12 @@ from agentos.kernel.ports import Effect
 from agentos_sdk.strict import shown as quoted
 
 from . import shell
-from .judging import danger
+from .exec_decision import danger
+from .exec_request import Wanted
 from .levels import DENIALS
-from .pattern import Names, Pattern
+from .patterns.base import Names, Pattern
 from .rule import OBJECTS, Kind, Rule
 from .rules import OWN, PARENT, pattern_of
-from .wanted import Wanted
 
 PATIENCE: Final = 0.5  # seconds of comparing: in a huge set, or one made to take long, the rest is overlooked
 CALLS: Final = {kind: action.upper() for action, kind in OBJECTS.items()}

@@ -16,13 +16,14 @@ from agentos_sdk.opcodes import Op
 from agentos_sdk.quantities import CPU_PERIOD
 from agentos_sdk.strict import shown as quoted
 
-from . import examples, shadows, words
+from . import set_examples, unreachable_rules
 from .levels import BASIS, LEVELS
-from .pattern import BadPattern, Names
+from .patterns import names as name_patterns
+from .patterns.base import BadPattern, Names
 from .rule import EFFECTS, KINDS, Kind, PermissionSet, Rule
 from .rules import OWN, PARENT, pattern_of
-from .shadows import Line
-from .shape import ExamplesTable, LimitsTable, QuotaTable, RulesTable, SetTable, SpawnTable
+from .set_schema import ExamplesTable, LimitsTable, QuotaTable, RulesTable, SetTable, SpawnTable
+from .unreachable_rules import Line
 
 T = TypeVar("T")
 
@@ -74,7 +75,7 @@ def read_set(
     made = reading.set(data)
     if reading.mistakes:
         raise BadSet(reading.mistakes)
-    examples.prepare(made, names)
+    set_examples.prepare(made, names)
     return made
 
 
@@ -146,12 +147,12 @@ class _Reading:
         if (many := too_many(lines, self.most)) is not None:
             self.mistakes.append(((), many))
             return made
-        self.mistakes += shadows.found(lines, basis, self.names)
+        self.mistakes += unreachable_rules.found(lines, basis, self.names)
         cases = self._table(ExamplesTable, table.examples, "examples")
         if not self.mistakes:  # what comes out of half a set says nothing
             for effect in EFFECTS:
                 for index, text in enumerate(getattr(cases, effect)):
-                    if (wrong := examples.mistake(text, effect, made, self.names)) is not None:
+                    if (wrong := set_examples.mistake(text, effect, made, self.names)) is not None:
                         self.mistakes.append((("examples", effect, index), wrong))
         is_level = level is not None and not (lines or made.limits or made.quotas)
         return LEVELS[level] if is_level and level is not None else made
@@ -218,7 +219,7 @@ def too_many(lines: Sequence[Line], most: Most) -> str | None:
 def check(kind: Kind, text: str, effect: Effect) -> None:
     """Raise ``BadPattern`` for what reads as a pattern of that kind, and can't mean anything that there is."""
     if kind == "calls":
-        pattern = words.read(text)
+        pattern = name_patterns.read(text)
         if text in ("HELLO", "CANCEL", "EXIT"):
             raise BadPattern(f"{text} concerns the connection alone, and everybody may always call it")
         if not any(pattern.matches(op.name, deny=False) for op in Op):

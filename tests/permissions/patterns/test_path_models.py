@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentos.permissions.paths import PathPattern, either
-from agentos.permissions.paths import read as read_for
-from agentos.permissions.pattern import Names
+from agentos.permissions.patterns.base import Names
+from agentos.permissions.patterns.paths import PathPattern, either
+from agentos.permissions.patterns.paths import read as read_for
 
 
 def read(text: str) -> PathPattern:

@@ -7,7 +7,7 @@ from functools import cached_property
 from attrs import frozen
 
 from . import globs
-from .pattern import BadPattern
+from .base import BadPattern
 
 LONGEST = 1024  # characters of a name or a pattern
 

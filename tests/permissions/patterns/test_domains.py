@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.permissions.domains import host_of, read
-from agentos.permissions.pattern import BadPattern
+from agentos.permissions.patterns.base import BadPattern
+from agentos.permissions.patterns.domains import host_of, read
 
 
 def matches(text: str, host: str) -> bool:

@@ -7,8 +7,8 @@ from functools import cached_property, lru_cache
 from attrs import frozen
 
 from . import globs
+from .base import BadPattern, Names
 from .globs import NAME, Below, Item, Many, One
-from .pattern import BadPattern, Names
 
 LONGEST = 4096  # characters of a path; more the system takes in no call
 LONGEST_PATTERN = 1024

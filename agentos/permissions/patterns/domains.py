@@ -7,7 +7,7 @@ from ipaddress import IPv4Address, IPv6Address
 import idna
 from attrs import frozen
 
-from .pattern import BadPattern
+from .base import BadPattern
 
 FORBIDDEN = re.compile(r"[\x00-\x20\x7f-\x9f\\\ud800-\udfff]|\s")  # in a URL: other programs read them differently
 URL = re.compile(r"(?i:https?)://(?P<authority>[^/?#]*)")

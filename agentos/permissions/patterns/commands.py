@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 from attrs import field, frozen
 
-from .pattern import BadPattern
-from .script import Simple, Word
-from .shell_words import ASSIGNS
+from agentos.permissions.script import Simple, Word
+from agentos.permissions.shell_words import ASSIGNS
+
+from .base import BadPattern
 
 OPERATORS = re.compile(r"[;&|<>()$`\n]")
 QUOTED = re.compile(r"\\.|'[^']*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)

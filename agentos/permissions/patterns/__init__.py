@@ -1,0 +1,1 @@
+"""Patterns of rules: paths, domains, commands, names."""

@@ -40,13 +40,9 @@ from agentos.ground import (
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.llm import budgets
-from agentos.llm.asking import Asking
 from agentos.llm.budgets import Budgets
-from agentos.llm.choose import Choice, NoChoice, choose, connect
 from agentos.llm.line import Line, Thought
-from agentos.llm.provider import Question
 from agentos.llm.settings import LLMSettings, Party, Share
-from agentos.llm.variables import look
 from agentos.private_files import check_file, check_parents, describe
 from agentos.sandbox.errors import SandboxError
 from agentos.sandbox.plan import CODE, WORKSPACE
@@ -59,6 +55,10 @@ from agentos_sdk.errors import CallError
 from supervisors import GaveUp, StartFailed
 
 from .kernel.listener import Door, DoorError, House, listen
+from .llm.api_keys import look
+from .llm.ask import Asking
+from .llm.providers.choose import Choice, NoChoice, choose, connect
+from .llm.providers.provider import Question
 from .permissions.patterns.base import Names
 from .sandbox import interpreter_prefixes
 from .sandbox.cgroups.discover import Cgroups
@@ -161,7 +161,7 @@ def choice_of_model(settings: LLMSettings) -> Choice | NoChoice:
         log.warning("%s", warning)
     choice = choose(settings, variables)
     if isinstance(choice, Choice) and choice.provider == "offline":
-        import agentos.llm.offline  # noqa: F401 - now: later no file descriptor may be left to import it with
+        import agentos.llm.providers.offline  # noqa: F401 - now: later no file descriptor may be left to import it with
     return choice
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from agentos.agents.spec import AgentSpec, GroupSpec
 from agentos.agents.walls import Layers, NotIsolated, judge
-from agentos.llm.choose import NoChoice, choose
+from agentos.llm.api_keys import look
+from agentos.llm.providers.choose import NoChoice, choose
 from agentos.llm.settings import LLMSettings
-from agentos.llm.variables import look
 from agentos.sandbox.report.doctor import layers_here
 from agentos.sandbox.report.levels import Finding
 

@@ -7,7 +7,7 @@ from attrs import evolve, field, frozen
 
 from agentos.config.lines import Keys
 from agentos.config.reading import Read, Reader
-from agentos.llm.offline_rules import BadRules, read_rules
+from agentos.llm.providers.offline_rules import BadRules, read_rules
 from agentos.llm.settings import (
     LLMSettings,
     OfflineSettings,

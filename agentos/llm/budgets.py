@@ -23,7 +23,7 @@ from agentos.database import Database, DatabaseError
 from agentos.services.quotas import BILLION, Quota, Quotas, Reservation, Row, Standing
 from agentos_sdk.errors import BadRequest, Unavailable
 
-from .provider import Usage
+from .providers.provider import Usage
 from .settings import Price, Seat
 
 log = logging.getLogger(__name__)

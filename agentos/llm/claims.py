@@ -9,7 +9,7 @@ from typing import Literal
 
 from attrs import frozen
 
-from .provider import Question, Usage
+from .providers.provider import Question, Usage
 
 Bound = Literal["least", "most"]
 

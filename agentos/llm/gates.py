@@ -12,7 +12,7 @@ from typing import Literal
 
 from attrs import define, field, frozen
 
-from .provider import ProviderError, SlowDown
+from .providers.provider import ProviderError, SlowDown
 from .retry import Breaker, State, pause
 from .settings import Retry
 

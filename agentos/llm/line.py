@@ -22,14 +22,14 @@ from agentos.kernel.internal_errors import internal
 from agentos.services.quotas import Standing
 from agentos_sdk.errors import BadRequest, CallError, QuotaExceeded
 
-from .asking import Asked, Asking
+from .ask import Asked, Asking
 from .budgets import Budgets, Grant
 from .claims import measured
 from .fair_queue import LEAST, FairQueue, Path, Ticket, Waits, weighed
 from .gates import ModelState
 from .memory import Memory
 from .places import Place, places
-from .provider import Answer, Question, Usage, guessed_input
+from .providers.provider import Answer, Question, Usage, guessed_input
 from .settings import LLMSettings, Seat
 
 LOOK_BACK = 60.0  # seconds at least over which fairness is computed

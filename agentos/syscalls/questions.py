@@ -3,7 +3,7 @@
 import re
 
 from agentos.kernel.request_body import read_text
-from agentos.llm import provider as llm
+from agentos.llm.providers import provider as llm
 from agentos_sdk import codec
 from agentos_sdk.calls import think as calls
 from agentos_sdk.errors import BadRequest

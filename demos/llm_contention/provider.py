@@ -14,8 +14,8 @@ from hypercorn.config import Config
 from hypercorn.trio import serve
 
 from agentos.config.load import load
-from agentos.llm.offline import Offline
-from agentos.llm.provider import Answer, Message, Question
+from agentos.llm.providers.offline import Offline
+from agentos.llm.providers.provider import Answer, Message, Question
 
 
 @define

@@ -6,7 +6,7 @@ import pytest
 import trio
 from attrs import evolve
 
-from agentos.llm.provider import (
+from agentos.llm.providers.provider import (
     Delta,
     Denied,
     Failing,

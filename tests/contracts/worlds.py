@@ -5,11 +5,11 @@ from typing import Protocol
 
 import trio
 
-from agentos.llm.choose import Choice, connect
-from agentos.llm.offline import Offline
-from agentos.llm.offline_rules import Called as CalledByRule
-from agentos.llm.offline_rules import Failure, Rule
-from agentos.llm.provider import FinishReason, Provider
+from agentos.llm.providers.choose import Choice, connect
+from agentos.llm.providers.offline import Offline
+from agentos.llm.providers.offline_rules import Called as CalledByRule
+from agentos.llm.providers.offline_rules import Failure, Rule
+from agentos.llm.providers.provider import FinishReason, Provider
 from agentos.llm.settings import LLMSettings, OfflineSettings, ProviderName
 from agentos_sdk.codec import Seconds
 from tests.llm.vendors import gemini_wire, openai_wire

@@ -18,7 +18,7 @@ import click
 import pytest
 
 from agentos.config.load import ConfigError, load
-from agentos.llm.offline_rules import read_rules
+from agentos.llm.providers.offline_rules import read_rules
 from agentos.userland.cli.main import cli
 from tests.docs.blocks import ROOT, Block
 from tests.docs.compare import missing, same

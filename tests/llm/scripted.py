@@ -6,7 +6,7 @@ from typing import TypeAlias
 import trio
 from attrs import define, field
 
-from agentos.llm.provider import Answer, Delta, Hear, Message, Question, Usage
+from agentos.llm.providers.provider import Answer, Delta, Hear, Message, Question, Usage
 
 Step: TypeAlias = "str | Delta | float | Exception"
 """A word that is heard, a delta, seconds that pass, or what goes wrong."""
@@ -14,7 +14,7 @@ Step: TypeAlias = "str | Delta | float | Exception"
 
 @define
 class Scripted:
-    """Implements :class:`agentos.llm.provider.Provider`: each question gets the next script; the last one stays.
+    """Implements :class:`agentos.llm.providers.provider.Provider`: each question gets the next script; the last one stays.
 
     A question for one of ``models`` gets that model's script instead, each time.
     """

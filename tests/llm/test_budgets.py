@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from agentos.database import Database, open_database
 from agentos.llm.budgets import TABLES, TIDY, Budgets, Grant, Rate
-from agentos.llm.provider import Usage
+from agentos.llm.providers.provider import Usage
 from agentos.llm.settings import Party, Price, Seat, Share
 from agentos.services.quotas import Quota, Standing, budget_of
 from agentos_sdk.errors import BadRequest, QuotaExceeded, Unavailable

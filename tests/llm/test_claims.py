@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos.llm.claims import ENVELOPE, MOST_PER_IMAGE, Sent, bounded, measured
-from agentos.llm.provider import Image, Message, Question, Tool, ToolCall, Usage
+from agentos.llm.providers.provider import Image, Message, Question, Tool, ToolCall, Usage
 
 COUNTS = st.integers(0, 10**9)
 

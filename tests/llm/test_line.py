@@ -15,14 +15,14 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from agentos.database import Database, open_database
 from agentos.llm import budgets
-from agentos.llm.asking import Asking
+from agentos.llm.ask import Asking
 from agentos.llm.budgets import Budgets
 from agentos.llm.claims import ENVELOPE
 from agentos.llm.fair_queue import Full
 from agentos.llm.line import Line
 from agentos.llm.memory import HELD_BY_ONE
 from agentos.llm.places import Place
-from agentos.llm.provider import Delta, Failing, Provider, Rejected, SlowDown, Usage
+from agentos.llm.providers.provider import Delta, Failing, Provider, Rejected, SlowDown, Usage
 from agentos.llm.settings import LLMSettings, Party, Retry, Seat, Share
 from agentos.services.quotas import Quotas, budget_of
 from agentos_sdk.errors import BadRequest, Busy, Internal, QuotaExceeded, Unavailable

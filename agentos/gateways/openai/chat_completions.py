@@ -22,7 +22,7 @@ from agentos.kernel.internal_errors import internal
 from agentos.kernel.listener import House
 from agentos.kernel.text_buffer import Pieces
 from agentos.llm.line import Thought
-from agentos.llm.provider import Answer, Question
+from agentos.llm.providers.provider import Answer, Question
 from agentos_sdk import codec
 from agentos_sdk.errors import CallError, NotFound
 

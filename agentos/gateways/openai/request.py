@@ -1,4 +1,4 @@
-"""Parser of OpenAI's chat completion requests into :class:`~agentos.llm.provider.Question`.
+"""Parser of OpenAI's chat completion requests into :class:`~agentos.llm.providers.provider.Question`.
 
 Unknown fields are ignored: programs are written for many servers. Known fields that aren't supported by us or by the
 kernel's provider are refused by name, as are wrong types. No I/O.
@@ -12,7 +12,7 @@ from attrs import frozen
 
 from agentos.kernel.request_body import parse_text
 from agentos.llm import sampling
-from agentos.llm.provider import Image, Message, Question, ThinkingLevel, Tool, ToolCall, ToolChoice
+from agentos.llm.providers.provider import Image, Message, Question, ThinkingLevel, Tool, ToolCall, ToolChoice
 from agentos.llm.sampling import Sampling, Verbosity
 from agentos_sdk import codec
 from agentos_sdk.calls import think

@@ -6,7 +6,7 @@ from typing import Any
 
 from attrs import frozen
 
-from agentos.llm.provider import Answer, ToolCall, Usage
+from agentos.llm.providers.provider import Answer, ToolCall, Usage
 from agentos_sdk import codec
 from agentos_sdk.errors import CallError, PermissionDenied
 

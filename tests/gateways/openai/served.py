@@ -19,13 +19,13 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.listener import House
 from agentos.kernel.table import Table
 from agentos.llm import budgets
-from agentos.llm.asking import Asking
+from agentos.llm.ask import Asking
 from agentos.llm.budgets import Budgets
-from agentos.llm.choose import Choice, connect
 from agentos.llm.line import Line, Thought
-from agentos.llm.offline import Offline
-from agentos.llm.offline_rules import Rule
-from agentos.llm.provider import Provider, Question
+from agentos.llm.providers.choose import Choice, connect
+from agentos.llm.providers.offline import Offline
+from agentos.llm.providers.offline_rules import Rule
+from agentos.llm.providers.provider import Provider, Question
 from agentos.llm.settings import LLMSettings, OfflineSettings, Party, Retry, Share
 from agentos.services.quotas import Quota
 from tests.support.rights import Grants, Notebook

@@ -10,8 +10,8 @@ import openai
 import pytest
 import trio
 
-from agentos.llm.offline_rules import Called, Rule
-from agentos.llm.provider import Image, Message, Question
+from agentos.llm.providers.offline_rules import Called, Rule
+from agentos.llm.providers.provider import Image, Message, Question
 from agentos.llm.settings import OfflineSettings, Retry
 from agentos.services.quotas import Quota
 from agentos_sdk.errors import CallError, Internal, PermissionDenied, Unavailable

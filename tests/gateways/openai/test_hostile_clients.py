@@ -15,7 +15,7 @@ from trio.testing import wait_all_tasks_blocked
 from agentos.http import exchange, server
 from agentos.kernel.caller import MAX_BODIES, MAX_CONNECTIONS
 from agentos.kernel.listener import RESERVE, House
-from agentos.llm.offline_rules import Rule
+from agentos.llm.providers.offline_rules import Rule
 from agentos.llm.settings import OfflineSettings
 
 from .served import MIB, MODEL, Served, served, until

@@ -11,7 +11,7 @@ from openai.types.chat import ChatCompletionMessage
 
 from agentos.gateways.openai.request import read
 from agentos.kernel.request_body import LARGE_TEXT
-from agentos.llm.provider import Image, Message, Question, Tool, ToolCall
+from agentos.llm.providers.provider import Image, Message, Question, Tool, ToolCall
 from agentos_sdk.errors import BadRequest
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
@@ -154,7 +154,7 @@ def test_of_a_remote_image_it_says_what_to_send_instead() -> None:
 @given(st.dictionaries(st.text(), st.recursive(st.none() | st.integers() | st.text(), st.lists)), st.text(min_size=1))
 def test_a_call_survives_the_way_there_and_back(arguments: dict[str, Any], signature: str) -> None:
     from agentos.gateways.openai.response import Shape
-    from agentos.llm.provider import Answer, Usage
+    from agentos.llm.providers.provider import Answer, Usage
 
     call = ToolCall("call_1", "weather", arguments, signature)
     whole = Shape("id", 0).whole(Answer("", Usage(), "tool_calls", "m", [call]))

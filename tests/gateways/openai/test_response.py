@@ -7,7 +7,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from agentos.gateways.openai import response
 from agentos.gateways.openai.response import InvalidKey, Shape
-from agentos.llm.provider import Answer, ToolCall, Usage
+from agentos.llm.providers.provider import Answer, ToolCall, Usage
 from agentos_sdk import errors
 from agentos_sdk.errors import CallError
 

@@ -10,7 +10,7 @@ import openai
 import pytest
 import trio
 
-from agentos.llm.choose import Choice
+from agentos.llm.providers.choose import Choice
 from agentos.llm.settings import ProviderName
 from tests.llm.vendors import gemini_wire, openai_wire
 from tests.llm.vendors.script import Raw, Refuses, Says, Text

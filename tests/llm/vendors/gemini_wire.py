@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from agentos.llm.provider import Image, Message, Question, Tool, ToolCall, ToolChoice, Usage
+from agentos.llm.providers.provider import Image, Message, Question, Tool, ToolCall, ToolChoice, Usage
 
 from .script import Called, Refuses, Says, Step, Text, Thoughts, Trouble
 

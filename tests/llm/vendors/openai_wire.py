@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from agentos.llm.provider import Image, Message, Question, Tool, ToolCall, Usage
+from agentos.llm.providers.provider import Image, Message, Question, Tool, ToolCall, Usage
 
 from .script import Called, Refuses, Says, Step, Text, Thoughts, Trouble
 

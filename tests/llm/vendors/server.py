@@ -11,7 +11,7 @@ import h11
 import trio
 from attrs import define, field
 
-from agentos.llm.provider import Question
+from agentos.llm.providers.provider import Question
 
 from .script import Break, Raw, Refuses, Says, Script, Silent, Step, Until
 

@@ -14,12 +14,12 @@ import httpcore2
 import httpx2
 import trio
 
+from agentos.llm.settings import Timeouts
+from agentos.llm.stream import Arriving, Nonsense
 from agentos_sdk import codec
 
-from .arriving import Arriving, Nonsense
+from .account import Account, Refusal, seconds_of
 from .provider import Failing, ProviderError, Rejected
-from .settings import Timeouts
-from .vendor import Account, Refusal, seconds_of
 
 for _library in ("httpcore2", "httpx2", "openai", "google_genai"):
     logging.getLogger(_library).setLevel(logging.WARNING)  # below this level they log requests and headers

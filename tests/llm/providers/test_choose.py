@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from agentos.llm.choose import Choice, NoChoice, choose, connect
-from agentos.llm.provider import Denied, Failing, Message, Question
+from agentos.llm.api_keys import Variable, Variables
+from agentos.llm.providers.choose import Choice, NoChoice, choose, connect
+from agentos.llm.providers.provider import Denied, Failing, Message, Question
 from agentos.llm.settings import LLMSettings, OfflineSettings, ProviderName
-from agentos.llm.variables import Variable, Variables
 
 
 def variables(values: Mapping[str, str]) -> Variables:
@@ -106,8 +106,8 @@ def test_a_choice_does_not_show_its_key() -> None:
 
 
 def test_choosing_costs_no_import() -> None:
-    heavy = "google.genai", "openai", "httpx2", "agentos.llm.offline"
-    program = f"import sys, agentos.llm.choose; print([name for name in {heavy} if name in sys.modules])"
+    heavy = "google.genai", "openai", "httpx2", "agentos.llm.providers.offline"
+    program = f"import sys, agentos.llm.providers.choose; print([name for name in {heavy} if name in sys.modules])"
 
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
 
@@ -117,9 +117,9 @@ def test_choosing_costs_no_import() -> None:
 WITHOUT_OPENAI = """
 import sys
 sys.modules["openai"] = None  # as if it weren't installed
-from agentos.llm.choose import choose
+from agentos.llm.providers.choose import choose
 from agentos.llm.settings import LLMSettings
-from agentos.llm.variables import Variables
+from agentos.llm.api_keys import Variables
 print(choose(LLMSettings(provider="openai", model="m", base_url="http://127.0.0.1:1/v1"), Variables({})))
 """
 

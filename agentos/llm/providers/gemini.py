@@ -9,7 +9,10 @@ from typing import Any
 from google import genai
 from google.genai import types
 
-from .arriving import OURS, Arriving, Nonsense, compact, new_id, words
+from agentos.llm.settings import Timeouts
+from agentos.llm.stream import OURS, Arriving, Nonsense, compact, new_id, words
+
+from .account import Account, seconds
 from .provider import (
     Answer,
     Delta,
@@ -24,9 +27,7 @@ from .provider import (
     ToolChoice,
     Usage,
 )
-from .settings import Timeouts
 from .transport import Transport
-from .vendor import Account, seconds
 
 CHOICES: Mapping[ToolChoice, types.FunctionCallingConfigMode] = {
     "auto": types.FunctionCallingConfigMode.AUTO,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agentos.llm.variables import MAX_BYTES, NAMES, Variables, look
+from agentos.llm.api_keys import MAX_BYTES, NAMES, Variables, look
 
 
 def write(directory: Path, text: str | bytes, mode: int = 0o600) -> Path:

@@ -5,9 +5,10 @@ from importlib.util import find_spec
 import trio
 from attrs import field, frozen
 
+from agentos.llm.api_keys import Variables
+from agentos.llm.settings import LLMSettings, OfflineSettings, ProviderName, Timeouts, is_url
+
 from .provider import Denied, Failing, Provider
-from .settings import LLMSettings, OfflineSettings, ProviderName, Timeouts, is_url
-from .variables import Variables
 
 GEMINI_MODEL = "gemini-2.0-flash"
 OPENAI_MODEL = "gpt-5-mini"
@@ -107,7 +108,7 @@ async def _offline(settings: OfflineSettings) -> Provider:
 
 def _vendor(choice: Choice, timeouts: Timeouts) -> Provider:
     """Import the SDK and make the provider; the first call takes a second because the SDKs are large."""
-    from .vendor import Account
+    from .account import Account
 
     account = Account(choice.provider, choice.key, choice.variable)
     if choice.provider == "gemini":

@@ -6,7 +6,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from attrs import field, frozen
 
-from .sampling import Sampling
+from agentos.llm.sampling import Sampling
 
 Role = Literal["user", "assistant", "tool"]
 ThinkingLevel = Literal["low", "medium", "high"]

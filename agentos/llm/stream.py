@@ -13,8 +13,19 @@ from attrs import define, field
 from agentos_sdk import codec
 from agentos_sdk.nesting import outside_strings
 
-from .provider import Answer, Delta, Failing, FinishReason, Hear, Question, ToolCall, Usage, guessed, guessed_input
-from .vendor import Account
+from .providers.account import Account
+from .providers.provider import (
+    Answer,
+    Delta,
+    Failing,
+    FinishReason,
+    Hear,
+    Question,
+    ToolCall,
+    Usage,
+    guessed,
+    guessed_input,
+)
 
 MOST = 64 << 20  # bytes of a stream; most of a long answer is the JSON envelopes around its words
 MOST_AT_ONCE = 1 << 20  # bytes of one event, and characters of all tools' arguments: parsed without a pause

@@ -10,11 +10,11 @@ import pytest
 import trio
 from attrs import evolve
 
-from agentos.llm.arriving import DEEPEST, MOST_AT_ONCE, MOST_CALLS, MOST_INSIDE
-from agentos.llm.provider import Delta, Failing, Message, Question, Rejected, Usage
+from agentos.llm.providers.account import Account
+from agentos.llm.providers.provider import Delta, Failing, Message, Question, Rejected, Usage
+from agentos.llm.providers.transport import MOST_REFUSED, Transport
 from agentos.llm.settings import Timeouts
-from agentos.llm.transport import MOST_REFUSED, Transport
-from agentos.llm.vendor import Account
+from agentos.llm.stream import DEEPEST, MOST_AT_ONCE, MOST_CALLS, MOST_INSIDE
 from tests.contracts.worlds import VENDORS, VendorWorld, openai
 from tests.llm.vendors.script import Raw, Refuses, Says, Text
 

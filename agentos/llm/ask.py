@@ -15,7 +15,7 @@ from agentos_sdk.errors import BadRequest, CallError, Timeout, Unavailable
 
 from .claims import Bound, Sent, bounded, measured, utf8_length
 from .gates import Gate, Gates, ModelState
-from .provider import (
+from .providers.provider import (
     CHARACTERS_PER_TOKEN,
     Answer,
     Delta,

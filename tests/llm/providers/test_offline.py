@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from agentos.llm.offline import ECHOED, LABEL, Offline
-from agentos.llm.offline_rules import SEARCHED, BadRules, Called, Rule, read_rules
-from agentos.llm.provider import (
+from agentos.llm.providers.offline import ECHOED, LABEL, Offline
+from agentos.llm.providers.offline_rules import SEARCHED, BadRules, Called, Rule, read_rules
+from agentos.llm.providers.provider import (
     Answer,
     Delta,
     Denied,

@@ -9,8 +9,8 @@ import pytest
 import trio
 from attrs import evolve
 
-from agentos.llm.choose import connect
-from agentos.llm.provider import (
+from agentos.llm.providers.choose import connect
+from agentos.llm.providers.provider import (
     Delta,
     Denied,
     Failing,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.llm.arriving import MOST, MOST_AT_ONCE, Events, Nonsense
+from agentos.llm.stream import MOST, MOST_AT_ONCE, Events, Nonsense
 
 STREAM = (
     b": a comment\r\n\r\n"

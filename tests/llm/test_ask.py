@@ -7,9 +7,9 @@ import trio
 from attrs import evolve
 from trio.testing import MockClock
 
-from agentos.llm.asking import Asked, Asking
+from agentos.llm.ask import Asked, Asking
 from agentos.llm.gates import MOST_MODELS
-from agentos.llm.provider import Answer, Delta, Denied, Failing, Provider, Rejected, SlowDown, Usage
+from agentos.llm.providers.provider import Answer, Delta, Denied, Failing, Provider, Rejected, SlowDown, Usage
 from agentos.llm.settings import Retry, Timeouts
 from agentos_sdk.errors import BadRequest, Timeout, Unavailable
 from tests.llm.scripted import Scripted, Step, question

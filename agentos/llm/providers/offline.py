@@ -13,6 +13,9 @@ from typing import Any
 import trio
 from attrs import define, evolve, field, frozen
 
+from agentos.llm.schema_example import TooHard, smallest
+from agentos.llm.settings import OfflineSettings
+
 from .offline_rules import Called, Rule, filled, read_rules
 from .provider import (
     CHARACTERS_PER_TOKEN,
@@ -32,8 +35,6 @@ from .provider import (
     guessed,
     guessed_input,
 )
-from .settings import OfflineSettings
-from .smallest import TooHard, smallest
 
 LABEL = "[offline echo, no model was asked]"
 ECHOED = 1000  # characters of a message that an echo repeats
@@ -58,7 +59,7 @@ class Script:
 
 @define(eq=False)
 class Offline:
-    """A :class:`~agentos.llm.provider.Provider`. ``rules``: see :func:`~agentos.llm.offline_rules.read_rules`."""
+    """A :class:`~agentos.llm.providers.provider.Provider`. ``rules``: see :func:`~agentos.llm.providers.offline_rules.read_rules`."""
 
     settings: OfflineSettings = OfflineSettings()
     rules: Sequence[Rule] = ()
@@ -67,7 +68,7 @@ class Offline:
 
     @classmethod
     async def connect(cls, settings: OfflineSettings) -> "Offline":
-        """Make a provider with the settings' rules file; raises :class:`~agentos.llm.offline_rules.BadRules`."""
+        """Make a provider with the settings' rules file; raises :class:`~agentos.llm.providers.offline_rules.BadRules`."""
         rules = await trio.to_thread.run_sync(read_rules, settings.rules) if settings.rules else ()
         return cls(settings, rules)
 

@@ -9,7 +9,10 @@ from urllib.parse import urlsplit
 
 import openai
 
-from .arriving import Arriving, Nonsense, compact, words
+from agentos.llm.settings import Timeouts
+from agentos.llm.stream import Arriving, Nonsense, compact, words
+
+from .account import Account
 from .provider import (
     Answer,
     Delta,
@@ -24,9 +27,7 @@ from .provider import (
     ToolCall,
     Usage,
 )
-from .settings import Timeouts
 from .transport import Transport
-from .vendor import Account
 
 BASE_URL = "https://api.openai.com/v1"
 FINISHED: Mapping[str, FinishReason] = {

@@ -7,8 +7,7 @@ import pytest
 import trio
 from attrs import evolve
 
-from agentos.llm.arriving import OURS
-from agentos.llm.provider import (
+from agentos.llm.providers.provider import (
     Delta,
     Denied,
     Failing,
@@ -21,6 +20,7 @@ from agentos.llm.provider import (
     ToolCall,
     Usage,
 )
+from agentos.llm.stream import OURS
 from tests.contracts.worlds import VendorWorld, gemini
 from tests.llm.vendors.script import Called, Refuses, Says, Text, Trouble
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from agentos.llm.provider import Answer, Delta, Message, ProviderError, Question
+from agentos.llm.providers.provider import Answer, Delta, Message, ProviderError, Question
 from agentos_sdk import codec
 from tests.contracts.worlds import VENDORS, VendorWorld
 from tests.llm.vendors.script import Raw, Says

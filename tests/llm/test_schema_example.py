@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from agentos.llm.smallest import MOST, TooHard, smallest
+from agentos.llm.schema_example import MOST, TooHard, smallest
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,9 @@ import pytest
 import trio
 from attrs import evolve
 
-from agentos.llm.choose import connect
-from agentos.llm.provider import (
+from agentos.llm.providers.account import MAX_SAID, seconds_of
+from agentos.llm.providers.choose import connect
+from agentos.llm.providers.provider import (
     Delta,
     Denied,
     Failing,
@@ -33,7 +34,6 @@ from agentos.llm.provider import (
     Usage,
 )
 from agentos.llm.settings import LLMSettings, Timeouts
-from agentos.llm.vendor import MAX_SAID, seconds_of
 from tests.contracts.worlds import VENDORS, VendorWorld
 from tests.llm.vendors.script import Break, Called, Raw, Refuses, Says, Script, Silent, Text, Thoughts, Trouble, Until
 

@@ -17,13 +17,9 @@ import trio
 from attrs import frozen
 
 from agentos import __version__
-from agentos.agents import endpoint, output
-from agentos.agents.jail import Jails
 from agentos.agents.life import Kit, home
-from agentos.agents.orphans import Run, Sweeper
 from agentos.agents.registry import Agent, Registry
 from agentos.agents.supervision import SpawnLimits, Supervision, why
-from agentos.agents.workspace import Workspaces
 from agentos.callers import Callers
 from agentos.config.load import Config
 from agentos.database import DatabaseError, open_database
@@ -54,6 +50,11 @@ from agentos_sdk import codec
 from agentos_sdk.errors import CallError
 from supervisors import GaveUp, StartFailed
 
+from .agents import output
+from .agents.jail import openai_endpoint
+from .agents.jail.jail import Jails
+from .agents.leftover_processes import Run, Sweeper
+from .agents.workspaces.workspace import Workspaces
 from .kernel.listener import Door, DoorError, House, listen
 from .llm.api_keys import look
 from .llm.ask import Asking
@@ -210,7 +211,7 @@ class Kernel:
             sdk=package,
             sdk_alone=sdk_alone,
             waived=kernel.waive,
-            port=endpoint.PORT if settings.config.llm.openai_endpoint else None,
+            port=openai_endpoint.PORT if settings.config.llm.openai_endpoint else None,
         )
         self.supervision = Supervision(
             registry=self.registry,
@@ -241,7 +242,7 @@ class Kernel:
         self.root = self.supervision.build(settings.config.root)
         self.stopping = False
 
-    def openai_endpoint(self) -> endpoint.Serve | None:
+    def openai_endpoint(self) -> openai_endpoint.Serve | None:
         """The server for OpenAI-compatible requests; ``None`` if the configuration doesn't enable it."""
         if not self.settings.config.llm.openai_endpoint:
             return None

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import agentos_sdk
-from agentos.agents.orphans import RUN_VARIABLE, Run
 from agentos.private_files import hold_directory, open_file, shown
 from agentos.sandbox.inside.janitor import Remains
 
+from .agents.leftover_processes import RUN_VARIABLE, Run
 from .sandbox.cgroups import discover
 from .sandbox.cgroups.discover import Cgroups
 from .sandbox.cgroups.values import CgroupError

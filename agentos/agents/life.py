@@ -20,14 +20,14 @@ from agentos_sdk.errors import CallError, Unavailable
 from supervisors import Ended, Ignore, Supervisor, SupervisorSpec, Template
 from supervisors.reports import Observer
 
-from . import dwelling
-from .endpoint import Endpoint, Serve, endpoint
-from .jail import Jail, JailError, Jails
+from .jail import layout
+from .jail.isolation_report import lacking
+from .jail.jail import Jail, JailError, Jails
+from .jail.openai_endpoint import Endpoint, Serve, endpoint
+from .leftover_processes import ID_VARIABLE, LIFE_VARIABLE, RUN_VARIABLE, Run, Sweeper
 from .lifecycle import State
-from .orphans import ID_VARIABLE, LIFE_VARIABLE, RUN_VARIABLE, Run, Sweeper
 from .output import Pump
 from .registry import Agent, End, StartError
-from .walls import lacking
 
 log = logging.getLogger("agentos.agents")
 
@@ -119,7 +119,7 @@ class Life:
                 finally:
                     agent.jail, agent.used = None, jail.usage
         except JailError as error:
-            told = dwelling.as_told(str(error), agent.spec, agent.parent.spec if agent.parent is not None else None)
+            told = layout.as_told(str(error), agent.spec, agent.parent.spec if agent.parent is not None else None)
             raise self._not_started(End(None, None, told), error.error) from None
 
     async def _accompany(self, jail: Jail, stop: trio.Event, up: trio.TaskStatus[Agent]) -> Status:

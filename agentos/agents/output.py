@@ -9,7 +9,7 @@ from itertools import islice
 import trio
 from attrs import define, field, frozen
 
-from .pipes import Pipe, Turns
+from .commands.fair_reader import Pipe, Turns
 
 MAX_LINES = 2000
 MAX_BYTES = 512 << 10  # kept per agent

@@ -9,7 +9,7 @@ from attrs import define, field
 from agentos.kernel.listener import Peer
 from agentos_sdk.errors import PermissionDenied
 
-from .orphans import parent_of
+from .leftover_processes import parent_of
 from .registry import Agent, Registry
 
 DEEPEST = 1000  # generations; bounds the walk, since /proc may change during it

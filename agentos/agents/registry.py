@@ -18,11 +18,11 @@ from supervisors import Supervisor
 
 from .lifecycle import ALIVE, NEXT, State
 from .output import Output
-from .rate import Rate
+from .rate_limit import Rate
 from .spec import AgentSpec
 
 if TYPE_CHECKING:
-    from .jail import Jail
+    from .jail.jail import Jail
 
 KEPT = 1000  # ended agents kept, for waits for their end and for their logs
 KEPT_WHOLE = 50  # of these, how many keep all of their output; the others keep the last lines

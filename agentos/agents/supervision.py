@@ -14,14 +14,14 @@ from supervisors import ChildSpec, Exit, NoProc, Refused, StartFailed, Superviso
 from supervisors.exits import IntensityExceeded, TooManyFailures, gave_up
 from supervisors.strategy import comes_back
 
-from . import copies
 from .container import Container, Group, Overlapped, Path, specify_one_child
 from .life import FOR_SPAWNED, Kit, Life, first
 from .lifecycle import State
 from .output import Line, Output
-from .rate import Rate
+from .rate_limit import Rate
 from .registry import Agent, End, Registry, StartError
 from .spec import AgentSpec, GroupSpec, Restart, Shutdown
+from .workspaces import script_copies
 
 log = logging.getLogger("agentos.agents")
 
@@ -365,7 +365,7 @@ class Supervision:
             agent.settle()
         else:
             del self._by_place[agent.path, agent.name]
-            copies.discard(agent.spec)
+            script_copies.discard(agent.spec)
         self.ended(agent)
 
 

@@ -4,8 +4,8 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from agentos.agents.jail.isolation_report import Layers, NotIsolated, judge
 from agentos.agents.spec import AgentSpec, GroupSpec
-from agentos.agents.walls import Layers, NotIsolated, judge
 from agentos.llm.api_keys import look
 from agentos.llm.providers.choose import NoChoice, choose
 from agentos.llm.settings import LLMSettings

@@ -10,8 +10,8 @@ from typing import Any
 
 import attrs
 
-from agentos.agents import dwelling
-from agentos.agents.interpreters import NoInterpreter, interpreter
+from agentos.agents.jail import layout
+from agentos.agents.jail.interpreters import NoInterpreter, interpreter
 from agentos.agents.spec import AgentSpec, GroupSpec, Isolation, Limits, isolation_of, workspace_of
 from agentos.config import llm as model
 from agentos.config import permissions
@@ -114,26 +114,26 @@ class Builder(Reader):
             permissions=self._permissions(read),
             **read.given(*MADE_ELSEWHERE),
         )
-        spec = dwelling.resolved(spec) if spec.jailed else spec
+        spec = layout.resolved(spec) if spec.jailed else spec
         self._check_places(spec, read)
         if not spec.jailed:
             return attrs.evolve(spec, cwd=self.place(table.cwd) or str(self.directory))
         try:
-            return attrs.evolve(spec, cwd=dwelling.directory_inside(table.cwd))
-        except dwelling.Misplaced as error:
+            return attrs.evolve(spec, cwd=layout.directory_inside(table.cwd))
+        except layout.Misplaced as error:
             self.wrong(read, error.message, error.field)
             return spec
 
     def _check_places(self, spec: AgentSpec, read: Read) -> None:
         """Report host files and directories that can't be used as configured."""
-        for mistake in dwelling.mistakes(spec) if spec.jailed else dwelling.bad_limits(spec):
+        for mistake in layout.mistakes(spec) if spec.jailed else layout.bad_limits(spec):
             if mistake.field not in read.wrong:
                 self.wrong(read, mistake.message, *mistake.field.split("."))
         if not spec.jailed:
             for name in ("code", "workspace", "runtime"):
                 if getattr(read.table, name) not in (None, "exec"):
                     self.wrong(read, "only a jail has this, and isolation is none: leave it out", name)
-        if (program := dwelling.program_file(spec)) is not None and (why := unusable(program)):
+        if (program := layout.program_file(spec)) is not None and (why := unusable(program)):
             self.wrong(read, f"expected a program that can be run, got {program!r}: {why}", "command", 0)
 
     def _isolation(self, read: Read) -> Isolation:

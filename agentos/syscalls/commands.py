@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 import trio
 from attrs import field, frozen
 
-from agentos.agents import dwelling
-from agentos.agents.guests import SHELL, Done, Guests, Wish
+from agentos.agents.commands.output_streams import Live, Name, Stream
+from agentos.agents.commands.run import SHELL, Done, Guests, Wish
+from agentos.agents.jail import layout
+from agentos.agents.leftover_processes import RUN_VARIABLE
 from agentos.agents.life import PATH, home
-from agentos.agents.orphans import RUN_VARIABLE
 from agentos.agents.registry import Agent, Registry
-from agentos.agents.streams import Live, Name, Stream
 from agentos.agents.supervision import Supervision
 from agentos.kernel.call import Call, Gone
 from agentos.kernel.caller import Caller
@@ -116,8 +116,8 @@ class Commands:
         own = agent.spec.cwd if agent is not None else None
         if jailed:
             try:
-                return dwelling.directory_inside(cwd) if cwd is not None else own or WORKSPACE
-            except dwelling.Misplaced as error:
+                return layout.directory_inside(cwd) if cwd is not None else own or WORKSPACE
+            except layout.Misplaced as error:
                 raise BadRequest(str(error)) from None
         if cwd is None:
             return own or (self.base if agent is None else "/")

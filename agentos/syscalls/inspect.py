@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import attrs
 import trio
 
-from agentos.agents import dwelling
 from agentos.agents.inherit import effective, named
-from agentos.agents.jail import Jail
+from agentos.agents.jail import layout
+from agentos.agents.jail.jail import Jail
 from agentos.agents.registry import Agent, Registry
 from agentos.agents.spec import AgentSpec
 from agentos.kernel.call import Call
@@ -131,7 +131,7 @@ def started(spec: AgentSpec, by_operator: bool) -> calls.Started:
 
     return calls.Started(
         script=of_the_host(spec.script),
-        command=spec.command if by_operator or dwelling.own_program(spec) is None else None,
+        command=spec.command if by_operator or layout.own_program(spec) is None else None,
         args=spec.args,
         env=sorted(spec.env),
         cwd=spec.cwd,

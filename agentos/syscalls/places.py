@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 from attrs import evolve, frozen
 
-from agentos.agents import copies, dwelling
+from agentos.agents.jail import layout
 from agentos.agents.life import PATH
 from agentos.agents.registry import Agent
 from agentos.agents.spec import AgentSpec, workspace_of
+from agentos.agents.workspaces import script_copies
 from agentos.sandbox.plan import WORKSPACE
 from agentos.services.files.resolve import check_all_sole, check_sole
 from agentos_sdk.calls.agents import Spawn
@@ -36,7 +37,7 @@ class Places:
         """Resolve the paths of an agent without a jail."""
         if request.code is not None or request.workspace is not None or request.runtime == "fast":
             raise BadRequest("code, workspace, runtime: only a jail has these, and none was asked for")
-        for mistake in dwelling.bad_limits(spec):
+        for mistake in layout.bad_limits(spec):
             raise mistake
         cwd = self.host(request.cwd or self.base)
         if not os.path.isdir(cwd):
@@ -52,19 +53,19 @@ class Places:
 
     def inside(self, spec: AgentSpec, request: Spawn) -> AgentSpec:
         """Resolve the paths of an agent with a jail."""
-        spec = evolve(spec, cwd=dwelling.directory_inside(request.cwd))
+        spec = evolve(spec, cwd=layout.directory_inside(request.cwd))
         if self.parent is not None and self.parent.spec.jailed:
             spec = self._of_a_jailed_parent(spec, request, self.parent)
         else:
-            spec = dwelling.resolved(self._of_the_hosts(spec, request))
+            spec = layout.resolved(self._of_the_hosts(spec, request))
         try:
-            dwelling.check(spec)
-        except dwelling.Misplaced as error:
-            copies.discard(spec)
-            told = error.message if self.parent is None else dwelling.as_told(error.message, spec, self.parent.spec)
-            raise dwelling.Misplaced(error.field, told) from None
+            layout.check(spec)
+        except layout.Misplaced as error:
+            script_copies.discard(spec)
+            told = error.message if self.parent is None else layout.as_told(error.message, spec, self.parent.spec)
+            raise layout.Misplaced(error.field, told) from None
         except Exception:
-            copies.discard(spec)
+            script_copies.discard(spec)
             raise
         return spec
 
@@ -72,7 +73,7 @@ class Places:
         script, code, command = request.script, request.code, tuple(request.command or ())
         if command and "/" in command[0]:
             command = (self.host(command[0]), *command[1:])
-            if dwelling.own_program(evolve(spec, command=command)) is not None:
+            if layout.own_program(evolve(spec, command=command)) is not None:
                 runnable("command", command, self.base, "")
                 self._check_sole("command", command[0])
         spec = evolve(
@@ -97,7 +98,7 @@ class Places:
                 check_sole(os.stat(path), f"{field}: {path}")
 
     def _of_a_jailed_parent(self, spec: AgentSpec, request: Spawn, parent: Agent) -> AgentSpec:
-        own = dwelling.shown(parent.spec)
+        own = layout.shown(parent.spec)
         python = parent.spec.python
         if request.python is not None and request.python not in (python, os.path.basename(python or "")):
             raise PermissionDenied(f"python: {request.python} {HOSTS.format(name=parent.name)}; leave it out")
@@ -107,18 +108,18 @@ class Places:
             raise PermissionDenied(f"workspace: {request.workspace} {HOSTS.format(name=parent.name)}: say tmp")
         code = None
         if request.code is not None:
-            code = dwelling.outside(os.path.normpath(os.path.join(WORKSPACE, request.code)), own)
+            code = layout.outside(os.path.normpath(os.path.join(WORKSPACE, request.code)), own)
             if code is None:
                 raise PermissionDenied(f"code: {request.code}: expected a directory in your own /agent")
         script = None
         if request.script is not None:
             path = os.path.normpath(os.path.join(WORKSPACE, request.script))
-            script = dwelling.outside(path, own)
+            script = layout.outside(path, own)
         command = _command_inside(request.command, parent) if request.command else None
         workspace = workspace_of(request.workspace, lambda path: None)
         copied = request.script is not None and script is None
         if copied:  # last, so that a refused request has copied nothing
-            script = copies.of_script(parent, path, self.runtime)
+            script = script_copies.of_script(parent, path, self.runtime)
         return evolve(
             spec,
             script=script,
@@ -135,7 +136,7 @@ class Places:
         if request.script is None and "/" not in named:
             return None, None
         asked = self.host(named)
-        if request.script is None and dwelling.own_program(AgentSpec("nobody", command=(asked,))) is None:
+        if request.script is None and layout.own_program(AgentSpec("nobody", command=(asked,))) is None:
             return None, None
         try:
             return asked, os.path.realpath(asked)
@@ -151,7 +152,7 @@ def _command_inside(argv: Sequence[str], parent: Agent) -> tuple[str, ...]:
     program, *rest = argv
     if "/" in program:
         program = os.path.normpath(os.path.join(WORKSPACE, program))
-        if dwelling.own_program(evolve(parent.spec, command=(program,))) is not None:
+        if layout.own_program(evolve(parent.spec, command=(program,))) is not None:
             raise PermissionDenied(f"command: {program} {HOSTS.format(name=parent.name)}")
     return (program, *rest)
 

@@ -5,12 +5,13 @@ from collections.abc import Callable, Sequence
 import trio
 from attrs import asdict, field, frozen
 
-from agentos.agents import copies, dwelling
 from agentos.agents.inherit import Beyond, cut, inherit
-from agentos.agents.rate import Rate
+from agentos.agents.jail import layout
+from agentos.agents.rate_limit import Rate
 from agentos.agents.registry import Agent, Registry, StartError
 from agentos.agents.spec import AgentSpec, Limits, Restart, check_name, isolation_of
 from agentos.agents.supervision import Supervision
+from agentos.agents.workspaces import script_copies
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Right
@@ -62,7 +63,7 @@ class Spawning:
         try:
             agent = await self._start(spec, caller, parent)
         except BaseException:
-            copies.discard(spec)
+            script_copies.discard(spec)
             raise
         return calls.Spawned(
             id=agent.id,
@@ -127,7 +128,7 @@ class Spawning:
         """The rights that SPAWN would need. If the caller holds them, other refusals are raised here."""
         given, rights = await self._given(caller, request), await self._rights(caller, request)
         if all(caller.authorizer.decide(caller, right).effect == "allow" for right in rights):
-            copies.discard(await self._understood(caller, request, given, rights))
+            script_copies.discard(await self._understood(caller, request, given, rights))
         return rights
 
     async def _understood(
@@ -139,7 +140,7 @@ class Spawning:
             refuse_to_guests(request)
         spec = await trio.to_thread.run_sync(self._spec, caller, parent, request, given, self.callers.limits(caller))
         if caller.kind == "guest":
-            shown = spec.script or await trio.to_thread.run_sync(dwelling.own_program, spec)
+            shown = spec.script or await trio.to_thread.run_sync(layout.own_program, spec)
             if shown not in (None, *(right.object for right in rights)):
                 raise PermissionDenied("script, command: somebody replaced it while it was looked at")
         return spec
@@ -207,7 +208,7 @@ class Spawning:
             spec = places.inside(spec, request) if spec.jailed else places.outside(spec, request)
         except Beyond as error:
             raise PermissionDenied(str(error)) from None
-        except dwelling.Misplaced as error:
+        except layout.Misplaced as error:
             raise BadRequest(str(error)) from None
         except OSError as error:  # a part of the path is being replaced meanwhile
             raise BadRequest(f"a path that is named here can't be followed: {error.strerror}") from None

@@ -8,9 +8,9 @@ from functools import partial
 from attrs import frozen
 
 from agentos.agents.inherit import effective
-from agentos.agents.jail import Jail
+from agentos.agents.jail.jail import Jail
+from agentos.agents.jail.root_access import Ended, directory_of
 from agentos.agents.registry import Agent, Registry
-from agentos.agents.within import Ended, directory_of
 from agentos.kernel.caller import Caller
 from agentos.sandbox.plan import CODE, WORKSPACE
 from agentos.services.files.as_user import Identity

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.agents import dwelling
 from agentos.agents.inherit import DEFAULTS, STRICTNESS, Beyond, effective, inherit, named
+from agentos.agents.jail import layout
 from agentos.agents.spec import AgentSpec, Limits
 
 AMOUNTS = st.none() | st.integers(1, 2**40)
@@ -142,7 +142,7 @@ def test_the_sandboxes_own_limits_hold_the_order_too(child: AgentSpec, parent: A
     except Beyond:
         return
     if parent.jailed:
-        inner, outer = dwelling.limits(given), dwelling.limits(parent)
+        inner, outer = layout.limits(given), layout.limits(parent)
         assert inner.within(outer) == inner
 
 

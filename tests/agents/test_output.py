@@ -4,8 +4,8 @@ import pytest
 import trio
 
 from agentos.agents import output
+from agentos.agents.commands.fair_reader import Turns
 from agentos.agents.output import MAX_LINE, MAX_LINES, Line, Output, Pump
-from agentos.agents.pipes import Turns
 
 
 def texts(kept: Output) -> list[str]:

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from agentos.agents.lifecycle import State
-from agentos.agents.rate import Rate
+from agentos.agents.rate_limit import Rate
 from agentos.agents.registry import KEPT, KEPT_WHOLE, LAST_LINES, Agent, End, Registry
 from agentos.agents.spec import AgentSpec
 from agentos.kernel.caller import Caller

@@ -15,7 +15,7 @@ OPEN_TO_ALL = """
 import os, tempfile
 from pathlib import Path
 import trio
-from agentos.agents.workspace import Workspaces
+from agentos.agents.workspaces.workspace import Workspaces
 from agentos.sandbox.plan import Outer
 from agentos.sandbox.policy import Limits
 from agentos.sandbox.spawner import Spawner, StepFailed

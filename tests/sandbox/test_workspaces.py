@@ -15,8 +15,8 @@ import pytest
 import trio
 from attrs import evolve
 
-from agentos.agents.protected import IN_GIT, STUBS, lost
-from agentos.agents.workspace import BadWorkspace, Workspace, Workspaces
+from agentos.agents.workspaces.protected_files import IN_GIT, STUBS, lost
+from agentos.agents.workspaces.workspace import BadWorkspace, Workspace, Workspaces
 from agentos.sandbox import steps as s
 from agentos.sandbox.images import ImageInUse, NoImage, Size, provide
 from agentos.sandbox.plan import Outer, plan

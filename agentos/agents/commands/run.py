@@ -10,6 +10,10 @@ from collections.abc import AsyncIterator, Hashable, Iterator
 import trio
 from attrs import define, field, frozen
 
+from agentos.agents.jail.jail import NO_PROGRAM, Jail, JailError, Jails, remove
+from agentos.agents.jail.one_shot import Visitor
+from agentos.agents.lifecycle import State
+from agentos.agents.registry import Agent
 from agentos.sandbox.cgroups.discover import Group
 from agentos.sandbox.cgroups.values import CgroupError, Ways
 from agentos.sandbox.cgroups.values import Limits as GroupLimits
@@ -21,12 +25,8 @@ from agentos.sandbox.status import Status
 from agentos.sandbox.watch import processes
 from agentos_sdk.errors import BadRequest, Busy, CallError, NotFound, QuotaExceeded, Timeout, Unavailable
 
-from .jail import NO_PROGRAM, Jail, JailError, Jails, remove
-from .lifecycle import State
-from .pipes import Pipe
-from .registry import Agent
-from .streams import Stream
-from .visitor import Visitor
+from .fair_reader import Pipe
+from .output_streams import Stream
 
 SHELL = "/bin/bash"
 MOST = 8  # commands at once per caller; in a jail per kind of caller: operator and agents don't block each other

@@ -12,6 +12,11 @@ import attrs
 import trio
 from attrs import define, field, frozen
 
+from agentos.agents.commands.fair_reader import Turns
+from agentos.agents.inherit import effective
+from agentos.agents.registry import Agent
+from agentos.agents.spec import AgentSpec
+from agentos.agents.workspaces.workspace import BadWorkspace, Workspace, Workspaces
 from agentos.sandbox.cgroups.discover import Cgroups, Group
 from agentos.sandbox.cgroups.values import MAX_MEMORY, MIN_CPU, CgroupError, Evidence, Usage, Ways
 from agentos.sandbox.cgroups.values import Limits as GroupLimits
@@ -32,17 +37,12 @@ from agentos.sandbox.watch.disk import DiskWatcher
 from agentos.sandbox.watch.memory import MemoryWatcher
 from agentos_sdk.errors import BadRequest, Busy, CallError, IsolationUnavailable, NotFound, QuotaExceeded, Unavailable
 
-from . import dwelling, lookout
-from .dwelling import Shown
-from .inherit import effective
+from . import guards, layout
+from .guards import Unprotected
 from .interpreters import NoInterpreter, interpreter
-from .lookout import Unprotected
-from .pipes import Turns
-from .registry import Agent
-from .spec import AgentSpec
-from .visitor import Visitor
-from .walls import Layers, NotIsolated, Walls, judge
-from .workspace import BadWorkspace, Workspace, Workspaces
+from .isolation_report import Layers, NotIsolated, Walls, judge
+from .layout import Shown
+from .one_shot import Visitor
 
 log = logging.getLogger(__name__)
 
@@ -141,13 +141,13 @@ class Jails:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.memory.serve)
             nursery.start_soon(self.disk.serve)
-            nursery.start_soon(lookout.guard, self._living)
+            nursery.start_soon(guards.guard, self._living)
             if self.outer_ids is not None:
                 nursery.start_soon(self.outer_ids.serve)
             if self.cgroups.root is None or self.cgroups.root.version == 1:  # v2 starts a process in its cgroup
                 nursery.start_soon(self._prepare)
             if self.cgroups.root is not None and self.cgroups.root.version == 1:
-                nursery.start_soon(lookout.finish_off, self._living)
+                nursery.start_soon(guards.finish_off, self._living)
 
     @contextlib.asynccontextmanager
     async def open(self, agent: Tenant, socket: str | None, environment: Mapping[str, str]) -> AsyncIterator[Jail]:
@@ -171,7 +171,7 @@ class Jails:
                 raise JailError(str(error), Busy) from None
             except SandboxError as error:
                 raise await self._too_little(making, error) or JailError(str(error)) from None
-            except (BadPolicy, NoInterpreter, dwelling.Misplaced) as error:
+            except (BadPolicy, NoInterpreter, layout.Misplaced) as error:
                 raise JailError(str(error), BadRequest) from None
             except BadWorkspace as error:
                 raise JailError(str(error)) from None
@@ -191,7 +191,7 @@ class Jails:
             if self.outer_ids is not None:
                 keeps = spec.workspace != "tmp"
                 outer = await self.outer_ids.take(key, keeps, frozenset(self._living), self.workspaces.kept)
-            workspace = await self.workspaces.prepare(key, spec.workspace, dwelling.limits(spec), outer)
+            workspace = await self.workspaces.prepare(key, spec.workspace, layout.limits(spec), outer)
             undo.push_async_callback(self._release, agent, workspace)
         making = await trio.to_thread.run_sync(self._think_out, agent, socket, environment, outer, workspace)
         if making.group is not None:
@@ -240,18 +240,18 @@ class Jails:
         if spec.python is not None and spec.python != python.executable:
             python = interpreter(spec.python)
         if workspace is None:
-            program = dwelling.bare_program(spec, python.executable, self.sdk_alone, environment)
-            return None, bare(program, host, dwelling.limits(spec))
+            program = layout.bare_program(spec, python.executable, self.sdk_alone, environment)
+            return None, bare(program, host, layout.limits(spec))
         if isinstance(agent, Visitor):
-            policy = dwelling.policy(spec, Shown(), python, workspace, None, self.sdk)
+            policy = layout.policy(spec, Shown(), python, workspace, None, self.sdk)
             return policy, plan(policy, agent.program, host, outer)
-        shown = dwelling.shown(spec)
-        policy = dwelling.policy(spec, shown, python, workspace, socket, self.sdk, self.port)
-        program = dwelling.program(spec, shown, python.executable, environment)
+        shown = layout.shown(spec)
+        policy = layout.policy(spec, shown, python, workspace, socket, self.sdk, self.port)
+        program = layout.program(spec, shown, python.executable, environment)
         return policy, plan(policy, program, host, outer)
 
     async def _start(self, making: Making) -> Jail:
-        spec, limits = making.agent.spec, dwelling.limits(making.agent.spec)
+        spec, limits = making.agent.spec, layout.limits(making.agent.spec)
         watched = spec.jailed and not making.host.memory_cgroup
         walls = Walls(spec, limits, making.steps, making.group, self.cgroups.missing, watched, making.workspace)
         seen: list[Layers] = []
@@ -297,7 +297,7 @@ class Jails:
         """The limit that is too low for the program to start, if that is why the start failed."""
         if making is None or not making.agent.spec.jailed:
             return None
-        group, limits = making.group, dwelling.limits(making.agent.spec)
+        group, limits = making.group, layout.limits(making.agent.spec)
         field = None
         if isinstance(error, StepFailed):
             field = too_low(error)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentos.agents.interpreters import NoInterpreter, interpreter
+from agentos.agents.jail.interpreters import NoInterpreter, interpreter
 from agentos.sandbox.policy import Interpreter
 
 

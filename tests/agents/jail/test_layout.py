@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.agents import dwelling
-from agentos.agents.dwelling import Misplaced, Shown
 from agentos.agents.inherit import DEFAULTS
+from agentos.agents.jail import layout
+from agentos.agents.jail.layout import Misplaced, Shown
 from agentos.agents.spec import AgentSpec, Limits
-from agentos.agents.workspace import Workspace
+from agentos.agents.workspaces.workspace import Workspace
 from agentos.sandbox.policy import Directory, Interpreter
 
 PYTHON = Interpreter("/opt/python/bin/python3", "/opt/python", "/opt/python")
@@ -43,13 +43,13 @@ def code(tmp_path: Path) -> Path:
     ],
 )
 def test_a_working_directory_is_one_inside(asked: str | None, found: str) -> None:
-    assert dwelling.directory_inside(asked) == found
+    assert layout.directory_inside(asked) == found
 
 
 @pytest.mark.parametrize("asked", ["/", "/etc", "..", "/workspace/..", "/workspaces", "/tmpfile", "/agent/../root"])
 def test_any_other_working_directory_is_refused_by_name(asked: str) -> None:
     with pytest.raises(Misplaced, match="cwd: expected a directory in /workspace, /agent, /tmp") as caught:
-        dwelling.directory_inside(asked)
+        layout.directory_inside(asked)
 
     assert caught.value.field == "cwd"
 
@@ -59,7 +59,7 @@ def test_any_other_working_directory_is_refused_by_name(asked: str) -> None:
 )
 def test_no_working_directory_is_anywhere_else(asked: str) -> None:
     try:
-        found = dwelling.directory_inside(asked)
+        found = layout.directory_inside(asked)
     except Misplaced:
         return
 
@@ -68,64 +68,64 @@ def test_no_working_directory_is_anywhere_else(asked: str) -> None:
 
 
 def test_a_script_alone_is_shown_alone(code: Path) -> None:
-    what = dwelling.shown(AgentSpec("a", script=str(code / "main.py")))
+    what = layout.shown(AgentSpec("a", script=str(code / "main.py")))
 
     assert what == Shown(script=str(code / "main.py"))
-    assert dwelling.inside(str(code / "main.py"), what) == "/agent/main.py"
+    assert layout.inside(str(code / "main.py"), what) == "/agent/main.py"
 
 
 def test_a_link_is_followed_once_and_goes_by_the_name_of_what_it_leads_to(code: Path, tmp_path: Path) -> None:
-    spec = dwelling.resolved(AgentSpec("a", script=str(code / "out.py")))
+    spec = layout.resolved(AgentSpec("a", script=str(code / "out.py")))
 
     assert spec.script == str(tmp_path / "secret.py")
-    assert dwelling.inside(spec.script, dwelling.shown(spec)) == "/agent/secret.py"
+    assert layout.inside(spec.script, layout.shown(spec)) == "/agent/secret.py"
 
 
 def test_after_that_no_link_is_followed(code: Path) -> None:
     (code / "main.py").unlink()
     (code / "main.py").symlink_to("../secret.py")
 
-    assert dwelling.shown(AgentSpec("a", script=str(code / "main.py"))) == Shown(script=str(code / "main.py"))
+    assert layout.shown(AgentSpec("a", script=str(code / "main.py"))) == Shown(script=str(code / "main.py"))
 
 
 def test_code_is_shown_whole_and_the_script_has_its_place_in_it(code: Path) -> None:
-    what = dwelling.shown(AgentSpec("a", script=str(code / "deep" / "other.py"), code=str(code)))
+    what = layout.shown(AgentSpec("a", script=str(code / "deep" / "other.py"), code=str(code)))
 
     assert what == Shown(code=str(code))
-    assert dwelling.inside(str(code / "deep" / "other.py"), what) == "/agent/deep/other.py"
+    assert layout.inside(str(code / "deep" / "other.py"), what) == "/agent/deep/other.py"
 
 
 def test_a_script_that_is_not_in_code_or_leads_out_of_it_is_refused(code: Path, tmp_path: Path) -> None:
     for script in (tmp_path / "secret.py", code / "out.py", tmp_path / "code-and-more.py"):
         with pytest.raises(Misplaced, match="script: expected a file in code"):
-            dwelling.shown(dwelling.resolved(AgentSpec("a", script=str(script), code=str(code))))
+            layout.shown(layout.resolved(AgentSpec("a", script=str(script), code=str(code))))
 
 
 def test_code_is_a_directory(code: Path) -> None:
     with pytest.raises(Misplaced, match="code: expected a directory"):
-        dwelling.shown(AgentSpec("a", command=("true",), code=str(code / "main.py")))
+        layout.shown(AgentSpec("a", command=("true",), code=str(code / "main.py")))
 
 
 @pytest.mark.parametrize("program", ["true", "/bin/sh", "/usr/bin/env", "/workspace/run", "/agent/run"])
 def test_a_program_that_a_jail_has_itself_is_not_shown(program: str) -> None:
-    assert dwelling.shown(AgentSpec("a", command=(program,))) == Shown()
+    assert layout.shown(AgentSpec("a", command=(program,))) == Shown()
 
 
 def test_a_program_of_the_hosts_is_shown_like_a_script(code: Path) -> None:
     spec = AgentSpec("a", command=("/opt/tool/run", "x"))
 
-    what = dwelling.shown(spec)
+    what = layout.shown(spec)
 
     assert what == Shown(script="/opt/tool/run")
-    assert dwelling.program(spec, what, PYTHON.executable, {}).argv == ("/agent/run", "x")
+    assert layout.program(spec, what, PYTHON.executable, {}).argv == ("/agent/run", "x")
 
 
 def test_paths_in_an_agents_code_are_the_hosts_again(code: Path) -> None:
     what = Shown(code=str(code))
 
-    assert dwelling.outside("/agent/deep/other.py", what) == str(code / "deep" / "other.py")
-    assert dwelling.outside("/agent", what) == str(code)
-    assert dwelling.outside("/agent/none.py", what) is None
+    assert layout.outside("/agent/deep/other.py", what) == str(code / "deep" / "other.py")
+    assert layout.outside("/agent", what) == str(code)
+    assert layout.outside("/agent/none.py", what) is None
 
 
 @pytest.mark.parametrize(
@@ -133,19 +133,19 @@ def test_paths_in_an_agents_code_are_the_hosts_again(code: Path) -> None:
     ["/agent/out.py", "/agent/../secret.py", "/agent/deep/../../secret.py", "/agents/main.py", "/etc/passwd", "/"],
 )
 def test_no_path_in_an_agents_code_leads_out_of_it(code: Path, path: str) -> None:
-    assert dwelling.outside(path, Shown(code=str(code))) is None
+    assert layout.outside(path, Shown(code=str(code))) is None
 
 
 def test_of_a_script_alone_only_its_own_path_is_the_hosts(code: Path) -> None:
     what = Shown(script=str(code / "main.py"))
 
-    assert dwelling.outside("/agent/main.py", what) == str(code / "main.py")
-    assert dwelling.outside("/agent/deep/other.py", what) is None
-    assert dwelling.outside("/agent", what) is None
+    assert layout.outside("/agent/main.py", what) == str(code / "main.py")
+    assert layout.outside("/agent/deep/other.py", what) is None
+    assert layout.outside("/agent", what) is None
 
 
 def test_who_has_no_code_names_none() -> None:
-    assert dwelling.outside("/agent/main.py", Shown()) is None
+    assert layout.outside("/agent/main.py", Shown()) is None
 
 
 @given(st.lists(st.sampled_from(["..", ".", "deep", "out.py", "main.py", "other.py", "agent", "workspace", ""])))
@@ -156,7 +156,7 @@ def test_outside_never_leads_out(tmp_path_factory: pytest.TempPathFactory, parts
     if not (place / "out.py").is_symlink():
         (place / "out.py").symlink_to("/etc/passwd")
 
-    found = dwelling.outside("/agent/" + "/".join(parts), Shown(code=str(place)))
+    found = layout.outside("/agent/" + "/".join(parts), Shown(code=str(place)))
 
     assert found is None or found == str(place) or found.startswith(f"{place}/")
 
@@ -173,21 +173,21 @@ def test_outside_never_leads_out(tmp_path_factory: pytest.TempPathFactory, parts
 )
 def test_what_a_jail_cannot_have_is_refused_by_name(spec: AgentSpec, field: str) -> None:
     with pytest.raises(Misplaced) as caught:
-        dwelling.check(spec)
+        layout.check(spec)
 
     assert caught.value.field == field
 
 
 def test_the_limits_of_a_jail_are_those_that_were_named_and_the_defaults() -> None:
-    found = dwelling.limits(AgentSpec("a", limits=Limits(memory=1 << 20, cpu_quota=0.25)))
+    found = layout.limits(AgentSpec("a", limits=Limits(memory=1 << 20, cpu_quota=0.25)))
 
     assert (found.memory, found.cpu_quota) == (1 << 20, 25_000)
     assert (found.max_pids, found.disk, found.tmp) == (DEFAULTS.max_pids, DEFAULTS.disk, DEFAULTS.tmp)
 
 
 def test_without_a_jail_only_the_rlimits_that_were_named_are_set() -> None:
-    named = dwelling.limits(AgentSpec("a", isolation="none", limits=Limits(open_files=77, file_size=1 << 20)))
-    nothing = dwelling.limits(AgentSpec("a", isolation="none"))
+    named = layout.limits(AgentSpec("a", isolation="none", limits=Limits(open_files=77, file_size=1 << 20)))
+    nothing = layout.limits(AgentSpec("a", isolation="none"))
 
     assert (named.open_files, named.file_size) == (77, 1 << 20)
     assert nothing == type(nothing)()
@@ -196,7 +196,7 @@ def test_without_a_jail_only_the_rlimits_that_were_named_are_set() -> None:
 def test_a_policy_has_what_the_spec_says_and_nothing_else_of_the_hosts(code: Path) -> None:
     spec = AgentSpec("n" * 64, script=str(code / "main.py"), network=True, isolation="strict")
 
-    made = dwelling.policy(spec, dwelling.shown(spec), PYTHON, IN_MEMORY, "/run/1.sock", "/opt/sdk")
+    made = layout.policy(spec, layout.shown(spec), PYTHON, IN_MEMORY, "/run/1.sock", "/opt/sdk")
 
     assert (made.script, made.code, made.workspace) == (str(code / "main.py"), None, None)
     assert (made.socket, made.sdk, made.interpreter) == ("/run/1.sock", "/opt/sdk", PYTHON)
@@ -207,7 +207,7 @@ def test_a_workspace_is_mounted_as_it_was_prepared(code: Path) -> None:
     spec = AgentSpec("a", script=str(code / "main.py"), workspace="/home/me/project")
     mount = Directory("/home/me/project", (".git",))
 
-    made = dwelling.policy(spec, dwelling.shown(spec), PYTHON, Workspace("host", mount, "watched"), "/s", "/sdk")
+    made = layout.policy(spec, layout.shown(spec), PYTHON, Workspace("host", mount, "watched"), "/s", "/sdk")
 
     assert made.workspace == mount
     assert made.profile == "standard"
@@ -216,20 +216,20 @@ def test_a_workspace_is_mounted_as_it_was_prepared(code: Path) -> None:
 def test_a_script_is_run_by_its_interpreter_with_the_sdk_or_by_the_zygote(code: Path) -> None:
     script = str(code / "main.py")
     run, fast = AgentSpec("a", script=script, args=("x",)), AgentSpec("a", script=script, args=("x",), runtime="fast")
-    what = dwelling.shown(run)
+    what = layout.shown(run)
 
-    assert dwelling.program(run, what, "/py", {}).argv == ("/py", "/sdk/agentos_sdk/start.py", "/agent/main.py", "x")
-    assert dwelling.program(run, what, "/py", {}).directory == "/workspace"
-    assert dwelling.program(fast, what, "/py", {}).argv == ("/agent/main.py", "x")
-    assert dwelling.program(fast, what, "/py", {}).fast
+    assert layout.program(run, what, "/py", {}).argv == ("/py", "/sdk/agentos_sdk/start.py", "/agent/main.py", "x")
+    assert layout.program(run, what, "/py", {}).directory == "/workspace"
+    assert layout.program(fast, what, "/py", {}).argv == ("/agent/main.py", "x")
+    assert layout.program(fast, what, "/py", {}).fast
 
 
 def test_without_a_jail_the_paths_stay_the_hosts() -> None:
     script = AgentSpec("a", script="/home/me/x.py", args=("y",), isolation="none", cwd="/home/me")
     command = AgentSpec("a", command=("/bin/echo", "a"), args=("b",), isolation="none")
 
-    made = dwelling.bare_program(script, "/py", "/lib/sdk", {"A": "b"})
+    made = layout.bare_program(script, "/py", "/lib/sdk", {"A": "b"})
 
     assert made.argv == ("/py", "/lib/sdk/agentos_sdk/start.py", "/home/me/x.py", "y")
     assert (made.directory, made.environment) == ("/home/me", {"A": "b"})
-    assert dwelling.bare_program(command, "/py", "/lib/sdk", {}).argv == ("/bin/echo", "a", "b")
+    assert layout.bare_program(command, "/py", "/lib/sdk", {}).argv == ("/bin/echo", "a", "b")

@@ -22,8 +22,8 @@ from agentos.sandbox.images import ImageInUse, NoImage, Size
 from agentos.sandbox.plan import Outer
 from agentos.sandbox.policy import MIB, Directory, Image, Limits
 
-from .protected import Stubs, Unprotectable
-from .repositories import Repositories, look
+from .nested_repositories import Repositories, look
+from .protected_files import Stubs, Unprotectable
 
 _PATIENCE = 10  # seconds for Linux to release the image of an ended agent
 _WATCHED = "watched, may overshoot"

@@ -5,7 +5,7 @@ import pytest
 import trio
 import trio.testing
 
-from agentos.agents.pipes import AHEAD, Pipe, Turns
+from agentos.agents.commands.fair_reader import AHEAD, Pipe, Turns
 
 WHILE = 10.0  # seconds, of a clock that nobody waits for
 

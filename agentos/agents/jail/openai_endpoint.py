@@ -6,10 +6,9 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from attrs import field, frozen
 
+from agentos.agents.spec import AgentSpec
 from agentos.kernel.caller import Caller
 from agentos.kernel.listener import BACKLOG, DoorError
-
-from .spec import AgentSpec
 
 PORT = 80  # in a jail: its programs can't bind ports below 1024, so there is no conflict
 ANY_KEY = "agentos"  # clients must send a key; it isn't checked, since only the jail's own processes reach its port

@@ -6,6 +6,9 @@ from typing import Any
 
 from attrs import asdict, frozen
 
+from agentos.agents.inherit import named
+from agentos.agents.spec import AgentSpec
+from agentos.agents.workspaces.workspace import Workspace
 from agentos.sandbox.cgroups.discover import Group, Missing
 from agentos.sandbox.cgroups.values import InForce
 from agentos.sandbox.policy import Limits
@@ -15,10 +18,6 @@ from agentos.sandbox.report.walls import Observed
 from agentos.sandbox.steps import Step
 from agentos.sandbox.watch import disk
 from agentos.sandbox.watch.tree_usage import Usage, measure
-
-from .inherit import named
-from .spec import AgentSpec
-from .workspace import Workspace
 
 NO_LIMIT = "no such limit was asked for"
 Layers = Mapping[str, Mapping[str, Any]]  # in the format of the wire protocol

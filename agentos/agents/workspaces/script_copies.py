@@ -9,12 +9,11 @@ import os
 import stat
 import tempfile
 
+from agentos.agents.jail.root_access import Ended, root_of
+from agentos.agents.registry import Agent
+from agentos.agents.spec import AgentSpec
 from agentos.sandbox import openat2
 from agentos_sdk.errors import BadRequest, NotFound, PermissionDenied
-
-from .registry import Agent
-from .spec import AgentSpec
-from .within import Ended, root_of
 
 MAX_SCRIPT = 4 << 20  # bytes
 READABLE = ("/workspace", "/agent", "/tmp")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agentos.agents import repositories
-from agentos.agents.repositories import Repositories, look
+from agentos.agents.workspaces import nested_repositories
+from agentos.agents.workspaces.nested_repositories import Repositories, look
 
 
 def test_those_below_the_top_are_found_and_the_tops_own_is_not(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
 
 
 def test_a_look_at_too_much_ends_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repositories, "MOST", 10)
+    monkeypatch.setattr(nested_repositories, "MOST", 10)
     for number in range(11):
         (tmp_path / str(number)).mkdir()
 

@@ -5,7 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from agentos.agents.orphans import LIFE_VARIABLE, ROOM, RUN_VARIABLE, Run, kill_marked, parent_of, runtime_base
+from agentos.agents.leftover_processes import (
+    LIFE_VARIABLE,
+    ROOM,
+    RUN_VARIABLE,
+    Run,
+    kill_marked,
+    parent_of,
+    runtime_base,
+)
 
 
 def sleeper(run: str, life: str) -> subprocess.Popen[bytes]:

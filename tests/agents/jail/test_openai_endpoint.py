@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from agentos.agents.endpoint import PORT, Endpoint, endpoint
+from agentos.agents.jail.openai_endpoint import PORT, Endpoint, endpoint
 from agentos.agents.spec import AgentSpec
 
 JAILED = AgentSpec("jailed", command=["/bin/true"])

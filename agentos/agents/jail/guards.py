@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 import trio
 from attrs import frozen
 
+from agentos.agents.workspaces.protected_files import lost
 from agentos.sandbox.cgroups.discover import Group
 from agentos.sandbox.cgroups.values import CgroupError
 from agentos.sandbox.errors import EXHAUSTED
-
-from .protected import lost
 
 if TYPE_CHECKING:
     from .jail import Jail

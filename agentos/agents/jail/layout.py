@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from attrs import evolve, frozen
 
+from agentos.agents.inherit import effective, named
+from agentos.agents.spec import AgentSpec
+from agentos.agents.workspaces.workspace import Workspace, unfit
 from agentos.sandbox.plan import CODE, SDK, SYSTEM, WORKSPACE
 from agentos.sandbox.policy import Interpreter, Limits, Policy, Program
 
-from .inherit import effective, named
 from .interpreters import NoInterpreter, interpreter
-from .spec import AgentSpec
-from .workspace import Workspace, unfit
 
 START = "agentos_sdk/start.py"  # relative to a directory that holds the SDK
 INSIDE = (WORKSPACE, CODE, "/tmp")  # where an agent's working directory may be

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import agentos
-from agentos.agents.protected import STUBS, Stubs
-from agentos.agents.workspace import BadWorkspace, Workspaces
+from agentos.agents.workspaces.protected_files import STUBS, Stubs
+from agentos.agents.workspaces.workspace import BadWorkspace, Workspaces
 from agentos.sandbox.policy import MIB, Directory, Limits
 
 LIMITS = Limits(disk=8 * MIB)

@@ -2,10 +2,9 @@
 
 from attrs import field, frozen
 
+from agentos.agents.output import Output
+from agentos.agents.spec import AgentSpec
 from agentos.sandbox.policy import Program
-
-from .output import Output
-from .spec import AgentSpec
 
 
 @frozen(eq=False)

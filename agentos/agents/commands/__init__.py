@@ -1,0 +1,1 @@
+"""EXEC: running commands and collecting their output."""

@@ -1,0 +1,1 @@
+"""The jail of an agent: layout, start, isolation report."""

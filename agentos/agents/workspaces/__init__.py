@@ -1,0 +1,1 @@
+"""Workspaces of agents and what is copied into them."""

@@ -10,7 +10,7 @@ from agentos.services.audit.log import Audit
 from agentos.services.mailboxes import Mailboxes
 from agentos_sdk.opcodes import Op
 
-from . import agents, audit, commands, files, inspect, messages, metrics, permissions, think
+from . import agents, audit, exec, files, inspect, messages, metrics, permissions, think
 from .rights import Rights
 from .spawn import Spawning
 
@@ -35,7 +35,7 @@ def table(
         Syscall(Op.NOOP, None, echo, limit=max_payload),
         *think.syscalls(line, rights.seat, max_payload),
         *files.syscalls(registry, base, max_payload),
-        *commands.syscalls(registry, supervision, base),
+        *exec.syscalls(registry, supervision, base),
         *agents.syscalls(registry, supervision, spawning, line),
         *inspect.syscalls(registry, line),
         *messages.syscalls(mail, registry),

@@ -24,8 +24,8 @@ from agentos_sdk.calls.host import Read, Write, Written
 from agentos_sdk.errors import BadRequest, PermissionDenied
 from agentos_sdk.opcodes import Op
 
-from .text import base64_pieces, json_pieces
-from .whose import Whose
+from .file_paths import Whose
+from .json_text import base64_pieces, json_pieces
 
 AT_ONCE = 4 << 10  # bytes of a body that are parsed in the event loop
 LARGE = 1 << 20  # bytes of a file; at most two larger reads are held in memory at once

@@ -25,8 +25,8 @@ from agentos_sdk.quantities import duration
 from supervisors import Backoff, SpecError
 
 from . import permissions
-from .places import Places
 from .rights import Rights
+from .spawn_paths import Places
 
 RESTARTS: dict[str, Restart] = {"always": "permanent", "on-failure": "transient", "never": "temporary"}
 POLICIES = {restart: policy for policy, restart in RESTARTS.items()}

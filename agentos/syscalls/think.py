@@ -18,7 +18,7 @@ from agentos_sdk.calls import think as calls
 from agentos_sdk.errors import CallError, Timeout
 from agentos_sdk.opcodes import Op
 
-from .questions import AT_ONCE, understood
+from .think_request import AT_ONCE, understood
 
 FAILURE = {"content": "", "tokens": 0}
 

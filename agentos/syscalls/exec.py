@@ -29,7 +29,7 @@ from agentos_sdk.calls.host import Exec, Output
 from agentos_sdk.errors import BadRequest, PermissionDenied
 from agentos_sdk.opcodes import Op
 
-from .text import as_json
+from .json_text import as_json
 
 LONGEST = 3600.0  # seconds; the largest timeout
 AT_ONCE = 80  # characters of a command that are parsed in the event loop; at worst this takes some milliseconds

@@ -5,8 +5,6 @@ from typing import Annotated, Any
 
 from attrs import evolve, field, frozen
 
-from agentos.config.lines import Keys
-from agentos.config.reading import Read, Reader
 from agentos.llm.providers.offline_rules import BadRules, read_rules
 from agentos.llm.settings import (
     LLMSettings,
@@ -22,6 +20,9 @@ from agentos.services.quotas import Quota, budget_of
 from agentos_sdk.budgets import MOST_LINES, Amount, Money, Window
 from agentos_sdk.calls.agents import Weight
 from agentos_sdk.codec import Rule, Seconds
+
+from .reader import Read, Reader
+from .toml_lines import Keys
 
 Positive = Annotated[float, Rule(lambda number: number > 0, "a number above 0")]
 Count = Annotated[int, Rule(lambda number: number >= 1, "a whole number from 1 up")]

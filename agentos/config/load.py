@@ -8,13 +8,14 @@ from pathlib import Path
 from attrs import field, frozen
 
 from agentos.agents.spec import GroupSpec
-from agentos.config.lines import Keys, lines_of
 from agentos.config.schema import KernelSettings
-from agentos.config.tree import ROOT, Builder
 from agentos.llm.settings import LLMSettings
 from agentos.permissions.rule import PermissionSet
 from agentos_sdk.codec import is_deeper
 from agentos_sdk.codec import path as dotted
+
+from .build import ROOT, Builder
+from .toml_lines import Keys, lines_of
 
 MAX_BYTES = 4 << 20
 MAX_DEPTH = 100  # nesting of tables and arrays: 50 supervisors

@@ -5,13 +5,14 @@ from collections.abc import Mapping, Sequence
 
 from agentos.agents.life import home
 from agentos.agents.spec import NAME, NAME_RULE
-from agentos.config.lines import Keys
-from agentos.config.reading import Reader
 from agentos.permissions.levels import LEVELS
 from agentos.permissions.patterns.base import Names
 from agentos.permissions.rule import PermissionSet
 from agentos.permissions.set_files import BadSet, read_set
 from agentos.sandbox.plan import CODE, WORKSPACE
+
+from .reader import Reader
+from .toml_lines import Keys
 
 Known = Mapping[str, PermissionSet]
 

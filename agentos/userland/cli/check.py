@@ -14,7 +14,7 @@ def check(file: Path) -> None:
 
     Starts no agent. The exit status is 0 where the file is right: on another host it may be all that is needed.
     """
-    from agentos.config.here import no_model, refused
+    from agentos.config.host_check import no_model, refused
     from agentos.config.load import ConfigError, load
 
     try:

@@ -15,8 +15,6 @@ from agentos.agents.jail.interpreters import NoInterpreter, interpreter
 from agentos.agents.spec import AgentSpec, GroupSpec, Isolation, Limits, isolation_of, workspace_of
 from agentos.config import llm as model
 from agentos.config import permissions
-from agentos.config.lines import Keys
-from agentos.config.reading import Read, Reader
 from agentos.config.schema import (
     AgentTable,
     BackoffTable,
@@ -31,6 +29,9 @@ from agentos.permissions.set_schema import LimitsTable
 from agentos.services.quotas import Quota
 from agentos_sdk.codec import path
 from supervisors import Backoff, ChildSpec, SpecError, SupervisorSpec
+
+from .reader import Read, Reader
+from .toml_lines import Keys
 
 ROOT = "root"
 MADE_ELSEWHERE = (

@@ -6,8 +6,9 @@ from typing import Any, TypeVar
 
 import attrs
 
-from agentos.config.lines import Keys
 from agentos_sdk.codec import Invalid, decode
+
+from .toml_lines import Keys
 
 T = TypeVar("T")
 

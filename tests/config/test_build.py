@@ -6,8 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from agentos.config.build import Builder
 from agentos.config.schema import AgentTable, SupervisorTable
-from agentos.config.tree import Builder
 from tests.config.saying import agent, loaded, said
 
 

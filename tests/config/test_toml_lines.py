@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.config.lines import Keys, lines_of
+from agentos.config.toml_lines import Keys, lines_of
 
 TEXT = '''\
 # a comment
@@ -88,7 +88,7 @@ def test_every_statement_is_found_where_it_begins(values: list[str]) -> None:
 
 
 def test_a_value_of_thousands_of_lines_does_not_take_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentos.config.lines.EFFORT", 1 << 18)
+    monkeypatch.setattr("agentos.config.toml_lines.EFFORT", 1 << 18)
     text = "a = 1\nb = [\n" + "1,\n" * 20_000 + "]\nc = 1\n"
 
     assert lines_of(text, [("a",), ("b",), ("c",)]) == {("a",): 1}

@@ -20,19 +20,8 @@ from agentos import __version__
 from agentos.agents.life import Kit, home
 from agentos.agents.registry import Agent, Registry
 from agentos.agents.supervision import SpawnLimits, Supervision, why
-from agentos.callers import Callers
 from agentos.config.load import Config
 from agentos.database import DatabaseError, open_database
-from agentos.ground import (
-    BootError,
-    connections_to_be_had,
-    harden,
-    is_root,
-    lay_out_sdk,
-    own_cgroup,
-    remains,
-    sole_kernel,
-)
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.llm import budgets
@@ -50,11 +39,22 @@ from agentos_sdk import codec
 from agentos_sdk.errors import CallError
 from supervisors import GaveUp, StartFailed
 
+from .access.callers import Callers
 from .agents import output
 from .agents.jail import openai_endpoint
 from .agents.jail.jail import Jails
 from .agents.leftover_processes import Run, Sweeper
 from .agents.workspaces.workspace import Workspaces
+from .host_setup import (
+    BootError,
+    connections_to_be_had,
+    harden,
+    is_root,
+    lay_out_sdk,
+    own_cgroup,
+    remains,
+    sole_kernel,
+)
 from .kernel.listener import Door, DoorError, House, listen
 from .llm.api_keys import look
 from .llm.ask import Asking

@@ -14,7 +14,7 @@ from agentos_sdk.opcodes import Op
 
 
 class Rights(Protocol):
-    """Implemented by :class:`agentos.callers.Callers`."""
+    """Implemented by :class:`agentos.access.callers.Callers`."""
 
     authorizer: PermissionAuthorizer
     priced: bool

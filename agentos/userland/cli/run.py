@@ -29,7 +29,7 @@ def run(file: Path | None, socket: str | None, state_dir: Path | None) -> None:
     from agentos.boot import Settings
     from agentos.boot import run as boot
     from agentos.config.load import Config, ConfigError, load
-    from agentos.ground import BootError
+    from agentos.host_setup import BootError
 
     from .console import Console
     from .notify import Manager

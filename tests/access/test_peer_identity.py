@@ -8,8 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from agentos.agents import peers
-from agentos.agents.peers import Peers, line_of
+from agentos.access import peer_identity
+from agentos.access.peer_identity import Peers, line_of
 from agentos.agents.registry import Registry
 from agentos.kernel.listener import Peer
 from agentos_sdk.errors import PermissionDenied
@@ -45,7 +45,7 @@ def test_who_does_not_descend_from_us_is_the_operator() -> None:
 
 
 def test_who_has_gone_already_is_nobody_we_know(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "parent_of", lambda pid: None)
+    monkeypatch.setattr(peer_identity, "parent_of", lambda pid: None)
 
     assert line_of(4711, frozenset()) is None
 
@@ -53,7 +53,7 @@ def test_who_has_gone_already_is_nobody_we_know(monkeypatch: pytest.MonkeyPatch)
 def test_an_ancestor_that_goes_meanwhile_sends_the_walk_back_to_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
     own = os.getpid()
     answers = iter([4712, None, own])
-    monkeypatch.setattr(peers, "parent_of", lambda pid: next(answers))
+    monkeypatch.setattr(peer_identity, "parent_of", lambda pid: next(answers))
 
     assert line_of(4711, frozenset()) is None
 
@@ -65,14 +65,14 @@ class Readings:
         self.asked: list[tuple[int, ...]] = []
         self.may_go_on = threading.Event()
         self.may_go_on.set()
-        real = peers.lines_of
+        real = peer_identity.lines_of
 
         def noting(pids: tuple[int, ...], agents: frozenset[int]) -> Mapping[int, int | None]:
             self.asked.append(pids)
             assert self.may_go_on.wait(20)
             return real(pids, agents)
 
-        monkeypatch.setattr(peers, "lines_of", noting)
+        monkeypatch.setattr(peer_identity, "lines_of", noting)
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ async def test_where_no_thread_can_be_had_all_that_wait_hear_it_and_the_next_one
             heard.append(str(error))
 
     with monkeypatch.context() as broken:
-        broken.setattr(peers, "lines_of", no_thread)
+        broken.setattr(peer_identity, "lines_of", no_thread)
         async with trio.open_nursery() as nursery:
             for _ in range(5):
                 nursery.start_soon(connect)

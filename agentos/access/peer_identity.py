@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping
 import trio
 from attrs import define, field
 
+from agentos.agents.leftover_processes import parent_of
+from agentos.agents.registry import Agent, Registry
 from agentos.kernel.listener import Peer
 from agentos_sdk.errors import PermissionDenied
-
-from .leftover_processes import parent_of
-from .registry import Agent, Registry
 
 DEEPEST = 1000  # generations; bounds the walk, since /proc may change during it
 

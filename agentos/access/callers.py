@@ -8,15 +8,17 @@ import trio
 from attrs import define, field
 
 from agentos.agents.inherit import DEFAULTS, named
-from agentos.agents.peers import Peers
 from agentos.agents.registry import Agent, Registry
 from agentos.agents.spec import AgentSpec, Limits, check_name
 from agentos.kernel.caller import Caller, Kind
+from agentos.kernel.listener import Peer
 from agentos.kernel.ports import AuditLog, Decision
 from agentos.kernel.table import Syscall, Table
 from agentos.llm.settings import Party, Seat, Share
+from agentos.permissions import set_examples, set_files
 from agentos.permissions.authorizer import PermissionAuthorizer, Relation
 from agentos.permissions.levels import LEVELS, default
+from agentos.permissions.patterns.base import Names
 from agentos.permissions.rule import PermissionSet
 from agentos.services.mailboxes import Mailboxes
 from agentos.services.quotas import narrowest
@@ -24,9 +26,7 @@ from agentos_sdk import codec
 from agentos_sdk.errors import AlreadyExists, BadRequest
 from agentos_sdk.opcodes import Op
 
-from .kernel.listener import Peer
-from .permissions import set_examples, set_files
-from .permissions.patterns.base import Names
+from .peer_identity import Peers
 
 MOST_OF_OTHERS = set_files.Most(rules=200, characters=8 << 10)  # per set from an agent or a guest: 0.1 s
 

@@ -1,0 +1,1 @@
+"""Identities of callers, their rights and their tables."""

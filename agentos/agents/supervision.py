@@ -343,7 +343,7 @@ class Supervision:
             self.escalated(agent, reason)
 
     def _find_culprit(self, path: Path, exit: Exit) -> Agent | None:
-        """The agent over which a supervisor gave up: its child, or the member that didn't start in its child's group."""
+        """The agent over which a supervisor gave up: its child, or the member of its child's group that didn't start."""
         if not isinstance(exit.detail, IntensityExceeded | TooManyFailures):
             return None
         name, failure = exit.detail.child, exit.detail.last.detail

@@ -62,7 +62,7 @@ class Table:
     """One entry per opcode: an immediate handler, a waiting handler, or a refusal; and the limit of the body.
 
     ``turns`` answers in the order of the requests, like ``now``, but lets other tasks run meanwhile. It is used for
-    calls that are ``in_order``, and for immediate ones with more than :data:`~agentos.kernel.request_body.INLINE` bytes.
+    calls that are ``in_order``, and for immediate ones above :data:`~agentos.kernel.request_body.INLINE` bytes.
     """
 
     __slots__ = ("later", "limits", "now", "reader", "syscalls", "turns")

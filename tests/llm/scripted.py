@@ -14,7 +14,7 @@ Step: TypeAlias = "str | Delta | float | Exception"
 
 @define
 class Scripted:
-    """Implements :class:`agentos.llm.providers.provider.Provider`: each question gets the next script; the last one stays.
+    """A ``Provider``: each question gets the next script; the last one stays.
 
     A question for one of ``models`` gets that model's script instead, each time.
     """

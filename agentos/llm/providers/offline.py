@@ -59,7 +59,7 @@ class Script:
 
 @define(eq=False)
 class Offline:
-    """A :class:`~agentos.llm.providers.provider.Provider`. ``rules``: see :func:`~agentos.llm.providers.offline_rules.read_rules`."""
+    """A provider without a network. ``rules``: see :func:`~agentos.llm.providers.offline_rules.read_rules`."""
 
     settings: OfflineSettings = OfflineSettings()
     rules: Sequence[Rule] = ()
@@ -68,7 +68,7 @@ class Offline:
 
     @classmethod
     async def connect(cls, settings: OfflineSettings) -> "Offline":
-        """Make a provider with the settings' rules file; raises :class:`~agentos.llm.providers.offline_rules.BadRules`."""
+        """Make a provider with the settings' rules file; raises ``BadRules``."""
         rules = await trio.to_thread.run_sync(read_rules, settings.rules) if settings.rules else ()
         return cls(settings, rules)
 

@@ -9,29 +9,34 @@ from typing import Final, TypeAlias
 from attrs import frozen
 
 from agentos.kernel.ports import Decision, Effect, Right
+from agentos.shell import dangerous
+from agentos.shell.reading import Command, Opaque, Redirect
 
-from . import dangers
 from .exec_request import Wanted
 from .rule import Kind, Rule, decision_by, shortened
 from .rule_index import Shelf
-from .script import Redirect, Simple
 
 Shelves: TypeAlias = Mapping[Kind, Mapping[Effect, Shelf]]
 
 HARMLESS: Final = ("/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/tty")
+ONLY_SIMPLE: Final = 'only simple commands can be allowed by patterns: grant commands = ["*"] or rewrite'
 
 
 def danger(wanted: Wanted) -> Decision | None:
     """The default denial that it falls under, if any."""
-    script = wanted.script
-    found = dangers.danger_of_script(script)
-    for simple in script.commands:
-        found = found or dangers.danger(simple, at_home=wanted.jailed)
-    for redirect in script.redirects:
-        found = found or (dangers.danger_of_target(redirect.target) if redirect.writes else None)
-    if found is None:
-        return None
-    return Decision("deny", f"{found} (default denials)", f"EXEC: refused by the default denials: {found}")
+    reading = wanted.reading
+    if isinstance(reading, Opaque) and not reading.whole:
+        return _denied(reading.construct)
+    found = dangerous.danger_of_reading(reading)
+    for command in reading.commands:
+        found = found or dangerous.danger(command, at_home=wanted.jailed)
+    for redirect in reading.redirects:
+        found = found or (dangerous.danger_of_target(redirect.target) if redirect.writes else None)
+    return _denied(found) if found is not None else None
+
+
+def _denied(what: str) -> Decision:
+    return Decision("deny", f"{what} (default denials)", f"EXEC: refused by the default denials: {what}")
 
 
 def judge(wanted: Wanted, rules: Shelves, right: Right, name: str) -> Decision:
@@ -52,35 +57,39 @@ class _Judge:
         if (denied := self._about_any_part("deny", places)) is not None:
             return decision_by(denied, self.right)
         asked = self._about_any_part("ask", places)
-        everything = commands["allow"].universal or commands["ask"].universal
-        if everything is not None:  # what can't be seen beforehand is none the worse
+        everything = commands["ask"].universal or commands["allow"].universal
+        if everything is not None:
             return decision_by(asked or everything, self.right)
         decision = self._part_by_part(places)
         return decision_by(asked, self.right) if asked is not None and decision.effect != "deny" else decision
 
     def _about_any_part(self, effect: Effect, places: Sequence[tuple[Redirect, str | None]]) -> Rule | None:
-        found = self._any(effect, self.wanted.script.commands)
+        found = self._any(effect, self.wanted.reading.commands)
         for redirect, path in places:
             found = found or self._of_path(redirect, effect, path)
+        if found is None and isinstance(self.wanted.reading, Opaque):
+            found = self.rules["commands"][effect].universal
         return found
 
     def _part_by_part(self, places: Sequence[tuple[Redirect, str | None]]) -> Decision:
-        script, commands = self.wanted.script, self.rules["commands"]
-        for construct in script.opaque:
-            return self._refused(construct, "; nobody can see beforehand what it runs, so only a grant of * covers it")
+        reading, commands = self.wanted.reading, self.rules["commands"]
+        if isinstance(reading, Opaque):
+            return self._refused(reading.text, f": it uses {reading.construct}; {ONLY_SIMPLE}")
         for variable in self.wanted.variables:
-            return self._refused(f"env.{variable}", "; it changes what a command is, so only a grant of * covers it")
+            return self._refused(
+                f"env.{variable}", "; it may change what a command does, so only a grant of * covers it"
+            )
         by: Rule | None = None
-        for simple in script.commands:
-            by = commands["allow"].first(simple) or commands["ask"].granting(simple)
+        for command in reading.commands:
+            by = commands["allow"].first(command) or commands["ask"].granting(command)
             if by is None:
-                return self._refused(simple.source)
+                return self._refused(command.source)
         for redirect, path in places:
             if path not in HARMLESS and (by := self._granting(redirect, path)) is None:
                 return self._refused(redirect.source)
         return decision_by(by, self.right) if by is not None else Decision("allow", "it runs nothing", "")
 
-    def _any(self, effect: Effect, commands: Sequence[Simple]) -> Rule | None:
+    def _any(self, effect: Effect, commands: Sequence[Command]) -> Rule | None:
         found = map(self.rules["commands"][effect].first, commands)
         return next((rule for rule in found if rule is not None), None)
 

@@ -63,7 +63,7 @@ DENIALS: Final = PermissionSet(
     "default denials",
     tuple(Rule("deny", kind, text, "default denials") for kind in ("read", "write") for text in SECRETS),
 )
-"""What holds for everybody, the operator too. Of commands: :mod:`agentos.permissions.dangers`."""
+"""What holds for everybody, the operator too. Of commands: :mod:`agentos.shell.dangerous`."""
 
 
 def default(jailed: bool) -> PermissionSet:

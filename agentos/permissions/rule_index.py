@@ -11,11 +11,12 @@ from typing import TypeAlias
 
 from attrs import frozen
 
+from agentos.shell.reading import Command
+
 from .patterns import names, paths
 from .patterns.base import Pattern
 from .patterns.commands import CommandPattern
 from .rule import Kind, Rule
-from .script import Simple
 
 Entry: TypeAlias = tuple[Rule, Pattern]
 Near: TypeAlias = Callable[..., Iterable[Entry]]
@@ -81,7 +82,7 @@ def _by_program(rules: Sequence[Entry]) -> Near:
     plain = {program: [rules[at] for at in sorted({*places, *anywhere})] for program, places in named.items()}
     others = [rules[at] for at in anywhere]
 
-    def near(what: Simple) -> Iterable[Entry]:
+    def near(what: Command) -> Iterable[Entry]:
         program = what.words[0].text
         if program is None or what.words[0].several:  # it may be any of them
             return rules

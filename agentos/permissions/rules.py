@@ -5,10 +5,9 @@ from attrs import frozen
 
 from agentos.kernel.ports import Decision, Effect, Right
 
-from . import shell
 from .exec_decision import judge
 from .exec_request import Wanted
-from .patterns import domains, paths
+from .patterns import commands, domains, paths
 from .patterns import names as name_patterns
 from .patterns.base import Names, Pattern
 from .rule import EFFECTS, KINDS, OBJECTS, Kind, PermissionSet, Rule, decision_by, strictness, unspoken
@@ -134,7 +133,7 @@ def pattern_of(kind: Kind, text: str, names: Names) -> Pattern:
     if kind in ("read", "write"):
         return paths.read(text, names)
     if kind == "commands":
-        return shell.read(text)
+        return commands.read(text)
     if kind == "domains":
         return domains.read(text)
     if (kind == "agents" and text == OWN) or (kind == "send" and text in (OWN, PARENT)):

@@ -3,10 +3,10 @@
 import os.path
 
 from agentos.kernel.ports import Decision, Effect, Right
+from agentos.shell.reader import read
 from agentos_sdk.opcodes import Op
 from agentos_sdk.strict import shown as quoted
 
-from . import shell
 from .authorizer import compiled, denied_to_all
 from .exec_request import Wanted
 from .patterns import domains
@@ -86,10 +86,7 @@ def _path(text: str, names: Names) -> str:
 
 
 def _command(text: str, names: Names) -> Wanted:
-    try:
-        return Wanted(shell.parse(text), names.workspace or "/", jailed=names.workspace is not None)
-    except shell.NotUnderstood as error:
-        raise BadExample(f"{quoted(text)}: {error}") from None
+    return Wanted(read(text), names.workspace or "/", jailed=names.workspace is not None)
 
 
 def _host(text: str) -> str:

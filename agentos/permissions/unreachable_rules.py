@@ -7,9 +7,9 @@ from typing import Final
 from attrs import define, frozen
 
 from agentos.kernel.ports import Effect
+from agentos.shell.reader import read
 from agentos_sdk.strict import shown as quoted
 
-from . import shell
 from .exec_decision import danger
 from .exec_request import Wanted
 from .levels import DENIALS
@@ -147,8 +147,5 @@ def _danger(line: Line) -> str | None:
     text = line.rule.text.removesuffix(" *")
     if line.rule.kind != "commands" or "*" in text or "?" in text:
         return None
-    try:
-        denied = danger(Wanted(shell.parse(text), "/", jailed=True))
-    except shell.NotUnderstood:
-        return None
+    denied = danger(Wanted(read(text), "/", jailed=True))
     return f"nobody may do it: {denied.rule}" if denied is not None else None

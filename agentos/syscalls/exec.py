@@ -16,26 +16,26 @@ from agentos.agents.registry import Agent, Registry
 from agentos.agents.supervision import Supervision
 from agentos.kernel.call import Call, Gone
 from agentos.kernel.caller import Caller
-from agentos.kernel.ports import Decision, Right
+from agentos.kernel.ports import Right
 from agentos.kernel.table import Syscall
-from agentos.permissions.environment import changes_what_runs, read_by_bash
 from agentos.permissions.exec_request import Wanted
-from agentos.permissions.shell import NotUnderstood, Script, parse
 from agentos.sandbox.plan import WORKSPACE
 from agentos.sandbox.policy import Program
 from agentos.sandbox.status import Status
+from agentos.shell.reader import read, read_words
+from agentos.shell.reading import Reading
+from agentos.shell.variables import not_plain, read_by_bash
 from agentos_sdk import codec
 from agentos_sdk.calls.host import Exec, Output
-from agentos_sdk.errors import BadRequest, PermissionDenied
+from agentos_sdk.errors import BadRequest
 from agentos_sdk.opcodes import Op
 
 from .json_text import as_json
 
 LONGEST = 3600.0  # seconds; the largest timeout
-AT_ONCE = 80  # characters of a command that are parsed in the event loop; at worst this takes some milliseconds
+AT_ONCE = 200  # characters of a command that are read in the event loop, in 0.1 ms; longer ones are read in a thread
 LINE = (SHELL, "--noprofile", "--norc", "-p", "-c", "--")  # -p: import no functions and options from the environment
 ON_HOST = {"PATH": PATH, "LANG": "C.UTF-8", "SHELL": SHELL}
-NOT_UNDERSTOOD = "not understood"
 FAILURE = {"stdout": "", "stderr": "", "exit_code": -1}
 
 
@@ -47,11 +47,11 @@ class Commands:
     guests: Guests
     run: str  # this run's id, in the environment of all processes started on the host
     base: str
-    _parsing: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)
+    _reading: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)
 
     async def execute(self, call: Call, request: Exec) -> bytes:
         """Run a command until it ends."""
-        wanted, rights = await self._judged(call.caller, request)
+        wanted, rights = await self._wanted(call.caller, request)
         if request.stream:
             call.require_stream("stream")
         agent = self._whose(call.caller, request)
@@ -72,34 +72,22 @@ class Commands:
         """The rights that running this command would need; nothing is run."""
         return (await self._wanted(caller, request))[1]
 
-    async def _judged(self, caller: Caller, request: Exec) -> tuple[Wanted, Sequence[Right]]:
-        """Like ``_wanted`` for an actual call: a command that can't be parsed is recorded in the audit log."""
-        try:
-            return await self._wanted(caller, request)
-        except PermissionDenied as error:
-            decision = Decision("deny", NOT_UNDERSTOOD, str(error))
-            caller.audit.note(caller.entry("EXEC", source(request), decision, "outcome", error.code))
-            raise
-
     async def _wanted(self, caller: Caller, request: Exec) -> tuple[Wanted, Sequence[Right]]:
         agent = self._whose(caller, request)
         check(request)
         jailed = agent.spec.jailed if agent is not None else caller.kind == "guest"
         directory = await self._directory(agent, jailed, request.cwd)
-        script = await self._understood(caller, request.command)
-        wanted = Wanted(script, directory, jailed, tuple(changes_what_runs(request.env)))
+        reading = await self._read(caller, request.command)
+        wanted = Wanted(reading, directory, jailed, tuple(not_plain(request.env)))
         another = agent.id if agent is not None and agent.id != caller.id else None
         return wanted, (Right("exec", wanted, another),)
 
-    async def _understood(self, caller: Caller, command: str | Sequence[str]) -> Script:
+    async def _read(self, caller: Caller, command: str | Sequence[str]) -> Reading:
         length = len(command) if isinstance(command, str) else sum(map(len, command))
-        try:
-            if length <= AT_ONCE:
-                return parse(command)
-            async with caller.turn:
-                return await trio.to_thread.run_sync(parse, command, limiter=self._parsing)
-        except NotUnderstood as error:
-            raise PermissionDenied(str(error), rule=NOT_UNDERSTOOD) from None
+        if length <= AT_ONCE:
+            return what_runs(command)
+        async with caller.turn:
+            return await trio.to_thread.run_sync(what_runs, command, limiter=self._reading)
 
     async def _run(self, agent: Agent | None, wish: Wish) -> Done:
         if agent is not None:
@@ -159,8 +147,8 @@ def argv(request: Exec) -> Sequence[str]:
     return (*LINE, request.command) if isinstance(request.command, str) else tuple(request.command)
 
 
-def source(request: Exec) -> str:
-    return request.command if isinstance(request.command, str) else " ".join(request.command)
+def what_runs(command: str | Sequence[str]) -> Reading:
+    return read(command) if isinstance(command, str) else read_words(command)
 
 
 def user() -> str:

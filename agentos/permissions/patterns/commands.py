@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from attrs import field, frozen
 
-from agentos.permissions.script import Simple, Word
-from agentos.permissions.shell_words import ASSIGNS
+from agentos.shell.frames import ASSIGNS
+from agentos.shell.reading import Command, Word
 
 from .base import BadPattern
 
@@ -33,7 +33,7 @@ class CommandPattern:
     name: str | None = None  # of the program, where it has no wildcard
     matchers: tuple[Callable[[str], object], ...] = field(default=(), eq=False, repr=False)
 
-    def matches(self, what: Simple, *, deny: bool) -> bool:
+    def matches(self, what: Command, *, deny: bool) -> bool:
         if self.universal:
             return True
         words = what.words

@@ -78,8 +78,8 @@ def show(name: str, file: Path | None, as_json: bool) -> None:
 
 def denials() -> dict[str, dict[str, list[str]]]:
     """What nobody may: paths by what lies there, commands by what they do."""
-    from agentos.permissions.dangers import ALWAYS, JUDGES
     from agentos.permissions.patterns.secret_paths import GROUPS
+    from agentos.shell.dangerous import ALWAYS, JUDGES
 
     commands: dict[str, list[str]] = {}
     for name, what in ALWAYS.items():

@@ -1,8 +1,8 @@
-"""Commands that nobody is given by default: they destroy a machine or widen whoever runs them.
+"""The commands that the default denials refuse: they destroy a machine, or give a process more rights.
 
-A command is known by its base name, so that ``/bin/rm``, ``\\rm`` and ``busybox rm`` are ``rm``; what stands behind a
-wrapper or in ``sh -c`` is judged as well. What a program would do by its own files or by a text in another language
-can't be known here: the jail is the wall.
+A command is known by its base name: ``/bin/rm``, ``\\rm`` and ``busybox rm`` are ``rm``. The commands that the reader
+finds behind ``env`` or in ``sh -c`` are judged as well. What a program does by its own files or by a text in another
+language is not known here: the jail is the wall.
 
 Roots are ``/`` and what lies directly in it (but for /tmp, /workspace and /agent), what holds the system one level
 below (/usr/lib, /var/lib, ...), everybody's home, the home of whoever runs it, ``.``, ``..`` and ``*``, which are
@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from .script import Script, Simple, Word
+from .reading import Command, Opaque, Reading, Word
 
 Judge = Callable[[str, Sequence[Word]], str | None]
 
@@ -59,20 +59,17 @@ ALWAYS = {
 }
 
 
-def danger(simple: Simple, at_home: bool = False) -> str | None:
-    """The default denial that a simple command falls under, in words.
+def danger(command: Command, at_home: bool = False) -> str | None:
+    """What a simple command would destroy or take, in words; ``None`` where no default denial is about it.
 
-    ``at_home``: it begins where all that lies around it is its own, so that ``.`` and ``*`` are no roots.
+    ``at_home``: its working directory is its jail's, so that ``.`` and ``*`` are no roots.
     """
-    name = simple.words[0].text
-    if name is None:
-        return None
-    name = name.rpartition("/")[2]
+    name = command.name
     if name in ALWAYS or name.startswith("mkfs."):
         return f"{ALWAYS.get(name, ALWAYS['mkfs'])} ({name})"
-    if INTERPRETERS.fullmatch(name) and any(FETCHED.search(word.source) for word in simple.words[1:]):
+    if INTERPRETERS.fullmatch(name) and any(FETCHED.search(word.source) for word in command.words[1:]):
         return "running what comes from the network"
-    words = [word for word in simple.words[1:] if not (at_home and is_here(written(word)))]
+    words = [word for word in command.words[1:] if not (at_home and is_here(written(word)))]
     return JUDGES[name](name, words) if name in JUDGES else None
 
 
@@ -86,17 +83,25 @@ def danger_of_target(word: Word) -> str | None:
     return None
 
 
-def danger_of_script(script: Script) -> str | None:
-    """The same, of what only the commands together do."""
-    return fork_bomb(script.source) or fetched(script)
+def danger_of_reading(reading: Reading) -> str | None:
+    """The same, of what only several commands together do."""
+    bomb = fork_bomb(reading.code) if isinstance(reading, Opaque) else None
+    return bomb or ("running what comes from the network" if any(map(is_fetched, reading.commands)) else None)
 
 
-def fork_bomb(source: str) -> str | None:
+def is_fetched(command: Command) -> bool:
+    """Whether it is an interpreter that reads its program from a command that gets it from the network."""
+    reads = command.input in FETCH and INTERPRETERS.fullmatch(command.name) is not None
+    other = command.name.startswith("python") and {"-c", "-m"} & {word.text for word in command.words}
+    return reads and not other
+
+
+def fork_bomb(code: str) -> str | None:
     """A function that starts itself in the background."""
-    for found in islice(DEFINITION.finditer(source), MAX_FUNCTIONS):
-        name = found[1] or source[max(0, found.start() - 64) : found.start()].rpartition(";")[2].split()[-1:]
+    for found in islice(DEFINITION.finditer(code), MAX_FUNCTIONS):
+        name = found[1] or code[max(0, found.start() - 64) : found.start()].rpartition(";")[2].split()[-1:]
         own = re.escape(name if isinstance(name, str) else "".join(name))
-        body = first_group(source[found.end() : found.end() + 2000])
+        body = first_group(code[found.end() : found.end() + 2000])
         if own and re.search(rf"[\s|&;({{]{own}(?:[ \t]*\|&?[ \t]*{own})*[ \t]*&(?![&>])", body):
             return f"a fork bomb (the function {own} starts itself)"
     return None
@@ -110,17 +115,6 @@ def first_group(text: str) -> str:
         if depth <= 0:
             return text[: found.end()]
     return text
-
-
-def fetched(script: Script) -> str | None:
-    """A pipe from the network into an interpreter."""
-    for before, after in zip(script.commands, script.commands[1:], strict=False):
-        names = [(simple.words[0].text or "").rpartition("/")[2] for simple in (before, after)]
-        if names[0] in FETCH and INTERPRETERS.fullmatch(names[1]):
-            pipe = re.escape(before.source) + r"\s*\|&?\s*" + re.escape(after.source)
-            if re.search(pipe, script.source):
-                return "running what comes from the network"
-    return None
 
 
 def written(word: Word) -> str:

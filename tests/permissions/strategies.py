@@ -7,7 +7,7 @@ from agentos.permissions.exec_request import Wanted
 from agentos.permissions.levels import BASIS, LEVELS
 from agentos.permissions.patterns.base import Names
 from agentos.permissions.rule import EFFECTS, Kind, PermissionSet, Rule
-from agentos.permissions.shell import parse
+from agentos.shell.reader import read
 
 NAMES = Names("/home/ada", "/etc/agentos", "/workspace", "/agent")
 
@@ -53,7 +53,7 @@ sets = st.one_of(
 )
 objects = st.one_of(
     st.builds(Right, st.sampled_from(("read", "write")), st.sampled_from(PATHS)),
-    st.builds(Right, st.just("exec"), st.sampled_from([Wanted(parse(line), "/workspace", True) for line in LINES])),
+    st.builds(Right, st.just("exec"), st.sampled_from([Wanted(read(line), "/workspace", True) for line in LINES])),
     st.builds(Right, st.just("http"), st.sampled_from(("api.example.com", "www.example.com", "example.org"))),
     st.builds(Right, st.just("think"), st.sampled_from(("gemini-2", "gemini-3", "llama"))),
     st.builds(Right, st.sampled_from(BARE)),

@@ -1,36 +1,52 @@
-"""Whoever may run ``echo`` and ``git status`` tries to run something else, or something else under that name."""
+"""An agent that may run ``echo`` and ``git status`` tries to run something else, or something else under that name."""
 
 import pytest
 
-from agentos.permissions.shell import NotUnderstood, Script, parse, read
+from agentos.kernel.ports import Right
+from agentos.permissions.exec_request import Wanted
+from agentos.permissions.rule import PermissionSet, Rule
+from agentos.permissions.set_examples import decide
+from agentos.shell.reader import read
+from tests.permissions.strategies import NAMES
 
 BUILTINS = ("echo", "printf", "test", "[", "export", "declare", "local", "read", ":")
-GRANTS = [read(text) for text in ("git status", "env *", "find *", *(f"{name} *" for name in BUILTINS))]
+GRANTS = ("git status", "env *", "find *", *(f"{name} *" for name in BUILTINS))
 
 
-def passes(text: str) -> bool:
-    """As a set of rules decides: each simple command is granted, and there is nothing that can't be seen through."""
-    try:
-        script: Script = parse(text)
-    except NotUnderstood:
-        return False
-    granted = all(any(grant.matches(simple, deny=False) for grant in GRANTS) for simple in script.commands)
-    return granted and not script.opaque
+def passes(line: str, *more: tuple[str, str, str]) -> bool:
+    """Whether it may run where these commands are granted, and every file to read and write."""
+    granted = (*(("allow", "commands", text) for text in GRANTS), ("allow", "read", "/**"), ("allow", "write", "/**"))
+    rules = tuple(Rule(effect, kind, text, "here") for effect, kind, text in (*granted, *more))  # type: ignore[arg-type]
+    right = Right("exec", Wanted(read(line), "/place", jailed=True))
+    return decide(PermissionSet("here", rules), NAMES, right).effect == "allow"
+
+
+EVERYTHING = ("allow", "commands", "*")
+
+UNDERSTOOD = [
+    "echo a", "echo 'a; rm b'", "git status && echo done", 'echo "$x" *.py ~', "printf '%s\\n' \"$x\"",
+    "LC_ALL=C.UTF-8 git status", "echo <<'E'\n$(id)\nE", "find . -name '*.py'", "git status 2>&1 > log",
+    "TERM=dumb git status", "[ a = a ] || echo z", "echo a # b; id", "git status | echo; : ${x}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", UNDERSTOOD)
+def test_a_line_of_granted_simple_commands_passes(line: str) -> None:
+    assert passes(line)
 
 
 @pytest.mark.parametrize(
-    "text",
+    "line",
     [
-        "echo a", "echo 'a; rm b'", "git status && echo done", 'echo "$x" *.py ~', "for i in a b; do echo $i; done",
-        "FOO=1 git status", "x=1; echo $x", '[ -n "$x" ] && echo y',
-        '[ "$x" = y ] || echo z', "export A=1 B=\"$x\"", "printf '%s\\n' \"$x\"", "read -r x < f; echo $x",
-        "echo $((1 + 2)) ${x:1:2} ${x%.py}", "LC_ALL=C.UTF-8 git status",
-        "echo <<'E'\n$(id)\nE", "env A=1 git status", "find . -name '*.py' -exec echo {} +", "declare -x x=1",
-        "git status 2>&1 > log", ": ${x:=y}",
+        "for i in a b; do echo $i; done", "FOO=1 git status", "x=1; echo $x", '[ -n "$x" ] && echo y',
+        '[ "$x" = y ] || echo z', "export A=1 B=\"$x\"", "read -r x < f; echo $x", "echo $((1 + 2)) ${x:1:2} ${x%.py}",
+        "env A=1 git status", "find . -name '*.py' -exec echo {} +", "declare -x x=1", ": ${x:=y}",
     ],
 )  # fmt: skip
-def test_what_is_granted_passes(text: str) -> None:
-    assert passes(text)
+def test_what_is_harmless_but_more_than_simple_commands_needs_a_grant_of_everything(line: str) -> None:
+    """What the reader no longer understands under narrow grants (decision 31)."""
+    assert not passes(line)
+    assert passes(line, EVERYTHING)
 
 
 @pytest.mark.parametrize(
@@ -121,9 +137,10 @@ def test_nothing_runs_by_a_name_or_a_place_that_was_not_granted(text: str) -> No
     assert not passes(text)
 
 
-def test_a_shell_that_reads_another_language_is_not_seen_through() -> None:
-    assert parse("dash -c \"a$'b'\"").opaque
-    assert parse("zsh -c 'a'").opaque
-    assert parse("bash -O extglob -c 'a'").opaque
-    assert parse("bash -i -c 'a'").opaque
-    assert not parse("bash --norc -euo pipefail -c 'a'").opaque
+@pytest.mark.parametrize(
+    "line",
+    ["dash -c \"a$'b'\"", "zsh -c 'a'", "bash -O extglob -c 'a'", "bash -i -c 'a'", "bash --norc -euo pipefail -c 'a'"],
+)
+def test_a_shell_needs_a_grant_of_everything(line: str) -> None:
+    assert not passes(line, *(("allow", "commands", f"{name} *") for name in ("dash", "zsh", "bash", "a")))
+    assert passes(line, EVERYTHING)

@@ -1,16 +1,24 @@
-"""The default denials mean what destroys a machine, however it is spelled, and nothing that only looks like it."""
+"""The default denials refuse what destroys a machine, however it is spelled, and nothing that only looks like it."""
 
 import pytest
 
-from agentos.permissions.dangers import danger, danger_of_script, danger_of_target
-from agentos.permissions.shell import MAX_LENGTH, Script, parse
+from agentos.kernel.ports import Right
+from agentos.permissions.exec_request import Wanted
+from agentos.permissions.levels import LEVELS
+from agentos.permissions.set_examples import decide
+from agentos.shell.reader import MAX_LENGTH, read
+from tests.permissions.strategies import NAMES
 
 
-def found(text: str) -> list[str]:
-    script = parse(text)
-    targets = [danger_of_target(redirect.target) for redirect in script.redirects if redirect.writes]
-    dangers = [danger_of_script(script), *(danger(simple) for simple in script.commands), *targets]
-    return [what for what in dangers if what is not None]
+def decided(line: str, *, jailed: bool = False) -> str:
+    """The decision for an agent that may run every command: its effect, or the default denial."""
+    wanted = Wanted(read(line), "/place", jailed)
+    decision = decide(LEVELS["unrestricted"], NAMES, Right("exec", wanted))
+    return decision.effect if decision.effect != "deny" else decision.rule
+
+
+def is_denied(line: str, *, jailed: bool = False) -> bool:
+    return decided(line, jailed=jailed).endswith("(default denials)")
 
 
 @pytest.mark.parametrize(
@@ -27,9 +35,9 @@ def found(text: str) -> list[str]:
     ],
 )  # fmt: skip
 def test_nobody_removes_a_root(command: str, root: str) -> None:
-    assert found(f"{command} {root}")
-    assert found(f"{command} build {root}")
-    assert found(f"rm {root} -r") or root == "-- /"
+    assert is_denied(f"{command} {root}")
+    assert is_denied(f"{command} build {root}")
+    assert is_denied(f"rm {root} -r") or root == "-- /"
 
 
 @pytest.mark.parametrize(
@@ -56,7 +64,7 @@ def test_nobody_removes_a_root(command: str, root: str) -> None:
     ],
 )  # fmt: skip
 def test_nobody_destroys_or_takes_over_the_machine(text: str) -> None:
-    assert found(text)
+    assert is_denied(text)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +87,7 @@ def test_nobody_destroys_or_takes_over_the_machine(text: str) -> None:
     ],
 )  # fmt: skip
 def test_what_only_looks_like_it_passes(text: str) -> None:
-    assert found(text) == []
+    assert decided(text) == "allow"
 
 
 @pytest.mark.parametrize(
@@ -90,22 +98,24 @@ def test_what_only_looks_like_it_passes(text: str) -> None:
     ],
 )  # fmt: skip
 def test_an_option_that_is_not_known_hides_nothing_behind_it(wrapper: str) -> None:
-    assert set(found(f"{wrapper} 'sudo' id")) == {"becoming another user (sudo)"}
-    assert not found(f"{wrapper} ls sudoers")
-    assert parse(f"{wrapper} ls for").opaque, "no grant but that of every command covers it"
+    assert decided(f"{wrapper} 'sudo' id") == "becoming another user (sudo) (default denials)"
+    assert decided(f"{wrapper} ls sudoers") == "allow"
 
 
 @pytest.mark.parametrize("piece", ["()", "( ", "f()", "function f", "f(){", "{", "f f & ", "curl|sh;"])
 def test_a_long_text_is_searched_at_once(piece: str) -> None:
-    text = piece * (MAX_LENGTH // len(piece))
+    assert decided(piece * (MAX_LENGTH // len(piece)))
 
-    assert danger_of_script(Script(text)) is None or "f" in text
+
+@pytest.mark.parametrize(
+    "line", ["a " * 10_001, "a;" * 5001, "a " + "b" * MAX_LENGTH, "env " * 40 + "a", "eval " * 40 + "a"]
+)
+def test_a_text_that_is_too_long_to_be_looked_at_is_denied(line: str) -> None:
+    assert is_denied(line)
 
 
 @pytest.mark.parametrize("command", ["rm -rf *", "rm -rf ./*", "cd build && rm -rf .", "chmod -R 777 ."])
 def test_what_lies_around_a_command_is_a_root_outside_of_jails_only(command: str) -> None:
-    simple = parse(command).commands[-1]
-
-    assert danger(simple) is not None
-    assert danger(simple, at_home=True) is None
-    assert danger(parse("rm -rf / *").commands[0], at_home=True) is not None
+    assert is_denied(command)
+    assert not is_denied(command, jailed=True)
+    assert is_denied("rm -rf / *", jailed=True)

@@ -6,7 +6,7 @@ from agentos.kernel.ports import Decision, Right
 from agentos.permissions.exec_request import Wanted
 from agentos.permissions.rule import PermissionSet, Rule
 from agentos.permissions.set_examples import decide
-from agentos.permissions.shell import parse
+from agentos.shell.reader import read, read_words
 from tests.permissions.strategies import NAMES
 
 GRANTS = (
@@ -20,7 +20,8 @@ GRANTS = (
 
 def judged(line: str | list[str], *more: tuple[str, str, str], variables: tuple[str, ...] = ()) -> Decision:
     written = tuple(Rule(effect, kind, text, "here") for effect, kind, text in (*GRANTS, *more))  # type: ignore[arg-type]
-    wanted = Wanted(parse(line), "/place", jailed=False, variables=variables)
+    reading = read(line) if isinstance(line, str) else read_words(line)
+    wanted = Wanted(reading, "/place", jailed=False, variables=variables)
     return decide(PermissionSet("here", written), NAMES, Right("exec", wanted))
 
 
@@ -33,7 +34,7 @@ def judged(line: str | list[str], *more: tuple[str, str, str], variables: tuple[
         ("git status | ls", "deny"),
         ("git status `ls`", "deny"),
         ("sh -c 'git log; ls'", "deny"),
-        ("sh -c 'git log'", "allow"),
+        ("sh -c 'git log'", "deny"),
         (["sh", "-c", "ls"], "deny"),
         ("git status; git push", "ask"),
         ("git push; ls", "deny"),
@@ -46,10 +47,19 @@ def judged(line: str | list[str], *more: tuple[str, str, str], variables: tuple[
         ("echo > $x", "deny"),
         ("cd /etc; cat < passwd", "deny"),
         ("cd /etc; cat < /data/x", "allow"),
+        ("cd /etc && > rel", "deny"),
+        ("cat > out <<'E' && git log\nls; $(ls)\nE", "allow"),
+        ("cat > out <<E\nx\nE", "deny"),
+        ("echo $x *.py ~", "allow"),
+        ("cat $x", "allow"),
+        ("git $x push", "ask"),
         ("env -C /etc sh -c 'cat < passwd'", "deny"),
         ("env -iC /etc sh -c 'cat < passwd'", "deny"),
         ("env --chdir=/etc sh -c 'echo > x'", "deny"),
-        ("env sh -c 'echo > x'", "allow"),
+        ("env sh -c 'echo > x'", "deny"),
+        (["env", "git", "log"], "deny"),
+        (["find", ".", "-delete"], "deny"),
+        (["find", ".", "-name", "x"], "allow"),
         ("find / -execdir sh -c 'echo > x' ';'", "deny"),
     ],
 )
@@ -62,6 +72,53 @@ def test_a_refusal_says_which_part_no_rule_allows() -> None:
     assert judged("echo > /etc/x").reason == "EXEC: no rule of here allows > /etc/x"
     decision = judged("echo > keep")
     assert decision.rule == "deny write /place/keep (here)"
+
+
+def test_the_refusal_of_an_opaque_text_names_the_construct_and_what_to_do() -> None:
+    assert judged("git log $(ls)").reason == (
+        "EXEC: no rule of here allows git log $(ls): it uses command substitution `$(`; "
+        'only simple commands can be allowed by patterns: grant commands = ["*"] or rewrite'
+    )
+
+
+def test_an_opaque_text_is_denied_before_it_is_asked_and_asked_before_it_is_allowed() -> None:
+    line = "x=$(true)"
+    allow, ask, deny = (((effect, "commands", "*")) for effect in ("allow", "ask", "deny"))
+
+    assert judged(line).effect == "deny"
+    assert judged(line, allow).effect == "allow"
+    assert judged(line, ask).effect == "ask"
+    assert judged(line, allow, ask).effect == "ask"
+    assert judged(line, allow, ask, deny).effect == "deny"
+    assert judged("((1))", allow, deny).rule == "deny commands * (here)"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "(curl x)", "if true; then curl x; fi", "a & curl x", "! curl x", "$(curl x)", "`curl x`", "sh -c 'a; curl x'",
+        "eval curl x", "env -i curl x", "find . -exec curl x +", "cat <<E\n$(curl x)\nE", "while curl x; do a; done",
+    ],
+)  # fmt: skip
+def test_a_denial_beside_a_grant_of_everything_is_looked_for_where_commands_begin(line: str) -> None:
+    everything, denial = ("allow", "commands", "*"), ("deny", "commands", "curl x")
+
+    assert judged(line, everything).effect != "deny"
+    assert judged(line, everything, denial).rule == "deny commands curl x (here)"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cat > f <<'E'\ncurl x\nE\n(a)",
+        "(echo curl x)",
+        "(grep 'curl x' f)",
+        "(man curl)",
+        "for i in curl x; do a; done",
+    ],
+)
+def test_a_denial_is_not_looked_for_among_arguments(line: str) -> None:
+    assert judged(line, ("allow", "commands", "*"), ("deny", "commands", "curl *")).effect == "allow"
 
 
 def test_what_cannot_be_seen_beforehand_only_a_grant_of_everything_covers() -> None:
@@ -77,7 +134,7 @@ def test_a_variable_that_changes_what_runs_only_a_grant_of_everything_covers() -
     refused = judged("git status", variables=("PATH",))
 
     assert refused.effect == "deny"
-    assert refused.reason.startswith("EXEC: no rule of here allows env.PATH; it changes what a command is")
+    assert refused.reason.startswith("EXEC: no rule of here allows env.PATH; it may change what a command does")
     assert judged("git status", ("allow", "commands", "*"), variables=("PATH",)).effect == "allow"
 
 

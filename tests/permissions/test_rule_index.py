@@ -11,8 +11,8 @@ from agentos.permissions.patterns.base import Pattern
 from agentos.permissions.rule import Kind, Rule
 from agentos.permissions.rule_index import BUNDLE, Shelf
 from agentos.permissions.rules import pattern_of
-from agentos.permissions.script import Simple, Word
-from agentos.permissions.shell import parse
+from agentos.shell.reader import read
+from agentos.shell.reading import Command, Word
 from tests.permissions.strategies import NAMES, PATHS, TEXTS
 
 PROGRAMS = ("git status", "git *", "ls", "./ls -l", "/bin/ls *", "g* status", "*", "l? *", "rm *")
@@ -27,7 +27,7 @@ LINES = (
     "rm -r a",
     "la b",
 )
-SIMPLES = (*(parse(line).commands[0] for line in LINES), Simple((Word("ls", "ls", several=True),), "ls"))
+SIMPLES = (*(read(line).commands[0] for line in LINES), Command((Word("ls", "ls", several=True),)))
 THINGS: dict[Kind, tuple[Sequence[str], Sequence[object]]] = {
     "read": ((*TEXTS["read"], ".env", "**/notes/*.md", "/home/*/x"), (*PATHS, "/a/.env/b", "/", "/a" * 3000)),
     "commands": (PROGRAMS, SIMPLES),

@@ -164,7 +164,7 @@ def test_whole_spells_out_what_the_level_says() -> None:
         ({"examples": {"allow": ["READ"]}}, "permissions.examples.allow[0]: READ of what?"),
         ({"examples": {"allow": ["READ notes.md"]}}, "permissions.examples.allow[0]: 'notes.md': expected an absolute"),
         ({"examples": {"allow": ["HTTP :"]}}, "permissions.examples.allow[0]: ':': "),
-        ({"examples": {"allow": ["EXEC if"]}}, "permissions.examples.allow[0]: 'if': "),
+        ({"examples": {"allow": ["EXEC if"]}}, "permissions.examples.allow[0]: 'EXEC if' is denied: "),
     ],
 )
 def test_a_mistake_is_told_with_its_place(data: object, said: str) -> None:

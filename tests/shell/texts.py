@@ -1,9 +1,12 @@
-"""Random texts for a shell, from a generator of scripts and from their pieces thrown together."""
+"""Random texts for a shell: scripts, simple commands, and their pieces thrown together."""
 
 import random
 
+from .simple_texts import simple_commands
+
 WORDS = [
-    "a", "b", "c", "x", "-n", "a b", "é", "{", "}", "!", "in", "then", "do", "time", "[", "]", "%", "=", "1", "2", "f",
+    "a", "b", "c", "x", "-n", "a b", "é", "{", "}", "!", "in", "then", "do", "time", "[", "]", "%", "=", "1", "2",
+    "f",
 ]  # fmt: skip
 PIECES = [
     *WORDS, *WORDS,
@@ -34,17 +37,19 @@ STARTS = (
     "2>&1 b", "sh -c 'a;b'", "trap 'a b' EXIT;", "time a", "time x=1 b", "[ -n x ] && c", "export x=1; a",
 )  # fmt: skip
 PLAIN = (
-    "x", "y", "a", "b", "f", "'x y'", '"x y"', "x\\ y", "'", '"', "#", "x#y", "{x", "é", "-", "$", "=", "x=y", "'a;b'",
+    "x", "y", "a", "b", "f", "'x y'", '"x y"', "x\\ y", "'", '"', "#", "x#y", "{x", "é", "-", "$", "=", "x=y",
+    "'a;b'",
     "\\;", "\\\\", "~", "*",
 )  # fmt: skip
 
 
 def random_text(draw: random.Random) -> str:
-    """Half of them are built as scripts are, and then often spoilt."""
-    if draw.random() < 0.4:
+    """Half of them are simple commands, the others scripts or pieces; many are spoilt then."""
+    chance = draw.random()
+    if chance < 0.15:
         return "".join(draw.choices(PIECES, k=draw.randint(1, 14)))
-    text = script(draw, 3)
-    for _ in range(draw.choice((0, 0, 1, 1, 2, 3))):
+    text = script(draw, 3) if chance < 0.4 else simple_commands(draw)
+    for _ in range(draw.choice((0, 0, 1, 1, 2, 3) if chance < 0.4 else (0, 0, 0, 0, 1, 2))):
         at = draw.randint(0, len(text))
         end = min(len(text), at + draw.choice((0, 0, 0, 1, 1, 2, 5)))
         text = text[:at] + draw.choice(["", *PIECES]) + text[end:]
@@ -67,7 +72,8 @@ def statement(draw: random.Random, depth: int) -> str:
         f"time -p {inner[0]}",
         f"if {inner[0]}{end} then {inner[1]}{end} fi",
         f"if {inner[0]}{end} then {inner[1]}{end} else {inner[2]}{end} fi",
-        f"for x in {word(draw, 1)} {word(draw, 1)}{end} do {inner[0]}{end} done", f"for x{end} do {inner[0]}{end} done",
+        f"for x in {word(draw, 1)} {word(draw, 1)}{end} do {inner[0]}{end} done",
+        f"for x{end} do {inner[0]}{end} done",
         f"while ! {simple(draw, 1)}{end} do {inner[0]}{end} done", f"until {inner[0]}{end} do {inner[1]}{end} done",
         f"case {word(draw, 1)} in {word(draw, 0)}) {inner[0]};; *) {inner[1]};; esac",
         f"case x in (x|y) {inner[0]}{end} esac",

@@ -19,7 +19,7 @@ from attrs import frozen
 from agentos.kernel.caller import Caller as Holder
 from agentos.kernel.ports import Right
 from agentos.kernel.table import Table
-from agentos.permissions import set_files, shell
+from agentos.permissions import set_files
 from agentos.permissions.authorizer import PermissionAuthorizer, Relation
 from agentos.permissions.exec_request import Wanted
 from agentos.permissions.patterns.base import Names
@@ -29,6 +29,7 @@ from agentos.sandbox.policy import Policy, Program
 from agentos.sandbox.report import probe
 from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.spawner import Spawner
+from agentos.shell.reader import read
 from tests.speed.caller import Caller
 from tests.speed.measure_jails import SPAWN
 from tests.speed.place import Place
@@ -85,7 +86,7 @@ def ways() -> dict[str, Once]:
     one, three = (Judged.by("read", "/data/{}/**", layers) for layers in (1, 3))
     allowed = [Right("read", f"/data/allow-69/notes/day-{n}.md") for n in range(100)]
     refused = [Right("read", f"/srv/else/notes/day-{n}.md") for n in range(100)]
-    wanted = Wanted(shell.parse(COMMAND), "/workspace", jailed=True)
+    wanted = Wanted(read(COMMAND), "/workspace", jailed=True)
     compiled = [re.compile(fnmatch.translate(f"/data/allow-{n}/*")).match for n in range(RULES)]
     return {
         "fnmatch": lambda number: [match(str(allowed[number % 100].object)) for match in compiled],
@@ -93,7 +94,7 @@ def ways() -> dict[str, Once]:
         "refused": one.of(*refused, effect="deny"),
         "layers": three.of(*allowed),
         "exec": Judged.by("commands", "{} *").of(Right("exec", wanted)),
-        "parse": lambda _: shell.parse(COMMAND),
+        "parse": lambda _: read(COMMAND),
         "send": Judged.by("send", "{}-*").of(*(Right("send", agent=n) for n in range(10, 110))),
     }
 

@@ -5,11 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos.permissions.patterns.base import BadPattern
-from agentos.permissions.shell import Simple, Word, parse, read
+from agentos.permissions.patterns.commands import read
+from agentos.shell import reader
+from agentos.shell.reading import Command, Word
 
 
 def means(pattern: str, command: str, *, deny: bool = False) -> bool:
-    return read(pattern).matches(parse(command).commands[0], deny=deny)
+    return read(pattern).matches(reader.read(command).commands[0], deny=deny)
 
 
 @pytest.mark.parametrize(
@@ -119,19 +121,21 @@ VALUES = st.sampled_from(["a", "b", "ab", "/a", "/b/a", "aab", "", "x/b"])
 
 @given(PATTERNS, PATTERNS, st.lists(VALUES, min_size=1, max_size=4), st.booleans())
 def test_what_is_covered_is_matched(wide: str, narrow: str, words: list[str], deny: bool) -> None:
-    simple = Simple(tuple(Word(text, text) for text in words), "")
+    command = Command(tuple(Word(text, text) for text in words))
 
-    if read(wide).covers(read(narrow), deny=deny) and read(narrow).matches(simple, deny=False):
-        assert read(wide).matches(simple, deny=deny)
+    if read(wide).covers(read(narrow), deny=deny) and read(narrow).matches(command, deny=False):
+        assert read(wide).matches(command, deny=deny)
 
 
 @given(PATTERNS, st.lists(VALUES, min_size=1, max_size=4))
 def test_a_denial_means_all_that_a_grant_does(pattern: str, words: list[str]) -> None:
-    simple = Simple(tuple(Word(text, text) for text in words), "")
+    command = Command(tuple(Word(text, text) for text in words))
 
-    if read(pattern).matches(simple, deny=False):
-        assert read(pattern).matches(simple, deny=True)
+    if read(pattern).matches(command, deny=False):
+        assert read(pattern).matches(command, deny=True)
 
 
 def test_a_pattern_full_of_wildcards_is_matched_at_once() -> None:
-    assert not read("echo " + "*a" * 50).matches(parse(["echo", "a" * 100_000 + "b"]).commands[0], deny=False)
+    [command] = reader.read_words(["echo", "a" * 100_000 + "b"]).commands
+
+    assert not read("echo " + "*a" * 50).matches(command, deny=False)

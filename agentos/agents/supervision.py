@@ -343,7 +343,7 @@ class Supervision:
             self.escalated(agent, reason)
 
     def _find_culprit(self, path: Path, exit: Exit) -> Agent | None:
-        """The agent over which a supervisor gave up: its child, or the member of its child's group that didn't start."""
+        """The agent that made a supervisor give up: its child, or the member of its child's group that failed to start."""
         if not isinstance(exit.detail, IntensityExceeded | TooManyFailures):
             return None
         name, failure = exit.detail.child, exit.detail.last.detail

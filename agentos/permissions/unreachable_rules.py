@@ -1,5 +1,6 @@
 """Rules that can't have an effect, since others come before them or say the same: found when a set is read."""
 
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from time import perf_counter
 from typing import Final
@@ -7,7 +8,8 @@ from typing import Final
 from attrs import define, frozen
 
 from agentos.kernel.ports import Effect
-from agentos.shell.reader import read
+from agentos.shell.reader import read, read_words
+from agentos.shell.reading import Opaque
 from agentos_sdk.strict import shown as quoted
 
 from .exec_decision import danger
@@ -74,7 +76,7 @@ class _Search:
             before = next(self._covering(self.shelves.get(("ask", kind), ()), line, deny=True), None)
         if before is not None:
             return f"{before} {DOES[before.rule.effect]} all of it"
-        return self._denied_call(line) or _danger(line)
+        return self._denied_call(line) or _danger(line) or _opaque(line)
 
     def same(self, line: Line) -> str | None:
         """What says the same, or more. Of two that are alike the second is the one too many."""
@@ -140,6 +142,15 @@ def covers(one: Line, other: Line, deny: bool) -> bool:
         if mine != theirs:
             return one.rule.text == "*"
     return one.pattern.covers(other.pattern, deny=deny)
+
+
+def _opaque(line: Line) -> str | None:
+    """The construct that makes every command opaque that this grant could allow."""
+    text = line.rule.text.removesuffix(" *")
+    if line.rule.kind != "commands" or line.rule.effect != "allow" or "*" in text or "?" in text:
+        return None
+    reading = read_words(shlex.split(text))
+    return f"{reading.construct}: only '*' allows that" if isinstance(reading, Opaque) else None
 
 
 def _danger(line: Line) -> str | None:

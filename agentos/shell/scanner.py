@@ -169,7 +169,7 @@ class Scanner:
         following = self.text[self.at + 1 : min(self.at + 2, frame.limit)]
         if following == "\n":
             if frame.start >= 0 or self.text[self.at - 1 : self.at] not in (" ", "\t"):
-                self.found.note("a line that is continued in the middle of a word")
+                self.found.note("an escaped newline without a blank before it")
             self.at += 2
         elif following == "`" and frame.in_backquotes:
             self._begin(frame)

@@ -33,7 +33,7 @@ from agentos_sdk.opcodes import Op
 from .json_text import as_json
 
 LONGEST = 3600.0  # seconds; the largest timeout
-AT_ONCE = 200  # characters of a command that are read in the event loop, in 0.1 ms; longer ones are read in a thread
+AT_ONCE = 200  # characters of a command that are read in the event loop, in 1 ms at worst; longer ones in a thread
 LINE = (SHELL, "--noprofile", "--norc", "-p", "-c", "--")  # -p: import no functions and options from the environment
 ON_HOST = {"PATH": PATH, "LANG": "C.UTF-8", "SHELL": SHELL}
 FAILURE = {"stdout": "", "stderr": "", "exit_code": -1}

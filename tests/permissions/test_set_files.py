@@ -248,6 +248,14 @@ def test_a_thousand_rules_are_enough() -> None:
             "allow.commands[0]: 'sudo ls' has no effect: nobody may do it: becoming another user",
         ),
         (
+            {"allow": {"commands": ["env *"]}},
+            "allow.commands[0]: 'env *' has no effect: `env`, which runs its arguments: only '*' allows that",
+        ),
+        (
+            {"allow": {"commands": ["export A=1"]}},
+            "allow.commands[0]: 'export A=1' has no effect: the builtin `export`: only '*' allows that",
+        ),
+        (
             {"allow": {"commands": ["git *"]}, "deny": {"calls": ["EXEC"]}},
             "allow.commands[0]: 'git *' has no effect: deny.calls[0] 'EXEC' denies EXEC",
         ),

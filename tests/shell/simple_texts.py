@@ -7,6 +7,8 @@ unless the text is opaque.
 import random
 from collections.abc import Sequence
 
+from agentos.shell.programs import BUILTINS
+
 SUBSCRIPT = "x[$(c)]"
 # fmt: off
 NAMES = (
@@ -63,6 +65,15 @@ LINES = (
     "c", "$(c)", "`c`", "\tE", " E", "E ", "E\\", "EF", "'", '"', "\\", "", "E;c", "E F ", "-", "# x", "\tc", "c \\",
     "#",
 )
+EVALUATED = (
+    f"'{SUBSCRIPT}'", f"'{SUBSCRIPT}'", f"'{SUBSCRIPT}=1'", '"x[\\$(c)]"', "x\\[\\$\\(c\\)]", "'$(c)'", "c", "'c'",
+    "x", "1", "=",
+)
+OPTIONS = (
+    "", "", "", "-v", "-'v'", "-a", "-n", "-i", "-p", "-u", "-R", "-x", "-c", "-C", "-e", "--", "!", "%n", "%s%n",
+    "%5n", "%%n",
+    "%d", "%b", "-eq", "-lt", "-z", "-o", "x", "1", "x -eq", "-f", "-A",
+)
 BETWEEN = ("; ", "\n", " && ", " || ", " | ", ";", "|", "&&", "||", " |\n", " &&\n\n", "\n\n", "\n \n", ";\n", " ; ")
 ODD_BETWEEN = (
     "; # c\n", " # '\n", " #\n", "#\n", "&\n", " |& ", ";;", " \\\n && ", " \\\n", "\\\n", "&\\\n&", " & ", "\n;",
@@ -74,7 +85,7 @@ ODD_BETWEEN = (
 
 def simple_commands(draw: random.Random) -> str:
     """Some simple commands; a choice now and then is one that is not in the subset, in half of the texts."""
-    odd = draw.choice((0, 0.04, 0.15))
+    odd = draw.choice((0, 0.1, 0.3))
     text, bodies = "", list[str]()
     for number in range(draw.choice((1, 1, 2, 3, 4))):
         between = choose(draw, odd, BETWEEN, ODD_BETWEEN) if number else ""
@@ -90,8 +101,26 @@ def choose(draw: random.Random, odd: float, plain: Sequence[str], others: Sequen
     return draw.choice(others if draw.random() < odd else plain)
 
 
+def evaluating_command(draw: random.Random) -> str:
+    """A builtin or a variable that may evaluate its value, in which a command hides."""
+    if draw.random() < 0.3:
+        command = draw.choice(("", "", "a", "printf x", "getopts x -a", "true", "[ 1 ]", "cd ."))
+        return f"{draw.choice((*ASSIGNED, *ODD_ASSIGNED))}={draw.choice(EVALUATED)}{draw.choice(' ;')}{command}"
+    name = draw.choice((*sorted(BUILTINS), *["test", "[", "printf", "[ a -o", "[ 1 -a", "!", "time"] * 5))
+    quoted = draw.choice(("{}", "{}", "{}", "'{}'", "\\{}", "{}''")) if name.isalpha() else "{}"
+    words = [
+        quoted.format(name),
+        draw.choice(OPTIONS),
+        draw.choice(EVALUATED),
+        draw.choice(("", "", *OPTIONS, *EVALUATED)),
+    ]
+    return " ".join([*words, "]"] if name.startswith("[") else words)
+
+
 def one_command(draw: random.Random, odd: float, bodies: list[str]) -> str:
     """A command; ``bodies`` gets those of its here-documents."""
+    if draw.random() < odd:
+        return evaluating_command(draw)
     parts = list[str]()
     if draw.random() < 0.12:
         value = choose(draw, odd * 2, ("1", "C.UTF-8", "'x'", "xterm"), (*ODD_VALUES, SUBSCRIPT, f"'{SUBSCRIPT}'"))

@@ -158,7 +158,7 @@ def test_redirections_say_which_file_and_whether_it_is_written(text: str, found:
         ("a && ; b", "an operator without"),
         ("a | | b", "an operator without"), ("a 'b", "a quote that is not closed"),
         ('a "b', "a quote that is not closed"),
-        ("a\\", "a backslash at the end"), ("ec\\\nho a", "continued in the middle"), ("a &\\\n& b", "operator"),
+        ("a\\", "a backslash at the end"), ("ec\\\nho a", "an escaped newline"), ("a &\\\n& b", "operator"),
         ("a\rb", "control character '\\r'"), ("a '\x01'", "control character"), ("a\0b", "control character"),
         ("a \x85", "control character"), ("a \ud800", "control character"), ("a\u00a0b", "the blank"),
         ("a\u3000b", "the blank"), ("a \u2028 b", "the blank"),

@@ -106,14 +106,10 @@ def evaluating_command(draw: random.Random) -> str:
     if draw.random() < 0.3:
         command = draw.choice(("", "", "a", "printf x", "getopts x -a", "true", "[ 1 ]", "cd ."))
         return f"{draw.choice((*ASSIGNED, *ODD_ASSIGNED))}={draw.choice(EVALUATED)}{draw.choice(' ;')}{command}"
-    name = draw.choice((*sorted(BUILTINS), *["test", "[", "printf", "[ a -o", "[ 1 -a", "!", "time"] * 5))
+    name = draw.choice((*sorted(BUILTINS), *["test", "[", "printf", "[ a -o", "[ 1 -a", "!", "time"] * 10))
     quoted = draw.choice(("{}", "{}", "{}", "'{}'", "\\{}", "{}''")) if name.isalpha() else "{}"
-    words = [
-        quoted.format(name),
-        draw.choice(OPTIONS),
-        draw.choice(EVALUATED),
-        draw.choice(("", "", *OPTIONS, *EVALUATED)),
-    ]
+    more = draw.choice(("", "", *OPTIONS, *EVALUATED))
+    words = [quoted.format(name), draw.choice(OPTIONS), draw.choice(EVALUATED), more]
     return " ".join([*words, "]"] if name.startswith("[") else words)
 
 

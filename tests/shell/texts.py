@@ -2,7 +2,7 @@
 
 import random
 
-from .simple_texts import simple_commands
+from .simple_texts import evaluating_command, simple_commands
 
 WORDS = [
     "a", "b", "c", "x", "-n", "a b", "é", "{", "}", "!", "in", "then", "do", "time", "[", "]", "%", "=", "1", "2",
@@ -46,6 +46,8 @@ PLAIN = (
 def random_text(draw: random.Random) -> str:
     """Half of them are simple commands, the others scripts or pieces; many are spoilt then."""
     chance = draw.random()
+    if chance > 0.8:
+        return evaluating_command(draw)
     if chance < 0.15:
         return "".join(draw.choices(PIECES, k=draw.randint(1, 14)))
     text = script(draw, 3) if chance < 0.4 else simple_commands(draw)

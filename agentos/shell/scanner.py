@@ -9,26 +9,9 @@ from typing import Literal
 
 from attrs import Factory, define
 
+from . import lexemes
 from .ansi_c import unescaped
 from .frames import Found, Frame, Mode
-
-PLAIN = re.compile(r"""[^\s\\'"$`;&|<>(){*?\[~#]+""")
-QUOTED, BRACED, BODY = re.compile(r'[^"\\$`]+'), re.compile(r"""[^}"'\\$`]+"""), re.compile(r"[^\\$`]+")
-NAME = re.compile(r"\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})", re.ASCII)
-SPECIAL = re.compile(r"\$[0-9@*#?!$-]")
-DOLLAR = re.compile(r"""\$(?=[ \t\n"|/.,:;%=+&<>)\]}^~]|\Z)""")  # stands for itself
-ARITHMETIC = re.compile(r"\$?\(\([^()]*(?:\([^()]*\)[^()]*)*\)\)")
-EMPTY_LIST = re.compile(r"\([ \t]*\)[ \t\n]*")
-SEPARATOR = re.compile(r";;&|;;|;&|&&|\|\||\|&|[;&|\n]")
-REDIRECT = re.compile(r"&>>|&>|<<<|<<-|<<|<&|<>|<\(|<|>>|>&|>\||>\(|>")
-TO_DESCRIPTOR = re.compile(r">&[0-9-](?=[ \t\n;|&]|\Z)")
-DELIMITER = re.compile(
-    r"""[ \t]*(?:'([^'\n]+)'|"([^"\\$`\n]+)"|\\(\w+)|([^\s'"\\$`;|&<>()]+))(?=[ \t\n;|&<>)]|\Z)""", re.ASCII
-)
-CONTROL = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-TICKS = ("`", "\\`")
-BACKQUOTE = re.compile(r"(?:[^`\\]|\\.)*", re.DOTALL)
-ANSI_C = re.compile(r"'((?:[^'\\]|\\.)*)'?", re.DOTALL)
 
 
 @define(eq=False)
@@ -57,7 +40,7 @@ class Scanner:
 
     def run(self) -> None:
         """Finds all that is in the text."""
-        if odd := CONTROL.search(self.text):
+        if odd := lexemes.CONTROL.search(self.text):
             self.found.note(f"the control character {odd[0]!r}")
         self._stack = [Frame(self.found, "", len(self.text), self.depth)]
         while self._stack and self.found.whole:
@@ -76,7 +59,7 @@ class Scanner:
         if isinstance(top, Frame):
             top.take_word(self.at, self.text)
             top.end_command("")
-            if self.text.startswith(top.closer, self.at) and top.closer in TICKS:
+            if self.text.startswith(top.closer, self.at) and top.closer in lexemes.TICKS:
                 self.at += len(top.closer)
         else:
             if top.kind and self.at >= top.limit:
@@ -86,13 +69,19 @@ class Scanner:
         if self._documents and not self._stack:
             self.found.note("a here-document without its end")
 
+    def _match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        """The pattern here, within the innermost frame."""
+        return pattern.match(self.text, self.at, self._stack[-1].limit)
+
     def _push(self, closer: str, mode: Mode = "commands", limit: int | None = None) -> None:
         """Begins a frame of commands within the present one."""
         top = self._stack[-1]
         self.found.count()
         if limit is None:
             limit = top.limit
-        self._stack.append(Frame(self.found, closer, limit, self.depth, mode, closer in TICKS or top.in_backquotes))
+        self._stack.append(
+            Frame(self.found, closer, limit, self.depth, mode, closer in lexemes.TICKS or top.in_backquotes)
+        )
 
     def _push_text(self, kind: Literal['"', "}", ""], limit: int, resume: int = -1) -> None:
         self._stack.append(Text(kind, limit, resume, self.at, self._stack[-1].in_backquotes))
@@ -105,7 +94,7 @@ class Scanner:
 
     def _step(self, frame: Frame) -> None:
         """One piece of a text of commands."""
-        if plain := PLAIN.match(self.text, self.at, frame.limit):
+        if plain := self._match(lexemes.PLAIN):
             self._add(frame, plain[0], plain.end())
             return
         char = self.text[self.at]
@@ -122,9 +111,9 @@ class Scanner:
             self._pattern(frame, char)
         elif char in "()":
             self._parenthesis(frame, char)
-        elif char in "<>" or REDIRECT.match(self.text, self.at, frame.limit):
+        elif char in "<>" or self._match(lexemes.REDIRECT):
             self._redirect(frame)
-        elif separator := SEPARATOR.match(self.text, self.at, frame.limit):
+        elif separator := self._match(lexemes.SEPARATOR):
             self._separate(frame, separator[0])
         else:
             self.found.note(f"the blank {char!r}")
@@ -212,11 +201,11 @@ class Scanner:
         if frame.mode == "pattern":
             frame.take_word(self.at, self.text)
             self.at += 1
-        elif (begun or not frame.is_empty) and (empty := EMPTY_LIST.match(self.text, self.at, frame.limit)):
+        elif (begun or not frame.is_empty) and (empty := self._match(lexemes.EMPTY_LIST)):
             frame.take_word(self.at, self.text)
             frame.begin_commands()
             self.at = empty.end()
-        elif not begun and (arithmetic := ARITHMETIC.match(self.text, self.at, frame.limit)):
+        elif not begun and (arithmetic := self._match(lexemes.ARITHMETIC)):
             self._push_text("", arithmetic.end(), arithmetic.end())
             self.at += 2
         else:
@@ -231,7 +220,7 @@ class Scanner:
         self.at += 1
 
     def _redirect(self, frame: Frame) -> None:
-        match = REDIRECT.match(self.text, self.at, frame.limit)
+        match = self._match(lexemes.REDIRECT)
         operator = match[0] if match else self.text[self.at]
         if frame.mode == "test":
             frame.take_word(self.at, self.text)
@@ -251,7 +240,7 @@ class Scanner:
             frame.start, frame.value = -1, []
         else:
             frame.take_word(self.at, self.text)
-        if descriptor := TO_DESCRIPTOR.match(self.text, self.at, frame.limit):
+        if descriptor := self._match(lexemes.TO_DESCRIPTOR):
             frame.redirect("")
             self.at = descriptor.end()
             return
@@ -277,7 +266,7 @@ class Scanner:
     # -- Here-documents ----------------------------------------------------------------------------------------------
 
     def _document(self, frame: Frame, operator: str) -> None:
-        found = DELIMITER.match(self.text, self.at, frame.limit)
+        found = self._match(lexemes.DELIMITER)
         if found is None:
             self.found.note("a here-document with an unusual delimiter")
             frame.redirect("<<<")
@@ -294,7 +283,8 @@ class Scanner:
         while self._documents and self._stack and self.text[self.at - 1 : self.at] == "\n":
             delimiter, quoted, tabs = self._documents.pop(0)
             limit = self._stack[-1].limit
-            line = rf"^{'[	]*' if tabs else ''}{re.escape(delimiter)}(\n|\Z)"
+            before = r"\t*" if tabs else ""
+            line = rf"^{before}{re.escape(delimiter)}(\n|\Z)"
             end = re.compile(line, re.MULTILINE).search(self.text, self.at, limit)
             if end is None:
                 self.found.note("a here-document without its end")
@@ -316,7 +306,7 @@ class Scanner:
             return
         if self.text[self.at : self.at + 2] in ("$'", '$"'):
             self.found.note(f"the quote `{self.text[self.at : self.at + 2]}`")
-            quoted = ANSI_C.match(self.text, self.at + 1, frame.limit)
+            quoted = lexemes.ANSI_C.match(self.text, self.at + 1, frame.limit)
             value = unescaped(quoted[1]) if quoted else ""
             frame.known &= quoted is not None and value is not None
             self._add(frame, value or "", quoted.end() if quoted else self.at + 1)
@@ -328,15 +318,15 @@ class Scanner:
         limit = self._stack[-1].limit
         if frame is not None:
             self._begin(frame)
-            if DOLLAR.match(self.text, self.at, limit) and (in_quotes or self.text[self.at + 1 : self.at + 2] != '"'):
+            if self._match(lexemes.DOLLAR) and (in_quotes or self.text[self.at + 1 : self.at + 2] != '"'):
                 frame.value.append("$")
                 self.at += 1
                 return
             frame.known = False
             frame.several |= not in_quotes or self.text.startswith("$@", self.at)
-        if name := NAME.match(self.text, self.at, limit):
+        if name := self._match(lexemes.NAME):
             self.at = name.end()
-        elif arithmetic := ARITHMETIC.match(self.text, self.at, limit):
+        elif arithmetic := self._match(lexemes.ARITHMETIC):
             self.found.note("arithmetic `$((`")
             self._push_text("", arithmetic.end(), arithmetic.end())
             self.at += 3
@@ -352,7 +342,7 @@ class Scanner:
             self.at += 2
         else:
             self.found.note(f"the expansion `{self.text[self.at : self.at + 2]}`")
-            special = SPECIAL.match(self.text, self.at, limit)
+            special = self._match(lexemes.SPECIAL)
             self.at = special.end() if special else self.at + 1
 
     def _backquote(self) -> None:
@@ -365,7 +355,7 @@ class Scanner:
             end = self.text.find("\\`", self.at, limit)
             end = limit if end < 0 else end
         else:
-            match = BACKQUOTE.match(self.text, self.at, limit)
+            match = self._match(lexemes.BACKQUOTE)
             end = match.end() if match else limit
         self._push("\\`" if escaped else "`", limit=end)
 
@@ -374,8 +364,7 @@ class Scanner:
     def _step_in_text(self, top: Text) -> None:
         """One piece of a text that has expansions, and else no meaning."""
         frame = self._word_of(top)
-        run = {'"': QUOTED, "}": BRACED, "": BODY}[top.kind].match(self.text, self.at, top.limit)
-        if run:
+        if run := self._match({'"': lexemes.QUOTED, "}": lexemes.BRACED, "": lexemes.BODY}[top.kind]):
             if frame is not None:
                 frame.value.append(run[0])
             self.at = run.end()

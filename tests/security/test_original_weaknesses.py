@@ -245,7 +245,7 @@ def test_every_denial_is_written_down_and_names_its_rule(kernel: Kernel, client:
         read(wire, secret)
         wire.call(WRITE, {"path": str(secret), "content": ""})
         run(wire, "sudo id")
-        run(wire, "ls |")
+        run(wire, "$(echo; sudo id)")
         wire.call(SET_PERMS, {"level": "unrestricted"})
         wire.call(SPAWN, {"name": "child", "command": SLEEP, "permissions": "unrestricted"})
         wire.call(GET_AUDIT_LOG)

@@ -77,7 +77,7 @@ def test_a_text_of_simple_commands_is_read(text: str, found: list[list[str]]) ->
         ("HEAD~1", "HEAD~1"), ("a#b", "a#b"), ("é", "é"), ("\\é", "é"), ("'\u3000'", "\u3000"), ('"a\nb"', "a\nb"),
         ('"a\\\nb"', "ab"), ("[", "["), ("a[b", "a[b"), ("]a[", "]a["), ("a=b", "a=b"), ("x,y", "x,y"), ("!", "!"),
         ("a!b", "a!b"), ("'*'", "*"), ("\\*", "*"), ('"~"', "~"), ("'{a,b}'", "{a,b}"), ("a}", "a}"), ("-", "-"),
-        ('"^a$|b$"', "^a$|b$"), ("'$x'", "$x"), ("\\$x", "$x"),
+        ('"^a$|b$"', "^a$|b$"), ("'$x'", "$x"), ('"a$\\|b$"', "a$\\|b$"), ('"$\\$x"', "$$x"), ("\\$x", "$x"),
     ],
 )  # fmt: skip
 def test_quotes_are_removed_as_bash_removes_them(word: str, value: str) -> None:

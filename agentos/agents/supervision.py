@@ -343,7 +343,7 @@ class Supervision:
             self.escalated(agent, reason)
 
     def _find_culprit(self, path: Path, exit: Exit) -> Agent | None:
-        """The agent that made a supervisor give up: its child, or the member of its child's group that failed to start."""
+        """The agent that made a supervisor give up: its child, or the member of its child's group that failed."""
         if not isinstance(exit.detail, IntensityExceeded | TooManyFailures):
             return None
         name, failure = exit.detail.child, exit.detail.last.detail

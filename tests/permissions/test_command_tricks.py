@@ -39,7 +39,8 @@ def test_a_line_of_granted_simple_commands_passes(line: str) -> None:
     "line",
     [
         "for i in a b; do echo $i; done", "FOO=1 git status", "x=1; echo $x", '[ -n "$x" ] && echo y',
-        '[ "$x" = y ] || echo z', "export A=1 B=\"$x\"", "read -r x < f; echo $x", "echo $((1 + 2)) ${x:1:2} ${x%.py}",
+        '[ "$x" = y ] || echo z', "export A=1 B=\"$x\"", "read -r x < f; echo $x",
+        "echo $((1 + 2)) ${x:1:2} ${x%.py}",
         "env A=1 git status", "find . -name '*.py' -exec echo {} +", "declare -x x=1", ": ${x:=y}",
     ],
 )  # fmt: skip
@@ -59,7 +60,8 @@ def test_what_is_harmless_but_more_than_simple_commands_needs_a_grant_of_everyth
         "echo() { id; }; echo", "git() { id; }; git status", "time id", "coproc id", "echo <<E\n$(id)\nE",
         "echo <<E\n`id`\nE", "echo <<E\n${x:-$(id)}\nE", "echo <<< $(id)", "echo ${x:-$(id)}",
         'echo "${x:-`id`}"', "echo ${x/$(id)/y}", "echo ${x#<(id)}", "echo $((1 + $(id)))", "echo # c\nid",
-        "echo a#\nid", "echo '\n'id;id", "echo \\\nid;id", "echo $'\\'';id;'", "echo > x; ./x", "-c id", "echo < <(id)",
+        "echo a#\nid", "echo '\n'id;id", "echo \\\nid;id", "echo $'\\'';id;'", "echo > x; ./x", "-c id",
+        "echo < <(id)",
     ],
 )  # fmt: skip
 def test_no_other_command_comes_along(text: str) -> None:
@@ -144,3 +146,49 @@ def test_nothing_runs_by_a_name_or_a_place_that_was_not_granted(text: str) -> No
 def test_a_shell_needs_a_grant_of_everything(line: str) -> None:
     assert not passes(line, *(("allow", "commands", f"{name} *") for name in ("dash", "zsh", "bash", "a")))
     assert passes(line, EVERYTHING)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "a\0b", "a\rb", "a \x0c b", "a '\x01'", "a\u00a0b", "a\u3000b", "a \u2028 b", "a\x85b", "a \ud800",
+        "ec\\\nho x",
+        "a &\\\n& b", "a 'b", 'a "b', "a `b", "a $(b", "a ${b", "a &&", "a |", "(a", "a)", "{ a", "if a",
+        "if a; then b",
+        "for x in", "a <<E", "a <<E\nb", "a <<$x\nE\n$x", "a <<E\\\nF\nEF", "a <<E <<F\nE\nF", "a <<E\nx\\\nE\nE",
+        "coproc a",
+        "time { a; }", "! ! a", "{a}>f", "$[1+1]", "a $[x]", "a @(b|c)", "a[1 + 2]=3", "a ${x:-<(id)}",
+        'a "${x:-\'y\'}"',
+        "${ id; }", "[[ a", "a ]] | [[ b", "((a) ; b)", "a & & b", "a () b", "function", "a\\", "a &", "a <<'E'\nb",
+        "a; b c",
+    ],
+)  # fmt: skip
+def test_what_is_broken_or_could_be_read_in_two_ways_is_not_granted_by_patterns(line: str) -> None:
+    assert not passes(line, ("allow", "commands", "a *"), ("allow", "commands", "b"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x $(id)", "x `id`", 'x "$(id)"', 'x "a `id` b"', "x <(id)", "x > >(id)", "x=$(id)", "x=(a $(id))",
+        "x ${y:-$(id)}",
+        'x "${y:-$(id)}"', "x ${y#`id`}", "x ${y/$(id)/z}", "x <<E\n$(id)\nE", "x <<E\n`id`\nE\n",
+        "x <<E\n${y:-$(id)}\nE",
+        "x <<-E\n\t$(id)\n\tE", "x < $(id)", "x > $(id)", "x <<< $(id)", "x $((1 + $(id)))", "((x = $(id)))",
+        "x[$(id)]=1",
+        "x ${y[$(id)]}", "[[ $(id) ]]", "for x in $(id); do y; done", "case $(id) in x) y;; esac",
+        "case x in $(id)) y;; esac",
+        "x $(y $(z $(id)))", "x `y \\`id\\``", "(x; (id))", "f() { id; }", "x 2>&1 | id", "x <<E | id\ny\nE",
+        "x <<'E' && id\ny\nE", "export x=$(id)", "declare x=`id`", "x && ! id", "trap id EXIT", "eval id",
+        "eval 'x;' id",
+        "bash -c id", "sh -c 'x; id'", "bash -ec 'x $(id)' y", "echo {a,$(id)}", "x $(# )\nid)",
+        "x 'y' | while read z; do id; done", "coproc_ || id", "select x in y; do id; done",
+        "for ((i=0; i<3; i++)); do id; done",
+        'x "$(y "$(id)")"', "x $(y <<E\nz\nE\nid\n)", "x $'a' \"$(id)\"", "sh -c \"sh -c 'sh -c id'\"", "su -c id",
+        "watch id",
+        "env id", "nice -n 5 id", "timeout -k 1 -s KILL 5s id", "xargs -0 -n 1 id", "find . -exec id ';'", "time id",
+        "/bin/id",
+    ],
+)  # fmt: skip
+def test_a_denied_command_is_refused_beside_a_grant_of_everything_wherever_it_hides(line: str) -> None:
+    assert not passes(line, EVERYTHING, ("deny", "commands", "id *"))

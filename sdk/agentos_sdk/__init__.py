@@ -1,11 +1,11 @@
-"""What a program needs to talk to its kernel: a blocking client, a Trio client, and the errors of both.
+"""The SDK for programs that talk to an AgentOS kernel: a blocking client, a Trio client, and their errors.
 
-Names are loaded when they are first used, so that an agent that needs the blocking client pays for nothing else.
+Names are imported on first use, so an agent that needs only the blocking client loads nothing else.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # as typing has it, which nobody needs at run time
+TYPE_CHECKING = False  # as in typing, which isn't imported at run time
 if TYPE_CHECKING:
     from typing import Any
 

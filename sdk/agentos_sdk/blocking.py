@@ -13,7 +13,7 @@ from .errors import CallError, ConnectionFailed, from_reply
 from .frames import HEADER, MAGIC, frame
 from .opcodes import Op
 
-TYPE_CHECKING = False  # as typing has it; that itself would be a sixth of what an idle agent takes
+TYPE_CHECKING = False  # as in typing; its import would be a sixth of an idle agent's memory
 if TYPE_CHECKING:
     from typing import Any, Literal, Unpack
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     Reply = dict[str, Any]
     Encoding = Literal["utf-8", "base64"]
 
-MANY_ESCAPES = 1 << 19  # a kernel takes no body with a million
-WAY_IN = 10.0  # seconds that a kernel may need to get a command into a jail, beyond the time of the command
+MANY_ESCAPES = 1 << 19  # escapes; a kernel refuses bodies with a million
+WAY_IN = 10.0  # seconds allowed for entering a jail, beyond the command's own timeout
 
 
 def default_socket() -> str:
-    """Where a kernel is when nobody says: ``AGENTOS_SOCKET``, else the user's runtime directory, else /tmp."""
+    """The kernel's default socket: ``AGENTOS_SOCKET``, else in the user's runtime directory, else in /tmp."""
     if told := os.environ.get("AGENTOS_SOCKET"):
         return told
     if runtime := os.environ.get("XDG_RUNTIME_DIR"):
@@ -37,14 +37,17 @@ def default_socket() -> str:
 
 
 class AgentOSClient:
-    """A connection to the kernel; a context manager.
+    """A blocking connection to the kernel; a context manager.
 
-    Every method answers with the reply as a dict, also where the call failed: then ``success`` is false and ``error``
-    and ``code`` say why. Trouble with the connection itself raises :class:`ConnectionFailed`. ``timeout`` is how many
-    seconds a reply may take beyond what the call itself waits for; None waits as long as it takes.
+    Every method returns the reply as a dict, also if the call failed: then ``success`` is false and ``error`` and
+    ``code``
+    say why. Connection errors raise :class:`ConnectionFailed`. ``timeout`` is how many seconds a reply may take beyond
+    the
+    call's own waiting time; None waits without limit.
 
-    With ``name``, ``level`` or ``permissions`` it is a guest, of that name and with no more than those rights, on every
-    connection that it makes. Where the kernel refuses that, the connection is closed and the ``CallError`` raised.
+    With ``name``, ``level`` or ``permissions`` it is a guest on every connection, with that name and at most those
+    rights.
+    If the kernel refuses that, the connection is closed and the ``CallError`` raised.
     """
 
     def __init__(
@@ -58,21 +61,21 @@ class AgentOSClient:
     ) -> None:
         self.socket_path = socket_path or default_socket()
         self.timeout = timeout
-        self.agent_id: int | None = None  # ours, from the first reply on
+        self.agent_id: int | None = None  # our id, from the first reply on
         self._socket: socket.socket | None = None
-        self._gave: list[bytes] = []  # the HELLOs by which we gave rights away, said first on every connection
+        self._gave: list[bytes] = []  # the HELLOs that reduce our rights, repeated on every connection
         gives = {"as": name, "level": level, "permissions": permissions}
         if given := {field: value for field, value in gives.items() if value is not None}:
             self._gave.append(json.dumps({"protocol": 1, **given}).encode())
 
     def connect(self) -> bool:
-        """Connect; True, or :class:`ConnectionFailed` with the way out."""
+        """Connect and return True; raises :class:`ConnectionFailed` with advice."""
         if self._socket is None:
             self._socket = dial(self.socket_path, self._gave, self.timeout)
         return True
 
     def disconnect(self) -> None:
-        """Close the connection; calls after that connect again."""
+        """Close the connection; later calls connect again."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -87,22 +90,25 @@ class AgentOSClient:
     # -- The connection --------------------------------------------------------------------------------------------
 
     def call(self, op: int, body: bytes = b"", wait: float | None = 0.0) -> bytes:
-        """Any call by number with a finished body; the reply's body. ``wait`` is how long the call itself may wait."""
+        """Make any call by opcode with an encoded body; returns the reply's body.
+
+        ``wait`` is the call's own waiting time.
+        """
         self.connect()
         assert self._socket is not None
         gives = op == Op.HELLO and gives_away(body) and body not in self._gave
         if gives:
-            self._gave.append(body)  # before it is answered: who doesn't hear of it stays with it
+            self._gave.append(body)  # before the reply: if that is lost, the rights stay reduced
         self._socket.settimeout(None if self.timeout is None or wait is None else self.timeout + wait)
         try:
             number, got, reply = exchange(self._socket, op, body)
         except TimeoutError:
-            self.disconnect()  # the reply may still come, and would be taken for the next one's
+            self.disconnect()  # a late reply would be taken for the next call's
             raise ConnectionFailed(f"the kernel at {self.socket_path} gave no reply in {self.timeout:g} s") from None
         except OSError as error:
             self.disconnect()
             raise ConnectionFailed(f"the connection to the kernel at {self.socket_path} broke: {error}") from None
-        if got != op:  # it is not let in, or the stream is broken: the kernel says why and closes
+        if got != op:  # refused or a broken stream: the kernel sends why and closes
             self.disconnect()
             raise ConnectionFailed(f"the kernel at {self.socket_path} refused: {reason(reply)}")
         self.agent_id = number
@@ -114,7 +120,7 @@ class AgentOSClient:
         return reply
 
     def request(self, op: int, fields: Mapping[str, object], wait: float | None = 0.0) -> Any:
-        """Any call by number with a JSON body; fields that are None are left out."""
+        """Make any call by opcode with a JSON body; fields that are None are left out."""
         given = {name: value for name, value in fields.items() if value is not None}
         return self._json(self.call(op, json.dumps(given).encode(), wait))
 
@@ -140,15 +146,16 @@ class AgentOSClient:
         level: str | None = None,
         permissions: Mapping[str, object] | None = None,
     ) -> Reply:
-        """Who the kernel takes us for, and its version. Anything but protocol 1 is for other clients than this one.
+        """Our id and name, and the kernel's version. Protocol 2 isn't supported by this client.
 
-        The others make the operator's connection a guest's, of that name and with no more than those rights: for good,
-        so that the connections which this client makes later begin so.
+        The other arguments turn the operator's connection into a guest's, with that name and at most those rights. This
+        is
+        permanent and also applies to connections that this client opens later.
         """
         return self._dict(Op.HELLO, {"protocol": protocol, "as": as_, "level": level, "permissions": permissions})
 
     def exit(self) -> str:
-        """Say goodbye; the kernel closes the connection."""
+        """End the connection; the kernel closes it."""
         reply = self.call(Op.EXIT).decode()
         self.disconnect()
         return reply
@@ -167,9 +174,9 @@ class AgentOSClient:
         command: Sequence[str] | None = None,
         **more: object,
     ) -> Reply:
-        """Start an agent: ``script`` (Python) or ``command`` (argv); ``more`` is what else SPAWN takes.
+        """Start an agent: ``script`` (Python) or ``command`` (argv); ``more`` are further fields of SPAWN.
 
-        Relative paths are those of this process.
+        Relative paths are relative to this process.
         """
         fields = {
             "name": name,
@@ -184,9 +191,9 @@ class AgentOSClient:
         return self._dict(Op.SPAWN, absolute(fields), wait=None)
 
     def kill(self, name: str | None = None, agent_id: int | None = None, grace: float | None = None) -> bool:
-        """Stop an agent for good, and say whether it was; ``request(Op.KILL, ...)`` tells why not.
+        """Stop an agent for good, and return whether that was done; ``request(Op.KILL, ...)`` tells why not.
 
-        ``grace`` is the seconds it gets between SIGTERM and SIGKILL.
+        ``grace`` is the time between SIGTERM and SIGKILL, in seconds.
         """
         return bool(self._dict(Op.KILL, {"name": name, "id": agent_id, "grace": grace}, wait=None).get("killed"))
 
@@ -195,17 +202,17 @@ class AgentOSClient:
         return self._dict(Op.WAIT, {"name": name, "id": agent_id, "timeout": timeout}, wait=timeout)
 
     def pause(self, name: str | None = None, agent_id: int | None = None) -> Reply:
-        """Stop an agent's processes where they are."""
+        """Stop (suspend) an agent's processes."""
         return self._dict(Op.PAUSE, {"name": name, "id": agent_id})
 
     def resume(self, name: str | None = None, agent_id: int | None = None) -> Reply:
-        """Let a paused agent go on."""
+        """Continue a paused agent."""
         return self._dict(Op.RESUME, {"name": name, "id": agent_id})
 
     def list_agents(self, all: bool = False) -> list[Reply]:
-        """The agents that live or will be restarted; with ``all`` also those that have ended for good.
+        """The agents that are alive or will be restarted; with ``all`` also those that have ended for good.
 
-        Raises the call's error where it failed, as there is no dict.
+        Raises the call's error, since the reply is a list and no dict.
         """
         reply: list[Reply] | Reply = self.request(Op.LIST, {"all": True} if all else {})
         if isinstance(reply, dict):
@@ -217,15 +224,15 @@ class AgentOSClient:
         return self._dict(Op.TREE, {})
 
     def inspect(self, name: str | None = None, agent_id: int | None = None) -> Reply:
-        """Everything about one agent: what it was started with, its walls, limits and usage."""
+        """Everything about one agent: how it was started, its isolation, limits and usage."""
         return self._dict(Op.INSPECT, {"name": name, "id": agent_id})
 
     def metrics(self) -> Reply:
-        """How the kernel as a whole is doing; for the operator."""
+        """Metrics of the whole kernel; operator only."""
         return self._dict(Op.METRICS_SYSTEM, {})
 
     def get_permissions(self, agent_id: int | None = None) -> Reply:
-        """What an agent may do, or we ourselves, and the sets of those above, within which that holds."""
+        """The permissions of an agent, or our own, and the sets above that limit them."""
         return self._dict(Op.GET_PERMS, {"agent_id": agent_id})
 
     def set_permissions(
@@ -234,11 +241,11 @@ class AgentOSClient:
         level: str | None = None,
         agent_id: int | None = None,
     ) -> Reply:
-        """Let an agent that we spawned do something else: by a set, or by the name of a level or a set."""
+        """Change the permissions of an agent that we spawned: to a set, or by the name of a level or a set."""
         return self._dict(Op.SET_PERMS, {"permissions": permissions, "level": level, "agent_id": agent_id})
 
     def explain(self, agent: str | int, call: str, args: Mapping[str, object] | None = None) -> Reply:
-        """What would be decided if an agent made a call, and by which rule; nothing is done."""
+        """What would be decided if an agent made a call, and by which rule; nothing is executed."""
         return self._dict(Op.EXPLAIN, {"agent": agent, "call": call, "args": args})
 
     def get_audit_log(
@@ -248,18 +255,18 @@ class AgentOSClient:
         since_id: int | None = None,
         limit: int = 100,
     ) -> Reply:
-        """The newest ``entries`` of the audit log, oldest first; with ``since_id`` the first ones after that one."""
+        """The newest ``entries`` of the audit log, oldest first; with ``since_id`` the first entries after that one."""
         fields = {"category": category, "agent_id": agent_id, "since_id": since_id, "limit": limit}
         return self._dict(Op.GET_AUDIT_LOG, fields)
 
     def set_audit_config(self, **switches: bool) -> Reply:
-        """Switch the entries of allowed calls on and off, until the kernel ends: ``log_files=False``."""
+        """Switch the logging of allowed calls on or off, until the kernel ends: ``log_files=False``."""
         return self._dict(Op.SET_AUDIT_CONFIG, switches)
 
     def read_file(self, path: str, offset: int = 0, limit: int | None = None, encoding: Encoding = "utf-8") -> Reply:
-        """What a file has in it, or ``limit`` bytes of that from ``offset`` on; as base64 where it isn't text.
+        """The content of a file, or ``limit`` bytes of it from ``offset`` on; for binary data pass base64 as encoding.
 
-        A relative path is one of this process.
+        A relative path is relative to this process.
         """
         fields = {"path": from_here(path), "offset": offset, "limit": limit, "encoding": encoding}
         return self._dict(Op.READ, fields)
@@ -271,9 +278,9 @@ class AgentOSClient:
         mode: Literal["write", "append"] = "write",
         encoding: Encoding = "utf-8",
     ) -> Reply:
-        """Put ``content`` into a file, in the place of what is there or behind it; bytes are sent as base64.
+        """Write ``content`` to a file: replace the file, or append. Bytes are sent as base64.
 
-        A relative path is one of this process.
+        A relative path is relative to this process.
         """
         text, encoding = as_text(content, encoding)
         fields = {"path": from_here(path), "content": text, "mode": mode, "encoding": encoding}
@@ -292,9 +299,9 @@ class AgentOSClient:
         env: Mapping[str, str] | None = None,
         stdin: str | None = None,
     ) -> Reply:
-        """Run a command, a line for bash or an argv, where we are ourselves, or beside an agent; see EXEC.
+        """Run a command, a bash command line or an argv, in our own environment or in that of an agent; see EXEC.
 
-        A relative ``cwd`` is one of this process's, but where an agent is named one of its jail's.
+        A relative ``cwd`` is relative to this process, or with an agent to its jail.
         """
         fields = exec_fields(command, cwd, timeout, name, agent_id, env, stdin)
         return self._dict(Op.EXEC, fields, wait=timeout + WAY_IN)
@@ -310,10 +317,10 @@ class AgentOSClient:
         env: Mapping[str, str] | None = None,
         stdin: str | None = None,
     ) -> Outputs:
-        """Run a command, and iterate over what it writes as it comes; over a connection of its own.
+        """Run a command, and iterate over its output as it is written; over a connection of its own.
 
-        Each part has ``stream`` and ``text``. ``executed``, at the end, is the reply. To leave
-        ``with client.exec_stream(...) as parts`` ends the command. Raises the call's error.
+        Each part has ``stream`` and ``text``. ``executed``, at the end, is the reply. Leaving
+        ``with client.exec_stream(...) as parts`` kills the command. Raises the call's error.
         """
         from .chunks import Outputs, streamed
 
@@ -321,11 +328,11 @@ class AgentOSClient:
         return Outputs(streamed(self.socket_path, Op.EXEC, fields, self._gave))
 
     def logs(self, name: str | None = None, agent_id: int | None = None, tail: int = 100) -> Reply:
-        """The last lines that an agent wrote."""
+        """The last lines of an agent's output."""
         return self._dict(Op.LOGS, {"name": name, "id": agent_id, "tail": tail})
 
     def follow_logs(self, name: str | None = None, agent_id: int | None = None, tail: int = 100) -> Iterator[Reply]:
-        """The last lines, then those that come, until the agent has ended; over a connection of its own.
+        """The last lines, then new ones until the agent has ended; over a connection of its own.
 
         Each item has ``lines`` and ``missed``, how many were dropped before them. Raises the call's error.
         """
@@ -339,19 +346,19 @@ class AgentOSClient:
     # -- Messages --------------------------------------------------------------------------------------------------
 
     def register_name(self, name: str) -> Reply:
-        """Let others reach us by ``name``."""
+        """Make us reachable by ``name``."""
         return self._dict(Op.REGISTER, {"name": name})
 
     def send_message(self, message: object, to: int | None = None, to_name: str | None = None) -> Reply:
-        """Put a message into another's mailbox, by id or by name."""
+        """Send a message to another mailbox, by id or by name."""
         return self._message(Op.SEND, message, {"to": to, "to_name": to_name})
 
     def recv_messages(self, max_messages: int = 10, timeout: float = 0.0) -> Reply:
-        """Take messages from our mailbox, waiting up to ``timeout`` seconds for the first."""
+        """Receive messages from our mailbox; waits up to ``timeout`` seconds for the first."""
         return self._dict(Op.RECV, {"max": max_messages, "timeout": timeout}, wait=timeout)
 
     def broadcast(self, message: object, include_self: bool = False) -> Reply:
-        """Put a message into everybody's mailbox."""
+        """Send a message to all mailboxes."""
         return self._message(Op.BROADCAST, message, {"include_self": include_self})
 
     # -- The model -------------------------------------------------------------------------------------------------
@@ -367,10 +374,11 @@ class AgentOSClient:
         model: str | None = None,
         **more: Unpack[More],
     ) -> Reply:
-        """Ask the model; ``content`` is what it answers, ``more`` what else THINK takes.
+        """Ask the model; ``content`` is its answer, ``more`` are further fields of THINK.
 
-        ``image`` is bytes or a file's path, and so is each of ``images``; ``image_mime_type`` says what ``image`` is
-        where its first bytes don't tell. A file that can't be read is an ``OSError``.
+        ``image`` and each of ``images`` are bytes or a file's path. ``image_mime_type`` is the type of ``image``,
+        needed if its
+        first bytes don't tell. Raises ``OSError`` if a file can't be read.
         """
         from .question import question  # few agents need it
 
@@ -386,10 +394,10 @@ class AgentOSClient:
         return self._dict(Op.THINK, question(prompt, given), wait=more.get("timeout"))
 
     def think_stream(self, prompt: str | None = None, **options: Unpack[Options]) -> Deltas:
-        """Ask the model, and iterate over its answer while it makes it; over a connection of its own.
+        """Ask the model, and iterate over its answer while it is generated; over a connection of its own.
 
-        The arguments are those of :meth:`think`, by name. ``thought``, at the end, is the whole reply. To leave
-        ``with client.think_stream(...) as deltas`` withdraws the question. Raises the call's error.
+        The arguments are those of :meth:`think`, by name. ``thought``, at the end, is the whole reply. Leaving
+        ``with client.think_stream(...) as deltas`` cancels the question. Raises the call's error.
         """
         from .chunks import Deltas, streamed
         from .question import question
@@ -407,10 +415,11 @@ class AgentOSClient:
 
 
 def dial(path: str, said: Sequence[bytes] = (), timeout: float | None = None) -> socket.socket:
-    """A connection to the kernel at ``path``; :class:`ConnectionFailed` where there is none or it isn't ours.
+    """Connect to the kernel at ``path``; raises :class:`ConnectionFailed` if there is none or it isn't ours.
 
-    ``said`` are HELLOs to begin it with: who gave rights away on one connection has none of them on the next. One that
-    isn't answered with success ends it, and raises what the kernel says.
+    ``said`` are HELLOs to send first: rights given up on one connection must stay given up on the next. If one fails
+    the
+    connection is closed and the kernel's error raised.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -430,7 +439,7 @@ def dial(path: str, said: Sequence[bytes] = (), timeout: float | None = None) ->
 
 
 def greet(sock: socket.socket, path: str, body: bytes) -> None:
-    """Say HELLO; the kernel's ``CallError`` where it isn't answered with success."""
+    """Send HELLO; raises the kernel's ``CallError`` if it fails."""
     _, op, reply = exchange(sock, Op.HELLO, body)
     if op != Op.HELLO:
         raise ConnectionFailed(f"the kernel at {path} refused: {reason(reply)}")
@@ -441,15 +450,15 @@ def greet(sock: socket.socket, path: str, body: bytes) -> None:
 
 
 def gives_away(body: bytes) -> bool:
-    """Whether a HELLO makes its caller a guest."""
+    """Whether a HELLO makes its caller a guest, with reduced rights."""
     try:
         return not {"as", "level", "permissions"}.isdisjoint(json.loads(body))
     except (ValueError, TypeError):
-        return False  # the kernel doesn't take it either
+        return False  # the kernel refuses it as well
 
 
 def unreachable(path: str, error: OSError) -> ConnectionFailed:
-    """What to raise when a connection could not be made."""
+    """The exception for a failed connection attempt."""
     if isinstance(error, ConnectionFailed):
         return error
     if isinstance(error, FileNotFoundError | ConnectionRefusedError):
@@ -458,7 +467,7 @@ def unreachable(path: str, error: OSError) -> ConnectionFailed:
 
 
 def check_owner(sock: Any, path: str) -> None:
-    """In a directory where everybody may make files, somebody else may have made this one first."""
+    """Check the listener's uid: in a world-writable directory another user may have created the socket."""
     directory = os.stat(os.path.dirname(path) or ".")
     if not directory.st_mode & stat.S_IWOTH:
         return
@@ -468,16 +477,16 @@ def check_owner(sock: Any, path: str) -> None:
 
 
 def exchange(sock: socket.socket, op: int, body: bytes) -> tuple[int, int, bytes]:
-    """Send a frame, and receive the next one."""
+    """Send a frame and receive the next one."""
     try:  # noqa: SIM105 - suppress would be one module more for each agent
         sock.sendall(frame(0, op, body))
     except (BrokenPipeError, ConnectionResetError):
-        pass  # the kernel may have said why before it closed
+        pass  # the kernel may have sent an error before it closed
     return receive(sock)
 
 
 def receive(sock: socket.socket) -> tuple[int, int, bytes]:
-    """The next frame: id, opcode, body. ``OSError`` when the peer goes in the middle of it, or isn't a kernel."""
+    """The next frame: id, opcode, body. Raises ``OSError`` if the peer closes early or isn't a kernel."""
     magic, number, op, length = HEADER.unpack(exactly(sock, HEADER.size))
     if magic != MAGIC:
         raise OSError("what answers there is no AgentOS kernel")
@@ -495,7 +504,7 @@ def exactly(sock: socket.socket, count: int) -> bytes:
 
 
 def checked(body: bytes) -> Reply:
-    """A reply as a dict, or the exception that it stands for."""
+    """A reply as a dict; a failed reply is raised as its exception."""
     reply: Reply = json.loads(body)
     if not reply.get("success"):
         raise from_reply(reply)
@@ -510,7 +519,7 @@ def succeeded(body: bytes) -> bool:
 
 
 def ended(reply: bytes) -> bool:
-    """Whether this is the last word of a connection: the kernel couldn't read what it was sent."""
+    """Whether this reply ends the connection: the kernel couldn't read what it was sent."""
     if not reply.startswith(b'{"success":false,') or len(reply) > 4096:
         return False
     return json.loads(reply).get("code") in ("bad_frame", "too_large")
@@ -524,13 +533,13 @@ def reason(body: bytes) -> str:
 
 
 def from_here(path: str) -> str:
-    """A path as this process means it; ``~`` is the operator's home, as the kernel knows it."""
+    """A path made absolute by this process's directory; ``~`` is left to the kernel, as the operator's home."""
     path = os.fspath(path)
     return path if path.startswith(("/", "~")) or not path else f"{os.getcwd()}/{path}"
 
 
 def as_text(content: str | bytes, encoding: Encoding) -> tuple[str, Encoding]:
-    """Content as JSON holds it, and how: where much would have to be escaped, a kernel reads it faster as base64."""
+    """Content as text, and its encoding. Base64 is used for bytes, and for text with many escapes (parsed faster)."""
     if isinstance(content, str):
         if encoding == "base64" or sum(map(content.count, '\n"\\\t\r')) < MANY_ESCAPES:
             return content, encoding
@@ -549,7 +558,7 @@ def exec_fields(
     env: Mapping[str, str] | None,
     stdin: str | None,
 ) -> dict[str, Any]:
-    """EXEC's fields."""
+    """The fields of EXEC."""
     return {
         "command": command if isinstance(command, str) else list(command),
         "cwd": absolute_cwd(cwd, name, agent_id),
@@ -562,18 +571,18 @@ def exec_fields(
 
 
 def absolute_cwd(cwd: str | None, name: str | None, agent_id: int | None) -> str | None:
-    """EXEC's directory: this process's relative paths are made absolute, a named agent's are left to it."""
+    """The ``cwd`` of EXEC: made absolute, unless an agent is named, since then it is a path in its jail."""
     return cwd if cwd is None or name is not None or agent_id is not None else from_here(cwd)
 
 
 def absolute(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """SPAWN's fields with this process's relative paths made absolute, and None left out."""
+    """The fields of SPAWN with relative paths made absolute by this process's directory, and None left out."""
     given = {name: value for name, value in fields.items() if value is not None}
     jailed = given.get("sandboxed", True) and given.get("isolation") != "none"
     for name in ("script", "code", "workspace"):
         if name in given and given[name] not in ("tmp", "keep"):
             given[name] = os.path.abspath(os.path.expanduser(given[name]))
-    if not jailed:  # otherwise it is a directory of the jail
+    if not jailed:  # otherwise it is a directory in the jail
         given["cwd"] = os.path.abspath(os.path.expanduser(given.get("cwd", os.curdir)))
     if "/" in given.get("python", ""):
         given["python"] = os.path.abspath(os.path.expanduser(given["python"]))

@@ -1,4 +1,4 @@
-"""What a line of a budget may say, wherever budgets are written."""
+"""Types of the values in a budget, wherever budgets are written."""
 
 from typing import Annotated
 
@@ -10,4 +10,4 @@ Window = Annotated[
     Seconds,
     Rule(lambda per: 1 <= per <= 31 * 86400 and per % 1 == 0, "a window of whole seconds, such as 1h, up to 31d"),
 ]
-MOST_LINES = 16  # of one budget: each is looked at with every question
+MOST_LINES = 16  # lines of one budget: each is checked with every question

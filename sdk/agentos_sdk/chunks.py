@@ -9,7 +9,7 @@ from .errors import ConnectionFailed
 from .frames import frame
 from .opcodes import Op
 
-TYPE_CHECKING = False  # as typing has it, which nobody needs at run time
+TYPE_CHECKING = False  # as in typing, which isn't imported at run time
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
     from typing import Any
@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 def streamed(
     path: str, op: int, fields: Mapping[str, object], said: Sequence[bytes] = ()
 ) -> Generator[tuple[int, Reply]]:
-    """A call whose reply is streamed, over a connection of its own: the opcode and the body of each frame.
+    """Make a streamed call over a connection of its own; yields the opcode and the body of each frame.
 
-    ``said`` are the HELLOs that it begins with. The last one is the reply itself, or the exception that it stands for.
-    To close this withdraws the call.
+    ``said`` are the HELLOs to send first. The last frame is the reply itself; a failed reply is raised as its
+    exception.
+    Closing the generator cancels the call.
     """
     given = {name: value for name, value in fields.items() if value is not None}
     with dial(path, said) as sock:
@@ -39,7 +40,7 @@ def streamed(
 
 
 class Outputs:
-    """What a command writes, as it comes; when it has ended, ``executed`` is the whole reply."""
+    """The output of a command as it is written. Once the command has ended, ``executed`` is the whole reply."""
 
     def __init__(self, frames: Generator[tuple[int, Reply]]) -> None:
         self.executed: Reply | None = None
@@ -62,12 +63,12 @@ class Outputs:
         raise StopIteration
 
     def close(self) -> None:
-        """Withdraw the command, if it hasn't ended yet."""
+        """Cancel the command, if it hasn't ended yet."""
         self._frames.close()
 
 
 class Deltas:
-    """An answer of the model's in pieces, as they come; when it is complete, ``thought`` is the whole reply."""
+    """The model's answer in pieces. Once it is complete, ``thought`` is the whole reply."""
 
     def __init__(self, frames: Generator[tuple[int, Reply]]) -> None:
         self.thought: Reply | None = None
@@ -90,5 +91,5 @@ class Deltas:
         raise StopIteration
 
     def close(self) -> None:
-        """Withdraw the question, if it isn't answered yet."""
+        """Cancel the question, if it isn't answered yet."""
         self._frames.close()

@@ -1,4 +1,4 @@
-"""The Trio client: many calls at once over one connection, typed, withdrawn when their scope is cancelled."""
+"""The Trio client: concurrent typed calls over one connection, withdrawn when their scope is cancelled."""
 
 import os
 import socket
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 Reply = TypeVar("Reply")
 
 READ_SIZE = 64 << 10
-MAX_QUEUED = 1 << 20  # bytes of requests that wait to be sent; a call beyond that waits before it is made
-MAX_UNTAKEN = 8 << 20  # bytes of one stream that nobody has taken; beyond that the connection is not read
+MAX_QUEUED = 1 << 20  # bytes of requests waiting to be sent; a call beyond that waits first
+MAX_UNTAKEN = 8 << 20  # unread bytes of one stream; beyond that the connection is not read
 NO_LIMIT = [1 << 62] * 256
 
 
@@ -40,11 +40,12 @@ async def connect(
     level: str | None = None,
     permissions: Mapping[str, object] | None = None,
 ) -> AsyncIterator["Kernel"]:
-    """A connection to the kernel: ``async with connect() as kernel: await kernel.spawn(...)``.
+    """Connect to the kernel: ``async with connect() as kernel: await kernel.spawn(...)``.
 
-    Without ``socket_path`` an agent finds its own kernel, and anybody else the operator's default one. With ``name``,
-    ``level`` or ``permissions`` it is a guest's, of that name and with no more than those rights, from its first call
-    on. Raises :class:`ConnectionFailed` where there is no kernel, the ``CallError`` where it refuses the guest.
+    Without ``socket_path`` an agent connects to its own kernel, any other process to the operator's default one. With
+    ``name``, ``level`` or ``permissions`` the connection is a guest's from its first call on, with that name and at
+    most
+    those rights. Raises :class:`ConnectionFailed` if there is no kernel, the ``CallError`` if it refuses the guest.
     """
     path = socket_path or default_socket()
     sock = await dial(path)
@@ -57,7 +58,7 @@ async def connect(
                 await kernel._greet(Hello(protocol=2, as_=name, level=level, permissions=permissions))
                 nursery.start_soon(kernel._write)
                 yield kernel
-            except Exception as error:  # raised below, outside of the nursery, which would wrap it in a group
+            except Exception as error:  # raised below: the nursery would wrap it in a group
                 failure = error
             nursery.cancel_scope.cancel()
     finally:
@@ -67,7 +68,7 @@ async def connect(
 
 
 async def dial(path: str) -> trio.socket.SocketType:
-    """A connected socket; :class:`ConnectionFailed` where nobody listens, or somebody that isn't ours."""
+    """A connected socket; raises :class:`ConnectionFailed` if there is no listener or it belongs to another user."""
     sock = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         await sock.connect(os.fspath(path))
@@ -83,12 +84,12 @@ async def dial(path: str) -> trio.socket.SocketType:
 
 @define(eq=False)
 class Pending:
-    """A request that waits for its reply. ``chunks`` is None where the reply isn't streamed."""
+    """A request without a reply yet. ``chunks`` is None if the reply isn't streamed."""
 
     op: int
     chunks: deque[bytes] | None = None
     reply: bytes | None = None
-    _untaken: int = 0  # bytes in chunks
+    _untaken: int = 0  # bytes in ``chunks``
     _changed: trio.Event = field(factory=trio.Event)
     _taken: trio.Event = field(factory=trio.Event)
 
@@ -100,7 +101,7 @@ class Pending:
         self._changed = trio.Event()
 
     def take(self) -> bytes | None:
-        """The next chunk, if there is one."""
+        """The next chunk, or None."""
         if not self.chunks:
             return None
         self._taken.set()
@@ -110,7 +111,7 @@ class Pending:
         return chunk
 
     async def put(self, chunk: bytes) -> None:
-        """Keep a chunk, when there is room for it, unless nobody wants it."""
+        """Store a chunk once there is room; drop it if the stream has been closed."""
         while self.chunks is not None and self._untaken >= MAX_UNTAKEN:
             await self._taken.wait()
         if self.chunks is not None:
@@ -123,10 +124,11 @@ class Pending:
 
 
 class Kernel:
-    """A kernel at the other end of a connection that speaks protocol 2.
+    """A connection to a kernel, with protocol 2.
 
-    A call returns its typed reply or raises the ``CallError`` that the kernel answered; :class:`ConnectionFailed` when
-    the connection is gone. ``id`` and ``name`` are who the kernel takes us for.
+    A call returns its typed reply, or raises the ``CallError`` that the kernel answered, or :class:`ConnectionFailed`
+    if
+    the connection is gone. ``id`` and ``name`` are those of this caller, as the kernel reports them.
     """
 
     id: int
@@ -147,9 +149,9 @@ class Kernel:
     # -- Agents ----------------------------------------------------------------------------------------------------
 
     async def spawn(self, name: str, script: str | None = None, **options: Any) -> agents.Spawned:
-        """Start an agent and wait until it is up: ``script``, or ``command=[...]``, and what else SPAWN takes.
+        """Start an agent and wait until it is up: ``script``, or ``command=[...]``, and further fields of SPAWN.
 
-        Relative paths are those of this process. Cancelled, it leaves no agent behind.
+        Relative paths are relative to this process. If cancelled, no agent is left behind.
         """
         fields = absolute({"name": name, "script": script, **options})
         return await self.call(codec.decode(agents.Spawn, fields))
@@ -157,7 +159,7 @@ class Kernel:
     async def kill(
         self, name: str | None = None, *, id: int | None = None, grace: float | None = None
     ) -> agents.Killed:
-        """Stop an agent for good; ``grace`` is the seconds it gets between SIGTERM and SIGKILL."""
+        """Stop an agent for good; ``grace`` is the time between SIGTERM and SIGKILL, in seconds."""
         return await self.call(agents.Kill(name=name, id=id, grace=None if grace is None else codec.Seconds(grace)))
 
     async def wait(self, name: str | None = None, *, id: int | None = None) -> agents.Exited:
@@ -165,15 +167,15 @@ class Kernel:
         return await self.call(agents.Wait(name=name, id=id))
 
     async def pause(self, name: str | None = None, *, id: int | None = None) -> agents.Paused:
-        """Stop an agent's processes where they are."""
+        """Stop (suspend) an agent's processes."""
         return await self.call(agents.Pause(name=name, id=id))
 
     async def resume(self, name: str | None = None, *, id: int | None = None) -> agents.Resumed:
-        """Let a paused agent go on."""
+        """Continue a paused agent."""
         return await self.call(agents.Resume(name=name, id=id))
 
     async def list_agents(self, all: bool = False) -> Sequence[agents.AgentInfo]:
-        """The agents that live or will be restarted; with ``all`` also those that have ended for good."""
+        """The agents that are alive or will be restarted; with ``all`` also those that have ended for good."""
         return await self.call(agents.List(all=all))
 
     async def tree(self) -> Mapping[str, Any]:
@@ -181,15 +183,15 @@ class Kernel:
         return (await self.call(agents.Tree())).tree
 
     async def inspect(self, name: str | None = None, *, id: int | None = None) -> inspect.Inspected:
-        """Everything about one agent: what it was started with, its walls, limits and usage."""
+        """Everything about one agent: how it was started, its isolation, limits and usage."""
         return await self.call(inspect.Inspect(name=name, id=id))
 
     async def metrics(self) -> metrics.SystemMetrics:
-        """How the kernel as a whole is doing; for the operator."""
+        """Metrics of the whole kernel; operator only."""
         return (await self.call(metrics.MetricsSystem())).metrics
 
     async def get_permissions(self, agent_id: int | None = None) -> Mapping[str, Any]:
-        """What an agent may do, or we ourselves, and the sets of those above, within which that holds."""
+        """The permissions of an agent, or our own, and the sets above that limit them."""
         return (await self.call(GetPerms(agent_id=agent_id))).permissions
 
     async def set_permissions(
@@ -198,11 +200,11 @@ class Kernel:
         level: str | None = None,
         agent_id: int | None = None,
     ) -> PermsSet:
-        """Let an agent that we spawned do something else: by a set, or by the name of a level or a set."""
+        """Change the permissions of an agent that we spawned: to a set, or by the name of a level or a set."""
         return await self.call(SetPerms(permissions=permissions, level=level, agent_id=agent_id))
 
     async def explain(self, agent: str | int, call: str, args: Mapping[str, object] | None = None) -> Explained:
-        """What would be decided if an agent made a call, and by which rule; nothing is done."""
+        """What would be decided if an agent made a call, and by which rule; nothing is executed."""
         return await self.call(Explain(agent=agent, call=call, args=args or {}))
 
     async def get_audit_log(
@@ -212,20 +214,20 @@ class Kernel:
         since_id: int | None = None,
         limit: int = 100,
     ) -> Sequence[audit.AuditEntry]:
-        """The newest entries of the audit log, oldest first; with ``since_id`` the first ones after that one."""
+        """The newest entries of the audit log, oldest first; with ``since_id`` the first entries after that one."""
         request = audit.GetAuditLog(category=category, agent_id=agent_id, since_id=since_id, limit=limit)
         return (await self.call(request)).entries
 
     async def set_audit_config(self, **switches: bool) -> Mapping[str, bool]:
-        """Switch the entries of allowed calls on and off, until the kernel ends: ``log_files=False``."""
+        """Switch the logging of allowed calls on or off, until the kernel ends: ``log_files=False``."""
         return (await self.call(codec.decode(audit.SetAuditConfig, switches))).config
 
     async def read_file(
         self, path: str, offset: int = 0, limit: int | None = None, encoding: "host.Encoding" = "utf-8"
     ) -> host.Content:
-        """What a file has in it, or ``limit`` bytes of that from ``offset`` on; as base64 where it isn't text.
+        """The content of a file, or ``limit`` bytes of it from ``offset`` on; for binary data pass base64 as encoding.
 
-        A relative path is one of this process.
+        A relative path is relative to this process.
         """
         return await self.call(host.Read(path=from_here(path), offset=offset, limit=limit, encoding=encoding))
 
@@ -236,9 +238,9 @@ class Kernel:
         mode: Literal["write", "append"] = "write",
         encoding: "host.Encoding" = "utf-8",
     ) -> host.Written:
-        """Put ``content`` into a file, in the place of what is there or behind it; bytes are sent as base64.
+        """Write ``content`` to a file: replace the file, or append. Bytes are sent as base64.
 
-        A relative path is one of this process.
+        A relative path is relative to this process.
         """
         text, encoding = as_text(content, encoding)
         return await self.call(host.Write(path=from_here(path), content=codec.Text(text), mode=mode, encoding=encoding))
@@ -254,9 +256,9 @@ class Kernel:
         env: Mapping[str, str] | None = None,
         stdin: str = "",
     ) -> host.Executed:
-        """Run a command, a line for bash or an argv, where we are ourselves, or beside an agent.
+        """Run a command, a bash command line or an argv, in our own environment or in that of an agent.
 
-        Cancelled, it leaves nothing running.
+        If cancelled, no process of it is left running.
         """
         cwd = absolute_cwd(cwd, name, id)
         return await self.call(command_to_run(command, name, id, cwd, timeout, env, stdin))
@@ -272,68 +274,70 @@ class Kernel:
         env: Mapping[str, str] | None = None,
         stdin: str = "",
     ) -> Outputs:
-        """The same, with what it writes as it comes: ``async with kernel.exec_stream("make") as parts``.
+        """Like :meth:`exec`, with its output as it is written: ``async with kernel.exec_stream("make") as parts``.
 
-        Each part has ``stream`` and ``text``; at the end ``parts.executed`` is the reply. To leave ends the command.
+        Each part has ``stream`` and ``text``. At the end ``parts.executed`` is the reply. Leaving it early kills the
+        command.
         """
         cwd = absolute_cwd(cwd, name, id)
         return Outputs(self, command_to_run(command, name, id, cwd, timeout, env, stdin, stream=True))
 
     async def logs(self, name: str | None = None, *, id: int | None = None, tail: int = 100) -> agents.LogsReply:
-        """The last lines that an agent wrote."""
+        """The last lines of an agent's output."""
         return await self.call(agents.Logs(name=name, id=id, tail=tail))
 
     def follow_logs(self, name: str | None = None, *, id: int | None = None, tail: int = 100) -> Pages:
-        """The last lines, then those that come: ``async with kernel.follow_logs("w") as pages: async for page ...``."""
+        """The last lines, then new ones: ``async with kernel.follow_logs("w") as pages: async for page ...``."""
         return Pages(self, agents.Logs(name=name, id=id, tail=tail, follow=True))
 
     # -- Messages --------------------------------------------------------------------------------------------------
 
     async def send(self, message: object, *, to: int | None = None, to_name: str | None = None) -> messages.Sent:
-        """Put a message into another's mailbox, by id or by name."""
+        """Send a message to another mailbox, by id or by name."""
         return await self.call(messages.Send(message=message, to=to, to_name=to_name))
 
     async def recv(self, max: int = 10, timeout: float = 86400.0) -> Sequence[messages.Message]:
-        """Take messages from our mailbox, waiting up to ``timeout`` seconds for the first."""
+        """Receive messages from our mailbox; waits up to ``timeout`` seconds for the first."""
         reply = await self.call(messages.Recv(max=max, timeout=codec.Seconds(timeout)))
         return reply.messages
 
     async def broadcast(self, message: object, *, include_self: bool = False) -> messages.Delivered:
-        """Put a message into everybody's mailbox."""
+        """Send a message to all mailboxes."""
         return await self.call(messages.Broadcast(message=message, include_self=include_self))
 
     async def register(self, name: str) -> messages.Registered:
-        """Let others reach us by ``name``."""
+        """Make us reachable by ``name``."""
         return await self.call(messages.Register(name=name))
 
     # -- The model -------------------------------------------------------------------------------------------------
 
     async def think(self, prompt: str | None = None, **options: "Unpack[Options]") -> think.Thought:
-        """Ask the model: ``prompt``, ``messages`` before it, and what else THINK takes.
+        """Ask the model: ``prompt``, ``messages`` before it, and further fields of THINK.
 
-        ``image`` and each of ``images`` are bytes or a file's path. Cancelled, the question is withdrawn.
+        ``image`` and each of ``images`` are bytes or a file's path. If cancelled, the request is withdrawn.
         """
         return self._reply(think.Think, await self.exchange(Op.THINK, await asked(prompt, options)))
 
     def think_stream(self, prompt: str | None = None, **options: "Unpack[Options]") -> Thoughts:
-        """The same, piece by piece: ``async with kernel.think_stream("Why?") as deltas: async for delta in deltas``.
+        """Like :meth:`think`, in pieces: ``async with kernel.think_stream("Why?") as deltas: async for delta in
+        deltas``.
 
-        When it has come to its end ``deltas.thought`` is the whole answer.
+        At the end ``deltas.thought`` is the whole answer.
         """
         return Thoughts(self, prompt, options)
 
     # -- Any call --------------------------------------------------------------------------------------------------
 
     async def echo(self, data: bytes) -> bytes:
-        """Bytes through the kernel and back."""
+        """Send bytes to the kernel and get them back."""
         return await self.exchange(Op.NOOP, data)
 
     async def call(self, request: Request[Reply]) -> Reply:
-        """Make a call; its reply, or the ``CallError`` that the kernel answered."""
+        """Make a call and return its reply; raises the ``CallError`` that the kernel answered."""
         return self._reply(type(request), await self.exchange(request.op, codec.encode(request)))
 
     async def exchange(self, op: int, body: bytes) -> bytes:
-        """Make a call by number with a finished body; the reply's body as it came."""
+        """Make a call by opcode with an encoded body; returns the body of the reply."""
         number, pending = await self._begin(op, body)
         try:
             while pending.reply is None:
@@ -371,7 +375,7 @@ class Kernel:
         await pending.changed()
 
     def _end(self, number: int, pending: Pending) -> None:
-        """Forget a request; one that isn't answered yet is withdrawn, and its answer will be thrown away."""
+        """Remove a request; if it is unanswered, cancel it and ignore its reply."""
         if pending.reply is None and self._broken is None:
             withdrawal = self._free_number()
             self._pending[withdrawal] = Pending(Op.CANCEL)
@@ -388,9 +392,9 @@ class Kernel:
     # -- The socket ------------------------------------------------------------------------------------------------
 
     async def _greet(self, request: Hello) -> None:
-        """Say HELLO, in version 1; the version is 2 from the next frame on."""
+        """Send HELLO in version 1; the next frame is in version 2."""
         self._pending[0] = pending = Pending(Op.HELLO)
-        with suppress(trio.BrokenResourceError):  # the kernel may have said why before it closed
+        with suppress(trio.BrokenResourceError):  # the kernel may have sent an error before it closed
             await self._stream.send_all(frame(0, Op.HELLO, codec.encode(request)))
         while pending.reply is None:
             await self._change(pending)
@@ -409,7 +413,7 @@ class Kernel:
                 self._drained = trio.Event()
                 await self._stream.send_all(data)
         except trio.BrokenResourceError:
-            pass  # the reader says it
+            pass  # the reader reports it
 
     async def _read(self) -> None:
         why = "closed by the kernel"
@@ -428,7 +432,7 @@ class Kernel:
             pending.notify()
 
     async def _arrived(self, number: int, op: int, body: bytes) -> None:
-        if 0 in self._pending:  # the answer to HELLO comes in version 1, under our caller's id
+        if 0 in self._pending:  # the reply to HELLO is in version 1, with our caller id
             number = 0
         pending = self._pending.get(number)
         if pending is None:

@@ -1,8 +1,8 @@
-"""JSON or TOML to typed values and back, strictly; a mistake names its field.
+"""Strict conversion of JSON or TOML to typed values and back; a mistake names its field.
 
-``parse`` and ``encode`` know JSON, ``decode`` knows types: it takes what ``parse`` or ``tomllib`` made and
-converts nothing silently (``"5"`` is no number, ``true`` is no 1), but reads ``5s``, ``256M`` and ``50%`` where a type
-asks for them.
+``parse`` and ``encode`` handle JSON. ``decode`` handles types: it takes the result of ``parse`` or ``tomllib`` and
+converts nothing silently (``"5"`` is no number, ``true`` is no 1). It reads ``5s``, ``256M`` and ``50%`` for types that
+allow them.
 """
 
 import gc
@@ -23,9 +23,9 @@ __all__ = ["CpuShare", "Invalid", "Mistake", "Rule", "Seconds", "Size", "Text", 
 
 T = TypeVar("T")
 
-MAX_DEPTH = 64  # arrays and objects within each other
-CROWD = 10_000  # arrays and objects in one body
-STEP = 100  # items of an array that are written at a time: under 1 ms
+MAX_DEPTH = 64  # levels of nested arrays and objects
+CROWD = 10_000  # arrays and objects in one body, above which the garbage collector is paused
+STEP = 100  # items of an array that are encoded at a time: under 1 ms
 
 
 @attrs.frozen
@@ -41,7 +41,7 @@ class Mistake:
 
 
 class Invalid(ValueError):
-    """The data isn't what the type asks for; ``mistakes`` are all that were found."""
+    """The data doesn't match the type; ``mistakes`` lists all that were found."""
 
     def __init__(self, mistakes: Sequence[Mistake]) -> None:
         super().__init__(mistakes)
@@ -54,9 +54,9 @@ class Invalid(ValueError):
 
 
 def decode(cls: type[T], data: object, *, where: str = "") -> T:
-    """A value of ``cls`` out of dicts, lists and plain values; raises ``Invalid`` with all mistakes at once.
+    """Build a value of ``cls`` from dicts, lists and plain values; raises ``Invalid`` with all mistakes at once.
 
-    ``where`` is what the mistakes' paths begin with. A ``ValueError`` of the class itself is a mistake too.
+    ``where`` is the prefix of the mistakes' paths. A ``ValueError`` of the class itself counts as a mistake, too.
     """
     try:
         return _CONVERTER.structure(data, cls)
@@ -66,7 +66,7 @@ def decode(cls: type[T], data: object, *, where: str = "") -> T:
 
 
 def path(keys: Sequence[str | int], where: str = "") -> str:
-    """``supervisor.children[1].restart``: keys as people write them."""
+    """Keys as a path for people: ``supervisor.children[1].restart``."""
     for key in keys:
         if isinstance(key, int):
             where += f"[{key}]"
@@ -82,12 +82,12 @@ _CONVERTER = strict_converter()
 
 
 def parse(data: bytes) -> object:
-    """JSON as strict as its standard: UTF-8, finite numbers, and nothing nested deeper than 64.
+    """Parse strict JSON: UTF-8, finite numbers, at most 64 levels of nesting.
 
     Raises ``Invalid`` with one sentence.
     """
     text, crowd = checked_text(data)
-    # The collector would walk a crowd again and again while it grows: 140 ms instead of 30 for 1 MiB of brackets.
+    # The garbage collector would scan the growing objects again and again: 140 ms instead of 30 for 1 MiB of brackets.
     pause = crowd > CROWD and gc.isenabled()
     if pause:
         gc.disable()
@@ -101,7 +101,7 @@ def parse(data: bytes) -> object:
         raise _unreadable(f"not JSON: {error}") from None
     except ValueError:
         raise _unreadable("not JSON: a number has too many digits") from None
-    except RecursionError:  # the caller's own stack was nearly full
+    except RecursionError:  # the caller's stack was nearly full
         raise _unreadable("nested too deep to be read here") from None
     finally:
         if pause:
@@ -109,24 +109,24 @@ def parse(data: bytes) -> object:
 
 
 def checked_text(data: bytes) -> tuple[str, int]:
-    """JSON as text, and how many arrays and objects it can hold at most; raises ``Invalid`` for what is never taken.
+    """JSON as text, and an upper bound on its arrays and objects; raises ``Invalid`` if it is always refused.
 
-    That is what isn't UTF-8, and what is nested deeper than 64. Whether it is JSON at all is not looked at.
+    That is the case if it isn't UTF-8 or is nested deeper than 64. Other syntax isn't checked.
     """
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise _unreadable(f"not JSON: not UTF-8 at byte {error.start}") from None
-    crowd = data.count(b"[") + data.count(b"{")  # nothing is nested deeper than this
+    crowd = data.count(b"[") + data.count(b"{")  # also an upper bound on the depth
     if crowd > MAX_DEPTH and is_nested_deeper(data, MAX_DEPTH):
         raise _unreadable(f"nested deeper than {MAX_DEPTH}")
     return text, crowd
 
 
 def is_deeper(data: object, depth: int) -> bool:
-    """Whether there are more than ``depth`` dicts and lists within each other.
+    """Whether dicts and lists are nested deeper than ``depth``.
 
-    Level by level, for a recursion would end where the data wants it to.
+    Works level by level: a recursion's depth would be under the control of the data.
     """
     level = [data]
     for _ in range(depth):
@@ -140,15 +140,15 @@ def is_deeper(data: object, depth: int) -> bool:
 
 
 def encode(value: object) -> bytes:
-    """Compact JSON of attrs values, mappings, sequences and what JSON knows itself; every field is written."""
+    """Compact JSON of attrs values, mappings, sequences and plain JSON values; every field is written."""
     try:
         return _ENCODER.encode(value).encode()
-    except UnicodeEncodeError:  # half of a surrogate pair, which UTF-8 can't hold: \ud83d is how JSON writes it
+    except UnicodeEncodeError:  # a lone surrogate can't be UTF-8; JSON escapes it (\ud83d)
         return _ASCII_ENCODER.encode(value).encode()
 
 
 def encode_pieces(value: object) -> Iterator[bytes]:
-    """What :func:`encode` gives, in pieces: ``STEP`` items each of a long sequence, or of one in an attrs field."""
+    """The result of :func:`encode` in pieces of ``STEP`` items of a long sequence, or of one in an attrs field."""
     fields = _by_name(value) if attrs.has(type(value)) else {}
     if any(_is_long(each) for each in fields.values()):
         before = b"{"
@@ -170,7 +170,7 @@ def _is_long(value: object) -> TypeGuard[Sequence[object]]:
 
 
 class _BadNumber(ValueError):
-    """JSON has no such number, or no float holds it."""
+    """A number that JSON doesn't have or a float can't hold."""
 
 
 def _no_constant(name: str) -> object:
@@ -190,11 +190,11 @@ def _unreadable(sentence: str) -> Invalid:
 
 @cache
 def _reader(cls: type) -> tuple[tuple[str, ...], Callable[[object], Any], tuple[str, ...]]:
-    """The names of a class's fields, what reads them all at once, and which of them are shares of a CPU."""
+    """The field names of a class, a getter for all fields at once, and the fields that are CPU shares."""
     fields = attrs.fields(attrs.resolve_types(cls))
     names = tuple(written(field.name) for field in fields)
     shares = tuple(field.name for field in fields if CpuShare in (field.type, *get_args(field.type)))
-    # The class twice, so that it gives a tuple even where there are no fields.
+    # Two extra entries, so that the getter returns a tuple even for a class without fields.
     return names, attrgetter(*(field.name for field in fields), "__class__", "__class__"), shares
 
 
@@ -203,13 +203,13 @@ def _by_name(value: Any) -> dict[str, Any]:
     names, read, shares = _reader(value.__class__)
     written = dict(zip(names, read(value), strict=False))
     for name in shares:
-        if isinstance(written[name], int | float):  # a bare number is read as microseconds
+        if isinstance(written[name], int | float):  # a bare number is in microseconds
             written[name] *= CPU_PERIOD
     return written
 
 
 def _plain(value: object) -> object:
-    """What JSON's writer doesn't know itself; it walks on into the result."""
+    """Convert what the JSON encoder doesn't know; the encoder continues with the result."""
     kind: type[Any] = type(value)
     if attrs.has(kind):
         return _by_name(value)

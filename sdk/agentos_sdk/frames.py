@@ -15,7 +15,7 @@ from .opcodes import op_name
 
 HEADER = Struct("<IIBQ")
 MAGIC = 0x41474E54
-MAX_PAYLOAD = 16 << 20  # bytes; what a kernel takes unless it is configured otherwise
+MAX_PAYLOAD = 16 << 20  # bytes; a kernel's default limit
 MAX_ID = 0xFFFFFFFF
 
 Frame = tuple[int, int, bytes]
@@ -26,16 +26,16 @@ _unpack_from = HEADER.unpack_from
 
 
 def frame(number: int, op: int, body: bytes) -> bytes:
-    """One whole frame."""
+    """Encode one frame."""
     return _pack(MAGIC, number, op, len(body)) + body
 
 
 class Frames:
-    """Whole frames out of whatever pieces the stream is read in; it does no I/O.
+    """Splits a byte stream into frames; does no I/O.
 
-    ``limits[opcode]`` is the largest body that the opcode may have, in bytes. It is looked at as soon as the header is
-    there: 17 bytes from a peer must not make us hold 4 GiB. After a bad frame ``broken`` says what is wrong and nothing
-    more is taken, for nobody knows where the next frame would begin.
+    ``limits[opcode]`` is the largest body of that opcode, in bytes. It is checked as soon as the header is complete: 17
+    bytes from a peer must not make us hold 4 GiB. After a bad frame ``broken`` is the error and all further data is
+    ignored, since the start of the next frame is unknown.
     """
 
     __slots__ = ("_buffer", "_limits", "_needed", "broken", "broken_id", "broken_op")
@@ -50,11 +50,11 @@ class Frames:
 
     @property
     def awaited(self) -> int:
-        """How many bytes the frame that has begun to arrive takes in all; 0 between frames or before its header."""
+        """The total size in bytes of the frame being received; 0 between frames or before its header."""
         return self._needed if self._buffer and self._needed > HEADER.size else 0
 
     def take(self, data: bytes) -> list[Frame]:
-        """Every frame that is whole now that ``data`` has arrived, in order."""
+        """The frames that are complete after ``data`` has arrived, in order."""
         found: list[Frame] = []
         buffer = self._buffer
         if buffer:

@@ -1,6 +1,6 @@
-"""How deep the arrays and objects of JSON are nested, and what it holds besides strings, without parsing it.
+"""Measures the nesting depth of JSON, and strips its strings, without parsing it.
 
-Takes any bytes: whether they are JSON is for a parser to say. Works in pieces, because each call into C holds the GIL:
+Takes any bytes; a parser has to check whether they are JSON. Works in pieces, because each call into C holds the GIL:
 when this runs in a thread, the event loop waits for one such call and not for all of them.
 """
 
@@ -9,9 +9,9 @@ from functools import cache
 from itertools import accumulate
 from operator import add
 
-PIECE = 64 << 10  # bytes that one call into C works on, in at most 1 ms; a multiple of 8
+PIECE = 64 << 10  # bytes per call into C, at most 1 ms each; a multiple of 8
 _NO_STRUCTURE = bytes(set(range(256)) - set(b'[{]}"'))
-_BITS = bytes.maketrans(b"[{]}", b"1100")  # an opening bracket is a 1, a closing one a 0
+_BITS = bytes.maketrans(b"[{]}", b"1100")  # an opening bracket becomes 1, a closing one 0
 
 
 def is_nested_deeper(data: bytes, most: int) -> bool:
@@ -19,7 +19,7 @@ def is_nested_deeper(data: bytes, most: int) -> bool:
 
     Eight brackets become one byte (``int`` reads base 2 in linear time), and two tables say what each byte adds.
     """
-    # Two quotes side by side may go wherever they are: what follows is inside a string, or outside, as before.
+    # Two adjacent quotes can be dropped anywhere: the text after them stays inside or outside of strings as before.
     brackets = _without_escapes(data).translate(None, _NO_STRUCTURE).replace(b'""', b"")
     if b'"' in brackets:
         brackets = _without_strings(brackets)
@@ -37,12 +37,12 @@ def is_nested_deeper(data: bytes, most: int) -> bool:
 
 
 def outside_strings(data: bytes) -> bytes:
-    """JSON without its strings."""
+    """JSON with its strings removed."""
     return _without_strings(_without_escapes(data))
 
 
 def _without_escapes(data: bytes) -> bytes:
-    """JSON whose strings end at the next quote."""
+    """JSON with escape sequences removed, so that each string ends at the next quote."""
     return data.replace(rb"\\", b"").replace(rb"\"", b"") if b"\\" in data else data
 
 
@@ -57,6 +57,6 @@ def _without_strings(data: bytes) -> bytes:
 
 @cache
 def _tables() -> tuple[bytes, bytes]:
-    """For each byte of eight brackets: the depth at its end (signed), and its greatest depth, both from its begin."""
+    """For each byte of eight brackets: its final depth (signed) and its maximum depth, both relative to its start."""
     sums = [list(accumulate((2 * int(bit) - 1 for bit in f"{byte:08b}"), initial=0)) for byte in range(256)]
     return array("b", (each[-1] for each in sums)).tobytes(), bytes(max(each) for each in sums)

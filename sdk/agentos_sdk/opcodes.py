@@ -1,10 +1,10 @@
-"""Every system call's number and name."""
+"""Numbers and names of all system calls."""
 
 from enum import IntEnum
 
 
 class Op(IntEnum):
-    """The opcodes of the wire; a kernel answers ``unknown_call`` to those it doesn't serve."""
+    """The opcodes of the protocol; a kernel answers ``unknown_call`` to those it doesn't serve."""
 
     NOOP = 0x00
     THINK = 0x01
@@ -77,11 +77,11 @@ class Op(IntEnum):
 
 
 SyscallOp = Op
-"""The original SDK's name for it."""
+"""The name in the original SDK."""
 
 
 def op_name(number: int) -> str:
-    """``SPAWN`` for 0x10; ``0x99`` for a number that no call has."""
+    """``SPAWN`` for 0x10; ``0x99`` for a number without a call."""
     try:
         return Op(number).name
     except ValueError:

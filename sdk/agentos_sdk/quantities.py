@@ -1,4 +1,4 @@
-"""Durations, sizes and shares of a CPU, as people write them: 5s, 256M, 50%."""
+"""Parsing of durations, sizes and CPU shares: 5s, 256M, 50%."""
 
 import math
 import re
@@ -6,16 +6,16 @@ from typing import NewType
 
 Seconds = NewType("Seconds", float)
 Size = NewType("Size", int)  # bytes
-CpuShare = NewType("CpuShare", float)  # of one CPU: 0.5 is half of one
+CpuShare = NewType("CpuShare", float)  # fraction of one CPU: 0.5 is half of one
 
 A_DURATION = "a duration such as 5s"
 A_SIZE = "a size such as 256M"
 A_CPU_SHARE = "a share of one CPU such as 50%"
 
-MAX_SIZE = (1 << 63) - 1  # bytes, what the kernel and its database can hold
-CPU_PERIOD = 100_000  # microseconds: a bare number is a quota of cgroup v2's default period
+MAX_SIZE = (1 << 63) - 1  # bytes; the most that the kernel and its database can hold
+CPU_PERIOD = 100_000  # microseconds; a bare number is a quota in cgroup v2's default period
 
-# At most 15 digits before the point: more would be lost in a float.
+# At most 15 digits before the point: a float would lose more.
 _NUMBER = r"([0-9]{1,15}(?:\.[0-9]{1,15})?)"
 _DURATION = re.compile(_NUMBER + "(ms|[smhd])")
 _SIZE = re.compile(_NUMBER + "(B|[KMGT](?:iB)?)")
@@ -37,7 +37,7 @@ def seconds(data: object) -> Seconds | None:
 def size(data: object) -> Size | None:
     """``512B``, ``64K``, ``256M``, ``1.5G`` (K is 1024) or a number of bytes; ``None`` if it's none of them.
 
-    A part of a byte is dropped.
+    A fraction of a byte is dropped.
     """
     if isinstance(data, str):
         found = _SIZE.fullmatch(data)
@@ -50,7 +50,7 @@ def size(data: object) -> Size | None:
 
 
 def cpu_share(data: object) -> CpuShare | None:
-    """``50%`` of one CPU, or the microseconds it may run in every 100 ms; ``None`` if it's neither. Never zero."""
+    """``50%`` of one CPU, or microseconds of CPU time per 100 ms; ``None`` if it's neither. Never zero."""
     found = _PERCENT.fullmatch(data) if isinstance(data, str) else None
     number = _number(data)
     if found:
@@ -73,7 +73,7 @@ def _number(data: object) -> float | None:
 
 
 def duration(seconds: float) -> str:
-    """Short, for people: ``4s``, ``3m12s``, ``2h05m``, ``1d``."""
+    """A short text for people: ``4s``, ``3m12s``, ``2h05m``, ``1d``."""
     whole = int(seconds)
     for unit, letter, below, smaller in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
         if whole >= unit:

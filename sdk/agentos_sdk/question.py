@@ -1,8 +1,8 @@
-"""A question to the model out of Python's values: images are bytes or files, what is None is left out."""
+"""Builds a question to the model from Python values: images are bytes or files, None is left out."""
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # as typing has it, which nobody needs at run time
+TYPE_CHECKING = False  # as in typing, which isn't imported at run time
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from os import PathLike
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     ImageFile: TypeAlias = bytes | str | PathLike[str]
 
     class More(TypedDict, total=False):
-        """What else THINK takes, by the names that it has there."""
+        """Further fields of THINK, by their names there."""
 
         messages: Sequence[Any] | None
         images: Sequence[ImageFile] | None
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         timeout: float | None
 
     class Options(More, total=False):
-        """``More``, and what the original's ``think`` took behind the prompt."""
+        """``More``, and the arguments of the original's ``think`` after the prompt."""
 
         image: ImageFile | None
         image_mime_type: str | None
@@ -43,7 +43,7 @@ STARTS = (
 
 
 def question(prompt: str | None, options: Mapping[str, Any], *, stream: bool = False) -> dict[str, Any]:
-    """THINK's fields. Reads the files that are named: ``OSError`` where that can't be done."""
+    """The fields of THINK. Reads image files; raises ``OSError`` if one can't be read."""
     fields: dict[str, Any] = {"prompt": prompt, **options, "stream": stream or None}
     mime_type = fields.pop("image_mime_type", None)
     if fields.get("image") is not None:
@@ -54,7 +54,10 @@ def question(prompt: str | None, options: Mapping[str, Any], *, stream: bool = F
 
 
 def picture(image: ImageFile, mime_type: str | None = None) -> dict[str, str]:
-    """An image as THINK takes it: bytes, or a file's path. Without ``mime_type`` its first bytes tell what it is."""
+    """An image in the form of THINK, from bytes or a file's path.
+
+    Without ``mime_type`` its type follows from its content.
+    """
     from binascii import b2a_base64
 
     if not isinstance(image, bytes):
@@ -64,7 +67,7 @@ def picture(image: ImageFile, mime_type: str | None = None) -> dict[str, str]:
 
 
 def kind(image: bytes) -> str | None:
-    """What sort of an image begins like this, if it is any that we know."""
+    """The MIME type of an image by its first bytes, or None."""
     if image[:4] == b"RIFF" and image[8:12] == b"WEBP":
         return "image/webp"
     return next((kind for start, kind in STARTS if image.startswith(start)), None)

@@ -1,7 +1,7 @@
-"""Runs an agent's script as its interpreter would, with the SDK on its path.
+"""Runs an agent's script as its interpreter would, with the SDK on ``sys.path``.
 
-Run by the kernel as ``python start.py PATH ARGS...``, from the directory of the SDK that goes on the path. Standard
-library only, and plain enough for any Python 3 that an agent may choose.
+Run by the kernel as ``python start.py PATH ARGS...``, from the directory of the SDK that is added to the path. Uses the
+standard library only, and runs on any Python 3 that an agent may choose.
 """
 
 # mypy: ignore-errors
@@ -17,13 +17,13 @@ def main():
         sys.path[0] = os.path.dirname(program[0])
     if sdk not in sys.path:
         sys.path.append(sdk)
-    sys.stdout.reconfigure(line_buffering=True)  # it is a pipe, and whoever watches wants to see each line as it comes
+    sys.stdout.reconfigure(line_buffering=True)  # stdout is a pipe; readers of the log need each line at once
     sys.argv[:] = program
     run(program[0])
 
 
 def run(path):
-    """Run the script as ``__main__``, with tracebacks that begin in it."""
+    """Run the script as ``__main__``, with tracebacks that start in the script."""
 
     def show(kind, error, trace):
         while trace is not None and trace.tb_frame.f_code.co_filename == __file__:

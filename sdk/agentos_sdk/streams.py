@@ -1,4 +1,4 @@
-"""Replies that come in pieces: a log that is followed, an answer while the model makes it."""
+"""Async iterators over streamed replies: a followed log, the model's answer, a command's output."""
 
 import weakref
 from collections import deque
@@ -23,10 +23,11 @@ Piece = TypeVar("Piece")
 
 
 class Stream(Generic[Piece]):
-    """A request that is made when the first piece is asked for: an async iterator, and an async context manager.
+    """A streamed request, sent when the first piece is requested: an async iterator and an async context manager.
 
-    To leave ``async with`` withdraws what isn't answered yet. A loop without it that is left early says nothing: the
-    request is withdrawn when nobody refers to the stream any more, by :meth:`aclose`, or with the connection.
+    Leaving ``async with`` cancels the request if it is unanswered. A loop without ``async with`` that is left early
+    doesn't
+    cancel: that happens when the stream is garbage collected, by :meth:`aclose`, or when the connection closes.
     """
 
     op: Op
@@ -44,7 +45,7 @@ class Stream(Generic[Piece]):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Withdraw the request, if it isn't answered yet."""
+        """Cancel the request, if it isn't answered yet."""
         self._over = True
         if self._begun is not None:
             self._forget.detach()
@@ -80,13 +81,13 @@ class Stream(Generic[Piece]):
         raise NotImplementedError
 
     def _last(self, reply: bytes) -> Piece:
-        """The reply as the last piece, or ``StopAsyncIteration`` where it is none."""
+        """The reply as the last piece; raises ``StopAsyncIteration`` if it holds no piece."""
         raise NotImplementedError
 
 
 def _soon(token: trio.lowlevel.TrioToken, end: "partial[None]") -> None:
-    """Call ``end`` from Trio: what is forgotten may be collected in any thread, at any time."""
-    with suppress(trio.RunFinishedError):  # and with it went the connection
+    """Call ``end`` in Trio's thread: garbage collection can run in any thread, at any time."""
+    with suppress(trio.RunFinishedError):  # Trio has ended, and so has the connection
         token.run_sync_soon(end)
 
 
@@ -113,7 +114,7 @@ class Pages(Stream[agents.LogsReply]):
 
 
 class Thoughts(Stream[str]):
-    """An answer of the model's, piece by piece; when it is complete, ``thought`` is all of it."""
+    """The model's answer, piece by piece. Once it is complete, ``thought`` is the whole reply."""
 
     op = Op.THINK
     thought: think.Thought | None = None
@@ -134,7 +135,7 @@ class Thoughts(Stream[str]):
 
 
 class Outputs(Stream[host.Output]):
-    """What a command writes, as it comes; when it has ended, ``executed`` says how."""
+    """The output of a command as it is written. Once the command has ended, ``executed`` is the reply."""
 
     op = Op.EXEC
     executed: host.Executed | None = None
@@ -165,7 +166,7 @@ def command_to_run(
     *,
     stream: bool = False,
 ) -> host.Exec:
-    """EXEC's request."""
+    """The request of EXEC."""
     return host.Exec(
         command=command,
         name=name,
@@ -179,7 +180,7 @@ def command_to_run(
 
 
 async def asked(prompt: str | None, options: "Mapping[str, Any]", *, stream: bool = False) -> bytes:
-    """THINK's body; files that are named are read in a thread, where images are made base64 too."""
+    """The body of THINK. Image files are read and encoded as base64 in a thread."""
     if options.get("image") is None and options.get("images") is None:
         return codec.encode(question(prompt, options, stream=stream))
     read = partial(question, prompt, options, stream=stream)

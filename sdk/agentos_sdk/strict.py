@@ -1,4 +1,4 @@
-"""What each type takes, and how it says what it expected: the rules behind ``codec.decode``."""
+"""Strict type checks and their messages: the rules behind ``codec.decode``."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,26 +12,26 @@ from cattrs.gen import make_dict_structure_fn, override
 from agentos_sdk import quantities
 from agentos_sdk.quantities import CpuShare, Seconds, Size
 
-Text = NewType("Text", str)  # a string that may hold NUL, as a file's content may; a plain ``str`` may not
+Text = NewType("Text", str)  # a string that may hold NUL, such as a file's content; a plain ``str`` may not
 
 Keys = tuple[str | int, ...]
 Hook = Callable[[Any, Any], Any]
 
-MANY = 20  # mistakes in one array or object; who sends more learns of the first ones
-SHOWN = 60  # characters of a wrong string
-SHORT = 64  # characters of a key that is worth comparing with the known ones
+MANY = 20  # mistakes reported per array or object
+SHOWN = 60  # characters of a wrong string that are shown
+SHORT = 64  # longest key, in characters, that is compared with the known ones
 
 
 @attrs.frozen
 class Rule:
-    """In ``Annotated[int, Rule(...)]``: what must hold for a value, and how to say it (``a port from 1 to 65535``)."""
+    """In ``Annotated[int, Rule(...)]``: a condition on a value, and its wording (``a port from 1 to 65535``)."""
 
     holds: Callable[[Any], object]
     expected: str
 
 
 class Unexpected(ValueError):
-    """One value isn't what was expected; a union joins what its members expected."""
+    """A value isn't what was expected; a union joins what its members expected."""
 
     def __init__(self, data: object, *expected: str) -> None:
         super().__init__(data, *expected)
@@ -44,7 +44,7 @@ class Unexpected(ValueError):
 
 
 class Several(ValueError):
-    """What is wrong inside a value, each with the keys that lead there."""
+    """The mistakes inside a value, each with the keys that lead to it."""
 
     def __init__(self, found: Iterable[tuple[Keys, str]]) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Several(ValueError):
 
 
 def mistakes(error: Exception, at: Keys = ()) -> Iterator[tuple[Keys, str]]:
-    """All that an exception of a hook says. What is no ``ValueError`` is our bug, not the data's, and goes on."""
+    """All mistakes in an exception of a hook. Anything but a ``ValueError`` is a bug of ours and is raised again."""
     if isinstance(error, Several):
         for keys, message in error.found:
             yield (*at, *keys), message
@@ -63,7 +63,7 @@ def mistakes(error: Exception, at: Keys = ()) -> Iterator[tuple[Keys, str]]:
 
 
 def shown(data: object) -> str:
-    """A value in a sentence, never long."""
+    """A value as it is shown in a message; always short."""
     match data:
         case str():
             return repr(data if len(data) <= SHOWN else data[:SHOWN] + "…")
@@ -77,11 +77,11 @@ def shown(data: object) -> str:
             return "an array" if data else "an empty array"
         case Mapping():
             return "keys and values"
-    return f"a {type(data).__name__}"  # TOML knows dates and times
+    return f"a {type(data).__name__}"  # TOML has dates and times
 
 
 def strict_converter() -> Converter:
-    """A converter that takes a value only as what it is."""
+    """A converter without implicit conversions."""
     converter = Converter(forbid_extra_keys=True, detailed_validation=True)
     for kind, hook in {str: _string, int: _whole, float: _real, bool: _boolean}.items():
         converter.register_structure_hook(kind, hook)
@@ -197,7 +197,7 @@ def _union(kind: Any, converter: Converter) -> Hook:
         if len(hooks) == 1:
             return hooks[0][0](data, members[0])
         expected: list[str] = []
-        inside: ValueError | None = None  # the member that has the data's shape knows best what is wrong in it
+        inside: ValueError | None = None  # the member that matches the data's shape has the best message
         for read, member in hooks:
             try:
                 return read(data, member)
@@ -261,12 +261,12 @@ def _first(found: Iterator[tuple[Keys, str]]) -> Iterator[tuple[Keys, str]]:
 
 
 def written(name: str) -> str:
-    """How a field is called outside of Python: ``as_`` is ``as``, which Python keeps for itself."""
+    """The name of a field outside of Python: ``as_`` is ``as``, a Python keyword."""
     return name.removesuffix("_")
 
 
 def _class(cls: Any, converter: Converter) -> Hook:
-    attrs.resolve_types(cls)  # a class may name itself, in quotes
+    attrs.resolve_types(cls)  # a class may refer to itself, in quotes
     renamed: Any = {field.name: override(rename=written(field.name)) for field in attrs.fields(cls)}
     build = make_dict_structure_fn(
         cls, converter, _cattrs_forbid_extra_keys=True, _cattrs_detailed_validation=True, **renamed
@@ -293,12 +293,12 @@ def _in_class(error: ClassValidationError) -> Iterator[tuple[Keys, str]]:
     for wrong in others:
         if isinstance(wrong, ForbiddenExtraKeysError):
             yield from _first(_unknown(wrong.extra_fields, [written(name) for name in attrs.fields_dict(wrong.cl)]))
-        else:  # what the class itself refused
+        else:  # errors raised by the class itself
             yield from mistakes(wrong)
 
 
 def _unknown(keys: Iterable[str], known: Sequence[str]) -> Iterator[tuple[Keys, str]]:
-    from difflib import get_close_matches  # 3 ms, and only a mistake needs it
+    from difflib import get_close_matches  # takes 3 ms, and only a mistake needs it
 
     for key in sorted(keys):
         near = get_close_matches(key, known, n=1, cutoff=0.7) if len(key) <= SHORT else []

@@ -1,1 +1,1 @@
-"""Every call as a pair of types: what is asked and what is answered."""
+"""The types of every call: its request and its reply."""

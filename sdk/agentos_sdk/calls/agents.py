@@ -1,4 +1,4 @@
-"""SPAWN, KILL, LIST, WAIT, PAUSE, RESUME, TREE and LOGS: the life of agents, from outside."""
+"""SPAWN, KILL, LIST, WAIT, PAUSE, RESUME, TREE and LOGS: requests to manage agents."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -16,7 +16,7 @@ Weight = Annotated[float, Rule(lambda weight: 0.01 <= weight <= 100, "a weight f
 
 @frozen(kw_only=True)
 class Layer:
-    """One layer of isolation: what was asked for, what is in force, by what means, how that is known, and why not."""
+    """One layer of isolation: the request, whether it is active, by which mechanism, the evidence, or why not."""
 
     asked: object
     active: bool
@@ -27,7 +27,7 @@ class Layer:
 
 @frozen(kw_only=True)
 class Isolation:
-    """What really separates an agent from its host; never what was merely wished for."""
+    """The isolation of an agent that is in force, not the one that was requested."""
 
     level: str
     layers: Mapping[str, Layer]
@@ -35,7 +35,7 @@ class Isolation:
 
 @frozen(kw_only=True)
 class Spawned:
-    """The agent is up. ``pid`` is the kernel's view of it."""
+    """The agent is running. ``pid`` is its process id as the kernel sees it."""
 
     success: bool = True
     id: int
@@ -48,7 +48,7 @@ class Spawned:
 
 @frozen(kw_only=True)
 class Limits:
-    """What an agent may use at most; sizes such as ``"256M"``, CPU as ``"50%"`` or microseconds per 100 ms."""
+    """Resource limits of an agent; sizes such as ``"256M"``, CPU as ``"50%"`` or microseconds per 100 ms."""
 
     memory: Size | None = None
     max_pids: int | None = None
@@ -63,10 +63,11 @@ class Limits:
 
 @frozen(kw_only=True)
 class Backoff:
-    """How long to wait before a restart, in seconds: ``first``, then ``min`` times ``factor`` each time up to ``max``.
+    """The delay before a restart, in seconds: ``first``, then ``min`` times ``factor`` each time, up to ``max``.
 
-    ``jitter`` is a share of the delay, ``reset_after`` the healthy uptime that forgives (default twice ``max``),
-    ``max_failures`` how many failures in a row end the attempts.
+    ``jitter`` is a fraction of the delay. After ``reset_after`` of healthy uptime (default twice ``max``) earlier
+    failures
+    are forgotten. After ``max_failures`` failures in a row there are no more attempts.
     """
 
     first: Seconds = Seconds(0.0)
@@ -80,7 +81,7 @@ class Backoff:
 
 @frozen(kw_only=True)
 class Budget:
-    """At most so much in each window of ``per`` seconds; ``money`` is in the currency of the configured prices."""
+    """Maximum use in each window of ``per`` seconds; ``money`` is in the currency of the configured prices."""
 
     tokens: Amount | None = None
     calls: Amount | None = None
@@ -94,7 +95,7 @@ class Budget:
 
 @frozen(kw_only=True)
 class Share:
-    """What an agent, with all that it spawns, may have of the model; never more than what spawned it has."""
+    """The share of the model for an agent and all that it spawns; limited by that of its parent."""
 
     weight: Weight = 1.0
     budget: Annotated[
@@ -106,7 +107,7 @@ class Share:
 class Spawn(Request[Spawned]):
     """Start an agent: exactly one of ``script`` and ``command``.
 
-    ``restart_policy`` is the original's word for ``restart``: always, on-failure, never.
+    ``restart_policy`` is the original's name for ``restart``: always, on-failure, never.
     """
 
     op = Op.SPAWN
@@ -138,7 +139,7 @@ class Spawn(Request[Spawned]):
 
 @frozen(kw_only=True)
 class Killed:
-    """The agent has ended, for good."""
+    """The agent has ended for good."""
 
     killed: bool
     agent_id: int
@@ -148,7 +149,7 @@ class Killed:
 class Kill(Request[Killed]):
     """Stop an agent for good, whatever its restart type: SIGTERM, ``grace`` seconds, SIGKILL.
 
-    Without ``grace`` the agent's own ``shutdown`` counts. Exactly one of ``name`` and ``id``.
+    Without ``grace`` the agent's own ``shutdown`` applies. Exactly one of ``name`` and ``id``.
     """
 
     op = Op.KILL
@@ -160,9 +161,12 @@ class Kill(Request[Killed]):
 
 @frozen(kw_only=True)
 class InLine:
-    """Questions to the model: those that wait, those that the provider works on, and which of all is the first's turn:
-    1 is the next, ``None`` where none waits for its turn. ``paused`` of those that wait are for a model that its
-    provider wants not to be asked for the moment."""
+    """Counts of an agent's questions to the model: waiting, and in flight at the provider.
+
+    ``position`` is the place of the first one in the queue: 1 is next, ``None`` if none is queued. ``paused`` counts
+    the
+    waiting ones for a model that the provider has asked not to call for now.
+    """
 
     waiting: int = 0
     in_flight: int = 0
@@ -172,11 +176,12 @@ class InLine:
 
 @frozen(kw_only=True)
 class AgentInfo:
-    """One agent as LIST shows it. ``parent`` is the id of the agent that spawned it, ``None`` for the operator's.
+    """One agent in the reply of LIST.
 
-    ``supervisor`` is the path of its supervisor in the tree. ``state`` is one of starting, running, paused, stopping,
-    backing_off, exited, failed. ``missing`` are the layers of its isolation that were asked for and don't stand;
-    ``end`` is how its last life ended, ``None`` before that.
+    ``parent`` is the id of the agent that spawned it, ``None`` if the operator did. ``supervisor`` is the path of its
+    supervisor in the tree. ``state`` is one of starting, running, paused, stopping, backing_off, exited, failed.
+    ``missing`` lists the isolation layers that were requested and are not active. ``end`` is how its last life ended,
+    ``None`` before that.
     """
 
     id: int
@@ -196,9 +201,9 @@ class AgentInfo:
 
 @frozen(kw_only=True)
 class List(Request[Sequence[AgentInfo]]):
-    """The agents that live or will be restarted; with ``all`` also those that have ended for good.
+    """List the agents that are alive or will be restarted; with ``all`` also those that have ended for good.
 
-    Of spawned agents that have ended the kernel remembers the last 1,000.
+    Of the spawned agents that have ended the kernel remembers the last 1,000.
     """
 
     op = Op.LIST
@@ -208,7 +213,7 @@ class List(Request[Sequence[AgentInfo]]):
 
 @frozen(kw_only=True)
 class Exited:
-    """How an agent ended: ``exit_code``, or the number of the ``signal`` that killed it, and why, for people."""
+    """How an agent ended: ``exit_code``, or the number of the ``signal`` that killed it; ``reason`` is for people."""
 
     success: bool = True
     exit_code: int | None
@@ -218,7 +223,7 @@ class Exited:
 
 @frozen(kw_only=True)
 class Wait(Request[Exited]):
-    """Wait until an agent has ended for good, which a restart is not; at most ``timeout`` seconds."""
+    """Wait until an agent has ended for good (a restart doesn't count); at most ``timeout`` seconds."""
 
     op = Op.WAIT
     reply = Exited
@@ -253,7 +258,7 @@ class Resumed:
 
 @frozen(kw_only=True)
 class Resume(Request[Resumed]):
-    """Let a paused agent go on. Exactly one of ``name`` and ``id``."""
+    """Continue a paused agent. Exactly one of ``name`` and ``id``."""
 
     op = Op.RESUME
     reply = Resumed
@@ -271,7 +276,7 @@ class TreeReply:
 
 @frozen(kw_only=True)
 class Tree(Request[TreeReply]):
-    """The supervision tree as it is now."""
+    """The current supervision tree."""
 
     op = Op.TREE
     reply = TreeReply
@@ -288,7 +293,7 @@ class Line:
 
 @frozen(kw_only=True)
 class LogsReply:
-    """``missed`` counts the lines that were dropped before the first of these, since they were read too late."""
+    """``missed`` is the number of lines before the first of these that were dropped because they were read too late."""
 
     success: bool = True
     lines: Sequence[Line]
@@ -297,7 +302,7 @@ class LogsReply:
 
 @frozen(kw_only=True)
 class Logs(Request[LogsReply]):
-    """The last lines an agent wrote. ``follow`` streams what comes, as CHUNKs of ``lines`` and ``missed``."""
+    """The last lines of an agent's output. ``follow`` streams new ones, as CHUNKs of ``lines`` and ``missed``."""
 
     op = Op.LOGS
     reply = LogsReply

@@ -1,4 +1,4 @@
-"""GET_AUDIT_LOG and SET_AUDIT_CONFIG: what was decided and what came of it, and how much of that is written down."""
+"""GET_AUDIT_LOG and SET_AUDIT_CONFIG: read the audit log, and configure what is logged."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, TypeAlias
@@ -19,10 +19,14 @@ Page: TypeAlias = Annotated[int, Rule(lambda limit: 1 <= limit <= 1000, "a whole
 
 @frozen(kw_only=True)
 class AuditEntry:
-    """One entry. ``at`` is seconds since the epoch, ``duration`` seconds, ``intent`` the entry that announced this one.
+    """One entry of the audit log.
 
-    ``phase`` is ``intent`` before an act and ``outcome`` afterwards; ``outcome`` is ``ok`` or the code of an error.
-    ``repeated`` is how many calls it stands for. ``hash`` follows from that of the entry before.
+    ``at`` is seconds since the epoch, ``duration`` seconds. ``phase`` is ``intent`` before an action and ``outcome``
+    after
+    it; the ``intent`` of an outcome is the id of the entry that announced it. ``outcome`` is ``ok`` or an error code.
+    ``repeated`` is the number of calls that the entry stands for. ``hash`` is computed from the entry and the hash of
+    the
+    entry before.
     """
 
     id: int
@@ -54,7 +58,7 @@ class AuditLog:
 
 @frozen(kw_only=True)
 class GetAuditLog(Request[AuditLog]):
-    """The newest ``limit`` entries; with ``since_id`` the first ones after that one."""
+    """Get the newest ``limit`` entries; with ``since_id`` the first entries after that one."""
 
     op = Op.GET_AUDIT_LOG
     reply = AuditLog
@@ -66,7 +70,7 @@ class GetAuditLog(Request[AuditLog]):
 
 @frozen(kw_only=True)
 class AuditConfig:
-    """By category whether allowed calls are written down that aren't announced before."""
+    """For each category: whether allowed calls without an intent entry are logged."""
 
     success: bool = True
     config: Mapping[str, bool]
@@ -74,7 +78,7 @@ class AuditConfig:
 
 @frozen(kw_only=True)
 class SetAuditConfig(Request[AuditConfig]):
-    """What is None stays as it is."""
+    """Change the switches; None leaves one unchanged."""
 
     op = Op.SET_AUDIT_CONFIG
     reply = AuditConfig

@@ -1,4 +1,4 @@
-"""NOOP, HELLO, CANCEL and EXIT: the calls about the connection itself (NOOP and EXIT have no JSON)."""
+"""NOOP, HELLO, CANCEL and EXIT: the calls about the connection itself (NOOP and EXIT carry no JSON)."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -12,7 +12,7 @@ from .request import Request
 
 @frozen(kw_only=True)
 class Welcome:
-    """Who the kernel takes this connection for, and what it can do."""
+    """The identity that the kernel assigned to this connection, and the kernel's features."""
 
     success: bool = True
     protocol: int
@@ -24,7 +24,7 @@ class Welcome:
 
 @frozen(kw_only=True)
 class Hello(Request[Welcome]):
-    """Choose the protocol version; ``as_``, ``level`` and ``permissions`` give rights away for good."""
+    """Choose the protocol version; ``as_``, ``level`` and ``permissions`` reduce the connection's rights for good."""
 
     op = Op.HELLO
     reply = Welcome
@@ -36,7 +36,7 @@ class Hello(Request[Welcome]):
 
 @frozen(kw_only=True)
 class Withdrawn:
-    """``cancelled`` is false when the request had been answered already, or never was."""
+    """``cancelled`` is false if the request was already answered or never existed."""
 
     success: bool = True
     cancelled: bool
@@ -44,7 +44,7 @@ class Withdrawn:
 
 @frozen(kw_only=True)
 class Cancel(Request[Withdrawn]):
-    """Withdraw the request with that id on the same connection; it is answered ``cancelled``."""
+    """Cancel the request with that id on the same connection; its reply is the error ``cancelled``."""
 
     op = Op.CANCEL
     reply = Withdrawn

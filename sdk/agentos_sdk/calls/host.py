@@ -1,4 +1,4 @@
-"""READ and WRITE: files. EXEC: a command that is run to its end."""
+"""READ and WRITE: files. EXEC: run a command to its end."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, TypeAlias
@@ -17,7 +17,7 @@ Encoding: TypeAlias = Literal["utf-8", "base64"]
 
 @frozen(kw_only=True)
 class Content:
-    """``content`` is what was asked for, ``size`` how many bytes the whole file has."""
+    """``content`` is the requested part, ``size`` the size of the whole file in bytes."""
 
     success: bool = True
     content: Text
@@ -38,7 +38,7 @@ class Read(Request[Content]):
 
 @frozen(kw_only=True)
 class Written:
-    """How many bytes were written."""
+    """The number of bytes written."""
 
     success: bool = True
     bytes_written: int
@@ -46,7 +46,7 @@ class Written:
 
 @frozen(kw_only=True)
 class Write(Request[Written]):
-    """Put ``content`` into a file: in the place of what is there, in one step, or (``append``) behind it."""
+    """Write ``content`` to a file: replace it atomically, or (``append``) append to it."""
 
     op = Op.WRITE
     reply = Written
@@ -58,7 +58,10 @@ class Write(Request[Written]):
 
 @frozen(kw_only=True)
 class Executed:
-    """``exit_code`` is 128 + the signal where one ended it; ``truncated``: it wrote more than is kept."""
+    """The end of a command.
+
+    ``exit_code`` is 128 + the signal if one killed it; ``truncated``: not all output was kept.
+    """
 
     success: bool = True
     stdout: Text
@@ -70,7 +73,7 @@ class Executed:
 
 @frozen(kw_only=True)
 class Output:
-    """What a CHUNK of a streamed command holds: what it has just written to one of its two streams."""
+    """A CHUNK of a streamed command: new output on one of its two streams."""
 
     stream: Literal["stdout", "stderr"]
     text: Text
@@ -78,10 +81,13 @@ class Output:
 
 @frozen(kw_only=True)
 class Exec(Request[Executed]):
-    """Run ``command``, a line for bash or an argv, where its caller is, or beside an agent by ``name`` or ``id``.
+    """Run ``command``, a bash command line or an argv, in the caller's environment or in an agent's (``name`` or
+    ``id``).
 
-    All that it started ends with it, after ``timeout`` seconds at the latest. ``cwd`` is a path of the jail's, where
-    there is one, and ``env`` is added to what the command has. With ``stream`` what it writes comes in CHUNKs, and the
+    When the command ends all that it started is killed, after ``timeout`` seconds at the latest. ``cwd`` is a path in
+    the
+    jail, if there is one. ``env`` is added to the command's environment. With ``stream`` the output comes in CHUNKs and
+    the
     reply has none of it.
     """
 

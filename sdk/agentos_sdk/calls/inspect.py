@@ -12,7 +12,7 @@ from .request import Request
 
 @frozen(kw_only=True)
 class Waits:
-    """How long the last ``count`` questions waited for their turn."""
+    """How long the last ``count`` questions waited in the queue."""
 
     count: int
     p50_ms: float
@@ -21,9 +21,9 @@ class Waits:
 
 @frozen(kw_only=True)
 class Budget:
-    """Of ``what`` (tokens, calls, or money), ``most`` in each window of ``per`` seconds; ``name`` is whose it is.
+    """A budget of ``what`` (tokens, calls or money): ``most`` in each window of ``per`` seconds; ``name`` is its owner.
 
-    ``used`` in the present window, ``reserved`` for what is under way; ``renews_at`` is seconds since the epoch.
+    ``used`` in the current window, ``reserved`` for questions in flight; ``renews_at`` is seconds since the epoch.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Budget:
 
 @frozen(kw_only=True)
 class Spent:
-    """Questions that were asked since the kernel began, and their tokens."""
+    """Questions asked since the kernel started, and their tokens."""
 
     calls: int
     input: int
@@ -47,11 +47,13 @@ class Spent:
 
 @frozen(kw_only=True)
 class ModelState:
-    """Whether a model can be asked at present; ``name`` is the provider's.
+    """Whether a model can be called now; ``name`` is the provider's.
 
     ``state`` is ok, paused (the provider answered 429) or down (it failed many times in a row). ``until`` is when it
-    may be asked again, in seconds since the epoch, and ``reason`` what the provider said last; both ``None`` where the
-    state is ok.
+    may be
+    called again, in seconds since the epoch, and ``reason`` the provider's last error. Both are ``None`` if the state
+    is
+    ok.
     """
 
     name: str
@@ -63,9 +65,9 @@ class ModelState:
 
 @frozen(kw_only=True)
 class Model:
-    """An agent's place in the line to the model, what it has had of it, and every budget that concerns it.
+    """An agent's place in the queue for the model, its use of the model, and every budget that applies to it.
 
-    ``providers`` are the models that its questions wait for and that can't be asked at present.
+    ``providers`` are the models that its questions wait for and that can't be called now.
     """
 
     weight: float
@@ -78,7 +80,7 @@ class Model:
 
 @frozen(kw_only=True)
 class Relative:
-    """Another agent, shortly."""
+    """A short reference to another agent."""
 
     id: int
     name: str
@@ -87,7 +89,7 @@ class Relative:
 
 @frozen(kw_only=True)
 class Outer:
-    """Who an agent is on the host."""
+    """The uid and gid of an agent on the host."""
 
     uid: int
     gid: int
@@ -95,10 +97,11 @@ class Outer:
 
 @frozen(kw_only=True)
 class Usage:
-    """What an agent uses with all that it started and spawned; of one that has ended, what is known of its last life.
+    """The resources used by an agent and all that it started and spawned; after its end, of its last life.
 
-    ``memory`` and ``peak`` are bytes, ``pids`` processes and threads. ``source`` says who counted; ``None`` is what
-    nobody counts, and ``reason`` says why.
+    ``memory`` and ``peak`` are bytes, ``pids`` processes and threads. ``source`` is where the figures come from.
+    ``None``:
+    not measured, and ``reason`` says why.
     """
 
     memory: int | None = None
@@ -111,10 +114,11 @@ class Usage:
 
 @frozen(kw_only=True)
 class Started:
-    """What an agent was started with; ``env`` are names alone.
+    """What an agent was started with; ``env`` holds only the names of variables.
 
-    ``script``, ``code``, ``workspace``, ``python`` and the program of a ``command`` may be the host's paths, which an
-    agent that asks doesn't get: ``None``.
+    ``script``, ``code``, ``workspace``, ``python`` and the program of a ``command`` may be host paths. An agent that
+    asks
+    gets ``None`` for those.
     """
 
     script: str | None
@@ -134,7 +138,7 @@ class Started:
 
 @frozen(kw_only=True)
 class Ended:
-    """``exit_code``, or the number of the ``signal``; neither where the program never ran. ``reason`` is for people."""
+    """``exit_code``, or the number of the ``signal``; both None if the program never ran. ``reason`` is for people."""
 
     exit_code: int | None
     signal: int | None
@@ -143,12 +147,12 @@ class Ended:
 
 @frozen(kw_only=True)
 class Inspected:
-    """``parent`` spawned it, ``children`` are those that it spawned and that live.
+    """Everything about one agent. ``parent`` spawned it; ``children`` are the agents that it spawned and that are
+    alive.
 
-    ``named`` are the limits that somebody set; the others are the kernel's defaults. ``end`` is how its last life
-    ended, ``None`` before that.
-
-    ``outer`` and ``cgroups``, its groups' directories, are for the operator alone.
+    ``named`` lists the limits that were set explicitly; the others are the kernel's defaults. ``end`` is how its last
+    life
+    ended, ``None`` before that. ``outer`` and ``cgroups``, the directories of its cgroups, are for the operator only.
     """
 
     success: bool = True
@@ -176,7 +180,7 @@ class Inspected:
 
 @frozen(kw_only=True)
 class Inspect(Request[Inspected]):
-    """Exactly one of ``name`` and ``id``."""
+    """Inspect one agent: exactly one of ``name`` and ``id``."""
 
     op = Op.INSPECT
     reply = Inspected

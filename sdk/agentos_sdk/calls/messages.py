@@ -1,4 +1,4 @@
-"""SEND, RECV, BROADCAST and REGISTER: what agents say to each other."""
+"""SEND, RECV, BROADCAST and REGISTER: messages between agents."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -21,7 +21,7 @@ class Sent:
 
 @frozen(kw_only=True)
 class Send(Request[Sent]):
-    """Put a message into one mailbox; exactly one of ``to`` (an id) and ``to_name``."""
+    """Send a message to one mailbox; exactly one of ``to`` (an id) and ``to_name``."""
 
     op = Op.SEND
     reply = Sent
@@ -32,10 +32,11 @@ class Send(Request[Sent]):
 
 @frozen(kw_only=True)
 class Message:
-    """``sent_at`` is seconds since the epoch, ``age_ms`` milliseconds since it was sent.
+    """A received message. ``sent_at`` is seconds since the epoch, ``age_ms`` milliseconds since it was sent.
 
-    ``from_`` is ``from_id`` once more, under the original's name. ``from_kind`` is the kernel's word on what the sender
-    is, where ``from_name`` is the sender's own choice.
+    ``from_`` repeats ``from_id`` under the original's name. ``from_kind`` is set by the kernel; ``from_name`` was
+    chosen by
+    the sender.
     """
 
     from_id: int
@@ -58,9 +59,9 @@ class Received:
 
 @frozen(kw_only=True)
 class Recv(Request[Received]):
-    """Take at most ``max`` messages from one's own mailbox, waiting up to ``timeout`` seconds for the first.
+    """Receive at most ``max`` messages from the caller's mailbox; waits up to ``timeout`` seconds for the first.
 
-    ``wait=False`` is another word for a timeout of 0.
+    ``wait=False`` is the same as a timeout of 0.
     """
 
     op = Op.RECV
@@ -72,7 +73,7 @@ class Recv(Request[Received]):
 
 @frozen(kw_only=True)
 class Delivered:
-    """``full`` names those whose mailbox had no room, so that nobody is left out in silence."""
+    """``full`` lists the receivers that got nothing because their mailbox was full."""
 
     success: bool = True
     delivered_count: int
@@ -81,7 +82,7 @@ class Delivered:
 
 @frozen(kw_only=True)
 class Broadcast(Request[Delivered]):
-    """Put a message into everybody's mailbox."""
+    """Send a message to all mailboxes."""
 
     op = Op.BROADCAST
     reply = Delivered
@@ -100,7 +101,7 @@ class Registered:
 
 @frozen(kw_only=True)
 class Register(Request[Registered]):
-    """Take a further name for one's mailbox."""
+    """Add a name under which the caller's mailbox can be reached."""
 
     op = Op.REGISTER
     reply = Registered

@@ -1,4 +1,4 @@
-"""METRICS_SYSTEM: how the kernel as a whole is doing."""
+"""METRICS_SYSTEM: metrics of the whole kernel."""
 
 from collections.abc import Sequence
 
@@ -12,10 +12,11 @@ from .request import Request
 
 @frozen(kw_only=True)
 class LineMetrics:
-    """The line to the model: how many questions wait and are with the provider, and the budgets of all together.
+    """The queue for the model: questions waiting and in flight at the provider, and the budgets shared by all.
 
-    ``fairness`` is Jain's index over what those got who have been waiting all through the last minute or two, relative
-    to their weights: 1 is entirely fair. ``providers`` are the kernel's own model, and those that can't be asked.
+    ``fairness`` is Jain's index over what the callers that waited throughout the last minute or two got, relative to
+    their
+    weights: 1 is entirely fair. ``providers`` are the kernel's own model, and those that can't be called now.
     """
 
     waiting: int
@@ -38,7 +39,7 @@ class MetricsReply:
 
 @frozen(kw_only=True)
 class MetricsSystem(Request[MetricsReply]):
-    """Takes nothing."""
+    """Get the metrics; has no fields."""
 
     op = Op.METRICS_SYSTEM
     reply = MetricsReply

@@ -1,4 +1,4 @@
-"""GET_PERMS, SET_PERMS and EXPLAIN: what somebody may do, and why not."""
+"""GET_PERMS, SET_PERMS and EXPLAIN: read, change and explain permissions."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -12,8 +12,10 @@ from .request import Request
 
 @frozen(kw_only=True)
 class PermsReply:
-    """``permissions`` is the set as SET_PERMS takes it, and with it ``bounded_by``: the sets of those above, each with
-    its ``name``, within which it holds."""
+    """``permissions`` is the set in the form that SET_PERMS takes.
+
+    Its field ``bounded_by`` holds the sets above that limit it, each with its ``name``.
+    """
 
     success: bool = True
     permissions: Mapping[str, Any]
@@ -21,7 +23,7 @@ class PermsReply:
 
 @frozen(kw_only=True)
 class GetPerms(Request[PermsReply]):
-    """What an agent may do, or whoever calls."""
+    """Get the permissions of an agent, or of the caller."""
 
     op = Op.GET_PERMS
     reply = PermsReply
@@ -36,7 +38,7 @@ class PermsSet:
 
 @frozen(kw_only=True)
 class SetPerms(Request[PermsSet]):
-    """Give an agent other permissions: exactly one of ``level``, the name of a level or a set, and ``permissions``."""
+    """Replace an agent's permissions: exactly one of ``level``, the name of a level or a set, and ``permissions``."""
 
     op = Op.SET_PERMS
     reply = PermsSet
@@ -47,7 +49,7 @@ class SetPerms(Request[PermsSet]):
 
 @frozen(kw_only=True)
 class Explained:
-    """The ``decision``, the ``rule`` that made it, and the ``reason`` in a sentence."""
+    """The ``decision``, the ``rule`` that made it, and the ``reason`` as a sentence."""
 
     success: bool = True
     decision: Literal["allow", "ask", "deny"]
@@ -57,7 +59,7 @@ class Explained:
 
 @frozen(kw_only=True)
 class Explain(Request[Explained]):
-    """What would be decided if ``agent`` (a name or an id) made ``call`` with ``args``; nothing is done."""
+    """What would be decided if ``agent`` (a name or an id) made ``call`` with ``args``; nothing is executed."""
 
     op = Op.EXPLAIN
     reply = Explained

@@ -1,4 +1,4 @@
-"""A request knows its opcode and the type of its reply."""
+"""Base class of requests, with their opcode and the type of their reply."""
 
 from typing import Annotated, Any, ClassVar, Generic, TypeAlias, TypeVar
 
@@ -13,7 +13,10 @@ Synchronous: TypeAlias = Annotated[
 """``async``, as the original's clients send it."""
 
 RequestId: TypeAlias = int | str | None
-"""``request_id``, as they send it with that; it means nothing where a call is answered on its own connection."""
+"""``request_id``, which the original's clients send with ``async``.
+
+It has no effect, since a call is answered on its own connection.
+"""
 
 
 class Request(Generic[Reply]):

@@ -1,4 +1,4 @@
-"""THINK: a question to the model, and its answer. LLM_REPORT: what the original's clients say that they have used."""
+"""THINK: a question to the model and its answer. LLM_REPORT: token use as reported by the original's clients."""
 
 import re
 from binascii import a2b_base64
@@ -16,7 +16,7 @@ from .request import Request, RequestId, Synchronous
 ThinkingLevel: TypeAlias = Literal["low", "medium", "high"]
 ToolChoice: TypeAlias = Literal["auto", "none", "required"]
 
-PIECE = 256 << 10  # characters of base64 that are decoded at a time, in a millisecond
+PIECE = 256 << 10  # characters of base64 decoded at a time, in 1 ms
 MAX_STOPS = 4
 
 _DIGITS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
@@ -42,7 +42,7 @@ Stops: TypeAlias = Annotated[Sequence[Stop], Rule(lambda stops: len(stops) <= MA
 
 @frozen(kw_only=True)
 class Usage:
-    """Tokens: of the question, of the answer without thoughts, and of the thoughts."""
+    """Tokens of the question, of the answer without thoughts, and of the thoughts."""
 
     input: int = 0
     output: int = 0
@@ -51,7 +51,7 @@ class Usage:
 
 @frozen(kw_only=True)
 class ToolCall:
-    """A tool that the model wants called; ``signature``, if there is one, is to be given back with the call."""
+    """A tool call requested by the model; ``signature``, if present, must be sent back with the call."""
 
     id: str
     name: str
@@ -68,14 +68,14 @@ class Image:
 
     @property
     def decoded(self) -> bytes:
-        """The file. In a thread, if it may be large: decoded piece by piece, so that other threads have their turn."""
+        """The decoded file. Use a thread if it may be large: it is decoded in pieces, so that other threads can run."""
         data = self.data
         return b"".join(a2b_base64(data[at : at + PIECE]) for at in range(0, len(data), PIECE))
 
 
 @frozen(kw_only=True)
 class Part:
-    """A part of a message: of type text with ``text``, or of type image with ``data`` in base64 and ``mime_type``."""
+    """A part of a message: type text with ``text``, or type image with ``data`` in base64 and ``mime_type``."""
 
     type: Literal["text", "image"]
     text: Text | None = None
@@ -98,9 +98,9 @@ class Part:
 
 @frozen(kw_only=True)
 class Message:
-    """One turn of a conversation; the system's say how to answer, wherever they stand.
+    """One turn of a conversation. System messages are instructions, at any position.
 
-    An assistant's has what it said, ``tool_calls``, or both; a tool's answers the call ``tool_call_id``.
+    An assistant's message has text, ``tool_calls``, or both. A tool's message answers the call ``tool_call_id``.
     """
 
     role: Literal["system", "user", "assistant", "tool"]
@@ -120,7 +120,7 @@ class Message:
 
     @property
     def text(self) -> str:
-        """All of its text; parts are joined as they are."""
+        """All text of the message; parts are joined without a separator."""
         if isinstance(self.content, str):
             return self.content
         return "".join(part.text or "" for part in self.content or ())
@@ -134,7 +134,7 @@ class Message:
 
 @frozen(kw_only=True)
 class ToolSpec:
-    """What the model may ask to be called; ``parameters`` is a JSON schema of an object."""
+    """A tool that the model may call; ``parameters`` is a JSON schema of an object."""
 
     name: ToolName
     description: Text = Text("")
@@ -143,8 +143,12 @@ class ToolSpec:
 
 @frozen(kw_only=True)
 class Thought:
-    """The whole answer. ``tokens`` is the sum of ``usage``; ``finish_reason`` is stop, length, tool_calls or
-    content_filter; ``queued_ms`` of ``latency_ms`` it waited for its turn."""
+    """The whole answer. ``tokens`` is the sum of ``usage``.
+
+    ``finish_reason`` is stop, length, tool_calls or content_filter. ``queued_ms`` is the part of ``latency_ms`` that
+    was
+    spent in the queue.
+    """
 
     success: bool = True
     content: Text
@@ -159,24 +163,25 @@ class Thought:
 
     @property
     def message(self) -> Message:
-        """The answer as a turn of the conversation, for the next question."""
+        """The answer as a message, for the next question."""
         return Message(role="assistant", content=self.content, tool_calls=self.tool_calls)
 
 
 @frozen(kw_only=True)
 class Delta:
-    """What a CHUNK of a streamed answer holds: the text that has just come."""
+    """A CHUNK of a streamed answer: the new text."""
 
     delta: Text
 
 
 @frozen(kw_only=True)
 class Think(Request[Thought]):
-    """Ask the model: ``prompt``, with what was said before it in ``messages``, or ``messages`` alone.
+    """Ask the model: ``prompt``, with the conversation before it in ``messages``, or ``messages`` alone.
 
-    ``image`` and ``images`` go with ``prompt``. ``max_tokens`` bounds what is generated, thoughts included;
-    ``response_schema`` is a JSON schema which the answer's text has to match; after ``timeout`` seconds, waiting
-    included, there is no answer. What is None is the model's own choice.
+    ``image`` and ``images`` belong to ``prompt``. ``max_tokens`` limits the generated tokens, thoughts included.
+    ``response_schema`` is a JSON schema that the answer's text has to match. ``timeout`` in seconds includes the time
+    in
+    the queue. A field that is None is left to the model's default.
     """
 
     op = Op.THINK
@@ -214,7 +219,7 @@ class Think(Request[Thought]):
 
     @property
     def turns(self) -> Sequence[Message]:
-        """The conversation: all that isn't the system's, with the prompt and its images as the user's last turn."""
+        """The conversation: all messages but the system's, and the prompt with its images as the user's last turn."""
         said = [message for message in self.messages if message.role != "system"]
         if self.prompt is None:
             return said
@@ -224,15 +229,17 @@ class Think(Request[Thought]):
 
     @property
     def system(self) -> str | None:
-        """What the system says: ``system_instruction``, then its messages, with a blank line between them."""
+        """The system instructions: ``system_instruction``, then the system messages, separated by blank lines."""
         said = [message.text for message in self.messages if message.role == "system"]
         return "\n\n".join(text for text in (self.system_instruction, *said) if text) or None
 
 
 @frozen(kw_only=True)
 class Reported:
-    """``tokens`` is what the kernel itself has counted for the caller since it was made; ``quota_exceeded`` says
-    whether one of the caller's budgets is used up."""
+    """``tokens`` is what the kernel itself has counted for the caller since it was created.
+
+    ``quota_exceeded``: whether one of the caller's budgets is used up.
+    """
 
     success: bool = True
     tokens: int
@@ -241,7 +248,7 @@ class Reported:
 
 @frozen(kw_only=True)
 class LLMReport(Request[Reported]):
-    """``tokens`` is what the caller says it has used. It changes nothing: the kernel counts by itself."""
+    """``tokens`` is what the caller reports as used. It has no effect: the kernel counts by itself."""
 
     op = Op.LLM_REPORT
     reply = Reported

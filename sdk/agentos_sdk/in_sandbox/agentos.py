@@ -1,9 +1,9 @@
-"""``from agentos import AgentOSClient`` for agents whose interpreter has only the SDK."""
+"""``from agentos import AgentOSClient`` for agents with only the SDK in their interpreter."""
 
 import agentos_sdk
 
 __all__ = agentos_sdk.__all__
 
 
-def __getattr__(name: str) -> object:  # on first use, as the SDK itself does: only what is used is loaded
+def __getattr__(name: str) -> object:  # on first use, as in the SDK itself, so that nothing unused is loaded
     return getattr(agentos_sdk, name)

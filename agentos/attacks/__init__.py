@@ -1,1 +1,1 @@
-"""The project's own attacks on its sandboxes: an attacker inside, and whoever plants and verifies outside."""
+"""Attacks on this project's own sandboxes: the attacker inside, and the harness outside that sets up and verifies."""

@@ -1,4 +1,4 @@
-"""What an attacker could find outside: planted, watched, and taken away again."""
+"""Canaries on the host that an attacker could find: set up, checked and removed."""
 
 import contextlib
 import ctypes
@@ -30,27 +30,27 @@ _FIONREAD = 0x541B
 
 @frozen
 class Canaries:
-    """All that was planted. ``targets`` is what the attacker is told of it: where, and never what."""
+    """Everything that was set up. ``targets`` is what the attacker is told: locations, never contents."""
 
     token: str
-    secret: str  # what no attacker may read
+    secret: str  # must not be readable for any attacker
     place: Path
     targets: Mapping[str, Any]
-    environment: Mapping[str, str]  # of whoever starts the sandboxes, with secrets in it
-    files: Sequence[int]  # descriptors that he has open, and that exec doesn't close
-    terminal: int  # his controlling one
+    environment: Mapping[str, str]  # of the process that starts the sandboxes; has secrets in it
+    files: Sequence[int]  # descriptors that this process holds open across exec
+    terminal: int  # its controlling terminal
     victim: "subprocess.Popen[str]"
     listeners: Sequence[socket.socket]
     settings: Mapping[str, bytes]
 
     @property
     def outside(self) -> Path:
-        """The directory in which a workspace of the host's lies."""
+        """The directory on the host that holds a workspace."""
         return self.place / "outside"
 
     @property
     def kernel_socket(self) -> Path:
-        """Where a kernel may be that is attacked: attackers are told."""
+        """The socket's path for a kernel under attack; attackers are told it."""
         return self.place / "kernel/agentos.sock"
 
     def kernel_paths(self) -> Sequence[str]:
@@ -59,7 +59,7 @@ class Canaries:
 
 @contextlib.contextmanager
 def planted() -> Iterator[Canaries]:
-    """Plant everything; nothing of it is left at the end."""
+    """Set up everything, and remove it at the end."""
     token = secrets.token_hex(6)
     secret = f"canary-{secrets.token_hex(12)}"
     with contextlib.ExitStack() as stack:
@@ -91,7 +91,7 @@ def planted() -> Iterator[Canaries]:
 
 
 def _files(place: Path, secret: str, stack: contextlib.ExitStack) -> Sequence[int]:
-    """Everybody may read and write them: only a root of its own keeps an attacker out."""
+    """World-writable files: only a separate root keeps an attacker out."""
     (place / "home/.ssh").mkdir(parents=True)
     (place / "outside/workspace").mkdir(parents=True)
     for path in (place / "secret", place / "home/.ssh/id_ed25519"):
@@ -135,7 +135,7 @@ def _listeners(place: Path, token: str, stack: contextlib.ExitStack) -> tuple[li
 
 
 def _terminal(stack: contextlib.ExitStack) -> int:
-    """Both ends stay open here, so that what is typed into it can be counted."""
+    """Both ends stay open here, so that injected input can be counted."""
     master, slave = os.openpty()
     for fd in (master, slave):
         stack.callback(os.close, fd)
@@ -146,7 +146,7 @@ def _terminal(stack: contextlib.ExitStack) -> int:
 
 
 def _kernel_paths(place: Path) -> list[str]:
-    """Where Python looks for what the kernel imports."""
+    """Where Python looks for the modules that the kernel imports."""
     user = place / f"home/.local/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
     return [*(path for path in sys.path if os.path.isdir(path)), str(user)]
 
@@ -167,7 +167,7 @@ def _segment(secret: str, stack: contextlib.ExitStack) -> int:
 
 
 def _key(token: str, secret: str, stack: contextlib.ExitStack) -> int:
-    """In the user's keyring; 0 where there are no keyrings."""
+    """Add a key to the user's keyring; returns 0 on a host without keyrings."""
     try:
         key = call("add_key", b"user", f"key-{token}".encode(), secret.encode(), len(secret), _USER_KEYRING)
     except OSError:
@@ -177,13 +177,13 @@ def _key(token: str, secret: str, stack: contextlib.ExitStack) -> int:
 
 
 def _settings() -> dict[str, bytes]:
-    """Those that this kernel has."""
+    """Those settings that this Linux kernel has."""
     paths = {name: Path("/proc/sys", name) for name in SETTINGS}
     return {name: path.read_bytes() for name, path in paths.items() if path.exists()}
 
 
 def disturbed(canaries: Canaries) -> dict[str, str]:
-    """What is not as it was planted, by the check that must have done it. Removes what attackers have left."""
+    """Everything that was changed, by the check that must have changed it. Removes files left by attackers."""
     found = {}
     if said := _hits(canaries):
         found["proc.signal_host_pid"] = found["proc.kill_everything"] = f"the victim: {said}"
@@ -231,7 +231,7 @@ def _left_files(canaries: Canaries) -> dict[str, str]:
     for check, paths in where.items():
         there = [path for path in dict.fromkeys(paths) if os.path.lexists(path)]
         for path in there:
-            with contextlib.suppress(FileNotFoundError):  # the same directory by another name
+            with contextlib.suppress(FileNotFoundError):  # the same directory under another name
                 os.unlink(path)
         if there:
             found[check] = f"left behind: {there}"

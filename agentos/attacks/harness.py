@@ -1,6 +1,6 @@
-"""The outside of an attack: plant, let the attackers loose in sandboxes, watch them, and judge.
+"""The outside of an attack: sets up canaries, runs attackers in sandboxes, watches them, and judges.
 
-How an attacker is started is a parameter: a function that is given shots, and gives back how each of them ended.
+How an attacker is started is a parameter: a function that takes shots and returns how each of them ended.
 """
 
 import contextlib
@@ -19,11 +19,11 @@ from .canaries import Canaries, disturbed, planted
 from .inside.checks import BY_NAME
 from .verdicts import Verdict, judge
 
-ATTACKER = Path(__file__).parent / "inside"  # to be seen as /agent
+ATTACKER = Path(__file__).parent / "inside"  # mounted as /agent
 PROGRAM = "probe.py"
 MIB = 1 << 20
 PATIENCE = 25.0  # seconds for one check
-DEFAULTS: Mapping[str, int] = {  # bytes, but for cpu_quota: microseconds in 100 ms
+DEFAULTS: Mapping[str, int] = {  # bytes, except cpu_quota: microseconds per 100 ms
     "memory": 512 * MIB,
     "max_pids": 64,
     "cpu_quota": 100_000,
@@ -34,7 +34,7 @@ DEFAULTS: Mapping[str, int] = {  # bytes, but for cpu_quota: microseconds in 100
     "file_size": 256 * MIB,
 }
 TIGHT = {"max_pids": 40, "open_files": 200, "disk": 12 * MIB, "tmp": 6 * MIB, "inodes": 300, "file_size": 2 * MIB}
-ALONE: Mapping[str, Mapping[str, int]] = {  # what may end the agent, or must be seen by itself
+ALONE: Mapping[str, Mapping[str, int]] = {  # each in an agent of its own: may kill it, or is measured alone
     "proc.kill_everything": {},
     "dos.cpu_hog": {"cpu_quota": 20_000},
     **{
@@ -46,7 +46,7 @@ ALONE: Mapping[str, Mapping[str, int]] = {  # what may end the agent, or must be
     },
 }
 ACCEPTED = {"surface.memfd_exec": "the agent may run any Python anyway"}
-STRICT = tuple(name for name in BY_NAME if name.startswith("strict."))  # what only that level promises
+STRICT = tuple(name for name in BY_NAME if name.startswith("strict."))  # promised only by that level
 ENDS_THE_AGENT = ("proc.kill_everything", *(name for name in ALONE if name.startswith("dos.memory")))
 
 
@@ -54,7 +54,7 @@ ENDS_THE_AGENT = ("proc.kill_everything", *(name for name in ALONE if name.start
 class Shot:
     """One attacker in one sandbox: ``python probe.py ORDER``, with these limits."""
 
-    word: str  # in its command line
+    word: str  # marks its command line
     checks: tuple[str, ...]
     order: str
     limits: Mapping[str, int]
@@ -63,18 +63,18 @@ class Shot:
 
 @frozen
 class Ended:
-    """What an attacker wrote, how it ended, and whether it was killed."""
+    """The output of an attacker, how it ended, and whether it was killed."""
 
     out: str
     how: str
     killed: bool = False
-    problem: str = field(default="")  # there was no sandbox
+    problem: str = field(default="")  # why the sandbox didn't start
     unavailable: str = ""  # why this host has no sandbox of the shot's level
 
 
 @frozen
 class Outcome:
-    """How each of the shots ended, and which checks may come through here, with the reason."""
+    """How each of the shots ended, and the checks that are accepted to come through here, with the reason."""
 
     endings: Sequence[Ended]
     accepted: Mapping[str, str]
@@ -84,7 +84,7 @@ Run = Callable[[Sequence[Shot], Canaries], Outcome]
 
 
 def attack(run: Run) -> list[Verdict]:
-    """Attack, and judge what came of it. Blocks."""
+    """Run the attacks and judge them. Blocks."""
     with planted() as canaries:
         shots = _shots(canaries)
         words = frozenset(shot.word for shot in shots)
@@ -131,7 +131,7 @@ def _said(shot: Shot, ended: Ended) -> dict[str, tuple[str, str]]:
 
 
 def _survivors(words: frozenset[str]) -> dict[str, str]:
-    """Whoever was told to die gets a moment for it."""
+    """Find attackers that are still alive after one second (dying takes a moment), and kill them."""
     for _look in range(20):
         left = watch.alive(words)
         if not left:
@@ -152,7 +152,7 @@ def _excesses(shots: Sequence[Shot], watching: watch.Watch) -> dict[str, str]:
             continue
         if seen.processes > shot.limits["max_pids"] + 1:
             found |= {name: f"{seen.processes} processes" for name in ("dos.fork_bomb",) if name in shot.checks}
-        # Twice: where no cgroup holds it, RLIMIT_DATA does, until the watcher comes round.
+        # Twice: without a cgroup RLIMIT_DATA holds it until the watcher's next round.
         if "dos.memory_bomb" in shot.checks and seen.memory > 2 * shot.limits["memory"] + 8 * MIB:
             found["dos.memory_bomb"] = f"{seen.memory // MIB} MiB"
         if "dos.cpu_hog" in shot.checks and seen.share > 2 * shot.limits["cpu_quota"] / 100_000:

@@ -1,4 +1,4 @@
-"""A kernel to attack: ``agentos run`` as somebody careless starts it, and attackers as agents that it is asked for."""
+"""A kernel to attack: ``agentos run`` as a careless user would start it, with attackers as its agents."""
 
 import contextlib
 import fcntl
@@ -16,7 +16,7 @@ from agentos_sdk.errors import AgentOSError
 from .canaries import Canaries
 from .harness import ACCEPTED, ATTACKER, PROGRAM, Ended, Outcome, Shot
 
-PATIENCE = 60.0  # seconds until it is ready, and until it has stopped
+PATIENCE = 60.0  # seconds for its start, and for its stop
 DEADLINE = 150.0  # seconds for one attacker
 CONFIG = """
 [kernel]
@@ -31,19 +31,19 @@ Layers = Mapping[str, Mapping[str, Any]]
 
 
 class NoKernel(Exception):
-    """None could be started, or it didn't stop; the text has its last words."""
+    """The kernel could not be started or didn't stop; the text has its last output."""
 
 
 @contextlib.contextmanager
 def running(canaries: Canaries, join: Callable[[], None] | None = None) -> Iterator[AgentOSClient]:
-    """A kernel with secrets in its environment, open files and a terminal; it has ended on return.
+    """A kernel with secrets in its environment, open files and a terminal; it is stopped at the end.
 
-    ``join`` is called in its process before it begins. :class:`NoKernel` where none begins.
+    ``join`` is called in its process before exec. Raises :class:`NoKernel` if it doesn't start.
     """
     socket = canaries.kernel_socket
     socket.parent.mkdir(mode=0o700)
     (socket.parent / "agentos.toml").write_text(CONFIG)
-    ours = ("AGENTOS_", "NOTIFY_SOCKET")  # what would make it somebody else's kernel
+    ours = ("AGENTOS_", "NOTIFY_SOCKET")  # these would connect it to another kernel or service manager
     environment = {name: value for name, value in canaries.environment.items() if not name.startswith(ours)}
 
     def begin() -> None:
@@ -98,7 +98,7 @@ def _stop(process: "subprocess.Popen[str]") -> None:
 
 
 def attacked(client: AgentOSClient, shots: Sequence[Shot]) -> Outcome:
-    """Have each attacker started, one after the other."""
+    """Start the attackers, one after the other."""
     endings: list[Ended] = []
     layers: Layers = {}
     found: Layers
@@ -113,7 +113,7 @@ def attacked(client: AgentOSClient, shots: Sequence[Shot]) -> Outcome:
 
 
 def _not_limited(layers: Layers) -> Mapping[str, str]:
-    """What can't be promised where the kernel itself says that no cgroup limits it."""
+    """The checks that are accepted because the kernel itself reports that no cgroup limits the resource."""
     return dict(
         accepted
         for name, accepted in WITHOUT_CGROUPS.items()

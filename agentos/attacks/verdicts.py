@@ -1,4 +1,4 @@
-"""What became of each attack: what the attacker says and what was seen outside, judged; and the table of it."""
+"""Judges each attack by the attacker's report and by what was observed outside, and formats the results."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +13,10 @@ ORDER = ("blocked", "accepted", "escaped", "unclear", "n/a")
 
 @frozen
 class Verdict:
-    """``outcome`` is blocked, escaped, accepted (nothing is promised here), n/a, or unclear: no attack took place."""
+    """The result of a check.
+
+    ``outcome`` is blocked, escaped, accepted (no protection is promised), n/a, or unclear (no attack took place).
+    """
 
     check: str
     outcome: str
@@ -21,7 +24,7 @@ class Verdict:
 
 
 def judge(said: Mapping[str, tuple[str, str]], seen: Mapping[str, str], accepted: Mapping[str, str]) -> list[Verdict]:
-    """A verdict on each check: blocked only where both the attacker and those outside say so."""
+    """A verdict on each check: blocked only if both the attacker and the observations outside say so."""
     return [_judge(check, said.get(check.name), seen.get(check.name), accepted) for check in BY_NAME.values()]
 
 
@@ -31,13 +34,13 @@ def _judge(check: Check, said: tuple[str, str] | None, seen: str | None, accepte
         outcome, detail = "escaped", f"{detail}; outside: {seen}"
     elif outcome == "tried":
         outcome, detail = "blocked", f"nothing of it outside: {detail}"
-    if check.name in accepted and outcome in ("blocked", "escaped"):  # a hog may be slow by chance
+    if check.name in accepted and outcome in ("blocked", "escaped"):  # a CPU hog may be slow by chance
         return Verdict(check.name, "accepted", f"{accepted[check.name]} ({detail})")
     return Verdict(check.name, outcome, detail)
 
 
 def totals(verdicts: Sequence[Verdict]) -> str:
-    """How many of which, of the checks that other tools are compared by: ``64 blocked, 1 accepted of 65``."""
+    """The number of each outcome among the checks that compare tools: ``64 blocked, 1 accepted of 65``."""
     names = {check.name for check in COMPARED}
     return _count([verdict for verdict in verdicts if verdict.check in names])
 
@@ -50,7 +53,7 @@ def _count(verdicts: Sequence[Verdict]) -> str:
 
 
 def table(verdicts: Sequence[Verdict]) -> str:
-    """For people: what was tried, what came of it, and by what it is stopped."""
+    """A table for people: what was tried, the outcome, and what blocks it."""
     return "\n".join([*_rows(verdicts), "", *_sums(verdicts)])
 
 
@@ -72,7 +75,7 @@ def _sums(verdicts: Sequence[Verdict]) -> Iterator[str]:
 
 
 def as_values(verdicts: Sequence[Verdict]) -> list[dict[str, str]]:
-    """For programs."""
+    """The verdicts as JSON values."""
     found = []
     for verdict in verdicts:
         check = BY_NAME[verdict.check]
@@ -89,10 +92,10 @@ def as_values(verdicts: Sequence[Verdict]) -> list[dict[str, str]]:
 
 
 def dumped(verdicts: Sequence[Verdict]) -> str:
-    """For another process."""
+    """The verdicts as JSON, for another process."""
     return json.dumps([[verdict.check, verdict.outcome, verdict.detail] for verdict in verdicts])
 
 
 def loaded(text: str) -> list[Verdict]:
-    """What :func:`dumped` gave."""
+    """Parse the result of :func:`dumped`."""
     return [Verdict(*row) for row in json.loads(text)]

@@ -1,4 +1,4 @@
-"""What is seen of attackers from outside while they run: how many processes, how much memory, how much CPU time."""
+"""Observes attackers from outside while they run: number of processes, memory, CPU time."""
 
 import os
 import threading
@@ -7,13 +7,13 @@ from typing import Any
 
 from attrs import Factory, define
 
-TICK = 0.05  # seconds between two looks
+TICK = 0.05  # seconds between samples
 _PAGE, _CLOCK = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
 
 
 @define
 class Seen:
-    """The most that was seen of one attacker. Memory is bytes of one process: shared pages can't be told apart."""
+    """The maxima observed for one attacker. Memory is the bytes of one process: shared pages can't be told apart."""
 
     processes: int = 0
     memory: int = 0
@@ -23,13 +23,13 @@ class Seen:
 
     @property
     def share(self) -> float:
-        """Of one CPU, while it ran."""
+        """Share of one CPU while it ran."""
         return self.cpu / max(self.last - self.first, TICK)
 
 
 @define
 class Watch:
-    """A thread that looks at /proc: attackers are known by a word in their command line."""
+    """A thread that samples /proc; attackers are found by a word in their command line."""
 
     words: frozenset[str]
     seen: dict[str, Seen] = Factory(dict)
@@ -61,7 +61,7 @@ class Watch:
 
 
 def alive(words: frozenset[str]) -> dict[str, list[int]]:
-    """The processes with these words in their command line; zombies have none."""
+    """The processes with these words in their command line; zombies have no command line."""
     found: dict[str, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
@@ -73,7 +73,7 @@ def alive(words: frozenset[str]) -> dict[str, list[int]]:
 
 
 def _usage(pid: int) -> tuple[int, float] | None:
-    """Bytes, and seconds of CPU time with those of the children that it has waited for."""
+    """Memory in bytes, and CPU time in seconds, including children that have been waited for."""
     fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     return (int(fields[21]) * _PAGE, sum(map(int, fields[11:15])) / _CLOCK) if fields else None
 
@@ -82,5 +82,5 @@ def _read(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
             return file.read()
-    except OSError:  # it has ended, or is somebody's who doesn't show it
+    except OSError:  # it has ended, or isn't readable for us
         return b""

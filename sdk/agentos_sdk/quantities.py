@@ -15,7 +15,7 @@ A_CPU_SHARE = "a share of one CPU such as 50%"
 MAX_SIZE = (1 << 63) - 1  # bytes; the most that the kernel and its database can hold
 CPU_PERIOD = 100_000  # microseconds; a bare number is a quota in cgroup v2's default period
 
-# At most 15 digits before the point: a float would lose more.
+# At most 15 digits before the point: a float can't hold more.
 _NUMBER = r"([0-9]{1,15}(?:\.[0-9]{1,15})?)"
 _DURATION = re.compile(_NUMBER + "(ms|[smhd])")
 _SIZE = re.compile(_NUMBER + "(B|[KMGT](?:iB)?)")

@@ -1,1 +1,1 @@
-"""The attacker: what runs inside an agent, with the standard library alone."""
+"""The attacker: code that runs inside an agent, with the standard library only."""

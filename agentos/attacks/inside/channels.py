@@ -1,4 +1,4 @@
-"""Channels: sockets, shared memory, keys and networks of others."""
+"""Attacks over sockets, shared memory, keys and networks of other processes."""
 
 import ctypes
 import errno
@@ -61,7 +61,7 @@ def host_loopback_tcp(targets: Targets) -> Said:
 
 
 def route_to_metadata_or_internet(_: Targets) -> Said:
-    """UDP is never sent: connecting only asks for a way."""
+    """Connecting a UDP socket sends nothing; it only looks up a route."""
 
     def route(family: socket.AddressFamily, address: str) -> str:
         with socket.socket(family, socket.SOCK_DGRAM) as ours:
@@ -84,7 +84,7 @@ def raw_sockets(_: Targets) -> Said:
 
 
 def odd_socket_families(_: Targets) -> Said:
-    """Of every kind: VSOCK reaches the hypervisor whatever the network namespace says."""
+    """Sockets of all other families and kinds. VSOCK reaches the hypervisor from any network namespace."""
     kinds = [(family, kind) for family in range(47) if family not in (1, 2, 10) for kind in (1, 2, 3, 5)]
     return any_of((f"family {one[0]}", partial(_made, *one, 0)) for one in kinds)
 
@@ -146,7 +146,7 @@ def persistent_keyring(_: Targets) -> Said:
 
 
 def peer_of_its_own_socket(_: Targets) -> Said:
-    """Who is at the other end of a socket pair of its own: uids of the host's shine through where ids aren't mapped."""
+    """The peer of its own socket pair: host uids would show if ids weren't mapped."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         found = ours.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)

@@ -1,4 +1,4 @@
-"""All checks, in the order of the table: those that other tools are compared by, and further ones of our own."""
+"""All checks in the order of the table: those used to compare tools, and further ones."""
 
 from . import channels, deputy, exhaustion, files, pid1, processes, surface, walls, written
 from .frame import Check

@@ -1,4 +1,4 @@
-"""The kernel as a deputy: READ, WRITE and SPAWN with paths by which it must not reach the host's files."""
+"""Confused deputy attacks: READ, WRITE and SPAWN with paths by which the kernel must not reach the host's files."""
 
 import ctypes
 import json
@@ -17,7 +17,7 @@ _READ, _WRITE, _SPAWN = 0x02, 0x03, 0x10
 _HEADER = struct.Struct("<IIBQ")  # magic, id, opcode, length of the body
 _MAGIC = 0x41474E54
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
-_SECONDS = 2.0  # of both races
+_SECONDS = 2.0  # of both races together
 _CANARY = "canary-"
 _PATIENCE = 10.0  # seconds for one reply
 
@@ -73,7 +73,7 @@ def path_tricks(targets: Targets) -> Said:
 
 
 def symlink_race(targets: Targets) -> Said:
-    """A directory of its own and a symlink to the host's change places while the kernel goes that way."""
+    """Swap an own directory and a symlink to the host while the kernel resolves a path through it."""
     if "AGENTOS_SOCKET" not in os.environ:
         return without("there is no kernel to ask")
     kernel = _Kernel()
@@ -94,7 +94,7 @@ def symlink_race(targets: Targets) -> Said:
                 tries += 1
                 if _CANARY in str(kernel.ask(_READ, path=f"way/{name}").get("content")):
                     came.append(f"READ {host}/{name}")
-                if tries % 10 == 0:  # each waits for the audit log's disk
+                if tries % 10 == 0:  # each write waits for the disk of the audit log
                     mode = ("write", "append")[tries // 10 % 2]
                     kernel.ask(_WRITE, path=f"way/{planted}", content="planted", mode=mode)
         finally:
@@ -107,7 +107,7 @@ def symlink_race(targets: Targets) -> Said:
 
 
 def _be_served(kernel: _Kernel) -> None:
-    """Without this a kernel that refuses everything would look like one that can't be tricked."""
+    """Check that an allowed request works: a kernel that refuses everything would pass all checks."""
     with open("honest", "w") as file:
         file.write("honest")
     reply = kernel.ask(_READ, path="honest")
@@ -116,7 +116,7 @@ def _be_served(kernel: _Kernel) -> None:
 
 
 def _ways_to(*paths: str) -> Iterator[str]:
-    """Each path as it is, by names that lead to it, and by symlinks in the workspace."""
+    """Each path as it is, in equivalent spellings, and by symlinks in the workspace."""
     for number, path in enumerate(paths):
         yield from (path, f"/..{path}", f"/workspace/..{path}", f"{'../' * 9}{path[1:]}", f"/./{path}")
         yield from (f"/proc/self/root{path}", f"/proc/1/root{path}", f"/proc/self/cwd/{'../' * 9}{path[1:]}")
@@ -131,8 +131,8 @@ def _ways_to(*paths: str) -> Iterator[str]:
 
 
 def _swapping(one: str, other: str) -> int:
-    """The pid of a process that has two names change places until it is killed."""
-    libc("renameat2", _AT_FDCWD, one.encode(), _AT_FDCWD, other.encode(), _RENAME_EXCHANGE)  # raises where it can't
+    """Start a process that swaps two names until it is killed; returns its pid."""
+    libc("renameat2", _AT_FDCWD, one.encode(), _AT_FDCWD, other.encode(), _RENAME_EXCHANGE)  # raises if unsupported
     pid = os.fork()
     if pid:
         return pid

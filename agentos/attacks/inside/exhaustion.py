@@ -1,4 +1,4 @@
-"""Exhaustion: using up what others need too. Each attempt ends by itself, a little above its limit."""
+"""Attacks that exhaust shared resources. Each attempt stops by itself, a little above its limit."""
 
 import ctypes
 import fcntl
@@ -16,13 +16,13 @@ from functools import partial
 from .frame import Check, Said, Targets, any_of, blocked, call, escaped, libc, without
 
 MIB = 1 << 20
-PART = 8  # MiB, of a hoard
+PART = 8  # MiB per file
 PLACES = ("/workspace", "/tmp", "/dev/shm", "/var/tmp", "/run", "/dev", "/run/lock", "/dev/mqueue")
-MOST_INSTANCES = 64  # of inotify; Linux gives 128 to a user
+MOST_INSTANCES = 64  # of inotify; Linux allows 128 per user
 
 
 def _until(most: int, attempt: Callable[[int], object]) -> tuple[int, str]:
-    """How often it worked, and what stopped it."""
+    """How many attempts succeeded, and the error that stopped them."""
     for number in range(most):
         try:
             attempt(number)
@@ -68,7 +68,7 @@ def fd_exhaustion(targets: Targets) -> Said:
 
 
 def memory_bomb(targets: Targets) -> Said:
-    """One process, twice the limit."""
+    """One process allocates twice the limit."""
     return _fill(2 * targets["limits"]["memory"], targets)
 
 
@@ -81,12 +81,12 @@ def _fill(size: int, targets: Targets) -> Said:
     made, why = _until(size // MIB + 64, more)
     limit = targets["limits"]["memory"]
     if made * MIB > limit:
-        time.sleep(6)  # whoever watches gets a look
+        time.sleep(6)  # long enough for the watcher's next round
     return escaped(f"{made} MiB") if made * MIB > limit else blocked(f"{made} MiB: {why or 'MemoryError'}")
 
 
 def memory_of_many(targets: Targets) -> Said:
-    """Eight processes, half the limit each: a limit for each process doesn't stop them."""
+    """Eight processes, half the limit each: a limit per process doesn't stop them."""
     limit = targets["limits"]["memory"]
     read, write = os.pipe()
     pids = []
@@ -113,7 +113,7 @@ def memory_of_many(targets: Targets) -> Said:
 
 
 def memory_in_files(targets: Targets) -> Said:
-    """Files in memory that no process maps."""
+    """Memory files that no process maps."""
     files: list[int] = []
 
     def more(number: int) -> None:
@@ -126,7 +126,7 @@ def memory_in_files(targets: Targets) -> Said:
 
 
 def memory_in_flight(targets: Targets) -> Said:
-    """Files in memory that no process has open: they are on their way through a socket."""
+    """Memory files that no process has open: they are in flight in a socket."""
     files: list[int] = []
     one, _other = socket.socketpair()
 
@@ -143,21 +143,21 @@ def memory_in_flight(targets: Targets) -> Said:
 
 
 def _hoarded(targets: Targets, more: Callable[[int], object]) -> Said:
-    """Twice the limit, MiB by MiB."""
+    """Allocate twice the limit, MiB by MiB."""
     made, why = _until(2 * targets["limits"]["memory"] // MIB, more)
-    time.sleep(6)  # whoever watches gets a look
+    time.sleep(6)  # long enough for the watcher's next round
     limit = targets["limits"]["memory"]
     return escaped(f"{made} MiB in memory files") if made * MIB > limit else blocked(f"{made} MiB: {why}")
 
 
 def memory_in_hidden_files(targets: Targets) -> Said:
-    """The same, by a process whose descriptors nobody but root may list."""
+    """The same, by a process whose descriptors only root may list (not dumpable)."""
     libc("prctl", 4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
     return memory_in_files(targets)
 
 
 def memory_in_segments(targets: Targets) -> Said:
-    """System V segments that nobody has attached any more."""
+    """System V segments that are no longer attached."""
     attach = ctypes.CDLL(None, use_errno=True).shmat
     attach.restype = ctypes.c_void_p
 
@@ -182,7 +182,7 @@ def _writable() -> Iterator[str]:
 
 
 def disk_fill(targets: Targets) -> Said:
-    """Many files, so that it isn't a file's size that ends it."""
+    """Many files, so that the limit on file size doesn't stop it."""
     limits, found = targets["limits"], []
     for place in _writable():
         most = max(limits["disk"], limits["tmp"])
@@ -229,7 +229,7 @@ def inode_flood(targets: Targets) -> Said:
 
 
 def cpu_hog(targets: Targets) -> Said:
-    """A process for each CPU; how much CPU time they get in two seconds."""
+    """One process per CPU; measures the CPU time that they get in two seconds."""
     children = []
     start = time.monotonic()
     for _cpu in range(os.cpu_count() or 1):
@@ -263,13 +263,13 @@ def sparse_file(targets: Targets) -> Said:
 
 
 def inotify_instances(_: Targets) -> Said:
-    """Each is counted for the host's user who made the sandbox, too: whoever has them all leaves none to him."""
+    """Each instance also counts for the host user that made the sandbox: using all of them leaves that user none."""
     made, why = _until(200, lambda _: call("inotify_init1", 0))
     return escaped(f"{made} instances") if made > MOST_INSTANCES else blocked(f"{made}: {why}")
 
 
 def queued_signals(_: Targets) -> Said:
-    """Blocked real-time signals wait in the kernel's memory, and count for the user who made the sandbox, too."""
+    """Blocked real-time signals use kernel memory, and also count for the user that made the sandbox."""
     number = signal.SIGRTMIN + 5
     signal.pthread_sigmask(signal.SIG_BLOCK, [number])
     info = struct.pack("=iii4xii", number, 0, -1, os.getpid(), os.getuid()).ljust(128, b"\0")
@@ -278,7 +278,7 @@ def queued_signals(_: Targets) -> Said:
 
 
 def pipe_buffers(_: Targets) -> Said:
-    """Pipes of a MiB each; Linux gives 64 MiB to a user, then a page to each pipe."""
+    """Pipes of 1 MiB each; Linux allows 64 MiB per user, then one page per pipe."""
 
     def make(_: int) -> None:
         read, _write = os.pipe()
@@ -297,7 +297,7 @@ def message_queues(_: Targets) -> Said:
 
 
 def locked_pages(_: Targets) -> Said:
-    """Pages that MAP_LOCKED keeps in memory."""
+    """Pages locked into memory by MAP_LOCKED."""
     if not hasattr(mmap, "MAP_ANONYMOUS"):
         return without("no anonymous mappings")
 

@@ -1,4 +1,4 @@
-"""Files: reading what isn't the agent's, writing where others read, and every way back to the host's tree."""
+"""Attacks on files: reading foreign files, writing where host programs read, and reaching the host's file tree."""
 
 import ctypes
 import os
@@ -86,7 +86,7 @@ def plant_code_for_the_kernel(targets: Targets) -> Said:
 
 
 def persistence_in_workspace(_: Targets) -> Said:
-    """Whether it lies in a directory of the host's, or in one that goes with the agent, is only seen outside."""
+    """Whether the workspace is a directory of the host or vanishes with the agent can only be seen outside."""
 
     def write(name: str) -> str:
         os.makedirs(os.path.dirname(f"./{name}"), exist_ok=True)
@@ -102,12 +102,12 @@ def proc_root_links(targets: Targets) -> Said:
     secret = targets["secret"]
     roots = [f"/proc/{pid}/root" for pid in (*numbers_in_proc(), "self", "thread-self", targets["victim"])]
     ways = [*roots, *(f"/proc/{pid}/cwd{'/..' * 9}" for pid in (*numbers_in_proc(), "self"))]
-    # In the agent's own /tmp there is no such path, whichever link leads there.
+    # The agent's own /tmp has no such path, whichever link leads there.
     return any_of((way, partial(canary, way + secret)) for way in ways)
 
 
 def open_by_handle_at(_: Targets) -> Said:
-    """A handle of the file system's root directory, guessed as everybody does, or of a directory that is seen."""
+    """A guessed handle of the file system's root directory (inode 2), or one of a visible directory."""
 
     def reach(place: str) -> str:
         root = ctypes.create_string_buffer(struct.pack("=IiII", 8, 1, 2, 0), 128 + 8)
@@ -152,7 +152,7 @@ def dangerous_devices(_: Targets) -> Said:
 
 
 def inherited_fds(targets: Targets) -> Said:
-    """Those that were open before the attacker opened anything."""
+    """Descriptors that were open before the attacker opened any."""
     there = {fd: _link(fd) for fd in targets["open"] if fd > 2}
     if there:
         return escaped(f"open: {there}")
@@ -189,7 +189,7 @@ def _directories(path: str) -> list[str]:
 
 
 def proc_sys_write(_: Targets) -> Said:
-    """The value that is there already: harmless where it works."""
+    """Write the current value back: harmless if it succeeds."""
 
     def write(name: str) -> str:
         with open(f"/proc/sys/{name}", "rb+", buffering=0) as file:
@@ -204,7 +204,7 @@ def proc_sensitive(_: Targets) -> Said:
 
 
 def setuid_file(_: Targets) -> Said:
-    """In a directory of the host's it would lend the user's identity to whoever runs it there."""
+    """In a directory of the host a set-uid file would give the user's identity to any process that runs it."""
     where = f"set-uid-{os.getpid()}"
 
     def by(way: str) -> Callable[[], str | None]:
@@ -236,7 +236,7 @@ def file_capabilities(_: Targets) -> Said:
 
 
 def write_through_own_memory(_: Targets) -> Said:
-    """/proc/self/mem writes where the mapping doesn't: into the page cache of a file that is read-only?"""
+    """Whether writing via /proc/self/mem to a read-only mapping changes the page cache of the file."""
     import mmap
 
     path = next(path for path in ("/bin/true", "/usr/bin/true", "/bin/sh") if os.path.exists(path))
@@ -264,7 +264,7 @@ def _address_of(path: str) -> int:
 
 
 def run_from_shared_memory(_: Targets) -> Said:
-    """/dev/shm is for sharing data."""
+    """Run a program from /dev/shm, which is for data only."""
 
     def start() -> str:
         path = f"/dev/shm/program-{os.getpid()}"

@@ -1,4 +1,4 @@
-"""What all checks share: how one is written down, what it may say, and the system calls that Python hasn't got."""
+"""Shared by all checks: the definition of a check, its outcomes, and system calls that Python doesn't wrap."""
 
 import ctypes
 import errno
@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 Targets = Mapping[str, Any]
-"""What was planted outside: paths, pids, ports, names."""
+"""What was set up outside: paths, pids, ports, names."""
 
-# The attacker's own table, so that it is right where the sandbox's is wrong. From 424 on it is the same everywhere.
+# The attacker's own table of call numbers, so that a mistake in the sandbox's isn't repeated here. From 424 on numbers
+# are the same on all architectures.
 _SINCE_424 = """
     pidfd_send_signal=424 io_uring_setup=425 io_uring_enter=426 io_uring_register=427 open_tree=428
     move_mount=429 fsopen=430 fsconfig=431 fsmount=432 fspick=433 pidfd_open=434 clone3=435 openat2=437
@@ -51,21 +52,21 @@ NAMESPACES = _table(
     "mnt=131072 cgroup=33554432 uts=67108864 ipc=134217728 user=268435456 pid=536870912 net=1073741824"
 )  # CLONE_NEW*
 REFUSED = (errno.EPERM, errno.EACCES, errno.ENOSYS)
-"""What a wall says before it looks at the arguments; any other error means that the code behind it was reached."""
+"""Errors that a protection returns before it looks at the arguments; any other error means that it was passed."""
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.syscall.restype = ctypes.c_long
 
 
 class Said(NamedTuple):
-    """What came of an attempt: ``blocked``, ``escaped``, ``n/a``, or ``tried`` where only those outside can tell."""
+    """The result of an attempt: ``blocked``, ``escaped``, ``n/a``, or ``tried`` if only the outside can tell."""
 
     outcome: str
     detail: str
 
 
 class Check(NamedTuple):
-    """One attack: what it tries, and the walls that must stop it."""
+    """One attack: what it tries, and the protections that must stop it."""
 
     name: str
     attempt: Callable[[Targets], Said]
@@ -74,7 +75,7 @@ class Check(NamedTuple):
 
 
 class NoSuchCall(Exception):
-    """This architecture hasn't got the system call."""
+    """This architecture doesn't have the system call."""
 
 
 def blocked(detail: str) -> Said:
@@ -90,12 +91,12 @@ def tried(detail: str) -> Said:
 
 
 def without(detail: str) -> Said:
-    """There is nothing here to try it on."""
+    """Not applicable: nothing here to try it on."""
     return Said("n/a", detail)
 
 
 def call(name: str, *arguments: Any) -> int:
-    """A system call by name; ``OSError`` where it fails, :class:`NoSuchCall` where there is none."""
+    """A system call by name; raises ``OSError`` if it fails, :class:`NoSuchCall` if it doesn't exist."""
     number = NUMBERS.get(os.uname().machine, {}).get(name)
     if number is None:
         raise NoSuchCall(name)
@@ -103,14 +104,14 @@ def call(name: str, *arguments: Any) -> int:
 
 
 def by_number(number: int, *arguments: Any) -> int:
-    """A system call by number. Integers are whole registers: all 64 bits of them."""
+    """A system call by number. Integers are passed as whole registers, with all 64 bits."""
     ctypes.set_errno(0)
     words = [ctypes.c_long(one) if isinstance(one, int) else one for one in arguments]
     return _checked(int(_LIBC.syscall(ctypes.c_long(number), *words)))
 
 
 def libc(name: str, *arguments: Any) -> int:
-    """A function of the C library that returns -1 where it fails."""
+    """Call a C library function that returns -1 on failure."""
     ctypes.set_errno(0)
     words = [ctypes.c_long(one) if isinstance(one, int) else one for one in arguments]
     return _checked(int(getattr(_LIBC, name)(*words)))
@@ -127,13 +128,13 @@ Attempt = tuple[str, Callable[[], object]]
 
 
 def any_of(attempts: Iterable[Attempt]) -> Said:
-    """Escaped where one of them returns what isn't ``None``; an error is a refusal."""
+    """Escaped if any attempt returns a value other than ``None``; an error counts as refused."""
     got, errors = _all(attempts)
     return escaped("; ".join(got)) if got else blocked(_summary(errors))
 
 
 def none_reached(attempts: Iterable[Attempt]) -> Said:
-    """Escaped where one of them gets past the walls, even if it then fails for what it was given."""
+    """Escaped if any attempt gets past the protections, even if the call then fails for its arguments."""
     got, errors = _all(attempts)
     reached = [f"{name}: {_name(number)}" for name, number in errors.items() if number not in REFUSED]
     return escaped("reached: " + "; ".join([*got, *reached])) if got or reached else blocked(_summary(errors))
@@ -147,7 +148,7 @@ def _all(attempts: Iterable[Attempt]) -> tuple[list[str], dict[str, int]]:
         except NoSuchCall:
             errors[name] = errno.ENOSYS
         except OSError as error:
-            errors[name] = error.errno or errno.EIO  # a time-out has none
+            errors[name] = error.errno or errno.EIO  # a timeout has none
         else:
             if found is not None:
                 got.append(f"{name}: {found}"[:200])
@@ -164,13 +165,13 @@ def _summary(errors: Mapping[str, int]) -> str:
 
 
 def did(function: Callable[..., object], *arguments: Any) -> str:
-    """Call what returns nothing and raises where it fails."""
+    """Call a function that returns nothing and raises on failure."""
     function(*arguments)
     return "done"
 
 
 def read_some(path: str, size: int = 4096) -> bytes:
-    """The beginning of a file, without waiting for more."""
+    """The beginning of a file, without blocking."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         return os.read(fd, size)
@@ -179,22 +180,22 @@ def read_some(path: str, size: int = 4096) -> bytes:
 
 
 def canary(path: str) -> str | None:
-    """``path``, if what is read there is one of those that were planted."""
+    """``path``, if its content is one of the canaries."""
     return path if b"canary-" in read_some(path) else None
 
 
 def opens(path: str, flags: int) -> str:
-    """``path``, if it can be opened so."""
+    """``path``, if it can be opened with these flags."""
     os.close(os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC))
     return path
 
 
 def numbers_in_proc() -> list[int]:
-    """The processes that /proc shows."""
+    """The pids in /proc."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
 def status(field: str, pid: int | str = "self") -> str | None:
-    """A line of /proc/PID/status."""
+    """A field of /proc/PID/status."""
     with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
         return next((line.split(":", 1)[1].strip() for line in file if line.startswith(f"{field}:")), None)

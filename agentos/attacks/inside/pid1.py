@@ -1,4 +1,4 @@
-"""PID 1 of the sandbox: looking into it, stopping it, giving it orders."""
+"""Attacks on PID 1 of the sandbox: reading it, stopping it, sending it commands."""
 
 import contextlib
 import ctypes
@@ -27,7 +27,7 @@ from .frame import (
     status,
 )
 
-STOP_ALL, GO_ON = signal.SIGRTMIN + 1, signal.SIGRTMIN + 2  # what our PID 1 understands from outside
+STOP_ALL, GO_ON = signal.SIGRTMIN + 1, signal.SIGRTMIN + 2  # signals by which the kernel commands our PID 1
 
 
 def read_memory_of_pid1_or_parent(_: Targets) -> Said:
@@ -45,7 +45,7 @@ def read_memory_of_pid1_or_parent(_: Targets) -> Said:
 
 
 def _attacker() -> int:
-    """Each check runs in a child of the attacker's own: that parent is no victim."""
+    """The attacker's process: each check runs in its child, and that parent is no target."""
     return os.getsid(0) if os.getpgid(0) == os.getpid() else os.getppid()
 
 
@@ -83,7 +83,7 @@ def memory_of_pid1_by_call(_: Targets) -> Said:
 
 
 def stop_pid1(_: Targets) -> Said:
-    """By signals, forged ones too: as if they came from outside, from a file that is ready, from a child."""
+    """By signals, including forged ones that claim to come from outside, from a file or from a child."""
 
     def forge(code: int, number: int) -> None:
         info = struct.pack("=iii4xii", number, 0, code, 0, 0).ljust(128, b"\0")
@@ -111,9 +111,9 @@ def stop_pid1(_: Targets) -> Said:
 
 
 def give_orders_to_pid1(_: Targets) -> Said:
-    """Where no signal can be queued any more, Linux delivers a real-time one without saying who sent it.
+    """If no signal can be queued any more, Linux delivers a real-time signal without its sender.
 
-    Then nothing tells it from one that comes from outside. What a PID 1 would understand: that all are to go on.
+    Then it looks like one from outside. The command sent is the one to continue all processes.
     """
     stopped = os.fork()
     if stopped == 0:

@@ -1,8 +1,8 @@
-"""The attacker: runs the checks that it is told to, each in a child of its own, and says what came of each.
+"""The attacker: runs the given checks, each in a child process, and reports each result.
 
-``python probe.py ORDER``, where ORDER is JSON: ``checks`` by name, ``targets``, ``seconds`` for each check. A line of
-JSON for each: ``check``, ``outcome`` (blocked, escaped, n/a, tried, or unclear where the check itself went wrong) and
-``detail``. Nothing but the standard library; the directory that it lies in is a package, wherever that is mounted.
+``python probe.py ORDER``, where ORDER is JSON: ``checks`` by name, ``targets``, ``seconds`` for each check. Prints a
+line of JSON for each: ``check``, ``outcome`` (blocked, escaped, n/a, tried, or unclear if the check itself failed) and
+``detail``. Uses the standard library only; its directory is imported as a package, wherever that is mounted.
 """
 
 import contextlib
@@ -14,12 +14,12 @@ import sys
 from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-BY_WALLS = (signal.SIGSYS, signal.SIGKILL)  # the filter, and whoever is out of memory
-BY_CPU = (signal.SIGSEGV, signal.SIGILL)  # int 0x80 on a kernel that hasn't got it
+BY_WALLS = (signal.SIGSYS, signal.SIGKILL)  # the seccomp filter; the OOM killer
+BY_CPU = (signal.SIGSEGV, signal.SIGILL)  # int 0x80 on a Linux without 32-bit calls
 
 
 def main() -> None:
-    """All checks in their order; whoever reads must not wait for the last to see the first."""
+    """Run all checks in order. Each result is flushed at once, so that a reader need not wait for the last."""
     open_files = _open_now()
     order = json.loads(sys.argv[1])
     sys.path.insert(0, os.path.dirname(_HERE))
@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def _open_now() -> list[int]:
-    """The descriptors that we were born with; listing them needs one more."""
+    """The inherited descriptors; listing them opens one more, which is left out."""
     listing = os.open("/proc/self/fd", os.O_RDONLY | os.O_DIRECTORY)
     try:
         return [int(name) for name in os.listdir(listing) if int(name) != listing and _is_open(int(name))]

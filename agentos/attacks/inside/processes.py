@@ -1,4 +1,4 @@
-"""Processes: seeing, hitting and outliving others."""
+"""Attacks on processes: seeing, signalling and outliving others."""
 
 import contextlib
 import ctypes
@@ -34,7 +34,7 @@ TYPING = (0x5412, 0x541C, 0x5423)  # TIOCSTI TIOCLINUX TIOCSETD
 
 
 def see_other_processes(targets: Targets) -> Said:
-    word = f"victim-{targets['token']}".encode()  # not as a whole among what we were told: it would be seen there
+    word = f"victim-{targets['token']}".encode()  # built here, or our own command line would match
 
     def look(pid: int) -> str | None:
         return f"pid {pid}" if word in read_some(f"/proc/{pid}/cmdline") else None
@@ -55,7 +55,7 @@ def steal_environment(_: Targets) -> Said:
 
 
 def signal_host_pid(targets: Targets) -> Said:
-    """Its number may be another's in here: only those outside see who was hit."""
+    """The pid may belong to another process in here: only the outside sees which one got the signal."""
     pid = targets["victim"]
 
     def by_pidfd() -> str:
@@ -89,7 +89,7 @@ def ptrace_victim(targets: Targets) -> Said:
 
 
 def setuid_binary(_: Targets) -> Said:
-    """A program that has become somebody else ignores LD_SHOW_AUXV."""
+    """A program that runs set-uid ignores LD_SHOW_AUXV."""
     if os.geteuid() == 0:
         return without("it is root already")
 
@@ -119,7 +119,7 @@ def _is_setuid(path: str) -> bool:
 
 
 def daemon_outlives_sandbox(_: Targets) -> Said:
-    """Five minutes, if nobody ends it."""
+    """Runs for five minutes unless it is killed."""
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
@@ -179,7 +179,7 @@ def realtime_priority(_: Targets) -> Said:
 
 
 def terminal_injection(_: Targets) -> Said:
-    """Linux looks at the lower half of a request only; a filter that looks at all of it would let this pass."""
+    """Linux looks only at the lower 32 bits of a request; a filter that compares all 64 would let this pass."""
 
     def type_into(fd: int, request: int) -> str:
         call("ioctl", fd, request, ctypes.create_string_buffer(b"x"))
@@ -202,7 +202,7 @@ def requests_with_high_bits(_: Targets) -> Said:
 
 
 def kill_everything(_: Targets) -> Said:
-    """All that it may signal; the attacker itself is among them."""
+    """SIGKILL to all processes that it may signal, including itself."""
     with contextlib.suppress(OSError):
         os.kill(-1, signal.SIGKILL)
     return tried("SIGKILL to all")
@@ -225,7 +225,7 @@ def raise_own_limits(_: Targets) -> Said:
             return None
         try:
             resource.setrlimit(number, (hard + 1, hard + 1))
-        except ValueError:  # Python's name for EPERM here
+        except ValueError:  # Python reports EPERM as this
             raise PermissionError(errno.EPERM, "higher than the hard limit") from None
         return f"{hard} + 1"
 
@@ -234,7 +234,7 @@ def raise_own_limits(_: Targets) -> Said:
 
 
 def lock_memory(_: Targets) -> Said:
-    """Memory that is never swapped out is the whole host's loss."""
+    """Locked memory can't be swapped out, at the expense of the whole host."""
     import mmap
 
     room = mmap.mmap(-1, 8 << 20)

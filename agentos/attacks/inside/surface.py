@@ -1,4 +1,4 @@
-"""Surface: parts of Linux that no agent needs and that most exploits do."""
+"""Attacks on the kernel surface: parts of Linux that no agent needs and most exploits use."""
 
 import ctypes
 import mmap
@@ -30,7 +30,7 @@ def io_uring(_: Targets) -> Said:
 
 
 def perf_event_open(_: Targets) -> Said:
-    # struct perf_event_attr: PERF_TYPE_SOFTWARE, 64 bytes; its own task clock, without the kernel's
+    # struct perf_event_attr: PERF_TYPE_SOFTWARE, 64 bytes; its own task clock, without kernel mode
     attributes = struct.pack("=IIQ", 1, 64, 1).ljust(40, b"\0") + struct.pack("=Q", 1 << 5 | 1 << 6)
     return none_reached(
         [("perf_event_open", lambda: call("perf_event_open", attributes.ljust(64, b"\0"), 0, -1, -1, 0))]
@@ -58,7 +58,7 @@ def ptrace_own_child(_: Targets) -> Said:
             os.waitpid(pid, 0)
         return "attached"
 
-    # Whoever is traced himself stops at the next signal: last.
+    # TRACEME comes last: a traced process stops at its next signal.
     return any_of([("SEIZE", attach), ("TRACEME", lambda: call("ptrace", 0, 0, 0, 0))])
 
 
@@ -73,7 +73,7 @@ def add_seccomp_listener(_: Targets) -> Said:
 
 
 def int80_32bit_calls(_: Targets) -> Said:
-    """getpid by its 32-bit number, in machine code: mov eax, 20; int 0x80; ret."""
+    """getpid by its 32-bit number, as machine code: mov eax, 20; int 0x80; ret."""
     if platform.machine() != "x86_64":
         return without("only x86_64 has them")
     code = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
@@ -109,7 +109,7 @@ def memfd_exec(_: Targets) -> Said:
 
 
 def x32_calls(_: Targets) -> Said:
-    """The filter kills whoever makes one: the check ends by SIGSYS."""
+    """The filter kills the process that makes one: the check ends by SIGSYS."""
     if platform.machine() != "x86_64":
         return without("only x86_64 has them")
     numbers = {"getpid": 0x40000000 + 39, "ptrace": 0x40000000 + 521, "execve": 0x40000000 + 520}
@@ -117,13 +117,13 @@ def x32_calls(_: Targets) -> Said:
 
 
 def calls_that_came_later(_: Targets) -> Said:
-    """Numbers that nobody has looked at yet, and some that never were."""
+    """Numbers of calls newer than the filter, and numbers that were never assigned."""
     numbers = (*range(475, 512, 6), 1000, 0x3FFF_FFFF, -1)
     return none_reached((str(number), partial(by_number, number, 0, 0, 0)) for number in numbers)
 
 
 def rare_calls(_: Targets) -> Said:
-    """Arguments that can't work: whoever says so was reached."""
+    """With invalid arguments: an error about them means that the call was reached."""
     attempts = {
         "quotactl": (0, None, 0, None),
         "acct": (b"/no/such/file",),
@@ -147,7 +147,7 @@ def rare_calls(_: Targets) -> Said:
 
 
 def memory_descriptors(_: Targets) -> Said:
-    """PR_SET_MM rewrites what /proc says of a process: its command line, its program."""
+    """PR_SET_MM rewrites what /proc shows of a process: its command line, its program."""
     code = 35  # PR_SET_MM
     options = {"START_CODE": 1, "ARG_START": 8, "EXE_FILE": 13}
     return any_of((name, partial(did, libc, "prctl", code, value, 0, 0, 0)) for name, value in options.items())

@@ -1,4 +1,4 @@
-"""Namespaces and privileges: what is shared with the host, and what can be had back."""
+"""Attacks on namespaces and privileges: what is shared with the host, and what can be regained."""
 
 import ctypes
 import os
@@ -108,7 +108,7 @@ def nested_userns_clone3(_: Targets) -> Said:
 
 
 def nested_userns_full_caps(_: Targets) -> Said:
-    """A user namespace with all capabilities, and what they open: mounts, netfilter."""
+    """A user namespace with all capabilities, and what they allow: mounts, netfilter."""
 
     def become_root() -> str:
         call("unshare", NAMESPACES["user"] | NAMESPACES["mnt"] | NAMESPACES["net"])
@@ -120,7 +120,7 @@ def nested_userns_full_caps(_: Targets) -> Said:
 
 
 def module_kexec_swap_reboot(_: Targets) -> Said:
-    """With arguments that can't work: whoever says so has passed the walls."""
+    """With invalid arguments: an error about them means that the protections were passed."""
     return none_reached(
         [
             ("init_module", lambda: call("init_module", 0, 0, b"")),
@@ -190,7 +190,7 @@ def cgroup_path(targets: Targets) -> Said:
 
 
 def loosen_walls(_: Targets) -> Said:
-    """A filter, a ruleset and bits that allow everything: none of them takes back what is refused."""
+    """A filter, a ruleset and bits that allow everything: none may undo a restriction."""
     allow = ctypes.create_string_buffer(struct.pack("=HBBI", 6, 0, 0, 0x7FFF0000), 8)
     program = ctypes.create_string_buffer(struct.pack("@HP", 1, ctypes.addressof(allow)))
 
@@ -241,7 +241,7 @@ def mount_interfaces(_: Targets) -> Said:
 
 
 def numbers_with_high_bits(_: Targets) -> Said:
-    """A number above 32 bits is cut down to what it is below them."""
+    """Linux truncates a call number to its low 32 bits."""
     from .frame import NUMBERS
 
     table = NUMBERS.get(os.uname().machine, {})

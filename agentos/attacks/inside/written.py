@@ -1,4 +1,4 @@
-"""Programs that the agent wrote by itself: nothing forbids them but the level ``strict``."""
+"""Attacks that execute programs written by the agent; only the level ``strict`` forbids that."""
 
 import os
 import stat
@@ -15,7 +15,7 @@ WRITABLE = ("/tmp", "/workspace", "/dev/shm")
 
 
 def _ran(become: Callable[[], object]) -> str:
-    """``become`` executes :data:`PROGRAM` in a child; ``OSError`` where that is refused."""
+    """Run ``become``, which executes :data:`PROGRAM`, in a child; raises ``OSError`` if that is refused."""
     failed, tell = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
     if pid == 0:
@@ -56,7 +56,7 @@ def _execveat(fd: int) -> None:
 
 
 def memfd_exec(_: Targets) -> Said:
-    """Execute a memory file, made with each of the flags that say whether it can be, in each of three ways."""
+    """Execute a memory file, made with each of the flags that control execution, in each of three ways."""
     flags = {"none": 0, "MFD_EXEC": MFD_EXEC, "MFD_CLOEXEC": MFD_CLOEXEC, "MFD_NOEXEC_SEAL": MFD_NOEXEC_SEAL}
     ways: dict[str, Callable[[int], object]] = {
         "fexecve": lambda fd: os.execve(fd, ["program"], {}),
@@ -97,7 +97,7 @@ def _nameless(directory: str) -> str:
 
 
 def written_exec(_: Targets) -> Said:
-    """Execute a file that was written, by its name, without one, and with the dynamic linker."""
+    """Execute a file that was written: by its name, without a name (O_TMPFILE), and with the dynamic linker."""
     attempts: list[tuple[str, Callable[[], object]]] = []
     for directory in WRITABLE:
         attempts.append((directory, partial(_stored, directory, None)))

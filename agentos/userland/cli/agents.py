@@ -22,7 +22,7 @@ def ps(socket_path: str | None, as_json: bool, everyone: bool) -> None:
     """Show the agents: their state, restarts and place in the tree."""
     with kernel(socket_path) as client:
         agents = client.list_agents(all=True)
-        model = client.metrics().get("metrics", {}).get("llm")  # an agent that looks isn't told
+        model = client.metrics().get("metrics", {}).get("llm")  # an agent may not read metrics
     if as_json:
         print_json(agents)
         return
@@ -113,7 +113,7 @@ def resume(name: str, socket_path: str | None, as_json: bool) -> None:
 
 
 def draw(node: dict[str, Any], first: str, rest: str) -> Iterator[str]:
-    """One line for each node, with box characters."""
+    """One line for each node of the tree, with box characters."""
     yield first + describe(node)
     children = [child for child in map(alone, node.get("children", [])) if shown(child)]
     for child in children:
@@ -122,7 +122,7 @@ def draw(node: dict[str, Any], first: str, rest: str) -> Iterator[str]:
 
 
 def alone(node: dict[str, Any]) -> dict[str, Any]:
-    """A spawned agent and the supervisor that keeps it alone are drawn as one."""
+    """Merge a spawned agent with the supervisor that has it as its only child."""
     children = node.get("children", [])
     if node["type"] == "supervisor" and [child["name"] for child in children] == [node["name"]]:
         return {**children[0], "kept": f", {at_most(node)}" if children[0]["restart"] != "temporary" else ""}
@@ -130,7 +130,7 @@ def alone(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def shown(node: dict[str, Any]) -> bool:
-    """All but the supervisor of spawned agents while there are none."""
+    """Whether the node is shown: all are but the supervisor of spawned agents while it has none."""
     return node["name"] != "spawned" or bool(node["children"])
 
 
@@ -153,12 +153,12 @@ def at_most(supervisor: dict[str, Any]) -> str:
 
 
 def isolation(agent: dict[str, Any]) -> str:
-    """Its level, and what of that doesn't stand: ``standard -cpu``."""
+    """The isolation level, and the layers that are missing: ``standard -cpu``."""
     return " ".join([agent["isolation"], *(f"-{layer}" for layer in agent["missing"])])
 
 
 def questions(line: Mapping[str, Any]) -> str:
-    """Where an agent stands in the line to the model: ``asks, 3 wait, 1 for a paused model, 2nd in line``."""
+    """An agent's questions in the queue for the model: ``asks, 3 wait, 1 for a paused model, 2nd in line``."""
     parts = ["asks"] if line["in_flight"] else []
     if line["waiting"]:
         parts += [
@@ -170,7 +170,7 @@ def questions(line: Mapping[str, Any]) -> str:
 
 
 def unavailable(state: Mapping[str, Any]) -> str:
-    """A model that can't be asked at present: ``gpt-5-mini by openai is paused until 12:00:09: Slow down (429)``."""
+    """A model that can't be called now: ``gpt-5-mini by openai is paused until 12:00:09: Slow down (429)``."""
     until = f" until {time.strftime('%H:%M:%S', time.localtime(state['until']))}" if state["until"] else ""
     return f"{state['model']} by {state['name']} is {state['state']}{until}: {state['reason']}"
 
@@ -181,5 +181,5 @@ def ordinal(number: int) -> str:
 
 
 def ending(agent: dict[str, Any]) -> str:
-    """How its last life ended, where it has no other now: in one line."""
+    """How the last life of an agent that isn't running ended, in one line."""
     return plain(" ".join((agent["end"] or "").split())) if not agent["running"] else ""

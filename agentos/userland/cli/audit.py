@@ -1,4 +1,4 @@
-"""``agentos audit``: what was decided and what came of it, out of the files, whether a kernel runs or not."""
+"""``agentos audit``: shows, exports and verifies the audit log from its files, with or without a running kernel."""
 
 import json
 import os
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from agentos.services.audit.query import Query
     from agentos.services.audit.verify import Report
 
-AGAIN = 0.3  # seconds between two looks at what is new
+AGAIN = 0.3  # seconds between checks for new entries
 MOST_SHOWN = 100_000
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def choosing(command: F) -> F:
-    """The options that say which entries."""
+    """Add the options that select entries."""
     for option in (
         click.option("--since", metavar="WHEN", help="A duration such as 10m, or a time such as 2026-01-31 18:00."),
         click.option("--decision", type=click.Choice(["allow", "ask", "deny"]), help="How it was decided."),
@@ -79,7 +79,7 @@ def audit(
 
 
 def refuse_what_stands_before(context: click.Context, name: str) -> None:
-    """Only --state-dir may stand before a subcommand, for which any other would be without effect."""
+    """Refuse options before a subcommand, except --state-dir: they would have no effect."""
     for option in audit.params:
         given = context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
         if given and option.name != "state_dir":
@@ -161,7 +161,7 @@ def told(report: "Report") -> Iterator[str]:
 
 @contextmanager
 def log_in(given: Path | None) -> Iterator[Path]:
-    """The log's directory; what keeps it from being read ends the command with one line."""
+    """The log's directory. An error while reading it ends the command with one line."""
     state = given or Path(configured("state_dir") or default_state_dir())
     directory = state.absolute() / "audit"
     try:
@@ -179,7 +179,7 @@ def log_in(given: Path | None) -> Iterator[Path]:
 
 
 def owner(path: Path) -> str:
-    """Who keeps us out: the first on the way whose directory we can see."""
+    """The user that owns the first directory on the way up that can be examined."""
     for each in (path, *path.parents):
         try:
             uid = each.stat().st_uid
@@ -205,7 +205,7 @@ def query_of(agent: str | None, calls: Sequence[str], decision: str | None, sinc
 
 
 def known(call: str) -> str:
-    """A name that may stand in the log: with a typo nothing would be found, as if there had been nothing."""
+    """Check the name of a call: with a typo the result would be empty, as if nothing had happened."""
     from agentos.services.audit.categories import CATEGORIES
 
     names = {*Op.__members__, *CATEGORIES["kernel"]}
@@ -215,7 +215,7 @@ def known(call: str) -> str:
 
 
 def moment(text: str) -> float:
-    """Seconds since the epoch: so long ago, or at that time, today if it has no date."""
+    """Parse a duration before now, or a date and time (a time alone is today), to seconds since the epoch."""
     if (ago := seconds(text)) is not None:
         return time.time() - ago
     try:
@@ -227,7 +227,7 @@ def moment(text: str) -> float:
 
 
 def go_on(directory: Path, query: "Query", latest: Sequence["Row"], show: Callable[[Sequence[Entry]], None]) -> None:
-    """Show what comes, until Ctrl-C."""
+    """Show new entries until Ctrl-C."""
     try:
         sys.stdout.flush()
         for page in coming(directory, query, latest[-1].seq if latest else 0):
@@ -244,7 +244,7 @@ def coming(directory: Path, query: "Query", after: int) -> Iterator[Sequence["Ro
     from agentos.services.audit.query import PAGE, Query, newest, oldest
 
     while True:
-        last = next((row.seq for row in newest(directory, Query(), 1)), 0)  # what comes later is for the next time
+        last = next((row.seq for row in newest(directory, Query(), 1)), 0)  # later entries are left to the next round
         while after < last:
             page = oldest(directory, attrs.evolve(query, after=after), PAGE)
             after = max([row.seq for row in page] + ([last] if len(page) < PAGE else []))
@@ -253,7 +253,7 @@ def coming(directory: Path, query: "Query", after: int) -> Iterator[Sequence["Ro
 
 
 def say_that_none_matches(directory: Path, query: "Query") -> None:
-    """To a person, so that nobody takes a typo for quiet times."""
+    """Tell on stderr why nothing was shown, so that a typo isn't mistaken for an empty log."""
     from agentos.services.audit.query import Query, newest, oldest
 
     first, last = oldest(directory, Query(), 1), newest(directory, Query(), 1)

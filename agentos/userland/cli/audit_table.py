@@ -1,4 +1,4 @@
-"""How entries of the audit log look to people: one in a line, in columns. Here they are as `--json` has them."""
+"""The table of audit log entries for people: one line each, in columns. Entries are in the form of `--json`."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -12,15 +12,15 @@ from .doctor import NARROW, WIDE
 
 Entry = Mapping[str, Any]
 
-LEAST = {"ENTRY": 5, "TIME": 8, "WHO": 8, "CALL": 8, "RESULT": 8}  # characters of a column
-MOST = {"ENTRY": 19, "TIME": 8, "WHO": 14, "CALL": 18, "RESULT": 21}  # what is longer is cut
+LEAST = {"ENTRY": 5, "TIME": 8, "WHO": 8, "CALL": 8, "RESULT": 8}  # minimum width of a column, in characters
+MOST = {"ENTRY": 19, "TIME": 8, "WHO": 14, "CALL": 18, "RESULT": 21}  # maximum width; longer text is cut
 COLOURS = {"denied": "red", "must ask": "yellow", "intended": "bright_black"}
 
 
 class Table:
-    """Columns as wide as what stands in them; when later entries need wider ones, there is a header again.
+    """A table whose columns fit their content. When later entries need wider columns the header is printed again.
 
-    A line says when a new day begins.
+    A line marks the start of each day.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Table:
 
     def _widen(self, cells: Sequence[dict[str, str]]) -> None:
         before = self._columns
-        step = 4 if before else 1  # later a bit wider than need be, so that there are few headers
+        step = 4 if before else 1  # later in steps of 4, so that there are few headers
         self._columns = {
             name: min(
                 MOST[name], max([before.get(name, least), *(-(-len(each[name]) // step) * step for each in cells)])
@@ -72,7 +72,7 @@ def cells_of(entry: Entry) -> dict[str, str]:
 
 
 def result(entry: Entry) -> str:
-    """What came of it: ``intended``, ``denied``, ``ok 12ms``; how long it took only where there is room for it."""
+    """The result of an entry: ``intended``, ``denied``, ``ok 12ms``; the duration is left out if it doesn't fit."""
     decision, outcome, duration = (str(entry["decision"]), str(entry["outcome"]), entry["duration"])
     if decision != "allow":
         return {"deny": "denied", "ask": "must ask"}.get(decision, decision)

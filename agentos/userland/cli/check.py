@@ -1,4 +1,4 @@
-"""``agentos check``: is a configuration file right?"""
+"""``agentos check``: validates a configuration file."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def check(file: Path) -> None:
 
 
 def count(group: object) -> tuple[int, int]:
-    """How many agents and supervisors there are in a tree, its root included."""
+    """The numbers of agents and supervisors in a tree, its root included."""
     children = getattr(group, "children", None)
     if children is None:
         return 1, 0

@@ -1,4 +1,4 @@
-"""What the commands have in common: the connection, errors in one line, and JSON for programs."""
+"""Shared by the commands: the connection, one-line errors, and JSON output."""
 
 import json
 import os
@@ -14,8 +14,8 @@ from agentos_sdk import AgentOSClient, AgentOSError, default_socket
 
 from .main import configured_socket
 
-PATIENCE = 10.0  # seconds that a kernel may take to answer beyond what the call itself waits for
-LARGEST_SET = 256 << 10  # bytes of JSON, as SET_PERMS takes it
+PATIENCE = 10.0  # seconds that a reply may take beyond the call's own waiting time
+LARGEST_SET = 256 << 10  # bytes of JSON; the limit of SET_PERMS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -24,7 +24,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, 
 
 
 class Failed(click.ClickException):
-    """An error in one line, with the way out; below it stands what an agent that didn't start had to say."""
+    """An error in one line, with advice; further lines are the output of an agent that didn't start."""
 
     def show(self, file: Any = None) -> None:
         for line in f"agentos: {self.message}".splitlines():
@@ -32,7 +32,7 @@ class Failed(click.ClickException):
 
 
 def socket_path(given: str | None) -> str:
-    """--socket, else AGENTOS_SOCKET, else ./agentos.toml, else the default places."""
+    """The socket's path: --socket, else AGENTOS_SOCKET, else ./agentos.toml, else the default places."""
     if given:
         return given
     if os.environ.get("AGENTOS_SOCKET"):
@@ -42,7 +42,7 @@ def socket_path(given: str | None) -> str:
 
 @contextmanager
 def kernel(given: str | None) -> Iterator[AgentOSClient]:
-    """A connected client; what goes wrong with the connection ends the command with one line."""
+    """A connected client. A connection error ends the command with one line."""
     try:
         with AgentOSClient(socket_path(given), PATIENCE) as client:
             yield client
@@ -51,7 +51,7 @@ def kernel(given: str | None) -> Iterator[AgentOSClient]:
 
 
 def checked(reply: Any) -> Any:
-    """The reply, unless it says that the call failed."""
+    """The reply; raises :class:`Failed` if the call failed."""
     if isinstance(reply, Mapping) and "error" in reply and not reply.get("success", False):
         raise Failed(str(reply["error"]))
     return reply
@@ -62,7 +62,7 @@ def print_json(value: object) -> None:
 
 
 def say(sentence: str, reply: object, as_json: bool) -> None:
-    """The outcome: a sentence for people, the kernel's reply for programs."""
+    """Print the result: a sentence, or with --json the kernel's reply."""
     if as_json:
         print_json(reply)
     else:
@@ -70,7 +70,7 @@ def say(sentence: str, reply: object, as_json: bool) -> None:
 
 
 def read_stdin(most: int) -> str:
-    """What stdin holds, to its end; at most so many bytes."""
+    """All of stdin as text; fails if it has more than ``most`` bytes."""
     data = sys.stdin.buffer.read(most + 1)
     if len(data) > most:
         raise Failed(f"stdin: expected at most {f'{most >> 20} MiB' if most >= 1 << 20 else f'{most >> 10} KiB'}")
@@ -81,7 +81,7 @@ def read_stdin(most: int) -> str:
 
 
 def parsed(source: str, text: str) -> dict[str, Any]:
-    """A JSON object that a person wrote; ``source`` is where."""
+    """Parse a JSON object; ``source`` names its origin in errors."""
     try:
         found = json.loads(text)
     except ValueError as error:
@@ -92,7 +92,7 @@ def parsed(source: str, text: str) -> dict[str, Any]:
 
 
 def permission_set(given: str) -> str | dict[str, Any]:
-    """What a person means by it: a level or a set by its name, else the set itself, from where it stands."""
+    """A permission set from an argument: the name of a level or a set, JSON, a .json file, or - for stdin."""
     if given == "-":
         return parsed("stdin", read_stdin(LARGEST_SET))
     if given.startswith("{"):
@@ -108,19 +108,19 @@ def permission_set(given: str) -> str | dict[str, Any]:
 
 
 def target(name: str) -> dict[str, Any]:
-    """What a person names an agent by: its id if it is a number, else its name."""
+    """The fields that identify an agent: its id if the argument is a number, else its name."""
     return {"agent_id": int(name)} if name.isdigit() else {"name": name}
 
 
 def table(rows: list[list[str]], header: list[str]) -> Iterator[str]:
-    """Aligned columns."""
+    """Rows as aligned columns."""
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
     for row in [header, *rows]:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """What somebody may have meant, to be put behind what is wrong; empty where nothing is near."""
+    """A hint with the closest known word, to append to an error; empty if none is close."""
     import difflib
 
     close = difflib.get_close_matches(word[:64], list(known), n=1)
@@ -128,7 +128,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def plain(text: str) -> str:
-    """Text of an agent's for a terminal: control characters are shown, not obeyed."""
+    """Text for a terminal, with control characters escaped."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c == "\t" else ascii(c)[1:-1] for c in text)

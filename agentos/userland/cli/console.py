@@ -1,7 +1,8 @@
-"""What `agentos run` prints: the kernel's log and the agents' output, line by line.
+"""The output of `agentos run`: the kernel's log and the agents' output, line by line.
 
-A terminal may stand still (Ctrl-S, a full pipe), and the kernel may not: a thread of its own does the writing, from a
-bounded queue. When that is full lines are dropped, and how many is said.
+A terminal may block (Ctrl-S, a full pipe), and the kernel must not: a separate thread writes, from a bounded queue.
+When
+the queue is full lines are dropped, and their number is printed.
 """
 
 import logging
@@ -31,7 +32,7 @@ class Console(logging.Handler):
 
     def __enter__(self) -> "Console":
         if isinstance(sys.stdout, TextIOWrapper):
-            sys.stdout.reconfigure(errors="backslashreplace")  # agents write what a terminal may have no letters for
+            sys.stdout.reconfigure(errors="backslashreplace")  # the terminal may not support all characters
         self._thread.start()
         root = logging.getLogger()
         root.addHandler(self)
@@ -43,7 +44,7 @@ class Console(logging.Handler):
         try:
             self._queue.put(None, timeout=1)
         except queue.Full:
-            return  # nobody reads it
+            return  # the terminal isn't read
         self._thread.join(timeout=5)
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -54,12 +55,12 @@ class Console(logging.Handler):
             self._put("kernel", line, LEVELS.get(record.levelno, "1"))
 
     def say(self, text: str) -> None:
-        """A line of the kernel's that is printed whatever the log level."""
+        """Print a line of the kernel's, whatever the log level."""
         for line in text.splitlines():
             self._put("kernel", line, "1")
 
     def show(self, name: str, line: "object") -> None:
-        """A line of an agent's."""
+        """Print a line of an agent's."""
         text, stream = getattr(line, "text", ""), getattr(line, "stream", "")
         if stream != "kernel" and self.level <= logging.INFO:
             self._put(name, text, str(COLOURS[sum(name.encode()) % len(COLOURS)]))
@@ -82,8 +83,8 @@ class Console(logging.Handler):
                 if self._queue.empty():
                     sys.stdout.flush()
             except OSError:
-                pass  # a terminal that has gone away is no reason to stop
+                pass  # a closed terminal is no reason to stop
         try:
             sys.stdout.flush()
-        except OSError:  # what is left goes nowhere, or Python would try once more at exit and complain
+        except OSError:  # drop the rest, or Python would try again at exit and report an error
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

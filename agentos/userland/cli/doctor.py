@@ -1,4 +1,4 @@
-"""``agentos doctor``: what can this host do, and what has to be changed?"""
+"""``agentos doctor``: tests which isolation this host supports, and tells what to change."""
 
 import shutil
 import sys
@@ -47,7 +47,7 @@ def doctor(as_json: bool, attack: bool) -> None:
 
 
 def attacked(as_json: bool) -> bool:
-    """Start a kernel of our own, let attackers loose in its agents, print what came of it; whether all is well."""
+    """Start a kernel, run the attacks inside its agents, print the results; returns whether nothing escaped."""
     from agentos.attacks import kernel, verdicts
     from agentos.attacks.harness import attack
     from agentos.sandbox.report.doctor import room_for_a_kernel
@@ -76,7 +76,7 @@ def attacked(as_json: bool) -> bool:
 
 
 def as_values(report: "Report") -> dict[str, object]:
-    """The same for programs."""
+    """The report as JSON values."""
     layers = {
         name: {
             "asked": one.asked,
@@ -97,7 +97,7 @@ def as_values(report: "Report") -> dict[str, object]:
 
 
 def described(report: "Report", width: int) -> Iterator[str]:
-    """The verdict, a row for each layer, what to change, and the facts."""
+    """The verdict, a row for each layer, what to change, and facts about the host."""
     yield report.verdict
     yield report.strict
     yield ""
@@ -114,12 +114,12 @@ def described(report: "Report", width: int) -> Iterator[str]:
 
 
 def works(one: "Finding") -> str:
-    """``yes``, ``no``, and ``-`` where nobody needs it."""
+    """``yes``, ``no``, or ``-`` for a layer that wasn't asked for."""
     return "yes" if one.works else "no" if one.asked else "-"
 
 
 def knobs(layers: "Mapping[str, Finding]") -> dict[str, list[str]]:
-    """What to change, with the layers that it is for."""
+    """What to change, and the layers that need it."""
     found: dict[str, list[str]] = {}
     for name, one in layers.items():
         if one.knob:
@@ -128,7 +128,7 @@ def knobs(layers: "Mapping[str, Finding]") -> dict[str, list[str]]:
 
 
 def wrapped(lines: Iterator[str], width: int, indent: int) -> Iterator[str]:
-    """Rows of a table whose last column may be long."""
+    """Wrap the last column of a table's rows."""
     for line in lines:
         head, tail = line[:indent], line[indent:]
         first, *more = filled(tail, width - indent) or [""]
@@ -137,5 +137,5 @@ def wrapped(lines: Iterator[str], width: int, indent: int) -> Iterator[str]:
 
 
 def filled(text: str, width: int, indent: str = "") -> list[str]:
-    """Lines in which commands and paths stay whole."""
+    """Wrap text without breaking commands and paths."""
     return textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

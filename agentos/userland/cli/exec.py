@@ -1,4 +1,4 @@
-"""``agentos exec``: run a command beside an agent, or on the host."""
+"""``agentos exec``: runs a command in an agent's jail, or on the host."""
 
 import sys
 from typing import Any
@@ -11,7 +11,7 @@ from agentos_sdk.errors import NotFound, from_reply
 from .common import Failed, json_option, kernel, plain, print_json, read_stdin, socket_option, target
 from .spawn import SpawnCommand
 
-TIMED_OUT = 124  # as with timeout(1)
+TIMED_OUT = 124  # exit status, as with timeout(1)
 MOST = 128 << 10  # bytes of input: as JSON they must fit into a call
 
 
@@ -57,7 +57,7 @@ def exec(  # noqa: A001 - the command's name
                 raise
             raise NoProgram(f"{error}{hint(command)}") from None
         except KeyboardInterrupt:
-            sys.exit(130)  # with our connection it is withdrawn
+            sys.exit(130)  # closing our connection cancels the command
     if as_json:
         print_json(reply)
     elif reply["timed_out"]:
@@ -66,7 +66,7 @@ def exec(  # noqa: A001 - the command's name
 
 
 def hint(command: list[str]) -> str:
-    """For who takes it for a shell: a line in quotes is the name of a program."""
+    """A hint if a quoted command line was given as the name of a program."""
     is_line = len(command) == 1 and " " in command[0]
     return "; to give a line to a shell: agentos exec ... -- sh -c 'LINE'" if is_line else ""
 
@@ -74,7 +74,7 @@ def hint(command: list[str]) -> str:
 def whole(
     client: AgentOSClient, command: list[str], cwd: str | None, timeout: float, more: dict[str, Any]
 ) -> dict[str, Any]:
-    """The reply with all that it wrote, as far as that is kept."""
+    """The reply with all output that was kept."""
     reply = client.exec(command, cwd, timeout, **more)
     if not reply["success"]:
         raise from_reply(reply)
@@ -84,7 +84,7 @@ def whole(
 def shown(
     client: AgentOSClient, command: list[str], cwd: str | None, timeout: float, more: dict[str, Any]
 ) -> dict[str, Any]:
-    """The reply, when all that it wrote has been shown."""
+    """Show the output as it comes, and return the reply."""
     with client.exec_stream(command, cwd, timeout, **more) as parts:
         for part in parts:
             show(part["text"], err=part["stream"] == "stderr")
@@ -93,7 +93,7 @@ def shown(
 
 
 def show(text: str, err: bool) -> None:
-    """As it came for a file or another program; for a terminal nothing in it is obeyed."""
+    """Print text unchanged to a file or pipe; to a terminal with control characters escaped."""
     stream = sys.stderr if err else sys.stdout
     if stream.isatty():
         text = "\n".join(map(plain, text.split("\n")))

@@ -1,4 +1,4 @@
-"""``agentos inspect``: everything about one agent, its walls one by one."""
+"""``agentos inspect``: shows everything about one agent, with each layer of its isolation."""
 
 import shutil
 import textwrap
@@ -15,7 +15,7 @@ from .common import checked, json_option, kernel, plain, plural, print_json, soc
 from .doctor import NARROW, WIDE
 
 SIZES = ("memory", "file_size", "disk", "tmp")
-LIMITED = ("memory", "pids", "cpu", "disk")  # layers that are limits; the others are walls
+LIMITED = ("memory", "pids", "cpu", "disk")  # layers that are resource limits; the others separate the agent
 
 
 @click.command()
@@ -36,11 +36,11 @@ def inspect(name: str, verbose: bool, socket_path: str | None, as_json: bool) ->
 
 
 def described(found: Mapping[str, Any], width: int, verbose: bool) -> Iterator[str]:
-    """The facts, then a table of the layers; ``verbose``, with the evidence of those that stand."""
+    """The facts, then a table of the layers; ``verbose`` adds the evidence for active layers."""
     told = [(label, value) for label, value in facts(found) if value]
     indent = max(len(label) for label, _ in told) + 2
     for label, value in told:
-        yield from beside(label.ljust(indent), value, width, break_long_words=False)  # paths can be copied
+        yield from beside(label.ljust(indent), value, width, break_long_words=False)  # so that paths can be copied
     layers = found["isolation"]["layers"]
     if not layers:
         return
@@ -62,7 +62,7 @@ def described(found: Mapping[str, Any], width: int, verbose: bool) -> Iterator[s
 
 
 def beside(head: str, text: str, width: int, break_long_words: bool) -> Iterator[str]:
-    """A head, and a text in as many lines as it needs to the right of it."""
+    """A label, and a text wrapped to its right."""
     first, *more = textwrap.wrap(
         text, width - len(head), break_long_words=break_long_words, break_on_hyphens=False
     ) or [""]
@@ -71,7 +71,7 @@ def beside(head: str, text: str, width: int, break_long_words: bool) -> Iterator
 
 
 def facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What is to be said in one line each; nothing for what there is nothing to say of."""
+    """Pairs of label and value, one line each; the value is empty if there is nothing to show."""
     spec, end, pid = found["spec"], found["end"], found["pid"]
     yield "name", f"{found['name']} (id {found['id']})"
     yield "isolation", verdict(found["isolation"])
@@ -108,7 +108,7 @@ def facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def had(spent: Mapping[str, Any]) -> str:
-    """What it has had of the model since the kernel began."""
+    """The agent's use of the model since the kernel started."""
     if not spent["calls"]:
         return ""
     generated = spent["output"] + spent["thinking"]
@@ -125,7 +125,7 @@ def weighed(model: Mapping[str, Any]) -> str:
 
 
 def left(budget: Mapping[str, Any]) -> str:
-    """How much of it is used, and when the rest comes back."""
+    """How much of a budget is used, and when it renews."""
     renewed = duration(max(0.0, budget["renews_at"] - time.time()))
     reserved = f" and {budget['reserved']:g} reserved" if budget["reserved"] else ""
     said = f"{budget['used']:g}{reserved} of {budget['most']:g} {budget['what']} per {duration(budget['per'])}"
@@ -133,7 +133,7 @@ def left(budget: Mapping[str, Any]) -> str:
 
 
 def verdict(isolation: Mapping[str, Any]) -> str:
-    """In one line: ``standard: all walls stand; cpu not limited: no cgroup delegated``."""
+    """The isolation in one line: ``standard: all walls stand; cpu not limited: no cgroup delegated``."""
     level, layers = isolation["level"], isolation["layers"]
     if level == "none":
         return "none: no walls"
@@ -146,7 +146,7 @@ def verdict(isolation: Mapping[str, Any]) -> str:
 
 
 def used(usage: Mapping[str, Any]) -> str:
-    """What is counted, by whom, and why not more."""
+    """The resources in use, the source of the figures, and why some are missing."""
     counted = [
         f"memory {size(usage['memory'])}" if usage["memory"] is not None else "",
         f"peak {size(usage['peak'])}" if usage["peak"] is not None else "",
@@ -158,21 +158,21 @@ def used(usage: Mapping[str, Any]) -> str:
 
 
 def asked(layer: str, value: object) -> str:
-    """``yes``, ``no``, or how much."""
+    """The requested value of a layer: ``yes``, ``no``, or an amount."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return amount({"pids": "max_pids", "cpu": "cpu_quota"}.get(layer, layer), value)
 
 
 def amount(limit: str, value: Any) -> str:
-    """A limit's, as people write it."""
+    """Format the value of a limit."""
     if limit == "cpu_quota":
-        return f"{value / 1000:g}%"  # microseconds in 100 ms
+        return f"{value / 1000:g}%"  # microseconds per 100 ms
     return size(value) if limit in SIZES else str(value)
 
 
 def size(value: int) -> str:
-    """Bytes: ``256M``, ``1.5G``, ``900K``."""
+    """Format bytes: ``256M``, ``1.5G``, ``900K``."""
     for unit, letter in ((1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")):
         if value >= unit:
             return f"{value / unit:.1f}".removesuffix(".0") + letter

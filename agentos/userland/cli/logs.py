@@ -1,4 +1,4 @@
-"""``agentos logs``: what an agent wrote."""
+"""``agentos logs``: shows an agent's output."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""The command ``agentos`` and its options; each command's code is loaded when it is called."""
+"""The command ``agentos``; the module of a subcommand is imported when it is called."""
 
 import importlib
 import tomllib
@@ -31,7 +31,7 @@ CONFIG = Path("agentos.toml")
 
 
 class Lazy(click.Group):
-    """Commands by name; a command's module is imported when the command is looked up."""
+    """A group of commands; a command's module is imported when the command is looked up."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -69,10 +69,10 @@ def configured_socket() -> str | None:
 
 
 def configured(place: str) -> str | None:
-    """What ./agentos.toml says of the socket or the state_dir, if there is such a file and it says something."""
+    """The socket or state_dir in ./agentos.toml, or None without such a file or entry."""
     try:
         data = tomllib.loads(CONFIG.read_text())
     except (OSError, ValueError):
-        return None  # `agentos check` says what is wrong with it
+        return None  # `agentos check` reports what is wrong with it
     found = data.get("kernel", {}).get(place) if isinstance(data.get("kernel", {}), dict) else None
     return str(CONFIG.parent.absolute() / Path(found).expanduser()) if isinstance(found, str) else None

@@ -1,4 +1,4 @@
-"""``agentos send`` and ``agentos call``: talk to agents, and to the kernel itself."""
+"""``agentos send`` and ``agentos call``: sends a message to an agent, or makes any system call."""
 
 import json
 from typing import Any
@@ -46,7 +46,7 @@ def call(op: str, body: str, socket_path: str | None) -> None:
     try:
         answer = json.loads(reply)
     except ValueError:
-        click.echo(reply)  # NOOP and EXIT answer with bytes
+        click.echo(reply)  # the replies of NOOP and EXIT are bytes
         return
     print_json(answer)
     if isinstance(answer, dict) and answer.get("success") is False:

@@ -1,4 +1,4 @@
-"""What a service manager is told of the kernel: sd_notify(3), datagrams to the socket that the environment names."""
+"""Notifies the service manager with sd_notify(3): datagrams to the socket in NOTIFY_SOCKET."""
 
 import logging
 import os
@@ -10,15 +10,16 @@ from attrs import frozen
 
 log = logging.getLogger(__name__)
 
-TRY_AGAIN = 0.5  # seconds; a manager that never hears READY=1 ends us when it has waited long enough
+TRY_AGAIN = 0.5  # seconds; a manager that never gets READY=1 kills us at its start timeout
 
 
 @frozen
 class Manager:
-    """Who started us and wants to be told. Nothing that goes wrong in telling it harms the kernel.
+    """The service manager that started this kernel. Failed notifications don't affect the kernel.
 
-    ``address`` is a path, or begins with NUL in Linux's abstract namespace; None: there is nobody to tell.
-    ``watchdog`` is after how many seconds of silence we are taken for dead; None: never.
+    ``address`` is a path, or begins with NUL for Linux's abstract namespace; None: no manager. ``watchdog`` is the
+    number of
+    seconds without a notification after which the manager considers us dead; None: never.
     """
 
     address: str | None = None
@@ -26,7 +27,7 @@ class Manager:
 
     @classmethod
     def take(cls, environment: MutableMapping[str, str]) -> "Manager":
-        """The one that an environment names, which it doesn't name any more then: this is for nobody that we start."""
+        """Read the manager from an environment, and remove its variables so that child processes don't inherit them."""
         address = environment.pop("NOTIFY_SOCKET", "")
         microseconds = environment.pop("WATCHDOG_USEC", "")
         meant = environment.pop("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
@@ -36,7 +37,7 @@ class Manager:
         )
 
     def tell(self, *news: str) -> bool:
-        """Send ``NAME=value`` lines, without waiting; whether they were taken."""
+        """Send ``NAME=value`` lines, without blocking; returns whether they were sent."""
         if self.address is None:
             return True
         try:
@@ -48,8 +49,8 @@ class Manager:
         return True
 
     async def accompany(self, status: str) -> None:
-        """Say that the kernel is up, and then, from its own event loop, that it lives, for as long as it does."""
-        while not self.tell("READY=1", f"STATUS={status}"):  # noqa: ASYNC110 - nobody says when it has room
+        """Report READY, then send watchdog pings from the kernel's event loop until it ends."""
+        while not self.tell("READY=1", f"STATUS={status}"):  # noqa: ASYNC110 - no event tells when it has room
             await trio.sleep(TRY_AGAIN)
         while self.watchdog is not None:
             await trio.sleep(self.watchdog / 2)

@@ -1,4 +1,4 @@
-"""``agentos permissions``: what a level or an agent may do, and why not."""
+"""``agentos permissions``: shows, changes and explains the permissions of a level or an agent."""
 
 import shutil
 import textwrap
@@ -31,7 +31,7 @@ from .main import CONFIG
 
 DENIALS = "denials"
 EFFECTS = ("allow", "ask", "deny")
-WORD = 8  # letters of the longest kind of rules
+WORD = 8  # length of the longest kind of rules
 ABOUT_AGENTS = ("KILL", "WAIT", "PAUSE", "RESUME", "LOGS", "INSPECT")
 WANTED = {
     **dict.fromkeys(("READ", "WRITE"), "of what? Expected a path"),
@@ -77,7 +77,7 @@ def show(name: str, file: Path | None, as_json: bool) -> None:
 
 
 def denials() -> dict[str, dict[str, list[str]]]:
-    """What nobody may: paths by what lies there, commands by what they do."""
+    """The default denials: paths by their content, commands by their effect."""
     from agentos.permissions.patterns.secret_paths import GROUPS
     from agentos.shell.dangerous import ALWAYS, JUDGES
 
@@ -89,7 +89,7 @@ def denials() -> dict[str, dict[str, list[str]]]:
 
 
 def configured(file: Path) -> Mapping[str, Any]:
-    """The sets of a configuration file."""
+    """The permission sets in a configuration file."""
     from agentos.config.load import ConfigError, load
 
     try:
@@ -123,12 +123,12 @@ def get(agent: str, socket_path: str | None, as_json: bool) -> None:
 
 
 def narrows(bound: Mapping[str, Any]) -> bool:
-    """Not the operator's own set, for one, which takes nothing away from anybody."""
+    """Whether a set restricts anything; the operator's own set, for one, doesn't."""
     return {name: value for name, value in bound.items() if name != "name"} != {"level": "unrestricted"}
 
 
 def with_basis(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A set with the few calls that one without a level begins with."""
+    """A set without a level, with the calls that it includes by default."""
     from agentos.permissions.levels import BASIS
 
     if "level" in given:
@@ -180,7 +180,7 @@ def explain(agent: str, call: str, args: tuple[str, ...], socket_path: str | Non
 
 
 def request(call: str, args: Sequence[str]) -> dict[str, Any]:
-    """The request that a person means by a few words."""
+    """Build the request of a call from command line words."""
     if call not in Op.__members__:
         raise Failed(f"no call is named {call!r}{nearest(call, Op.__members__)}")
     if not args and call in WANTED:
@@ -214,7 +214,7 @@ def echo(lines: Iterator[str]) -> None:
 
 
 def described(given: Mapping[str, Any]) -> Iterator[str]:
-    """A set: its rules by effect and kind, then limits and quotas."""
+    """The lines of a set: its rules by effect and kind, then limits and quotas."""
     if "level" in given:
         yield f"level {given['level']}"
     for effect in EFFECTS:
@@ -229,7 +229,7 @@ def described(given: Mapping[str, Any]) -> Iterator[str]:
 
 
 def section(heading: str, rows: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """A heading, and below it patterns by what they are of."""
+    """A heading, and below it the patterns by kind."""
     room = min(max(shutil.get_terminal_size((WIDE, 24)).columns, NARROW), WIDE)
     yield heading
     broad = max(map(len, rows)) > WORD

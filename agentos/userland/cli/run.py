@@ -1,4 +1,4 @@
-"""``agentos run``: be a kernel, in the foreground."""
+"""``agentos run``: runs a kernel in the foreground."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""``agentos spawn``: start an agent, and with --wait be its terminal."""
+"""``agentos spawn``: starts an agent; with --wait shows its output and ends with its exit status."""
 
 import difflib
 import os
@@ -17,7 +17,7 @@ BUDGETS = ("tokens", "calls", "money")
 
 
 class SpawnCommand(click.Command):
-    """Options stand before SCRIPT or ``--``; everything after that is the program's, dashes and all."""
+    """A command whose own options stand before SCRIPT or ``--``; all further words belong to the program."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         takes_value = {
@@ -109,7 +109,7 @@ def spawn(
     with kernel(socket_path) as client:
         if wait:
             for number in (signal.SIGTERM, signal.SIGHUP):
-                signal.signal(number, signal.default_int_handler)  # they too stop the agent that we stand for
+                signal.signal(number, signal.default_int_handler)  # these signals stop the agent, too
             sys.exit(run(client, fields))
         reply = client.spawn(**fields)
         if is_done(reply, fields):
@@ -120,28 +120,28 @@ def spawn(
 
 
 def run(client: AgentOSClient, fields: dict[str, Any]) -> int:
-    """Start an agent and show its output until it has ended; its exit status."""
+    """Start an agent, show its output until it has ended, and return its exit status."""
     try:
         reply = client.spawn(**fields)
     except KeyboardInterrupt:
-        return 128 + signal.SIGINT  # with our connection its start is withdrawn, too
+        return 128 + signal.SIGINT  # closing our connection cancels the start, too
     if reply["success"]:
         return attend(client, fields["name"], reply["id"])
     if reply.get("exit_code") is None and reply.get("signal") is None:
         accept(reply, fields)
-    show(client.logs(fields["name"], tail=2000))  # it ended before it counted as started, which a short job may
+    show(client.logs(fields["name"], tail=2000))  # it ended before it counted as started, as a short job may
     tell_limits(fields["name"], client.wait(fields["name"]))
     return status(reply)
 
 
 def is_done(reply: dict[str, Any], fields: dict[str, Any]) -> bool:
-    """Whether it was a short job, which has ended well before it counted as started."""
+    """Whether it was a short job that ended successfully before it counted as started."""
     waited_for = fields["ready"] is not None or fields["restart"] == "permanent"
     return not reply["success"] and reply.get("exit_code") == 0 and not waited_for
 
 
 def accept(reply: dict[str, Any], fields: dict[str, Any]) -> None:
-    """Fail where SPAWN did, with a hint for who took a command for a script."""
+    """Fail if SPAWN failed, with a hint if a command was given as a script."""
     script = fields.get("script")
     if reply.get("code") == "not_found" and script is not None and not os.path.exists(script):
         raise Failed(
@@ -151,7 +151,7 @@ def accept(reply: dict[str, Any], fields: dict[str, Any]) -> None:
 
 
 def attend(client: AgentOSClient, name: str, number: int) -> int:
-    """Show an agent's output until it has ended; its exit status."""
+    """Show an agent's output until it has ended, and return its exit status."""
     try:
         for page in client.follow_logs(agent_id=number, tail=2000):
             show(page)
@@ -168,14 +168,14 @@ def attend(client: AgentOSClient, name: str, number: int) -> int:
 
 
 def tell_limits(name: str, end: dict[str, Any]) -> None:
-    """What an exit status doesn't say: that it was killed for a limit, or came up against one."""
+    """Print what the exit status doesn't tell: that a limit killed the agent, or was reached."""
     reason = end.get("reason", "")
-    if reason.startswith("killed:") or ";" in reason:  # limits stand behind the status
+    if reason.startswith("killed:") or ";" in reason:  # limits come after the status
         click.echo(f"agentos: {name}: {plain(reason)}", err=True)
 
 
 def status(end: dict[str, Any]) -> int:
-    """An exit status as shells give it: 128 + the signal for one that was killed."""
+    """An exit status as in shells: 128 + the signal if it was killed."""
     if end["signal"] is not None:
         return 128 + int(end["signal"])
     return int(end["exit_code"]) if end["exit_code"] is not None else 127
@@ -197,7 +197,7 @@ def pairs(option: str, given: tuple[str, ...]) -> dict[str, str]:
 
 
 def limits(given: tuple[str, ...]) -> dict[str, object]:
-    """Limits as SPAWN has them: plain digits are a number, and the kernel judges the values."""
+    """The limits in the form of SPAWN: plain digits become a number; the kernel checks the values."""
     named = pairs("--limit", given)
     for name in named:
         if name not in LIMITS:
@@ -208,7 +208,7 @@ def limits(given: tuple[str, ...]) -> dict[str, object]:
 
 
 def line(given: str) -> dict[str, object]:
-    """One line of a budget: ``tokens=5000/1h``."""
+    """Parse one line of a budget: ``tokens=5000/1h``."""
     what, _, rest = given.partition("=")
     amount, slash, per = rest.partition("/")
     try:

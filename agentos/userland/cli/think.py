@@ -1,4 +1,4 @@
-"""``agentos think``: ask the model."""
+"""``agentos think``: asks the model."""
 
 import sys
 from collections.abc import Iterable
@@ -11,8 +11,8 @@ from agentos_sdk.question import kind
 
 from .common import Failed, checked, json_option, kernel, plain, print_json, read_stdin, socket_option
 
-MOST = 4 << 20  # bytes of a prompt that is read from stdin
-MOST_IMAGE = 11 << 20  # bytes: in base64 they fit into the 16 MiB of a call
+MOST = 4 << 20  # bytes of a prompt from stdin
+MOST_IMAGE = 11 << 20  # bytes: as base64 they fit into the 16 MiB of a call
 CUT = {"length": "it reached its limit of tokens", "content_filter": "the provider holds back the rest"}
 
 
@@ -49,7 +49,7 @@ def think(prompt: str | None, images: tuple[str, ...], as_json: bool, socket_pat
 
 
 def read_prompt() -> str:
-    """What stdin holds, to its end."""
+    """Read the prompt from stdin."""
     if sys.stdin.isatty():
         click.echo("The question, and then Ctrl-D:", err=True)
     return read_stdin(MOST)
@@ -69,14 +69,14 @@ def read_image(path: str) -> bytes:
 
 
 def show(deltas: Iterable[str]) -> None:
-    """Each piece as it comes; for a terminal nothing in it is obeyed but the end of a line."""
+    """Print each piece as it comes; to a terminal with control characters escaped, except newlines."""
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a model writes what a terminal may have no letters for
+        sys.stdout.reconfigure(errors="backslashreplace")  # the terminal may not support all characters
     terminal, last = sys.stdout.isatty(), "\n"
     try:
         for last in deltas:
             shown = "\n".join(map(plain, last.split("\n"))) if terminal else last
-            click.echo(shown, nl=False, color=True)  # or click takes out what looks like a colour
+            click.echo(shown, nl=False, color=True)  # otherwise click removes sequences that look like colours
     finally:
         if not last.endswith("\n"):
             click.echo()

@@ -1,4 +1,4 @@
-"""How long to wait before a child is started again. Beyond OTP, which never waits."""
+"""Restart delays (backoff). Beyond OTP, which restarts at once."""
 
 import math
 import random as randomness
@@ -28,7 +28,7 @@ class Backoff:
     max_failures: int | None = None
 
     def __attrs_post_init__(self) -> None:
-        # Written so that nan fails too: every comparison with it is false.
+        # Negated comparisons, so that nan is refused too: every comparison with it is false.
         for wrong, sentence in (
             (not 0 <= self.first < math.inf, f"first must be 0 s or more, not {self.first}"),
             (not 0 <= self.min <= self.max < math.inf, f"0 <= min <= max must hold, not {self.min} and {self.max}"),
@@ -47,10 +47,10 @@ class Backoff:
 
 
 def delay(backoff: Backoff, failures: int, random: randomness.Random) -> float:
-    """Seconds to wait after the ``failures``-th failure in a row; none yet counts as the first."""
+    """Seconds to wait after the ``failures``-th failure in a row; 0 counts as 1."""
     plain = backoff.first
     if failures > 1:
-        # The exponent is bounded: a float to the power of a thousand failures overflows.
+        # The exponent is bounded: a float overflows after about a thousand failures.
         doublings = min(failures - 2, 1024)
         growth = math.exp(min(doublings * math.log(backoff.factor), 700.0))
         plain = min(backoff.min * growth, backoff.max)
@@ -58,20 +58,19 @@ def delay(backoff: Backoff, failures: int, random: randomness.Random) -> float:
 
 
 def failures_after(backoff: Backoff, failures: int, ending: Exit, uptime: float) -> int:
-    """The failures in a row once a life of ``uptime`` seconds ended with ``ending``.
+    """The failures in a row after a life of ``uptime`` seconds ended with ``ending``.
 
-    A clean exit does not count, unless it is that of a supervisor that gave up: its reason is ``shutdown``, and yet
-    it failed.
+    A clean exit does not count, except that of a supervisor that gave up: its reason is ``shutdown``, but it failed.
     """
     before = 0 if uptime >= backoff.healthy_after else failures
     return before if ending.clean and not gave_up(ending) else before + 1
 
 
 def fastest(backoff: Backoff, restarts: int) -> float:
-    """The least seconds from the first to the last of ``restarts`` restarts in a row, of a child that dies at once."""
+    """The minimum seconds from the first to the last of ``restarts`` restarts of a child that dies at once."""
     if restarts < 2:
         return 0.0
-    later = restarts - 2  # delays after the first one: some grow, the rest stay at their longest
+    later = restarts - 2  # delays after the first one: some grow, the rest stay at the maximum
     if not (backoff.factor > 1 and 0 < backoff.min < backoff.max):
         return (backoff.first + later * backoff.min) * (1 - backoff.jitter)
     growth = math.log(backoff.factor)
@@ -81,5 +80,5 @@ def fastest(backoff: Backoff, restarts: int) -> float:
 
 
 def reachable(backoff: Backoff, period: float, at_most: int) -> int:
-    """The highest intensity up to ``at_most`` that one such child can exceed within ``period`` seconds."""
+    """The highest intensity up to ``at_most`` that such a child can exceed within ``period`` seconds."""
     return bisect_right(range(1, at_most + 2), period, key=lambda restarts: fastest(backoff, restarts)) - 1

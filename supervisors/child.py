@@ -1,4 +1,4 @@
-"""One life of a child: its start handshake, how it is asked to stop, how it ended."""
+"""One life of a child: its start handshake, its stop, and its exit."""
 
 import inspect
 import math
@@ -12,12 +12,13 @@ from supervisors.exits import KILLED, NORMAL, Ended, Exit, Ignore
 
 
 class Startable(Protocol):
-    """Anything a supervisor can run: an async function, an OS process, your own.
+    """Anything a supervisor can run: an async function, an OS process, a class of your own.
 
-    ``task_status.started(value)`` is the start handshake; the supervisor waits for it, without a deadline of its own.
-    To raise before it is a failed start, to raise ``Ignore`` declines. ``stop`` is set when the supervisor asks for
-    the end; whoever does not heed it in time is cancelled. To return ends ``normal``, to raise ``Ended`` with the
-    reason it carries, to raise anything else is a ``crash``. One object is run many times, one life after the other.
+    ``task_status.started(value)`` is the start handshake; the supervisor waits for it without a deadline. An exception
+    before it is a failed start; ``Ignore`` declines. ``stop`` is set when the supervisor asks for the end; a child that
+    does
+    not end in time is cancelled. Returning ends the child with ``normal``, raising ``Ended`` with the reason that it
+    carries, any other exception with ``crash``. One object is run many times, one life after the other.
     """
 
     async def run(self, stop: trio.Event, *, task_status: trio.TaskStatus[object]) -> None: ...
@@ -25,9 +26,9 @@ class Startable(Protocol):
 
 @frozen(init=False)
 class Task:
-    """A plain async function as a child. Asked to stop it is cancelled, and ends with ``shutdown``.
+    """A plain async function as a child. When asked to stop it is cancelled, and ends with ``shutdown``.
 
-    If it takes ``task_status`` it decides itself when it has started; otherwise it has as soon as it runs.
+    If it takes ``task_status`` it decides itself when it has started; otherwise it has started as soon as it runs.
     """
 
     function: Callable[..., Awaitable[object]]
@@ -67,15 +68,15 @@ async def _cancel_when(event: trio.Event, scope: trio.CancelScope) -> None:
 
 
 class EndedTooEarly(Exception):
-    """A child ended without an error and without a start handshake."""
+    """A child ended without an error before its start handshake."""
 
 
 class Interrupted(Exception):
-    """A start was broken off: its supervisor was asked to stop, or its caller did not wait any longer."""
+    """A start was aborted: its supervisor was asked to stop, or its caller was cancelled."""
 
 
 class Life:
-    """One incarnation of a child: OTP's pid. Its task is the child's task; ``ended`` is called once, as it ends."""
+    """One life of a child, like a pid in OTP. Its task is the child's task; ``ended`` is called once, at its end."""
 
     def __init__(self, start: Startable, ended: Callable[["Life"], None]) -> None:
         self._start = start
@@ -85,12 +86,12 @@ class Life:
         self._over = trio.Event()
         self._killed = False
         self.value: object = None
-        self.began: float | None = None  # trio's clock, seconds; None: the handshake is still to come
+        self.began: float | None = None  # trio's clock, seconds; None before the handshake
         self.exit: Exit | None = None
         self.uptime = 0.0  # seconds, once it has ended
 
     async def run(self, *, task_status: trio.TaskStatus[BaseException | None]) -> None:
-        """For ``nursery.start``, which answers None, or what the start raised (``Ignore`` if the child declines)."""
+        """For ``nursery.start``, which returns None, or the start's exception (``Ignore`` if the child declines)."""
         failure: BaseException | None = None
         try:
             with self._scope:
@@ -106,23 +107,26 @@ class Life:
         self._ended(self)
 
     def started(self, value: object) -> None:
-        """The handshake: it lives."""
+        """Record the handshake: the child is up."""
         self.value = value
         self.began = trio.current_time()
 
     def kill(self) -> None:
-        """Cancel it: it ends with ``killed``. Whoever calls waits with ``over``."""
+        """Cancel the child: it ends with ``killed``. Wait for the end with ``over``."""
         self._killed = True
         self._scope.cancel()
 
     async def over(self) -> Exit:
-        """Wait for the end."""
+        """Wait for the end; returns the exit."""
         await self._over.wait()
         assert self.exit is not None
         return self.exit
 
     async def stop(self, grace: float | Literal["brutal_kill", "infinity"]) -> Exit:
-        """Ask it to stop, kill it after ``grace`` seconds, and wait for the end. One that has ended is left alone."""
+        """Ask the child to stop, kill it after ``grace`` seconds, and wait for the end.
+
+        Does nothing if it has ended.
+        """
         if self.exit is None and grace == "brutal_kill":
             self.kill()
         elif self.exit is None:
@@ -141,7 +145,7 @@ class Life:
 
 
 class _Handshake:
-    """The task_status of a child: notes the value, then lets the supervisor go on."""
+    """The task_status of a child: records the value, then lets the supervisor continue."""
 
     def __init__(self, life: Life, supervisor: trio.TaskStatus[BaseException | None]) -> None:
         self._life = life
@@ -153,12 +157,12 @@ class _Handshake:
 
 
 def _plain(failure: BaseException) -> BaseException:
-    """What a chain of one-member groups holds: a nursery in the child wraps even a single exception."""
+    """Unwrap a chain of groups with one member: a nursery in the child wraps even a single exception."""
     while isinstance(failure, BaseExceptionGroup) and len(failure.exceptions) == 1:
         failure = failure.exceptions[0]
     return failure
 
 
 def declined(failure: BaseException | None) -> bool:
-    """Whether a start that did not succeed was no failure either."""
+    """Whether a start was declined, which is neither success nor failure."""
     return isinstance(failure, Ignore)

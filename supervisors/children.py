@@ -1,4 +1,4 @@
-"""The ordered table of children, and OTP's answers about it."""
+"""The ordered table of children, and OTP's queries on it."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -16,16 +16,16 @@ State = Literal["running", "restarting", "stopped"]
 
 @define(eq=False)
 class Child:
-    """One row: a spec, its current life if it has one, and whether a restart is due."""
+    """One row: a spec, its current life if any, and whether a restart is due."""
 
     spec: ChildSpec
     life: Life | None = None
-    restarting: bool = False  # a restart failed or is delayed; a message or a timer will try again
-    timer: trio.CancelScope | None = None  # of the delay under way
-    due: float = 0.0  # trio's clock, seconds: when that delay is over
+    restarting: bool = False  # a restart failed or is delayed; a message or a timer will retry
+    timer: trio.CancelScope | None = None  # of the current delay
+    due: float = 0.0  # trio's clock, seconds: the end of that delay
     failures: int = 0  # in a row, for the backoff
     last: Exit = NORMAL  # how the last life or start ended
-    former: Life | None = None  # the life a restart is to replace
+    former: Life | None = None  # the life that a restart will replace
 
     @property
     def id(self) -> str:
@@ -41,7 +41,7 @@ class Child:
 
     @property
     def state(self) -> State:
-        """A life that has ended counts as running until the supervisor comes to that news, as in OTP."""
+        """A life that has ended counts as running until the supervisor handles that event, as in OTP."""
         return "restarting" if self.restarting else "running" if self.life is not None else "stopped"
 
     @property
@@ -49,7 +49,7 @@ class Child:
         return self.life is not None and self.life.exit is None
 
     def rest(self) -> None:
-        """No restart is due any longer."""
+        """Cancel a restart that is due."""
         self.restarting = False
         if self.timer is not None:
             self.timer.cancel()
@@ -58,9 +58,9 @@ class Child:
 
 @frozen
 class Handle:
-    """Addresses one life of a child, as a pid does in OTP; the way to name a child under simple_one_for_one.
+    """Addresses one life of a child, as a pid does in OTP; names a child under simple_one_for_one.
 
-    A child that has been restarted has another. While it waits for its restart, that of the life before still holds.
+    A restarted child has a new handle. Until the restart the handle of the previous life stays valid.
     """
 
     _life: Life = field(repr=False)
@@ -72,14 +72,14 @@ class Handle:
 
 @frozen
 class ChildInfo:
-    """What which_children tells of a child.
+    """A child in the reply of which_children.
 
     ``child`` is the value of its start handshake (a Supervisor for a nested one), None while it is stopped, or
     ``"restarting"`` while it waits for a restart. ``uptime`` is in seconds, None unless running. ``handle`` is None
     while it is stopped.
     """
 
-    id: str  # under simple_one_for_one a number the supervisor gave it
+    id: str  # under simple_one_for_one a number assigned by the supervisor
     child: object
     type: ChildType
     state: State
@@ -92,7 +92,7 @@ class ChildInfo:
 
 @frozen
 class Counts:
-    """OTP's count_children: specs, children that live now, and specs by type, running or not."""
+    """OTP's count_children: specs, live children, and specs by type, running or not."""
 
     specs: int
     active: int
@@ -101,7 +101,7 @@ class Counts:
 
 
 class Children:
-    """In start order. Under simple_one_for_one each child has its own row, and goes with it."""
+    """The children in start order. Under simple_one_for_one each child has its own row, which is removed with it."""
 
     def __init__(self, *, simple: bool) -> None:
         self._simple = simple
@@ -119,13 +119,16 @@ class Children:
         return self._rows.get(key)
 
     def named(self, key: str) -> Child:
-        """Raises Refused ``not_found``."""
+        """The row with this id; raises Refused ``not_found``."""
         if (child := self._rows.get(key)) is None:
             raise Refused("not_found", key)
         return child
 
     def handled(self, handle: Handle) -> Child | None:
-        """The row of a handle; None once that life is over. Raises Refused ``not_found`` for one alive elsewhere."""
+        """The row of a handle; None once that life is over.
+
+        Raises Refused ``not_found`` if it lives under another supervisor.
+        """
         life = handle._life
         for child in self:
             if child.life is life or (child.restarting and child.former is life):
@@ -135,27 +138,27 @@ class Children:
         return None
 
     def add(self, child: Child) -> None:
-        """At the end of the start order."""
+        """Append to the start order."""
         self._rows[child.id] = child
 
     def remove(self, child: Child) -> None:
-        """Its spec is forgotten."""
+        """Remove the child and its spec."""
         child.rest()
         if self._rows.get(child.id) is child:
             del self._rows[child.id]
 
     def rest(self, child: Child) -> None:
-        """It has ended and does not come back by itself: temporary and dynamic children go, others stay as a spec."""
+        """Handle the final end of a child: temporary and dynamic children are removed, others stay as a spec."""
         child.rest()
         if not self.keeps(child):
             self.remove(child)
 
     def keeps(self, child: Child) -> bool:
-        """Whether its spec outlives it."""
+        """Whether its spec is kept after its end."""
         return not self._simple and child.spec.restart != "temporary"
 
     def significant_left(self) -> bool:
-        """Whether a significant child runs, or waits for its restart."""
+        """Whether a significant child runs or waits for its restart."""
         return any(child.spec.significant and child.state != "stopped" for child in self)
 
     def which(self) -> tuple[ChildInfo, ...]:
@@ -166,7 +169,7 @@ class Children:
         supervisors = sum(child.type == "supervisor" for child in self)
         workers = len(self._rows) - supervisors
         if self._simple:
-            # As in OTP: here a child whose end is news yet to be read is still active.
+            # As in OTP, a child that ended still counts as active here until that event is handled.
             return Counts(1, sum(not child.restarting for child in self), supervisors, workers)
         return Counts(len(self._rows), sum(child.alive for child in self), supervisors, workers)
 

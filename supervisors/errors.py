@@ -1,4 +1,4 @@
-"""What a supervisor refuses, and by which of OTP's names."""
+"""Errors of supervisors, by OTP's names."""
 
 from typing import Literal
 
@@ -15,13 +15,13 @@ SENTENCES: dict[Refusal, str] = {
 
 
 class SupervisorError(Exception):
-    """``code`` is OTP's name for what went wrong."""
+    """Base of all errors; ``code`` is OTP's name for the error."""
 
     code: str
 
 
 class Refused(SupervisorError):
-    """The call does not fit the state of the child it names; nothing was changed."""
+    """The call does not fit the state of the child that it names; nothing was changed."""
 
     def __init__(self, code: Refusal, child: str) -> None:
         self.code = code
@@ -30,7 +30,7 @@ class Refused(SupervisorError):
 
 
 class NoProc(SupervisorError):
-    """The supervisor is not running, or ended before it came to this call; nothing was changed."""
+    """The supervisor is not running, or ended before it handled this call; nothing was changed."""
 
     code = "noproc"
 
@@ -39,7 +39,7 @@ class NoProc(SupervisorError):
 
 
 class StartFailed(SupervisorError):
-    """A child did not come up. ``cause`` says why: its exception, or again a ``StartFailed`` one level further down."""
+    """A child did not start. ``cause`` is its exception, or another ``StartFailed`` one level down."""
 
     code = "start_failed"
 
@@ -50,21 +50,21 @@ class StartFailed(SupervisorError):
 
     @property
     def path(self) -> tuple[str, ...]:
-        """The ids down to the child whose own start failed."""
+        """The ids down to the child with the failed start."""
         return (self.id, *self.cause.path) if isinstance(self.cause, StartFailed) else (self.id,)
 
     @property
     def root_cause(self) -> BaseException:
-        """What that child's start ended with."""
+        """The exception of that child's start."""
         return self.cause.root_cause if isinstance(self.cause, StartFailed) else self.cause
 
 
 class SpecError(SupervisorError, ValueError):
-    """A specification that cannot be carried out, refused when it is made.
+    """A specification that is invalid; raised when it is created.
 
     ``code`` is one of ``invalid_strategy``, ``invalid_intensity``, ``invalid_period``, ``invalid_auto_shutdown``,
     ``invalid_restart_type``, ``invalid_shutdown``, ``bad_combination``, ``duplicate_child``, ``invalid_backoff``,
-    ``unreachable_intensity``; ``id`` is the child it is about, if it is about one.
+    ``unreachable_intensity``; ``id`` is the child that it is about, if any.
     """
 
     def __init__(self, code: str, sentence: str, child: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""How something ended: OTP's exit reasons, as values, and the exceptions that carry them."""
+"""OTP's exit reasons as values, and the exceptions that carry them."""
 
 from typing import Literal, get_args
 
@@ -14,8 +14,9 @@ class Exit:
     """Why a child or a supervisor ended.
 
     ``normal``, ``shutdown`` and ``shutdown_term`` (OTP's ``{shutdown, Term}``) are clean: a transient child is not
-    started again after them. ``detail`` is whatever tells a person more: the exception of a crash, the ``Died`` of an
-    OS process, the ``IntensityExceeded`` of a supervisor that gave up.
+    restarted after them. ``detail`` is further information: the exception of a crash, the ``Died`` of an OS process,
+    the
+    ``IntensityExceeded`` of a supervisor that gave up.
     """
 
     reason: Reason
@@ -23,7 +24,7 @@ class Exit:
 
     @property
     def clean(self) -> bool:
-        """Neither a crash nor a kill."""
+        """Whether it was neither a crash nor a kill."""
         return self.reason in CLEAN
 
     def __str__(self) -> str:
@@ -41,9 +42,9 @@ KILLED = Exit("killed")
 
 @frozen
 class IntensityExceeded:
-    """The detail of a supervisor that gave up: more restarts were needed than its intensity forgives.
+    """The detail of a supervisor that gave up: more restarts were needed than its intensity allows.
 
-    ``restarts`` counts those within the last ``period`` seconds, the one that was refused included.
+    ``restarts`` counts those within the last ``period`` seconds, including the one that was refused.
     """
 
     child: str
@@ -57,7 +58,7 @@ class IntensityExceeded:
 
 @frozen
 class TooManyFailures:
-    """The detail of a supervisor that gave up on one child, because its backoff names a ``max_failures``."""
+    """The detail of a supervisor that gave up on one child, because its backoff has a ``max_failures``."""
 
     child: str
     last: Exit
@@ -69,7 +70,7 @@ class TooManyFailures:
 
 @frozen
 class AutoShutdown:
-    """The detail of a supervisor that ended because its significant children had (``auto_shutdown``)."""
+    """The detail of a supervisor that ended because its significant children ended (``auto_shutdown``)."""
 
     child: str
     last: Exit
@@ -79,12 +80,12 @@ class AutoShutdown:
 
 
 def gave_up(ending: Exit) -> bool:
-    """Whether a supervisor ended so because it gave up: the reason alone, ``shutdown``, does not tell."""
+    """Whether a supervisor gave up; its reason is ``shutdown``, so only the detail tells."""
     return isinstance(ending.detail, IntensityExceeded | TooManyFailures)
 
 
 class Ended(Exception):
-    """Raised by a child to end with a reason of its choice; any other exception is a ``crash``."""
+    """Raised by a child to end with a given reason; any other exception is a ``crash``."""
 
     def __init__(self, reason: Reason | Exit, detail: object = None) -> None:
         self.exit = reason if isinstance(reason, Exit) else Exit(reason, detail)
@@ -94,8 +95,11 @@ class Ended(Exception):
 
 
 class GaveUp(Ended):
-    """A supervisor gave up; ``exit.detail`` says over which child. As a child of another it ended with ``shutdown``."""
+    """A supervisor gave up; ``exit.detail`` has the child.
+
+    As a child of another supervisor it ends with ``shutdown``.
+    """
 
 
 class Ignore(Exception):
-    """Raised by a child instead of its start handshake: it declines to run, which is no failure (as in OTP)."""
+    """Raised by a child instead of its start handshake to decline to run, which is no failure (as in OTP)."""

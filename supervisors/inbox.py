@@ -1,4 +1,4 @@
-"""All that reaches a supervisor, in the order it came: ends, retries, a wish to stop, calls."""
+"""The inbox of a supervisor: exits, retries, stop requests and calls, in order of arrival."""
 
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -13,7 +13,7 @@ from supervisors.exits import Exit
 
 @frozen
 class Over:
-    """A life has ended. No longer of interest once the supervisor itself has waited for that end."""
+    """A life has ended. Ignored if the supervisor itself has waited for that end."""
 
     child: Child
     life: Life
@@ -21,14 +21,14 @@ class Over:
 
 @frozen
 class Retry:
-    """A restart failed: try once more, if the child still waits for it. By id, as OTP does."""
+    """A restart failed: retry if the child still waits for it. By id, as in OTP."""
 
     id: str
 
 
 @frozen
 class Due:
-    """A restart's delay is over, if ``timer`` is still the one the child waits for."""
+    """A restart's delay is over; valid if ``timer`` is still the child's current one."""
 
     child: Child
     timer: trio.CancelScope
@@ -36,14 +36,14 @@ class Due:
 
 @frozen
 class Stop:
-    """End, with this exit."""
+    """Stop with this exit."""
 
     exit: Exit
 
 
 @define(eq=False)
 class Call:
-    """An API call on its way to the supervisor and back."""
+    """An API call to the supervisor, and its result."""
 
     do: Callable[[], Awaitable[None]]
     answered: trio.Event = field(factory=trio.Event)
@@ -59,7 +59,7 @@ Item = Over | Retry | Due | Stop | Call
 
 
 class Inbox:
-    """First in, first out. Its length is bounded by the children and the callers that wait, so it has no limit."""
+    """A FIFO queue. Its length is bounded by the number of children and waiting callers, so it has no limit."""
 
     def __init__(self) -> None:
         self._items: deque[Item] = deque()
@@ -76,7 +76,7 @@ class Inbox:
         return self._items.popleft()
 
     def drain(self) -> list[Item]:
-        """What nobody will take any more."""
+        """Remove and return all items."""
         items = list(self._items)
         self._items.clear()
         return items

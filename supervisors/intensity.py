@@ -1,4 +1,4 @@
-"""How many restarts a supervisor forgives before it gives up itself."""
+"""Restart intensity: how many restarts a supervisor allows before it gives up."""
 
 from attrs import evolve, frozen
 
@@ -15,10 +15,10 @@ class Intensity:
     times: tuple[float, ...] = ()  # of the restarts within the last period, oldest first
 
     def counting(self, now: float) -> "Intensity":
-        """With one more restart, at ``now`` seconds on any clock that does not go back."""
+        """A copy with one more restart, at ``now`` seconds on any monotonic clock."""
         return evolve(self, times=(*(time for time in self.times if now - time <= self.period), now))
 
     @property
     def exceeded(self) -> bool:
-        """Whether the restart counted last was one too many."""
+        """Whether the last restart was over the limit."""
         return len(self.times) > self.restarts

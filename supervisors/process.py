@@ -1,4 +1,4 @@
-"""An operating system process as a child: in a group of its own, waited for by pidfd, and never left behind. Linux."""
+"""An OS process as a child: in its own process group, waited for by pidfd, never left behind. Linux only."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ from supervisors.exits import Ended
 
 @frozen
 class Died:
-    """How a process ended that did not end well: its exit ``status``, or the ``signal`` that killed it."""
+    """The abnormal end of a process: its exit ``status``, or the ``signal`` that killed it."""
 
     status: int | None = None
     signal: int | None = None
@@ -24,7 +24,7 @@ class Died:
             return f"exit status {self.status}"
         try:
             return signal.Signals(self.signal).name
-        except ValueError:  # a real-time signal between the two that have names
+        except ValueError:  # a real-time signal without a name
             return f"signal {self.signal}"
 
 
@@ -36,12 +36,14 @@ def _arguments(given: Sequence[str]) -> tuple[str, ...]:
 
 @frozen
 class Process:
-    """Runs ``argv``; its handshake says that exec worked, and its value is the process id.
+    """Runs ``argv``. Its handshake means that exec worked; the value is the process id.
 
-    ``env`` and ``cwd``: None inherits ours. ``stdin``, ``stdout``, ``stderr``: file descriptors or what ``subprocess``
-    takes instead. Asked to stop, its whole process group gets SIGTERM. However it ends, what is left of the group gets
-    SIGKILL; who leaves the group (``setsid``) escapes that. Exit status 0 is ``normal``, death by the SIGTERM that
-    was asked for ``shutdown``, everything else ``crash`` with a ``Died``.
+    ``env`` and ``cwd``: None inherits ours. ``stdin``, ``stdout``, ``stderr``: file descriptors or the other values
+    that
+    ``subprocess`` takes. When asked to stop its whole process group gets SIGTERM. However it ends, the rest of the
+    group
+    gets SIGKILL; a process that leaves the group (``setsid``) escapes that. Exit status 0 is ``normal``, death by the
+    SIGTERM that was asked for ``shutdown``, everything else ``crash`` with a ``Died``.
     """
 
     argv: tuple[str, ...] = field(converter=_arguments)
@@ -52,8 +54,8 @@ class Process:
     stderr: int | None = None
 
     async def run(self, stop: trio.Event, *, task_status: trio.TaskStatus[object]) -> None:
-        # In a thread, because fork and exec may take long when this process is big or the disk slow. To cancel does
-        # not abandon the thread: a process that has come into being is always ours to end.
+        # In a thread, because fork and exec may take long if this process is big or the disk slow. Cancelling does not
+        # abandon the thread, so that a process once created is always ended by us.
         process, pidfd = await trio.to_thread.run_sync(self._spawn)
         try:
             task_status.started(process.pid)
@@ -62,7 +64,7 @@ class Process:
                 await trio.lowlevel.wait_readable(pidfd)
                 watch.cancel_scope.cancel()
         finally:
-            # Before it is reaped: as long as the leader is a zombie, no other group can have its number.
+            # Before it is reaped: while the leader is a zombie its group number can't be reused.
             _signal_group(process.pid, signal.SIGKILL)
             with trio.CancelScope(shield=True):
                 await trio.lowlevel.wait_readable(pidfd)
@@ -71,7 +73,7 @@ class Process:
         _report(status, asked=stop.is_set())
 
     def _spawn(self) -> "tuple[subprocess.Popen[bytes], int]":
-        """The process and its pidfd. Raises OSError; then there is no process."""
+        """The process and its pidfd. Raises OSError; then no process is left."""
         process = subprocess.Popen(
             self.argv,
             env=self.env,
@@ -83,7 +85,7 @@ class Process:
         )
         try:
             return process, os.pidfd_open(process.pid)
-        except OSError:  # out of descriptors: without a pidfd nobody would wait for it
+        except OSError:  # out of descriptors: without a pidfd the process would not be waited for
             process.kill()
             process.wait()
             raise
@@ -96,12 +98,12 @@ async def _terminate_when(stop: trio.Event, group: int) -> None:
 
 
 def _signal_group(group: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):  # nobody left in it
+    with contextlib.suppress(ProcessLookupError):  # the group is empty
         os.killpg(group, number)
 
 
 def _report(status: int, *, asked: bool) -> None:
-    """``status`` as subprocess has it: negative for a signal. Raises Ended unless it was 0."""
+    """Raise Ended unless ``status`` is 0. It is negative for a signal, as in subprocess."""
     if status == -signal.SIGTERM and asked:
         raise Ended("shutdown")
     if status < 0:

@@ -1,8 +1,7 @@
-"""What supervisors tell their observers: OTP's reports, as values.
+"""The reports of supervisors to their observers: OTP's reports, as values.
 
-An observer is called in the supervisor's own task, in the order things happened, and must not block. One that raises
-does the tree no harm: the exception goes to the log (logger ``supervisors``), and the next report
-reaches the observer again.
+An observer is called in the supervisor's own task, in the order of events, and must not block. If it raises, the
+exception is logged (logger ``supervisors``) and the observer still gets the next report.
 """
 
 import logging
@@ -15,7 +14,7 @@ from supervisors.exits import Exit
 
 @frozen
 class Report:
-    """``path``: the ids of the supervisors from the root down to the one that reports."""
+    """Base of all reports. ``path``: the ids of the supervisors from the root down to the one that reports."""
 
     path: tuple[str, ...]
 
@@ -27,42 +26,42 @@ class SupervisorStarted(Report):
 
 @frozen
 class SupervisorGaveUp(Report):
-    """It stops its children now, and then ends with this exit, whose detail says over which child and why."""
+    """It now stops its children, and then ends with this exit; the detail has the child and the cause."""
 
     exit: Exit
 
 
 @frozen
 class SupervisorEnded(Report):
-    """None of its children is left."""
+    """It has ended, and so have all its children."""
 
     exit: Exit
 
 
 @frozen
 class ChildReport(Report):
-    """About the child ``id``."""
+    """Base of reports about a child, with its ``id``."""
 
     id: str
 
 
 @frozen
 class ChildStarted(ChildReport):
-    """It is up; ``value`` came with its handshake."""
+    """It is up; ``value`` is the value of its handshake."""
 
     value: object
 
 
 @frozen
 class ChildStartFailed(ChildReport):
-    """A start did not succeed."""
+    """A start failed."""
 
     error: BaseException
 
 
 @frozen
 class ChildDeclined(ChildReport):
-    """A start was ignored, as the child wished."""
+    """A child declined to start (``Ignore``)."""
 
 
 @frozen
@@ -83,7 +82,7 @@ class ChildTerminated(ChildReport):
 
 @frozen
 class RestartScheduled(ChildReport):
-    """It will be started again in ``delay`` seconds; ``attempt`` counts its failures in a row."""
+    """It will be restarted in ``delay`` seconds; ``attempt`` is its number of failures in a row."""
 
     delay: float
     attempt: int
@@ -91,7 +90,7 @@ class RestartScheduled(ChildReport):
 
 @frozen
 class Restarting(ChildReport):
-    """It is about to be started again, together with ``group`` (ids in start order, itself included)."""
+    """It is about to be restarted, together with ``group`` (ids in start order, itself included)."""
 
     group: tuple[str, ...]
 
@@ -102,7 +101,7 @@ log = logging.getLogger("supervisors")
 
 
 def tell(observer: Observer | None, report: Report) -> None:
-    """Hand the report over, and survive it."""
+    """Pass the report to the observer, and log an exception of it."""
     if observer is None:
         return
     try:

@@ -1,4 +1,4 @@
-"""What to supervise and how: values, checked when they are made."""
+"""Specifications of supervisors and children: values, validated when they are created."""
 
 import math
 from collections.abc import Callable
@@ -14,18 +14,19 @@ from supervisors.strategy import AutoShutdown, Restart, Strategy
 Shutdown = float | Literal["brutal_kill", "infinity"]
 ChildType = Literal["worker", "supervisor"]
 
-WORKER_SHUTDOWN = 5.0  # seconds; OTP's default, as is infinity for supervisors
+WORKER_SHUTDOWN = 5.0  # seconds; OTP's default for workers (infinity for supervisors)
 
 
 @frozen(kw_only=True)
 class Terms:
-    """What a child spec and a template have in common.
+    """The fields that a child spec and a template share.
 
-    ``restart``: ``permanent`` always comes back, ``transient`` after an abnormal end, ``temporary`` never and its spec
-    is forgotten. ``shutdown``: seconds from being asked to stop until it is killed, ``brutal_kill`` to kill at once,
+    ``restart``: ``permanent`` is always restarted, ``transient`` after an abnormal end, ``temporary`` never, and its
+    spec
+    is forgotten. ``shutdown``: seconds from the stop request until it is killed, ``brutal_kill`` to kill at once,
     ``infinity``, or None for OTP's default: 5 s, for supervisors infinity. ``significant``: its end may end the
-    supervisor, see ``auto_shutdown``. ``backoff``: None restarts at once, as OTP does. ``type`` is what
-    ``count_children`` counts it as; None finds out.
+    supervisor, see ``auto_shutdown``. ``backoff``: None restarts at once, as OTP does. ``type`` is its type in
+    ``count_children``; None derives it from ``start``.
     """
 
     restart: Restart = "permanent"
@@ -50,11 +51,11 @@ class Terms:
             raise SpecError("invalid_shutdown", sentence, name)
 
     def kind(self, start: object) -> ChildType:
-        """Worker or supervisor, by what is started unless the spec says it."""
+        """Worker or supervisor: ``type`` if set, else by the start."""
         return self.type or ("supervisor" if isinstance(start, SupervisorSpec) else "worker")
 
     def grace(self, kind: ChildType) -> Shutdown:
-        """How to stop it, in seconds or OTP's words, with OTP's default filled in."""
+        """How to stop it, in seconds or OTP's words, including OTP's default."""
         if self.shutdown is not None:
             return self.shutdown
         return "infinity" if kind == "supervisor" else WORKER_SHUTDOWN
@@ -62,7 +63,7 @@ class Terms:
 
 @frozen
 class ChildSpec(Terms):
-    """One child: who it is, what is started, and on which terms (``Terms``)."""
+    """One child: its id, its start, and its terms (``Terms``)."""
 
     id: str = field(kw_only=False)
     start: "Startable | SupervisorSpec" = field(kw_only=False)
@@ -73,7 +74,7 @@ class ChildSpec(Terms):
 
 @frozen
 class Template(Terms):
-    """What the children of a simple_one_for_one supervisor share; ``start`` makes each from start_child's arguments."""
+    """The spec shared by children of a simple_one_for_one supervisor; ``start`` makes one from the arguments."""
 
     start: "Callable[..., Startable | SupervisorSpec]" = field(kw_only=False)
 
@@ -81,7 +82,7 @@ class Template(Terms):
         self.check("template")
 
     def child(self, name: str, start: "Startable | SupervisorSpec") -> ChildSpec:
-        """One child of this kind."""
+        """The spec of one child of this template."""
         return ChildSpec(
             name,
             start,
@@ -99,11 +100,12 @@ def _children(given: "tuple[ChildSpec, ...] | list[ChildSpec]") -> tuple[ChildSp
 
 @frozen
 class SupervisorSpec:
-    """A supervisor and the children it starts with, in start order; itself usable as the ``start`` of a child.
+    """A supervisor and its initial children, in start order; can be the ``start`` of a child.
 
-    More than ``intensity`` restarts within ``period`` seconds and it gives up, with reason ``shutdown``. ``template``
-    goes with simple_one_for_one, and there takes the place of ``children``.
-    Raises SpecError, whose ``code`` is OTP's name for the mistake.
+    It gives up, with reason ``shutdown``, after more than ``intensity`` restarts within ``period`` seconds. With
+    simple_one_for_one ``template`` takes the place of ``children``.
+
+    Raises SpecError with OTP's name for the mistake as ``code``.
     """
 
     children: tuple[ChildSpec, ...] = field(default=(), converter=_children)
@@ -126,11 +128,11 @@ class SupervisorSpec:
 
     @property
     def simple(self) -> bool:
-        """All children are dynamic and made from one template."""
+        """Whether all children are dynamic, made from one template."""
         return self.strategy == "simple_one_for_one"
 
     def admit(self, child: Terms, name: str) -> None:
-        """Raises SpecError if a child on these terms cannot live under this supervisor."""
+        """Raise SpecError if a child on these terms is not allowed under this supervisor."""
         if child.significant and self.auto_shutdown == "never":
             sentence = f"child {name!r}: significant means nothing while auto_shutdown is 'never'"
             raise SpecError("bad_combination", sentence, name)
@@ -150,7 +152,7 @@ class SupervisorSpec:
             raise SpecError("bad_combination", "a template goes with simple_one_for_one only")
 
     def _check_reach(self, backoff: Backoff, name: str) -> None:
-        # Otherwise a child that can never work is restarted for ever, and nobody above hears of it.
+        # Otherwise a child that always fails is restarted for ever, and no supervisor above gets to know.
         least = fastest(backoff, self.intensity + 1)
         if backoff.max_failures is not None or least <= self.period:
             return
@@ -174,7 +176,7 @@ def _one_of(code: str, name: str, given: T, allowed: tuple[T, ...]) -> None:
 
 
 def valid_shutdown(shutdown: Shutdown | None) -> bool:
-    """Seconds from 0 up, one of OTP's two words, or None for the default."""
+    """Whether it is seconds from 0 up, one of OTP's two words, or None for the default."""
     if shutdown is None or isinstance(shutdown, str):
         return shutdown in (None, "brutal_kill", "infinity")
     return isinstance(shutdown, int | float) and 0 <= shutdown < math.inf

@@ -1,4 +1,4 @@
-"""What is done to children: started and stopped, one by one and in order, on request or for a restart."""
+"""Starts and stops children, one by one and in order, on request or for a restart."""
 
 from collections.abc import Callable, Sequence
 
@@ -15,9 +15,9 @@ from supervisors.spec import ChildSpec, Shutdown, SupervisorSpec
 
 
 class Staff:
-    """Used by the supervisor's one task only. ``nest`` makes a supervisor of a child whose ``start`` is a spec."""
+    """Used only by the supervisor's task. ``nest`` makes a supervisor from a child that has a spec as its ``start``."""
 
-    nursery: trio.Nursery  # of the children's tasks; there as soon as the supervisor runs
+    nursery: trio.Nursery  # of the children's tasks; set once the supervisor runs
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Staff:
     # -- In order --------------------------------------------------------------------------------------------------
 
     async def start_all(self, specs: Sequence[ChildSpec]) -> None:
-        """The children a supervisor begins with. Raises StartFailed at the first that does not come up."""
+        """Start the initial children. Raises StartFailed at the first that fails."""
         for spec in specs:
             self._children.add(Child(spec))
         for child in self._children:
@@ -49,7 +49,7 @@ class Staff:
                 raise StartFailed(child.id, failure)
 
     async def stop_all(self) -> None:
-        """Newest first, one by one; children made from a template all at once."""
+        """Stop all children, newest first, one by one; children made from a template all at once."""
         if not self._spec.simple:
             await self.stop_group(list(self._children))
             return
@@ -58,7 +58,10 @@ class Staff:
                 together.start_soon(self._stop, child)
 
     async def stop_group(self, group: Sequence[Child]) -> Sequence[Child]:
-        """Newest first, one by one; answers who may be started again, in start order: temporary children are gone."""
+        """Stop these children, newest first, one by one; returns those that may be restarted, in start order.
+
+        Temporary children are removed.
+        """
         for child in reversed(group):
             await self._stop(child)
             if child.spec.restart == "temporary":
@@ -66,7 +69,7 @@ class Staff:
         return [child for child in group if child.spec.restart != "temporary"]
 
     async def start_again(self, child: Child) -> bool:
-        """Restart it; False if that failed and it is to be tried again."""
+        """Restart the child; returns False if that failed and has to be retried."""
         failure = await self._start(child)
         if failure is None or declined(failure):
             return True
@@ -76,7 +79,7 @@ class Staff:
         return False
 
     def wait_for(self, child: Child, delay: float) -> None:
-        """Its restart is due in ``delay`` seconds; a timer of its own sees to that."""
+        """Schedule the child's restart in ``delay`` seconds, with a timer of its own."""
         child.restarting = True
         child.due = trio.current_time() + delay
         child.timer = timer = trio.CancelScope()
@@ -84,20 +87,20 @@ class Staff:
         self._tell(reports.RestartScheduled(self._path, child.id, delay, child.failures))
 
     def bury(self, child: Child) -> Exit:
-        """It has ended by itself: note how, for the reports and the next restart."""
+        """Record the exit of a child that ended by itself, for the reports and the next restart."""
         life = child.life
         assert life is not None
         assert life.exit is not None
         child.life = None
         child.former = life
         child.last = life.exit
-        # Counted without a backoff as well, for whoever looks at the tree.
+        # Counted without a backoff as well, to be shown in the tree.
         child.failures = failures_after(child.spec.backoff or Backoff(), child.failures, life.exit, life.uptime)
         self._tell(reports.ChildEnded(self._path, child.id, life.exit, life.uptime))
         return life.exit
 
     def interrupt(self) -> None:
-        """Break off the start under way, if there is one: it fails."""
+        """Abort the current start, if any: it fails."""
         if self._starting is not None:
             self._starting.cancel()
 
@@ -132,7 +135,7 @@ class Staff:
         raise Refused("restarting" if child.state == "restarting" else "running", name)
 
     async def terminate(self, target: str | Handle, grace: Shutdown | None) -> None:
-        """OTP's terminate_child. A handle whose life is over is fine, like a dead pid."""
+        """OTP's terminate_child. A handle of a life that is over is accepted, like a dead pid."""
         child = self._children.handled(target) if isinstance(target, Handle) else self._kept(target)
         if child is not None:
             await self._stop(child, grace)
@@ -160,7 +163,7 @@ class Staff:
         return self._answer(child, failure)
 
     def _answer(self, child: Child, failure: BaseException | None) -> object:
-        """What a call that started a child returns: the handshake's value, None if it declined."""
+        """The result of a call that started a child: the handshake's value, None if it declined."""
         if child.life is not None:
             return child.life.value
         if failure is None or declined(failure):
@@ -168,7 +171,7 @@ class Staff:
         raise StartFailed(child.id, failure)
 
     async def _start(self, child: Child) -> BaseException | None:
-        """A new life for it. Answers None once it is up, else what its start raised (``Ignore`` if it declined)."""
+        """Start a new life. Returns None once it is up, else the exception of the start (``Ignore`` if it declined)."""
         start = child.spec.start
         life = Life(
             self._nest(child, start) if isinstance(start, SupervisorSpec) else start,
@@ -192,12 +195,12 @@ class Staff:
         return failure
 
     async def _stop(self, child: Child, grace: Shutdown | None = None) -> None:
-        """Its life, or the restart that is due."""
+        """Stop the child, and cancel a restart that is due."""
         child.rest()
         life = child.life
         if life is None:
             return
-        by_itself = life.exit is not None  # that news is in the inbox, and will not matter any more
+        by_itself = life.exit is not None  # its Over event in the inbox will be ignored
         ending = await life.stop(child.grace if grace is None else grace)
         child.life = None
         kind = reports.ChildEnded if by_itself else reports.ChildTerminated

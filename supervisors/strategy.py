@@ -1,4 +1,4 @@
-"""Who is started again when one ends, and when that is the end of the supervisor too."""
+"""Which children are restarted when one ends, and when the supervisor ends, too."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -11,7 +11,7 @@ AutoShutdown = Literal["never", "any_significant", "all_significant"]
 
 
 def comes_back(restart: Restart, ending: Exit) -> bool:
-    """Whether a child of this kind is started again after ``ending``: a transient one only after an abnormal end."""
+    """Whether a child of this type is restarted after ``ending``: a transient one only after an abnormal end."""
     return restart == "permanent" or (restart == "transient" and not ending.clean)
 
 
@@ -27,9 +27,9 @@ def affected(strategy: Strategy, children: Sequence[str], ended: str) -> Sequenc
 
 
 def shuts_down(policy: AutoShutdown, *, significant: bool, others: bool) -> bool:
-    """Whether a child that ended for good takes its supervisor along.
+    """Whether the final end of a child also ends its supervisor.
 
-    ``significant``: the child is. ``others``: a significant sibling runs, or waits for its restart.
+    ``significant``: the child is. ``others``: a significant sibling runs or waits for its restart.
     """
     match policy:
         case "any_significant":

@@ -1,7 +1,7 @@
 """A supervisor: one loop over one inbox, which starts, stops and restarts its children.
 
-Modelled on OTP 25's ``supervisor`` (stdlib 4.2). Everything is decided in ``_lead``'s one task: who comes back is asked
-of ``strategy``, how often of ``intensity``, how soon of ``backoff``; ``staff`` then starts and stops the children.
+Modelled on OTP 25's ``supervisor`` (stdlib 4.2). All decisions are made in one task (``_lead``): ``strategy`` decides
+which children are restarted, ``intensity`` how often, ``backoff`` how soon; ``staff`` starts and stops the children.
 """
 
 import random as randomness
@@ -41,16 +41,17 @@ T = TypeVar("T")
 class Supervisor:
     """Runs once: ``supervisor = Supervisor(spec); await nursery.start(supervisor.run)``.
 
-    ``run`` answers the supervisor itself when all children are up, and raises StartFailed if one did not come up
-    (``stop`` before that breaks the start off, so it raises this too).
-    When the supervisor ends, ``run`` returns if that was asked for (``stop``, ``auto_shutdown``) and raises GaveUp if
-    it gave up; ``exit`` tells which, and its detail over which child. To cancel ``run`` kills the supervisor: its
-    workers die ``killed``, its sub-supervisors stop their children in order, and only then does ``run`` end.
+    ``run`` reports the supervisor itself as started when all children are up, and raises StartFailed if one failed to
+    start (``stop`` before that aborts the start, so it raises this too).
+
+    When the supervisor ends, ``run`` returns if that was requested (``stop``, ``auto_shutdown``) and raises GaveUp if
+    it gave up; ``exit`` tells which, and its detail has the child. Cancelling ``run`` kills the supervisor: its workers
+    end with ``killed``, its sub-supervisors stop their children in order, and only then does ``run`` end.
 
     ``id`` and ``within`` (the supervisors above it) are the path in reports; ``random`` makes the jitter repeatable.
-    Calls answer in the order they were made; one made from a child's own start would wait for itself.
-    A caller that is cancelled while it waits withdraws a call the supervisor has not come to yet. One that is under
-    way takes effect all the same, except that a start that has not succeeded yet is broken off.
+    Calls are answered in the order they were made; a call from a child's own start would deadlock.
+    A caller that is cancelled while it waits withdraws a call that the supervisor has not begun. A call in progress
+    takes effect all the same, except that a start that has not succeeded yet is aborted.
     """
 
     def __init__(
@@ -65,14 +66,14 @@ class Supervisor:
         self.spec = spec
         self.id = id
         self.path = (*within, id)
-        self.exit: Exit | None = None  # how it ended, once it has
+        self.exit: Exit | None = None  # set once it has ended
         self._observe = observe
         self._random = random or randomness.Random()  # noqa: S311 - jitter is no secret
         self._intensity = Intensity(spec.intensity, spec.period)
         self._inbox = Inbox()
         self._children = Children(simple=spec.simple)
         self._staff = Staff(spec, self.path, self._children, self._inbox, self._nest, observe)
-        self._mortal = trio.CancelScope()  # around all that a kill interrupts
+        self._mortal = trio.CancelScope()  # around everything that a kill interrupts
         self._current: Call | None = None
         self._runs = False
         self._over = trio.Event()
@@ -82,13 +83,13 @@ class Supervisor:
     async def run(
         self, stop: trio.Event | None = None, *, task_status: trio.TaskStatus["Supervisor"] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Start the children, serve until the end. ``stop``, when set, asks for an orderly one. Raises GaveUp."""
+        """Start the children and serve until the end. ``stop``, when set, requests an orderly end. Raises GaveUp."""
         if self._runs or self._over.is_set():
             raise RuntimeError("a Supervisor runs once; make another of the same spec")
         self._runs = True
         try:
-            # The listener is outside the shield, so it is the one to feel that the supervisor is killed; the
-            # children are inside, so they end in the order the supervisor decides, and before it.
+            # The listener is outside the shield, so it gets the cancellation when the supervisor is killed. The
+            # children are inside, so they end before the supervisor, in the order that it decides.
             async with trio.open_nursery() as outside:
                 outside.start_soon(self._listen, stop)
                 with trio.CancelScope(shield=True):
@@ -103,19 +104,19 @@ class Supervisor:
             raise GaveUp(self.exit)
 
     def stop(self, ending: Exit = SHUTDOWN) -> None:
-        """Ask for an orderly end with ``ending``: children stop in reverse order. A start under way is broken off."""
+        """Request an orderly end with ``ending``: children stop in reverse order. A start in progress is aborted."""
         if not self._over.is_set():
             self._inbox.put(Stop(ending))
             self._staff.interrupt()
 
     async def wait(self) -> Exit:
-        """Wait for the end, and tell how it ended."""
+        """Wait for the end; returns the exit."""
         await self._over.wait()
         assert self.exit is not None
         return self.exit
 
     def children(self) -> Sequence[ChildInfo]:
-        """Like which_children, at once and whatever the supervisor is doing; for looking only."""
+        """Like which_children, but immediate, whatever the supervisor is doing; a snapshot."""
         return self._children.which()
 
     # -- OTP's calls -----------------------------------------------------------------------------------------------
@@ -123,7 +124,7 @@ class Supervisor:
     async def start_child(self, *what: object) -> object:
         """Add a child and start it; ``what`` is its ChildSpec, under simple_one_for_one the template's arguments.
 
-        Answers the value of its handshake, None if it declined. Raises Refused ``already_started`` or
+        Returns the value of its handshake, None if it declined. Raises Refused ``already_started`` or
         ``already_present``, SpecError, StartFailed (then no spec is kept), NoProc.
         """
         if self.spec.simple:
@@ -135,23 +136,23 @@ class Supervisor:
                 raise TypeError("start_child takes one ChildSpec, unless the strategy is simple_one_for_one")
 
     async def restart_child(self, child: str) -> object:
-        """Start a child that is stopped; answers like start_child, and its failures are forgotten.
+        """Start a child that is stopped; returns the same as start_child. Its failures are forgotten.
 
         Raises Refused ``running``, ``restarting``, ``not_found`` or ``simple_one_for_one``, StartFailed, NoProc.
         """
         return await self._ask(partial(self._staff.restart, child))
 
     async def terminate_child(self, child: str | Handle, *, shutdown: Shutdown | None = None) -> None:
-        """Stop a child, or its restart that is due; ``shutdown`` overrides its spec's, this once.
+        """Stop a child, or cancel its restart that is due; ``shutdown`` overrides that of its spec, this once.
 
-        Raises Refused ``not_found``, or ``simple_one_for_one`` for an id there (a handle it takes), SpecError, NoProc.
+        Raises Refused ``not_found``, or ``simple_one_for_one`` for an id there (use a handle), SpecError, NoProc.
         """
         if not valid_shutdown(shutdown):
             raise SpecError("invalid_shutdown", f"shutdown is seconds, 'brutal_kill' or 'infinity', not {shutdown!r}")
         await self._ask(partial(self._staff.terminate, child, shutdown))
 
     async def delete_child(self, child: str) -> None:
-        """Forget the spec of a child that is stopped.
+        """Delete the spec of a child that is stopped.
 
         Raises Refused ``running``, ``restarting``, ``not_found`` or ``simple_one_for_one``, NoProc.
         """
@@ -166,7 +167,7 @@ class Supervisor:
         return await self._ask(look)
 
     async def count_children(self) -> Counts:
-        """How many specs, living children, supervisors and workers. Raises NoProc."""
+        """The numbers of specs, live children, supervisors and workers. Raises NoProc."""
 
         async def look() -> Counts:
             return self._children.count()
@@ -198,7 +199,7 @@ class Supervisor:
     # -- Its life --------------------------------------------------------------------------------------------------
 
     async def _listen(self, stop: trio.Event | None) -> None:
-        """The one task that feels what comes from outside: the wish to stop, and the kill."""
+        """The only task that gets outside events: the stop request, and the cancellation by a kill."""
         try:
             if stop is not None:
                 await stop.wait()
@@ -240,10 +241,10 @@ class Supervisor:
                 return ending
 
     async def _handle(self, item: Item) -> Exit | None:
-        """One thing after the other; an exit, if this is the end."""
+        """Handle one item; returns an exit if the supervisor is to end."""
         match item:
             case Over(child, life):
-                # Another life, or none: the supervisor has stopped it itself and waited for that.
+                # Another life, or none: the supervisor itself has stopped this one and waited for its end.
                 return await self._ended(child) if child.life is life else None
             case Retry(id):
                 waiting = self._children.get(id)
@@ -270,11 +271,11 @@ class Supervisor:
             call.answer()
         finally:
             self._current = None
-            if not call.answered.is_set():  # killed in the midst of it
+            if not call.answered.is_set():  # killed during the call
                 call.answer(NoProc(self.id))
 
     async def _leave_orphans(self) -> None:
-        """Killed: workers die too; a sub-supervisor, as in OTP, still stops its own children in order."""
+        """After a kill: kill the workers; sub-supervisors, as in OTP, still stop their own children in order."""
         for child in self._children:
             child.rest()
             if child.life is not None and child.alive:
@@ -287,17 +288,17 @@ class Supervisor:
                 await child.life.over()
 
     def _close(self) -> None:
-        if self.exit is None:  # something passed through that no supervisor handles, such as KeyboardInterrupt
+        if self.exit is None:  # an exception that no supervisor handles, such as KeyboardInterrupt
             self.exit = KILLED
         self._over.set()
         for item in self._inbox.drain():
             if isinstance(item, Call):
                 item.answer(NoProc(self.id))
 
-    # -- Who comes back --------------------------------------------------------------------------------------------
+    # -- Restarts --------------------------------------------------------------------------------------------------
 
     async def _ended(self, child: Child) -> Exit | None:
-        """A child has ended by itself: it comes back, or goes, or the supervisor goes."""
+        """Handle a child that ended by itself: restart it, remove it, or end the supervisor."""
         ending = self._staff.bury(child)
         if comes_back(child.spec.restart, ending):
             return await self._restart(child)
@@ -308,7 +309,7 @@ class Supervisor:
         return None
 
     async def _restart(self, child: Child) -> Exit | None:
-        """Budget first, then the delay."""
+        """Check the restart limit first, then the delay."""
         self._intensity = self._intensity.counting(trio.current_time())
         backoff = child.spec.backoff
         if self._intensity.exceeded:
@@ -331,26 +332,26 @@ class Supervisor:
         return ending
 
     def _group(self, child: Child) -> list[Child]:
-        """Who is restarted with it, in start order."""
+        """The children that are restarted with it, in start order."""
         return [self._children.named(name) for name in affected(self.spec.strategy, self._children.ids, child.id)]
 
     def _still_waiting(self, child: Child) -> float:
-        """Seconds that others of its group have yet to wait: a sibling's failure must not cut their delay short."""
+        """Seconds that others of its group still have to wait: a sibling's failure must not shorten their delay."""
         now = trio.current_time()
         return max((member.due - now for member in self._group(child) if member.timer is not None), default=0.0)
 
     async def _postpone(self, child: Child, wait: float) -> None:
-        """The group stops now, and waits once, as a whole."""
+        """Stop the group now, and delay its restart as a whole."""
         await self._staff.stop_group(self._group(child))
         self._staff.wait_for(child, wait)
 
     async def _revive(self, child: Child) -> None:
-        """Stop what is left of the group, start it anew; whoever fails to come up is tried again later."""
+        """Stop what is left of the group and start it again; a child that fails to start is retried later."""
         group = self._group(child)
         self._tell(reports.Restarting(self.path, child.id, tuple(member.id for member in group)))
         for member in await self._staff.stop_group(group):
             if not await self._staff.start_again(member):
-                # Behind all that has arrived meanwhile, so that a call can cancel it: OTP's try_again_restart.
+                # Queued behind all other items, so that a call can cancel it: OTP's try_again_restart.
                 self._inbox.put(Retry(member.id))
                 return
 
@@ -364,7 +365,7 @@ class Supervisor:
 
 @frozen
 class _Nested:
-    """A supervisor as a child: its ending is the child's, an orderly one included."""
+    """A supervisor as a child: its exit is the child's exit, also after an orderly end."""
 
     supervisor: Supervisor
 

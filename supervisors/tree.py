@@ -1,4 +1,4 @@
-"""Look at a running tree, and print it."""
+"""Snapshots of a running supervision tree, and their text form."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,10 @@ from supervisors.supervisor import Supervisor
 
 @frozen
 class Leaf:
-    """A child as it was: a worker, or a supervisor that is not running. ``uptime`` in seconds, None unless running."""
+    """A child at one time: a worker, or a supervisor that is not running.
+
+    ``uptime`` is in seconds, None unless running.
+    """
 
     id: str
     type: str
@@ -22,7 +25,7 @@ class Leaf:
 
 @frozen
 class Branch:
-    """A supervisor as it was; ``children`` in start order. ``info`` is None at the root."""
+    """A supervisor at one time; ``children`` in start order. ``info`` is None at the root."""
 
     id: str
     strategy: str
@@ -33,7 +36,7 @@ class Branch:
 
 
 def inspect(supervisor: Supervisor, info: Leaf | None = None) -> Branch:
-    """The tree below ``supervisor``, as it is now; nothing waits for it, and nothing changes by it."""
+    """A snapshot of the tree below ``supervisor``, without waiting and without side effects."""
     spec = supervisor.spec
     children = tuple(_node(child) for child in reversed(supervisor.children()))
     return Branch(supervisor.id, spec.strategy, spec.intensity, spec.period, info, children)

@@ -1,1 +1,1 @@
-"""Programs that use the kernel as anybody could."""
+"""Programs that use the kernel through its public socket, such as the command line."""

@@ -151,7 +151,7 @@ def _hoarded(targets: Targets, more: Callable[[int], object]) -> Said:
 
 
 def memory_in_hidden_files(targets: Targets) -> Said:
-    """The same, by a process whose descriptors only root may list (not dumpable)."""
+    """The same, by a process that isn't dumpable: only root may list its descriptors."""
     libc("prctl", 4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
     return memory_in_files(targets)
 

@@ -18,7 +18,7 @@ COLOURS = {"denied": "red", "must ask": "yellow", "intended": "bright_black"}
 
 
 class Table:
-    """A table whose columns fit their content. When later entries need wider columns the header is printed again.
+    """A table with columns that fit their content. The header is printed again when later entries need wider columns.
 
     A line marks the start of each day.
     """

@@ -17,7 +17,7 @@ BUDGETS = ("tokens", "calls", "money")
 
 
 class SpawnCommand(click.Command):
-    """A command whose own options stand before SCRIPT or ``--``; all further words belong to the program."""
+    """A command with its own options before SCRIPT or ``--``; all further words belong to the program."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         takes_value = {

@@ -1,1 +1,1 @@
-"""Who may do what."""
+"""Permissions: rule sets, path and command patterns, levels, and the authorizer that decides on each call."""

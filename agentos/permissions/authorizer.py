@@ -1,4 +1,4 @@
-"""Who may do what: the sets that each caller holds, its own and those of whoever stands above it."""
+"""Authorizer: decides whether a caller may do something, from its own permission set and those it is held within."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -18,49 +18,49 @@ from .patterns.base import Names
 from .rule import OBJECTS, Kind, PermissionSet, decision_by, said, shortened, strictness
 from .rules import Rules, Whom
 
-BEYOND = "nobody gives more than he has"  # instead of a rule
-MOST_LAYERS = 8  # that one caller lays over its own set: each costs its part of every decision
-compiled = lru_cache(64)(Rules)  # a large set takes a MiB
+BEYOND = "nobody gives more than he has"  # in place of a rule's text
+MOST_LAYERS = 8  # of permission sets that a caller may add on top of its own; each adds to the cost of every decision
+compiled = lru_cache(64)(Rules)  # a large compiled set takes about 1 MiB
 
 
 @lru_cache(8)
 def denials(home: str) -> Rules:
-    """The default denials: of all names only that of the home stands in them."""
+    """The compiled default denials. Of all names in :class:`Names` they use only ``home``."""
     return Rules(DENIALS, Names(home))
 
 
 @define(eq=False)
 class Holding:
-    """What one caller holds: its own set, within those of whoever gave it what it has.
+    """The permission sets of one caller: its own, and the holdings of the callers that it got its rights from.
 
-    These are looked at where they are, so that who is narrowed narrows everybody below.
+    Holdings are referenced, not copied, so narrowing one caller also narrows all callers below it.
     """
 
     own: PermissionSet
     above: "Holding | None"
     names: Names
-    giver: "Holding | None" = None  # of its own set, if somebody else than who is above gave it
-    narrowed: int = 0  # times that the caller laid another set over its own
+    giver: "Holding | None" = None  # the caller that gave ``own``, if it isn't in ``above``
+    narrowed: int = 0  # number of sets that the caller added on top of its own
     _change: int = -1
     _layers: Mapping[PermissionSet, Rules] = field(factory=dict)
 
     def chain(self) -> "Iterator[Holding]":
-        """This one, and all within which it holds."""
+        """This holding and all holdings that it is limited by."""
         yield self
         for further in (self.giver, self.above):
             if further is not None:
                 yield from further.chain()
 
     def sets(self) -> tuple[PermissionSet, ...]:
-        """Each has to allow what is to be done: its own first, then those above, none twice.
+        """The sets that must all allow an action: its own first, then those above, without duplicates.
 
-        To be within all that there is bounds nobody.
+        `unrestricted` adds no constraint and is skipped.
         """
         above = (one.own for one in self.chain() if one.own is not LEVELS["unrestricted"])
         return tuple(dict.fromkeys([self.own, *above]))
 
     def layers(self, change: int) -> Iterable[Rules]:
-        """These sets, ready to decide; ``change`` is the number of the last one, whosever it was."""
+        """The compiled sets. They are cached until ``change``, the kernel-wide count of changes, differs."""
         if self._change != change:
             ready = self._layers
             self._layers = {one: ready.get(one) or compiled(one, self.names) for one in self.sets()}
@@ -70,10 +70,10 @@ class Holding:
 
 @frozen
 class Relation:
-    """How the agents and callers of one kernel stand to each other.
+    """How the agents and callers of one kernel are related.
 
-    ``own(caller, other)``: ``other`` was spawned by ``caller`` at whatever remove; all are the operator's. ``name`` is
-    that of an id, ``parent`` the id of whoever spawned it.
+    ``own(caller, other)``: whether ``other`` is a descendant of ``caller``, at any depth; the operator owns all agents.
+    ``name`` maps an id to a name, ``parent`` an id to the id of its parent.
     """
 
     own: Callable[[Caller, int], bool]
@@ -86,36 +86,40 @@ class PermissionAuthorizer:
     """Implements :class:`agentos.kernel.ports.Authorizer`."""
 
     relation: Relation
-    kernels: Sequence[str] = ()  # directories that are the kernel's alone, without links in their paths
-    _held: dict[int, Holding] = field(factory=dict)  # by the caller's id
+    kernels: Sequence[str] = ()  # directories reserved for the kernel, as paths without symlinks
+    _held: dict[int, Holding] = field(factory=dict)  # by caller id
     _changes: int = 0
 
     def admit(self, number: int, own: PermissionSet, names: Names, above: int | None = None) -> None:
-        """From now on this caller holds ``own``, within what the caller ``above`` holds."""
+        """Register a caller with the set ``own``, limited by what the caller ``above`` holds."""
         self._held[number] = Holding(own, self._held[above] if above is not None else None, names)
 
     def leave(self, number: int) -> None:
-        """It won't call any more. Whom it gave rights to has no more than before."""
+        """Remove a caller. Callers that it gave rights to keep exactly what they had."""
         self._held.pop(number, None)
 
     def holding(self, number: int) -> Holding:
-        """``NotFound`` where that caller has gone."""
+        """The holding of a caller; raises ``NotFound`` if that caller has ended."""
         found = self._held.get(number)
         if found is None:
             raise NotFound(f"nobody with the id {number} is there any more")
         return found
 
     def check_not_wider(self, given: PermissionSet, above: int, field: str) -> None:
-        """Raise ``PermissionDenied`` where a set is plainly more than what ``above`` holds; the rest is cut by it."""
+        """Raise ``PermissionDenied`` if ``given`` is a wider level than ``above`` holds.
+
+        A set that is wider in other ways passes here; decisions are still limited by the sets above it.
+        """
         for one in self.holding(above).sets():
             if is_wider(given, one):
                 told = f"{field}: {given.level} is more than {one.level or one.name}, and nobody gives more than he has"
                 raise PermissionDenied(told, rule=BEYOND)
 
     def check_narrower(self, given: PermissionSet, number: int, field: str) -> None:
-        """Raise ``PermissionDenied`` where a set grants what its caller doesn't hold, ``QuotaExceeded`` without room.
+        """Raise ``PermissionDenied`` if a set grants what its caller doesn't hold, ``QuotaExceeded`` without room for a
+        layer.
 
-        One that changes nothing passes. Blocks: see :func:`~agentos.permissions.narrowing.wider_grant`.
+        A set that changes nothing passes. Blocks: see :func:`~agentos.permissions.narrowing.wider_grant`.
         """
         held = self.holding(number)
         if same(given, held.own):
@@ -128,7 +132,7 @@ class PermissionAuthorizer:
         self.check_room(given, number)
 
     def check_room(self, given: PermissionSet, number: int) -> None:
-        """Raise ``QuotaExceeded`` where :meth:`narrow` would."""
+        """Raise ``QuotaExceeded`` if :meth:`narrow` would."""
         if self.holding(number).narrowed >= MOST_LAYERS and not self.changes_nothing(given, number):
             raise QuotaExceeded(
                 f"a caller narrows its own rights {MOST_LAYERS} times at most, and that never renews: "
@@ -136,13 +140,13 @@ class PermissionAuthorizer:
             )
 
     def changes_nothing(self, given: PermissionSet, number: int) -> bool:
-        """Whether the caller holds exactly that set already, or is bounded by it."""
+        """Whether the caller already holds a set with the same content, as its own or above it."""
         return any(same(given, one) for one in self.holding(number).sets())
 
     def give(self, number: int, own: PermissionSet, by: int) -> None:
-        """Another set instead of all that it has of its own; it holds within what its giver holds, too."""
+        """Replace the caller's own set by ``own``, and drop its narrowings. What ``by`` holds limits it, too."""
         held, giver = self.holding(number), self.holding(by)
-        while held.narrowed:  # what it laid over its own set goes with that set
+        while held.narrowed:  # narrowings of the old set are dropped with it
             assert held.above is not None, "each such layer stands on the one before"
             held.above, held.narrowed = held.above.above, held.narrowed - 1
         held.own = own
@@ -150,7 +154,10 @@ class PermissionAuthorizer:
         self._changes += 1
 
     def narrow(self, number: int, own: PermissionSet) -> None:
-        """A further set within all that it has, for good; one that it holds already changes nothing."""
+        """Add a further set that limits all that the caller holds, for good.
+
+        A set that it already holds changes nothing.
+        """
         if self.changes_nothing(own, number):
             return
         self.check_room(own, number)
@@ -160,7 +167,7 @@ class PermissionAuthorizer:
         self._changes += 1
 
     def decide(self, caller: Caller, right: Right) -> Decision:
-        """Whether ``caller`` holds the right."""
+        """Decide whether ``caller`` holds the right."""
         holding = self._held.get(caller.id)
         if holding is None:
             return Decision("deny", "nobody", f"{said(right)}: {caller.name} has ended")
@@ -175,17 +182,17 @@ class PermissionAuthorizer:
         return min([layer.decide(right, whom) for layer in holding.layers(self._changes)], key=strictness)
 
     def refused(self, number: int, calls: Iterable[Op]) -> Mapping[Op, Decision]:
-        """The calls that this caller may not make whatever it asks for."""
+        """The calls that this caller may not make with any arguments, each with the decision."""
         found = {op: self.of_call(number, op) for op in calls}
         return {op: decision for op, decision in found.items() if decision.effect != "allow"}
 
     def of_call(self, number: int, op: Op) -> Decision:
-        """Whether this caller may make a call at all."""
+        """Decide whether this caller may make a call at all."""
         layers = self.holding(number).layers(self._changes)
         return min([layer.of_call(op.name.lower()) for layer in layers], key=strictness)
 
     def _denied(self, right: Right) -> Decision | None:
-        """What the kernel itself keeps, its audit log first of all, is nobody's to read or write through it."""
+        """Deny the kernel's own directories, such as its audit log, to every caller."""
         paths: Iterable[str | None] = ()
         if isinstance(right.object, Wanted) and not right.object.jailed:
             paths = (path for _, path in right.object.places())
@@ -205,7 +212,7 @@ class PermissionAuthorizer:
 
 
 def denied_to_all(right: Right, names: Names) -> Decision | None:
-    """What nobody may do."""
+    """Apply the default denials, which hold for every caller."""
     if isinstance(right.object, Wanted):
         return danger(right.object) or _denied_target(right.object, right, names)
     if right.action not in ("read", "write"):

@@ -1,4 +1,4 @@
-"""The five levels, from the narrowest to the widest, each a readable set of rules; and what nobody is allowed."""
+"""The five permission levels, from the narrowest to the widest, and the default denials for every caller."""
 
 from typing import Final
 
@@ -57,22 +57,22 @@ def _levels() -> dict[str, PermissionSet]:
 LEVELS: Final = _levels()
 
 BASIS: Final = tuple(rule for rule in LEVELS["minimal"].rules if rule.kind == "calls")
-"""What a set without a level begins with."""
+"""The first rules of a set that extends no level."""
 
 DENIALS: Final = PermissionSet(
     "default denials",
     tuple(Rule("deny", kind, text, "default denials") for kind in ("read", "write") for text in SECRETS),
 )
-"""What holds for everybody, the operator too. Of commands: :mod:`agentos.shell.dangerous`."""
+"""The default denials. They hold for every caller, also the operator. Commands: :mod:`agentos.shell.dangerous`."""
 
 
 def default(jailed: bool) -> PermissionSet:
-    """What an agent gets for which nothing was said; a guest is like one without a jail."""
+    """The default level of an agent; a guest is treated like an agent without a jail."""
     return LEVELS["sandboxed" if jailed else "standard"]
 
 
 def is_wider(one: PermissionSet, other: PermissionSet) -> bool:
-    """Whether ``one`` is a level, and a wider one than that which ``other`` begins with and adds no grant to."""
+    """Whether ``one`` is a level that is wider than the level of ``other``, to which ``other`` adds no grant."""
     if one.level is None or LEVELS[one.level] is not one:
         return False
     basis = BASIS if other.level is None else LEVELS[other.level].rules

@@ -1,4 +1,4 @@
-"""Whether a permission set that a caller gives to itself grants anything that it doesn't hold."""
+"""Checks whether a permission set that a caller gives to itself grants anything that it doesn't hold."""
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -15,19 +15,19 @@ GRANTED_BY: dict[Effect, tuple[Effect, ...]] = {"allow": ("allow",), "ask": ("al
 
 
 def same(one: PermissionSet, other: PermissionSet) -> bool:
-    """Whether two sets say the same, wherever they were written."""
+    """Whether two sets have the same content, regardless of where they were written."""
     return one is other or _content(one) == _content(other)
 
 
 def wider_grant(given: PermissionSet, held: Iterable[PermissionSet], names: Names) -> tuple[Rule, PermissionSet] | None:
-    """The first grant of ``given`` that no rule of one of the sets ``held`` covers, and that set; None without one.
+    """The first grant of ``given`` that isn't covered by one of the sets ``held``, and that set; None without one.
 
-    May overlook that a grant is covered by several rules together, never that it is covered by none. Blocks: each
-    grant is compared with each rule of its kind, which takes up to a second for the largest sets.
+    It can report a grant that several rules cover only together, so it may deny too much, but never passes an uncovered
+    grant. Blocks: each grant is compared with each rule of its kind, which takes up to a second for the largest sets.
     """
     grants = [rule for rule in given.rules if rule.effect != "deny"]
     for one in held:
-        if one is LEVELS["unrestricted"]:  # it bounds nobody, also where its patterns can't be compared
+        if one is LEVELS["unrestricted"]:  # adds no constraint, even if patterns can't be compared
             continue
         wider = next((rule for rule in grants if not _is_covered(rule, one.rules, names)), None)
         if wider is not None:

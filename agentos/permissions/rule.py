@@ -1,4 +1,4 @@
-"""One rule of a permission set, the set as it was written, and how a decision is worded."""
+"""A permission rule, a permission set as it was written, and the wording of decisions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
@@ -10,7 +10,7 @@ from agentos.services.quotas import Quota
 
 Kind = Literal["calls", "read", "write", "commands", "domains", "models", "send", "agents"]
 KINDS: Final[Sequence[Kind]] = ("calls", "read", "write", "commands", "domains", "models", "send", "agents")
-EFFECTS: Final[Sequence[Effect]] = ("deny", "ask", "allow")  # the stronger first
+EFFECTS: Final[Sequence[Effect]] = ("deny", "ask", "allow")  # strongest first
 
 OBJECTS: Final[Mapping[str, Kind]] = {
     "read": "read",
@@ -20,12 +20,12 @@ OBJECTS: Final[Mapping[str, Kind]] = {
     "think": "models",
     "send": "send",
 }
-"""Which kind of rules judges what an action is done to; to grant any of it is to grant the call, too."""
+"""The kind of rules that decides on the object of an action. A grant of any object also grants the call."""
 
 
 @frozen
 class Rule:
-    """One line of a set; ``source`` is where it was written. ``otherwise``: it holds where no other does."""
+    """One rule of a set; ``source`` is where it was written. ``otherwise``: it applies only if no other rule does."""
 
     effect: Effect
     kind: Kind
@@ -39,9 +39,10 @@ class Rule:
 
 @frozen(cache_hash=True)
 class PermissionSet:
-    """What somebody may do, as it was written. ``name`` says where. ``level`` is what it begins with, if anything.
+    """A permission set as it was written. ``name`` says where, ``level`` is the level that it extends, if any.
 
-    ``limits`` are by name those that agents which it spawns get at most, ``quotas`` what it may use of the model.
+    ``limits`` are, by name, upper bounds of the limits of agents that the caller spawns. ``quotas`` bound its model
+    use.
     """
 
     name: str
@@ -52,7 +53,7 @@ class PermissionSet:
 
 
 def decision_by(rule: Rule, right: Right) -> Decision:
-    """The decision that a rule makes."""
+    """The decision of a rule that matched."""
     if rule.effect == "allow":
         return Decision("allow", str(rule), "")
     why = "refused by" if rule.effect == "deny" else "a person has to agree, and this kernel can't ask one yet:"
@@ -60,12 +61,12 @@ def decision_by(rule: Rule, right: Right) -> Decision:
 
 
 def unspoken(right: Right, name: str, why: str = "") -> Decision:
-    """No rule speaks of it, so it isn't granted."""
+    """The denial for a right that no rule matches."""
     return Decision("deny", f"no rule ({name})", f"{said(right)}: no rule of {name} allows it{why}")
 
 
 def said(right: Right) -> str:
-    """A right as its holder may hear of it."""
+    """The text of a right as its holder may see it."""
     told = right.told if right.told is not None else right.object
     return right.action.upper() if told is None else f"{right.action.upper()} {shortened(str(told))}"
 
@@ -75,5 +76,5 @@ def shortened(text: str, most: int = 200) -> str:
 
 
 def strictness(decision: Decision) -> int:
-    """Lower for what allows less: of decisions that all have to be heeded the least is the one."""
+    """Sort key: lower allows less. Of several decisions that all apply the lowest counts."""
     return EFFECTS.index(decision.effect)

@@ -1,7 +1,7 @@
-"""Rules of one kind and one effect, and which of them speaks first of something.
+"""An index of the rules of one kind and one effect: finds the first rule that matches.
 
-To ask each by itself would be most of what a decision costs. So those that can't mean it are passed over: of paths and
-names a few dozen at a time by one expression, of commands all that are about another program.
+Testing every rule would be most of a decision's cost, so rules that can't match are skipped: paths and names by one
+combined regex for a few dozen rules, commands by program name.
 """
 
 from collections import defaultdict
@@ -21,37 +21,37 @@ from .rule import Kind, Rule
 Entry: TypeAlias = tuple[Rule, Pattern]
 Near: TypeAlias = Callable[..., Iterable[Entry]]
 
-BUNDLE = 32  # rules that are asked at once; with fewer or more it takes longer
+BUNDLE = 32  # rules in one combined regex; fewer or more are slower
 
 
 @frozen(eq=False)
 class Shelf:
-    """``rules`` in the order in which they were written; ``deny`` is whether their patterns are read as denials."""
+    """``rules`` in the order in which they were written; ``deny``: whether their patterns are matched as denials."""
 
     kind: Kind
     deny: bool
     rules: Sequence[Entry]
 
     def first(self, what: object) -> Rule | None:
-        """The first rule that means it."""
+        """The first rule that matches."""
         for rule, pattern in self._near(what):
             if pattern.matches(what, deny=self.deny):
                 return rule
         return None
 
     def granting(self, what: object) -> Rule | None:
-        """The first rule that means it even if it is read as a grant."""
+        """The first rule that matches even as a grant."""
         return next((rule for rule, pattern in self.rules if pattern.matches(what, deny=False)), None)
 
     @cached_property
     def universal(self) -> Rule | None:
-        """The first rule that means every command, also one that can't be seen through."""
+        """The first rule that matches every command, also one that can't be analysed."""
         found = (rule for rule, pattern in self.rules if isinstance(pattern, CommandPattern) and pattern.universal)
         return next(found, None)
 
     @cached_property
     def _near(self) -> Near:
-        """Those that may mean something, and all that do; made when somebody asks for the first time."""
+        """A function that returns the candidate rules, including all that match; built on first use."""
         if self.kind in ("read", "write"):
             return _bundled(self.rules, paths.either, self.deny)
         if self.kind == "commands":
@@ -84,7 +84,7 @@ def _by_program(rules: Sequence[Entry]) -> Near:
 
     def near(what: Command) -> Iterable[Entry]:
         program = what.words[0].text
-        if program is None or what.words[0].several:  # it may be any of them
+        if program is None or what.words[0].several:  # unknown, so any rule is a candidate
             return rules
         if "/" not in program:
             return plain.get(program, others)

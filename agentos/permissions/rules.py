@@ -1,4 +1,4 @@
-"""What a permission set says of a right: deny before ask before allow, and no where no rule speaks."""
+"""Decides on a right by one permission set: deny before ask before allow, and deny if no rule matches."""
 
 import attrs
 from attrs import frozen
@@ -13,21 +13,21 @@ from .patterns.base import Names, Pattern
 from .rule import EFFECTS, KINDS, OBJECTS, Kind, PermissionSet, Rule, decision_by, strictness, unspoken
 from .rule_index import Shelf
 
-OWN, PARENT = "${own}", "${parent}"  # whom it spawned, at whatever remove; whoever spawned it
+OWN, PARENT = "${own}", "${parent}"  # descendants at any depth; the parent
 
 
 @frozen
 class Whom:
-    """The agent, or other caller, that a right concerns, as its holder sees it."""
+    """The agent, or other caller, that a right concerns, and its relation to the holder of the right."""
 
     name: str
     itself: bool = False
-    own: bool = False  # spawned by it at whatever remove
-    parent: bool = False  # it spawned the holder
+    own: bool = False  # a descendant of the holder, at any depth
+    parent: bool = False  # the parent of the holder
 
 
 class Rules:
-    """A set, ready to decide for one kind of caller."""
+    """A permission set compiled for one kind of caller."""
 
     def __init__(self, given: PermissionSet, names: Names) -> None:
         self.set = given
@@ -37,7 +37,7 @@ class Rules:
         self._of_calls: dict[str, Decision] = {}
         self._relations: dict[tuple[Kind, Effect], list[tuple[Rule, str]]] = {}
         for rule in sorted(given.rules, key=lambda rule: rule.otherwise):
-            turn: Effect = "allow" if rule.otherwise else rule.effect  # after every grant
+            turn: Effect = "allow" if rule.otherwise else rule.effect  # after all grants
             pattern = pattern_of(rule.kind, rule.text, names)
             if isinstance(pattern, _Relation):
                 self._relations.setdefault((rule.kind, turn), []).append((rule, rule.text))
@@ -49,7 +49,7 @@ class Rules:
         }
 
     def decide(self, right: Right, whom: Whom | None = None) -> Decision:
-        """Whether the right is in the set. Deciding and explaining are this one function."""
+        """Decide on a right. Enforcing and explaining both use this function."""
         decisions = [self.of_call(right.action)]
         if decisions[0].effect == "deny":
             return decisions[0]
@@ -57,10 +57,10 @@ class Rules:
             decisions.append(self._of_object(right, whom))
         if whom is not None and right.action != "send" and not whom.itself:
             decisions.append(self._match("agents", whom, attrs.evolve(right, told=whom.name)))
-        return min(reversed(decisions), key=strictness)  # of equals the one that looked closer
+        return min(reversed(decisions), key=strictness)  # of equal decisions the most specific one
 
     def of_call(self, action: str) -> Decision:
-        """Whether the call is in it at all, whatever it asks for."""
+        """Decide whether the call is allowed at all, for any object."""
         if action not in self._of_calls:
             self._of_calls[action] = self._judge_call(action)
         return self._of_calls[action]
@@ -69,23 +69,23 @@ class Rules:
         right, name = Right(action), action.upper()
         found = self._match("calls", name, right)
         if found.effect == "deny" and self.denial("calls", name) is None and action in OBJECTS:
-            for effect in ("allow", "ask"):  # its objects decide
+            for effect in ("allow", "ask"):  # a grant or question about its objects allows the call
                 if (rule := self._any(OBJECTS[action], effect)) is not None:
                     return Decision("allow", str(rule), "")
         return found
 
     def _any(self, kind: Kind, effect: Effect) -> Rule | None:
-        """A rule of that kind, whatever it means."""
+        """Any rule of that kind and effect."""
         return next((rule for rule in self.set.rules if (rule.kind, rule.effect) == (kind, effect)), None)
 
     def denial(self, kind: Kind, what: object) -> Rule | None:
-        """The rule that denies it, if one does."""
+        """The rule that denies it, if any."""
         return self._shelves[kind]["deny"].first(what)
 
     def _of_object(self, right: Right, whom: Whom | None) -> Decision:
         kind = OBJECTS[right.action]
         if kind == "models" and not any(rule.kind == "models" for rule in self.set.rules):
-            return self.of_call(right.action)  # any model, where no rule is about models
+            return self.of_call(right.action)  # without rules about models any model is allowed
         if kind == "send":
             return self._match(kind, whom if whom is not None else Whom(str(right.object)), right)
         if isinstance(right.object, Wanted):
@@ -98,7 +98,7 @@ class Rules:
             related = self._related(kind, effect, what) if isinstance(what, Whom) else None
             rule = related or shelf.first(name)
             if rule is None or (effect == "ask" and related is None and not self._is_granted(kind, what, name)):
-                continue  # to be asked about a grant there has to be one
+                continue  # an "ask" rule only applies to what is granted
             return decision_by(rule, right)
         why = "; it is neither you nor an agent that you spawned" if kind == "agents" else ""
         return unspoken(right, self.set.name, why)
@@ -110,14 +110,14 @@ class Rules:
         return (shelves["ask"].granting(name) or shelves["allow"].first(name)) is not None
 
     def _related(self, kind: Kind, effect: Effect, whom: Whom) -> Rule | None:
-        """The rule that means whom by how they stand to the holder, not by name."""
+        """The rule that matches this agent by its relation to the holder, not by name."""
         of_kind = self._relations.get((kind, effect), ())
         return next((rule for rule, text in of_kind if (whom.own if text == OWN else whom.parent)), None)
 
 
 @frozen
 class _Relation:
-    """``${own}`` and ``${parent}``: whoever it is that stands so to the holder."""
+    """The patterns ``${own}`` and ``${parent}``: match by relation to the holder."""
 
     text: str
 
@@ -129,7 +129,7 @@ class _Relation:
 
 
 def pattern_of(kind: Kind, text: str, names: Names) -> Pattern:
-    """What a rule of that kind means; raises :class:`~agentos.permissions.patterns.base.BadPattern`."""
+    """Parse a pattern of that kind; raises :class:`~agentos.permissions.patterns.base.BadPattern`."""
     if kind in ("read", "write"):
         return paths.read(text, names)
     if kind == "commands":

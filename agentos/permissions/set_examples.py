@@ -1,4 +1,4 @@
-"""What a rule's author expects of it, such as ``READ /data/x``: decided when the set is read."""
+"""Examples in a permission set, such as ``READ /data/x``, and their expected decisions; checked on reading."""
 
 import os.path
 
@@ -18,11 +18,11 @@ OUTCOMES = {"allow": "is allowed", "ask": "needs a person's approval", "deny": "
 
 
 class BadExample(ValueError):
-    """No example; the text says what one looks like."""
+    """Not a valid example; the text says what one looks like."""
 
 
 def mistake(text: str, expected: Effect, given: PermissionSet, names: Names) -> str | None:
-    """What an example comes to, if that isn't what its author expected; or what is wrong with itself."""
+    """Why an example is invalid or is decided other than expected; None if it is as expected."""
     try:
         right, whom = right_of(text, names)
     except BadExample as error:
@@ -35,18 +35,18 @@ def mistake(text: str, expected: Effect, given: PermissionSet, names: Names) -> 
 
 
 def decide(given: PermissionSet, names: Names, right: Right, whom: Whom | None = None) -> Decision:
-    """What a set says of a right, after the default denials."""
+    """The decision of a set on a right, after the default denials."""
     return denied_to_all(right, names) or compiled(given, names).decide(right, whom)
 
 
 def prepare(given: PermissionSet, names: Names) -> None:
-    """Compile it where it is read, maybe in a thread, and not where it first decides: a large one takes 0.1 s."""
+    """Compile the set when it is read, possibly in a thread, not at its first decision: a large one takes 0.1 s."""
     for text in SAMPLES.values():
         decide(given, names, *right_of(text, names))
 
 
 def right_of(text: str, names: Names) -> tuple[Right, Whom | None]:
-    """The right that an example speaks of, and the agent, if it concerns one; raises :class:`BadExample`."""
+    """Parse an example into a right, and the agent that it concerns, if any; raises :class:`BadExample`."""
     call, _, rest = text.partition(" ")
     action, rest = call.lower(), rest.strip()
     if call.upper() not in Op.__members__:

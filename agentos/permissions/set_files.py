@@ -1,4 +1,4 @@
-"""Permission sets as people write them, in TOML or JSON: read strictly, with all mistakes at once, and shown again."""
+"""Permission sets in TOML or JSON: strict parsing that reports all mistakes at once, and conversion back."""
 
 import difflib
 import re
@@ -31,14 +31,14 @@ Keys = tuple[str | int, ...]
 
 
 class BadSet(ValueError):
-    """No permission set, or one with rules that can't have an effect; ``mistakes`` are all that were found."""
+    """An invalid permission set, or one with rules that have no effect; ``mistakes`` lists all that were found."""
 
     def __init__(self, mistakes: Sequence[tuple[Keys, str]]) -> None:
         super().__init__(mistakes)
         self.mistakes = tuple(mistakes)
 
     def told(self, field: str) -> str:
-        """In a sentence; ``field`` is what the set was given as."""
+        """All mistakes as one text; ``field`` is the name of the field that held the set."""
         return str(Invalid([Mistake(dotted(keys, field), message, keys) for keys, message in self.mistakes]))
 
     def __str__(self) -> str:
@@ -47,22 +47,23 @@ class BadSet(ValueError):
 
 @frozen
 class Most:
-    """How large a set may be: its rules, and the characters of all their patterns."""
+    """The maximum size of a set: number of rules, and characters of all patterns together."""
 
     rules: int = 1000
     characters: int = 64 << 10
 
 
 MOST: Final = Most()
-BARE: Final = re.compile(r"[^/*?\[\\~$]+/?")  # a name alone, as people write what they mean to be beneath something
+BARE: Final = re.compile(r"[^/*?\[\\~$]+/?")  # a name alone: it would match at any depth, which is rarely meant
 
 
 def read_set(
     data: object, name: str, known: Mapping[str, PermissionSet], names: Names, most: Most = MOST
 ) -> PermissionSet:
-    """The set that a table, a JSON object, a level's name or that of a ``known`` set means; raises :class:`BadSet`.
+    """Parse a table, a JSON object, or the name of a level or of a ``known`` set; raises :class:`BadSet`.
 
-    ``name`` says where it was written. ``names`` are a jailed caller's, with whose eyes rules and examples are judged.
+    ``name`` says where it was written. ``names`` are those of a jailed caller; rules and examples are checked with
+    them.
     """
     if isinstance(data, str):
         found = LEVELS.get(data) or known.get(data)
@@ -80,7 +81,7 @@ def read_set(
 
 
 def shown(given: PermissionSet) -> dict[str, Any]:
-    """A set as :func:`read_set` takes it; its examples are gone, and what its level says stays in the level's name."""
+    """A set in the form that :func:`read_set` takes, without its examples. Rules of its level are left out."""
     basis = frozenset(basis_of(given.level))
     said: dict[str, Any] = {"level": given.level} if given.level is not None else {}
     said.update(_by_kind([rule for rule in given.rules if rule not in basis]))
@@ -97,7 +98,7 @@ def shown(given: PermissionSet) -> dict[str, Any]:
 
 
 def whole(given: PermissionSet) -> dict[str, Any]:
-    """The same with what its level says, spelled out."""
+    """The same with the rules of its level included."""
     return shown(given) | _by_kind(given.rules)
 
 
@@ -112,7 +113,7 @@ def _by_kind(rules: Sequence[Rule]) -> dict[str, Any]:
 
 
 def basis_of(level: str | None) -> tuple[Rule, ...]:
-    """The rules that a set begins with."""
+    """The rules that a set inherits from its level."""
     return BASIS if level is None else LEVELS[level].rules
 
 
@@ -123,7 +124,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 @define
 class _Reading:
-    """One set, as far as it can be read; ``mistakes`` grows on the way."""
+    """Parses one set as far as possible and collects ``mistakes``."""
 
     name: str
     names: Names
@@ -149,7 +150,7 @@ class _Reading:
             return made
         self.mistakes += unreachable_rules.found(lines, basis, self.names)
         cases = self._table(ExamplesTable, table.examples, "examples")
-        if not self.mistakes:  # what comes out of half a set says nothing
+        if not self.mistakes:  # examples of a half-parsed set would prove nothing
             for effect in EFFECTS:
                 for index, text in enumerate(getattr(cases, effect)):
                     if (wrong := set_examples.mistake(text, effect, made, self.names)) is not None:
@@ -158,7 +159,7 @@ class _Reading:
         return LEVELS[level] if is_level and level is not None else made
 
     def _table(self, cls: type[T], data: object, *keys: str | int) -> T:
-        """What can be read of a table; where a field is wrong it has its default."""
+        """The valid part of a table; a field with a mistake gets its default."""
         try:
             return decode(cls, data)
         except Invalid as error:
@@ -207,7 +208,7 @@ class _Reading:
 
 
 def too_many(lines: Sequence[Line], most: Most) -> str | None:
-    """To compile them, and to compare them with each other, takes its time."""
+    """Why the set is too large, or None. Compiling and comparing rules takes time."""
     if len(lines) > most.rules:
         return f"expected at most {most.rules} rules, got {len(lines)}"
     length = sum(len(line.rule.text) for line in lines)
@@ -217,7 +218,7 @@ def too_many(lines: Sequence[Line], most: Most) -> str | None:
 
 
 def check(kind: Kind, text: str, effect: Effect) -> None:
-    """Raise ``BadPattern`` for what reads as a pattern of that kind, and can't mean anything that there is."""
+    """Raise ``BadPattern`` for a pattern that parses but can't match any existing call, name or relation."""
     if kind == "calls":
         pattern = name_patterns.read(text)
         if text in ("HELLO", "CANCEL", "EXIT"):

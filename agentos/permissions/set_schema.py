@@ -1,4 +1,4 @@
-"""What a permission set may say: one class for each of its tables."""
+"""The schema of a permission set: one class for each of its tables."""
 
 from collections.abc import Sequence
 from typing import Annotated, Final
@@ -8,7 +8,7 @@ from attrs import field, frozen
 from agentos_sdk.budgets import MOST_LINES, Amount, Money, Window
 from agentos_sdk.codec import CpuShare, Rule, Size
 
-MOST_EXAMPLES: Final = 100  # of one effect
+MOST_EXAMPLES: Final = 100  # per effect
 
 Text = Annotated[str, Rule(lambda text: len(text) <= 1000, "at most 1000 characters")]
 Example = Annotated[str, Rule(lambda text: len(text) <= 4096, "at most 4096 characters")]
@@ -20,7 +20,7 @@ Weight = Annotated[int, Rule(lambda weight: 1 <= weight <= 10_000, "a weight fro
 
 @frozen(kw_only=True)
 class RulesTable:
-    """``allow``, ``ask`` or ``deny``: patterns, by what they are of."""
+    """The tables ``allow``, ``ask`` and ``deny``: patterns by kind."""
 
     calls: Sequence[Text] = ()
     read: Sequence[Text] = ()
@@ -34,7 +34,7 @@ class RulesTable:
 
 @frozen(kw_only=True)
 class ExamplesTable:
-    """What has to come out so, such as ``READ /data/x`` or ``EXEC git status``."""
+    """The examples by expected decision, such as ``READ /data/x`` or ``EXEC git status``."""
 
     allow: Examples = ()
     ask: Examples = ()
@@ -43,7 +43,7 @@ class ExamplesTable:
 
 @frozen(kw_only=True)
 class LimitsTable:
-    """``limits = {...}``: of an agent, or at most of those that it spawns."""
+    """``limits = {...}`` of an agent, or the upper bounds for agents that it spawns."""
 
     memory: Size | None = None
     max_pids: Count | None = None
@@ -77,7 +77,7 @@ class QuotaTable:
 
 @frozen(kw_only=True)
 class SetTable:
-    """All of it; its parts are read one by one, so that a mistake in one hides none in another."""
+    """The whole set. Its parts are decoded one by one, so that a mistake in one doesn't hide mistakes in another."""
 
     level: str | None = None
     allow: object = field(factory=dict)

@@ -1,4 +1,4 @@
-"""Rules that can't have an effect, since others come before them or say the same: found when a set is read."""
+"""Finds rules without effect, because other rules override or repeat them; runs when a set is read."""
 
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,10 +19,10 @@ from .patterns.base import Names, Pattern
 from .rule import OBJECTS, Kind, Rule
 from .rules import OWN, PARENT, pattern_of
 
-PATIENCE: Final = 0.5  # seconds of comparing: in a huge set, or one made to take long, the rest is overlooked
+PATIENCE: Final = 0.5  # seconds for comparing; after that the rest of a huge or hostile set is not checked
 CALLS: Final = {kind: action.upper() for action, kind in OBJECTS.items()}
 DOES: Final[dict[Effect, str]] = {"deny": "denies", "ask": "asks about", "allow": "allows"}
-SAMPLES: Final[dict[Kind, str]] = {  # of what a call is granted for
+SAMPLES: Final[dict[Kind, str]] = {  # examples of objects, by kind
     "read": "/data/**",
     "write": "/data/**",
     "commands": "git *",
@@ -33,7 +33,7 @@ SAMPLES: Final[dict[Kind, str]] = {  # of what a call is granted for
 
 @frozen
 class Line:
-    """A rule where it was written: ``place`` says it to people, ``keys`` to programs; a level's have no keys."""
+    """A rule with its location: ``place`` for people, ``keys`` for programs. A rule of a level has no keys."""
 
     rule: Rule
     pattern: Pattern
@@ -45,7 +45,7 @@ class Line:
 
 
 def found(lines: Sequence[Line], basis: Sequence[Rule], names: Names) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """The keys of each rule that can't have an effect, and why. ``basis`` is what the set's level says."""
+    """The keys of each rule that can't have an effect, and why. ``basis`` are the rules of the set's level."""
     search = _Search(lines, [_line(rule, names) for rule in (*basis, *DENIALS.rules)])
     for line in lines:
         why = search.stronger(line) or search.same(line) or search.lacking(line)
@@ -55,7 +55,7 @@ def found(lines: Sequence[Line], basis: Sequence[Rule], names: Names) -> Iterato
 
 @define(init=False)
 class _Search:
-    """Looks for them. Shelves hold the set's own lines, ``others`` those of its level and the default denials."""
+    """The search. ``shelves`` holds the set's own lines, ``others`` those of its level and of the default denials."""
 
     shelves: dict[tuple[Effect, Kind], list[Line]]
     others: dict[tuple[Effect, Kind], list[Line]]
@@ -66,7 +66,7 @@ class _Search:
         self.end = perf_counter() + PATIENCE
 
     def stronger(self, line: Line) -> str | None:
-        """What decides, before this rule is looked at, all that it could."""
+        """The stronger rule that already decides all that this rule matches, if any."""
         effect, kind = line.rule.effect, line.rule.kind
         if effect == "deny":
             return None
@@ -79,7 +79,7 @@ class _Search:
         return self._denied_call(line) or _danger(line) or _opaque(line)
 
     def same(self, line: Line) -> str | None:
-        """What says the same, or more. Of two that are alike the second is the one too many."""
+        """The rule that matches the same or more, with the same effect. Of two equal rules the second is reported."""
         effect, kind = line.rule.effect, line.rule.kind
         deny, own = effect != "allow", self.shelves[effect, kind]
         at = next(index for index, other in enumerate(own) if other is line)
@@ -87,12 +87,12 @@ class _Search:
         if more is None:
             later = self._covering(own[at + 1 :], line, deny)
             more = next((other for other in later if not covers(line, other, deny)), None)
-        if more is None and effect == "allow":  # what others are denied, or asked about, may be said once more
+        if more is None and effect == "allow":  # a denial or question may repeat one of the level
             more = next(self._covering(self.others.get((effect, kind), ()), line, deny), None)
         return None if more is None else f"{more} {DOES[effect]} all of it already"
 
     def lacking(self, line: Line) -> str | None:
-        """A grant of a call that does nothing without a grant of something to do it to."""
+        """Why the grant of a call does nothing: it needs a grant of an object, too."""
         rule = line.rule
         if rule.kind != "calls" or rule.effect == "deny":
             return None
@@ -105,7 +105,10 @@ class _Search:
         return any((effect, kind) in shelves for effect in ("allow", "ask") for shelves in (self.shelves, self.others))
 
     def _denied_call(self, line: Line) -> str | None:
-        """The denial of the call that this rule is about. What is read and written, commands do as well."""
+        """The denial of the call that this rule is about.
+
+        Reading and writing is done by commands, too, so it is exempt.
+        """
         if line.rule.kind in ("read", "write", "calls", "agents"):
             return None
         call = CALLS[line.rule.kind]
@@ -115,7 +118,7 @@ class _Search:
         return None
 
     def _covering(self, lines: Iterable[Line], line: Line, deny: bool) -> Iterator[Line]:
-        """Those that mean all that ``line`` means."""
+        """The lines that match all that ``line`` matches."""
         for other in lines:
             if perf_counter() > self.end:
                 return
@@ -136,7 +139,7 @@ def _line(rule: Rule, names: Names) -> Line:
 
 
 def covers(one: Line, other: Line, deny: bool) -> bool:
-    """Whether all that ``other`` means is meant by ``one``."""
+    """Whether ``one`` matches all that ``other`` matches."""
     if one.rule.kind in ("send", "agents"):
         mine, theirs = (line.rule.text in (OWN, PARENT) for line in (one, other))
         if mine != theirs:
@@ -154,7 +157,7 @@ def _opaque(line: Line) -> str | None:
 
 
 def _danger(line: Line) -> str | None:
-    """The default denial of a command that is granted word by word."""
+    """The default denial of a command that is granted without wildcards."""
     text = line.rule.text.removesuffix(" *")
     if line.rule.kind != "commands" or "*" in text or "?" in text:
         return None

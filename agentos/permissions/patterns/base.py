@@ -1,4 +1,4 @@
-"""What all kinds of patterns in a permission set have in common."""
+"""What all kinds of patterns in a permission set share: the protocol, the variables, and the error."""
 
 from typing import Any, Protocol
 
@@ -6,15 +6,15 @@ from attrs import frozen
 
 
 class BadPattern(ValueError):
-    """No pattern, or one that can never match anything; the text says what to write instead."""
+    """An invalid pattern, or one that can never match; the text says what to write instead."""
 
 
 @frozen
 class Names:
-    """What ``~`` and ``${...}`` in a pattern stand for. ``None``: a pattern with it matches nothing.
+    """The values of ``~`` and ``${...}`` in patterns. ``None``: a pattern with that variable matches nothing.
 
-    ``home`` is the operator's, ``config`` the configuration file's directory; ``workspace`` and ``code`` are a jailed
-    caller's own.
+    ``home`` is the operator's home, ``config`` the directory of the configuration file. ``workspace`` and ``code`` are
+    those of a jailed caller.
     """
 
     home: str
@@ -24,16 +24,16 @@ class Names:
 
 
 class Pattern(Protocol):
-    """One pattern, as it was written in ``text``."""
+    """A parsed pattern; ``text`` is its source."""
 
     @property
     def text(self) -> str: ...
 
     def matches(self, what: Any, *, deny: bool) -> bool:
-        """Whether it means this. A denial, or a question, may mean more than a grant that is written alike."""
+        """Whether it matches. In a denial or a question a pattern may match more than in a grant."""
 
     def covers(self, other: Any, *, deny: bool) -> bool:
-        """Whether everything that ``other``, of the same kind and a grant, can mean is meant by this one too.
+        """Whether this pattern matches everything that ``other``, a grant of the same kind, matches.
 
-        It may overlook that, but never claims it wrongly.
+        It may miss that (False where True is right), but True is always right.
         """

@@ -18,19 +18,20 @@ QUOTED = re.compile(r"\\.|'[^']*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
 
 @frozen
 class CommandPattern:
-    """Words; ``*`` and ``?`` in one stand for characters of that word, ``*`` at the end for any further arguments.
+    """A pattern of words. ``*`` and ``?`` in a word match characters of that word.
 
-    ``*`` alone is every command, also one that can't be seen through: ``universal``. The name matches as it is typed in
-    a grant (``git`` doesn't grant ``./git``, and no wildcard stands for a slash in it), in a denial by its base name
-    too. A word that isn't known before it runs is matched in a grant by the ``*`` at the end alone; in a denial it may
-    be anything.
+    A ``*`` as the last word matches any further arguments. ``*`` alone matches every command, also one that can't be
+    analysed: ``universal``. A grant matches the program name as it is typed: ``git`` doesn't grant ``./git``, and no
+    wildcard matches a slash. A denial also matches the base name. A word that is unknown before the command runs is
+    matched
+    in a grant only by the final ``*``; in a denial it may be anything.
     """
 
     text: str
     words: tuple[str, ...]
-    more: bool  # any further arguments
+    more: bool  # whether any further arguments match
     universal: bool = False
-    name: str | None = None  # of the program, where it has no wildcard
+    name: str | None = None  # the program's name, if it has no wildcard
     matchers: tuple[Callable[[str], object], ...] = field(default=(), eq=False, repr=False)
 
     def matches(self, what: Command, *, deny: bool) -> bool:
@@ -39,7 +40,7 @@ class CommandPattern:
         words = what.words
         name = words[0].text
         if name != self.name and self.name is not None and name is not None and not (deny and "/" in name):
-            return False  # nearly always, so it is looked at first
+            return False  # checked first, since it decides nearly every case
         if deny:
             return self.may_mean(words)
         if len(words) < len(self.words) or (len(words) > len(self.words) and not self.more):
@@ -51,7 +52,10 @@ class CommandPattern:
         )
 
     def may_mean(self, words: tuple[Word, ...]) -> bool:
-        """Whether the words can come to what this matches: all places in the pattern where their reading may stand."""
+        """Whether the words can expand to something that this pattern matches.
+
+        Tracks the set of all positions in the pattern that may be reached after each word.
+        """
         end = len(self.words)
         places = {0}
         for at, word in enumerate(words):
@@ -84,13 +88,13 @@ class CommandPattern:
         return named and all(self.includes(at, other.words[at]) for at in range(1, ours))
 
     def includes(self, place: int, word: str) -> bool:
-        """Whether all that a word of another pattern can be is matched by the one of ours in that place."""
+        """Whether our word at ``place`` matches everything that the word of another pattern matches."""
         ours = self.words[place]
         return ours == word or (not ("*" in word and "?" in ours) and bool(self.matchers[place](word)))
 
 
 def read(text: str) -> CommandPattern:
-    """``BadPattern`` for what can never match a simple command."""
+    """Parse a command pattern; raises ``BadPattern`` if it can never match a simple command."""
     try:
         words = shlex.split(text)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Patterns of hosts, and the one spelling of a host that they are compared with."""
+"""Domain patterns for HTTP permissions, and normalization of the host in a URL."""
 
 import re
 import socket
@@ -9,24 +9,27 @@ from attrs import frozen
 
 from .base import BadPattern
 
-FORBIDDEN = re.compile(r"[\x00-\x20\x7f-\x9f\\\ud800-\udfff]|\s")  # in a URL: other programs read them differently
+FORBIDDEN = re.compile(r"[\x00-\x20\x7f-\x9f\\\ud800-\udfff]|\s")  # in a URL: programs parse these differently
 URL = re.compile(r"(?i:https?)://(?P<authority>[^/?#]*)")
 AUTHORITY = re.compile(r"(?P<host>\[[^\[\]]*\]|[^:\[\]]*)(?::(?P<port>[0-9]{1,5}))?")
 LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
-LONGEST = 1000  # characters of a host before it is read; 253 of what comes of it
+LONGEST = 1000  # characters of a host before normalization; 253 after it
 
 
 @frozen
 class DomainPattern:
-    """``what`` is a host as ``host_of`` spells it. ``*.example.com`` means any subdomain, however deep, and not
-    ``example.com`` itself; ``*`` alone means every host, and only that one and its own address mean an IP.
+    """A pattern of hosts; ``what`` is a host as normalized by ``host_of``.
+
+    ``*.example.com`` matches subdomains at any depth, but not ``example.com`` itself. ``*`` alone matches every host.
+    An IP
+    address is matched only by ``*`` and by the same address.
     """
 
     text: str
-    host: str | None  # this one
-    suffix: str | None  # any that ends so
+    host: str | None  # matches exactly this host
+    suffix: str | None  # matches any host with this ending
 
     def matches(self, what: str, *, deny: bool) -> bool:
         return what == self.host or (self.suffix is not None and what.endswith(self.suffix))
@@ -38,7 +41,7 @@ class DomainPattern:
 
 
 def read(text: str) -> DomainPattern:
-    """Raises ``BadPattern`` for what is no pattern of hosts, or could never match one."""
+    """Parse a domain pattern; raises ``BadPattern`` if it is invalid or can never match a host."""
     if not text:
         raise BadPattern("an empty pattern matches nothing: write '*' for every host")
     if text == "*":
@@ -64,10 +67,11 @@ def read(text: str) -> DomainPattern:
 
 
 def host_of(url: str) -> str:
-    """The host of an http or https URL in its one spelling: in small letters, in ASCII as the DNS has it, without a dot
-    at its end; an IP address, however it is written, as four decimal numbers or as the shortest IPv6 without brackets.
+    """The normalized host of an http or https URL.
 
-    Raises ``ValueError`` where a URL isn't clear about its host, or has none.
+    Names are in lower case, in ASCII (IDNA), without a trailing dot. An IP address in any notation becomes four decimal
+    numbers, or the shortest IPv6 form without brackets. Raises ``ValueError`` if the URL has no host or an ambiguous
+    one.
     """
     if FORBIDDEN.search(url):
         raise ValueError("a URL has no spaces, no control characters and no backslashes in it")
@@ -113,7 +117,7 @@ def _unicode(label: str) -> str:
 
 
 def _ipv4(name: str) -> str:
-    """As the C library, and so every program's resolver, reads it: 0x7f.1 and 2130706433 are 127.0.0.1."""
+    """Parse IPv4 as the C library does, and so every resolver: 0x7f.1 and 2130706433 are 127.0.0.1."""
     try:
         return str(IPv4Address(socket.inet_aton(name)))
     except OSError:
@@ -127,7 +131,7 @@ def _ipv6(text: str) -> str:
         address = None
     if address is None or address.scope_id is not None:
         raise ValueError("what has a colon in it is an IPv6 address, without a zone, and this is none")
-    return str(address.ipv4_mapped or address)  # ::ffff:127.0.0.1 is reached over IPv4
+    return str(address.ipv4_mapped or address)  # ::ffff:127.0.0.1 connects over IPv4
 
 
 def _is_address(host: str) -> bool:

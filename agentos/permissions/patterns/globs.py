@@ -1,4 +1,4 @@
-"""Globs as sequences of character sets: read, turned into a regular expression, and compared with each other."""
+"""Globs as sequences of character sets: parsing, conversion to regular expressions, and comparison for inclusion."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -9,33 +9,33 @@ from attrs import define, field, frozen
 
 from .base import BadPattern
 
-Characters = tuple[tuple[int, int], ...]  # ranges of code points, both ends included, in order and apart
+Characters = tuple[tuple[int, int], ...]  # ranges of code points, both ends included, sorted and not adjacent
 
 LAST = 0x10FFFF
 ANYTHING: Characters = ((0, LAST),)
 SLASH: Characters = ((0x2F, 0x2F),)
-NAME: Characters = ((1, 0x2E), (0x30, LAST))  # what the name of a file is made of
+NAME: Characters = ((1, 0x2E), (0x30, LAST))  # the characters allowed in a file name
 
-MAX_WORK = 100_000  # ranges of characters looked at in one comparison: a fraction of a second
+MAX_WORK = 100_000  # character ranges compared in one call of `within`: a fraction of a second
 
 
 @frozen
 class One:
-    """One character of these."""
+    """Exactly one character of this set."""
 
     characters: Characters
 
 
 @frozen
 class Many:
-    """Any number of characters, none included, of these."""
+    """Zero or more characters of this set."""
 
     characters: Characters
 
 
 @frozen
 class Below:
-    """Any number of whole segments of a path, none included: ``/a/b``."""
+    """Zero or more whole path segments: ``/a/b``."""
 
 
 Item = One | Many | Below
@@ -51,8 +51,11 @@ def _just(character: str) -> One:
 
 
 def parse(text: str, characters: Characters) -> tuple[One | Many, ...]:
-    """``*`` stands for any number of ``characters``, ``?`` for one, ``[a-z]`` for one of these, ``[!a-z]`` for another;
-    a backslash takes its meaning from the character behind it. Raises ``BadPattern``.
+    """Parse a glob; raises ``BadPattern``.
+
+    ``*`` matches any number of ``characters``, ``?`` one, ``[a-z]`` one of these, ``[!a-z]`` one that isn't among
+    these. A
+    backslash escapes the next character.
     """
     items: list[One | Many] = []
     position = 0
@@ -78,11 +81,11 @@ def parse(text: str, characters: Characters) -> tuple[One | Many, ...]:
 
 
 def _bracket(text: str, start: int, characters: Characters) -> tuple[Characters, int]:
-    """The characters that a bracket expression stands for, and where it ends; ``start`` is behind its ``[``."""
+    """The characters of a bracket expression, and the position after it; ``start`` is behind its ``[``."""
     position = start
     negated = text[position : position + 1] in ("!", "^")
     position += negated
-    members: list[tuple[int, bool]] = []  # code point; whether it is a dash that makes a range
+    members: list[tuple[int, bool]] = []  # code point; whether it is an unescaped dash, which makes a range
     while position < len(text) and (text[position] != "]" or not members):
         character = text[position]
         if character == "[" and text[position + 1 : position + 2] in (":", ".", "="):
@@ -134,10 +137,10 @@ def _common(one: Characters, other: Characters) -> Characters:
 
 
 def regex(items: Sequence[One | Many]) -> str:
-    """What matches it as far as to its end, which whoever puts it into a larger one makes sure of.
+    """The regular expression of a glob, not anchored at its end: the caller has to add the anchor.
 
-    A star takes as little as lets what follows it match, up to the next star, and is never asked again: that finds a
-    match where there is one, and no name, however it is chosen, makes the search take long.
+    Each star but the last takes the shortest match that lets the next piece match, in an atomic group, so there is no
+    backtracking: a match is found if there is one, and no chosen name can make the search slow.
     """
     pieces: list[str] = [""]
     stars: list[str] = []
@@ -164,10 +167,10 @@ def _set(characters: Characters) -> str:
 
 @define
 class _Machine:
-    """A nondeterministic automaton; it starts in state 0 and accepts in its last."""
+    """A nondeterministic finite automaton. It starts in state 0 and accepts in its last state."""
 
     edges: list[list[tuple[Characters, int]]] = field(factory=lambda: [[]])
-    skips: list[list[int]] = field(factory=lambda: [[]])  # reached without a character
+    skips: list[list[int]] = field(factory=lambda: [[]])  # epsilon transitions
 
     @classmethod
     def of(cls, items: Sequence[Item]) -> "_Machine":
@@ -202,7 +205,7 @@ class _Machine:
         self.edges[state].append((characters, target))
 
     def settled(self, states: set[int]) -> frozenset[int]:
-        """These states, and all that are reached from them without a character."""
+        """These states and all that are reachable over epsilon transitions."""
         found, todo = set(states), list(states)
         while todo:
             new = [state for state in self.skips[todo.pop()] if state not in found]
@@ -222,9 +225,9 @@ class _Machine:
 
 
 def within(one: Sequence[Item], other: Sequence[Item]) -> bool:
-    """Whether ``other`` matches all that ``one`` matches. It gives up, and denies it, when that is ``MAX_WORK``.
+    """Whether ``other`` matches all that ``one`` matches. Returns False after ``MAX_WORK``.
 
-    Every state of the inner machine leads to its end, so the outer has lost as soon as it is in no state at all.
+    Every state of the inner automaton leads to its end, so the outer one fails as soon as it is in no state at all.
     """
     inner, outer = _Machine.of(one), _Machine.of(other)
     start = outer.settled({0})
@@ -250,14 +253,14 @@ def within(one: Sequence[Item], other: Sequence[Item]) -> bool:
 
 
 def _different(characters: Characters, by: Sequence[Characters]) -> set[int]:
-    """One of ``characters`` for each way in which the sets of ``by`` tell them apart."""
+    """One representative of ``characters`` for each way in which the sets ``by`` distinguish them."""
     edges = {edge for ranges in by for low, high in ranges for edge in (low, high + 1)}
     inside = {edge for edge in edges if any(low <= edge <= high for low, high in characters)}
     return inside | {low for low, _ in characters}
 
 
 def shortest(items: Sequence[Item]) -> str:
-    """A string that they match."""
+    """A string that matches these items."""
     return "".join(chr(item.characters[0][0]) for item in items if isinstance(item, One))
 
 

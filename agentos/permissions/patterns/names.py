@@ -1,4 +1,4 @@
-"""Patterns of names: of models, of agents, of calls."""
+"""Patterns of model names, agent names and calls."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -14,9 +14,9 @@ LONGEST = 1024  # characters of a name or a pattern
 
 @frozen
 class WordPattern:
-    """``*`` stands for any characters, ``?`` for one, ``[a-z]`` for one of these; the case matters.
+    """``*`` matches any characters, ``?`` one, ``[a-z]`` one of these. Case matters.
 
-    It means the whole of a name. What is too long to be a name is never granted, and always denied.
+    It must match the whole name. A name that is too long is never granted and always denied.
     """
 
     text: str
@@ -38,7 +38,7 @@ class WordPattern:
 
 
 def read(text: str) -> WordPattern:
-    """Raises ``BadPattern`` for what can't be a name's pattern."""
+    """Parse a pattern of names; raises ``BadPattern``."""
     if not text:
         raise BadPattern("an empty pattern matches nothing: write '*' for every name")
     if text != text.strip():
@@ -49,6 +49,6 @@ def read(text: str) -> WordPattern:
 
 
 def either(patterns: Iterable[WordPattern], *, deny: bool) -> Callable[[str], bool]:
-    """Whether any of them matches, asked all at once."""
+    """A function that tells whether any of the patterns matches, by one combined regex."""
     match = re.compile("|".join(pattern.regex for pattern in patterns) or r"(?!)").match
     return lambda what: match(what) is not None if len(what) <= LONGEST else deny

@@ -1,4 +1,4 @@
-"""Patterns of paths, written as in a .gitignore."""
+"""Path patterns, in the syntax of .gitignore."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -10,7 +10,7 @@ from . import globs
 from .base import BadPattern, Names
 from .globs import NAME, Below, Item, Many, One
 
-LONGEST = 4096  # characters of a path; more the system takes in no call
+LONGEST = 4096  # characters of a path (PATH_MAX): no system call takes more
 LONGEST_PATTERN = 1024
 
 ANY_NAME = (One(NAME), Many(NAME))
@@ -21,16 +21,18 @@ Segment = tuple[One | Many, ...] | Below
 
 @frozen
 class PathPattern:
-    """``what`` is an absolute path without ``.``, ``..`` and doubled slashes, spelled as ``os.fsdecode`` spells it.
+    """A path pattern.
 
-    A grant holds for what the pattern names: with a slash at its end for all that is below, but without one for that
-    file alone. A denial holds for what it names and for all below. The case matters. What is too long to be a path is
-    never granted, and always denied.
+    ``what`` is an absolute path without ``.``, ``..`` and doubled slashes, decoded by ``os.fsdecode``. A grant matches
+    what
+    the pattern names: with a slash at its end everything below that directory, without one that file alone. A denial
+    matches what it names and everything below. Case matters. A path that is too long is never granted and always
+    denied.
     """
 
     text: str
-    named: tuple[Segment, ...] | None  # what it names, None where that is nothing
-    directory: bool  # whether that must be a directory
+    named: tuple[Segment, ...] | None  # None if the pattern matches nothing
+    directory: bool  # whether it has to be a directory
 
     def matches(self, what: str, *, deny: bool) -> bool:
         if len(what) > LONGEST:
@@ -38,9 +40,9 @@ class PathPattern:
         return (self._denied if deny else self._granted)(what) is not None
 
     def covers(self, other: "PathPattern", *, deny: bool) -> bool:
-        if self.named is None or other.named is None:  # the other is of use elsewhere, where there is such a directory
+        if self.named is None or other.named is None:  # a variable of it has no value for this caller
             return False
-        if not self.matches(other._example, deny=deny):  # mostly the end of it, and quick
+        if not self.matches(other._example, deny=deny):  # a fast test that rules out most pairs
             return False
         return globs.within(_items(other.as_grant), _items(self.as_denial if deny else self.as_grant))
 
@@ -67,7 +69,7 @@ class PathPattern:
 
 @lru_cache(1024)
 def read(text: str, names: Names) -> PathPattern:
-    """Raises ``BadPattern`` for what is no pattern, or could never match an absolute path."""
+    """Parse a path pattern; raises ``BadPattern`` if it is invalid or can never match an absolute path."""
     _check(text)
     start, rest = _start(text, names)
     inner = rest.removeprefix("/").removesuffix("/")
@@ -76,7 +78,7 @@ def read(text: str, names: Names) -> PathPattern:
 
 
 def either(patterns: Iterable[PathPattern], *, deny: bool) -> Callable[[str], bool]:
-    """Whether any of them matches. To ask them all at once takes a tenth of the time of asking one after the other."""
+    """A predicate: whether any of the patterns matches. One combined regex takes a tenth of a loop's time."""
     regexes = [_regex(each.as_denial if deny else each.as_grant) for each in patterns if each.named is not None]
     search = _any(tuple(regex for floats, regex in regexes if floats))
     match = _any(tuple(regex for floats, regex in regexes if not floats))
@@ -114,7 +116,7 @@ def _check(text: str) -> None:
 
 
 def _start(text: str, names: Names) -> tuple[tuple[Segment, ...] | None, str]:
-    """Where the pattern begins (``None``: nowhere, for this kind of caller), and what is left of it from a slash on."""
+    """The segments of the prefix (``None``: no value for this caller), and the rest from a slash on."""
     if re.search(r"(?<!^)(?<!\\)\$\{", text):
         raise BadPattern(f"{text!r}: a ${{…}} can only stand at the beginning; write '\\${{' for the characters")
     if text[0] == "~":
@@ -149,7 +151,7 @@ def _segments(text: str, parts: Sequence[str]) -> tuple[Segment, ...]:
             raise BadPattern(f"{text!r}: '**' is a whole name between slashes, as in '/data/**/*.txt'; write '*' here")
         else:
             segments.append(_segment(text, part))
-    if segments and segments[-1] is BELOW:  # a "**" at the end is all that is inside
+    if segments and segments[-1] is BELOW:  # a "**" at the end matches everything inside
         segments[-1:] = [ANY_NAME, BELOW]
     return tuple(segments)
 
@@ -171,16 +173,18 @@ def _items(segments: Iterable[Segment]) -> tuple[Item, ...]:
 @lru_cache(1024)
 def _matcher(segments: tuple[Segment, ...]) -> globs.Matcher:
     floats, regex = _regex(segments)
-    if floats:  # to search for it is quicker than to skip what is before it
+    if floats:  # searching is faster than matching a skipped prefix
         return re.compile(regex.removeprefix("/[^/]*")).search
     return re.compile(regex).match
 
 
 def _regex(segments: Sequence[Segment]) -> tuple[bool, str]:
-    """Whether it is found at any depth, and what then to search for, or else to match from the beginning.
+    """Whether the regex is to be searched for at any depth, else matched from the start; and the regex.
 
-    A pattern is blocks of segments with any number of others between them. The first place where a block fits is the
-    right one, since what follows can begin anywhere behind it; only a last block that ends the path has to be the last.
+    A pattern is a series of blocks of segments with any number of other segments between them. The first place where a
+    block fits is always right, since the next block can begin anywhere behind it. Only a last block that ends the path
+    has
+    to be at the end.
     """
     blocks = [""]
     for segment in segments:

@@ -1,14 +1,14 @@
-"""The paths that nobody reads or writes unless he is let: where secrets usually lie.
+"""The default denials of paths: the usual places of secrets, which no caller reads or writes without a grant.
 
-Names without a slash hold at any depth, so in a jail's workspace as well. They are a net for what is left lying about,
-not a wall: a secret in a file called notes.txt is found by whoever may read notes.txt.
+Names without a slash match at any depth, so in a jail's workspace as well. This list catches common cases and is no
+security boundary: a secret in a file called notes.txt is open to any caller that may read notes.txt.
 """
 
 from collections.abc import Mapping
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    # Certificates and public keys are for everybody and share the endings .pem, .crt, .cer and .asc with private keys;
-    # so of .pem only the names and places that private keys have, and of the other three none.
+    # Certificates and public keys aren't secret and share the endings .pem, .crt, .cer and .asc with private keys. So
+    # .pem is only denied at names and places usual for private keys, and the other three aren't denied.
     "private keys": (
         ".ssh/",
         "id_rsa",
@@ -45,8 +45,8 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "**/.config/age/",
         "**/.config/sops/",
     ),
-    # .env and what is derived from it, but not the example that projects publish, whatever follows that word: there are
-    # no exceptions among patterns, so the names go round example, sample and template letter by letter.
+    # .env and names derived from it, but not the example files that projects publish, with any ending. Patterns have no
+    # exceptions, so these names exclude example, sample and template letter by letter.
     "environment files": (
         ".env",
         ".env~",
@@ -73,7 +73,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         ".my.cnf",
         ".mylogin.cnf",
         ".npmrc",
-        "~/.yarnrc.yml",  # a project's has none, and is read often
+        "~/.yarnrc.yml",  # a project's has no secrets and is read often
         ".pypirc",
         "**/.gem/credentials",
         "**/.cargo/credentials",
@@ -219,7 +219,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "/var/lib/sss/",
         "/var/backups/*shadow*",
     ),
-    # Read as a file by the kernel's process these are about the kernel itself: its environment, its memory, its files.
+    # Reading these as the kernel's process would expose the kernel itself: its environment, memory and files.
     "the system's insides": (
         "/proc/",
         "/sys/",

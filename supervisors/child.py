@@ -16,9 +16,8 @@ class Startable(Protocol):
 
     ``task_status.started(value)`` is the start handshake; the supervisor waits for it without a deadline. An exception
     before it is a failed start; ``Ignore`` declines. ``stop`` is set when the supervisor asks for the end; a child that
-    does
-    not end in time is cancelled. Returning ends the child with ``normal``, raising ``Ended`` with the reason that it
-    carries, any other exception with ``crash``. One object is run many times, one life after the other.
+    does not end in time is cancelled. Returning ends the child with ``normal``, raising ``Ended`` with the reason that
+    it carries, any other exception with ``crash``. One object is run many times, one life after the other.
     """
 
     async def run(self, stop: trio.Event, *, task_status: trio.TaskStatus[object]) -> None: ...

@@ -15,8 +15,7 @@ class Exit:
 
     ``normal``, ``shutdown`` and ``shutdown_term`` (OTP's ``{shutdown, Term}``) are clean: a transient child is not
     restarted after them. ``detail`` is further information: the exception of a crash, the ``Died`` of an OS process,
-    the
-    ``IntensityExceeded`` of a supervisor that gave up.
+    the ``IntensityExceeded`` of a supervisor that gave up.
     """
 
     reason: Reason

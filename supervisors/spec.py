@@ -22,8 +22,7 @@ class Terms:
     """The fields that a child spec and a template share.
 
     ``restart``: ``permanent`` is always restarted, ``transient`` after an abnormal end, ``temporary`` never, and its
-    spec
-    is forgotten. ``shutdown``: seconds from the stop request until it is killed, ``brutal_kill`` to kill at once,
+    spec is forgotten. ``shutdown``: seconds from the stop request until it is killed, ``brutal_kill`` to kill at once,
     ``infinity``, or None for OTP's default: 5 s, for supervisors infinity. ``significant``: its end may end the
     supervisor, see ``auto_shutdown``. ``backoff``: None restarts at once, as OTP does. ``type`` is its type in
     ``count_children``; None derives it from ``start``.

@@ -49,9 +49,9 @@ class Supervisor:
     end with ``killed``, its sub-supervisors stop their children in order, and only then does ``run`` end.
 
     ``id`` and ``within`` (the supervisors above it) are the path in reports; ``random`` makes the jitter repeatable.
-    Calls are answered in the order they were made; a call from a child's own start would deadlock.
-    A caller that is cancelled while it waits withdraws a call that the supervisor has not begun. A call in progress
-    takes effect all the same, except that a start that has not succeeded yet is aborted.
+    Calls are answered in the order they were made; a call from a child's own start would deadlock. A caller that is
+    cancelled while it waits withdraws a call that the supervisor has not begun. A call in progress takes effect all the
+    same, except that a start that has not succeeded yet is aborted.
     """
 
     def __init__(

@@ -37,7 +37,7 @@ class Canaries:
     place: Path
     targets: Mapping[str, Any]
     environment: Mapping[str, str]  # of the process that starts the sandboxes; has secrets in it
-    files: Sequence[int]  # descriptors that this process holds open across exec
+    files: Sequence[int]  # descriptors that it has open across exec
     terminal: int  # its controlling terminal
     victim: "subprocess.Popen[str]"
     listeners: Sequence[socket.socket]

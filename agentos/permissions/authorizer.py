@@ -116,8 +116,7 @@ class PermissionAuthorizer:
                 raise PermissionDenied(told, rule=BEYOND)
 
     def check_narrower(self, given: PermissionSet, number: int, field: str) -> None:
-        """Raise ``PermissionDenied`` if a set grants what its caller doesn't hold, ``QuotaExceeded`` without room for a
-        layer.
+        """Raise ``PermissionDenied`` if it grants what the caller doesn't hold, ``QuotaExceeded`` without a free layer.
 
         A set that changes nothing passes. Blocks: see :func:`~agentos.permissions.narrowing.wider_grant`.
         """

@@ -40,14 +40,11 @@ class AgentOSClient:
     """A blocking connection to the kernel; a context manager.
 
     Every method returns the reply as a dict, also if the call failed: then ``success`` is false and ``error`` and
-    ``code``
-    say why. Connection errors raise :class:`ConnectionFailed`. ``timeout`` is how many seconds a reply may take beyond
-    the
-    call's own waiting time; None waits without limit.
+    ``code`` say why. Connection errors raise :class:`ConnectionFailed`. ``timeout`` is how many seconds a reply may
+    take beyond the call's own waiting time; None waits without limit.
 
     With ``name``, ``level`` or ``permissions`` it is a guest on every connection, with that name and at most those
-    rights.
-    If the kernel refuses that, the connection is closed and the ``CallError`` raised.
+    rights. If the kernel refuses that, the connection is closed and the ``CallError`` raised.
     """
 
     def __init__(
@@ -149,8 +146,7 @@ class AgentOSClient:
         """Our id and name, and the kernel's version. Protocol 2 isn't supported by this client.
 
         The other arguments turn the operator's connection into a guest's, with that name and at most those rights. This
-        is
-        permanent and also applies to connections that this client opens later.
+        is permanent and also applies to connections that this client opens later.
         """
         return self._dict(Op.HELLO, {"protocol": protocol, "as": as_, "level": level, "permissions": permissions})
 
@@ -319,8 +315,8 @@ class AgentOSClient:
     ) -> Outputs:
         """Run a command, and iterate over its output as it is written; over a connection of its own.
 
-        Each part has ``stream`` and ``text``. ``executed``, at the end, is the reply. Leaving
-        ``with client.exec_stream(...) as parts`` kills the command. Raises the call's error.
+        Each part has ``stream`` and ``text``. ``executed``, at the end, is the reply. Leaving ``with
+        client.exec_stream(...) as parts`` kills the command. Raises the call's error.
         """
         from .chunks import Outputs, streamed
 
@@ -377,8 +373,7 @@ class AgentOSClient:
         """Ask the model; ``content`` is its answer, ``more`` are further fields of THINK.
 
         ``image`` and each of ``images`` are bytes or a file's path. ``image_mime_type`` is the type of ``image``,
-        needed if its
-        first bytes don't tell. Raises ``OSError`` if a file can't be read.
+        needed if its first bytes don't tell. Raises ``OSError`` if a file can't be read.
         """
         from .question import question  # few agents need it
 
@@ -396,8 +391,8 @@ class AgentOSClient:
     def think_stream(self, prompt: str | None = None, **options: Unpack[Options]) -> Deltas:
         """Ask the model, and iterate over its answer while it is generated; over a connection of its own.
 
-        The arguments are those of :meth:`think`, by name. ``thought``, at the end, is the whole reply. Leaving
-        ``with client.think_stream(...) as deltas`` cancels the question. Raises the call's error.
+        The arguments are those of :meth:`think`, by name. ``thought``, at the end, is the whole reply. Leaving ``with
+        client.think_stream(...) as deltas`` cancels the question. Raises the call's error.
         """
         from .chunks import Deltas, streamed
         from .question import question
@@ -418,8 +413,7 @@ def dial(path: str, said: Sequence[bytes] = (), timeout: float | None = None) ->
     """Connect to the kernel at ``path``; raises :class:`ConnectionFailed` if there is none or it isn't ours.
 
     ``said`` are HELLOs to send first: rights given up on one connection must stay given up on the next. If one fails
-    the
-    connection is closed and the kernel's error raised.
+    the connection is closed and the kernel's error raised.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

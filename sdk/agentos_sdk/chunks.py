@@ -23,8 +23,7 @@ def streamed(
     """Make a streamed call over a connection of its own; yields the opcode and the body of each frame.
 
     ``said`` are the HELLOs to send first. The last frame is the reply itself; a failed reply is raised as its
-    exception.
-    Closing the generator cancels the call.
+    exception. Closing the generator cancels the call.
     """
     given = {name: value for name, value in fields.items() if value is not None}
     with dial(path, said) as sock:

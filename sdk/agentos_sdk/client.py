@@ -44,8 +44,8 @@ async def connect(
 
     Without ``socket_path`` an agent connects to its own kernel, any other process to the operator's default one. With
     ``name``, ``level`` or ``permissions`` the connection is a guest's from its first call on, with that name and at
-    most
-    those rights. Raises :class:`ConnectionFailed` if there is no kernel, the ``CallError`` if it refuses the guest.
+    most those rights. Raises :class:`ConnectionFailed` if there is no kernel, the ``CallError`` if it refuses the
+    guest.
     """
     path = socket_path or default_socket()
     sock = await dial(path)
@@ -127,8 +127,7 @@ class Kernel:
     """A connection to a kernel, with protocol 2.
 
     A call returns its typed reply, or raises the ``CallError`` that the kernel answered, or :class:`ConnectionFailed`
-    if
-    the connection is gone. ``id`` and ``name`` are those of this caller, as the kernel reports them.
+    if the connection is gone. ``id`` and ``name`` are those of this caller, as the kernel reports them.
     """
 
     id: int
@@ -319,8 +318,9 @@ class Kernel:
         return self._reply(think.Think, await self.exchange(Op.THINK, await asked(prompt, options)))
 
     def think_stream(self, prompt: str | None = None, **options: "Unpack[Options]") -> Thoughts:
-        """Like :meth:`think`, in pieces: ``async with kernel.think_stream("Why?") as deltas: async for delta in
-        deltas``.
+        """Like :meth:`think`, but yields the answer in pieces.
+
+        Usage: ``async with kernel.think_stream("Why?") as deltas: async for delta in deltas``.
 
         At the end ``deltas.thought`` is the whole answer.
         """

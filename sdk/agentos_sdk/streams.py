@@ -26,8 +26,7 @@ class Stream(Generic[Piece]):
     """A streamed request, sent when the first piece is requested: an async iterator and an async context manager.
 
     Leaving ``async with`` cancels the request if it is unanswered. A loop without ``async with`` that is left early
-    doesn't
-    cancel: that happens when the stream is garbage collected, by :meth:`aclose`, or when the connection closes.
+    doesn't cancel: that happens when the stream is garbage collected, by :meth:`aclose`, or when the connection closes.
     """
 
     op: Op

@@ -27,7 +27,7 @@ from .frame import (
     status,
 )
 
-STOP_ALL, GO_ON = signal.SIGRTMIN + 1, signal.SIGRTMIN + 2  # signals by which the kernel commands our PID 1
+STOP_ALL, GO_ON = signal.SIGRTMIN + 1, signal.SIGRTMIN + 2  # signals that our PID 1 obeys if they come from outside
 
 
 def read_memory_of_pid1_or_parent(_: Targets) -> Said:

@@ -23,8 +23,7 @@ class CommandPattern:
     A ``*`` as the last word matches any further arguments. ``*`` alone matches every command, also one that can't be
     analysed: ``universal``. A grant matches the program name as it is typed: ``git`` doesn't grant ``./git``, and no
     wildcard matches a slash. A denial also matches the base name. A word that is unknown before the command runs is
-    matched
-    in a grant only by the final ``*``; in a denial it may be anything.
+    matched in a grant only by the final ``*``; in a denial it may be anything.
     """
 
     text: str

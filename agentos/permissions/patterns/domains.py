@@ -23,8 +23,7 @@ class DomainPattern:
     """A pattern of hosts; ``what`` is a host as normalized by ``host_of``.
 
     ``*.example.com`` matches subdomains at any depth, but not ``example.com`` itself. ``*`` alone matches every host.
-    An IP
-    address is matched only by ``*`` and by the same address.
+    An IP address is matched only by ``*`` and by the same address.
     """
 
     text: str

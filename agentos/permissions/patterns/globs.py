@@ -54,8 +54,7 @@ def parse(text: str, characters: Characters) -> tuple[One | Many, ...]:
     """Parse a glob; raises ``BadPattern``.
 
     ``*`` matches any number of ``characters``, ``?`` one, ``[a-z]`` one of these, ``[!a-z]`` one that isn't among
-    these. A
-    backslash escapes the next character.
+    these. A backslash escapes the next character.
     """
     items: list[One | Many] = []
     position = 0

@@ -24,9 +24,8 @@ class PathPattern:
     """A path pattern.
 
     ``what`` is an absolute path without ``.``, ``..`` and doubled slashes, decoded by ``os.fsdecode``. A grant matches
-    what
-    the pattern names: with a slash at its end everything below that directory, without one that file alone. A denial
-    matches what it names and everything below. Case matters. A path that is too long is never granted and always
+    what the pattern names: with a slash at its end everything below that directory, without one that file alone. A
+    denial matches what it names and everything below. Case matters. A path that is too long is never granted and always
     denied.
     """
 
@@ -183,8 +182,7 @@ def _regex(segments: Sequence[Segment]) -> tuple[bool, str]:
 
     A pattern is a series of blocks of segments with any number of other segments between them. The first place where a
     block fits is always right, since the next block can begin anywhere behind it. Only a last block that ends the path
-    has
-    to be at the end.
+    has to be at the end.
     """
     blocks = [""]
     for segment in segments:

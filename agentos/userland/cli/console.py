@@ -1,8 +1,7 @@
 """The output of `agentos run`: the kernel's log and the agents' output, line by line.
 
 A terminal may block (Ctrl-S, a full pipe), and the kernel must not: a separate thread writes, from a bounded queue.
-When
-the queue is full lines are dropped, and their number is printed.
+When the queue is full lines are dropped, and their number is printed.
 """
 
 import logging

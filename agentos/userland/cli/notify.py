@@ -18,8 +18,7 @@ class Manager:
     """The service manager that started this kernel. Failed notifications don't affect the kernel.
 
     ``address`` is a path, or begins with NUL for Linux's abstract namespace; None: no manager. ``watchdog`` is the
-    number of
-    seconds without a notification after which the manager considers us dead; None: never.
+    number of seconds without a notification after which the manager considers us dead; None: never.
     """
 
     address: str | None = None

@@ -66,8 +66,7 @@ class Backoff:
     """The delay before a restart, in seconds: ``first``, then ``min`` times ``factor`` each time, up to ``max``.
 
     ``jitter`` is a fraction of the delay. After ``reset_after`` of healthy uptime (default twice ``max``) earlier
-    failures
-    are forgotten. After ``max_failures`` failures in a row there are no more attempts.
+    failures are forgotten. After ``max_failures`` failures in a row there are no more attempts.
     """
 
     first: Seconds = Seconds(0.0)
@@ -164,8 +163,7 @@ class InLine:
     """Counts of an agent's questions to the model: waiting, and in flight at the provider.
 
     ``position`` is the place of the first one in the queue: 1 is next, ``None`` if none is queued. ``paused`` counts
-    the
-    waiting ones for a model that the provider has asked not to call for now.
+    the waiting ones for a model that the provider has asked not to call for now.
     """
 
     waiting: int = 0

@@ -22,11 +22,9 @@ class AuditEntry:
     """One entry of the audit log.
 
     ``at`` is seconds since the epoch, ``duration`` seconds. ``phase`` is ``intent`` before an action and ``outcome``
-    after
-    it; the ``intent`` of an outcome is the id of the entry that announced it. ``outcome`` is ``ok`` or an error code.
-    ``repeated`` is the number of calls that the entry stands for. ``hash`` is computed from the entry and the hash of
-    the
-    entry before.
+    after it; the ``intent`` of an outcome is the id of the entry that announced it. ``outcome`` is ``ok`` or an error
+    code. ``repeated`` is the number of calls that the entry stands for. ``hash`` is computed from the entry and the
+    hash of the entry before.
     """
 
     id: int

@@ -81,14 +81,12 @@ class Output:
 
 @frozen(kw_only=True)
 class Exec(Request[Executed]):
-    """Run ``command``, a bash command line or an argv, in the caller's environment or in an agent's (``name`` or
-    ``id``).
+    """Run ``command``, a bash command line or an argv, for the caller or in an agent's jail.
 
-    When the command ends all that it started is killed, after ``timeout`` seconds at the latest. ``cwd`` is a path in
-    the
-    jail, if there is one. ``env`` is added to the command's environment. With ``stream`` the output comes in CHUNKs and
-    the
-    reply has none of it.
+    ``name`` or ``id`` selects the agent; without them it runs in the caller's own environment. When the command ends
+    all that it started is killed, after ``timeout`` seconds at the latest. ``cwd`` is a path in the jail, if there is
+    one. ``env`` is added to the command's environment. With ``stream`` the output comes in CHUNKs and the reply has
+    none of it.
     """
 
     op = Op.EXEC

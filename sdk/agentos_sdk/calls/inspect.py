@@ -50,10 +50,8 @@ class ModelState:
     """Whether a model can be called now; ``name`` is the provider's.
 
     ``state`` is ok, paused (the provider answered 429) or down (it failed many times in a row). ``until`` is when it
-    may be
-    called again, in seconds since the epoch, and ``reason`` the provider's last error. Both are ``None`` if the state
-    is
-    ok.
+    may be called again, in seconds since the epoch, and ``reason`` the provider's last error. Both are ``None`` if the
+    state is ok.
     """
 
     name: str
@@ -100,8 +98,7 @@ class Usage:
     """The resources used by an agent and all that it started and spawned; after its end, of its last life.
 
     ``memory`` and ``peak`` are bytes, ``pids`` processes and threads. ``source`` is where the figures come from.
-    ``None``:
-    not measured, and ``reason`` says why.
+    ``None``: not measured, and ``reason`` says why.
     """
 
     memory: int | None = None
@@ -117,8 +114,7 @@ class Started:
     """What an agent was started with; ``env`` holds only the names of variables.
 
     ``script``, ``code``, ``workspace``, ``python`` and the program of a ``command`` may be host paths. An agent that
-    asks
-    gets ``None`` for those.
+    asks gets ``None`` for those.
     """
 
     script: str | None
@@ -147,12 +143,11 @@ class Ended:
 
 @frozen(kw_only=True)
 class Inspected:
-    """Everything about one agent. ``parent`` spawned it; ``children`` are the agents that it spawned and that are
-    alive.
+    """Everything about one agent.
 
-    ``named`` lists the limits that were set explicitly; the others are the kernel's defaults. ``end`` is how its last
-    life
-    ended, ``None`` before that. ``outer`` and ``cgroups``, the directories of its cgroups, are for the operator only.
+    ``parent`` spawned it; ``children`` are the agents that it spawned and that are alive. ``named`` lists the limits
+    that were set explicitly; the others are the kernel's defaults. ``end`` is how its last life ended, ``None`` before
+    that. ``outer`` and ``cgroups``, the directories of its cgroups, are for the operator only.
     """
 
     success: bool = True

@@ -35,8 +35,7 @@ class Message:
     """A received message. ``sent_at`` is seconds since the epoch, ``age_ms`` milliseconds since it was sent.
 
     ``from_`` repeats ``from_id`` under the original's name. ``from_kind`` is set by the kernel; ``from_name`` was
-    chosen by
-    the sender.
+    chosen by the sender.
     """
 
     from_id: int

@@ -15,8 +15,7 @@ class LineMetrics:
     """The queue for the model: questions waiting and in flight at the provider, and the budgets shared by all.
 
     ``fairness`` is Jain's index over what the callers that waited throughout the last minute or two got, relative to
-    their
-    weights: 1 is entirely fair. ``providers`` are the kernel's own model, and those that can't be called now.
+    their weights: 1 is entirely fair. ``providers`` are the kernel's own model, and those that can't be called now.
     """
 
     waiting: int

@@ -146,8 +146,7 @@ class Thought:
     """The whole answer. ``tokens`` is the sum of ``usage``.
 
     ``finish_reason`` is stop, length, tool_calls or content_filter. ``queued_ms`` is the part of ``latency_ms`` that
-    was
-    spent in the queue.
+    was spent in the queue.
     """
 
     success: bool = True
@@ -180,8 +179,7 @@ class Think(Request[Thought]):
 
     ``image`` and ``images`` belong to ``prompt``. ``max_tokens`` limits the generated tokens, thoughts included.
     ``response_schema`` is a JSON schema that the answer's text has to match. ``timeout`` in seconds includes the time
-    in
-    the queue. A field that is None is left to the model's default.
+    in the queue. A field that is None is left to the model's default.
     """
 
     op = Op.THINK

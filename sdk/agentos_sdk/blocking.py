@@ -295,7 +295,7 @@ class AgentOSClient:
         env: Mapping[str, str] | None = None,
         stdin: str | None = None,
     ) -> Reply:
-        """Run a command, a bash command line or an argv, in our own environment or in that of an agent; see EXEC.
+        """Run a command, a bash command line or an argv, where this caller runs itself or in an agent's jail.
 
         A relative ``cwd`` is relative to this process, or with an agent to its jail.
         """
@@ -315,8 +315,8 @@ class AgentOSClient:
     ) -> Outputs:
         """Run a command, and iterate over its output as it is written; over a connection of its own.
 
-        Each part has ``stream`` and ``text``. ``executed``, at the end, is the reply. Leaving ``with
-        client.exec_stream(...) as parts`` kills the command. Raises the call's error.
+        Each part has ``stream`` and ``text``. ``executed``, at the end, is the reply. Leaving the ``with`` block kills
+        the command. Raises the call's error.
         """
         from .chunks import Outputs, streamed
 
@@ -391,8 +391,8 @@ class AgentOSClient:
     def think_stream(self, prompt: str | None = None, **options: Unpack[Options]) -> Deltas:
         """Ask the model, and iterate over its answer while it is generated; over a connection of its own.
 
-        The arguments are those of :meth:`think`, by name. ``thought``, at the end, is the whole reply. Leaving ``with
-        client.think_stream(...) as deltas`` cancels the question. Raises the call's error.
+        The arguments are those of :meth:`think`, by name. ``thought``, at the end, is the whole reply. Leaving the
+        ``with`` block cancels the question. Raises the call's error.
         """
         from .chunks import Deltas, streamed
         from .question import question

@@ -255,7 +255,7 @@ class Kernel:
         env: Mapping[str, str] | None = None,
         stdin: str = "",
     ) -> host.Executed:
-        """Run a command, a bash command line or an argv, in our own environment or in that of an agent.
+        """Run a command, a bash command line or an argv, where this caller runs itself or in an agent's jail.
 
         If cancelled, no process of it is left running.
         """

@@ -83,10 +83,10 @@ class Output:
 class Exec(Request[Executed]):
     """Run ``command``, a bash command line or an argv, for the caller or in an agent's jail.
 
-    ``name`` or ``id`` selects the agent; without them it runs in the caller's own environment. When the command ends
-    all that it started is killed, after ``timeout`` seconds at the latest. ``cwd`` is a path in the jail, if there is
-    one. ``env`` is added to the command's environment. With ``stream`` the output comes in CHUNKs and the reply has
-    none of it.
+    ``name`` or ``id`` selects the agent; without them it runs where the caller runs (on the host, or in the caller's
+    jail). When the command ends all that it started is killed, after ``timeout`` seconds at the latest. ``cwd`` is a
+    path in the jail, if there is one. ``env`` is added to the command's environment. With ``stream`` the output comes
+    in CHUNKs and the reply has none of it.
     """
 
     op = Op.EXEC

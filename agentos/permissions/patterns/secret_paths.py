@@ -1,4 +1,4 @@
-"""The default denials of paths: the usual places of secrets, which no caller reads or writes without a grant.
+"""The default denials of paths: the usual places of secrets, which no caller may read or write, the operator included.
 
 Names without a slash match at any depth, so in a jail's workspace as well. This list catches common cases and is no
 security boundary: a secret in a file called notes.txt is open to any caller that may read notes.txt.

@@ -5,6 +5,7 @@ names, with here-documents whose delimiter is quoted. ``$NAME``, a glob and a le
 not known. Everything else makes the text opaque; no text raises.
 """
 
+import logging
 import shlex
 from collections.abc import Sequence
 
@@ -12,7 +13,10 @@ from .frames import MAX_NESTING, MAX_PIECES, Found
 from .reading import Command, Commands, Opaque, Reading, Word
 from .scanner import Scanner
 
+log = logging.getLogger(__name__)
+
 MAX_LENGTH = 64 << 10  # bytes, of a text and of all texts nested in it
+FAILED = "a text that can't be read because of an error in the reader"
 TOO_LONG = f"a text of more than {MAX_LENGTH} bytes or {MAX_PIECES} words, or nested more than {MAX_NESTING} times"
 
 
@@ -42,7 +46,11 @@ def _reading(text: str, found: Found) -> Reading:
         left -= length
         found.whole = length <= MAX_LENGTH and left >= 0 and depth <= MAX_NESTING
         if found.whole:
-            Scanner(inner, found, depth).run()
+            try:
+                Scanner(inner, found, depth).run()
+            except Exception as bug:
+                log.debug("the reader of commands failed: %s: %.200s", type(bug).__name__, bug)
+                return Opaque(text, FAILED, whole=False)
     commands, redirects = tuple(found.commands), tuple(found.redirects)
     if found.construct is None and found.whole:
         return Commands(text, commands, redirects)

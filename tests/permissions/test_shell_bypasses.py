@@ -11,9 +11,9 @@ from agentos.kernel.ports import Effect, Right
 from agentos.permissions.exec_request import Wanted
 from agentos.permissions.rule import PermissionSet, Rule
 from agentos.permissions.set_examples import decide
-from agentos.permissions.shell import NotUnderstood, parse
-from tests.permissions.shell_texts import PIECES
+from agentos.shell.reader import read, read_words
 from tests.permissions.strategies import NAMES
+from tests.shell.texts import PIECES
 
 COMMANDS = (
     "echo", "git", "a", "b", "printf", "read", "getopts", "declare", "export", "mapfile", "test", "find", "xargs",
@@ -26,30 +26,37 @@ GRANTED = PermissionSet(
         Rule("allow", "write", "/workspace/**", "here"),
     ),
 )
+EVERYTHING = PermissionSet("the test's", (Rule("allow", "commands", "*", "here"),))
 
 
 def decision(line: str | list[str]) -> Effect:
-    """Of a caller who may run those and write to /workspace; what isn't understood is denied."""
-    try:
-        wanted = Wanted(parse(line), "/workspace", jailed=False)
-    except NotUnderstood as error:
-        assert 0 < len(str(error)) < 300
-        return "deny"
+    """Of a caller that may run those and write to /workspace."""
+    wanted = Wanted(read(line) if isinstance(line, str) else read_words(line), "/workspace", jailed=False)
     return decide(GRANTED, NAMES, Right("exec", wanted)).effect
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        "echo hi >&2", "echo hi 2>&1", "echo hi >& 2", "echo hi 1>&2 2>&-", "echo hi <&0", "echo hi <&-", "echo hi >&-",
-        "echo hi &>f", "echo hi &>'f$(pwn)'", "echo hi >'f$(pwn)' 2>&1", "time echo", "time -p git status",
-        "FOO=1 time echo", "time env FOO=1 echo", "printf -v x '%s' y", "printf -- x", "getopts ab: x", "read x",
-        "case x in x) y=1;; *) y=2; echo;; esac", "find . -exec echo {} + -exec echo {} ';'", "xargs -n 1 echo",
-        "xargs -0 -I {} echo {}", "xargs --replace echo {}", "env -i -u x FOO=1 echo", "env -S 'FOO=1 echo'",
+        "echo hi >&2", "echo hi 2>&1", "echo hi 1>&2 2>&-", "echo hi >&-", "echo hi &>f", "echo hi &>'f$(pwn)'",
+        "echo hi >'f$(pwn)' 2>&1",
     ],
 )  # fmt: skip
 def test_what_shows_all_that_it_runs_is_allowed(line: str) -> None:
     assert decision(line) == "allow"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "echo hi >& 2", "echo hi <&0", "echo hi <&-", "time echo", "time -p git status", "FOO=1 time echo",
+        "time env FOO=1 echo", "printf -v x '%s' y", "getopts ab: x", "read x", "case x in x) y=1;; *) echo;; esac",
+        "find . -exec echo {} +", "xargs -n 1 echo", "xargs -0 -I {} echo {}", "env -i -u x FOO=1 echo",
+    ],
+)  # fmt: skip
+def test_what_only_bash_can_read_needs_a_grant_of_everything(line: str) -> None:
+    assert decision(line) == "deny"
+    assert decide(EVERYTHING, NAMES, Right("exec", Wanted(read(line), "/workspace", jailed=False))).effect == "allow"
 
 
 @pytest.mark.parametrize(

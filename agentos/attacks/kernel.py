@@ -35,10 +35,12 @@ class NoKernel(Exception):
 
 
 @contextlib.contextmanager
-def running(canaries: Canaries, join: Callable[[], None] | None = None) -> Iterator[AgentOSClient]:
+def running(
+    canaries: Canaries, join: Callable[[], None] | None = None, patience: float = PATIENCE
+) -> Iterator[AgentOSClient]:
     """A kernel with secrets in its environment, open files and a terminal; it is stopped at the end.
 
-    ``join`` is called in its process before exec. Raises :class:`NoKernel` if it doesn't start.
+    ``join`` is called in its process before exec. Raises :class:`NoKernel` if it isn't ready within ``patience`` seconds.
     """
     socket = canaries.kernel_socket
     socket.parent.mkdir(mode=0o700)
@@ -64,17 +66,17 @@ def running(canaries: Canaries, join: Callable[[], None] | None = None) -> Itera
         preexec_fn=begin,
     ) as process:
         try:
-            _wait_ready(process)
-            with AgentOSClient(str(socket), PATIENCE) as client:
+            _wait_ready(process, patience)
+            with AgentOSClient(str(socket), patience) as client:
                 yield client
         finally:
-            _stop(process)
+            _stop(process, patience)
 
 
-def _wait_ready(process: "subprocess.Popen[str]") -> None:
+def _wait_ready(process: "subprocess.Popen[str]", patience: float) -> None:
     assert process.stdout is not None
     words = []
-    late = threading.Timer(PATIENCE, process.kill)
+    late = threading.Timer(patience, process.kill)
     late.start()
     try:
         for line in process.stdout:
@@ -83,16 +85,16 @@ def _wait_ready(process: "subprocess.Popen[str]") -> None:
                 return
     finally:
         late.cancel()
-    raise NoKernel("".join(words) or f"nothing heard of it in {PATIENCE:g} s")
+    raise NoKernel("".join(words) or f"nothing heard of it in {patience:g} s")
 
 
-def _stop(process: "subprocess.Popen[str]") -> None:
+def _stop(process: "subprocess.Popen[str]", patience: float) -> None:
     process.terminate()
     try:
-        said, _ = process.communicate(timeout=PATIENCE)
+        said, _ = process.communicate(timeout=patience)
     except subprocess.TimeoutExpired:
         process.kill()
-        raise NoKernel(f"it didn't stop in {PATIENCE:g} s") from None
+        raise NoKernel(f"it didn't stop in {patience:g} s") from None
     if process.returncode:
         raise NoKernel(f"it ended with {process.returncode}: {said}")
 

@@ -125,7 +125,7 @@ class Zygote:
                 answer, new = await self._exchange(request, fds)
             except ZygoteDied as died:
                 log.warning("%s; another one is started", died)
-                await self._replace()
+                await self._replace()  # noqa: ASYNC120 - it is shielded
                 raise
         return answer, new
 

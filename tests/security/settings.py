@@ -16,12 +16,13 @@ from agentos.attacks.canaries import Canaries
 from agentos.attacks.harness import Ended, Outcome, Shot
 from agentos.attacks.verdicts import Verdict
 from agentos.sandbox.report.doctor import room_for_a_kernel
+from tests.support.wire import PATIENCE
 from tests.tools import cgroup2_vm
 
 
 def run(shots: Sequence[Shot], canaries: Canaries) -> Outcome:
     """Agents of a kernel's."""
-    with room_for_a_kernel() as join, kernel.running(canaries, join) as client:
+    with room_for_a_kernel() as join, kernel.running(canaries, join, PATIENCE) as client:
         return kernel.attacked(client, shots)
 
 

@@ -1,5 +1,6 @@
 """The kernel's log on a terminal: written by a thread, whatever the terminal does."""
 
+import logging
 import os
 import sys
 import threading
@@ -33,3 +34,12 @@ def test_internal_errors_are_logged_without_waiting_for_a_terminal_that_stands_s
     reference = str(told).split("look for ")[1].split()[0]
     [line] = [line for line in said if reference.encode() in line]  # nothing is lost at the end
     assert b"in EXEC: ValueError: 'odd'" in line
+
+
+def test_a_line_break_in_an_error_does_not_begin_a_message_of_the_kernel(capsys: pytest.CaptureFixture[str]) -> None:
+    with Console("info"):
+        logging.getLogger("agentos.agents").info("%s: %s", "job", "/tmp/x\nroot: given up\r\x1b[1mready")
+
+    first, further, last = (line.partition("kernel | ")[2] for line in capsys.readouterr().out.splitlines())
+    assert (first, further) == ("job: /tmp/x", "  | root: given up")
+    assert last == "  | \\x1b[1mready"

@@ -183,7 +183,7 @@ class Kernel:
         assert not os.path.exists(self.socket), "the socket is still there"
         runtime = [name for name in os.listdir(self.place) if name.startswith("agentos-")]
         assert not runtime, f"a runtime directory is still there: {runtime}"
-        assert not re.search(r" kernel \| (Traceback|bug [0-9a-f]{8} in )", self.said), (
+        assert not re.search(r" kernel \| (?:  \| )?(Traceback|bug [0-9a-f]{8} in )", self.said), (
             f"a bug was logged:\n{self.said}"
         )
 

@@ -18,6 +18,8 @@ MAX_LINES = 10_000
 COLOURS = (36, 33, 35, 32, 34, 96, 93, 95, 92, 94)
 LEVELS = {logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "31"}
 
+FURTHER = "  | "  # before all lines of a message but the first
+
 
 class Console(logging.Handler):
     """The log handler of a kernel in the foreground; a context manager."""
@@ -50,8 +52,9 @@ class Console(logging.Handler):
         text = record.getMessage()
         if record.exc_info:
             text += "\n" + logging.Formatter().formatException(record.exc_info)
-        for line in text.splitlines():
-            self._put("kernel", line, LEVELS.get(record.levelno, "1"))
+        for number, line in enumerate(text.splitlines()):
+            # Indented, for agents choose the text of some errors: a line of that must not read as another message.
+            self._put("kernel", FURTHER + line if number else line, LEVELS.get(record.levelno, "1"))
 
     def say(self, text: str) -> None:
         """Print a line of the kernel's, whatever the log level."""

@@ -40,7 +40,7 @@ def running(
 ) -> Iterator[AgentOSClient]:
     """A kernel with secrets in its environment, open files and a terminal; it is stopped at the end.
 
-    ``join`` is called in its process before exec. Raises :class:`NoKernel` if it isn't ready within ``patience`` seconds.
+    ``join`` is called in its process before exec. Raises :class:`NoKernel` if not ready within ``patience`` seconds.
     """
     socket = canaries.kernel_socket
     socket.parent.mkdir(mode=0o700)

@@ -40,7 +40,8 @@ while True:
     time.sleep(0.01)
 """
 HOARD = """
-import time
+import os, socket, time
+socket.socket(socket.AF_UNIX).connect(os.environ["AGENTOS_SOCKET"])  # from here on it counts as started
 for place in ("/workspace", "/tmp", "/dev/shm"):
     with open(place + "/much", "wb") as file:
         for _ in range(32):

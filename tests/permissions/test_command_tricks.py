@@ -45,7 +45,7 @@ def test_a_line_of_granted_simple_commands_passes(line: str) -> None:
     ],
 )  # fmt: skip
 def test_what_is_harmless_but_more_than_simple_commands_needs_a_grant_of_everything(line: str) -> None:
-    """What the reader no longer understands under narrow grants (decision 31)."""
+    """What the reader no longer understands under narrow grants (decision 26)."""
     assert not passes(line)
     assert passes(line, EVERYTHING)
 

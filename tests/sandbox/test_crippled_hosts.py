@@ -161,7 +161,7 @@ def test_a_state_directory_that_cannot_be_written_is_a_fact(whole: dict[str, Any
 
 SPAWN = """
 import trio
-from agentos.sandbox import probe
+from agentos.sandbox.report import probe
 from agentos.sandbox.errors import StepFailed
 from agentos.sandbox.plan import plan
 from agentos.sandbox.policy import Policy, Program

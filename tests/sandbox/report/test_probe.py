@@ -32,7 +32,7 @@ async def test_a_host_without_user_namespaces_is_told_which_setting_is_in_the_wa
     inner = """
 import os, sys, trio
 sys.path[:0] = sys.argv[1:]
-from agentos.sandbox import probe
+from agentos.sandbox.report import probe
 from agentos.sandbox.spawner import Spawner
 async def main(spawner):
     finding = (await probe.probe(spawner, probe.host()))['user_ns']

@@ -136,7 +136,7 @@ async def test_an_sdk_that_can_not_be_loaded_is_told_and_tried_anew(
 ) -> None:
     choice = Choice(provider, "m", "http://127.0.0.1:9/v1", "key", "KEY")
     with monkeypatch.context() as broken:
-        broken.setitem(sys.modules, f"agentos.llm.{provider}", None)
+        broken.setitem(sys.modules, f"agentos.llm.providers.{provider}", None)
         with pytest.raises(Failing, match=f"the SDK of {provider} can't be loaded: ModuleNotFoundError"):
             await connect(choice, LLMSettings())
 

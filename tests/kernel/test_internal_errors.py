@@ -32,7 +32,9 @@ def test_a_bug_of_a_thousand_frames_and_lines_is_one_short_line(caplog: pytest.L
     reference = re.match(r"bug ([0-9a-f]{8}) in EXEC: ValueError: 'line\\nline", line)
     assert reference
     assert str(told) == f"a bug in the kernel: look for {reference[1]} in its log"
-    assert re.search(r" at kernel/test_bugs\.py:\d+ \(fall\) < kernel/test_bugs\.py:\d+ \(fall\)", line)
+    assert re.search(
+        r" at kernel/test_internal_errors\.py:\d+ \(fall\) < kernel/test_internal_errors\.py:\d+ \(fall\)", line
+    )
 
 
 def test_a_flood_of_bugs_does_not_fill_the_log_and_every_reference_is_found_there(
@@ -62,7 +64,7 @@ def test_what_was_not_logged_is_counted_in_the_next_line(caplog: pytest.LogCaptu
 def test_an_error_within_groups_is_told() -> None:
     group = ExceptionGroup("unhandled", [ExceptionGroup("again", [raised(0, KeyError("x"))])])
 
-    assert describe(group).startswith("KeyError: \"'x'\" at kernel/test_bugs.py:")
+    assert describe(group).startswith("KeyError: \"'x'\" at kernel/test_internal_errors.py:")
 
 
 def test_an_error_without_a_text_is_told() -> None:

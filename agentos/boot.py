@@ -325,14 +325,18 @@ class Kernel:
                         await tree.start(self.root.run)
                         await self.supervision.wait_settled()
                         if self.root.exit is None and not self.stopping:
-                            gc.collect()
-                            gc.freeze()  # later full collections skip all objects that exist now: 60 ms each
-                            ready()
-                            if self.line.model:
-                                nursery.start_soon(self.line.prepare)
+                            self.announce(ready, nursery)
                 except* (GaveUp, StartFailed):
                     pass  # reported by the root's exit
                 nursery.cancel_scope.cancel()
+
+    def announce(self, ready: Callable[[], None], nursery: trio.Nursery) -> None:
+        """Call ``ready``; what clients need not wait for is loaded afterwards, in the background."""
+        gc.collect()
+        gc.freeze()  # later full collections skip all objects that exist now: 60 ms each
+        ready()
+        if self.line.model:
+            nursery.start_soon(self.line.prepare)
 
     async def reap(self) -> None:
         """Reap processes that agents orphaned; as zombies they would use up the pids."""

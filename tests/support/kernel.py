@@ -153,7 +153,19 @@ class Kernel:
 
     @property
     def open_files(self) -> int:
-        """File descriptors it holds, but for the two of a process made ahead; Linux from 6.2 on tells that to all."""
+        """File descriptors it holds, but for the two of a process made ahead; Linux from 6.2 on tells that to all.
+
+        Such a process is there shortly before its two descriptors: two counts in a row have to agree.
+        """
+        count, again = self._count_files(), -1
+        for _ in range(20):
+            time.sleep(0.02)
+            count, again = self._count_files(), count
+            if count == again:
+                break
+        return count
+
+    def _count_files(self) -> int:
         ahead = max(0, sum(is_zygote(one.pid) for one in descendants(self.pid)) - 1)
         try:
             return len(os.listdir(f"/proc/{self.pid}/fd")) - 2 * ahead

@@ -210,7 +210,8 @@ class Life:
         if not early or end.code != 0:
             agent.output.add("kernel", f"did not start: {said.reason}")
         stderr = [line.text for line in agent.output.last(10, "stderr")]
-        agent.settle(StartError(said, stderr, error))  # not the raised one, which references all its frames
+        if not agent.declared:  # a declared one settles when its supervisor has reported the failure
+            agent.settle(StartError(said, stderr, error))  # not the raised one, which references all its frames
         return StartError(said, stderr, error)
 
 

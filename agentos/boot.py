@@ -17,7 +17,7 @@ import trio
 from attrs import frozen
 
 from agentos import __version__
-from agentos.agents.life import Kit, home
+from agentos.agents.life import LifeDeps, home
 from agentos.agents.registry import Agent, Registry
 from agentos.agents.supervision import SpawnLimits, Supervision, why
 from agentos.config.load import Config
@@ -27,7 +27,7 @@ from agentos.kernel.ports import Right
 from agentos.llm import budgets
 from agentos.llm.budgets import Budgets
 from agentos.llm.line import Line, Thought
-from agentos.llm.settings import LLMSettings, Party, Share
+from agentos.llm.settings import Account, LLMSettings, Share
 from agentos.private_files import check_file, check_parents, describe
 from agentos.sandbox.errors import SandboxError
 from agentos.sandbox.plan import CODE, WORKSPACE
@@ -55,7 +55,7 @@ from .host_setup import (
     remains,
     sole_kernel,
 )
-from .kernel.listener import Door, DoorError, House, listen
+from .kernel.listener import ConnectionLimit, Listener, ListenError, listen
 from .llm.api_keys import look
 from .llm.ask import Asking
 from .llm.providers.choose import Choice, NoChoice, choose, connect
@@ -128,7 +128,7 @@ def run(settings: Settings, ready: Ready) -> str | None:
             raise BootError(str(error)) from None
         try:
             return trio.run(live, settings, partial(Kernel, settings, this, spawner, groups, outer), ready)
-        except (DoorError, DatabaseError) as error:
+        except (ListenError, DatabaseError) as error:
             raise BootError(str(error)) from None
 
 
@@ -180,7 +180,7 @@ class Kernel:
         audit: Audit,
     ) -> None:
         kernel = settings.config.kernel
-        everybody = Party("kernel", Share(budget=settings.config.llm.budget))
+        kernel_account = Account("kernel", Share(budget=settings.config.llm.budget))
         self.settings = settings
         self.this = this
         self.mail = Mailboxes()
@@ -193,11 +193,11 @@ class Kernel:
             known=settings.config.permissions,
             names=names,
             jailed=attrs.evolve(names, workspace=WORKSPACE, code=CODE),
-            everybody=everybody,
+            kernel_account=kernel_account,
             priced=bool(settings.config.llm.prices),
             kernels=[os.path.realpath(place) for place in (settings.state_dir, this.directory)],
         )
-        self.house = House(min(kernel.max_connections, connections_to_be_had()))
+        self.connection_limit = ConnectionLimit(min(kernel.max_connections, connections_to_be_had()))
         self.spawner = spawner
         self.line = line
         self.sweeper = Sweeper(this)
@@ -216,13 +216,13 @@ class Kernel:
         self.supervision = Supervision(
             registry=self.registry,
             make_caller=self.callers.of_agent,
-            kit=Kit(self.jails, self.house, this, self.sweeper, self.openai_endpoint()),
+            deps=LifeDeps(self.jails, self.connection_limit, this, self.sweeper, self.openai_endpoint()),
             limits=SpawnLimits(kernel.max_children, kernel.spawn_rate),
             show=settings.show,
             escalated=self.escalated,
             ended=self.ended,
-            everybody=everybody,
-            seat=self.callers.seat,
+            kernel_account=kernel_account,
+            queue_path=self.callers.queue_path,
         )
         directory = str(settings.config.directory)
         spawning = Spawning(self.registry, self.supervision, self.callers, self.mail.is_taken, directory)
@@ -233,7 +233,7 @@ class Kernel:
             self.callers,
             self.mail,
             line,
-            everybody,
+            kernel_account,
             audit,
             directory,
             kernel.max_payload,
@@ -250,7 +250,7 @@ class Kernel:
 
         models = [self.line.model] if self.line.model else []
         return Completions(
-            self.think, models, self.line.provider, self.house, self.settings.config.kernel.max_payload
+            self.think, models, self.line.provider, self.connection_limit, self.settings.config.kernel.max_payload
         ).serve
 
     async def think(self, caller: Caller, question: Question, said: Callable[[str], None] | None) -> Thought:
@@ -258,7 +258,7 @@ class Kernel:
         began, decision, outcome = trio.current_time(), caller.check(Right("think", question.model)), "cancelled"
         about = question.model
         try:
-            thought = await self.line.think(self.callers.seat(caller), question, said)
+            thought = await self.line.think(self.callers.queue_path(caller), question, said)
             outcome = "ok"
             about += f" ({thought.bound})" if thought.bound is not None else ""
             return thought
@@ -275,7 +275,7 @@ class Kernel:
         with listen(self.settings.socket) as listener:
             try:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(Door(listener, self.house, self.callers.admit, self.left).serve)
+                    nursery.start_soon(Listener(listener, self.connection_limit, self.callers.admit, self.left).serve)
                     nursery.start_soon(self.reap)
                     nursery.start_soon(self.sweeper.serve)
                     nursery.start_soon(self.jails.serve)
@@ -350,7 +350,7 @@ class Kernel:
     def left(self, caller: Caller) -> None:
         """Clean up after a connection on the operator's socket."""
         if caller.kind == "operator":  # a guest may reconnect
-            self.line.leave(self.callers.seat(caller))
+            self.line.leave(self.callers.queue_path(caller))
         self.callers.left(caller)
 
     def escalated(self, agent: Agent, reason: str) -> None:
@@ -366,7 +366,7 @@ class Kernel:
         """Clean up after an agent's end. A declared agent keeps its mailbox: its group may be restarted."""
         if not agent.declared:
             self.callers.ended(agent)
-            self.line.leave(agent.seat)
+            self.line.leave(agent.queue_path)
 
 
 def stop_signals() -> list[signal.Signals]:

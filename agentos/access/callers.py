@@ -14,7 +14,7 @@ from agentos.kernel.caller import Caller, Kind
 from agentos.kernel.listener import Peer
 from agentos.kernel.ports import AuditLog, Decision
 from agentos.kernel.table import Syscall, Table
-from agentos.llm.settings import Party, Seat, Share
+from agentos.llm.settings import Account, QueuePath, Share
 from agentos.permissions import set_examples, set_files
 from agentos.permissions.authorizer import PermissionAuthorizer, Relation
 from agentos.permissions.levels import LEVELS, default
@@ -38,7 +38,7 @@ class Callers:
     """All callers of one kernel.
 
     ``known`` are the configuration file's permission sets. ``names`` are the values of ``~`` and ``${...}`` in patterns
-    for callers without a jail, ``jailed`` for callers with one. ``everybody`` is the model's share for all callers
+    for callers without a jail, ``jailed`` for callers with one. ``kernel_account`` is the model's share for all callers
     together. :meth:`serve` must be called before the first connection.
     """
 
@@ -48,7 +48,7 @@ class Callers:
     known: Mapping[str, PermissionSet]
     names: Names
     jailed: Names
-    everybody: Party
+    kernel_account: Account
     priced: bool  # whether any model has a price
     kernels: Sequence[str]  # directories that only the kernel may access
     authorizer: PermissionAuthorizer = field(init=False)
@@ -197,12 +197,12 @@ class Callers:
     def _renew(self, agent: Agent, given: PermissionSet) -> None:
         """Apply an agent's new set to the call tables and the model quotas of the agent and its descendants."""
         agent.spec = attrs.evolve(agent.spec, permissions=given)
-        mine = Party(agent.seat[-1].name, agent.spec.share)
+        mine = Account(agent.queue_path[-1].name, agent.spec.share)
         for other in self.registry:
             if other is agent or self.registry.descends(other.id, agent.id):
                 if not other.over.is_set():
                     other.caller.table = self._table_for(other.id)
-                other.seat = tuple(mine if party.name == mine.name else party for party in other.seat)
+                other.queue_path = tuple(mine if account.name == mine.name else account for account in other.queue_path)
 
     def limits(self, caller: Caller) -> Limits:
         """Upper limits, by its permissions, for agents that the caller spawns; for a guest also the defaults."""
@@ -214,14 +214,14 @@ class Callers:
             found = {**named(DEFAULTS), **found}
         return Limits(**found)  # type: ignore[arg-type]
 
-    def seat(self, caller: Caller) -> Seat:
+    def queue_path(self, caller: Caller) -> QueuePath:
         """The caller's place in the model's queue: below its ancestors for an agent, separate for others."""
         if caller.kind == "agent":
-            return self.registry.find(caller.id, None).seat
+            return self.registry.find(caller.id, None).queue_path
         if caller.kind == "guest":
             budget = narrowest(*(one.quotas for one in self.authorizer.holding(caller.id).sets()))
-            return (self.everybody, Party(f"guest {caller.name}", Share(budget=budget)))
-        return (self.everybody, Party(caller.name))
+            return (self.kernel_account, Account(f"guest {caller.name}", Share(budget=budget)))
+        return (self.kernel_account, Account(caller.name))
 
     def _admit(self, own: PermissionSet, names: Names, above: int | None) -> int:
         number = next(self._ids)

@@ -20,7 +20,7 @@ DEFAULTS = Limits(
 STRICTNESS: tuple[Isolation, ...] = ("none", "standard", "strict")
 
 
-class Beyond(Exception):
+class ExceedsParent(Exception):
     """A child would get what its parent doesn't have. ``field`` is the request's field that asks for it."""
 
     def __init__(self, field: str, message: str) -> None:
@@ -29,13 +29,13 @@ class Beyond(Exception):
 
 
 def inherit(spec: AgentSpec, parent: AgentSpec) -> AgentSpec:
-    """``spec`` as a child of ``parent``: limits are reduced to the parent's; the rest raises :class:`Beyond`."""
+    """``spec`` as a child of ``parent``: limits are reduced to the parent's; the rest raises :class:`ExceedsParent`."""
     if not spec.jailed:
-        raise Beyond("isolation", "an agent without isolation is the operator's alone to start")
+        raise ExceedsParent("isolation", "an agent without isolation is the operator's alone to start")
     if spec.network and parent.jailed and not parent.network:
-        raise Beyond("network", f"{parent.name} has no network itself, so that its children have none either")
+        raise ExceedsParent("network", f"{parent.name} has no network itself, so that its children have none either")
     if spec.runtime == "fast" and parent.jailed and parent.runtime != "fast":
-        raise Beyond("runtime", f"{parent.name} was started by exec itself, and so are its children")
+        raise ExceedsParent("runtime", f"{parent.name} was started by exec itself, and so are its children")
     return attrs.evolve(
         spec,
         isolation=max(spec.isolation, parent.isolation, key=STRICTNESS.index),

@@ -12,7 +12,7 @@ import trio
 from attrs import evolve, frozen
 
 from agentos.kernel.caller import Caller
-from agentos.kernel.listener import Door, DoorError, House, Peer, listen
+from agentos.kernel.listener import ConnectionLimit, Listener, ListenError, Peer, listen
 from agentos.sandbox.plan import SOCKET
 from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.status import Status
@@ -43,11 +43,11 @@ FOR_SPAWNED = SupervisorSpec(
 
 
 @frozen
-class Kit:
+class LifeDeps:
     """The kernel's services that every life uses. ``serve`` answers OpenAI-compatible requests; None disables them."""
 
     jails: Jails
-    house: House
+    connection_limit: ConnectionLimit
     run: Run
     sweeper: Sweeper
     serve: Serve | None = None
@@ -58,22 +58,22 @@ class Life:
     """The start function that a supervisor runs for each life of an agent."""
 
     agent: Agent
-    kit: Kit
+    deps: LifeDeps
     observe: Observer  # of the supervisor of the agents that it spawns
 
     async def run(self, stop: trio.Event, *, task_status: trio.TaskStatus[Agent]) -> None:
         """Run one life, from opening the socket to the end of the program and of all agents that it spawned."""
         agent = self.agent
         agent.begin()
-        path = f"{self.kit.run.directory}/{agent.id}.sock"
+        path = f"{self.deps.run.directory}/{agent.id}.sock"
         try:
-            listener, http = await trio.to_thread.run_sync(self._open_doors, path)
-        except DoorError as error:
+            listener, http = await trio.to_thread.run_sync(self._open_sockets, path)
+        except ListenError as error:
             raise self._not_started(End(None, None, str(error))) from None
         status: Status | None = None
         try:
             async with trio.open_nursery() as life:
-                life.start_soon(Door(listener, self.kit.house, self._admit).serve)
+                life.start_soon(Listener(listener, self.deps.connection_limit, self._admit).serve)
                 agent.children = Supervisor(FOR_SPAWNED, id=agent.name, within=agent.path, observe=self.observe)
                 await life.start(agent.children.run)
                 agent.lives += 1
@@ -92,17 +92,17 @@ class Life:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
             if not agent.spec.jailed:  # a jail leaves no processes behind
-                self.kit.sweeper.add(agent.id, agent.lives)
+                self.deps.sweeper.add(agent.id, agent.lives)
         if stop.is_set():
             raise Ended("shutdown", status)
         if status != Status(0, None):
             raise Ended("crash", status)
 
-    def _open_doors(self, path: str) -> tuple[socket.socket, Endpoint | None]:
-        http = endpoint(self.agent.spec) if self.kit.serve is not None else None
+    def _open_sockets(self, path: str) -> tuple[socket.socket, Endpoint | None]:
+        http = endpoint(self.agent.spec) if self.deps.serve is not None else None
         try:
             return listen(path), http
-        except DoorError:
+        except ListenError:
             if http is not None:
                 http.close()
             raise
@@ -111,7 +111,7 @@ class Life:
     async def _jail(self, path: str, http: Endpoint | None) -> AsyncIterator[Jail]:
         agent = self.agent
         try:
-            async with self.kit.jails.open(agent, path, environment(agent, self.kit.run, path, http)) as jail:
+            async with self.deps.jails.open(agent, path, environment(agent, self.deps.run, path, http)) as jail:
                 agent.program, agent.jail = jail.sandbox, jail
                 agent.layers, agent.lacking = jail.layers, lacking(jail.layers)
                 try:
@@ -126,7 +126,7 @@ class Life:
         """Run a started program until it ends; it has ended on return in every case."""
         agent, program = self.agent, jail.sandbox
         streams = {"stdout": program.stdout, "stderr": program.stderr}
-        pumps = [Pump(fd, name, agent.output, self.kit.jails.turns) for name, fd in streams.items()]
+        pumps = [Pump(fd, name, agent.output, self.deps.jails.turns) for name, fd in streams.items()]
         began, problem = False, None
         try:
             async with trio.open_nursery() as reading:
@@ -194,9 +194,9 @@ class Life:
         """Serve the program's HTTP requests; requests sent before this wait in the backlog."""
         listener = http.listener or inside
         assert listener is not None, "a jail with a network of its own has been made with one"
-        assert self.kit.serve is not None, "there is an endpoint only where somebody serves it"
+        assert self.deps.serve is not None, "there is an endpoint only where somebody serves it"
         with listener:
-            await self.kit.serve(listener, self.agent.caller, http.key)
+            await self.deps.serve(listener, self.agent.caller, http.key)
 
     async def _admit(self, peer: Peer) -> Caller:
         self.agent.connected.set()

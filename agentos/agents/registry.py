@@ -9,7 +9,7 @@ import trio
 from attrs import define, field, frozen
 
 from agentos.kernel.caller import Caller
-from agentos.llm.settings import Seat
+from agentos.llm.settings import QueuePath
 from agentos.sandbox.cgroups.values import Usage
 from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.status import Status
@@ -74,7 +74,7 @@ class Agent:
     parent: "Agent | None"
     spawner: int | None  # id of the caller that spawned it; None: declared
     guest: str | None  # name of that caller if it is a guest, which may reconnect with another id
-    seat: Seat  # its place in the model's queue
+    queue_path: QueuePath  # its place in the model's queue
     rate: Rate
     output: Output = field(factory=Output)
     state: State = State.STARTING

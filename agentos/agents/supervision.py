@@ -8,14 +8,14 @@ import trio
 from attrs import define, field, frozen
 
 from agentos.kernel.caller import Caller
-from agentos.llm.settings import Party, Seat, Share
+from agentos.llm.settings import Account, QueuePath, Share
 from agentos_sdk.errors import Unavailable
 from supervisors import ChildSpec, Exit, NoProc, Refused, StartFailed, Supervisor, SupervisorSpec, reports
 from supervisors.exits import IntensityExceeded, TooManyFailures, gave_up
 from supervisors.strategy import comes_back
 
 from .container import Container, Group, Overlapped, Path, specify_one_child
-from .life import FOR_SPAWNED, Kit, Life, first
+from .life import FOR_SPAWNED, Life, LifeDeps, first
 from .lifecycle import State
 from .output import Line, Output
 from .rate_limit import Rate
@@ -73,19 +73,19 @@ class Supervision:
     """The agent tree of one kernel.
 
     ``make_caller`` gives an agent its identity and its rights; ``show`` gets its output line by line. ``escalated`` is
-    called with an agent that was given up and the reason, ``ended`` with one that won't come back. ``everybody`` is the
-    share of the model for all agents together, ``seat`` returns a caller's place in the model's queue.
+    called with an agent that was given up and the reason, ``ended`` with one that won't come back. ``kernel_account``
+    is the share of the model for all agents together, ``queue_path`` returns a caller's place in the model's queue.
     """
 
     registry: Registry
     make_caller: Callable[[AgentSpec, Caller | None], Caller]
-    kit: Kit
+    deps: LifeDeps
     limits: SpawnLimits
     show: Show | None
     escalated: Callable[[Agent, str], None]
     ended: Callable[[Agent], None]
-    everybody: Party
-    seat: Callable[[Caller], Seat]
+    kernel_account: Account
+    queue_path: Callable[[Caller], QueuePath]
     root: Supervisor = field(init=False)
     _by_place: dict[tuple[Path, str], Agent] = field(factory=dict)
     _supervisors: dict[Path, Supervisor] = field(factory=dict)
@@ -122,7 +122,7 @@ class Supervision:
         if isinstance(spec, AgentSpec):
             agent = self._enlist(spec, path, None, None)
             # A life limits its own shutdown time; the agents that it spawned end first.
-            start, shutdown = Life(agent, self.kit, self.observe), "infinity"
+            start, shutdown = Life(agent, self.deps, self.observe), "infinity"
         else:
             start, shutdown = self._group(spec, (*path, spec.name)), spec.shutdown
         return ChildSpec(
@@ -141,7 +141,7 @@ class Supervision:
         shutdown: Shutdown
         if isinstance(spec, AgentSpec):
             agent = self._enlist(spec, path, None, None, inside)
-            start, shutdown = Overlapped(Life(agent, self.kit, self.observe)), "infinity"
+            start, shutdown = Overlapped(Life(agent, self.deps, self.observe)), "infinity"
         else:
             start, shutdown = Group(inside, self._group(spec, inside), self.observe, self._register), spec.shutdown
         self._contained.add((path, spec.name))
@@ -171,7 +171,7 @@ class Supervision:
         if home is None:
             raise Unavailable(NOT_NOW)
         agent = self._enlist(spec, (*home.path, spec.name), parent, spawner)
-        life = Life(agent, self.kit, self.observe)
+        life = Life(agent, self.deps, self.observe)
         try:
             one = specify_one_child(spec.name, life, spec.restart, spec.backoff, spec.max_restarts, spec.restart_window)
             await home.start_child(OneAgent(one, agent, self.observe, self._over))
@@ -245,7 +245,9 @@ class Supervision:
             parent,
             spawner.id if spawner is not None else None,
             spawner.name if spawner is not None and spawner.kind == "guest" else None,
-            self._seat(spec, path, parent.seat if parent is not None else self._seat_of_guest(spawner)),
+            self._queue_path(
+                spec, path, parent.queue_path if parent is not None else self._queue_path_of_guest(spawner)
+            ),
             Rate(self.limits.per_second, self.limits.children),
             Output(partial(self.show, spec.name) if self.show is not None else None),
         )
@@ -253,16 +255,16 @@ class Supervision:
         self._by_place[keeper or path, spec.name] = agent
         return agent
 
-    def _seat_of_guest(self, spawner: Caller | None) -> Seat | None:
-        return self.seat(spawner) if spawner is not None and spawner.kind == "guest" else None
+    def _queue_path_of_guest(self, spawner: Caller | None) -> QueuePath | None:
+        return self.queue_path(spawner) if spawner is not None and spawner.kind == "guest" else None
 
-    def _seat(self, spec: AgentSpec, path: Path, above: Seat | None) -> Seat:
+    def _queue_path(self, spec: AgentSpec, path: Path, above: QueuePath | None) -> QueuePath:
         """An agent's place in the model's queue. A group counts in it only with a weight or a budget in the file."""
         if above is not None:
-            return (*above, Party(f"{above[-1].name}/{spec.name}", spec.share))
+            return (*above, Account(f"{above[-1].name}/{spec.name}", spec.share))
         around = [self._groups[path[:depth]] for depth in range(1, len(path) + 1) if path[:depth] in self._groups]
-        groups = tuple(Party(f"group {group.name}", group.llm) for group in around if group.llm != Share())
-        return (self.everybody, *groups, Party(spec.name, spec.share))
+        groups = tuple(Account(f"group {group.name}", group.llm) for group in around if group.llm != Share())
+        return (self.kernel_account, *groups, Account(spec.name, spec.share))
 
     # -- Reports of the supervisors --------------------------------------------------------------------------------
 

@@ -121,7 +121,7 @@ class Builder(Reader):
             return attrs.evolve(spec, cwd=self.place(table.cwd) or str(self.directory))
         try:
             return attrs.evolve(spec, cwd=layout.directory_inside(table.cwd))
-        except layout.Misplaced as error:
+        except layout.LayoutError as error:
             self.wrong(read, error.message, error.field)
             return spec
 

@@ -23,7 +23,7 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallable, ASGISendEvent, ConnectionState, Scope
 
 from agentos.kernel.caller import MAX_CONNECTIONS, Allowance, Caller
-from agentos.kernel.listener import PAUSE, House
+from agentos.kernel.listener import PAUSE, ConnectionLimit
 
 log = logging.getLogger(__name__)
 
@@ -40,11 +40,11 @@ def visitor(caller: Caller) -> Caller:
 
 
 @define(eq=False)
-class HTTPDoor:
+class HTTPListener:
     """Serves ``caller``. Connections above the limit wait to be accepted until another one has ended."""
 
     listener: socket.socket
-    house: House
+    connection_limit: ConnectionLimit
     caller: Caller
     app: ASGIFramework
     _places: trio.Semaphore = field(factory=lambda: trio.Semaphore(MAX_CONNECTIONS))
@@ -61,8 +61,8 @@ class HTTPDoor:
                 nursery.start_soon(self._receive, stream)
 
     async def _receive(self, stream: trio.SocketStream) -> None:
-        full = self.house.full_for(self.caller)
-        self.house.connections += 1
+        full = self.connection_limit.full_for(self.caller)
+        self.connection_limit.connections += 1
         try:
             if full is None:
                 await Conversation(stream, self._answer).run()
@@ -73,7 +73,7 @@ class HTTPDoor:
         except* Exception:  # most probably hypercorn failed on malformed input
             log.debug("an HTTP connection of %s ended by an error", self.caller.name, exc_info=True)
         finally:
-            self.house.connections -= 1
+            self.connection_limit.connections -= 1
             self._places.release()
             stream.socket.close()
 

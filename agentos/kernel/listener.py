@@ -30,7 +30,7 @@ ADMITTED_AT_ONCE = 32  # connections being identified at the same time; the othe
 PAUSE = 0.1  # seconds without accept() after the process ran out of file descriptors
 
 
-class DoorError(Exception):
+class ListenError(Exception):
     """The socket can't be created at this path; the text says why and what to do."""
 
 
@@ -48,7 +48,7 @@ class Peer:
 
 
 @define
-class House:
+class ConnectionLimit:
     """Number of connections over all listening sockets of one kernel, and their limit."""
 
     capacity: int
@@ -70,7 +70,7 @@ class House:
 
 
 @define(eq=False)
-class Door:
+class Listener:
     """Accepts connections of one listening socket and admits them: processes in turn, each one's connections in order.
 
     ``admit`` identifies a peer, or raises a ``CallError`` that is sent to the peer before the connection is closed.
@@ -78,7 +78,7 @@ class Door:
     """
 
     listener: socket.socket
-    house: House
+    connection_limit: ConnectionLimit
     admit: Callable[[Peer], Awaitable[Caller]]
     left: Callable[[Caller], None] = field(default=lambda caller: None)
     _waiting: Turns[Peer, socket.socket] = field(factory=Turns, init=False)
@@ -113,7 +113,7 @@ class Door:
                     break  # e.g. the peer closed the connection before it was accepted
                 sock.setblocking(False)
                 self._waiting.add(Peer.of(sock), sock)
-                while len(self._waiting) >= self.house.waiting:
+                while len(self._waiting) >= self.connection_limit.waiting:
                     await self._waiting.until_taken()
 
     async def _receive(self, sock: socket.socket, peer: Peer) -> None:
@@ -126,19 +126,19 @@ class Door:
             finally:
                 self._admitting.release()
             try:
-                full = self.house.full_for(caller)
+                full = self.connection_limit.full_for(caller)
                 if full is not None:
                     refuse(sock, Busy(full))
                     return
                 caller.allowance.connections += 1
-                self.house.connections += 1
+                self.connection_limit.connections += 1
                 try:
                     await Connection(sock, caller).serve()
                 except Exception as bug:
                     internal(bug, f"a connection of {caller.name}, which it ended")
                 finally:
                     caller.allowance.connections -= 1
-                    self.house.connections -= 1
+                    self.connection_limit.connections -= 1
             finally:
                 self.left(caller)
 
@@ -152,10 +152,10 @@ def refuse(sock: socket.socket, error: Exception) -> None:
 def listen(path: str, mode: int = 0o600) -> socket.socket:
     """Open a listening socket at ``path``; replaces a stale socket there, but not a live or foreign one.
 
-    Raises :class:`DoorError` if the path is in use by something else.
+    Raises :class:`ListenError` if the path is in use by something else.
     """
     if len(os.fsencode(path)) > 107:
-        raise DoorError(f"{path}: a socket's path has at most 107 bytes: choose a shorter one with --socket")
+        raise ListenError(f"{path}: a socket's path has at most 107 bytes: choose a shorter one with --socket")
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         os.fchmod(
@@ -166,8 +166,8 @@ def listen(path: str, mode: int = 0o600) -> socket.socket:
         sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
-        raise DoorError(f"{path}: can't listen here: {error.strerror or error}") from None
-    except DoorError:
+        raise ListenError(f"{path}: can't listen here: {error.strerror or error}") from None
+    except ListenError:
         sock.close()
         raise
     return sock
@@ -179,16 +179,16 @@ def _make_way(path: str) -> None:
     except FileNotFoundError:
         return
     if (found.st_mode & 0o170000) != 0o140000:
-        raise DoorError(f"{path}: what is there is no socket: choose another path with --socket")
+        raise ListenError(f"{path}: what is there is no socket: choose another path with --socket")
     if found.st_uid != os.geteuid():
-        raise DoorError(f"{path}: the socket there belongs to uid {found.st_uid}: choose another path with --socket")
+        raise ListenError(f"{path}: the socket there belongs to uid {found.st_uid}: choose another path with --socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(path)
         except (ConnectionRefusedError, FileNotFoundError):
             pass
         else:
-            raise DoorError(
+            raise ListenError(
                 f"{path}: a kernel is listening there already: stop it or choose another path with --socket"
             )
     with contextlib.suppress(FileNotFoundError):

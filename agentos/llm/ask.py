@@ -53,7 +53,7 @@ class Asked:
 
     question: Question
     input: int  # tokens, estimated
-    party: str  # the outermost party below that of all agents; see `line.family`
+    account: str  # the outermost account below that of all agents; see `line.family`
     sent: Sent = field(default=Factory(lambda self: measured(self.question), takes_self=True), kw_only=True)
     said: Callable[[str], None] | None = None
     changed: Callable[[], None] | None = None  # called when `present` has grown
@@ -259,7 +259,7 @@ class Asking:
 
     async def _attempt(self, provider: Provider, gate: Gate, asked: Asked) -> Answer:
         """Send the request once."""
-        with gate.breaker.attempt(trio.current_time(), asked.party) as attempt:
+        with gate.breaker.attempt(trio.current_time(), asked.account) as attempt:
             self._tell(gate.model)  # no other request is let through during a probe of the half-open breaker
             asked.begin()
             try:

@@ -20,11 +20,11 @@ from typing import Final
 from attrs import field, frozen
 
 from agentos.database import Database, DatabaseError
-from agentos.services.quotas import BILLION, Quota, Quotas, Reservation, Row, Standing
+from agentos.services.quotas import BILLION, BudgetState, Quota, Quotas, Reservation, Row
 from agentos_sdk.errors import BadRequest, Unavailable
 
 from .providers.provider import Usage
-from .settings import Price, Seat
+from .settings import Price, QueuePath
 
 log = logging.getLogger(__name__)
 
@@ -86,32 +86,32 @@ class Budgets:
         rows = await database.write(partial(_load, now))
         return cls(Quotas(rows), prices, database, max_tokens)
 
-    def check(self, seat: Seat, model: str, input_tokens: int, now: float, calls: int = 1) -> None:
+    def check(self, queue_path: QueuePath, model: str, input_tokens: int, now: float, calls: int = 1) -> None:
         """Refuse a request that can't be granted in this window, even if all reservations were returned unused.
 
         Raises ``QuotaExceeded``, which names the quota and the time of its renewal, and ``BadRequest`` if money is
         limited and the model has no price.
         """
-        if standings := self.standing(seat, now):
+        if standings := self.standing(queue_path, now):
             rate = self._rate(model, standings)
-            self._quotas.check(_path(seat), _amounts(Usage(input_tokens, 1), calls, rate), now)
+            self._quotas.check(_path(queue_path), _amounts(Usage(input_tokens, 1), calls, rate), now)
 
     async def reserve(
-        self, seat: Seat, model: str, input_tokens: int, max_tokens: int | None, now: float, calls: int = 1
+        self, queue_path: QueuePath, model: str, input_tokens: int, max_tokens: int | None, now: float, calls: int = 1
     ) -> Grant:
         """Reserve what the request may use at most; on disk when this returns.
 
         If less is left than it wants to generate, it is granted what is left, but at least one token. Raises what
         :meth:`check` does, and ``Unavailable`` if the database can't be written.
         """
-        standings = self.standing(seat, now)
+        standings = self.standing(queue_path, now)
         if not standings:
             return Grant(max_tokens)
         rate = self._rate(model, standings)
         wanted = self._max_tokens if max_tokens is None else min(max_tokens, self._max_tokens)
         room = min(_room(each, input_tokens, rate) for each in standings)
         granted = max(1, int(min(wanted, room)))
-        reservation = self._quotas.reserve(_path(seat), _amounts(Usage(input_tokens, granted), calls, rate), now)
+        reservation = self._quotas.reserve(_path(queue_path), _amounts(Usage(input_tokens, granted), calls, rate), now)
         written = False
         try:
             await self._database.write(partial(_save, self._quotas.export(now, reservation)))
@@ -133,15 +133,15 @@ class Budgets:
             if abs(now - self._tidied) >= TIDY:
                 self._tidy(now)
 
-    def standing(self, seat: Seat, now: float) -> list[Standing]:
-        """Every quota that applies to this seat, the outermost first, with its current counters."""
-        for party in seat:
-            if self._limits.get(party.name, ()) != (budget := tuple(party.share.budget)):
-                self._quotas.limit(party.name, budget)
-                self._limits[party.name] = budget
-        return self._quotas.standing(_path(seat), now)
+    def standing(self, queue_path: QueuePath, now: float) -> list[BudgetState]:
+        """Every quota that applies to this queue_path, the outermost first, with its current counters."""
+        for account in queue_path:
+            if self._limits.get(account.name, ()) != (budget := tuple(account.share.budget)):
+                self._quotas.limit(account.name, budget)
+                self._limits[account.name] = budget
+        return self._quotas.standing(_path(queue_path), now)
 
-    def _rate(self, model: str, standings: Iterable[Standing]) -> Rate | None:
+    def _rate(self, model: str, standings: Iterable[BudgetState]) -> Rate | None:
         rate = self._rates.get(model)
         limited = next((each.name for each in standings if each.quota.what == "money"), None)
         if rate is None and limited is not None:
@@ -171,8 +171,8 @@ class Budgets:
             log.error("%s was not written: %s", what, error)
 
 
-def _path(seat: Seat) -> Sequence[str]:
-    return [party.name for party in seat]
+def _path(queue_path: QueuePath) -> Sequence[str]:
+    return [account.name for account in queue_path]
 
 
 def _amounts(usage: Usage, calls: int, rate: Rate | None) -> dict[str, int]:
@@ -182,7 +182,7 @@ def _amounts(usage: Usage, calls: int, rate: Rate | None) -> dict[str, int]:
     return amounts
 
 
-def _room(standing: Standing, tokens_in: int, rate: Rate | None) -> float:
+def _room(standing: BudgetState, tokens_in: int, rate: Rate | None) -> float:
     """How many tokens this quota allows to be generated."""
     if standing.quota.what == "tokens":
         return standing.left - tokens_in

@@ -19,7 +19,7 @@ import trio
 from attrs import define, evolve, field, frozen
 
 from agentos.kernel.internal_errors import internal
-from agentos.services.quotas import Standing
+from agentos.services.quotas import BudgetState
 from agentos_sdk.errors import BadRequest, CallError, QuotaExceeded
 
 from .ask import Asked, Asking
@@ -30,7 +30,7 @@ from .gates import ModelState
 from .memory import Memory
 from .places import Place, places
 from .providers.provider import Answer, Question, Usage, guessed_input
-from .settings import LLMSettings, Seat
+from .settings import LLMSettings, QueuePath
 
 LOOK_BACK = 60.0  # seconds at least over which fairness is computed
 MOST_PARTS = 2000  # of a request: the vendor's SDK takes half a millisecond for each
@@ -64,7 +64,7 @@ class Spent:
 
 @define(eq=False)
 class _Job:
-    seat: Seat
+    queue_path: QueuePath
     asked: Asked
     came: float
     wanted: int | None  # tokens that it may generate, before limits by a budget
@@ -106,22 +106,24 @@ class Line:
         now = trio.current_time()
         self._marks = [(now, self._queue.mark())] * 2
 
-    async def think(self, seat: Seat, question: Question, said: Callable[[str], None] | None = None) -> Thought:
+    async def think(
+        self, queue_path: QueuePath, question: Question, said: Callable[[str], None] | None = None
+    ) -> Thought:
         """Return the model's answer to a request; ``said`` is called with each piece of its text as it arrives.
 
         Raises ``Busy``, ``QuotaExceeded``, ``BadRequest``, ``Unavailable`` or ``Timeout``.
         """
         check(question)
-        party, now, tokens = family(seat), trio.current_time(), guessed_input(question)
-        self._budgets.check(seat, question.model, tokens, time.time())
-        with self._memory.held(party, question.size):
+        account, now, tokens = family(queue_path), trio.current_time(), guessed_input(question)
+        self._budgets.check(queue_path, question.model, tokens, time.time())
+        with self._memory.held(account, question.size):
             large = question.size > AT_ONCE
             sent = await trio.to_thread.run_sync(measured, question) if large else measured(question)
-            asked = Asked(question, tokens, party, said, deadline=trio.current_effective_deadline(), sent=sent)
+            asked = Asked(question, tokens, account, said, deadline=trio.current_effective_deadline(), sent=sent)
             self._asking.check(asked)
-            self._weigh(seat)
-            job = _Job(seat, asked, now, question.max_tokens)
-            job.ticket = ticket = self._queue.put(names(seat), job, weighed(tokens), now, lane=question.model)
+            self._weigh(queue_path)
+            job = _Job(queue_path, asked, now, question.max_tokens)
+            job.ticket = ticket = self._queue.put(names(queue_path), job, weighed(tokens), now, lane=question.model)
             asked.changed = partial(self._charge, job)
             self._bell.set()
             try:
@@ -248,7 +250,7 @@ class Line:
             calls = int(used.total > 0 and not job.counted)  # not a call if nothing was used
             job.counted = job.counted or bool(calls)
             self._budgets.settle(grant, used, calls, time.time())
-            self._note_spent(names(job.seat), calls, used)
+            self._note_spent(names(job.queue_path), calls, used)
             self._give_back()
 
     async def _reserve(self, job: _Job) -> Grant:
@@ -257,10 +259,10 @@ class Line:
         while True:
             self._granted += 1
             try:
-                return await self._budgets.reserve(job.seat, model, asked.input, job.wanted, time.time(), calls)
+                return await self._budgets.reserve(job.queue_path, model, asked.input, job.wanted, time.time(), calls)
             except QuotaExceeded:
                 self._granted -= 1  # `_settled` isn't set: two waiting requests would wake each other forever
-                self._budgets.check(job.seat, model, asked.input, time.time(), calls)
+                self._budgets.check(job.queue_path, model, asked.input, time.time(), calls)
                 if not self._granted:  # reserved by a kernel that was killed: never settled
                     raise
             except BaseException:
@@ -296,12 +298,14 @@ class Line:
     async def _step_aside(self, job: _Job, wait: Callable[[], Awaitable[None]]) -> None:
         """Give up the place at the provider until ``wait`` returns; then queue again and pay for it like any other."""
         self._leave_place(job)
-        with self._counted_aside(names(job.seat)):
+        with self._counted_aside(names(job.queue_path)):
             await wait()
         self._asking.check(job.asked)
         job.turn = turn = trio.Event()
         cost, lane = weighed(job.asked.input), job.asked.question.model
-        job.ticket = ticket = self._queue.put(names(job.seat), job, cost, trio.current_time(), lane=lane, again=True)
+        job.ticket = ticket = self._queue.put(
+            names(job.queue_path), job, cost, trio.current_time(), lane=lane, again=True
+        )
         self._bell.set()
         try:
             await turn.wait()
@@ -322,13 +326,13 @@ class Line:
         if job.holds:
             job.holds = False
             job.worked += trio.current_time() - job.since
-            self._in_flight -= Counter([names(job.seat)])
+            self._in_flight -= Counter([names(job.queue_path)])
             self._free.release()
 
-    def leave(self, seat: Seat) -> None:
+    def leave(self, queue_path: QueuePath) -> None:
         """Remove an agent that has ended for good; its name will not be used again."""
-        self._queue.remove(names(seat))
-        self._weights.pop(names(seat), None)
+        self._queue.remove(names(queue_path))
+        self._weights.pop(names(queue_path), None)
 
     def places(self) -> Mapping[Path, Place]:
         """State of every agent that has requests waiting or in flight."""
@@ -345,16 +349,16 @@ class Line:
         known = any(state.model == self.model for state in states)
         return states if known or not self.model else [ModelState(self.model), *states]
 
-    def waits(self, seat: Seat) -> Waits | None:
+    def waits(self, queue_path: QueuePath) -> Waits | None:
         """How long the agent's last requests waited."""
-        return self._queue.waits(names(seat))
+        return self._queue.waits(names(queue_path))
 
-    def spent(self, seat: Seat) -> Spent:
-        return self._spent.get(names(seat), Spent())
+    def spent(self, queue_path: QueuePath) -> Spent:
+        return self._spent.get(names(queue_path), Spent())
 
-    def standing(self, seat: Seat) -> Sequence[Standing]:
-        """What is left of every budget that applies to a seat, the outermost first."""
-        return self._budgets.standing(seat, time.time())
+    def standing(self, queue_path: QueuePath) -> Sequence[BudgetState]:
+        """What is left of every budget that applies to a queue_path, the outermost first."""
+        return self._budgets.standing(queue_path, time.time())
 
     @property
     def depth(self) -> int:
@@ -375,12 +379,12 @@ class Line:
             self._marks = [self._marks[1], (now, self._queue.mark())]
         return self._queue.fairness(self._marks[0][1])
 
-    def _weigh(self, seat: Seat) -> None:
-        for depth, party in enumerate(seat, 1):
-            path = names(seat[:depth])
-            if self._weights.get(path, 1.0) != party.share.weight:
-                self._queue.weigh(path, party.share.weight)
-                self._weights[path] = party.share.weight
+    def _weigh(self, queue_path: QueuePath) -> None:
+        for depth, account in enumerate(queue_path, 1):
+            path = names(queue_path[:depth])
+            if self._weights.get(path, 1.0) != account.share.weight:
+                self._queue.weigh(path, account.share.weight)
+                self._weights[path] = account.share.weight
 
 
 def check(question: Question) -> None:
@@ -391,13 +395,13 @@ def check(question: Question) -> None:
         raise BadRequest(f"messages: expected at most {MOST_PARTS} messages, images, tools and calls in all")
 
 
-def names(seat: Seat) -> Path:
-    return tuple(party.name for party in seat)
+def names(queue_path: QueuePath) -> Path:
+    return tuple(account.name for account in queue_path)
 
 
-def family(seat: Seat) -> str:
-    """The outermost party below that of all agents: its descendants are limited together, as they may act together."""
-    return seat[min(1, len(seat) - 1)].name
+def family(queue_path: QueuePath) -> str:
+    """The outermost account below the kernel's. Its descendants are limited together, because they may act together."""
+    return queue_path[min(1, len(queue_path) - 1)].name
 
 
 def cost(used: Usage, least: int) -> float:

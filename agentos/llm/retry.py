@@ -70,14 +70,14 @@ class Breaker:
 
     Call :meth:`refuses` first, then :meth:`attempt` without an await in between. The result of an attempt counts only
     if the breaker hasn't changed state since the attempt began: late results neither open nor close it. Failures of one
-    party in a row count as one, so one party alone can't open it: its requests may be the cause of the failures.
+    account in a row count as one, so one account alone can't open it: its requests may be the cause of the failures.
     """
 
     def __init__(self, retry: Retry) -> None:
         self._retry = retry
         self.state = State.CLOSED
-        self.failures = 0  # in a row; consecutive failures of one party count as one
-        self._failed: str | None = None  # party of the last failure
+        self.failures = 0  # in a row; consecutive failures of one account count as one
+        self._failed: str | None = None  # account of the last failure
         self._cool_at = -math.inf
         self._changes = 0
 
@@ -89,8 +89,8 @@ class Breaker:
             return self._cool_at - now
         return None
 
-    def attempt(self, now: float, party: str | None = None) -> "Turn":
-        """Let a request of ``party`` through; ``None`` counts as a different party each time.
+    def attempt(self, now: float, account: str | None = None) -> "Turn":
+        """Let a request of ``account`` through; ``None`` counts as a different account each time.
 
         Raises ``ValueError`` if :meth:`refuses` refuses.
         """
@@ -98,7 +98,7 @@ class Breaker:
             raise ValueError(f"a breaker that is {self.state.value} lets nobody through")
         if self.state is State.OPEN:
             self._to(Event.PROBED)
-        return Turn(self, self._changes, party)
+        return Turn(self, self._changes, account)
 
     def _ended(self, turn: "Turn", event: Event, now: float) -> None:
         if turn.began_at != self._changes:
@@ -106,9 +106,9 @@ class Breaker:
         if event is Event.SUCCEEDED:
             self.failures, self._failed = 0, None
         elif event is Event.FAILED:
-            if turn.party is None or turn.party != self._failed or self.state is State.HALF_OPEN:
+            if turn.account is None or turn.account != self._failed or self.state is State.HALF_OPEN:
                 self.failures += 1  # a failed probe always counts, so the breaker opens again
-            self._failed = turn.party
+            self._failed = turn.account
             if self.failures >= self._retry.breaker:
                 event = Event.FAILED_TOO_OFTEN
                 self._cool_at = now + self._retry.cooldown
@@ -130,7 +130,7 @@ class Turn:
 
     _breaker: Breaker
     began_at: int  # the breaker's number of state changes at the start
-    party: str | None
+    account: str | None
     _told: bool = False
 
     def succeeded(self) -> None:

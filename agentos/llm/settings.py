@@ -103,15 +103,15 @@ class Share:
 
 
 @frozen
-class Party:
+class Account:
     """An agent or a group of agents, as the queue and the budgets know it. ``name`` is unique and never reused."""
 
     name: str
     share: Share = Share()
 
 
-Seat = tuple[Party, ...]
-"""The caller: the parties from the outermost down to the agent itself."""
+QueuePath = tuple[Account, ...]
+"""The caller: the accounts from the outermost down to the agent itself."""
 
 
 def is_url(url: str) -> bool:

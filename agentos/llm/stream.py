@@ -13,7 +13,7 @@ from attrs import define, field
 from agentos_sdk import codec
 from agentos_sdk.nesting import outside_strings
 
-from .providers.account import Account
+from .providers.account import ProviderAccount
 from .providers.provider import (
     Answer,
     Delta,
@@ -57,7 +57,7 @@ class Arriving:
     ``hear`` raised. ``logprobs`` are kept as JSON if they were requested; ``None``: they were not requested.
     """
 
-    account: Account
+    account: ProviderAccount
     hear: Hear
     read: Callable[["Arriving", Mapping[str, Any]], Delta]
     text: list[str] = field(factory=list)

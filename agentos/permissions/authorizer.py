@@ -16,7 +16,7 @@ from .levels import DENIALS, LEVELS, is_wider
 from .narrowing import same, wider_grant
 from .patterns.base import Names
 from .rule import OBJECTS, Kind, PermissionSet, decision_by, said, shortened, strictness
-from .rules import Rules, Whom
+from .rules import AgentRelation, Rules
 
 BEYOND = "nobody gives more than he has"  # in place of a rule's text
 MOST_LAYERS = 8  # of permission sets that a caller may add on top of its own; each adds to the cost of every decision
@@ -30,21 +30,21 @@ def denials(home: str) -> Rules:
 
 
 @define(eq=False)
-class Holding:
+class EffectivePermissions:
     """The permission sets of one caller: its own, and the holdings of the callers that it got its rights from.
 
     Holdings are referenced, not copied, so narrowing one caller also narrows all callers below it.
     """
 
     own: PermissionSet
-    above: "Holding | None"
+    above: "EffectivePermissions | None"
     names: Names
-    giver: "Holding | None" = None  # the caller that gave ``own``, if it isn't in ``above``
+    giver: "EffectivePermissions | None" = None  # the caller that gave ``own``, if it isn't in ``above``
     narrowed: int = 0  # number of sets that the caller added on top of its own
     _change: int = -1
     _layers: Mapping[PermissionSet, Rules] = field(factory=dict)
 
-    def chain(self) -> "Iterator[Holding]":
+    def chain(self) -> "Iterator[EffectivePermissions]":
         """This holding and all holdings that it is limited by."""
         yield self
         for further in (self.giver, self.above):
@@ -87,18 +87,18 @@ class PermissionAuthorizer:
 
     relation: Relation
     kernels: Sequence[str] = ()  # directories reserved for the kernel, as paths without symlinks
-    _held: dict[int, Holding] = field(factory=dict)  # by caller id
+    _held: dict[int, EffectivePermissions] = field(factory=dict)  # by caller id
     _changes: int = 0
 
     def admit(self, number: int, own: PermissionSet, names: Names, above: int | None = None) -> None:
         """Register a caller with the set ``own``, limited by what the caller ``above`` holds."""
-        self._held[number] = Holding(own, self._held[above] if above is not None else None, names)
+        self._held[number] = EffectivePermissions(own, self._held[above] if above is not None else None, names)
 
     def leave(self, number: int) -> None:
         """Remove a caller. Callers that it gave rights to keep exactly what they had."""
         self._held.pop(number, None)
 
-    def holding(self, number: int) -> Holding:
+    def holding(self, number: int) -> EffectivePermissions:
         """The holding of a caller; raises ``NotFound`` if that caller has ended."""
         found = self._held.get(number)
         if found is None:
@@ -161,7 +161,7 @@ class PermissionAuthorizer:
             return
         self.check_room(own, number)
         held = self.holding(number)
-        held.above, held.own = Holding(held.own, held.above, held.names, held.giver), own
+        held.above, held.own = EffectivePermissions(held.own, held.above, held.names, held.giver), own
         held.giver, held.narrowed = None, held.narrowed + 1
         self._changes += 1
 
@@ -174,11 +174,11 @@ class PermissionAuthorizer:
             return denied
         if right.action == "set_audit_config" and caller.kind != "operator":
             return Decision("deny", "the operator's alone", f"{said(right)}: only the operator may do that")
-        whom = self._whom(caller, right.agent) if right.agent is not None else None
-        if right.action == "set_perms" and whom is not None and not (whom.own or whom.itself):
-            why = f"{whom.name} is neither you nor an agent that you spawned"
+        target = self._relation_to(caller, right.agent) if right.agent is not None else None
+        if right.action == "set_perms" and target is not None and not (target.own or target.itself):
+            why = f"{target.name} is neither you nor an agent that you spawned"
             return Decision("deny", "only an ancestor sets rights", f"{said(right)}: {why}")
-        return min([layer.decide(right, whom) for layer in holding.layers(self._changes)], key=strictness)
+        return min([layer.decide(right, target) for layer in holding.layers(self._changes)], key=strictness)
 
     def refused(self, number: int, calls: Iterable[Op]) -> Mapping[Op, Decision]:
         """The calls that this caller may not make with any arguments, each with the decision."""
@@ -204,10 +204,10 @@ class PermissionAuthorizer:
                 )
         return None
 
-    def _whom(self, caller: Caller, agent: int) -> Whom:
+    def _relation_to(self, caller: Caller, agent: int) -> AgentRelation:
         relation, itself = self.relation, agent == caller.id
         own = not itself and relation.own(caller, agent)
-        return Whom(relation.name(agent), itself, own, relation.parent(caller.id) == agent)
+        return AgentRelation(relation.name(agent), itself, own, relation.parent(caller.id) == agent)
 
 
 def denied_to_all(right: Right, names: Names) -> Decision | None:

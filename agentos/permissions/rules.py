@@ -17,7 +17,7 @@ OWN, PARENT = "${own}", "${parent}"  # descendants at any depth; the parent
 
 
 @frozen
-class Whom:
+class AgentRelation:
     """The agent, or other caller, that a right concerns, and its relation to the holder of the right."""
 
     name: str
@@ -48,15 +48,15 @@ class Rules:
             for kind, of_kind in found.items()
         }
 
-    def decide(self, right: Right, whom: Whom | None = None) -> Decision:
+    def decide(self, right: Right, relation: AgentRelation | None = None) -> Decision:
         """Decide on a right. Enforcing and explaining both use this function."""
         decisions = [self.of_call(right.action)]
         if decisions[0].effect == "deny":
             return decisions[0]
         if right.action in OBJECTS:
-            decisions.append(self._of_object(right, whom))
-        if whom is not None and right.action != "send" and not whom.itself:
-            decisions.append(self._match("agents", whom, attrs.evolve(right, told=whom.name)))
+            decisions.append(self._of_object(right, relation))
+        if relation is not None and right.action != "send" and not relation.itself:
+            decisions.append(self._match("agents", relation, attrs.evolve(right, told=relation.name)))
         return min(reversed(decisions), key=strictness)  # of equal decisions the most specific one
 
     def of_call(self, action: str) -> Decision:
@@ -82,20 +82,20 @@ class Rules:
         """The rule that denies it, if any."""
         return self._shelves[kind]["deny"].first(what)
 
-    def _of_object(self, right: Right, whom: Whom | None) -> Decision:
+    def _of_object(self, right: Right, relation: AgentRelation | None) -> Decision:
         kind = OBJECTS[right.action]
         if kind == "models" and not any(rule.kind == "models" for rule in self.set.rules):
             return self.of_call(right.action)  # without rules about models any model is allowed
         if kind == "send":
-            return self._match(kind, whom if whom is not None else Whom(str(right.object)), right)
+            return self._match(kind, relation if relation is not None else AgentRelation(str(right.object)), right)
         if isinstance(right.object, Wanted):
             return judge(right.object, self._shelves, right, self.set.name)
         return self._match(kind, str(right.object) if right.object is not None else "", right)
 
     def _match(self, kind: Kind, what: object, right: Right) -> Decision:
-        name = what.name if isinstance(what, Whom) else what
+        name = what.name if isinstance(what, AgentRelation) else what
         for effect, shelf in self._shelves[kind].items():
-            related = self._related(kind, effect, what) if isinstance(what, Whom) else None
+            related = self._related(kind, effect, what) if isinstance(what, AgentRelation) else None
             rule = related or shelf.first(name)
             if rule is None or (effect == "ask" and related is None and not self._is_granted(kind, what, name)):
                 continue  # an "ask" rule only applies to what is granted
@@ -105,14 +105,14 @@ class Rules:
 
     def _is_granted(self, kind: Kind, what: object, name: object) -> bool:
         shelves = self._shelves[kind]
-        if isinstance(what, Whom) and self._related(kind, "allow", what) is not None:
+        if isinstance(what, AgentRelation) and self._related(kind, "allow", what) is not None:
             return True
         return (shelves["ask"].granting(name) or shelves["allow"].first(name)) is not None
 
-    def _related(self, kind: Kind, effect: Effect, whom: Whom) -> Rule | None:
+    def _related(self, kind: Kind, effect: Effect, relation: AgentRelation) -> Rule | None:
         """The rule that matches this agent by its relation to the holder, not by name."""
         of_kind = self._relations.get((kind, effect), ())
-        return next((rule for rule, text in of_kind if (whom.own if text == OWN else whom.parent)), None)
+        return next((rule for rule, text in of_kind if (relation.own if text == OWN else relation.parent)), None)
 
 
 @frozen
@@ -122,7 +122,7 @@ class _Relation:
     text: str
 
     def matches(self, what: object, *, deny: bool) -> bool:
-        return isinstance(what, Whom) and (what.own if self.text == OWN else what.parent)
+        return isinstance(what, AgentRelation) and (what.own if self.text == OWN else what.parent)
 
     def covers(self, other: Pattern, *, deny: bool) -> bool:
         return self.text == other.text

@@ -12,7 +12,7 @@ from .exec_request import Wanted
 from .patterns import domains
 from .patterns.base import Names
 from .rule import OBJECTS, PermissionSet
-from .rules import OWN, PARENT, Whom
+from .rules import OWN, PARENT, AgentRelation
 
 OUTCOMES = {"allow": "is allowed", "ask": "needs a person's approval", "deny": "is denied"}
 
@@ -24,19 +24,19 @@ class BadExample(ValueError):
 def mistake(text: str, expected: Effect, given: PermissionSet, names: Names) -> str | None:
     """Why an example is invalid or is decided other than expected; None if it is as expected."""
     try:
-        right, whom = right_of(text, names)
+        right, relation = right_of(text, names)
     except BadExample as error:
         return str(error)
-    decision = decide(given, names, right, whom)
+    decision = decide(given, names, right, relation)
     if decision.effect == expected:
         return None
     why = decision.reason or (f"by the rule {decision.rule}" if decision.rule else "no rule speaks of it")
     return f"{quoted(text)} {OUTCOMES[decision.effect]}: {why}"
 
 
-def decide(given: PermissionSet, names: Names, right: Right, whom: Whom | None = None) -> Decision:
+def decide(given: PermissionSet, names: Names, right: Right, relation: AgentRelation | None = None) -> Decision:
     """The decision of a set on a right, after the default denials."""
-    return denied_to_all(right, names) or compiled(given, names).decide(right, whom)
+    return denied_to_all(right, names) or compiled(given, names).decide(right, relation)
 
 
 def prepare(given: PermissionSet, names: Names) -> None:
@@ -45,7 +45,7 @@ def prepare(given: PermissionSet, names: Names) -> None:
         decide(given, names, *right_of(text, names))
 
 
-def right_of(text: str, names: Names) -> tuple[Right, Whom | None]:
+def right_of(text: str, names: Names) -> tuple[Right, AgentRelation | None]:
     """Parse an example into a right, and the agent that it concerns, if any; raises :class:`BadExample`."""
     call, _, rest = text.partition(" ")
     action, rest = call.lower(), rest.strip()
@@ -61,7 +61,7 @@ def right_of(text: str, names: Names) -> tuple[Right, Whom | None]:
         return Right(action, _host(rest)), None
     if action == "think" or not rest:
         return Right(action, rest or None), None
-    return Right(action, rest), Whom(rest, own=rest == OWN, parent=rest == PARENT)
+    return Right(action, rest), AgentRelation(rest, own=rest == OWN, parent=rest == PARENT)
 
 
 SAMPLES = {

@@ -68,7 +68,7 @@ class Row(NamedTuple):
 
 
 @frozen
-class Standing:
+class BudgetState:
     """How much of a quota is used in the current window, and when the next one begins (seconds since the epoch)."""
 
     name: str
@@ -195,14 +195,14 @@ class Quotas:
                 counter.settled += amount - hold.amount
             self._counters[hold.key] = counter
 
-    def standing(self, path: Sequence[str], now: float) -> list[Standing]:
+    def standing(self, path: Sequence[str], now: float) -> list[BudgetState]:
         """Every quota that applies to the agent at the end of ``path``, the outermost first."""
         standings = []
         for name in dict.fromkeys(path):
             for quota in self._quotas.get(name, ()):
                 counter = self._present(_Key(name, quota.what, quota.per), now)
                 renews_at = (counter.window + 1) * quota.per
-                standings.append(Standing(name, quota, counter.settled, counter.reserved, renews_at))
+                standings.append(BudgetState(name, quota, counter.settled, counter.reserved, renews_at))
         return standings
 
     def export(self, now: float, reservation: Reservation | None = None) -> list[Row]:
@@ -235,7 +235,7 @@ def _check(amounts: Amounts) -> None:
             raise ValueError(f"{what}: {amount} is less than nothing")
 
 
-def _refusal(lacking: Sequence[Standing], wanted: Amounts, now: float) -> QuotaExceeded:
+def _refusal(lacking: Sequence[BudgetState], wanted: Amounts, now: float) -> QuotaExceeded:
     """The error for the quota that renews last: until then a retry would be refused again."""
     never = [standing for standing in lacking if wanted[standing.quota.what] > standing.quota.most]
     worst = max(never or lacking, key=lambda standing: standing.renews_at)

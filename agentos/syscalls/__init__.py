@@ -5,7 +5,7 @@ from agentos.agents.supervision import Supervision
 from agentos.kernel.caller import Caller
 from agentos.kernel.table import Syscall
 from agentos.llm.line import Line
-from agentos.llm.settings import Party
+from agentos.llm.settings import Account
 from agentos.services.audit.log import Audit
 from agentos.services.mailboxes import Mailboxes
 from agentos_sdk.opcodes import Op
@@ -22,7 +22,7 @@ def table(
     rights: Rights,
     mail: Mailboxes,
     line: Line,
-    everybody: Party,
+    kernel_account: Account,
     log: Audit,
     base: str,
     max_payload: int,
@@ -33,13 +33,13 @@ def table(
     """
     calls = (
         Syscall(Op.NOOP, None, echo, limit=max_payload),
-        *think.syscalls(line, rights.seat, max_payload),
+        *think.syscalls(line, rights.queue_path, max_payload),
         *files.syscalls(registry, base, max_payload),
         *exec.syscalls(registry, supervision, base),
         *agents.syscalls(registry, supervision, spawning, line),
         *inspect.syscalls(registry, line),
         *messages.syscalls(mail, registry),
-        *metrics.syscalls(line, everybody),
+        *metrics.syscalls(line, kernel_account),
         *audit.syscalls(log),
     )
     return (*calls, *permissions.syscalls(registry, rights, calls))

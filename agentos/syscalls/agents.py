@@ -62,7 +62,7 @@ class Known:
         pieces = []
         for at in range(0, len(agents), BATCH):
             batch = agents[at : at + BATCH]
-            told = [info(agent, now, tells(agent), places.get(llm.names(agent.seat), nowhere)) for agent in batch]
+            told = [info(agent, now, tells(agent), places.get(llm.names(agent.queue_path), nowhere)) for agent in batch]
             pieces.append(codec.encode(told)[1:-1])
             await trio.lowlevel.checkpoint()
         return b"[" + b",".join(pieces) + b"]"

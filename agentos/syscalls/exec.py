@@ -8,7 +8,7 @@ import trio
 from attrs import field, frozen
 
 from agentos.agents.commands.output_streams import Live, Name, Stream
-from agentos.agents.commands.run import SHELL, Done, Guests, Wish
+from agentos.agents.commands.run import SHELL, CommandRequest, CommandResult, CommandRunner
 from agentos.agents.jail import layout
 from agentos.agents.leftover_processes import RUN_VARIABLE
 from agentos.agents.life import PATH, home
@@ -44,7 +44,7 @@ class Commands:
     """Answers EXEC. ``base`` is the directory that the operator's relative paths are resolved against."""
 
     registry: Registry
-    guests: Guests
+    guests: CommandRunner
     run: str  # this run's id, in the environment of all processes started on the host
     base: str
     _reading: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)
@@ -61,8 +61,8 @@ class Commands:
         given = {name: value for name, value in environment.items() if not read_by_bash([name])}
         program = Program(argv(request), {**given, **request.env}, wanted.directory, stdin=request.stdin.encode())
         out, err = streams(call) if request.stream else (Stream(), Stream())
-        wish = Wish(program, request.timeout, call.caller.kind, call.caller.id, out, err)
-        done = await self._run(agent, wish)
+        command = CommandRequest(program, request.timeout, call.caller.kind, call.caller.id, out, err)
+        done = await self._run(agent, command)
         await out.end()
         await err.end()
         await call.caller.allowance.wait_for_bytes()  # a caller that doesn't read its replies gets no more of them
@@ -89,10 +89,10 @@ class Commands:
         async with caller.turn:
             return await trio.to_thread.run_sync(what_runs, command, limiter=self._reading)
 
-    async def _run(self, agent: Agent | None, wish: Wish) -> Done:
+    async def _run(self, agent: Agent | None, command: CommandRequest) -> CommandResult:
         if agent is not None:
-            return await self.guests.beside(agent, wish)
-        return await (self.guests.apart(wish) if wish.kind == "guest" else self.guests.outside(wish))
+            return await self.guests.beside(agent, command)
+        return await (self.guests.apart(command) if command.kind == "guest" else self.guests.outside(command))
 
     def _whose(self, caller: Caller, request: Exec) -> Agent | None:
         """The agent to run it beside; an agent's own by default. None: on the host or in a new jail."""
@@ -105,7 +105,7 @@ class Commands:
         if jailed:
             try:
                 return layout.directory_inside(cwd) if cwd is not None else own or WORKSPACE
-            except layout.Misplaced as error:
+            except layout.LayoutError as error:
                 raise BadRequest(str(error)) from None
         if cwd is None:
             return own or (self.base if agent is None else "/")
@@ -116,7 +116,7 @@ class Commands:
     def _environment(self, caller: Caller, agent: Agent | None) -> Mapping[str, str]:
         """An agent's own environment, or that of a login shell; never the kernel's."""
         if agent is not None:
-            return agent.jail.making.environment if agent.jail is not None else {}
+            return agent.jail.parts.environment if agent.jail is not None else {}
         if caller.kind == "guest":
             return {}
         name = user()
@@ -124,8 +124,8 @@ class Commands:
 
 
 def syscalls(registry: Registry, supervision: Supervision, base: str) -> tuple[Syscall, ...]:
-    kit = supervision.kit
-    commands = Commands(registry, Guests(kit.jails), kit.run.id, base)
+    deps = supervision.deps
+    commands = Commands(registry, CommandRunner(deps.jails), deps.run.id, base)
     return (Syscall(Op.EXEC, Exec, commands.execute, failure=FAILURE, audit="intent", rights=commands.rights),)
 
 
@@ -171,7 +171,7 @@ def streams(call: Call) -> tuple[Live, Live]:
     return Live(name="stdout", send=send), Live(name="stderr", send=send)
 
 
-async def written(done: Done, out: Stream, err: Stream) -> bytes:
+async def written(done: CommandResult, out: Stream, err: Stream) -> bytes:
     """Encode the reply in pieces; other tasks run between two of them."""
     return b'{"success":true,"stdout":"%s","stderr":"%s","exit_code":%d,"timed_out":%s,"truncated":%s}' % (
         await as_json(out.kept),

@@ -21,7 +21,7 @@ OWN = (WORKSPACE, CODE)
 
 
 @frozen
-class Whose:
+class PathResolver:
     """Resolves paths. The host's relative paths start at ``base``, and ``~`` is ``home``."""
 
     registry: Registry
@@ -91,7 +91,7 @@ def jail_of(agent: Agent) -> Jail:
 
 def identity(jail: Jail) -> Identity | None:
     """The agent's uid and gid on the host; None if they are the kernel's own."""
-    outer = jail.making.outer
+    outer = jail.parts.outer
     return Identity(outer.uid, outer.gid) if outer is not None else None
 
 

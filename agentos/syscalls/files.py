@@ -24,7 +24,7 @@ from agentos_sdk.calls.host import Read, Write, Written
 from agentos_sdk.errors import BadRequest, PermissionDenied
 from agentos_sdk.opcodes import Op
 
-from .file_paths import Whose
+from .file_paths import PathResolver
 from .json_text import base64_pieces, json_pieces
 
 AT_ONCE = 4 << 10  # bytes of a body that are parsed in the event loop
@@ -39,7 +39,7 @@ PLACES = "whose a path is"  # the rule's name in the audit log if no rule applie
 class Files:
     """Answers READ and WRITE. No reply has more than ``most`` bytes of a file."""
 
-    whose: Whose
+    whose: PathResolver
     most: int
     _own: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(WORKERS), init=False)
     _hosts: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(WORKERS), init=False)
@@ -144,7 +144,7 @@ class Files:
 
 def syscalls(registry: Registry, base: str, max_payload: int) -> tuple[Syscall, ...]:
     """``base`` is the directory that the host's relative paths are resolved against."""
-    service = Files(Whose(registry, base, home()), max_payload)
+    service = Files(PathResolver(registry, base, home()), max_payload)
     return (
         Syscall(
             Op.READ,

@@ -21,7 +21,7 @@ from agentos.sandbox.cgroups import v2, values
 from agentos.sandbox.cgroups.discover import Group
 from agentos.sandbox.cgroups.values import CgroupError
 from agentos.sandbox.watch import processes
-from agentos.services.quotas import BILLION, Standing
+from agentos.services.quotas import BILLION, BudgetState
 from agentos_sdk.calls import inspect as calls
 from agentos_sdk.calls.agents import Limits
 from agentos_sdk.opcodes import Op
@@ -50,7 +50,7 @@ def inspected(
     """The description of an agent. Host paths and uids are shown only to the operator."""
     jail, alive = agent.jail, agent.pid is not None
     age = trio.current_time() - agent.since
-    outer = jail.making.outer if jail is not None and by_operator else None
+    outer = jail.parts.outer if jail is not None and by_operator else None
     end = agent.end
     return calls.Inspected(
         id=agent.id,
@@ -78,14 +78,14 @@ def inspected(
 
 def model(line: Line, agent: Agent) -> calls.Model:
     """An agent's place in the model's queue, its usage and what is left of its budgets."""
-    waits, spent = line.waits(agent.seat), line.spent(agent.seat)
-    used, place = spent.usage, line.places().get(names(agent.seat), Place())
+    waits, spent = line.waits(agent.queue_path), line.spent(agent.queue_path)
+    used, place = spent.usage, line.places().get(names(agent.queue_path), Place())
     return calls.Model(
         weight=agent.spec.llm.weight,
         place=in_line(place),
         waits=calls.Waits(count=waits.count, p50_ms=waits.p50 * 1000, p95_ms=waits.p95 * 1000) if waits else None,
         spent=calls.Spent(calls=spent.calls, input=used.input, output=used.output, thinking=used.thinking),
-        budgets=[budget(standing) for standing in line.standing(agent.seat)],
+        budgets=[budget(standing) for standing in line.standing(agent.queue_path)],
         providers=model_states(line, place.models),
     )
 
@@ -105,7 +105,7 @@ def model_states(line: Line, models: Sequence[ModelState]) -> list[calls.ModelSt
     ]
 
 
-def budget(standing: Standing) -> calls.Budget:
+def budget(standing: BudgetState) -> calls.Budget:
     quota = standing.quota
     unit = BILLION if quota.what == "money" else 1
     return calls.Budget(

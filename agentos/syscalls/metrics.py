@@ -4,21 +4,21 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.table import Syscall
 from agentos.llm.line import Line
-from agentos.llm.settings import Party
+from agentos.llm.settings import Account
 from agentos_sdk.calls import metrics as calls
 from agentos_sdk.opcodes import Op
 
 from .inspect import budget, model_states
 
 
-def syscalls(line: Line, everybody: Party) -> tuple[Syscall, ...]:
+def syscalls(line: Line, kernel_account: Account) -> tuple[Syscall, ...]:
     def system(caller: Caller, request: calls.MetricsSystem) -> calls.MetricsReply:
         caller.check(Right("metrics_system"))
         llm = calls.LineMetrics(
             waiting=line.depth,
             in_flight=line.in_flight,
             fairness=line.fairness(),
-            budgets=[budget(standing) for standing in line.standing((everybody,))],
+            budgets=[budget(standing) for standing in line.standing((kernel_account,))],
             providers=model_states(line, line.models()),
         )
         return calls.MetricsReply(metrics=calls.SystemMetrics(llm=llm))

@@ -7,7 +7,7 @@ from agentos.agents.registry import Agent, Registry
 from agentos.agents.spec import Limits
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
-from agentos.llm.settings import Seat
+from agentos.llm.settings import QueuePath
 from agentos.permissions.authorizer import PermissionAuthorizer
 from agentos.permissions.rule import PermissionSet
 from agentos_sdk.opcodes import Op
@@ -34,7 +34,7 @@ class Rights(Protocol):
     def limits(self, caller: Caller) -> Limits:
         """Upper limits, by the caller's permissions, for agents that it spawns."""
 
-    def seat(self, caller: Caller) -> Seat:
+    def queue_path(self, caller: Caller) -> QueuePath:
         """The caller's place in the model's queue."""
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import trio
 from attrs import asdict, field, frozen
 
-from agentos.agents.inherit import Beyond, cut, inherit
+from agentos.agents.inherit import ExceedsParent, cut, inherit
 from agentos.agents.jail import layout
 from agentos.agents.rate_limit import Rate
 from agentos.agents.registry import Agent, Registry, StartError
@@ -149,7 +149,7 @@ class Spawning:
         """The right to spawn; for a guest, which uses host paths, also the right to read the named program."""
         if caller.kind != "guest":
             return [Right("spawn")]
-        places = Places(self.base, None, self.supervision.kit.run.directory)
+        places = Places(self.base, None, self.supervision.deps.run.directory)
         asked, real = await trio.to_thread.run_sync(places.program_of, request)
         return [Right("spawn"), *([Right("read", real, told=asked)] if asked is not None else [])]
 
@@ -204,11 +204,11 @@ class Spawning:
         try:
             spec = inherit(spec, parent.spec) if parent is not None else spec
             sole = caller.kind != "operator"
-            places = Places(self.base, parent, self.supervision.kit.run.directory, sole)
+            places = Places(self.base, parent, self.supervision.deps.run.directory, sole)
             spec = places.inside(spec, request) if spec.jailed else places.outside(spec, request)
-        except Beyond as error:
+        except ExceedsParent as error:
             raise PermissionDenied(str(error)) from None
-        except layout.Misplaced as error:
+        except layout.LayoutError as error:
             raise BadRequest(str(error)) from None
         except OSError as error:  # a part of the path is being replaced meanwhile
             raise BadRequest(f"a path that is named here can't be followed: {error.strerror}") from None

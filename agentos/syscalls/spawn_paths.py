@@ -60,10 +60,10 @@ class Places:
             spec = layout.resolved(self._of_the_hosts(spec, request))
         try:
             layout.check(spec)
-        except layout.Misplaced as error:
+        except layout.LayoutError as error:
             script_copies.discard(spec)
             told = error.message if self.parent is None else layout.as_told(error.message, spec, self.parent.spec)
-            raise layout.Misplaced(error.field, told) from None
+            raise layout.LayoutError(error.field, told) from None
         except Exception:
             script_copies.discard(spec)
             raise

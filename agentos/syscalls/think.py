@@ -12,7 +12,7 @@ from agentos.kernel.ports import Right
 from agentos.kernel.table import Syscall
 from agentos.kernel.text_buffer import Pieces
 from agentos.llm.line import Line, Thought
-from agentos.llm.settings import Seat
+from agentos.llm.settings import QueuePath
 from agentos_sdk import codec
 from agentos_sdk.calls import think as calls
 from agentos_sdk.errors import CallError, Timeout
@@ -23,7 +23,7 @@ from .think_request import AT_ONCE, understood
 FAILURE = {"content": "", "tokens": 0}
 
 
-def syscalls(line: Line, seat: Callable[[Caller], Seat], max_payload: int) -> tuple[Syscall, ...]:
+def syscalls(line: Line, queue_path: Callable[[Caller], QueuePath], max_payload: int) -> tuple[Syscall, ...]:
     reading = trio.CapacityLimiter(1)  # several threads would slow down each other and the event loop
 
     async def think(call: Call, body: bytes) -> calls.Thought:
@@ -33,7 +33,7 @@ def syscalls(line: Line, seat: Callable[[Caller], Seat], max_payload: int) -> tu
             async with call.caller.turn:  # one caller's many bodies wait behind each other, and not others behind them
                 asked, question = await trio.to_thread.run_sync(understood, body, line.model, limiter=reading)
         await call.require(Right("think", question.model))
-        place = seat(call.caller)
+        place = queue_path(call.caller)
         with trio.move_on_after(math.inf if asked.timeout is None else asked.timeout):
             if asked.stream:
                 call.require_stream("stream")
@@ -53,7 +53,7 @@ def syscalls(line: Line, seat: Callable[[Caller], Seat], max_payload: int) -> tu
 
     def report(caller: Caller, request: calls.LLMReport) -> calls.Reported:
         caller.check(Right("llm_report"))
-        place = seat(caller)
+        place = queue_path(caller)
         used_up = any(standing.left <= 0 for standing in line.standing(place))
         return calls.Reported(tokens=line.spent(place).usage.total, quota_exceeded=used_up)
 

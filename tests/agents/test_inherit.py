@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.agents.inherit import DEFAULTS, STRICTNESS, Beyond, effective, inherit, named
+from agentos.agents.inherit import DEFAULTS, STRICTNESS, ExceedsParent, effective, inherit, named
 from agentos.agents.jail import layout
 from agentos.agents.spec import AgentSpec, Limits
 
@@ -40,7 +40,7 @@ JAILED = PARENT.filter(lambda spec: spec.jailed)
 def test_no_limit_is_above_the_parents(child: AgentSpec, parent: AgentSpec) -> None:
     try:
         given = effective(inherit(child, parent))
-    except Beyond:
+    except ExceedsParent:
         return
 
     for name, bound in attrs.asdict(effective(parent)).items():
@@ -54,7 +54,7 @@ def test_no_limit_is_above_the_parents(child: AgentSpec, parent: AgentSpec) -> N
 def test_no_limit_is_above_what_was_asked_for_or_the_default(child: AgentSpec, parent: AgentSpec) -> None:
     try:
         given = effective(inherit(child, parent))
-    except Beyond:
+    except ExceedsParent:
         return
 
     for name, default in attrs.asdict(DEFAULTS).items():
@@ -66,7 +66,7 @@ def test_no_limit_is_above_what_was_asked_for_or_the_default(child: AgentSpec, p
 def test_walls_are_never_less_than_the_parents(child: AgentSpec, parent: AgentSpec) -> None:
     try:
         given = inherit(child, parent)
-    except Beyond:
+    except ExceedsParent:
         return
 
     assert given.jailed
@@ -78,7 +78,7 @@ def test_walls_are_never_less_than_the_parents(child: AgentSpec, parent: AgentSp
 def test_a_network_and_the_faster_runtime_are_the_parents_to_give(child: AgentSpec, parent: AgentSpec) -> None:
     try:
         given = inherit(child, parent)
-    except Beyond:
+    except ExceedsParent:
         return
 
     assert parent.network or not given.network
@@ -89,7 +89,7 @@ def test_a_network_and_the_faster_runtime_are_the_parents_to_give(child: AgentSp
 def test_what_it_refuses_is_named_and_was_asked_for(child: AgentSpec, parent: AgentSpec) -> None:
     try:
         inherit(child, parent)
-    except Beyond as error:
+    except ExceedsParent as error:
         assert error.field in ("isolation", "network", "runtime")
         assert str(error).startswith(f"{error.field}: ")
         modest = attrs.evolve(child, isolation="standard", network=False, runtime="exec")
@@ -103,7 +103,7 @@ def test_a_grandchild_has_no_more_than_anybody_above(
     try:
         middle = inherit(child, parent)
         last = inherit(grandchild, middle)
-    except Beyond:
+    except ExceedsParent:
         return
 
     assert inherit(last, parent) == last
@@ -113,7 +113,7 @@ def test_a_grandchild_has_no_more_than_anybody_above(
 def test_to_inherit_twice_changes_nothing(child: AgentSpec, parent: AgentSpec) -> None:
     try:
         given = inherit(child, parent)
-    except Beyond:
+    except ExceedsParent:
         return
 
     assert inherit(given, parent) == given
@@ -124,7 +124,7 @@ def test_a_limit_that_fits_stays_as_it_was_asked_for_or_unnamed(child: AgentSpec
     """Named limits refuse where they can't be enforced; to name one that nobody asked for would refuse too much."""
     try:
         given = inherit(child, parent)
-    except Beyond:
+    except ExceedsParent:
         return
 
     bounds = effective(parent)
@@ -139,7 +139,7 @@ def test_the_sandboxes_own_limits_hold_the_order_too(child: AgentSpec, parent: A
     """What reaches the kernel is rounded on the way: it must not be rounded above the parent's."""
     try:
         given = inherit(child, parent)
-    except Beyond:
+    except ExceedsParent:
         return
     if parent.jailed:
         inner, outer = layout.limits(given), layout.limits(parent)
@@ -151,7 +151,7 @@ def test_all_else_is_as_it_was_asked_for(child: AgentSpec, parent: AgentSpec) ->
     child = attrs.evolve(child, args=("a",), env={"A": "b"}, restart="transient", shutdown=1.0)
     try:
         given = inherit(child, parent)
-    except Beyond:
+    except ExceedsParent:
         return
 
     assert attrs.evolve(given, limits=child.limits, isolation=child.isolation) == child
@@ -159,7 +159,7 @@ def test_all_else_is_as_it_was_asked_for(child: AgentSpec, parent: AgentSpec) ->
 
 @pytest.mark.parametrize("parent", STRICTNESS)
 def test_an_agent_without_isolation_is_nobodys_child(parent: str) -> None:
-    with pytest.raises(Beyond, match=r"isolation: .* the operator's alone"):
+    with pytest.raises(ExceedsParent, match=r"isolation: .* the operator's alone"):
         inherit(AgentSpec("child", isolation="none"), AgentSpec("parent", isolation=parent))  # type: ignore[arg-type]
 
 

@@ -9,7 +9,7 @@ from agentos.agents.registry import KEPT, KEPT_WHOLE, LAST_LINES, Agent, End, Re
 from agentos.agents.spec import AgentSpec
 from agentos.kernel.caller import Caller
 from agentos.kernel.table import Table
-from agentos.llm.settings import Party
+from agentos.llm.settings import Account
 from agentos.sandbox.status import Status
 from agentos_sdk.errors import AlreadyExists, BadRequest, NotFound
 from tests.support.rights import Grants, Notebook
@@ -19,7 +19,7 @@ numbers = itertools.count(1)
 
 def agent(name: str, parent: Agent | None = None, **more: Any) -> Agent:
     caller = Caller(next(numbers), "agent", name, Table(()), Grants(), Notebook())
-    return Agent(AgentSpec(name, **more), caller, ("root",), parent, 0, None, (Party(name),), Rate(1, 1))
+    return Agent(AgentSpec(name, **more), caller, ("root",), parent, 0, None, (Account(name),), Rate(1, 1))
 
 
 def ended(one: Agent) -> Agent:

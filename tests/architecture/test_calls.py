@@ -28,10 +28,10 @@ def served() -> frozenset[Op]:
     """What the kernel's one list says; no handler is called here, so that nobody has to supervise."""
     registry, mail = Registry(), Mailboxes()
     nobody: Any = None
-    kit = SimpleNamespace(kit=SimpleNamespace(jails=nobody, run=SimpleNamespace(id="")))
-    rights = SimpleNamespace(seat=nobody)
+    deps = SimpleNamespace(deps=SimpleNamespace(jails=nobody, run=SimpleNamespace(id="")))
+    rights = SimpleNamespace(queue_path=nobody)
     spawner = Spawning(registry, nobody, nobody, mail.is_taken, "/")
-    calls = table(registry, kit, spawner, rights, mail, nobody, nobody, nobody, "/", 1 << 20)  # type: ignore[arg-type]
+    calls = table(registry, deps, spawner, rights, mail, nobody, nobody, nobody, "/", 1 << 20)  # type: ignore[arg-type]
     listed = [syscall.op for syscall in calls]
     assert len(listed) == len(set(listed)), "an opcode is served twice"
     return frozenset(listed) | BY_THE_CONNECTION

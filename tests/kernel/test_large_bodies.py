@@ -18,7 +18,7 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.connection import Connection
 from agentos.kernel.request_body import INLINE
 from agentos.kernel.table import Syscall, Table, finish_in_turns
-from agentos.llm.settings import Party
+from agentos.llm.settings import Account
 from agentos.services.mailboxes import Mailboxes
 from agentos.syscalls import messages, think
 from agentos_sdk.opcodes import Op
@@ -193,7 +193,7 @@ async def test_a_callers_many_large_questions_do_not_delay_another_callers_one()
     answered: list[int] = []
 
     async with served() as here:
-        table = Table(think.syscalls(here.line, lambda who: (Party("agent"),), 1 << 20))
+        table = Table(think.syscalls(here.line, lambda who: (Account("agent"),), 1 << 20))
         later = table.later[Op.THINK]
 
         async def ask(who: Caller) -> None:  # and be refused, once the question is read

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agentos.kernel.listener import DoorError, listen
+from agentos.kernel.listener import ListenError, listen
 from tests.sdk.impostors import short_directory, somebody_else_listening
 
 
@@ -37,7 +37,7 @@ def test_a_stale_socket_is_replaced(place: Path) -> None:
 
 def test_a_live_socket_is_not_replaced(place: Path) -> None:
     with listen(f"{place}/s") as first:
-        with pytest.raises(DoorError, match="listening there already"):
+        with pytest.raises(ListenError, match="listening there already"):
             listen(f"{place}/s")
 
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
@@ -51,7 +51,7 @@ def test_a_file_that_is_no_socket_is_left_alone(place: Path) -> None:
     (place / "link").symlink_to("s")
 
     for name in ("s", "link"):
-        with pytest.raises(DoorError, match="no socket"):
+        with pytest.raises(ListenError, match="no socket"):
             listen(f"{place}/{name}")
 
     assert (place / "s").read_text() == "precious"
@@ -61,14 +61,14 @@ def test_a_socket_of_somebody_elses_is_refused() -> None:
     if os.geteuid() != 0:
         pytest.skip("NOT TESTED: only root can make a socket of another uid")
     with somebody_else_listening(uid=65534) as path:
-        with pytest.raises(DoorError, match="uid 65534"):
+        with pytest.raises(ListenError, match="uid 65534"):
             listen(path)
 
         assert os.stat(path).st_uid == 65534
 
 
 def test_a_path_that_is_too_long_says_how_long_it_may_be(place: Path) -> None:
-    with pytest.raises(DoorError, match="at most 107 bytes"):
+    with pytest.raises(ListenError, match="at most 107 bytes"):
         listen(f"{place}/{'x' * 107}")
     longest = f"{place}/" + "x" * (107 - len(f"{place}/"))
     with listen(longest):
@@ -76,5 +76,5 @@ def test_a_path_that_is_too_long_says_how_long_it_may_be(place: Path) -> None:
 
 
 def test_a_directory_that_is_not_there_is_said(place: Path) -> None:
-    with pytest.raises(DoorError, match="No such file"):
+    with pytest.raises(ListenError, match="No such file"):
         listen(f"{place}/none/s")

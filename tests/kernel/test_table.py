@@ -17,7 +17,7 @@ from tests.support.rights import Grants, Notebook
 
 
 @frozen
-class Wish:
+class Repeat:
     what: str
     count: int = 1
 
@@ -42,17 +42,17 @@ def test_there_is_an_entry_for_every_opcode() -> None:
 
 
 def test_a_handler_gets_its_request_and_gives_its_reply() -> None:
-    table = Table((Syscall(Op.KEYS, Wish, lambda caller, wish: {"got": wish.what * wish.count}, limit=5),))
+    table = Table((Syscall(Op.KEYS, Repeat, lambda caller, request: {"got": request.what * request.count}, limit=5),))
 
     assert ask(table, Op.KEYS, b'{"what": "x", "count": 3}') == {"got": "xxx"}
     assert table.limits[Op.KEYS] == 5
 
 
 def test_a_request_that_does_not_fit_never_reaches_the_handler() -> None:
-    def handler(caller: Caller, wish: Wish) -> object:
+    def handler(caller: Caller, request: Repeat) -> object:
         raise AssertionError("reached")
 
-    table = Table((Syscall(Op.KEYS, Wish, handler, failure={"keys": []}),))
+    table = Table((Syscall(Op.KEYS, Repeat, handler, failure={"keys": []}),))
 
     reply = ask(table, Op.KEYS, b'{"count": 1}')
     assert reply == {
@@ -64,26 +64,26 @@ def test_a_request_that_does_not_fit_never_reaches_the_handler() -> None:
 
 
 def test_a_refused_right_is_a_reply() -> None:
-    table = Table((Syscall(Op.KEYS, Wish, lambda caller, wish: caller.check(Right("forbidden"))),))
+    table = Table((Syscall(Op.KEYS, Repeat, lambda caller, request: caller.check(Right("forbidden"))),))
 
     assert ask(table, Op.KEYS, b'{"what": ""}')["code"] == "permission_denied"
 
 
 @pytest.mark.parametrize("error", [Busy("full", room=3), CallError("odd", room=3)])
 def test_what_else_an_error_carries_is_in_the_reply(error: CallError) -> None:
-    def handler(caller: Caller, wish: Wish) -> object:
+    def handler(caller: Caller, request: Repeat) -> object:
         raise error
 
-    reply = ask(Table((Syscall(Op.KEYS, Wish, handler),)), Op.KEYS, b'{"what": ""}')
+    reply = ask(Table((Syscall(Op.KEYS, Repeat, handler),)), Op.KEYS, b'{"what": ""}')
 
     assert reply == {"success": False, "error": str(error), "code": error.code, "room": 3}
 
 
 def test_a_bug_of_ours_is_logged_and_its_reference_is_all_that_gets_out(caplog: pytest.LogCaptureFixture) -> None:
-    def handler(caller: Caller, wish: Wish) -> object:
+    def handler(caller: Caller, request: Repeat) -> object:
         raise ZeroDivisionError("a secret path")
 
-    reply = ask(Table((Syscall(Op.KEYS, Wish, handler),)), Op.KEYS, b'{"what": ""}')
+    reply = ask(Table((Syscall(Op.KEYS, Repeat, handler),)), Op.KEYS, b'{"what": ""}')
 
     [record] = [each for each in caplog.records if each.levelno == logging.ERROR]
     reference = record.getMessage().split()[1]
@@ -102,11 +102,11 @@ def test_what_takes_bare_bytes_gets_them_as_they_came() -> None:
 
 
 def test_a_handler_that_may_wait_is_answered_later() -> None:
-    async def handler(call: object, wish: Wish) -> object:
+    async def handler(call: object, request: Repeat) -> object:
         await trio.lowlevel.checkpoint()
         return {}
 
-    table = Table((Syscall(Op.KEYS, Wish, handler),))
+    table = Table((Syscall(Op.KEYS, Repeat, handler),))
 
     assert table.now[Op.KEYS] is None
     assert table.later[Op.KEYS] is not None

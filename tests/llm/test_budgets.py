@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from agentos.database import Database, open_database
 from agentos.llm.budgets import TABLES, TIDY, Budgets, Grant, Rate
 from agentos.llm.providers.provider import Usage
-from agentos.llm.settings import Party, Price, Seat, Share
-from agentos.services.quotas import Quota, Standing, budget_of
+from agentos.llm.settings import Account, Price, QueuePath, Share
+from agentos.services.quotas import BudgetState, Quota, budget_of
 from agentos_sdk.errors import BadRequest, QuotaExceeded, Unavailable
 
 MINUTE, HOUR = 60.0, 3600.0
@@ -29,12 +29,12 @@ NOON = 12 * HOUR
 PRICES = {"cheap": Price(0.1, 0.4), "dear": Price(1.25, 10.0)}
 MAX_TOKENS = 800  # of a question that names no bound
 
-TEAM = Party("team", Share(budget=(*budget_of(MINUTE, tokens=300), *budget_of(HOUR, money=0.003))))
-WRITER = Party("team/writer", Share(budget=budget_of(MINUTE, tokens=180, calls=4)))
-HELPER = Party("team/writer/helper", Share(budget=budget_of(HOUR, money=0.001)))
-READER = Party("team/reader")
-FREE = Party("free")
-SEATS: list[Seat] = [(TEAM,), (TEAM, WRITER), (TEAM, WRITER, HELPER), (TEAM, READER), (FREE,)]
+TEAM = Account("team", Share(budget=(*budget_of(MINUTE, tokens=300), *budget_of(HOUR, money=0.003))))
+WRITER = Account("team/writer", Share(budget=budget_of(MINUTE, tokens=180, calls=4)))
+HELPER = Account("team/writer/helper", Share(budget=budget_of(HOUR, money=0.001)))
+READER = Account("team/reader")
+FREE = Account("free")
+SEATS: list[QueuePath] = [(TEAM,), (TEAM, WRITER), (TEAM, WRITER, HELPER), (TEAM, READER), (FREE,)]
 
 
 @asynccontextmanager
@@ -43,12 +43,12 @@ async def opened(path: Path, now: float = NOON) -> AsyncIterator[tuple[Database,
         yield database, await Budgets.load(PRICES, database, MAX_TOKENS, now)
 
 
-def seat(*quotas: Quota, name: str = "writer") -> Seat:
-    return (Party("kernel"), Party(name, Share(budget=quotas)))
+def queue_path(*quotas: Quota, name: str = "writer") -> QueuePath:
+    return (Account("kernel"), Account(name, Share(budget=quotas)))
 
 
-def left(budgets: Budgets, seat: Seat, now: float = NOON) -> list[int]:
-    return [standing.left for standing in budgets.standing(seat, now)]
+def left(budgets: Budgets, queue_path: QueuePath, now: float = NOON) -> list[int]:
+    return [standing.left for standing in budgets.standing(queue_path, now)]
 
 
 @define
@@ -58,23 +58,23 @@ class World:
     database: Database
     budgets: Budgets
     now: float = NOON
-    under_way: list[tuple[Seat, str, int, Grant]] = field(factory=list)
+    under_way: list[tuple[QueuePath, str, int, Grant]] = field(factory=list)
     beyond: Counter[tuple[str, str, float]] = field(factory=Counter)
 
-    async def reserve(self, seat: Seat, model: str, tokens_in: int, max_tokens: int | None) -> None:
+    async def reserve(self, queue_path: QueuePath, model: str, tokens_in: int, max_tokens: int | None) -> None:
         try:
-            grant = await self.budgets.reserve(seat, model, tokens_in, max_tokens, self.now)
+            grant = await self.budgets.reserve(queue_path, model, tokens_in, max_tokens, self.now)
         except QuotaExceeded:
             return
         assert (grant.max_tokens or MAX_TOKENS) <= (max_tokens or MAX_TOKENS)
-        self.under_way.append((seat, model, tokens_in, grant))
-        for standing in self.budgets.standing(seat, self.now):
+        self.under_way.append((queue_path, model, tokens_in, grant))
+        for standing in self.budgets.standing(queue_path, self.now):
             self.beyond.pop(key(standing), None)
 
     def settle(self, which: int, part_in: float, part_out: float, calls: int) -> None:
         if not self.under_way:
             return
-        seat, model, tokens_in, grant = self.under_way.pop(which % len(self.under_way))
+        queue_path, model, tokens_in, grant = self.under_way.pop(which % len(self.under_way))
         generated = MAX_TOKENS if grant.max_tokens is None else grant.max_tokens
         usage = Usage(int(tokens_in * part_in), int(generated * part_out / 2), int(generated * part_out / 2))
         rate = Rate.of(PRICES[model])
@@ -83,7 +83,7 @@ class World:
             "calls": calls - 1,
             "money": rate.cost(usage.input, usage.generated) - rate.cost(tokens_in, generated),
         }
-        for standing in self.budgets.standing(seat, self.now):
+        for standing in self.budgets.standing(queue_path, self.now):
             self.beyond[key(standing)] += max(0, over[standing.quota.what])
         self.budgets.settle(grant, usage, calls, self.now)
 
@@ -94,14 +94,14 @@ class World:
 
     async def examine(self) -> None:
         on_disk = await Budgets.load(PRICES, self.database, MAX_TOKENS, self.now)
-        for seat in SEATS:
-            standings = self.budgets.standing(seat, self.now)
-            assert on_disk.standing(seat, self.now) == standings
+        for queue_path in SEATS:
+            standings = self.budgets.standing(queue_path, self.now)
+            assert on_disk.standing(queue_path, self.now) == standings
             for standing in standings:
                 assert standing.settled + standing.reserved <= standing.quota.most + self.beyond[key(standing)]
 
 
-def key(standing: Standing) -> tuple[str, str, float]:
+def key(standing: BudgetState) -> tuple[str, str, float]:
     return standing.name, standing.quota.what, standing.quota.per
 
 
@@ -149,9 +149,9 @@ def test_calls_that_keep_to_what_they_were_granted_never_exceed_a_budget(steps: 
     async def main(path: Path) -> None:
         async with opened(path) as (_, budgets):
 
-            async def call(seat: Seat, model: str, tokens_in: int, max_tokens: int | None) -> None:
+            async def call(queue_path: QueuePath, model: str, tokens_in: int, max_tokens: int | None) -> None:
                 try:
-                    grant = await budgets.reserve(seat, model, tokens_in, max_tokens, NOON)
+                    grant = await budgets.reserve(queue_path, model, tokens_in, max_tokens, NOON)
                 except QuotaExceeded:
                     return
                 await trio.lowlevel.checkpoint()
@@ -161,9 +161,9 @@ def test_calls_that_keep_to_what_they_were_granted_never_exceed_a_budget(steps: 
             async with trio.open_nursery() as nursery:
                 for _, *arguments in steps:
                     nursery.start_soon(call, *arguments)  # type: ignore[arg-type]
-            for seat in SEATS:
-                assert all(each.settled <= each.quota.most for each in budgets.standing(seat, NOON))
-                assert all(each.reserved == 0 for each in budgets.standing(seat, NOON))
+            for queue_path in SEATS:
+                assert all(each.settled <= each.quota.most for each in budgets.standing(queue_path, NOON))
+                assert all(each.reserved == 0 for each in budgets.standing(queue_path, NOON))
 
     with tempfile.TemporaryDirectory() as directory:
         trio.run(main, Path(directory))
@@ -196,7 +196,7 @@ def test_money_is_exact_and_rounded_up_to_the_billionth() -> None:
 
 
 async def test_thoughts_cost_what_output_costs(tmp_path: Path) -> None:
-    writer = seat(*budget_of(HOUR, tokens=1000, money=1.0))
+    writer = queue_path(*budget_of(HOUR, tokens=1000, money=1.0))
 
     async with opened(tmp_path) as (_, budgets):
         grant = await budgets.reserve(writer, "dear", 100, None, NOON)
@@ -211,7 +211,7 @@ async def test_what_may_be_generated_is_lowered_to_what_every_budget_leaves(tmp_
     async with opened(tmp_path) as (_, budgets):
 
         async def granted(*quotas: Quota, asked: int | None = None, name: str) -> int | None:
-            return (await budgets.reserve(seat(*quotas, name=name), "cheap", 100, asked, NOON)).max_tokens
+            return (await budgets.reserve(queue_path(*quotas, name=name), "cheap", 100, asked, NOON)).max_tokens
 
         assert await granted(*budget_of(HOUR, tokens=1000), name="a") == MAX_TOKENS
         assert await granted(*budget_of(HOUR, tokens=1000), asked=700, name="b") == 700
@@ -225,7 +225,7 @@ async def test_what_may_be_generated_is_lowered_to_what_every_budget_leaves(tmp_
 
 
 async def test_who_can_not_even_get_one_token_is_told_which_budget_and_when_it_renews(tmp_path: Path) -> None:
-    writer = (Party("team", Share(budget=budget_of(HOUR, tokens=100))), Party("team/writer"))
+    writer = (Account("team", Share(budget=budget_of(HOUR, tokens=100))), Account("team/writer"))
 
     async with opened(tmp_path) as (_, budgets):
         budgets.check(writer, "cheap", 99, NOON)
@@ -250,7 +250,7 @@ async def test_who_can_not_even_get_one_token_is_told_which_budget_and_when_it_r
 async def test_what_others_have_reserved_may_come_back_so_nobody_is_turned_away_for_it_at_the_door(
     tmp_path: Path,
 ) -> None:
-    writer = seat(*budget_of(HOUR, tokens=100))
+    writer = queue_path(*budget_of(HOUR, tokens=100))
 
     async with opened(tmp_path) as (_, budgets):
         grant = await budgets.reserve(writer, "cheap", 40, 60, NOON)
@@ -264,7 +264,7 @@ async def test_what_others_have_reserved_may_come_back_so_nobody_is_turned_away_
 
 
 async def test_money_for_a_model_without_a_price_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
-    writer = seat(*budget_of(HOUR, money=1.0))
+    writer = queue_path(*budget_of(HOUR, money=1.0))
 
     async with opened(tmp_path) as (_, budgets):
         with pytest.raises(BadRequest, match=r"^model: 'secret' has no price, and the money of 'writer' is limited"):
@@ -272,7 +272,7 @@ async def test_money_for_a_model_without_a_price_is_refused_before_anything_is_a
         with pytest.raises(BadRequest, match=r"^model: 'secret' has no price"):
             await budgets.reserve(writer, "secret", 1, 1, NOON)
 
-        tokens = seat(*budget_of(HOUR, tokens=100), name="reader")
+        tokens = queue_path(*budget_of(HOUR, tokens=100), name="reader")
         budgets.settle(await budgets.reserve(tokens, "secret", 10, None, NOON), Usage(10, 5), 1, NOON)
         assert left(budgets, tokens) == [85]
 
@@ -281,17 +281,17 @@ async def test_who_has_no_budget_needs_no_disk(tmp_path: Path, caplog: pytest.Lo
     async with opened(tmp_path) as (_, budgets):
         pass  # and it is closed
 
-    budgets.check(seat(), "secret", 10**9, NOON)
-    grant = await budgets.reserve(seat(), "secret", 10**9, None, NOON)
+    budgets.check(queue_path(), "secret", 10**9, NOON)
+    grant = await budgets.reserve(queue_path(), "secret", 10**9, None, NOON)
     budgets.settle(grant, Usage(10**9, 10**9), 9, NOON)
 
     assert grant.max_tokens is None
-    assert budgets.standing(seat(), NOON) == []
+    assert budgets.standing(queue_path(), NOON) == []
     assert caplog.records == []
 
 
 async def test_a_reservation_is_on_disk_before_the_question_leaves(tmp_path: Path) -> None:
-    writer = seat(*budget_of(HOUR, tokens=100))
+    writer = queue_path(*budget_of(HOUR, tokens=100))
 
     async with opened(tmp_path) as (_, budgets):
         await budgets.reserve(writer, "cheap", 40, 50, NOON)
@@ -302,7 +302,7 @@ async def test_a_reservation_is_on_disk_before_the_question_leaves(tmp_path: Pat
 
 
 async def test_what_a_killed_kernel_had_reserved_stays_so_until_its_window_ends(tmp_path: Path) -> None:
-    writer = seat(*budget_of(HOUR, tokens=100))
+    writer = queue_path(*budget_of(HOUR, tokens=100))
     async with opened(tmp_path) as (_, budgets):
         await budgets.reserve(writer, "cheap", 40, 50, NOON)
 
@@ -314,7 +314,7 @@ async def test_what_a_killed_kernel_had_reserved_stays_so_until_its_window_ends(
 
 
 async def test_a_reservation_whose_caller_goes_away_before_it_is_written_leaves_nothing(tmp_path: Path) -> None:
-    writer = seat(*budget_of(HOUR, tokens=100))
+    writer = queue_path(*budget_of(HOUR, tokens=100))
     begun, go_on = threading.Event(), threading.Event()
 
     def hold(_: sqlite3.Connection) -> None:
@@ -346,7 +346,7 @@ async def test_where_nothing_can_be_written_nobody_with_a_budget_may_ask_and_aft
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("agentos.database.BUSY", 0.01)
-    writer = seat(*budget_of(HOUR, tokens=100))
+    writer = queue_path(*budget_of(HOUR, tokens=100))
 
     async with opened(tmp_path) as (database, budgets):
         before = await budgets.reserve(writer, "cheap", 10, 10, NOON)
@@ -356,7 +356,7 @@ async def test_where_nothing_can_be_written_nobody_with_a_budget_may_ask_and_aft
         with caplog.at_level(logging.ERROR), pytest.raises(Unavailable) as caught:
             await budgets.reserve(writer, "cheap", 30, 30, NOON)
         budgets.settle(before, Usage(10, 5), 1, NOON)
-        await budgets.reserve(seat(), "cheap", 10, None, NOON)
+        await budgets.reserve(queue_path(), "cheap", 10, None, NOON)
 
         assert str(caught.value) == "budgets can't be written down: the kernel's log says why"
         assert "another program holds it" in caplog.text
@@ -374,22 +374,25 @@ async def test_where_nothing_can_be_written_nobody_with_a_budget_may_ask_and_aft
 async def test_a_budget_that_was_changed_holds_from_the_next_question_on(tmp_path: Path) -> None:
     async with opened(tmp_path) as (_, budgets):
         budgets.settle(
-            await budgets.reserve(seat(*budget_of(HOUR, tokens=100)), "cheap", 40, 40, NOON), Usage(40, 40), 1, NOON
+            await budgets.reserve(queue_path(*budget_of(HOUR, tokens=100)), "cheap", 40, 40, NOON),
+            Usage(40, 40),
+            1,
+            NOON,
         )
 
-        assert left(budgets, seat(*budget_of(HOUR, tokens=90))) == [10]
-        assert left(budgets, seat()) == []
-        assert left(budgets, seat(*budget_of(HOUR, tokens=200))) == [120]
+        assert left(budgets, queue_path(*budget_of(HOUR, tokens=90))) == [10]
+        assert left(budgets, queue_path()) == []
+        assert left(budgets, queue_path(*budget_of(HOUR, tokens=200))) == [120]
 
 
 async def test_names_that_are_no_more_are_forgotten_with_their_windows(tmp_path: Path) -> None:
     async with opened(tmp_path) as (database, budgets):
         for number in range(50):
-            gone = seat(*budget_of(MINUTE, tokens=100), name=f"agent{number}")
+            gone = queue_path(*budget_of(MINUTE, tokens=100), name=f"agent{number}")
             budgets.settle(await budgets.reserve(gone, "cheap", 1, 1, NOON), Usage(1, 1), 1, NOON)
         assert await database.write(rows) == 50
 
-        grant = await budgets.reserve(seat(*budget_of(MINUTE, tokens=100)), "cheap", 1, 1, NOON + TIDY)
+        grant = await budgets.reserve(queue_path(*budget_of(MINUTE, tokens=100)), "cheap", 1, 1, NOON + TIDY)
         budgets.settle(grant, Usage(1, 1), 1, NOON + TIDY)
         assert await database.write(rows) == 1
         assert list(budgets._limits) == ["writer"]
@@ -403,7 +406,7 @@ def rows(connection: sqlite3.Connection) -> int:
 
 async def test_a_grant_is_settled_once(tmp_path: Path) -> None:
     async with opened(tmp_path) as (_, budgets):
-        grant = await budgets.reserve(seat(*budget_of(HOUR, tokens=100)), "cheap", 40, 50, NOON)
+        grant = await budgets.reserve(queue_path(*budget_of(HOUR, tokens=100)), "cheap", 40, 50, NOON)
         budgets.settle(grant, Usage(), 0, NOON)
 
         with pytest.raises(KeyError):

@@ -23,7 +23,7 @@ from agentos.llm.line import Line
 from agentos.llm.memory import HELD_BY_ONE
 from agentos.llm.places import Place
 from agentos.llm.providers.provider import Delta, Failing, Provider, Rejected, SlowDown, Usage
-from agentos.llm.settings import LLMSettings, Party, Retry, Seat, Share
+from agentos.llm.settings import Account, LLMSettings, QueuePath, Retry, Share
 from agentos.services.quotas import Quotas, budget_of
 from agentos_sdk.errors import BadRequest, Busy, Internal, QuotaExceeded, Unavailable
 from tests.llm.scripted import Scripted, Step, question
@@ -31,8 +31,8 @@ from tests.llm.scripted import Scripted, Step, question
 SETTINGS = LLMSettings()
 
 
-def seat(*names: str, weight: float = 1.0) -> Seat:
-    return (*(Party(name) for name in names[:-1]), Party(names[-1], Share(weight)))
+def queue_path(*names: str, weight: float = 1.0) -> QueuePath:
+    return (*(Account(name) for name in names[:-1]), Account(names[-1], Share(weight)))
 
 
 def work(seconds: float) -> list[Step]:
@@ -66,7 +66,7 @@ class Crowd:
     nursery: trio.Nursery
     answered: list[str]
 
-    async def ask(self, who: Seat, text: str = "why?", model: str = "scripted") -> None:
+    async def ask(self, who: QueuePath, text: str = "why?", model: str = "scripted") -> None:
         """Begin to; it waits in the line, or is in flight, on return."""
 
         async def one() -> None:
@@ -85,10 +85,10 @@ async def crowd(line: Line) -> AsyncIterator[Crowd]:
 
 async def test_an_answer_says_how_long_it_waited_and_how_long_it_took(autojump_clock: MockClock) -> None:
     async with running(Scripted([work(3.0)])) as line, trio.open_nursery() as nursery:
-        nursery.start_soon(line.think, seat("a"), question())
+        nursery.start_soon(line.think, queue_path("a"), question())
         await wait_all_tasks_blocked()
 
-        thought = await line.think(seat("b"), question())
+        thought = await line.think(queue_path("b"), question())
 
         assert (thought.answer.text, thought.queued, thought.latency) == ("done", 3.0, 3.0)
 
@@ -98,7 +98,7 @@ async def test_one_question_is_in_flight_at_a_time(autojump_clock: MockClock) ->
 
     async with running(provider) as line, crowd(line) as all_of_them:
         for name in "abc":
-            await all_of_them.ask(seat(name))
+            await all_of_them.ask(queue_path(name))
 
     assert [at - provider.begun[0] for at in provider.begun] == [0.0, 1.0, 2.0]
 
@@ -108,7 +108,7 @@ async def test_concurrency_lets_more_of_them_be_in_flight(autojump_clock: MockCl
 
     async with running(provider, LLMSettings(concurrency=2)) as line, crowd(line) as all_of_them:
         for name in "abc":
-            await all_of_them.ask(seat(name))
+            await all_of_them.ask(queue_path(name))
 
     assert [at - provider.begun[0] for at in provider.begun] == [0.0, 0.0, 1.0]
 
@@ -117,8 +117,8 @@ async def test_who_comes_once_does_not_wait_behind_a_flood(autojump_clock: MockC
     async with running(Scripted([work(1.0)])) as line:
         async with crowd(line) as all_of_them:
             for _ in range(20):
-                await all_of_them.ask(seat("flood"))
-            await all_of_them.ask(seat("light"))
+                await all_of_them.ask(queue_path("flood"))
+            await all_of_them.ask(queue_path("light"))
 
         assert all_of_them.answered.index("light") == 1
 
@@ -127,9 +127,9 @@ async def test_who_spawns_many_has_no_more_of_the_model_than_before(autojump_clo
     async with running(Scripted([work(1.0)])) as line:
         async with crowd(line) as all_of_them:
             for number in range(8):
-                await all_of_them.ask(seat("many", f"many/{number}"))
+                await all_of_them.ask(queue_path("many", f"many/{number}"))
             for _ in range(4):
-                await all_of_them.ask(seat("alone"))
+                await all_of_them.ask(queue_path("alone"))
 
         assert all_of_them.answered[:8].count("alone") == 4
 
@@ -138,8 +138,8 @@ async def test_a_weight_is_a_share(autojump_clock: MockClock) -> None:
     async with running(Scripted([work(1.0)])) as line:
         async with crowd(line) as all_of_them:
             for _ in range(12):
-                await all_of_them.ask(seat("heavy", weight=3.0))
-                await all_of_them.ask(seat("light"))
+                await all_of_them.ask(queue_path("heavy", weight=3.0))
+                await all_of_them.ask(queue_path("light"))
 
         assert all_of_them.answered[:12].count("heavy") == pytest.approx(9, abs=1)
 
@@ -148,9 +148,9 @@ async def test_who_is_cancelled_while_it_waits_leaves_the_line_at_once(autojump_
     provider = Scripted([work(1.0)])
 
     async with running(provider) as line, crowd(line) as all_of_them:
-        await all_of_them.ask(seat("first"), "one")
+        await all_of_them.ask(queue_path("first"), "one")
         with trio.move_on_after(0.5):
-            await line.think(seat("b"), question("never"))
+            await line.think(queue_path("b"), question("never"))
 
         assert line.depth == 0
 
@@ -163,8 +163,8 @@ async def test_who_is_cancelled_in_flight_is_aborted_at_once_and_the_next_one_go
     async with running(provider) as line:
         began = trio.current_time()
         with trio.move_on_after(0.5):
-            await line.think(seat("a"), question())
-        await line.think(seat("b"), question())
+            await line.think(queue_path("a"), question())
+        await line.think(queue_path("b"), question())
 
         assert provider.aborted == [began + 0.5]
         assert provider.begun[1] == began + 0.5
@@ -173,7 +173,7 @@ async def test_who_is_cancelled_in_flight_is_aborted_at_once_and_the_next_one_go
 async def test_places_say_who_waits_and_who_is_next(autojump_clock: MockClock) -> None:
     async with running(Scripted([work(1.0)])) as line, crowd(line) as all_of_them:
         for name in ("a", "b", "c", "b"):
-            await all_of_them.ask(seat(name))
+            await all_of_them.ask(queue_path(name))
 
         assert line.places() == {("a",): Place(0, 1, None), ("b",): Place(2, 0, 1), ("c",): Place(1, 0, 2)}
         assert (line.depth, line.in_flight) == (3, 1)
@@ -183,9 +183,9 @@ async def test_a_full_line_refuses_and_keeps_what_it_has(autojump_clock: MockClo
     async with running(Scripted([work(1.0)]), LLMSettings(per_agent=2)) as line:
         async with crowd(line) as all_of_them:
             for _ in range(3):
-                await all_of_them.ask(seat("a"))
+                await all_of_them.ask(queue_path("a"))
             with pytest.raises(Full):
-                await line.think(seat("a"), question())
+                await line.think(queue_path("a"), question())
 
         assert all_of_them.answered == ["a"] * 3
 
@@ -193,11 +193,11 @@ async def test_a_full_line_refuses_and_keeps_what_it_has(autojump_clock: MockClo
 async def test_one_that_fails_fails_alone(autojump_clock: MockClock) -> None:
     async with running(Scripted([[Rejected("400")], [ZeroDivisionError()], ["yes"]])) as line:
         with pytest.raises(BadRequest):
-            await line.think(seat("a"), question())
+            await line.think(queue_path("a"), question())
         with pytest.raises(Internal):
-            await line.think(seat("a"), question())
+            await line.think(queue_path("a"), question())
 
-        assert (await line.think(seat("a"), question())).answer.text == "yes"
+        assert (await line.think(queue_path("a"), question())).answer.text == "yes"
 
 
 async def test_who_is_always_turned_away_is_not_always_next(autojump_clock: MockClock) -> None:
@@ -208,7 +208,7 @@ async def test_who_is_always_turned_away_is_not_always_next(autojump_clock: Mock
         async def insist(name: str) -> None:
             for _ in range(10):
                 with pytest.raises(BadRequest):
-                    await line.think(seat(name), question(name))
+                    await line.think(queue_path(name), question(name))
 
         nursery.start_soon(insist, "a")
         nursery.start_soon(insist, "b")
@@ -221,8 +221,8 @@ async def test_while_a_question_waits_to_be_asked_again_others_are_asked(autojum
 
     async with running(provider, LLMSettings(retry=Retry(first=5.0, jitter=0.0))) as line:
         async with crowd(line) as all_of_them:
-            await all_of_them.ask(seat("unlucky"), "one")
-            await all_of_them.ask(seat("other"), "two")
+            await all_of_them.ask(queue_path("unlucky"), "one")
+            await all_of_them.ask(queue_path("other"), "two")
 
         assert all_of_them.answered == ["other", "unlucky"]
         assert provider.asked == ["one", "two", "one"]
@@ -232,10 +232,10 @@ async def test_while_a_question_waits_to_be_asked_again_others_are_asked(autojum
 async def test_who_leaves_in_the_pause_between_two_attempts_takes_no_place_along(autojump_clock: MockClock) -> None:
     async with running(Scripted([[Failing("500")], ["yes"]]), LLMSettings(retry=Retry(first=5.0))) as line:
         with trio.move_on_after(1.0):
-            await line.think(seat("a"), question())
+            await line.think(queue_path("a"), question())
 
         for _ in range(3):
-            assert (await line.think(seat("b"), question())).answer.text == "yes"
+            assert (await line.think(queue_path("b"), question())).answer.text == "yes"
 
 
 async def test_who_holds_the_model_in_silence_and_leaves_pays_for_the_time(autojump_clock: MockClock) -> None:
@@ -246,13 +246,13 @@ async def test_who_holds_the_model_in_silence_and_leaves_pays_for_the_time(autoj
         async def waste() -> None:
             while True:
                 with trio.move_on_after(9.9):
-                    await line.think(seat("waster"), question("x"))
+                    await line.think(queue_path("waster"), question("x"))
 
         for _ in range(5):
             nursery.start_soon(waste)
         await trio.sleep(1)
         began = trio.current_time()
-        await line.think(seat("light"), question("x" * 4000))  # a thousand tokens
+        await line.think(queue_path("light"), question("x" * 4000))  # a thousand tokens
         nursery.cancel_scope.cancel()
 
         assert trio.current_time() - began < 60.0
@@ -264,7 +264,7 @@ async def test_pieces_of_an_answer_are_heard_as_they_come(autojump_clock: MockCl
     async with running(Scripted([["one ", 1.0, "two ", 1.0, "three"]])) as line:
         began = trio.current_time()
         thought = await line.think(
-            seat("a"), question(), lambda text: heard.append((text, trio.current_time() - began))
+            queue_path("a"), question(), lambda text: heard.append((text, trio.current_time() - began))
         )
 
     assert heard == [("one ", 0.0), ("two ", 1.0), ("three", 2.0)]
@@ -272,18 +272,18 @@ async def test_pieces_of_an_answer_are_heard_as_they_come(autojump_clock: MockCl
 
 
 async def test_who_has_nothing_left_is_refused_before_it_waits(tmp_path: Path) -> None:
-    poor: Seat = (Party("poor", Share(budget=budget_of(3600, calls=1))),)
+    poor: QueuePath = (Account("poor", Share(budget=budget_of(3600, calls=1))),)
 
     async with with_budgets(tmp_path) as accounts, running(Scripted([["yes"]]), accounts=accounts) as line:
         await line.think(poor, question())
         with pytest.raises(QuotaExceeded, match="poor"):
             await line.think(poor, question())
 
-        assert (await line.think(seat("other"), question())).answer.text == "yes"
+        assert (await line.think(queue_path("other"), question())).answer.text == "yes"
 
 
 async def test_an_answer_is_cut_to_what_the_budget_leaves(tmp_path: Path) -> None:
-    poor: Seat = (Party("poor", Share(budget=budget_of(3600, tokens=50))),)
+    poor: QueuePath = (Account("poor", Share(budget=budget_of(3600, tokens=50))),)
     provider = Scripted([["yes"]])
 
     async with with_budgets(tmp_path) as accounts, running(provider, accounts=accounts) as line:
@@ -293,7 +293,7 @@ async def test_an_answer_is_cut_to_what_the_budget_leaves(tmp_path: Path) -> Non
 
 
 async def test_an_aborted_question_costs_what_it_used(tmp_path: Path) -> None:
-    poor: Seat = (Party("poor", Share(budget=budget_of(3600, tokens=1000))),)
+    poor: QueuePath = (Account("poor", Share(budget=budget_of(3600, tokens=1000))),)
     provider = Scripted([["12345678", Delta(usage=Usage(70, 30)), math.inf]])
 
     async with with_budgets(tmp_path) as accounts, running(provider, accounts=accounts) as line:
@@ -310,7 +310,7 @@ async def test_an_aborted_question_costs_what_it_used(tmp_path: Path) -> None:
 
 
 async def test_a_question_that_no_model_has_seen_costs_nothing(tmp_path: Path) -> None:
-    poor: Seat = (Party("poor", Share(budget=budget_of(3600, calls=5, tokens=1000))),)
+    poor: QueuePath = (Account("poor", Share(budget=budget_of(3600, calls=5, tokens=1000))),)
     provider = Scripted([[Failing("connection refused")]])
     settings = LLMSettings(retry=Retry(attempts=1))
 
@@ -331,7 +331,7 @@ async def test_the_provider_s_connections_are_closed_at_the_end(autojump_clock: 
     provider = Scripted()
 
     async with running(provider) as line:
-        await line.think(seat("a"), question())
+        await line.think(queue_path("a"), question())
 
     assert provider.closed
 
@@ -342,7 +342,7 @@ async def test_those_who_always_have_something_to_ask_get_the_same(autojump_cloc
 
         async def insist(number: int) -> None:
             while True:
-                await line.think(seat(str(number)), question("x" * 40 * (number + 1)))
+                await line.think(queue_path(str(number)), question("x" * 40 * (number + 1)))
 
         async with trio.open_nursery() as nursery:
             for number in range(8):
@@ -357,7 +357,7 @@ async def test_those_who_always_have_something_to_ask_get_the_same(autojump_cloc
 
 
 async def test_who_lacks_only_what_others_have_reserved_waits_until_they_settle(tmp_path: Path) -> None:
-    poor: Seat = (Party("poor", Share(budget=budget_of(3600, tokens=104))),)
+    poor: QueuePath = (Account("poor", Share(budget=budget_of(3600, tokens=104))),)
     provider = Scripted([[0.1, "yes"]])
 
     async with with_budgets(tmp_path) as accounts, running(provider, LLMSettings(concurrency=2), accounts) as line:
@@ -375,7 +375,7 @@ async def test_a_model_s_name_is_no_way_into_a_url(model: str, autojump_clock: M
 
     async with running(provider) as line:
         with pytest.raises(BadRequest, match="model: expected a name"):
-            await line.think(seat("a"), evolve(question(), model=model))
+            await line.think(queue_path("a"), evolve(question(), model=model))
 
     assert provider.asked == []
 
@@ -385,11 +385,11 @@ async def test_what_waits_for_the_model_has_an_end_in_bytes(autojump_clock: Mock
 
     async with running(Scripted([work(1.0)])) as line, crowd(line) as all_of_them:
         for _ in range(2):
-            await all_of_them.ask(seat("kernel", "writer", "writer/child"), book[: HELD_BY_ONE // 2 - 1000])
+            await all_of_them.ask(queue_path("kernel", "writer", "writer/child"), book[: HELD_BY_ONE // 2 - 1000])
         with pytest.raises(Busy, match="too large"):
-            await line.think(seat("kernel", "writer"), question(book))
+            await line.think(queue_path("kernel", "writer"), question(book))
 
-        assert (await line.think(seat("kernel", "other"), question(book))).answer.text == "done"
+        assert (await line.think(queue_path("kernel", "other"), question(book))).answer.text == "done"
 
 
 async def test_questions_that_come_back_from_a_pause_wait_for_their_turn(autojump_clock: MockClock) -> None:
@@ -400,20 +400,20 @@ async def test_questions_that_come_back_from_a_pause_wait_for_their_turn(autojum
 
         async def insist() -> None:
             with contextlib.suppress(Unavailable):
-                await line.think(seat("flood"), question("flood"))
+                await line.think(queue_path("flood"), question("flood"))
 
         for _ in range(25):
             nursery.start_soon(insist)
         await trio.sleep(30.5)  # now many have stepped aside, and come back one after the other
         began = len(provider.asked)
         with pytest.raises(Unavailable):
-            await line.think(seat("light"), question("light"))
+            await line.think(queue_path("light"), question("light"))
 
         assert provider.asked[began:].index("light") <= 1
 
 
 async def test_who_waits_to_be_asked_again_keeps_no_reservation_from_others(tmp_path: Path) -> None:
-    poor: Seat = (Party("poor", Share(budget=budget_of(3600, tokens=104))),)
+    poor: QueuePath = (Account("poor", Share(budget=budget_of(3600, tokens=104))),)
     provider = Scripted([[Failing("500")], ["yes"]])
     settings = LLMSettings(retry=Retry(first=0.2, jitter=0.0))
 
@@ -436,8 +436,8 @@ async def test_a_question_that_is_over_is_gone_from_memory(autojump_clock: MockC
                 seen.append(weakref.ref(asked))
                 with trio.move_on_after(math.inf if name == "answered" else 0.5):
                     if name == "withdrawn":
-                        await all_of_them.ask(seat("other"))
-                    await line.think(seat(name), asked)
+                        await all_of_them.ask(queue_path("other"))
+                    await line.think(queue_path(name), asked)
                 del asked
             await trio.sleep(5)
 
@@ -459,7 +459,7 @@ async def answers_beside(attack: bool) -> Counter[str]:
         async def insist(name: str, model: str) -> None:
             while True:
                 with contextlib.suppress(Unavailable):
-                    await line.think(seat(name), evolve(question(), model=model))
+                    await line.think(queue_path(name), evolve(question(), model=model))
                     answered[name] += 1
 
         for number in range(4):
@@ -484,8 +484,8 @@ async def test_a_question_for_a_paused_model_waits_in_no_place_of_the_providers(
 
     async with running(provider) as line, crowd(line) as all_of_them:
         for number in range(3):
-            await all_of_them.ask(seat("a"), str(number), "limited")
-        await all_of_them.ask(seat("b"))
+            await all_of_them.ask(queue_path("a"), str(number), "limited")
+        await all_of_them.ask(queue_path("b"))
 
         place = line.places()["a",]
         assert (place.waiting, place.in_flight, place.position, place.paused) == (3, 0, None, 3)
@@ -501,7 +501,7 @@ async def test_when_a_pause_ends_its_questions_are_asked_in_their_order(autojump
 
     async with running(provider, LLMSettings(retry=Retry(jitter=0.0))) as line, crowd(line) as all_of_them:
         for number in range(3):
-            await all_of_them.ask(seat("a"), str(number))
+            await all_of_them.ask(queue_path("a"), str(number))
 
     assert provider.asked[0] == "0"
     assert sorted(provider.asked[1:]) == ["0", "1", "2"]
@@ -512,11 +512,11 @@ async def test_the_deadline_of_a_question_runs_while_its_model_is_paused(autojum
     provider = Scripted([[SlowDown("429", 9.0)]])
 
     async with running(provider, LLMSettings(retry=Retry(jitter=0.0))) as line, trio.open_nursery() as nursery:
-        nursery.start_soon(line.think, seat("a"), question())
+        nursery.start_soon(line.think, queue_path("a"), question())
         await wait_all_tasks_blocked()
         with trio.move_on_after(9.5) as patience:  # longer than this pause, not than the next one
             with pytest.raises(Unavailable, match="beyond the call's deadline"):
-                await line.think(seat("b"), question())
+                await line.think(queue_path("b"), question())
         nursery.cancel_scope.cancel()
 
         assert not patience.cancelled_caught
@@ -528,7 +528,7 @@ async def test_who_leaves_while_its_model_is_paused_leaves_nothing_behind(autoju
     async with running(provider) as line:
         async with crowd(line) as all_of_them:
             for name in "aab":
-                await all_of_them.ask(seat(name), model="limited")
+                await all_of_them.ask(queue_path(name), model="limited")
             all_of_them.nursery.cancel_scope.cancel()
         await wait_all_tasks_blocked()
 
@@ -543,7 +543,7 @@ async def test_a_pause_that_is_too_long_ends_the_questions_that_wait_at_once(aut
 
         async def ask(name: str) -> None:
             with pytest.raises(Unavailable, match=r"until .* UTC"):
-                await line.think(seat(name), question())
+                await line.think(queue_path(name), question())
             ended.append(trio.current_time() - began)
 
         for name in "aab":
@@ -563,7 +563,7 @@ async def test_every_refused_attempt_costs_its_asker_its_turn(autojump_clock: Mo
         async def insist(name: str, models: Iterator[str]) -> None:
             for model in models:
                 with contextlib.suppress(Unavailable):
-                    await line.think(seat(name), evolve(question(name * 100), model=model))
+                    await line.think(queue_path(name), evolve(question(name * 100), model=model))
 
         invented = (f"invented-{number}" for number in itertools.count())
         for _ in range(3):
@@ -578,7 +578,7 @@ async def test_every_refused_attempt_costs_its_asker_its_turn(autojump_clock: Mo
 
 
 async def test_what_a_provider_refused_is_charged_to_no_budget_and_reserves_nothing(tmp_path: Path) -> None:
-    shared = Party("kernel", Share(budget=budget_of(3600, tokens=100, calls=5)))
+    shared = Account("kernel", Share(budget=budget_of(3600, tokens=100, calls=5)))
     provider = Scripted([["yes"]], usage=lambda text: Usage(5, 5), models={"limited": [SlowDown("429", 60.0)]})
 
     async with (
@@ -586,12 +586,12 @@ async def test_what_a_provider_refused_is_charged_to_no_budget_and_reserves_noth
         running(provider, accounts=accounts) as line,
         trio.open_nursery() as nursery,
     ):
-        nursery.start_soon(line.think, (shared, Party("a")), evolve(question(), model="limited"))
+        nursery.start_soon(line.think, (shared, Account("a")), evolve(question(), model="limited"))
         while not line.places().get(("kernel", "a"), Place()).paused:
             await trio.sleep(0.001)
 
         assert {(each.settled, each.reserved) for each in line.standing((shared,))} == {(0, 0)}
-        assert (await line.think((shared, Party("b")), question())).answer.text == "yes"
+        assert (await line.think((shared, Account("b")), question())).answer.text == "yes"
         assert {each.quota.what: each.settled for each in line.standing((shared,))} == {"tokens": 10, "calls": 1}
         nursery.cancel_scope.cancel()
 
@@ -602,20 +602,20 @@ async def test_while_one_question_tries_whether_a_model_is_back_others_take_no_p
 
     async with running(provider, settings) as line, crowd(line) as all_of_them:
         with pytest.raises(Unavailable):
-            await line.think(seat("a"), question())
+            await line.think(queue_path("a"), question())
         await trio.sleep(10)
         for name in "bcd":
-            await all_of_them.ask(seat(name))
+            await all_of_them.ask(queue_path(name))
 
         assert (line.in_flight, line.depth) == (1, 2)
         assert [state.state for state in line.models()] == ["down"]
-        assert (await line.think(seat("e"), evolve(question(), model="other"))).answer.text == "yes"
+        assert (await line.think(queue_path("e"), evolve(question(), model="other"))).answer.text == "yes"
 
     assert len(all_of_them.answered) == 3
 
 
 async def test_a_claim_of_hardly_any_tokens_is_not_believed(tmp_path: Path) -> None:
-    poor: Seat = (Party("poor", Share(budget=budget_of(3600, tokens=10_000))),)
+    poor: QueuePath = (Account("poor", Share(budget=budget_of(3600, tokens=10_000))),)
     provider = Scripted([["yes"]], usage=lambda text: Usage(1, 1))
 
     async with with_budgets(tmp_path) as accounts, running(provider, accounts=accounts) as line:
@@ -628,7 +628,7 @@ async def test_a_claim_of_hardly_any_tokens_is_not_believed(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("where", ["at the end", "in the middle"])
 async def test_a_claim_of_a_billion_tokens_uses_no_budget_up(tmp_path: Path, where: str) -> None:
-    poor: Seat = (Party("poor", Share(budget=budget_of(3600, tokens=10_000))),)
+    poor: QueuePath = (Account("poor", Share(budget=budget_of(3600, tokens=10_000))),)
     claim = Usage(9 * 10**8, 1)
     provider = Scripted([["yes"]], usage=lambda text: claim)
     if where == "in the middle":
@@ -641,4 +641,4 @@ async def test_a_claim_of_a_billion_tokens_uses_no_budget_up(tmp_path: Path, whe
 
         [standing] = line.standing(poor)
         assert 100 <= standing.settled <= 100 + 2 * ENVELOPE + 50 + 3
-        assert (await line.think(seat("other"), question())).answer.usage.total < 10**6
+        assert (await line.think(queue_path("other"), question())).answer.usage.total < 10**6

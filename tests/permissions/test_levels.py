@@ -14,8 +14,8 @@ HOST = Names("/home/ada", "/etc/agentos")
 
 
 def effect(level: str, text: str, names: Names = JAILED) -> str:
-    right, whom = right_of(text, names)
-    return decide(LEVELS[level], names, right, whom).effect
+    right, relation = right_of(text, names)
+    return decide(LEVELS[level], names, right, relation).effect
 
 
 TABLE = {

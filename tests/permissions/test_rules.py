@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from agentos.kernel.ports import Right
 from agentos.permissions.rule import EFFECTS, OBJECTS, PermissionSet, Rule
-from agentos.permissions.rules import Rules, Whom, pattern_of
+from agentos.permissions.rules import AgentRelation, Rules, pattern_of
 from agentos.permissions.set_examples import right_of
 from tests.permissions.strategies import NAMES, objects, rules, sets
 
@@ -16,8 +16,8 @@ def made(*lines: tuple[str, str, str]) -> Rules:
 
 
 def effect(found: Rules, text: str) -> str:
-    right, whom = right_of(text, NAMES)
-    return found.decide(right, whom).effect
+    right, relation = right_of(text, NAMES)
+    return found.decide(right, relation).effect
 
 
 def test_what_no_rule_speaks_of_is_denied() -> None:
@@ -77,7 +77,7 @@ def test_relations_are_to_whoever_holds_the_set() -> None:
     assert effect(found, "SEND bob") == "deny"
     assert effect(found, "KILL ${own}") == "allow"
     assert effect(found, "KILL bob") == "deny"
-    assert found.decide(Right("kill", agent=3), Whom("me", itself=True)).effect == "allow"
+    assert found.decide(Right("kill", agent=3), AgentRelation("me", itself=True)).effect == "allow"
 
 
 def test_agents_can_be_granted_by_name() -> None:

@@ -38,7 +38,7 @@ PF_EXITING = 0x4  # process flag in /proc/PID/stat
 
 
 @frozen
-class Wish:
+class CommandRequest:
     """A command to run and its timeout. ``kind`` and ``caller`` are the kind and the id of the caller."""
 
     program: Program
@@ -50,7 +50,7 @@ class Wish:
 
 
 @frozen
-class Done:
+class CommandResult:
     """The result of a command."""
 
     status: Status
@@ -58,7 +58,7 @@ class Done:
 
 
 @define(eq=False)
-class Guests:
+class CommandRunner:
     """Runs commands for one kernel. On return all processes of a command have ended, even after cancellation."""
 
     jails: Jails
@@ -66,44 +66,44 @@ class Guests:
     _seats: list[int] = field(factory=lambda: list(range(IN_ALL, 0, -1)))  # free visitor numbers
     _count: Iterator[int] = field(factory=lambda: itertools.count(1))
 
-    async def beside(self, agent: Agent, wish: Wish) -> Done:
+    async def beside(self, agent: Agent, request: CommandRequest) -> CommandResult:
         """Run a command in an agent's jail, or unconfined if the agent has none; it ends with the agent."""
-        jail, whose = agent.jail, (agent.id, wish.kind)
+        jail, whose = agent.jail, (agent.id, request.kind)
         if agent.state is State.PAUSED:
             raise BadRequest(f"{agent.name} is paused: resume it first, since nothing in its jail moves")
         if jail is None:
             raise BadRequest(f"{agent.name} is {agent.state}: expected an agent that is running")
-        family = ("family", _eldest(agent).id, wish.kind)
+        family = ("family", _eldest(agent).id, request.kind)
         rooms = [(whose, MOST, f"in the jail of {agent.name}"), (family, IN_A_FAMILY, "beside it and its relatives")]
-        with self._room(wish.kind, *rooms):
-            jail.guests[wish.kind] += 1
+        with self._room(request.kind, *rooms):
+            jail.guests[request.kind] += 1
             try:
-                async with self._inside(agent, jail, wish.program) as guest:
-                    done = await self._accompany(guest, wish, whose, jail.sandbox)
+                async with self._inside(agent, jail, request.program) as guest:
+                    done = await self._accompany(guest, request, whose, jail.sandbox)
                     if done.status.signal == signal.SIGKILL and not done.timed_out and _is_ending(jail.sandbox):
                         where = "in its jail" if agent.spec.jailed else "beside it"
                         raise Unavailable(f"{agent.name} has ended, and the command {where} with it")
             finally:
-                jail.guests[wish.kind] -= 1
+                jail.guests[request.kind] -= 1
                 jail.left.unpark_all()
         return done
 
-    async def outside(self, wish: Wish) -> Done:
+    async def outside(self, request: CommandRequest) -> CommandResult:
         """Run a command on the host as the kernel's own user."""
-        with self._room(wish.kind, (wish.caller, MOST, "for you")):
+        with self._room(request.kind, (request.caller, MOST, "for you")):
             async with contextlib.AsyncExitStack() as undo:
                 with _refusing("the host", jailed=False):
                     ways = await self._ways(undo, self.jails.cgroups.root)
-                    guest = await self._kept(undo, wish.program, None, ways)
-                return await self._accompany(guest, wish, wish.caller)
+                    guest = await self._kept(undo, request.program, None, ways)
+                return await self._accompany(guest, request, request.caller)
 
-    async def apart(self, wish: Wish) -> Done:
+    async def apart(self, request: CommandRequest) -> CommandResult:
         """Run a command in a jail that is created for it and removed afterwards."""
-        with self._room(wish.kind, (wish.caller, MOST, "for you")):
+        with self._room(request.kind, (request.caller, MOST, "for you")):
             seat = self._seats.pop()
             try:
-                async with self.jails.open(Visitor(wish.program, seat, next(self._count)), None, {}) as jail:
-                    return await self._accompany(jail.sandbox, wish, wish.caller)
+                async with self.jails.open(Visitor(request.program, seat, next(self._count)), None, {}) as jail:
+                    return await self._accompany(jail.sandbox, request, request.caller)
             except JailError as error:
                 raise _no_shell(str(error)) or error.error(str(error)) from None
             finally:
@@ -163,12 +163,14 @@ class Guests:
             undo.push_async_callback(guest.kill)
         return guest
 
-    async def _accompany(self, guest: Sandbox, wish: Wish, whose: Hashable, around: Sandbox | None = None) -> Done:
+    async def _accompany(
+        self, guest: Sandbox, request: CommandRequest, whose: Hashable, around: Sandbox | None = None
+    ) -> CommandResult:
         """Read the command's output until it ends, times out, or the program ``around`` it ends."""
         turns = self.jails.turns
         pipes = [
             Pipe(fd, turns, whose, READ_SIZE, stream.take, stream.taken)
-            for fd, stream in ((guest.stdout, wish.stdout), (guest.stderr, wish.stderr))
+            for fd, stream in ((guest.stdout, request.stdout), (guest.stderr, request.stderr))
         ]
         try:
             async with trio.open_nursery() as nursery:
@@ -176,14 +178,14 @@ class Guests:
                     nursery.start_soon(pipe.run)
                 if around is not None:
                     nursery.start_soon(_end_with, around, guest)
-                with trio.move_on_after(wish.timeout) as patience:
+                with trio.move_on_after(request.timeout) as patience:
                     await guest.wait()
                 status = await guest.kill()
                 nursery.cancel_scope.cancel()
         finally:
             for pipe in pipes:
                 pipe.finish()
-        return Done(status, patience.cancelled_caught)
+        return CommandResult(status, patience.cancelled_caught)
 
 
 def _nest(group: Group, name: str) -> Group:

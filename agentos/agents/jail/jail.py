@@ -46,7 +46,7 @@ from .one_shot import Visitor
 
 log = logging.getLogger(__name__)
 
-Tenant = Agent | Visitor
+JailOwner = Agent | Visitor
 
 REST = 0.02  # seconds from a program's start until the next process is prepared
 NO_PROGRAM = ("Execute", "RunScript")  # the steps that fail if the program itself can't be run
@@ -68,7 +68,7 @@ class Jail:
     layers: Layers
     limits: Limits
     group: Group | None
-    making: "Making"
+    parts: "JailParts"
     host: Host  # as used for the plan
     policy: Policy | None  # None: the program runs unconfined
     protected: Sequence[str] = ()  # names in its workspace that it must not write
@@ -99,10 +99,10 @@ class Jail:
 
 
 @frozen
-class Making:
+class JailParts:
     """The resources of a program that is about to start."""
 
-    agent: Tenant
+    agent: JailOwner
     environment: Mapping[str, str]
     outer: Outer | None
     workspace: Workspace | None
@@ -150,28 +150,28 @@ class Jails:
                 nursery.start_soon(guards.finish_off, self._living)
 
     @contextlib.asynccontextmanager
-    async def open(self, agent: Tenant, socket: str | None, environment: Mapping[str, str]) -> AsyncIterator[Jail]:
+    async def open(self, agent: JailOwner, socket: str | None, environment: Mapping[str, str]) -> AsyncIterator[Jail]:
         """Start the agent's program in a sandbox; nothing is left of it on return. Raises :class:`JailError`.
 
         Without a ``socket`` the sandbox has no connection to the kernel.
         """
-        making: Making | None = None
+        parts: JailParts | None = None
         async with contextlib.AsyncExitStack() as undo:
             try:
-                making = await self._make_ready(undo, agent, socket, environment)
-                jail = await self._start(making)
-                undo.push_async_callback(self._close, making, jail)
+                parts = await self._make_ready(undo, agent, socket, environment)
+                jail = await self._start(parts)
+                undo.push_async_callback(self._close, parts, jail)
                 self._living[lineage(agent)] = jail
-                self._watch(making, jail)
+                self._watch(parts, jail)
             except (NotIsolated, CgroupError, OuterIdError) as error:
                 raise JailError(str(error), IsolationUnavailable) from None
             except StepFailed as failure:
-                raise await self._too_little(making, failure) or refusal(agent.spec, failure) from None
+                raise await self._too_little(parts, failure) or refusal(agent.spec, failure) from None
             except ZygoteDied as error:
                 raise JailError(str(error), Busy) from None
             except SandboxError as error:
-                raise await self._too_little(making, error) or JailError(str(error)) from None
-            except (BadPolicy, NoInterpreter, layout.Misplaced) as error:
+                raise await self._too_little(parts, error) or JailError(str(error)) from None
+            except (BadPolicy, NoInterpreter, layout.LayoutError) as error:
                 raise JailError(str(error), BadRequest) from None
             except BadWorkspace as error:
                 raise JailError(str(error)) from None
@@ -182,8 +182,8 @@ class Jails:
             yield jail
 
     async def _make_ready(
-        self, undo: contextlib.AsyncExitStack, agent: Tenant, socket: str | None, environment: Mapping[str, str]
-    ) -> Making:
+        self, undo: contextlib.AsyncExitStack, agent: JailOwner, socket: str | None, environment: Mapping[str, str]
+    ) -> JailParts:
         spec = agent.spec
         outer, workspace = None, None
         if spec.jailed:
@@ -193,24 +193,24 @@ class Jails:
                 outer = await self.outer_ids.take(key, keeps, frozenset(self._living), self.workspaces.kept)
             workspace = await self.workspaces.prepare(key, spec.workspace, layout.limits(spec), outer)
             undo.push_async_callback(self._release, agent, workspace)
-        making = await trio.to_thread.run_sync(self._think_out, agent, socket, environment, outer, workspace)
-        if making.group is not None:
-            undo.push_async_callback(remove, making.group)
-        return making
+        parts = await trio.to_thread.run_sync(self._think_out, agent, socket, environment, outer, workspace)
+        if parts.group is not None:
+            undo.push_async_callback(remove, parts.group)
+        return parts
 
-    async def _release(self, agent: Tenant, workspace: Workspace) -> None:
+    async def _release(self, agent: JailOwner, workspace: Workspace) -> None:
         for sentence in await self.workspaces.release(workspace):
             agent.output.add("kernel", sentence)
             log.warning("%s: %s", agent.name, sentence)
 
     def _think_out(
         self,
-        agent: Tenant,
+        agent: JailOwner,
         socket: str | None,
         environment: Mapping[str, str],
         outer: Outer | None,
         workspace: Workspace | None,
-    ) -> Making:
+    ) -> JailParts:
         """Do all blocking preparation in one thread call: a thread switch costs as much as most of these steps."""
         if outer is not None and socket is not None:
             os.chown(socket, outer.uid, outer.gid)
@@ -224,11 +224,11 @@ class Jails:
             if group is not None:
                 group.remove()
             raise
-        return Making(agent, environment, outer, workspace, group, ways, host, policy, steps)
+        return JailParts(agent, environment, outer, workspace, group, ways, host, policy, steps)
 
     def _plan(
         self,
-        agent: Tenant,
+        agent: JailOwner,
         socket: str | None,
         environment: Mapping[str, str],
         outer: Outer | None,
@@ -250,10 +250,10 @@ class Jails:
         program = layout.program(spec, shown, python.executable, environment)
         return policy, plan(policy, program, host, outer)
 
-    async def _start(self, making: Making) -> Jail:
-        spec, limits = making.agent.spec, layout.limits(making.agent.spec)
-        watched = spec.jailed and not making.host.memory_cgroup
-        walls = Walls(spec, limits, making.steps, making.group, self.cgroups.missing, watched, making.workspace)
+    async def _start(self, parts: JailParts) -> Jail:
+        spec, limits = parts.agent.spec, layout.limits(parts.agent.spec)
+        watched = spec.jailed and not parts.host.memory_cgroup
+        walls = Walls(spec, limits, parts.steps, parts.group, self.cgroups.missing, watched, parts.workspace)
         seen: list[Layers] = []
 
         def look(observed: Observed, program: int) -> None:
@@ -261,19 +261,19 @@ class Jails:
             judge(spec, seen[-1], self.waived)
 
         try:
-            sandbox = await self.spawner.spawn(making.steps, into=making.ways, look=look)
+            sandbox = await self.spawner.spawn(parts.steps, into=parts.ways, look=look)
         except BaseException:
-            if making.workspace is not None:
-                await self.workspaces.forget(making.workspace)  # noqa: ASYNC102, ASYNC120 - it shields itself
+            if parts.workspace is not None:
+                await self.workspaces.forget(parts.workspace)  # noqa: ASYNC102, ASYNC120 - it shields itself
             raise
         finally:
-            making.ways.close()
+            parts.ways.close()
             self._made.unpark_all()  # the prepared process is used up, even if the start failed
-        mount = making.workspace.mount if making.workspace is not None else None
+        mount = parts.workspace.mount if parts.workspace is not None else None
         protected = mount.protected if isinstance(mount, Directory) else ()
-        return Jail(sandbox, seen[-1], limits, making.group, making, making.host, making.policy, protected)
+        return Jail(sandbox, seen[-1], limits, parts.group, parts, parts.host, parts.policy, protected)
 
-    def _nest(self, agent: Tenant) -> Group | None:
+    def _nest(self, agent: JailOwner) -> Group | None:
         """Create this life's cgroup within the cgroup of the agent's parent."""
         around = self._around(agent)
         if around is None:
@@ -289,15 +289,15 @@ class Jails:
         )
         return around.nest(f"{agent.id}-{agent.lives}", limits.only(around.controllers))
 
-    def _around(self, agent: Tenant) -> Group | None:
+    def _around(self, agent: JailOwner) -> Group | None:
         parent = self._living.get(lineage(agent.parent)) if agent.parent is not None else None
         return parent.group if parent is not None else self.cgroups.root
 
-    async def _too_little(self, making: Making | None, error: SandboxError) -> JailError | None:
+    async def _too_little(self, parts: JailParts | None, error: SandboxError) -> JailError | None:
         """The limit that is too low for the program to start, if that is why the start failed."""
-        if making is None or not making.agent.spec.jailed:
+        if parts is None or not parts.agent.spec.jailed:
             return None
-        group, limits = making.group, layout.limits(making.agent.spec)
+        group, limits = parts.group, layout.limits(parts.agent.spec)
         field = None
         if isinstance(error, StepFailed):
             field = too_low(error)
@@ -309,29 +309,29 @@ class Jails:
             return None
         return JailError(f"limits.{field}: {getattr(limits, field)} is too little to begin with ({error})", BadRequest)
 
-    def _watch(self, making: Making, jail: Jail) -> None:
-        agent, sandbox = making.agent, jail.sandbox
+    def _watch(self, parts: JailParts, jail: Jail) -> None:
+        agent, sandbox = parts.agent, jail.sandbox
         if not agent.spec.jailed:
             return
         if jail.group is None or "memory" not in jail.group.controllers:
             parent = agent.parent.id if agent.parent is not None else None
             self.memory.add(agent.id, sandbox.pid, jail.limits.memory, jail.exceeded, parent, sandbox.tmpfs.values())
-        if making.workspace is not None and making.workspace.watched is not None:
-            directory = os.open(making.workspace.watched, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        if parts.workspace is not None and parts.workspace.watched is not None:
+            directory = os.open(parts.workspace.watched, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 self.disk.add(agent.id, directory, jail.limits.disk, jail.limits.inodes, jail.exceeded, sandbox.pid)
             finally:
                 os.close(directory)
 
-    async def _close(self, making: Making, jail: Jail) -> None:
+    async def _close(self, parts: JailParts, jail: Jail) -> None:
         """Wait until the program and its commands have ended; the caller's exit stack undoes the rest."""
-        self.memory.remove(making.agent.id)
-        self.disk.remove(making.agent.id)
+        self.memory.remove(parts.agent.id)
+        self.disk.remove(parts.agent.id)
         await jail.end()
         with trio.CancelScope(shield=True):  # commands were killed with the program; wait for their cleanup
             while jail.guests.total():
                 await jail.left.park()
-        self._living.pop(lineage(making.agent), None)
+        self._living.pop(lineage(parts.agent), None)
 
     async def _prepare(self) -> None:
         """Prepare a process for the next jail, delayed so as not to slow the program that has just started."""
@@ -381,6 +381,6 @@ def too_low(failure: StepFailed) -> str | None:
     return "inodes" if failure.errno == errno.ENOSPC and failure.step.startswith(filled) else None
 
 
-def lineage(agent: Tenant) -> str:
+def lineage(agent: JailOwner) -> str:
     """The agent's key for stored data. It contains all ancestors: a reused name gives no access to old data."""
     return agent.name if agent.parent is None else f"{lineage(agent.parent)}+{agent.name}"

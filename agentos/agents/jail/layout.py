@@ -25,7 +25,7 @@ MOST = {"cpu_weight": 10_000, "max_pids": 1 << 22, "inodes": 1 << 32}  # upper l
 PERIOD = 100_000  # microseconds; a CPU quota is a part of this period
 
 
-class Misplaced(ValueError):
+class LayoutError(ValueError):
     """A path that the spec can't use. ``field`` is the spec's field that has it."""
 
     def __init__(self, field: str, message: str) -> None:
@@ -45,7 +45,7 @@ def directory_inside(cwd: str | None) -> str:
     """A working directory inside the jail; a relative one starts at /workspace."""
     path = os.path.normpath(os.path.join(WORKSPACE, cwd or "."))
     if not any(path == place or path.startswith(f"{place}/") for place in INSIDE):
-        raise Misplaced(
+        raise LayoutError(
             "cwd", f"expected a directory in {', '.join(INSIDE)}, which are all that a jail has, got {cwd!r}"
         )
     return path
@@ -68,46 +68,48 @@ def resolved(spec: AgentSpec) -> AgentSpec:
 
 
 def check(spec: AgentSpec) -> None:
-    """Raise :class:`Misplaced` if a jail can't have what the spec names. Blocks: it reads the file system."""
+    """Raise :class:`LayoutError` if a jail can't have what the spec names. Blocks: it reads the file system."""
     for mistake in mistakes(spec):
         raise mistake
 
 
-def mistakes(spec: AgentSpec) -> Iterator[Misplaced]:
+def mistakes(spec: AgentSpec) -> Iterator[LayoutError]:
     """All mistakes of the spec's paths and limits. Blocks: it reads the file system."""
     try:
         shown(spec)
-    except Misplaced as error:
+    except LayoutError as error:
         yield error
     else:
         if spec.code is not None and not os.access(spec.code, os.R_OK | os.X_OK):
-            yield Misplaced("code", f"expected a directory that can be read, got {spec.code!r}")
+            yield LayoutError("code", f"expected a directory that can be read, got {spec.code!r}")
     if spec.workspace not in ("tmp", "keep"):
         if not os.path.isdir(spec.workspace):
-            yield Misplaced("workspace", f"expected tmp, keep or a directory, got {spec.workspace!r}")
+            yield LayoutError("workspace", f"expected tmp, keep or a directory, got {spec.workspace!r}")
         elif (why := unfit(spec.workspace)) is not None:
-            yield Misplaced("workspace", f"expected a directory that an agent may have, got {spec.workspace!r}: {why}")
+            yield LayoutError(
+                "workspace", f"expected a directory that an agent may have, got {spec.workspace!r}: {why}"
+            )
     if spec.runtime == "fast" and spec.script is None:
-        yield Misplaced("runtime", "fast runs a script, and this is a command")
+        yield LayoutError("runtime", "fast runs a script, and this is a command")
     if spec.runtime == "fast" and spec.python is not None:
-        yield Misplaced("runtime", "fast uses the kernel's own interpreter: leave out python, or say exec")
+        yield LayoutError("runtime", "fast uses the kernel's own interpreter: leave out python, or say exec")
     yield from bad_limits(spec)
 
 
-def bad_limits(spec: AgentSpec) -> Iterator[Misplaced]:
+def bad_limits(spec: AgentSpec) -> Iterator[LayoutError]:
     """Limits with values out of range, for agents with or without a jail. Pure."""
     for name, amount in named(spec.limits).items():
         most = MOST.get(name)
         if name != "cpu_quota" and (amount < 1 or (most is not None and amount > most)):
             expected = "at least 1" if most is None else f"1 to {most}"
-            yield Misplaced(f"limits.{name}", f"expected {expected}, got {amount}")
+            yield LayoutError(f"limits.{name}", f"expected {expected}, got {amount}")
 
 
 def shown(spec: AgentSpec) -> Shown:
     """The host file or directory that an agent sees as /agent: its script or its code. Blocks."""
     code = spec.code
     if code is not None and not os.path.isdir(code):
-        raise Misplaced("code", f"expected a directory, got {code!r}")
+        raise LayoutError("code", f"expected a directory, got {code!r}")
     program = spec.script if spec.script is not None else own_program(spec)
     if program is None:
         return Shown(code=code)
@@ -115,7 +117,7 @@ def shown(spec: AgentSpec) -> Shown:
         return Shown(script=program)
     if os.path.commonpath([program, code]) != code:
         field = "script" if spec.script is not None else "command"
-        raise Misplaced(field, f"expected a file in code ({code}), since /agent has nothing else, got {program!r}")
+        raise LayoutError(field, f"expected a file in code ({code}), since /agent has nothing else, got {program!r}")
     return Shown(code=code)
 
 

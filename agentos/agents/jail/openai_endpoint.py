@@ -8,7 +8,7 @@ from attrs import field, frozen
 
 from agentos.agents.spec import AgentSpec
 from agentos.kernel.caller import Caller
-from agentos.kernel.listener import BACKLOG, DoorError
+from agentos.kernel.listener import BACKLOG, ListenError
 
 PORT = 80  # in a jail: its programs can't bind ports below 1024, so there is no conflict
 ANY_KEY = "agentos"  # clients must send a key; it isn't checked, since only the jail's own processes reach its port
@@ -35,12 +35,12 @@ class Endpoint:
 
 
 def endpoint(spec: AgentSpec) -> Endpoint:
-    """Create the endpoint of one life. Raises :class:`~agentos.kernel.listener.DoorError` if no port is available."""
+    """Create the endpoint of one life. Raises :class:`~agentos.kernel.listener.ListenError` if no port is available."""
     if spec.jailed and not spec.network:
         return Endpoint(PORT)
     try:
         listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
     except OSError as error:
-        raise DoorError(f"no port can be had for it: {error.strerror}") from None
+        raise ListenError(f"no port can be had for it: {error.strerror}") from None
     listener.setblocking(False)
     return Endpoint(listener.getsockname()[1], secrets.token_urlsafe(32), listener)

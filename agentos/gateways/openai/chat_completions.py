@@ -16,10 +16,10 @@ from attrs import define, field, frozen
 from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, Scope
 
 from agentos.http.exchange import Exchange
-from agentos.http.server import HTTPDoor, visitor
+from agentos.http.server import HTTPListener, visitor
 from agentos.kernel.caller import Allowance, Caller
 from agentos.kernel.internal_errors import internal
-from agentos.kernel.listener import House
+from agentos.kernel.listener import ConnectionLimit
 from agentos.kernel.text_buffer import Pieces
 from agentos.llm.line import Thought
 from agentos.llm.providers.provider import Answer, Question
@@ -45,14 +45,14 @@ class Completions:
     think: Think
     models: Sequence[str]
     provider: str
-    house: House
+    connection_limit: ConnectionLimit
     max_payload: int  # bytes
     reading: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)
 
     async def serve(self, listener: socket.socket, caller: Caller, key: str | None = None) -> None:
         """Serve one agent's listener until cancelled; if ``key`` is set, requests must have it as a bearer token."""
         guest = visitor(caller)
-        await HTTPDoor(listener, self.house, guest, Endpoint(self, caller, guest.allowance, key)).serve()
+        await HTTPListener(listener, self.connection_limit, guest, Endpoint(self, caller, guest.allowance, key)).serve()
 
 
 @define(eq=False)

@@ -20,7 +20,7 @@ PIECE = 8  # characters of a key that reveal too much of it
 
 
 @frozen
-class Account:
+class ProviderAccount:
     """``variable`` is the environment variable of the key."""
 
     vendor: str

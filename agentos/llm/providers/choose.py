@@ -108,9 +108,9 @@ async def _offline(settings: OfflineSettings) -> Provider:
 
 def _vendor(choice: Choice, timeouts: Timeouts) -> Provider:
     """Import the SDK and make the provider; the first call takes a second because the SDKs are large."""
-    from .account import Account
+    from .account import ProviderAccount
 
-    account = Account(choice.provider, choice.key, choice.variable)
+    account = ProviderAccount(choice.provider, choice.key, choice.variable)
     if choice.provider == "gemini":
         from .gemini import Gemini
 

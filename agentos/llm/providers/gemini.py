@@ -12,7 +12,7 @@ from google.genai import types
 from agentos.llm.settings import Timeouts
 from agentos.llm.stream import OURS, Arriving, Nonsense, compact, new_id, words
 
-from .account import Account, seconds
+from .account import ProviderAccount, seconds
 from .provider import (
     Answer,
     Delta,
@@ -50,7 +50,7 @@ FINISHED: Mapping[str, FinishReason] = {
 class Gemini:
     """A connection to Gemini or a compatible server at ``base_url``. Make it in a thread: that takes 80 ms."""
 
-    def __init__(self, account: Account, base_url: str | None, timeouts: Timeouts) -> None:
+    def __init__(self, account: ProviderAccount, base_url: str | None, timeouts: Timeouts) -> None:
         self._account = account
         self._transport = Transport(account, timeouts)
         self._client = genai.Client(

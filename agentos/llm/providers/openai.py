@@ -12,7 +12,7 @@ import openai
 from agentos.llm.settings import Timeouts
 from agentos.llm.stream import Arriving, Nonsense, compact, words
 
-from .account import Account
+from .account import ProviderAccount
 from .provider import (
     Answer,
     Delta,
@@ -44,7 +44,7 @@ CODES = {"rate_limit_exceeded": 429, "invalid_api_key": 401}  # errors within a 
 class OpenAI:
     """A connection to OpenAI or a compatible server at ``base_url``. Make it in a thread: that takes 80 ms."""
 
-    def __init__(self, account: Account, base_url: str | None, timeouts: Timeouts) -> None:
+    def __init__(self, account: ProviderAccount, base_url: str | None, timeouts: Timeouts) -> None:
         self._account = account
         self._genuine = urlsplit(base_url or BASE_URL).hostname == "api.openai.com"
         self._counts = True  # whether it may be asked to count tokens, which some servers refuse

@@ -18,7 +18,7 @@ from agentos.llm.settings import Timeouts
 from agentos.llm.stream import Arriving, Nonsense
 from agentos_sdk import codec
 
-from .account import Account, Refusal, seconds_of
+from .account import ProviderAccount, Refusal, seconds_of
 from .provider import Failing, ProviderError, Rejected
 
 for _library in ("httpcore2", "httpx2", "openai", "google_genai"):
@@ -39,7 +39,7 @@ class Transport:
     redirects, which would send the key to another host, and keep no cookies.
     """
 
-    def __init__(self, account: Account, timeouts: Timeouts) -> None:
+    def __init__(self, account: ProviderAccount, timeouts: Timeouts) -> None:
         self._account = account
         self._timeout = {"connect": timeouts.connect}
         self._kept = _Kept()

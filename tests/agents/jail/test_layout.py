@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agentos.agents.inherit import DEFAULTS
 from agentos.agents.jail import layout
-from agentos.agents.jail.layout import Misplaced, Shown
+from agentos.agents.jail.layout import LayoutError, Shown
 from agentos.agents.spec import AgentSpec, Limits
 from agentos.agents.workspaces.workspace import Workspace
 from agentos.sandbox.policy import Directory, Interpreter
@@ -48,7 +48,7 @@ def test_a_working_directory_is_one_inside(asked: str | None, found: str) -> Non
 
 @pytest.mark.parametrize("asked", ["/", "/etc", "..", "/workspace/..", "/workspaces", "/tmpfile", "/agent/../root"])
 def test_any_other_working_directory_is_refused_by_name(asked: str) -> None:
-    with pytest.raises(Misplaced, match="cwd: expected a directory in /workspace, /agent, /tmp") as caught:
+    with pytest.raises(LayoutError, match="cwd: expected a directory in /workspace, /agent, /tmp") as caught:
         layout.directory_inside(asked)
 
     assert caught.value.field == "cwd"
@@ -60,7 +60,7 @@ def test_any_other_working_directory_is_refused_by_name(asked: str) -> None:
 def test_no_working_directory_is_anywhere_else(asked: str) -> None:
     try:
         found = layout.directory_inside(asked)
-    except Misplaced:
+    except LayoutError:
         return
 
     assert os.path.normpath(found) == found
@@ -97,12 +97,12 @@ def test_code_is_shown_whole_and_the_script_has_its_place_in_it(code: Path) -> N
 
 def test_a_script_that_is_not_in_code_or_leads_out_of_it_is_refused(code: Path, tmp_path: Path) -> None:
     for script in (tmp_path / "secret.py", code / "out.py", tmp_path / "code-and-more.py"):
-        with pytest.raises(Misplaced, match="script: expected a file in code"):
+        with pytest.raises(LayoutError, match="script: expected a file in code"):
             layout.shown(layout.resolved(AgentSpec("a", script=str(script), code=str(code))))
 
 
 def test_code_is_a_directory(code: Path) -> None:
-    with pytest.raises(Misplaced, match="code: expected a directory"):
+    with pytest.raises(LayoutError, match="code: expected a directory"):
         layout.shown(AgentSpec("a", command=("true",), code=str(code / "main.py")))
 
 
@@ -172,7 +172,7 @@ def test_outside_never_leads_out(tmp_path_factory: pytest.TempPathFactory, parts
     ],
 )
 def test_what_a_jail_cannot_have_is_refused_by_name(spec: AgentSpec, field: str) -> None:
-    with pytest.raises(Misplaced) as caught:
+    with pytest.raises(LayoutError) as caught:
         layout.check(spec)
 
     assert caught.value.field == field

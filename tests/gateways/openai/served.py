@@ -16,7 +16,7 @@ from attrs import define, field
 from agentos.database import open_database
 from agentos.gateways.openai.chat_completions import Completions
 from agentos.kernel.caller import Caller
-from agentos.kernel.listener import House
+from agentos.kernel.listener import ConnectionLimit
 from agentos.kernel.table import Table
 from agentos.llm import budgets
 from agentos.llm.ask import Asking
@@ -26,7 +26,7 @@ from agentos.llm.providers.choose import Choice, connect
 from agentos.llm.providers.offline import Offline
 from agentos.llm.providers.offline_rules import Rule
 from agentos.llm.providers.provider import Provider, Question
-from agentos.llm.settings import LLMSettings, OfflineSettings, Party, Retry, Share
+from agentos.llm.settings import Account, LLMSettings, OfflineSettings, Retry, Share
 from agentos.services.quotas import Quota
 from tests.support.rights import Grants, Notebook
 
@@ -41,7 +41,7 @@ class Served:
     port: int
     key: str | None
     line: Line
-    house: House
+    connection_limit: ConnectionLimit
     scope: trio.CancelScope
     asked: list[Question] = field(factory=list)
     ended: list[str] = field(factory=list)
@@ -63,7 +63,7 @@ async def served(
     *rules: Rule,
     key: str | None = None,
     budget: Sequence[Quota] = (),
-    house: House | None = None,
+    connection_limit: ConnectionLimit | None = None,
     max_payload: int = MIB,
     think: Callable[[Question], None] | None = None,
     offline: OfflineSettings | None = None,
@@ -85,8 +85,8 @@ async def served(
                 return Offline(offline or OfflineSettings(), rules)
 
             line = Line(llm, Asking(reach, llm.retry, llm.timeouts), accounts, MODEL)
-            seat = (Party("kernel"), Party("agent", Share(budget=budget)))
-            house = house or House(1000)
+            queue_path = (Account("kernel"), Account("agent", Share(budget=budget)))
+            connection_limit = connection_limit or ConnectionLimit(1000)
             caller = Caller(1, "agent", "agent", Table((), max_payload), Grants(), Notebook())
 
             async def ask(who: Caller, question: Question, said: Callable[[str], None] | None) -> Thought:
@@ -96,7 +96,7 @@ async def served(
                 try:
                     if think is not None:
                         think(question)
-                    thought = await line.think(seat, question, said)
+                    thought = await line.think(queue_path, question, said)
                     outcome = "answered"
                 except trio.Cancelled:
                     raise
@@ -108,10 +108,10 @@ async def served(
                 return thought
 
             async with trio.open_nursery() as nursery:
-                here = Served(listener.getsockname()[1], key, line, house, nursery.cancel_scope)
+                here = Served(listener.getsockname()[1], key, line, connection_limit, nursery.cancel_scope)
                 nursery.start_soon(line.serve)
                 common = Completions(
-                    ask, [MODEL], choice.provider if choice is not None else "offline", house, max_payload
+                    ask, [MODEL], choice.provider if choice is not None else "offline", connection_limit, max_payload
                 )
                 nursery.start_soon(partial(common.serve, listener, caller, key))
                 yield here

@@ -14,7 +14,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from agentos.http import exchange, server
 from agentos.kernel.caller import MAX_BODIES, MAX_CONNECTIONS
-from agentos.kernel.listener import RESERVE, House
+from agentos.kernel.listener import RESERVE, ConnectionLimit
 from agentos.llm.providers.offline_rules import Rule
 from agentos.llm.settings import OfflineSettings
 
@@ -75,7 +75,7 @@ async def test_who_hangs_up_leaves_the_line(
             await hang_up(client)
             await until(lambda: here.ended == ["cancelled"], "it is withdrawn")
         await until(lambda: not here.line.in_flight, "nothing is in flight")
-        await until(lambda: not here.house.connections, "its connection is closed")
+        await until(lambda: not here.connection_limit.connections, "its connection is closed")
 
 
 async def test_who_hangs_up_in_the_middle_of_a_stream_leaves_the_line() -> None:
@@ -128,11 +128,11 @@ async def test_a_flood_of_connections_waits_outside(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(server, "IDLE", 0.5)
     async with served() as here, trio.open_nursery() as nursery:
         flood = [await here.connect() for _ in range(3 * MAX_CONNECTIONS)]
-        await until(lambda: here.house.connections == MAX_CONNECTIONS, "as many as may are in")
+        await until(lambda: here.connection_limit.connections == MAX_CONNECTIONS, "as many as may are in")
         await answers_others(here)  # when its turn has come: those who say nothing are sent away
         for client in flood:
             await client.aclose()
-        await until(lambda: not here.house.connections, "all are gone")
+        await until(lambda: not here.connection_limit.connections, "all are gone")
         nursery.cancel_scope.cancel()
 
 
@@ -214,10 +214,10 @@ async def test_requests_on_one_connection_are_answered_in_order() -> None:
 
 
 async def test_nobody_comes_in_when_the_house_is_full_but_for_the_operator() -> None:
-    async with served(house=House(RESERVE)) as here, await here.connect() as client:
+    async with served(connection_limit=ConnectionLimit(RESERVE)) as here, await here.connect() as client:
         await client.send_all(head("GET", "/v1/models"))
         assert (await all_of(client)).startswith(b"HTTP/1.1 503")
-        assert here.house.connections == 0
+        assert here.connection_limit.connections == 0
 
 
 async def test_a_websocket_is_refused() -> None:
@@ -265,7 +265,7 @@ async def test_what_is_no_request_ends_its_own_connection(said: bytes, caplog: p
                     continue
                 await all_of(client)
         await answers_others(here)
-        await until(lambda: not here.house.connections, "all are gone")
+        await until(lambda: not here.connection_limit.connections, "all are gone")
 
     assert [record for record in caplog.records if record.levelno > logging.DEBUG] == []
 
@@ -300,7 +300,7 @@ async def test_any_bytes_end_their_own_connection_alone(
             except trio.BrokenResourceError:
                 pass
         await answers_others(here)
-        await until(lambda: not here.house.connections, "all are gone")
+        await until(lambda: not here.connection_limit.connections, "all are gone")
 
     assert [record for record in caplog.records if record.levelno > logging.DEBUG] == []
 

@@ -10,7 +10,7 @@ import pytest
 import trio
 from attrs import evolve
 
-from agentos.llm.providers.account import Account
+from agentos.llm.providers.account import ProviderAccount
 from agentos.llm.providers.provider import Delta, Failing, Message, Question, Rejected, Usage
 from agentos.llm.providers.transport import MOST_REFUSED, Transport
 from agentos.llm.settings import Timeouts
@@ -204,7 +204,7 @@ async def test_a_compressed_answer_is_not_read(world: VendorWorld) -> None:
 
 @pytest.fixture
 async def exchange(imitator: VendorWorld) -> AsyncIterator[Transport]:
-    account = Account("somebody", imitator.vendor.key, "KEY")
+    account = ProviderAccount("somebody", imitator.vendor.key, "KEY")
     made = await trio.to_thread.run_sync(Transport, account, Timeouts())
     yield made
     await made.aclose()

@@ -3,7 +3,7 @@
 async with trio.open_nursery() as nursery:
     vendor = await nursery.start(serve, gemini_wire)          # or openai_wire
     vendor.will(Says([Text("Hello")]), Refuses(503, "overloaded"))      # one for each request, in order
-    provider = Gemini(Account("gemini", vendor.key, "GEMINI_API_KEY"), vendor.base_url, Timeouts())
+    provider = Gemini(ProviderAccount("gemini", vendor.key, "GEMINI_API_KEY"), vendor.base_url, Timeouts())
     ...
     vendor.exchanges[0].question                              # what it was asked, read back from the wire
 """

@@ -7,7 +7,7 @@ READY := $(VENV)/ready
 ASYNC_RULES := ASYNC101,ASYNC102,ASYNC103,ASYNC104,ASYNC105,ASYNC106,ASYNC111,ASYNC112,ASYNC118,ASYNC120,ASYNC300
 RUN_READY := $(VENV)/run-ready
 
-.PHONY: help demo test security check format bench cover docs clean
+.PHONY: help demo test security check format bench cover docs roads clean
 
 help:
 	@echo "make demo      set up, then show the main job, offline"
@@ -16,6 +16,7 @@ help:
 	@echo "make check     ruff, mypy, import-linter, flake8-async"
 	@echo "make bench     measure speed against a C floor (docs/reference/speed.md)"
 	@echo "make cover     tests with coverage, subprocesses included"
+	@echo "make roads     which functions, files and rooms one system call passes"
 	@echo "make docs      run every command and code block of README and docs"
 
 $(RUN_READY): pyproject.toml
@@ -60,6 +61,9 @@ cover: $(READY)
 
 docs: $(READY)
 	$(BIN)/python -m pytest tests/docs
+
+roads: $(READY)
+	$(BIN)/python -m tests.architecture.roads
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -16,7 +16,7 @@ from agentos.kernel.ports import AuditLog, Decision
 from agentos.kernel.table import Syscall, Table
 from agentos.llm.settings import Account, QueuePath, Share
 from agentos.permissions import set_examples, set_files
-from agentos.permissions.authorizer import PermissionAuthorizer, Relation
+from agentos.permissions.authorizer import AgentTree, PermissionAuthorizer
 from agentos.permissions.levels import LEVELS, default
 from agentos.permissions.patterns.base import Names
 from agentos.permissions.rule import PermissionSet
@@ -28,7 +28,7 @@ from agentos_sdk.opcodes import Op
 
 from .peer_identity import Peers
 
-MOST_OF_OTHERS = set_files.Most(rules=200, characters=8 << 10)  # per set from an agent or a guest: 0.1 s
+MOST_OF_OTHERS = set_files.SetSize(rules=200, characters=8 << 10)  # per set from an agent or a guest: 0.1 s
 
 LESS = Decision("allow", "rights are given away by whoever has them", "")
 
@@ -62,12 +62,12 @@ class Callers:
 
     def __attrs_post_init__(self) -> None:
         self.peers = Peers(self.registry)
-        self.authorizer = PermissionAuthorizer(Relation(self.registry.is_own, self._name, self._parent), self.kernels)
+        self.authorizer = PermissionAuthorizer(AgentTree(self.registry.is_own, self._name, self._parent), self.kernels)
 
     def serve(self, calls: Sequence[Syscall], max_payload: int) -> None:
         """Set the served calls. Precomputes what most decisions need, before the first caller waits for it."""
-        set_examples.prepare(default(jailed=True), self.jailed)
-        set_examples.prepare(default(jailed=False), self.names)
+        set_examples.compile_set(default(jailed=True), self.jailed)
+        set_examples.compile_set(default(jailed=False), self.names)
         self._table = Table(calls, max_payload)
         self._served = tuple(syscall.op for syscall in calls)
 
@@ -101,12 +101,12 @@ class Callers:
         if caller.kind != "agent":
             self._guests.discard(caller.id)
             self.mail.close(caller.id)
-            self.authorizer.leave(caller.id)
+            self.authorizer.remove_caller(caller.id)
 
     def ended(self, agent: Agent) -> None:
         """Clean up after an agent that has ended for good."""
         self.mail.close(agent.id)
-        self.authorizer.leave(agent.id)
+        self.authorizer.remove_caller(agent.id)
 
     async def become(self, caller: Caller, name: str | None, level: str | None, permissions: object) -> None:
         """Make an operator's connection a guest, or reduce a guest's rights. Rights that are given up never return.
@@ -117,11 +117,11 @@ class Callers:
             raise BadRequest("permissions: level says it already; leave one of them out")
         wanted = permissions if permissions is not None else level
         given = default(jailed=False) if wanted is None else await self.read(wanted, "permissions", "HELLO", caller)
-        self.authorizer.check_room(given, caller.id)
+        self.authorizer.check_layer_left(given, caller.id)
         if name is not None and name != caller.name:
             self._rename(caller, name)
         self._keep(caller, given)
-        kept = wanted if isinstance(wanted, str) else codec.encode(set_files.shown(given)).decode()
+        kept = wanted if isinstance(wanted, str) else codec.encode(set_files.describe_set(given)).decode()
         self.audit.note(caller.entry("HELLO", f"from now on {kept}", LESS, "outcome", "ok"))
 
     def _keep(self, caller: Caller, given: PermissionSet) -> None:
@@ -130,7 +130,7 @@ class Callers:
             caller.name = f"guest#{caller.id}"
         caller.kind, caller.family = "guest", f"guest {caller.name}"
         self._guests.add(caller.id)
-        self.authorizer.narrow(caller.id, given)
+        self.authorizer.add_layer(caller.id, given)
         caller.table = self._table_for(caller.id)
         for agent in self.registry:  # some may have been spawned by this connection
             if not agent.over.is_set():
@@ -156,24 +156,24 @@ class Callers:
         try:
             if isinstance(wanted, str):
                 return set_files.read_set(wanted, source, self.known, self.jailed)
-            most = set_files.MOST if caller.kind == "operator" else MOST_OF_OTHERS
+            most = set_files.MAX_SET_SIZE if caller.kind == "operator" else MOST_OF_OTHERS
             async with caller.turn:
                 found = await trio.to_thread.run_sync(self._read, wanted, source, most, limiter=self._reading)
         except set_files.BadSet as error:
-            raise BadRequest(error.told(field)) from None
+            raise BadRequest(error.describe_mistakes(field)) from None
         if not self.priced and any(quota.what == "money" for quota in found.quotas):
             raise BadRequest(f"{field}.quotas: one of money needs the model's price, and there is no [llm.prices]")
         return found
 
-    def _read(self, wanted: object, source: str, most: set_files.Most) -> PermissionSet:
+    def _read(self, wanted: object, source: str, most: set_files.SetSize) -> PermissionSet:
         """Parse and precompute a set for callers with and without a jail. A large one takes up to a second."""
         found = set_files.read_set(wanted, source, self.known, self.jailed, most)
-        set_examples.prepare(found, self.names)
+        set_examples.compile_set(found, self.names)
         return found
 
     def give(self, agent: Agent, given: PermissionSet, by: Caller) -> None:
         """Replace an agent's set. It applies to the next call, and as an upper bound to all descendants."""
-        self.authorizer.give(agent.id, given, by.id)
+        self.authorizer.replace_set(agent.id, given, by.id)
         self._renew(agent, given)
 
     async def check_narrower(self, caller: Caller, given: PermissionSet, field: str) -> None:
@@ -184,13 +184,13 @@ class Callers:
 
     def narrow(self, caller: Caller, given: PermissionSet) -> None:
         """Limit a caller to a set from now on; an operator's connection becomes a guest by this."""
-        if self.authorizer.changes_nothing(given, caller.id):
+        if self.authorizer.is_held_already(given, caller.id):
             return
         if caller.kind != "agent":
             self._keep(caller, given)
             return
         agent = self.registry.find(caller.id, None)
-        self.authorizer.narrow(agent.id, given)
+        self.authorizer.add_layer(agent.id, given)
         had = agent.spec.permissions.quotas if agent.spec.permissions is not None else ()
         self._renew(agent, attrs.evolve(given, quotas=narrowest(had, given.quotas)))
 
@@ -207,7 +207,7 @@ class Callers:
     def limits(self, caller: Caller) -> Limits:
         """Upper limits, by its permissions, for agents that the caller spawns; for a guest also the defaults."""
         found: dict[str, float] = {}
-        for one in self.authorizer.holding(caller.id).sets():
+        for one in self.authorizer.permissions_of(caller.id).sets():
             for name, most in one.limits:
                 found[name] = min(most, found.get(name, most))
         if caller.kind == "guest":  # an agent's children are limited to the agent's own limits elsewhere
@@ -219,20 +219,20 @@ class Callers:
         if caller.kind == "agent":
             return self.registry.find(caller.id, None).queue_path
         if caller.kind == "guest":
-            budget = narrowest(*(one.quotas for one in self.authorizer.holding(caller.id).sets()))
+            budget = narrowest(*(one.quotas for one in self.authorizer.permissions_of(caller.id).sets()))
             return (self.kernel_account, Account(f"guest {caller.name}", Share(budget=budget)))
         return (self.kernel_account, Account(caller.name))
 
     def _admit(self, own: PermissionSet, names: Names, above: int | None) -> int:
         number = next(self._ids)
-        self.authorizer.admit(number, own, names, above)
+        self.authorizer.add_caller(number, own, names, above)
         return number
 
     def _caller(self, number: int, kind: Kind, name: str) -> Caller:
         return Caller(number, kind, name, self._table_for(number), self.authorizer, self.audit)
 
     def _table_for(self, number: int) -> Table:
-        refused = tuple(self.authorizer.refused(number, self._served).items())
+        refused = tuple(self.authorizer.refused_calls(number, self._served).items())
         if refused not in self._tables:
             if len(self._tables) >= 1000:
                 self._tables.clear()

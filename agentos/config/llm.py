@@ -17,7 +17,7 @@ from agentos.llm.settings import (
     is_url,
 )
 from agentos.services.quotas import Quota, budget_of
-from agentos_sdk.budgets import MOST_LINES, Amount, Money, Window
+from agentos_sdk.budgets import MAX_BUDGET_LINES, Amount, Money, Window
 from agentos_sdk.calls.agents import Weight
 from agentos_sdk.codec import Rule, Seconds
 
@@ -28,7 +28,9 @@ Positive = Annotated[float, Rule(lambda number: number > 0, "a number above 0")]
 Count = Annotated[int, Rule(lambda number: number >= 1, "a whole number from 1 up")]
 Chance = Annotated[float, Rule(lambda number: 0 <= number <= 1, "a number from 0 to 1")]
 Patience = Annotated[Seconds, Rule(lambda seconds: seconds > 0, "a duration above 0s")]
-Lines = Annotated[Sequence[object], Rule(lambda lines: len(lines) <= MOST_LINES, f"at most {MOST_LINES} lines")]
+Lines = Annotated[
+    Sequence[object], Rule(lambda lines: len(lines) <= MAX_BUDGET_LINES, f"at most {MAX_BUDGET_LINES} lines")
+]
 Url = Annotated[str, Rule(is_url, "an http:// or https:// URL, without a user and a password")]
 
 

@@ -10,42 +10,42 @@ from agentos.kernel.ports import Decision, Right
 from agentos_sdk.errors import NotFound, PermissionDenied, QuotaExceeded
 from agentos_sdk.opcodes import Op
 
-from .exec_decision import HARMLESS, danger
-from .exec_request import Wanted
+from .exec_decision import HARMLESS_FILES, deny_dangerous
+from .exec_request import ExecRequest
 from .levels import DENIALS, LEVELS, is_wider
-from .narrowing import same, wider_grant
+from .narrowing import find_wider_grant, has_same_content
 from .patterns.base import Names
-from .rule import OBJECTS, Kind, PermissionSet, decision_by, said, shortened, strictness
+from .rule import KIND_OF_ACTION, Kind, PermissionSet, decision_by, describe_right, shorten, strictness
 from .rules import AgentRelation, Rules
 
-BEYOND = "nobody gives more than he has"  # in place of a rule's text
-MOST_LAYERS = 8  # of permission sets that a caller may add on top of its own; each adds to the cost of every decision
-compiled = lru_cache(64)(Rules)  # a large compiled set takes about 1 MiB
+NOT_HELD = "a caller can't grant what it doesn't hold"  # in place of a rule's text
+MAX_LAYERS = 8  # of permission sets that a caller may add on top of its own; each adds to the cost of every decision
+compile_rules = lru_cache(64)(Rules)  # a large compiled set takes about 1 MiB
 
 
 @lru_cache(8)
-def denials(home: str) -> Rules:
+def compile_denials(home: str) -> Rules:
     """The compiled default denials. Of all names in :class:`Names` they use only ``home``."""
     return Rules(DENIALS, Names(home))
 
 
 @define(eq=False)
 class EffectivePermissions:
-    """The permission sets of one caller: its own, and the holdings of the callers that it got its rights from.
+    """The permission sets of one caller: its own, and those of the callers that it got its rights from.
 
-    Holdings are referenced, not copied, so narrowing one caller also narrows all callers below it.
+    The others' are referenced, not copied, so narrowing one caller also narrows all callers below it.
     """
 
     own: PermissionSet
     above: "EffectivePermissions | None"
     names: Names
     giver: "EffectivePermissions | None" = None  # the caller that gave ``own``, if it isn't in ``above``
-    narrowed: int = 0  # number of sets that the caller added on top of its own
-    _change: int = -1
+    layers_added: int = 0  # number of sets that the caller added on top of its own
+    _layers_version: int = -1
     _layers: Mapping[PermissionSet, Rules] = field(factory=dict)
 
     def chain(self) -> "Iterator[EffectivePermissions]":
-        """This holding and all holdings that it is limited by."""
+        """These permissions and all that limit them."""
         yield self
         for further in (self.giver, self.above):
             if further is not None:
@@ -59,173 +59,177 @@ class EffectivePermissions:
         above = (one.own for one in self.chain() if one.own is not LEVELS["unrestricted"])
         return tuple(dict.fromkeys([self.own, *above]))
 
-    def layers(self, change: int) -> Iterable[Rules]:
-        """The compiled sets. They are cached until ``change``, the kernel-wide count of changes, differs."""
-        if self._change != change:
-            ready = self._layers
-            self._layers = {one: ready.get(one) or compiled(one, self.names) for one in self.sets()}
-            self._change = change
+    def layers(self, version: int) -> Iterable[Rules]:
+        """The compiled sets. They are cached until ``version``, the number of changes in this kernel, differs."""
+        if self._layers_version != version:
+            before = self._layers
+            self._layers = {one: before.get(one) or compile_rules(one, self.names) for one in self.sets()}
+            self._layers_version = version
         return self._layers.values()
 
 
 @frozen
-class Relation:
+class AgentTree:
     """How the agents and callers of one kernel are related.
 
-    ``own(caller, other)``: whether ``other`` is a descendant of ``caller``, at any depth; the operator owns all agents.
-    ``name`` maps an id to a name, ``parent`` an id to the id of its parent.
+    ``is_descendant(caller, other)``: whether ``other`` was spawned below ``caller``, at any depth; all agents are the
+    operator's. ``name_of`` maps an id to a name, ``parent_of`` an id to the id of its parent.
     """
 
-    own: Callable[[Caller, int], bool]
-    name: Callable[[int], str]
-    parent: Callable[[int], int | None]
+    is_descendant: Callable[[Caller, int], bool]
+    name_of: Callable[[int], str]
+    parent_of: Callable[[int], int | None]
 
 
 @define(eq=False)
 class PermissionAuthorizer:
     """Implements :class:`agentos.kernel.ports.Authorizer`."""
 
-    relation: Relation
-    kernels: Sequence[str] = ()  # directories reserved for the kernel, as paths without symlinks
+    agents: AgentTree
+    reserved: Sequence[str] = ()  # directories reserved for the kernel, as paths without symlinks
     _held: dict[int, EffectivePermissions] = field(factory=dict)  # by caller id
-    _changes: int = 0
+    _version: int = 0
 
-    def admit(self, number: int, own: PermissionSet, names: Names, above: int | None = None) -> None:
+    def add_caller(self, number: int, own: PermissionSet, names: Names, above: int | None = None) -> None:
         """Register a caller with the set ``own``, limited by what the caller ``above`` holds."""
         self._held[number] = EffectivePermissions(own, self._held[above] if above is not None else None, names)
 
-    def leave(self, number: int) -> None:
+    def remove_caller(self, number: int) -> None:
         """Remove a caller. Callers that it gave rights to keep exactly what they had."""
         self._held.pop(number, None)
 
-    def holding(self, number: int) -> EffectivePermissions:
-        """The holding of a caller; raises ``NotFound`` if that caller has ended."""
-        found = self._held.get(number)
-        if found is None:
-            raise NotFound(f"nobody with the id {number} is there any more")
-        return found
+    def permissions_of(self, number: int) -> EffectivePermissions:
+        """The effective permissions of a caller; raises ``NotFound`` if that caller has ended."""
+        permissions = self._held.get(number)
+        if permissions is None:
+            raise NotFound(f"no caller has the id {number} any more")
+        return permissions
 
     def check_not_wider(self, given: PermissionSet, above: int, field: str) -> None:
         """Raise ``PermissionDenied`` if ``given`` is a wider level than ``above`` holds.
 
         A set that is wider in other ways passes here; decisions are still limited by the sets above it.
         """
-        for one in self.holding(above).sets():
+        for one in self.permissions_of(above).sets():
             if is_wider(given, one):
-                told = f"{field}: {given.level} is more than {one.level or one.name}, and nobody gives more than he has"
-                raise PermissionDenied(told, rule=BEYOND)
+                raise PermissionDenied(
+                    f"{field}: you can't grant {given.level}, you hold no more than {one.level or one.name} yourself",
+                    rule=NOT_HELD,
+                )
 
     def check_narrower(self, given: PermissionSet, number: int, field: str) -> None:
         """Raise ``PermissionDenied`` if it grants what the caller doesn't hold, ``QuotaExceeded`` without a free layer.
 
-        A set that changes nothing passes. Blocks: see :func:`~agentos.permissions.narrowing.wider_grant`.
+        A set that changes nothing passes. Blocks: see :func:`~agentos.permissions.narrowing.find_wider_grant`.
         """
-        held = self.holding(number)
-        if same(given, held.own):
+        held = self.permissions_of(number)
+        if has_same_content(given, held.own):
             return
         self.check_not_wider(given, number, field)
-        if (found := wider_grant(given, held.sets(), held.names)) is not None:
+        if (found := find_wider_grant(given, held.sets(), held.names)) is not None:
             rule, one = found
-            told = f"{rule.effect} {rule.kind} {shortened(rule.text)} isn't covered by {one.level or one.name}"
-            raise PermissionDenied(f"{field}: {told}, so it is more than the caller holds", rule=BEYOND)
-        self.check_room(given, number)
+            grant, source = f"{rule.effect} {rule.kind} {shorten(rule.text)}", one.level or one.name
+            raise PermissionDenied(
+                f"{field}: you can't grant `{grant}`, you don't hold it yourself: {source} doesn't cover it",
+                rule=NOT_HELD,
+            )
+        self.check_layer_left(given, number)
 
-    def check_room(self, given: PermissionSet, number: int) -> None:
-        """Raise ``QuotaExceeded`` if :meth:`narrow` would."""
-        if self.holding(number).narrowed >= MOST_LAYERS and not self.changes_nothing(given, number):
+    def check_layer_left(self, given: PermissionSet, number: int) -> None:
+        """Raise ``QuotaExceeded`` if :meth:`add_layer` would."""
+        if self.permissions_of(number).layers_added >= MAX_LAYERS and not self.is_held_already(given, number):
             raise QuotaExceeded(
-                f"a caller narrows its own rights {MOST_LAYERS} times at most, and that never renews: "
-                "whoever spawned it may set others"
+                f"a caller may narrow its own rights {MAX_LAYERS} times, and this never renews: "
+                "its parent or the operator may set others"
             )
 
-    def changes_nothing(self, given: PermissionSet, number: int) -> bool:
+    def is_held_already(self, given: PermissionSet, number: int) -> bool:
         """Whether the caller already holds a set with the same content, as its own or above it."""
-        return any(same(given, one) for one in self.holding(number).sets())
+        return any(has_same_content(given, one) for one in self.permissions_of(number).sets())
 
-    def give(self, number: int, own: PermissionSet, by: int) -> None:
+    def replace_set(self, number: int, own: PermissionSet, by: int) -> None:
         """Replace the caller's own set by ``own``, and drop its narrowings. What ``by`` holds limits it, too."""
-        held, giver = self.holding(number), self.holding(by)
-        while held.narrowed:  # narrowings of the old set are dropped with it
+        held, giver = self.permissions_of(number), self.permissions_of(by)
+        while held.layers_added:  # narrowings of the old set are dropped with it
             assert held.above is not None, "each such layer stands on the one before"
-            held.above, held.narrowed = held.above.above, held.narrowed - 1
+            held.above, held.layers_added = held.above.above, held.layers_added - 1
         held.own = own
         held.giver = None if any(one is giver for one in held.chain()) else giver
-        self._changes += 1
+        self._version += 1
 
-    def narrow(self, number: int, own: PermissionSet) -> None:
+    def add_layer(self, number: int, own: PermissionSet) -> None:
         """Add a further set that limits all that the caller holds, for good.
 
         A set that it already holds changes nothing.
         """
-        if self.changes_nothing(own, number):
+        if self.is_held_already(own, number):
             return
-        self.check_room(own, number)
-        held = self.holding(number)
+        self.check_layer_left(own, number)
+        held = self.permissions_of(number)
         held.above, held.own = EffectivePermissions(held.own, held.above, held.names, held.giver), own
-        held.giver, held.narrowed = None, held.narrowed + 1
-        self._changes += 1
+        held.giver, held.layers_added = None, held.layers_added + 1
+        self._version += 1
 
     def decide(self, caller: Caller, right: Right) -> Decision:
         """Decide whether ``caller`` holds the right."""
-        holding = self._held.get(caller.id)
-        if holding is None:
-            return Decision("deny", "nobody", f"{said(right)}: {caller.name} has ended")
-        if (denied := self._denied(right) or denied_to_all(right, holding.names)) is not None:
+        permissions = self._held.get(caller.id)
+        if permissions is None:
+            return Decision("deny", "the caller has ended", f"{describe_right(right)}: {caller.name} has ended")
+        if (denied := self._deny_reserved(right) or apply_default_denials(right, permissions.names)) is not None:
             return denied
         if right.action == "set_audit_config" and caller.kind != "operator":
-            return Decision("deny", "the operator's alone", f"{said(right)}: only the operator may do that")
+            return Decision("deny", "only the operator", f"{describe_right(right)}: only the operator may do that")
         target = self._relation_to(caller, right.agent) if right.agent is not None else None
         if right.action == "set_perms" and target is not None and not (target.own or target.itself):
             why = f"{target.name} is neither you nor an agent that you spawned"
-            return Decision("deny", "only an ancestor sets rights", f"{said(right)}: {why}")
-        return min([layer.decide(right, target) for layer in holding.layers(self._changes)], key=strictness)
+            return Decision("deny", "only an ancestor sets rights", f"{describe_right(right)}: {why}")
+        return min([layer.decide(right, target) for layer in permissions.layers(self._version)], key=strictness)
 
-    def refused(self, number: int, calls: Iterable[Op]) -> Mapping[Op, Decision]:
+    def refused_calls(self, number: int, calls: Iterable[Op]) -> Mapping[Op, Decision]:
         """The calls that this caller may not make with any arguments, each with the decision."""
-        found = {op: self.of_call(number, op) for op in calls}
+        found = {op: self.decide_call(number, op) for op in calls}
         return {op: decision for op, decision in found.items() if decision.effect != "allow"}
 
-    def of_call(self, number: int, op: Op) -> Decision:
+    def decide_call(self, number: int, op: Op) -> Decision:
         """Decide whether this caller may make a call at all."""
-        layers = self.holding(number).layers(self._changes)
-        return min([layer.of_call(op.name.lower()) for layer in layers], key=strictness)
+        layers = self.permissions_of(number).layers(self._version)
+        return min([layer.decide_call(op.name.lower()) for layer in layers], key=strictness)
 
-    def _denied(self, right: Right) -> Decision | None:
+    def _deny_reserved(self, right: Right) -> Decision | None:
         """Deny the kernel's own directories, such as its audit log, to every caller."""
         paths: Iterable[str | None] = ()
-        if isinstance(right.object, Wanted) and not right.object.jailed:
-            paths = (path for _, path in right.object.places())
+        if isinstance(right.object, ExecRequest) and not right.object.jailed:
+            paths = (path for _, path in right.object.redirect_paths())
         elif right.action in ("read", "write"):
             paths = (str(right.object),)
         for path in paths:
-            if path is not None and any(path == place or path.startswith(f"{place}/") for place in self.kernels):
-                return Decision(
-                    "deny", "the kernel's own (default denials)", f"{said(right)}: that is the kernel's own"
-                )
+            if path is not None and any(path == place or path.startswith(f"{place}/") for place in self.reserved):
+                reason = f"{describe_right(right)}: that directory is reserved for the kernel"
+                return Decision("deny", "the kernel's own (default denials)", reason)
         return None
 
     def _relation_to(self, caller: Caller, agent: int) -> AgentRelation:
-        relation, itself = self.relation, agent == caller.id
-        own = not itself and relation.own(caller, agent)
-        return AgentRelation(relation.name(agent), itself, own, relation.parent(caller.id) == agent)
+        agents, itself = self.agents, agent == caller.id
+        own = not itself and agents.is_descendant(caller, agent)
+        return AgentRelation(agents.name_of(agent), itself, own, agents.parent_of(caller.id) == agent)
 
 
-def denied_to_all(right: Right, names: Names) -> Decision | None:
+def apply_default_denials(right: Right, names: Names) -> Decision | None:
     """Apply the default denials, which hold for every caller."""
-    if isinstance(right.object, Wanted):
-        return danger(right.object) or _denied_target(right.object, right, names)
+    if isinstance(right.object, ExecRequest):
+        return deny_dangerous(right.object) or _deny_target(right.object, right, names)
     if right.action not in ("read", "write"):
         return None
-    kind: Kind = OBJECTS[right.action]
-    found = denials(names.home).denial(kind, str(right.object))
+    kind: Kind = KIND_OF_ACTION[right.action]
+    found = compile_denials(names.home).find_denial(kind, str(right.object))
     return decision_by(found, right) if found is not None else None
 
 
-def _denied_target(wanted: Wanted, right: Right, names: Names) -> Decision | None:
-    for redirect, path in wanted.places():
-        if path in HARMLESS:
+def _deny_target(request: ExecRequest, right: Right, names: Names) -> Decision | None:
+    for redirect, path in request.redirect_paths():
+        if path in HARMLESS_FILES:
             continue
-        found = denials(names.home).denial("write" if redirect.writes else "read", path) if path else None
+        found = compile_denials(names.home).find_denial("write" if redirect.writes else "read", path) if path else None
         if found is not None:
             return decision_by(found, right)
     return None

@@ -12,94 +12,92 @@ from agentos.kernel.ports import Decision, Effect, Right
 from agentos.shell import dangerous
 from agentos.shell.reading import Command, Opaque, Redirect
 
-from .exec_request import Wanted
-from .rule import Kind, Rule, decision_by, shortened
-from .rule_index import Shelf
+from .exec_request import ExecRequest
+from .rule import Kind, Rule, decision_by, shorten
+from .rule_index import RuleIndex
 
-Shelves: TypeAlias = Mapping[Kind, Mapping[Effect, Shelf]]
+RuleIndexes: TypeAlias = Mapping[Kind, Mapping[Effect, RuleIndex]]
 
-HARMLESS: Final = ("/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/tty")
-ONLY_SIMPLE: Final = 'only simple commands can be allowed by patterns: grant commands = ["*"] or rewrite'
+HARMLESS_FILES: Final = ("/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/tty")
+REWRITE_HINT: Final = 'only simple commands can be allowed by patterns: grant commands = ["*"] or rewrite'
 
 
-def danger(wanted: Wanted) -> Decision | None:
+def deny_dangerous(request: ExecRequest) -> Decision | None:
     """The default denial that it falls under, if any."""
-    reading = wanted.reading
+    reading = request.reading
     if isinstance(reading, Opaque) and not reading.whole:
-        return _denied(reading.construct)
+        return _default_denial(reading.construct)
     found = dangerous.danger_of_reading(reading)
     for command in reading.commands:
-        found = found or dangerous.danger(command, at_home=wanted.jailed)
+        found = found or dangerous.danger(command, at_home=request.jailed)
     for redirect in reading.redirects:
         found = found or (dangerous.danger_of_target(redirect.target) if redirect.writes else None)
-    return _denied(found) if found is not None else None
+    return _default_denial(found) if found is not None else None
 
 
-def _denied(what: str) -> Decision:
+def _default_denial(what: str) -> Decision:
     return Decision("deny", f"{what} (default denials)", f"EXEC: refused by the default denials: {what}")
 
 
-def judge(wanted: Wanted, rules: Shelves, right: Right, name: str) -> Decision:
+def decide_exec(request: ExecRequest, rules: RuleIndexes, right: Right, name: str) -> Decision:
     """What a set of rules says of it; ``name`` is the set's."""
-    return _Judge(wanted, rules, right, name).decision()
+    return _ExecDecision(request, rules, right, name).decision()
 
 
 @frozen
-class _Judge:
-    wanted: Wanted
-    rules: Shelves
+class _ExecDecision:
+    request: ExecRequest
+    rules: RuleIndexes
     right: Right
     name: str
 
     def decision(self) -> Decision:
         """A denial of any part holds for all of it; so does a question, if every part is granted or asked about."""
-        commands, places = self.rules["commands"], self.wanted.places()
-        if (denied := self._about_any_part("deny", places)) is not None:
+        commands, paths = self.rules["commands"], self.request.redirect_paths()
+        if (denied := self._match_any_part("deny", paths)) is not None:
             return decision_by(denied, self.right)
-        asked = self._about_any_part("ask", places)
+        asked = self._match_any_part("ask", paths)
         everything = commands["ask"].universal or commands["allow"].universal
         if everything is not None:
             return decision_by(asked or everything, self.right)
-        decision = self._part_by_part(places)
+        decision = self._decide_each_part(paths)
         return decision_by(asked, self.right) if asked is not None and decision.effect != "deny" else decision
 
-    def _about_any_part(self, effect: Effect, places: Sequence[tuple[Redirect, str | None]]) -> Rule | None:
-        found = self._any(effect, self.wanted.reading.commands)
-        for redirect, path in places:
-            found = found or self._of_path(redirect, effect, path)
-        if found is None and isinstance(self.wanted.reading, Opaque):
+    def _match_any_part(self, effect: Effect, paths: Sequence[tuple[Redirect, str | None]]) -> Rule | None:
+        found = self._match_any_command(effect, self.request.reading.commands)
+        for redirect, path in paths:
+            found = found or self._match_path(redirect, effect, path)
+        if found is None and isinstance(self.request.reading, Opaque):
             found = self.rules["commands"][effect].universal
         return found
 
-    def _part_by_part(self, places: Sequence[tuple[Redirect, str | None]]) -> Decision:
-        reading, commands = self.wanted.reading, self.rules["commands"]
+    def _decide_each_part(self, paths: Sequence[tuple[Redirect, str | None]]) -> Decision:
+        reading, commands = self.request.reading, self.rules["commands"]
         if isinstance(reading, Opaque):
-            return self._refused(reading.text, f": it uses {reading.construct}; {ONLY_SIMPLE}")
-        for variable in self.wanted.variables:
-            return self._refused(
-                f"env.{variable}", "; it may change what a command does, so only a grant of * covers it"
-            )
+            return self._deny(reading.text, f": it uses {reading.construct}; {REWRITE_HINT}")
+        for variable in self.request.variables:
+            return self._deny(f"env.{variable}", "; it may change what a command does, so only a grant of * covers it")
         by: Rule | None = None
         for command in reading.commands:
-            by = commands["allow"].first(command) or commands["ask"].granting(command)
+            by = commands["allow"].find(command) or commands["ask"].find_grant(command)
             if by is None:
-                return self._refused(command.source)
-        for redirect, path in places:
-            if path not in HARMLESS and (by := self._granting(redirect, path)) is None:
-                return self._refused(redirect.source)
+                return self._deny(command.source)
+        for redirect, path in paths:
+            if path not in HARMLESS_FILES and (by := self._find_grant(redirect, path)) is None:
+                return self._deny(redirect.source)
         return decision_by(by, self.right) if by is not None else Decision("allow", "it runs nothing", "")
 
-    def _any(self, effect: Effect, commands: Sequence[Command]) -> Rule | None:
-        found = map(self.rules["commands"][effect].first, commands)
+    def _match_any_command(self, effect: Effect, commands: Sequence[Command]) -> Rule | None:
+        found = map(self.rules["commands"][effect].find, commands)
         return next((rule for rule in found if rule is not None), None)
 
-    def _of_path(self, redirect: Redirect, effect: Effect, path: str | None) -> Rule | None:
-        return self.rules["write" if redirect.writes else "read"][effect].first(path) if path is not None else None
+    def _match_path(self, redirect: Redirect, effect: Effect, path: str | None) -> Rule | None:
+        return self.rules["write" if redirect.writes else "read"][effect].find(path) if path is not None else None
 
-    def _granting(self, redirect: Redirect, path: str | None) -> Rule | None:
-        shelves = self.rules["write" if redirect.writes else "read"]
-        return (shelves["allow"].first(path) or shelves["ask"].granting(path)) if path is not None else None
+    def _find_grant(self, redirect: Redirect, path: str | None) -> Rule | None:
+        indexes = self.rules["write" if redirect.writes else "read"]
+        return (indexes["allow"].find(path) or indexes["ask"].find_grant(path)) if path is not None else None
 
-    def _refused(self, what: str, why: str = "") -> Decision:
-        text = f"EXEC: no rule of {self.name} allows {shortened(what)}{why}"
+    def _deny(self, what: str, why: str = "") -> Decision:
+        text = f"EXEC: no rule of {self.name} allows {shorten(what)}{why}"
         return Decision("deny", f"no rule ({self.name})", text)

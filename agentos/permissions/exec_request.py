@@ -8,8 +8,8 @@ from attrs import frozen
 
 from agentos.shell.reading import Command, Reading, Redirect
 
-MOVES: Final = frozenset({"cd", "pushd", "popd", ".", "source"})  # change the directory of what follows
-ELSEWHERE: Final = {  # programs that run their command in another directory, and by which options
+DIRECTORY_CHANGERS: Final = frozenset({"cd", "pushd", "popd", ".", "source"})  # change the directory of what follows
+DIRECTORY_OPTIONS: Final = {  # programs that run their command in another directory, and by which options
     "env": re.compile(r"-[^-]*C|--c"),
     "find": re.compile(r"-(exec|ok)dir"),
     "unshare": re.compile(r"-[^-]*w|--w"),
@@ -18,7 +18,7 @@ ELSEWHERE: Final = {  # programs that run their command in another directory, an
 
 
 @frozen
-class Wanted:
+class ExecRequest:
     """``directory`` is the working directory, an absolute path of the jail's or the host's. ``variables`` are the names
     in the request's ``env`` that are not known to be harmless."""
 
@@ -30,20 +30,23 @@ class Wanted:
     def __str__(self) -> str:
         return self.reading.text
 
-    def places(self) -> tuple[tuple[Redirect, str | None], ...]:
+    def redirect_paths(self) -> tuple[tuple[Redirect, str | None], ...]:
         """Each redirection with the path that it means; ``None`` where that is not known."""
-        moves = any(map(_moves, self.reading.commands))
-        return tuple((redirect, self._place(redirect.target.text, moves)) for redirect in self.reading.redirects)
+        changes_directory = any(map(_may_change_directory, self.reading.commands))
+        return tuple(
+            (redirect, self._redirect_path(redirect.target.text, changes_directory))
+            for redirect in self.reading.redirects
+        )
 
-    def _place(self, target: str | None, moves: bool) -> str | None:
-        if target is None or (moves and not os.path.isabs(target)):
+    def _redirect_path(self, target: str | None, changes_directory: bool) -> str | None:
+        if target is None or (changes_directory and not os.path.isabs(target)):
             return None
         return "/" + os.path.normpath(os.path.join(self.directory, target)).lstrip("/")
 
 
-def _moves(command: Command) -> bool:
+def _may_change_directory(command: Command) -> bool:
     """Whether what it runs, or what follows it, may be in another directory."""
-    option = ELSEWHERE.get(command.name)
-    return command.name in MOVES or (
+    option = DIRECTORY_OPTIONS.get(command.name)
+    return command.name in DIRECTORY_CHANGERS or (
         option is not None and any(word.text is None or option.match(word.text) for word in command.words[1:])
     )

@@ -8,7 +8,7 @@ from .rule import Kind, PermissionSet, Rule
 NARROWEST_FIRST: Final = ("minimal", "readonly", "sandboxed", "standard", "unrestricted")
 
 # What each level adds to the one before it.
-_ADDED: Final[dict[str, dict[Kind, tuple[str, ...]]]] = {
+_LEVEL_RULES: Final[dict[str, dict[Kind, tuple[str, ...]]]] = {
     "minimal": {
         "calls": ("NOOP", "HELLO", "CANCEL", "EXIT", "RECV", "GET_PERMS"),
         "send": ("${parent}",),
@@ -38,11 +38,11 @@ _ADDED: Final[dict[str, dict[Kind, tuple[str, ...]]]] = {
 def _levels() -> dict[str, PermissionSet]:
     levels: dict[str, PermissionSet] = {}
     rules: tuple[Rule, ...] = ()
-    for name, added in _ADDED.items():
+    for name, added in _LEVEL_RULES.items():
         source = f"level {name}"
         rules += tuple(Rule("allow", kind, text, source) for kind, texts in added.items() for text in texts)
         if name == "standard":
-            rules += (Rule("ask", "domains", "*", source, otherwise=True),)
+            rules += (Rule("ask", "domains", "*", source, fallback=True),)
         levels[name] = PermissionSet(source, rules, level=name)
     everything: dict[Kind, str] = {
         **dict.fromkeys(("calls", "commands", "domains", "models", "send", "agents"), "*"),
@@ -56,7 +56,7 @@ def _levels() -> dict[str, PermissionSet]:
 
 LEVELS: Final = _levels()
 
-BASIS: Final = tuple(rule for rule in LEVELS["minimal"].rules if rule.kind == "calls")
+BASE_RULES: Final = tuple(rule for rule in LEVELS["minimal"].rules if rule.kind == "calls")
 """The first rules of a set that extends no level."""
 
 DENIALS: Final = PermissionSet(
@@ -75,7 +75,7 @@ def is_wider(one: PermissionSet, other: PermissionSet) -> bool:
     """Whether ``one`` is a level that is wider than the level of ``other``, to which ``other`` adds no grant."""
     if one.level is None or LEVELS[one.level] is not one:
         return False
-    basis = BASIS if other.level is None else LEVELS[other.level].rules
+    basis = BASE_RULES if other.level is None else LEVELS[other.level].rules
     if any(rule.effect == "allow" and rule not in basis for rule in other.rules):
         return False
     return other.level is None or NARROWEST_FIRST.index(one.level) > NARROWEST_FIRST.index(other.level)

@@ -8,18 +8,20 @@ from agentos.kernel.ports import Effect
 from .levels import LEVELS
 from .patterns.base import Names
 from .rule import PermissionSet, Rule
-from .rules import pattern_of
+from .rules import parse_pattern
 from .unreachable_rules import Line, covers
 
 GRANTED_BY: dict[Effect, tuple[Effect, ...]] = {"allow": ("allow",), "ask": ("allow", "ask"), "deny": ()}
 
 
-def same(one: PermissionSet, other: PermissionSet) -> bool:
+def has_same_content(one: PermissionSet, other: PermissionSet) -> bool:
     """Whether two sets have the same content, regardless of where they were written."""
     return one is other or _content(one) == _content(other)
 
 
-def wider_grant(given: PermissionSet, held: Iterable[PermissionSet], names: Names) -> tuple[Rule, PermissionSet] | None:
+def find_wider_grant(
+    given: PermissionSet, held: Iterable[PermissionSet], names: Names
+) -> tuple[Rule, PermissionSet] | None:
     """The first grant of ``given`` that isn't covered by one of the sets ``held``, and that set; None without one.
 
     It can report a grant that several rules cover only together, so it may deny too much, but never passes an uncovered
@@ -36,18 +38,18 @@ def wider_grant(given: PermissionSet, held: Iterable[PermissionSet], names: Name
 
 
 def _is_covered(rule: Rule, rules: Sequence[Rule], names: Names) -> bool:
-    able = [one for one in rules if one.kind == rule.kind and one.effect in GRANTED_BY[rule.effect]]
-    if any(one.text == rule.text for one in able):
+    candidates = [one for one in rules if one.kind == rule.kind and one.effect in GRANTED_BY[rule.effect]]
+    if any(one.text == rule.text for one in candidates):
         return True
-    line = _line(rule, names)
-    return any(covers(_line(one, names), line, deny=False) for one in able)
+    line = _parse_rule(rule, names)
+    return any(covers(_parse_rule(one, names), line, deny=False) for one in candidates)
 
 
-def _line(rule: Rule, names: Names) -> Line:
-    return Line(rule, pattern_of(rule.kind, rule.text, names), rule.source)
+def _parse_rule(rule: Rule, names: Names) -> Line:
+    return Line(rule, parse_pattern(rule.kind, rule.text, names), rule.source)
 
 
 @lru_cache(64)
 def _content(one: PermissionSet) -> tuple[object, ...]:
-    rules = frozenset((rule.effect, rule.kind, rule.text, rule.otherwise) for rule in one.rules)
+    rules = frozenset((rule.effect, rule.kind, rule.text, rule.fallback) for rule in one.rules)
     return one.level, rules, frozenset(one.limits), frozenset(one.quotas)

@@ -12,7 +12,7 @@ Kind = Literal["calls", "read", "write", "commands", "domains", "models", "send"
 KINDS: Final[Sequence[Kind]] = ("calls", "read", "write", "commands", "domains", "models", "send", "agents")
 EFFECTS: Final[Sequence[Effect]] = ("deny", "ask", "allow")  # strongest first
 
-OBJECTS: Final[Mapping[str, Kind]] = {
+KIND_OF_ACTION: Final[Mapping[str, Kind]] = {
     "read": "read",
     "write": "write",
     "exec": "commands",
@@ -25,13 +25,13 @@ OBJECTS: Final[Mapping[str, Kind]] = {
 
 @frozen
 class Rule:
-    """One rule of a set; ``source`` is where it was written. ``otherwise``: it applies only if no other rule does."""
+    """One rule of a set; ``source`` is where it was written. ``fallback``: it applies only if no other rule does."""
 
     effect: Effect
     kind: Kind
     text: str
     source: str
-    otherwise: bool = False
+    fallback: bool = False
 
     def __str__(self) -> str:
         return f"{self.effect} {self.kind} {self.text} ({self.source})"
@@ -57,22 +57,22 @@ def decision_by(rule: Rule, right: Right) -> Decision:
     if rule.effect == "allow":
         return Decision("allow", str(rule), "")
     why = "refused by" if rule.effect == "deny" else "a person has to agree, and this kernel can't ask one yet:"
-    return Decision(rule.effect, str(rule), f"{said(right)}: {why} the rule {rule}")
+    return Decision(rule.effect, str(rule), f"{describe_right(right)}: {why} the rule {rule}")
 
 
-def unspoken(right: Right, name: str, why: str = "") -> Decision:
+def deny_by_default(right: Right, name: str, why: str = "") -> Decision:
     """The denial for a right that no rule matches."""
-    return Decision("deny", f"no rule ({name})", f"{said(right)}: no rule of {name} allows it{why}")
+    return Decision("deny", f"no rule ({name})", f"{describe_right(right)}: no rule of {name} allows it{why}")
 
 
-def said(right: Right) -> str:
+def describe_right(right: Right) -> str:
     """The text of a right as its holder may see it."""
     told = right.told if right.told is not None else right.object
-    return right.action.upper() if told is None else f"{right.action.upper()} {shortened(str(told))}"
+    return right.action.upper() if told is None else f"{right.action.upper()} {shorten(str(told))}"
 
 
-def shortened(text: str, most: int = 200) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+def shorten(text: str, max_length: int = 200) -> str:
+    return text if len(text) <= max_length else f"{text[: max_length - 1]}…"
 
 
 def strictness(decision: Decision) -> int:

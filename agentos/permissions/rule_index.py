@@ -19,27 +19,27 @@ from .patterns.commands import CommandPattern
 from .rule import Kind, Rule
 
 Entry: TypeAlias = tuple[Rule, Pattern]
-Near: TypeAlias = Callable[..., Iterable[Entry]]
+FindCandidates: TypeAlias = Callable[..., Iterable[Entry]]
 
-BUNDLE = 32  # rules in one combined regex; fewer or more are slower
+RULES_PER_REGEX = 32  # rules in one combined regex; fewer or more are slower
 
 
 @frozen(eq=False)
-class Shelf:
+class RuleIndex:
     """``rules`` in the order in which they were written; ``deny``: whether their patterns are matched as denials."""
 
     kind: Kind
     deny: bool
     rules: Sequence[Entry]
 
-    def first(self, what: object) -> Rule | None:
+    def find(self, what: object) -> Rule | None:
         """The first rule that matches."""
-        for rule, pattern in self._near(what):
+        for rule, pattern in self._candidates(what):
             if pattern.matches(what, deny=self.deny):
                 return rule
         return None
 
-    def granting(self, what: object) -> Rule | None:
+    def find_grant(self, what: object) -> Rule | None:
         """The first rule that matches even as a grant."""
         return next((rule for rule, pattern in self.rules if pattern.matches(what, deny=False)), None)
 
@@ -50,30 +50,30 @@ class Shelf:
         return next(found, None)
 
     @cached_property
-    def _near(self) -> Near:
+    def _candidates(self) -> FindCandidates:
         """A function that returns the candidate rules, including all that match; built on first use."""
         if self.kind in ("read", "write"):
-            return _bundled(self.rules, paths.either, self.deny)
+            return _index_by_regex(self.rules, paths.either, self.deny)
         if self.kind == "commands":
-            return _by_program(self.rules)
+            return _index_by_program(self.rules)
         if self.kind == "domains":
             return lambda _: self.rules
-        return _bundled(self.rules, names.either, self.deny)
+        return _index_by_regex(self.rules, names.either, self.deny)
 
 
-def _bundled(rules: Sequence[Entry], either: Callable[..., Callable[[str], bool]], deny: bool) -> Near:
-    parts = [rules[at : at + BUNDLE] for at in range(0, len(rules), BUNDLE)]
-    bundles = [(either([pattern for _, pattern in part], deny=deny), part) for part in parts]
+def _index_by_regex(rules: Sequence[Entry], either: Callable[..., Callable[[str], bool]], deny: bool) -> FindCandidates:
+    parts = [rules[at : at + RULES_PER_REGEX] for at in range(0, len(rules), RULES_PER_REGEX)]
+    groups = [(either([pattern for _, pattern in part], deny=deny), part) for part in parts]
 
-    def near(what: str) -> Iterator[Entry]:
-        for may_mean, part in bundles:
-            if may_mean(what):
+    def candidates(what: str) -> Iterator[Entry]:
+        for may_match, part in groups:
+            if may_match(what):
                 yield from part
 
-    return near
+    return candidates
 
 
-def _by_program(rules: Sequence[Entry]) -> Near:
+def _index_by_program(rules: Sequence[Entry]) -> FindCandidates:
     named, anywhere = defaultdict[str, list[int]](list), list[int]()
     for at, (_, pattern) in enumerate(rules):
         assert isinstance(pattern, CommandPattern)
@@ -82,7 +82,7 @@ def _by_program(rules: Sequence[Entry]) -> Near:
     plain = {program: [rules[at] for at in sorted({*places, *anywhere})] for program, places in named.items()}
     others = [rules[at] for at in anywhere]
 
-    def near(what: Command) -> Iterable[Entry]:
+    def candidates(what: Command) -> Iterable[Entry]:
         program = what.words[0].text
         if program is None or what.words[0].several:  # unknown, so any rule is a candidate
             return rules
@@ -91,4 +91,4 @@ def _by_program(rules: Sequence[Entry]) -> Near:
         found = {*anywhere, *named.get(program, ()), *named.get(program.rpartition("/")[2], ())}
         return [rules[at] for at in sorted(found)]
 
-    return near
+    return candidates

@@ -5,13 +5,13 @@ from attrs import frozen
 
 from agentos.kernel.ports import Decision, Effect, Right
 
-from .exec_decision import judge
-from .exec_request import Wanted
+from .exec_decision import decide_exec
+from .exec_request import ExecRequest
 from .patterns import commands, domains, paths
 from .patterns import names as name_patterns
 from .patterns.base import Names, Pattern
-from .rule import EFFECTS, KINDS, OBJECTS, Kind, PermissionSet, Rule, decision_by, strictness, unspoken
-from .rule_index import Shelf
+from .rule import EFFECTS, KIND_OF_ACTION, KINDS, Kind, PermissionSet, Rule, decision_by, deny_by_default, strictness
+from .rule_index import RuleIndex
 
 OWN, PARENT = "${own}", "${parent}"  # descendants at any depth; the parent
 
@@ -34,89 +34,89 @@ class Rules:
         found: dict[Kind, dict[Effect, list[tuple[Rule, Pattern]]]] = {
             kind: {effect: [] for effect in EFFECTS} for kind in KINDS
         }
-        self._of_calls: dict[str, Decision] = {}
+        self._call_decisions: dict[str, Decision] = {}
         self._relations: dict[tuple[Kind, Effect], list[tuple[Rule, str]]] = {}
-        for rule in sorted(given.rules, key=lambda rule: rule.otherwise):
-            turn: Effect = "allow" if rule.otherwise else rule.effect  # after all grants
-            pattern = pattern_of(rule.kind, rule.text, names)
-            if isinstance(pattern, _Relation):
-                self._relations.setdefault((rule.kind, turn), []).append((rule, rule.text))
+        for rule in sorted(given.rules, key=lambda rule: rule.fallback):
+            matched_as: Effect = "allow" if rule.fallback else rule.effect  # after all grants
+            pattern = parse_pattern(rule.kind, rule.text, names)
+            if isinstance(pattern, _RelationPattern):
+                self._relations.setdefault((rule.kind, matched_as), []).append((rule, rule.text))
             else:
-                found[rule.kind][turn].append((rule, pattern))
-        self._shelves: dict[Kind, dict[Effect, Shelf]] = {
-            kind: {effect: Shelf(kind, effect != "allow", rules) for effect, rules in of_kind.items()}
+                found[rule.kind][matched_as].append((rule, pattern))
+        self._indexes: dict[Kind, dict[Effect, RuleIndex]] = {
+            kind: {effect: RuleIndex(kind, effect != "allow", rules) for effect, rules in of_kind.items()}
             for kind, of_kind in found.items()
         }
 
     def decide(self, right: Right, relation: AgentRelation | None = None) -> Decision:
         """Decide on a right. Enforcing and explaining both use this function."""
-        decisions = [self.of_call(right.action)]
+        decisions = [self.decide_call(right.action)]
         if decisions[0].effect == "deny":
             return decisions[0]
-        if right.action in OBJECTS:
-            decisions.append(self._of_object(right, relation))
+        if right.action in KIND_OF_ACTION:
+            decisions.append(self._decide_object(right, relation))
         if relation is not None and right.action != "send" and not relation.itself:
             decisions.append(self._match("agents", relation, attrs.evolve(right, told=relation.name)))
         return min(reversed(decisions), key=strictness)  # of equal decisions the most specific one
 
-    def of_call(self, action: str) -> Decision:
+    def decide_call(self, action: str) -> Decision:
         """Decide whether the call is allowed at all, for any object."""
-        if action not in self._of_calls:
-            self._of_calls[action] = self._judge_call(action)
-        return self._of_calls[action]
+        if action not in self._call_decisions:
+            self._call_decisions[action] = self._decide_call(action)
+        return self._call_decisions[action]
 
-    def _judge_call(self, action: str) -> Decision:
+    def _decide_call(self, action: str) -> Decision:
         right, name = Right(action), action.upper()
         found = self._match("calls", name, right)
-        if found.effect == "deny" and self.denial("calls", name) is None and action in OBJECTS:
+        if found.effect == "deny" and self.find_denial("calls", name) is None and action in KIND_OF_ACTION:
             for effect in ("allow", "ask"):  # a grant or question about its objects allows the call
-                if (rule := self._any(OBJECTS[action], effect)) is not None:
+                if (rule := self._any_rule(KIND_OF_ACTION[action], effect)) is not None:
                     return Decision("allow", str(rule), "")
         return found
 
-    def _any(self, kind: Kind, effect: Effect) -> Rule | None:
+    def _any_rule(self, kind: Kind, effect: Effect) -> Rule | None:
         """Any rule of that kind and effect."""
         return next((rule for rule in self.set.rules if (rule.kind, rule.effect) == (kind, effect)), None)
 
-    def denial(self, kind: Kind, what: object) -> Rule | None:
+    def find_denial(self, kind: Kind, what: object) -> Rule | None:
         """The rule that denies it, if any."""
-        return self._shelves[kind]["deny"].first(what)
+        return self._indexes[kind]["deny"].find(what)
 
-    def _of_object(self, right: Right, relation: AgentRelation | None) -> Decision:
-        kind = OBJECTS[right.action]
+    def _decide_object(self, right: Right, relation: AgentRelation | None) -> Decision:
+        kind = KIND_OF_ACTION[right.action]
         if kind == "models" and not any(rule.kind == "models" for rule in self.set.rules):
-            return self.of_call(right.action)  # without rules about models any model is allowed
+            return self.decide_call(right.action)  # without rules about models any model is allowed
         if kind == "send":
             return self._match(kind, relation if relation is not None else AgentRelation(str(right.object)), right)
-        if isinstance(right.object, Wanted):
-            return judge(right.object, self._shelves, right, self.set.name)
+        if isinstance(right.object, ExecRequest):
+            return decide_exec(right.object, self._indexes, right, self.set.name)
         return self._match(kind, str(right.object) if right.object is not None else "", right)
 
     def _match(self, kind: Kind, what: object, right: Right) -> Decision:
         name = what.name if isinstance(what, AgentRelation) else what
-        for effect, shelf in self._shelves[kind].items():
-            related = self._related(kind, effect, what) if isinstance(what, AgentRelation) else None
-            rule = related or shelf.first(name)
+        for effect, index in self._indexes[kind].items():
+            related = self._match_relation(kind, effect, what) if isinstance(what, AgentRelation) else None
+            rule = related or index.find(name)
             if rule is None or (effect == "ask" and related is None and not self._is_granted(kind, what, name)):
                 continue  # an "ask" rule only applies to what is granted
             return decision_by(rule, right)
         why = "; it is neither you nor an agent that you spawned" if kind == "agents" else ""
-        return unspoken(right, self.set.name, why)
+        return deny_by_default(right, self.set.name, why)
 
     def _is_granted(self, kind: Kind, what: object, name: object) -> bool:
-        shelves = self._shelves[kind]
-        if isinstance(what, AgentRelation) and self._related(kind, "allow", what) is not None:
+        indexes = self._indexes[kind]
+        if isinstance(what, AgentRelation) and self._match_relation(kind, "allow", what) is not None:
             return True
-        return (shelves["ask"].granting(name) or shelves["allow"].first(name)) is not None
+        return (indexes["ask"].find_grant(name) or indexes["allow"].find(name)) is not None
 
-    def _related(self, kind: Kind, effect: Effect, relation: AgentRelation) -> Rule | None:
+    def _match_relation(self, kind: Kind, effect: Effect, relation: AgentRelation) -> Rule | None:
         """The rule that matches this agent by its relation to the holder, not by name."""
         of_kind = self._relations.get((kind, effect), ())
         return next((rule for rule, text in of_kind if (relation.own if text == OWN else relation.parent)), None)
 
 
 @frozen
-class _Relation:
+class _RelationPattern:
     """The patterns ``${own}`` and ``${parent}``: match by relation to the holder."""
 
     text: str
@@ -128,7 +128,7 @@ class _Relation:
         return self.text == other.text
 
 
-def pattern_of(kind: Kind, text: str, names: Names) -> Pattern:
+def parse_pattern(kind: Kind, text: str, names: Names) -> Pattern:
     """Parse a pattern of that kind; raises :class:`~agentos.permissions.patterns.base.BadPattern`."""
     if kind in ("read", "write"):
         return paths.read(text, names)
@@ -137,5 +137,5 @@ def pattern_of(kind: Kind, text: str, names: Names) -> Pattern:
     if kind == "domains":
         return domains.read(text)
     if (kind == "agents" and text == OWN) or (kind == "send" and text in (OWN, PARENT)):
-        return _Relation(text)
+        return _RelationPattern(text)
     return name_patterns.read(text)

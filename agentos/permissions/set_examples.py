@@ -7,11 +7,11 @@ from agentos.shell.reader import read
 from agentos_sdk.opcodes import Op
 from agentos_sdk.strict import shown as quoted
 
-from .authorizer import compiled, denied_to_all
-from .exec_request import Wanted
+from .authorizer import apply_default_denials, compile_rules
+from .exec_request import ExecRequest
 from .patterns import domains
 from .patterns.base import Names
-from .rule import OBJECTS, PermissionSet
+from .rule import KIND_OF_ACTION, PermissionSet
 from .rules import OWN, PARENT, AgentRelation
 
 OUTCOMES = {"allow": "is allowed", "ask": "needs a person's approval", "deny": "is denied"}
@@ -21,37 +21,37 @@ class BadExample(ValueError):
     """Not a valid example; the text says what one looks like."""
 
 
-def mistake(text: str, expected: Effect, given: PermissionSet, names: Names) -> str | None:
+def check_example(text: str, expected: Effect, given: PermissionSet, names: Names) -> str | None:
     """Why an example is invalid or is decided other than expected; None if it is as expected."""
     try:
-        right, relation = right_of(text, names)
+        right, relation = parse_example(text, names)
     except BadExample as error:
         return str(error)
-    decision = decide(given, names, right, relation)
+    decision = decide_by_set(given, names, right, relation)
     if decision.effect == expected:
         return None
     why = decision.reason or (f"by the rule {decision.rule}" if decision.rule else "no rule speaks of it")
     return f"{quoted(text)} {OUTCOMES[decision.effect]}: {why}"
 
 
-def decide(given: PermissionSet, names: Names, right: Right, relation: AgentRelation | None = None) -> Decision:
+def decide_by_set(given: PermissionSet, names: Names, right: Right, relation: AgentRelation | None = None) -> Decision:
     """The decision of a set on a right, after the default denials."""
-    return denied_to_all(right, names) or compiled(given, names).decide(right, relation)
+    return apply_default_denials(right, names) or compile_rules(given, names).decide(right, relation)
 
 
-def prepare(given: PermissionSet, names: Names) -> None:
+def compile_set(given: PermissionSet, names: Names) -> None:
     """Compile the set when it is read, possibly in a thread, not at its first decision: a large one takes 0.1 s."""
     for text in SAMPLES.values():
-        decide(given, names, *right_of(text, names))
+        decide_by_set(given, names, *parse_example(text, names))
 
 
-def right_of(text: str, names: Names) -> tuple[Right, AgentRelation | None]:
+def parse_example(text: str, names: Names) -> tuple[Right, AgentRelation | None]:
     """Parse an example into a right, and the agent that it concerns, if any; raises :class:`BadExample`."""
     call, _, rest = text.partition(" ")
     action, rest = call.lower(), rest.strip()
     if call.upper() not in Op.__members__:
         raise BadExample(f"no call is named {quoted(call)}: expected one and what it is done to, as in 'READ /data/x'")
-    if action in OBJECTS and action != "think" and not rest:
+    if action in KIND_OF_ACTION and action != "think" and not rest:
         raise BadExample(f"{call} of what? Expected an example such as {SAMPLES[action]!r}")
     if action in ("read", "write"):
         return Right(action, _path(rest, names)), None
@@ -85,8 +85,8 @@ def _path(text: str, names: Names) -> str:
     return "/" + os.path.normpath(text).lstrip("/")
 
 
-def _command(text: str, names: Names) -> Wanted:
-    return Wanted(read(text), names.workspace or "/", jailed=names.workspace is not None)
+def _command(text: str, names: Names) -> ExecRequest:
+    return ExecRequest(read(text), names.workspace or "/", jailed=names.workspace is not None)
 
 
 def _host(text: str) -> str:

@@ -17,11 +17,11 @@ from agentos_sdk.quantities import CPU_PERIOD
 from agentos_sdk.strict import shown as quoted
 
 from . import set_examples, unreachable_rules
-from .levels import BASIS, LEVELS
+from .levels import BASE_RULES, LEVELS
 from .patterns import names as name_patterns
 from .patterns.base import BadPattern, Names
 from .rule import EFFECTS, KINDS, Kind, PermissionSet, Rule
-from .rules import OWN, PARENT, pattern_of
+from .rules import OWN, PARENT, parse_pattern
 from .set_schema import ExamplesTable, LimitsTable, QuotaTable, RulesTable, SetTable, SpawnTable
 from .unreachable_rules import Line
 
@@ -37,28 +37,28 @@ class BadSet(ValueError):
         super().__init__(mistakes)
         self.mistakes = tuple(mistakes)
 
-    def told(self, field: str) -> str:
+    def describe_mistakes(self, field: str) -> str:
         """All mistakes as one text; ``field`` is the name of the field that held the set."""
         return str(Invalid([Mistake(dotted(keys, field), message, keys) for keys, message in self.mistakes]))
 
     def __str__(self) -> str:
-        return self.told("")
+        return self.describe_mistakes("")
 
 
 @frozen
-class Most:
+class SetSize:
     """The maximum size of a set: number of rules, and characters of all patterns together."""
 
     rules: int = 1000
     characters: int = 64 << 10
 
 
-MOST: Final = Most()
-BARE: Final = re.compile(r"[^/*?\[\\~$]+/?")  # a name alone: it would match at any depth, which is rarely meant
+MAX_SET_SIZE: Final = SetSize()
+BARE_NAME: Final = re.compile(r"[^/*?\[\\~$]+/?")  # a name alone: it would match at any depth, which is rarely meant
 
 
 def read_set(
-    data: object, name: str, known: Mapping[str, PermissionSet], names: Names, most: Most = MOST
+    data: object, name: str, known: Mapping[str, PermissionSet], names: Names, max_size: SetSize = MAX_SET_SIZE
 ) -> PermissionSet:
     """Parse a table, a JSON object, or the name of a level or of a ``known`` set; raises :class:`BadSet`.
 
@@ -69,20 +69,20 @@ def read_set(
         found = LEVELS.get(data) or known.get(data)
         if found is None:
             raise BadSet(
-                [((), f"no level or permission set is called {quoted(data)}{nearest(data, [*LEVELS, *known])}")]
+                [((), f"no level or permission set is called {quoted(data)}{suggest_name(data, [*LEVELS, *known])}")]
             )
         return found
-    reading = _Reading(name, names, most)
+    reading = _SetParser(name, names, max_size)
     made = reading.set(data)
     if reading.mistakes:
         raise BadSet(reading.mistakes)
-    set_examples.prepare(made, names)
+    set_examples.compile_set(made, names)
     return made
 
 
-def shown(given: PermissionSet) -> dict[str, Any]:
+def describe_set(given: PermissionSet) -> dict[str, Any]:
     """A set in the form that :func:`read_set` takes, without its examples. Rules of its level are left out."""
-    basis = frozenset(basis_of(given.level))
+    basis = frozenset(base_rules(given.level))
     said: dict[str, Any] = {"level": given.level} if given.level is not None else {}
     said.update(_by_kind([rule for rule in given.rules if rule not in basis]))
     if given.limits:
@@ -97,9 +97,9 @@ def shown(given: PermissionSet) -> dict[str, Any]:
     return said
 
 
-def whole(given: PermissionSet) -> dict[str, Any]:
+def describe_whole_set(given: PermissionSet) -> dict[str, Any]:
     """The same with the rules of its level included."""
-    return shown(given) | _by_kind(given.rules)
+    return describe_set(given) | _by_kind(given.rules)
 
 
 def _by_kind(rules: Sequence[Rule]) -> dict[str, Any]:
@@ -112,23 +112,23 @@ def _by_kind(rules: Sequence[Rule]) -> dict[str, Any]:
     return said
 
 
-def basis_of(level: str | None) -> tuple[Rule, ...]:
+def base_rules(level: str | None) -> tuple[Rule, ...]:
     """The rules that a set inherits from its level."""
-    return BASIS if level is None else LEVELS[level].rules
+    return BASE_RULES if level is None else LEVELS[level].rules
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def suggest_name(word: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(word[:64], list(known), n=1, cutoff=0.6)
     return f", did you mean {close[0]}?" if close else ""
 
 
 @define
-class _Reading:
+class _SetParser:
     """Parses one set as far as possible and collects ``mistakes``."""
 
     name: str
     names: Names
-    most: Most
+    max_size: SetSize
     mistakes: list[tuple[Keys, str]] = field(factory=list)
 
     def set(self, data: object) -> PermissionSet:
@@ -137,7 +137,7 @@ class _Reading:
         lines = [line for effect in reversed(EFFECTS) for line in self._lines(effect, getattr(table, effect))]
         limits = self._table(LimitsTable, self._table(SpawnTable, table.spawn, "spawn").limits, "spawn", "limits")
         quotas = self._quotas(table.quotas)
-        basis = basis_of(level)
+        basis = base_rules(level)
         made = PermissionSet(
             self.name,
             (*(line.rule for line in lines), *basis),
@@ -145,15 +145,15 @@ class _Reading:
             tuple((name, value) for name, value in attrs.asdict(limits).items() if value is not None),
             quotas,
         )
-        if (many := too_many(lines, self.most)) is not None:
-            self.mistakes.append(((), many))
+        if (why := check_size(lines, self.max_size)) is not None:
+            self.mistakes.append(((), why))
             return made
-        self.mistakes += unreachable_rules.found(lines, basis, self.names)
+        self.mistakes += unreachable_rules.find_unreachable(lines, basis, self.names)
         cases = self._table(ExamplesTable, table.examples, "examples")
         if not self.mistakes:  # examples of a half-parsed set would prove nothing
             for effect in EFFECTS:
                 for index, text in enumerate(getattr(cases, effect)):
-                    if (wrong := set_examples.mistake(text, effect, made, self.names)) is not None:
+                    if (wrong := set_examples.check_example(text, effect, made, self.names)) is not None:
                         self.mistakes.append((("examples", effect, index), wrong))
         is_level = level is not None and not (lines or made.limits or made.quotas)
         return LEVELS[level] if is_level and level is not None else made
@@ -173,7 +173,7 @@ class _Reading:
     def _level(self, level: str | None) -> str | None:
         if level is None or level in LEVELS:
             return level
-        self.mistakes.append((("level",), f"no level is called {quoted(level)}{nearest(level, LEVELS)}"))
+        self.mistakes.append((("level",), f"no level is called {quoted(level)}{suggest_name(level, LEVELS)}"))
         return None
 
     def _lines(self, effect: Effect, data: object) -> list[Line]:
@@ -183,8 +183,8 @@ class _Reading:
             for index, text in enumerate(getattr(table, kind)):
                 keys = (effect, kind, index)
                 try:
-                    check(kind, text, effect)
-                    pattern = pattern_of(kind, text, self.names)
+                    check_can_match(kind, text, effect)
+                    pattern = parse_pattern(kind, text, self.names)
                 except BadPattern as error:
                     self.mistakes.append((keys, str(error)))
                     continue
@@ -207,25 +207,25 @@ class _Reading:
         return tuple(sorted(found.values(), key=lambda quota: (quota.per, quota.what)))
 
 
-def too_many(lines: Sequence[Line], most: Most) -> str | None:
+def check_size(lines: Sequence[Line], max_size: SetSize) -> str | None:
     """Why the set is too large, or None. Compiling and comparing rules takes time."""
-    if len(lines) > most.rules:
-        return f"expected at most {most.rules} rules, got {len(lines)}"
+    if len(lines) > max_size.rules:
+        return f"expected at most {max_size.rules} rules, got {len(lines)}"
     length = sum(len(line.rule.text) for line in lines)
-    if length > most.characters:
-        return f"expected at most {most.characters} characters of patterns, got {length}"
+    if length > max_size.characters:
+        return f"expected at most {max_size.characters} characters of patterns, got {length}"
     return None
 
 
-def check(kind: Kind, text: str, effect: Effect) -> None:
+def check_can_match(kind: Kind, text: str, effect: Effect) -> None:
     """Raise ``BadPattern`` for a pattern that parses but can't match any existing call, name or relation."""
     if kind == "calls":
         pattern = name_patterns.read(text)
         if text in ("HELLO", "CANCEL", "EXIT"):
-            raise BadPattern(f"{text} concerns the connection alone, and everybody may always call it")
+            raise BadPattern(f"{text} concerns only the connection, and every caller may always make it")
         if not any(pattern.matches(op.name, deny=False) for op in Op):
-            raise BadPattern(f"no call is named {quoted(text)}{nearest(text.upper(), [op.name for op in Op])}")
-    if kind in ("read", "write") and effect == "allow" and BARE.fullmatch(text):
+            raise BadPattern(f"no call is named {quoted(text)}{suggest_name(text.upper(), [op.name for op in Op])}")
+    if kind in ("read", "write") and effect == "allow" and BARE_NAME.fullmatch(text):
         raise BadPattern(
             f"{quoted(text)} would grant that name wherever it is on the host: "
             f"write an absolute path, or '**/{text[:200]}' if that is what you mean"

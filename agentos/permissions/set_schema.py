@@ -5,15 +5,17 @@ from typing import Annotated, Final
 
 from attrs import field, frozen
 
-from agentos_sdk.budgets import MOST_LINES, Amount, Money, Window
+from agentos_sdk.budgets import MAX_BUDGET_LINES, Amount, Money, Window
 from agentos_sdk.codec import CpuShare, Rule, Size
 
-MOST_EXAMPLES: Final = 100  # per effect
+MAX_EXAMPLES: Final = 100  # per effect
 
 Text = Annotated[str, Rule(lambda text: len(text) <= 1000, "at most 1000 characters")]
 Example = Annotated[str, Rule(lambda text: len(text) <= 4096, "at most 4096 characters")]
-Examples = Annotated[Sequence[Example], Rule(lambda texts: len(texts) <= MOST_EXAMPLES, f"at most {MOST_EXAMPLES}")]
-Lines = Annotated[Sequence[object], Rule(lambda lines: len(lines) <= MOST_LINES, f"at most {MOST_LINES} lines")]
+Examples = Annotated[Sequence[Example], Rule(lambda texts: len(texts) <= MAX_EXAMPLES, f"at most {MAX_EXAMPLES}")]
+Lines = Annotated[
+    Sequence[object], Rule(lambda lines: len(lines) <= MAX_BUDGET_LINES, f"at most {MAX_BUDGET_LINES} lines")
+]
 Count = Annotated[int, Rule(lambda number: number >= 1, "a whole number from 1 up")]
 Weight = Annotated[int, Rule(lambda weight: 1 <= weight <= 10_000, "a weight from 1 to 10000")]
 

@@ -12,16 +12,16 @@ from agentos.shell.reader import read, read_words
 from agentos.shell.reading import Opaque
 from agentos_sdk.strict import shown as quoted
 
-from .exec_decision import danger
-from .exec_request import Wanted
+from .exec_decision import deny_dangerous
+from .exec_request import ExecRequest
 from .levels import DENIALS
 from .patterns.base import Names, Pattern
-from .rule import OBJECTS, Kind, Rule
-from .rules import OWN, PARENT, pattern_of
+from .rule import KIND_OF_ACTION, Kind, Rule
+from .rules import OWN, PARENT, parse_pattern
 
-PATIENCE: Final = 0.5  # seconds for comparing; after that the rest of a huge or hostile set is not checked
-CALLS: Final = {kind: action.upper() for action, kind in OBJECTS.items()}
-DOES: Final[dict[Effect, str]] = {"deny": "denies", "ask": "asks about", "allow": "allows"}
+MAX_SECONDS: Final = 0.5  # seconds for comparing; after that the rest of a huge or hostile set is not checked
+CALL_OF_KIND: Final = {kind: action.upper() for action, kind in KIND_OF_ACTION.items()}
+VERB: Final[dict[Effect, str]] = {"deny": "denies", "ask": "asks about", "allow": "allows"}
 SAMPLES: Final[dict[Kind, str]] = {  # examples of objects, by kind
     "read": "/data/**",
     "write": "/data/**",
@@ -44,65 +44,69 @@ class Line:
         return f"{self.place} {quoted(self.rule.text)}"
 
 
-def found(lines: Sequence[Line], basis: Sequence[Rule], names: Names) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def find_unreachable(
+    lines: Sequence[Line], basis: Sequence[Rule], names: Names
+) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """The keys of each rule that can't have an effect, and why. ``basis`` are the rules of the set's level."""
-    search = _Search(lines, [_line(rule, names) for rule in (*basis, *DENIALS.rules)])
+    search = _Search(lines, [_parse_rule(rule, names) for rule in (*basis, *DENIALS.rules)])
     for line in lines:
-        why = search.stronger(line) or search.same(line) or search.lacking(line)
+        why = search.find_stronger(line) or search.find_repeated(line) or search.find_missing_grant(line)
         if why is not None:
             yield line.keys, f"{quoted(line.rule.text)} has no effect: {why}"
 
 
 @define(init=False)
 class _Search:
-    """The search. ``shelves`` holds the set's own lines, ``others`` those of its level and of the default denials."""
+    """``own_lines`` are those of the set, ``base_lines`` those of its level and of the default denials."""
 
-    shelves: dict[tuple[Effect, Kind], list[Line]]
-    others: dict[tuple[Effect, Kind], list[Line]]
+    own_lines: dict[tuple[Effect, Kind], list[Line]]
+    base_lines: dict[tuple[Effect, Kind], list[Line]]
     end: float
 
-    def __init__(self, lines: Sequence[Line], others: Sequence[Line]) -> None:
-        self.shelves, self.others = _shelved(lines), _shelved(others)
-        self.end = perf_counter() + PATIENCE
+    def __init__(self, lines: Sequence[Line], base_lines: Sequence[Line]) -> None:
+        self.own_lines, self.base_lines = _group_lines(lines), _group_lines(base_lines)
+        self.end = perf_counter() + MAX_SECONDS
 
-    def stronger(self, line: Line) -> str | None:
+    def find_stronger(self, line: Line) -> str | None:
         """The stronger rule that already decides all that this rule matches, if any."""
         effect, kind = line.rule.effect, line.rule.kind
         if effect == "deny":
             return None
-        denials = (*self.shelves.get(("deny", kind), ()), *self.others.get(("deny", kind), ()))
+        denials = (*self.own_lines.get(("deny", kind), ()), *self.base_lines.get(("deny", kind), ()))
         before = next(self._covering(denials, line, deny=True), None)
         if before is None and effect == "allow":
-            before = next(self._covering(self.shelves.get(("ask", kind), ()), line, deny=True), None)
+            before = next(self._covering(self.own_lines.get(("ask", kind), ()), line, deny=True), None)
         if before is not None:
-            return f"{before} {DOES[before.rule.effect]} all of it"
-        return self._denied_call(line) or _danger(line) or _opaque(line)
+            return f"{before} {VERB[before.rule.effect]} all of it"
+        return self._denied_call(line) or _default_denial(line) or _opaque_construct(line)
 
-    def same(self, line: Line) -> str | None:
+    def find_repeated(self, line: Line) -> str | None:
         """The rule that matches the same or more, with the same effect. Of two equal rules the second is reported."""
         effect, kind = line.rule.effect, line.rule.kind
-        deny, own = effect != "allow", self.shelves[effect, kind]
+        deny, own = effect != "allow", self.own_lines[effect, kind]
         at = next(index for index, other in enumerate(own) if other is line)
         more = next(self._covering(own[:at], line, deny), None)
         if more is None:
             later = self._covering(own[at + 1 :], line, deny)
             more = next((other for other in later if not covers(line, other, deny)), None)
         if more is None and effect == "allow":  # a denial or question may repeat one of the level
-            more = next(self._covering(self.others.get((effect, kind), ()), line, deny), None)
-        return None if more is None else f"{more} {DOES[effect]} all of it already"
+            more = next(self._covering(self.base_lines.get((effect, kind), ()), line, deny), None)
+        return None if more is None else f"{more} {VERB[effect]} all of it already"
 
-    def lacking(self, line: Line) -> str | None:
+    def find_missing_grant(self, line: Line) -> str | None:
         """Why the grant of a call does nothing: it needs a grant of an object, too."""
         rule = line.rule
         if rule.kind != "calls" or rule.effect == "deny":
             return None
         for kind, sample in SAMPLES.items():
-            if rule.text == CALLS[kind] and not self._grants(kind):
+            if rule.text == CALL_OF_KIND[kind] and not self._grants(kind):
                 return f"{rule.text} needs rules of {kind} too, such as {rule.effect}.{kind} = [{sample!r}]"
         return None
 
     def _grants(self, kind: Kind) -> bool:
-        return any((effect, kind) in shelves for effect in ("allow", "ask") for shelves in (self.shelves, self.others))
+        return any(
+            (effect, kind) in group for effect in ("allow", "ask") for group in (self.own_lines, self.base_lines)
+        )
 
     def _denied_call(self, line: Line) -> str | None:
         """The denial of the call that this rule is about.
@@ -111,8 +115,8 @@ class _Search:
         """
         if line.rule.kind in ("read", "write", "calls", "agents"):
             return None
-        call = CALLS[line.rule.kind]
-        for other in self.shelves.get(("deny", "calls"), ()):
+        call = CALL_OF_KIND[line.rule.kind]
+        for other in self.own_lines.get(("deny", "calls"), ()):
             if other.pattern.matches(call, deny=True):
                 return f"{other} denies {call}"
         return None
@@ -126,16 +130,16 @@ class _Search:
                 yield other
 
 
-def _shelved(lines: Iterable[Line]) -> dict[tuple[Effect, Kind], list[Line]]:
-    shelves: dict[tuple[Effect, Kind], list[Line]] = {}
+def _group_lines(lines: Iterable[Line]) -> dict[tuple[Effect, Kind], list[Line]]:
+    groups: dict[tuple[Effect, Kind], list[Line]] = {}
     for line in lines:
-        shelves.setdefault((line.rule.effect, line.rule.kind), []).append(line)
-    return shelves
+        groups.setdefault((line.rule.effect, line.rule.kind), []).append(line)
+    return groups
 
 
-def _line(rule: Rule, names: Names) -> Line:
+def _parse_rule(rule: Rule, names: Names) -> Line:
     place = "default denial" if rule.effect == "deny" else rule.source
-    return Line(rule, pattern_of(rule.kind, rule.text, names), place)
+    return Line(rule, parse_pattern(rule.kind, rule.text, names), place)
 
 
 def covers(one: Line, other: Line, deny: bool) -> bool:
@@ -147,7 +151,7 @@ def covers(one: Line, other: Line, deny: bool) -> bool:
     return one.pattern.covers(other.pattern, deny=deny)
 
 
-def _opaque(line: Line) -> str | None:
+def _opaque_construct(line: Line) -> str | None:
     """The construct that makes every command opaque that this grant could allow."""
     text = line.rule.text.removesuffix(" *")
     if line.rule.kind != "commands" or line.rule.effect != "allow" or "*" in text or "?" in text:
@@ -156,10 +160,10 @@ def _opaque(line: Line) -> str | None:
     return f"{reading.construct}: only '*' allows that" if isinstance(reading, Opaque) else None
 
 
-def _danger(line: Line) -> str | None:
+def _default_denial(line: Line) -> str | None:
     """The default denial of a command that is granted without wildcards."""
     text = line.rule.text.removesuffix(" *")
     if line.rule.kind != "commands" or "*" in text or "?" in text:
         return None
-    denied = danger(Wanted(read(text), "/", jailed=True))
-    return f"nobody may do it: {denied.rule}" if denied is not None else None
+    denied = deny_dangerous(ExecRequest(read(text), "/", jailed=True))
+    return f"no caller may run it: {denied.rule}" if denied is not None else None

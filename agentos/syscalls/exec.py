@@ -18,7 +18,7 @@ from agentos.kernel.call import Call, Gone
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.table import Syscall
-from agentos.permissions.exec_request import Wanted
+from agentos.permissions.exec_request import ExecRequest
 from agentos.sandbox.plan import WORKSPACE
 from agentos.sandbox.policy import Program
 from agentos.sandbox.status import Status
@@ -72,13 +72,13 @@ class Commands:
         """The rights that running this command would need; nothing is run."""
         return (await self._wanted(caller, request))[1]
 
-    async def _wanted(self, caller: Caller, request: Exec) -> tuple[Wanted, Sequence[Right]]:
+    async def _wanted(self, caller: Caller, request: Exec) -> tuple[ExecRequest, Sequence[Right]]:
         agent = self._whose(caller, request)
         check(request)
         jailed = agent.spec.jailed if agent is not None else caller.kind == "guest"
         directory = await self._directory(agent, jailed, request.cwd)
         reading = await self._read(caller, request.command)
-        wanted = Wanted(reading, directory, jailed, tuple(not_plain(request.env)))
+        wanted = ExecRequest(reading, directory, jailed, tuple(not_plain(request.env)))
         another = agent.id if agent is not None and agent.id != caller.id else None
         return wanted, (Right("exec", wanted, another),)
 

@@ -12,10 +12,10 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Right
 from agentos.kernel.request_body import read
 from agentos.kernel.table import Syscall
-from agentos.permissions.authorizer import BEYOND
+from agentos.permissions.authorizer import NOT_HELD
 from agentos.permissions.levels import LEVELS
-from agentos.permissions.rule import PermissionSet, said, shortened, strictness
-from agentos.permissions.set_files import nearest, shown
+from agentos.permissions.rule import PermissionSet, describe_right, shorten, strictness
+from agentos.permissions.set_files import describe_set, suggest_name
 from agentos_sdk import codec
 from agentos_sdk.calls import permissions as calls
 from agentos_sdk.errors import BadRequest, PermissionDenied, UnknownCall
@@ -40,9 +40,9 @@ class Permissions:
     async def get(self, call: Call, request: calls.GetPerms) -> calls.PermsReply:
         target = self._target(call.caller, request.agent_id)
         await call.require(*await self.to_get(call.caller, request))
-        own, *above = self.callers.authorizer.holding(target).sets()
-        bounds = [{"name": each.name, **shown(each)} for each in above]
-        return calls.PermsReply(permissions={**shown(own), "bounded_by": bounds})
+        own, *above = self.callers.authorizer.permissions_of(target).sets()
+        bounds = [{"name": each.name, **describe_set(each)} for each in above]
+        return calls.PermsReply(permissions={**describe_set(own), "bounded_by": bounds})
 
     async def set(self, call: Call, request: calls.SetPerms) -> calls.PermsSet:
         caller, rights = call.caller, await self.to_set(call.caller, request)
@@ -65,12 +65,12 @@ class Permissions:
         try:
             await self._check(caller, request, given)
         except PermissionDenied as error:
-            decision = Decision("deny", BEYOND, str(error))
+            decision = Decision("deny", NOT_HELD, str(error))
             caller.audit.note(caller.entry("SET_PERMS", about, decision, "outcome", error.code))
             raise
-        call.announces = not self.callers.authorizer.changes_nothing(given, caller.id)
+        call.announces = not self.callers.authorizer.is_held_already(given, caller.id)
         await call.require(*rights, about=about)
-        self.callers.authorizer.check_room(given, caller.id)  # the audit write took a while
+        self.callers.authorizer.check_layer_left(given, caller.id)  # the audit write took a while
         self.callers.narrow(caller, given)
         return calls.PermsSet(agent_id=caller.id)
 
@@ -88,7 +88,7 @@ class Permissions:
         agent, op = self._named(request.agent), op_of(request.call)
         await call.require(*await self.to_explain(call.caller, request), about=f"{agent.name}: {op.name}")
         right, decision = await self._decided(call.caller, agent.caller, op, request.args)
-        reason = decision.reason or f"{said(right)}: allowed by the rule {decision.rule}"
+        reason = decision.reason or f"{describe_right(right)}: allowed by the rule {decision.rule}"
         return calls.Explained(decision=decision.effect, rule=decision.rule, reason=reason)
 
     async def to_get(self, caller: Caller, request: calls.GetPerms) -> Sequence[Right]:
@@ -114,7 +114,7 @@ class Permissions:
         authorizer, syscall = self.callers.authorizer, self.served.get(op)
         if syscall is None and op not in BY_THE_CONNECTION:
             raise UnknownCall(f"this kernel has no call {op.name}")
-        decided = [(Right(op.name.lower()), authorizer.of_call(caller.id, op))]
+        decided = [(Right(op.name.lower()), authorizer.decide_call(caller.id, op))]
         if decided[0][1].effect == "allow" and syscall is not None and syscall.rights is not None:
             try:
                 async with asker.turn:
@@ -157,7 +157,7 @@ def op_of(name: str) -> Op:
     try:
         return Op[name.upper()]
     except KeyError:
-        raise BadRequest(f"call: no call is named {quoted(name)}{nearest(name.upper(), Op.__members__)}") from None
+        raise BadRequest(f"call: no call is named {quoted(name)}{suggest_name(name.upper(), Op.__members__)}") from None
 
 
 def request_of(syscall: Syscall, args: Mapping[str, Any]) -> object:
@@ -175,4 +175,4 @@ def told(given: PermissionSet) -> str:
     """A permission set in the format of the audit log."""
     if given.level is not None and LEVELS[given.level] is given:
         return given.level
-    return f"{given.name} {shortened(codec.encode(shown(given)).decode(), 2000)}"
+    return f"{given.name} {shorten(codec.encode(describe_set(given)).decode(), 2000)}"

@@ -16,7 +16,7 @@ from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Right
 from agentos.llm.settings import Share
-from agentos.permissions.authorizer import BEYOND
+from agentos.permissions.authorizer import NOT_HELD
 from agentos.permissions.rule import PermissionSet
 from agentos.services.quotas import Quota, budget_of
 from agentos_sdk.calls import agents as calls
@@ -54,7 +54,7 @@ class Spawning:
         try:
             given = await self._given(caller, request)
         except PermissionDenied as error:
-            decision = Decision("deny", BEYOND, str(error))
+            decision = Decision("deny", NOT_HELD, str(error))
             caller.audit.note(caller.entry("SPAWN", told(request, None), decision, "outcome", error.code))
             raise
         rights = await self._rights(caller, request)

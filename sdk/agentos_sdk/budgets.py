@@ -10,4 +10,4 @@ Window = Annotated[
     Seconds,
     Rule(lambda per: 1 <= per <= 31 * 86400 and per % 1 == 0, "a window of whole seconds, such as 1h, up to 31d"),
 ]
-MOST_LINES = 16  # lines of one budget: each is checked with every question
+MAX_BUDGET_LINES = 16  # lines of one budget: each is checked with every question

@@ -6,7 +6,7 @@ from agentos.agents.spec import AgentSpec
 from agentos.config.load import ConfigError, load
 from agentos.permissions.levels import LEVELS
 from agentos.permissions.rule import PermissionSet
-from agentos.permissions.set_files import shown
+from agentos.permissions.set_files import describe_set
 from tests.config.saying import agent, loaded, said
 
 SET = """
@@ -39,7 +39,7 @@ def test_a_table_becomes_a_set(home: Path) -> None:
 
     assert name == "researcher"
     assert found.name == "permissions.researcher"
-    assert shown(found)["allow"] == {"calls": ["THINK"], "read": ["/data/**"]}
+    assert describe_set(found)["allow"] == {"calls": ["THINK"], "read": ["/data/**"]}
     assert found.limits == (("memory", 64 << 20),)
 
 
@@ -56,7 +56,7 @@ def test_an_agent_has_a_level_or_a_set_by_name_or_one_of_its_own(home: Path) -> 
     own = of_agent(agent(script + 'permissions = { level = "readonly", allow = { read = ["/data/**"] } }'))
     assert own is not None
     assert own.name == "permissions of w"
-    assert shown(own) == {"level": "readonly", "allow": {"read": ["/data/**"]}}
+    assert describe_set(own) == {"level": "readonly", "allow": {"read": ["/data/**"]}}
 
 
 def test_mistakes_have_lines(home: Path) -> None:

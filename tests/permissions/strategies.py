@@ -3,8 +3,8 @@
 from hypothesis import strategies as st
 
 from agentos.kernel.ports import Right
-from agentos.permissions.exec_request import Wanted
-from agentos.permissions.levels import BASIS, LEVELS
+from agentos.permissions.exec_request import ExecRequest
+from agentos.permissions.levels import BASE_RULES, LEVELS
 from agentos.permissions.patterns.base import Names
 from agentos.permissions.rule import EFFECTS, Kind, PermissionSet, Rule
 from agentos.shell.reader import read
@@ -43,7 +43,7 @@ rules = st.sampled_from(tuple(TEXTS)).flatmap(
 
 
 def _made(level: str | None, own: list[Rule]) -> PermissionSet:
-    basis = BASIS if level is None else LEVELS[level].rules
+    basis = BASE_RULES if level is None else LEVELS[level].rules
     return PermissionSet("the test's", (*own, *basis), level)
 
 
@@ -53,7 +53,7 @@ sets = st.one_of(
 )
 objects = st.one_of(
     st.builds(Right, st.sampled_from(("read", "write")), st.sampled_from(PATHS)),
-    st.builds(Right, st.just("exec"), st.sampled_from([Wanted(read(line), "/workspace", True) for line in LINES])),
+    st.builds(Right, st.just("exec"), st.sampled_from([ExecRequest(read(line), "/workspace", True) for line in LINES])),
     st.builds(Right, st.just("http"), st.sampled_from(("api.example.com", "www.example.com", "example.org"))),
     st.builds(Right, st.just("think"), st.sampled_from(("gemini-2", "gemini-3", "llama"))),
     st.builds(Right, st.sampled_from(BARE)),

@@ -3,9 +3,9 @@
 import pytest
 
 from agentos.kernel.ports import Right
-from agentos.permissions.exec_request import Wanted
+from agentos.permissions.exec_request import ExecRequest
 from agentos.permissions.levels import LEVELS
-from agentos.permissions.set_examples import decide
+from agentos.permissions.set_examples import decide_by_set
 from agentos.shell.reader import read
 from agentos.shell.reading import Commands
 from tests.permissions.strategies import NAMES
@@ -263,9 +263,9 @@ def test_there_are_enough_lines() -> None:
 @pytest.mark.parametrize("jailed", [True, False], ids=["in a jail", "on the host"])
 @pytest.mark.parametrize("line", LINES)
 def test_no_line_of_a_coding_agent_is_refused(line: str, jailed: bool) -> None:
-    right = Right("exec", Wanted(read(line), "/place", jailed))
+    right = Right("exec", ExecRequest(read(line), "/place", jailed))
 
-    assert decide(LEVELS["unrestricted"], NAMES, right).reason == ""
+    assert decide_by_set(LEVELS["unrestricted"], NAMES, right).reason == ""
 
 
 @pytest.mark.parametrize("line", SIMPLE)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.table import Table
-from agentos.permissions.authorizer import PermissionAuthorizer, Relation
+from agentos.permissions.authorizer import AgentTree, PermissionAuthorizer
 from agentos.permissions.levels import LEVELS
 from agentos.permissions.rule import EFFECTS, PermissionSet, Rule
 from agentos_sdk.errors import ApprovalRequired, NotFound, PermissionDenied, QuotaExceeded
@@ -29,10 +29,10 @@ def descends(caller: Caller, other: int) -> bool:
 
 def family(*own: PermissionSet) -> PermissionAuthorizer:
     """Sets for the operator and for those below, from the top."""
-    authorizer = PermissionAuthorizer(Relation(descends, CALLED.__getitem__, PARENTS.get))
-    authorizer.admit(OPERATOR, LEVELS["unrestricted"], NAMES)
+    authorizer = PermissionAuthorizer(AgentTree(descends, CALLED.__getitem__, PARENTS.get))
+    authorizer.add_caller(OPERATOR, LEVELS["unrestricted"], NAMES)
     for number, one in zip((GRANDPARENT, PARENT, CHILD, BELOW), own, strict=False):
-        authorizer.admit(number, one, NAMES, PARENTS[number])
+        authorizer.add_caller(number, one, NAMES, PARENTS[number])
     return authorizer
 
 
@@ -59,20 +59,20 @@ def test_who_is_narrowed_narrows_everybody_below_at_once() -> None:
     child = caller(authorizer, PARENT)
     child.check(Right("think", "gemini-2"))
 
-    authorizer.give(GRANDPARENT, LEVELS["readonly"], OPERATOR)
+    authorizer.replace_set(GRANDPARENT, LEVELS["readonly"], OPERATOR)
 
     with pytest.raises(PermissionDenied):
         child.check(Right("think", "gemini-2"))
-    assert Op.THINK in authorizer.refused(PARENT, [Op.THINK, Op.LIST])
-    assert Op.LIST not in authorizer.refused(PARENT, [Op.THINK, Op.LIST])
+    assert Op.THINK in authorizer.refused_calls(PARENT, [Op.THINK, Op.LIST])
+    assert Op.LIST not in authorizer.refused_calls(PARENT, [Op.THINK, Op.LIST])
 
 
 def test_a_connection_that_gave_rights_away_never_gets_them_back() -> None:
     authorizer = family()
     guest = caller(authorizer, OPERATOR)
 
-    authorizer.narrow(OPERATOR, LEVELS["readonly"])
-    authorizer.narrow(OPERATOR, LEVELS["unrestricted"])
+    authorizer.add_layer(OPERATOR, LEVELS["readonly"])
+    authorizer.add_layer(OPERATOR, LEVELS["unrestricted"])
 
     with pytest.raises(PermissionDenied):
         guest.check(Right("think", "llama"))
@@ -82,7 +82,7 @@ def test_ones_own_rights_may_be_narrowed_and_never_widened() -> None:
     authorizer = family(custom(("allow", "read", "/data/**")))
 
     for wider in (LEVELS["standard"], LEVELS["unrestricted"], custom(("allow", "read", "/srv/**"))):
-        with pytest.raises(PermissionDenied, match="more than"):
+        with pytest.raises(PermissionDenied, match="you can.t grant"):
             authorizer.check_narrower(wider, GRANDPARENT, "permissions")
     for narrower in (LEVELS["readonly"], LEVELS["sandboxed"], custom(("allow", "read", "/data/x/*.txt"))):
         authorizer.check_narrower(narrower, GRANDPARENT, "permissions")
@@ -91,7 +91,9 @@ def test_ones_own_rights_may_be_narrowed_and_never_widened() -> None:
 def test_what_bounds_one_from_above_is_more_than_one_has() -> None:
     authorizer = family(LEVELS["sandboxed"], LEVELS["readonly"])
 
-    with pytest.raises(PermissionDenied, match="permissions: sandboxed is more than readonly"):
+    with pytest.raises(
+        PermissionDenied, match="permissions: you can.t grant sandboxed, you hold no more than readonly"
+    ):
         authorizer.check_narrower(LEVELS["sandboxed"], PARENT, "permissions")
 
 
@@ -103,33 +105,33 @@ def test_a_call_without_a_grant_of_set_perms_is_refused_on_oneself_too() -> None
 def test_decisions_stay_as_fast_however_often_one_narrows_oneself() -> None:
     """Each layer costs its part of every decision: their number is bounded, and an equal set adds none."""
     authorizer = family(LEVELS["sandboxed"])
-    authorizer.narrow(GRANDPARENT, custom(("deny", "read", "/data/0")))
+    authorizer.add_layer(GRANDPARENT, custom(("deny", "read", "/data/0")))
 
     for _ in range(1000):
-        authorizer.narrow(GRANDPARENT, custom(("deny", "read", "/data/0")))
-        authorizer.narrow(GRANDPARENT, LEVELS["sandboxed"])
-    assert len(authorizer.holding(GRANDPARENT).sets()) == 2
+        authorizer.add_layer(GRANDPARENT, custom(("deny", "read", "/data/0")))
+        authorizer.add_layer(GRANDPARENT, LEVELS["sandboxed"])
+    assert len(authorizer.permissions_of(GRANDPARENT).sets()) == 2
     for number in range(1, 8):
-        authorizer.narrow(GRANDPARENT, custom(("deny", "read", f"/data/{number}")))
+        authorizer.add_layer(GRANDPARENT, custom(("deny", "read", f"/data/{number}")))
     for number in range(8, 100):
-        with pytest.raises(QuotaExceeded, match="8 times at most"):
-            authorizer.narrow(GRANDPARENT, custom(("deny", "read", f"/data/{number}")))
+        with pytest.raises(QuotaExceeded, match="own rights 8 times"):
+            authorizer.add_layer(GRANDPARENT, custom(("deny", "read", f"/data/{number}")))
 
-    assert len(authorizer.holding(GRANDPARENT).sets()) == 9
-    authorizer.narrow(GRANDPARENT, custom(("deny", "read", "/data/5")))  # it holds that already
+    assert len(authorizer.permissions_of(GRANDPARENT).sets()) == 9
+    authorizer.add_layer(GRANDPARENT, custom(("deny", "read", "/data/5")))  # it holds that already
 
 
 def test_who_stands_above_may_set_anew_what_was_narrowed() -> None:
     authorizer = family(LEVELS["sandboxed"], LEVELS["sandboxed"])
     below = caller(authorizer, PARENT)
-    authorizer.narrow(GRANDPARENT, LEVELS["readonly"])
-    authorizer.narrow(GRANDPARENT, LEVELS["minimal"])
+    authorizer.add_layer(GRANDPARENT, LEVELS["readonly"])
+    authorizer.add_layer(GRANDPARENT, LEVELS["minimal"])
     assert below.authorizer.decide(below, Right("think", "llama")).effect == "deny"
 
-    authorizer.give(GRANDPARENT, LEVELS["sandboxed"], OPERATOR)
+    authorizer.replace_set(GRANDPARENT, LEVELS["sandboxed"], OPERATOR)
 
     below.check(Right("think", "llama"))
-    assert len(authorizer.holding(GRANDPARENT).sets()) == 1
+    assert len(authorizer.permissions_of(GRANDPARENT).sets()) == 1
 
 
 @pytest.mark.parametrize("action", ["set_perms", "kill", "inspect", "explain", "pause"])
@@ -167,11 +169,11 @@ def test_who_has_left_holds_nothing_and_those_below_keep_what_they_had() -> None
     authorizer = family(LEVELS["sandboxed"], LEVELS["readonly"])
     gone, child = caller(authorizer, GRANDPARENT), caller(authorizer, PARENT)
 
-    authorizer.leave(GRANDPARENT)
+    authorizer.remove_caller(GRANDPARENT)
 
     assert authorizer.decide(gone, Right("list")).effect == "deny"
     with pytest.raises(NotFound):
-        authorizer.holding(GRANDPARENT)
+        authorizer.permissions_of(GRANDPARENT)
     assert authorizer.decide(child, Right("list")).effect == "allow"
     assert authorizer.decide(child, Right("think", "llama")).effect == "deny"
 
@@ -179,7 +181,7 @@ def test_who_has_left_holds_nothing_and_those_below_keep_what_they_had() -> None
 def test_a_level_that_is_more_than_one_has_is_refused_when_it_is_given() -> None:
     authorizer = family(LEVELS["readonly"])
 
-    with pytest.raises(PermissionDenied, match="level: sandboxed is more than readonly"):
+    with pytest.raises(PermissionDenied, match="level: you can.t grant sandboxed, you hold no more than readonly"):
         authorizer.check_not_wider(LEVELS["sandboxed"], GRANDPARENT, "level")
     authorizer.check_not_wider(LEVELS["readonly"], GRANDPARENT, "level")
     authorizer.check_not_wider(custom(), GRANDPARENT, "level")  # what it has beyond that is cut
@@ -217,7 +219,7 @@ def test_what_a_table_refuses_is_denied_whatever_it_asks_for(
     top: PermissionSet, low: PermissionSet, right: Right
 ) -> None:
     authorizer = family(top, low)
-    refused = authorizer.refused(PARENT, list(Op))
+    refused = authorizer.refused_calls(PARENT, list(Op))
 
     decision = authorizer.decide(caller(authorizer, PARENT), right)
 

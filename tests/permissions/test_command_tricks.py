@@ -3,9 +3,9 @@
 import pytest
 
 from agentos.kernel.ports import Right
-from agentos.permissions.exec_request import Wanted
+from agentos.permissions.exec_request import ExecRequest
 from agentos.permissions.rule import PermissionSet, Rule
-from agentos.permissions.set_examples import decide
+from agentos.permissions.set_examples import decide_by_set
 from agentos.shell.reader import read
 from tests.permissions.strategies import NAMES
 
@@ -17,8 +17,8 @@ def passes(line: str, *more: tuple[str, str, str]) -> bool:
     """Whether it may run where these commands are granted, and every file to read and write."""
     granted = (*(("allow", "commands", text) for text in GRANTS), ("allow", "read", "/**"), ("allow", "write", "/**"))
     rules = tuple(Rule(effect, kind, text, "here") for effect, kind, text in (*granted, *more))  # type: ignore[arg-type]
-    right = Right("exec", Wanted(read(line), "/place", jailed=True))
-    return decide(PermissionSet("here", rules), NAMES, right).effect == "allow"
+    right = Right("exec", ExecRequest(read(line), "/place", jailed=True))
+    return decide_by_set(PermissionSet("here", rules), NAMES, right).effect == "allow"
 
 
 EVERYTHING = ("allow", "commands", "*")

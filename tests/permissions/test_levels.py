@@ -6,7 +6,7 @@ from agentos.kernel.ports import Right
 from agentos.permissions.levels import LEVELS, NARROWEST_FIRST, default, is_wider
 from agentos.permissions.patterns.base import Names
 from agentos.permissions.rules import Rules
-from agentos.permissions.set_examples import decide, right_of
+from agentos.permissions.set_examples import decide_by_set, parse_example
 from agentos_sdk.opcodes import Op
 
 JAILED = Names("/home/ada", "/etc/agentos", "/workspace", "/agent")
@@ -14,8 +14,8 @@ HOST = Names("/home/ada", "/etc/agentos")
 
 
 def effect(level: str, text: str, names: Names = JAILED) -> str:
-    right, relation = right_of(text, names)
-    return decide(LEVELS[level], names, right, relation).effect
+    right, relation = parse_example(text, names)
+    return decide_by_set(LEVELS[level], names, right, relation).effect
 
 
 TABLE = {
@@ -66,7 +66,7 @@ def test_without_a_jail_there_is_no_workspace() -> None:
 
 @pytest.mark.parametrize("op", list(Op))
 def test_each_level_may_make_every_call_of_the_one_before(op: Op) -> None:
-    may = [Rules(LEVELS[level], JAILED).of_call(op.name.lower()).effect == "allow" for level in NARROWEST_FIRST]
+    may = [Rules(LEVELS[level], JAILED).decide_call(op.name.lower()).effect == "allow" for level in NARROWEST_FIRST]
 
     assert all(narrow <= wide for narrow, wide in pairwise(may))
 

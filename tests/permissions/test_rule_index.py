@@ -1,4 +1,4 @@
-"""A shelf finds the rule that asking one after the other would find."""
+"""A rule index finds the rule that asking one after the other would find."""
 
 from collections.abc import Sequence
 
@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from agentos.kernel.ports import Effect
 from agentos.permissions.patterns.base import Pattern
 from agentos.permissions.rule import Kind, Rule
-from agentos.permissions.rule_index import BUNDLE, Shelf
-from agentos.permissions.rules import pattern_of
+from agentos.permissions.rule_index import RULES_PER_REGEX, RuleIndex
+from agentos.permissions.rules import parse_pattern
 from agentos.shell.reader import read
 from agentos.shell.reading import Command, Word
 from tests.permissions.strategies import NAMES, PATHS, TEXTS
@@ -45,18 +45,20 @@ def one_by_one(rules: Sequence[tuple[Rule, Pattern]], what: object, deny: bool) 
 def test_it_finds_the_first_that_means_it(kind: Kind, data: st.DataObject) -> None:
     texts, things = THINGS[kind]
     effect: Effect = data.draw(st.sampled_from(("deny", "allow")))
-    chosen = data.draw(st.lists(st.sampled_from(texts), max_size=3 * BUNDLE))
-    rules = [(Rule(effect, kind, text, f"line {at}"), pattern_of(kind, text, NAMES)) for at, text in enumerate(chosen)]
+    chosen = data.draw(st.lists(st.sampled_from(texts), max_size=3 * RULES_PER_REGEX))
+    rules = [
+        (Rule(effect, kind, text, f"line {at}"), parse_pattern(kind, text, NAMES)) for at, text in enumerate(chosen)
+    ]
 
-    shelf = Shelf(kind, effect == "deny", rules)
+    index = RuleIndex(kind, effect == "deny", rules)
 
     for what in things:
-        assert shelf.first(what) == one_by_one(rules, what, effect == "deny")
+        assert index.find(what) == one_by_one(rules, what, effect == "deny")
 
 
 def test_a_grant_of_everything_is_found_wherever_it_stands() -> None:
     texts = ("git status", "ls", "*", "rm *")
-    rules = [(Rule("allow", "commands", text, ""), pattern_of("commands", text, NAMES)) for text in texts]
+    rules = [(Rule("allow", "commands", text, ""), parse_pattern("commands", text, NAMES)) for text in texts]
 
-    assert Shelf("commands", False, rules).universal == rules[2][0]
-    assert Shelf("commands", False, rules[:2]).universal is None
+    assert RuleIndex("commands", False, rules).universal == rules[2][0]
+    assert RuleIndex("commands", False, rules[:2]).universal is None

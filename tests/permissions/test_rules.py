@@ -3,9 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos.kernel.ports import Right
-from agentos.permissions.rule import EFFECTS, OBJECTS, PermissionSet, Rule
-from agentos.permissions.rules import AgentRelation, Rules, pattern_of
-from agentos.permissions.set_examples import right_of
+from agentos.permissions.rule import EFFECTS, KIND_OF_ACTION, PermissionSet, Rule
+from agentos.permissions.rules import AgentRelation, Rules, parse_pattern
+from agentos.permissions.set_examples import parse_example
 from tests.permissions.strategies import NAMES, objects, rules, sets
 
 
@@ -16,7 +16,7 @@ def made(*lines: tuple[str, str, str]) -> Rules:
 
 
 def effect(found: Rules, text: str) -> str:
-    right, relation = right_of(text, NAMES)
+    right, relation = parse_example(text, NAMES)
     return found.decide(right, relation).effect
 
 
@@ -45,15 +45,15 @@ def test_a_grant_of_something_grants_the_call_for_it_and_for_nothing_else() -> N
     assert effect(found, "READ /data/x") == "allow"
     assert effect(found, "READ /etc/x") == "deny"
     assert effect(found, "EXEC git status") == "ask"
-    assert found.of_call("exec").effect == "allow"  # what it runs decides
-    assert found.of_call("write").effect == "deny"
+    assert found.decide_call("exec").effect == "allow"  # what it runs decides
+    assert found.decide_call("write").effect == "deny"
 
 
 def test_a_denied_call_is_denied_whatever_it_is_done_to() -> None:
     found = made(("allow", "read", "/data/**"), ("deny", "calls", "READ"))
 
     assert effect(found, "READ /data/x") == "deny"
-    assert found.of_call("read").rule == "deny calls READ (here)"
+    assert found.decide_call("read").rule == "deny calls READ (here)"
 
 
 def test_a_call_that_a_person_has_to_agree_to_is_asked_about_although_its_object_is_granted() -> None:
@@ -87,7 +87,7 @@ def test_agents_can_be_granted_by_name() -> None:
 
 
 def test_what_is_asked_otherwise_is_asked_where_no_other_rule_speaks() -> None:
-    level = (Rule("ask", "domains", "*", "the level", otherwise=True), Rule("allow", "calls", "HTTP", "the level"))
+    level = (Rule("ask", "domains", "*", "the level", fallback=True), Rule("allow", "calls", "HTTP", "the level"))
     own = (Rule("allow", "domains", "*.example.com", "here"), Rule("deny", "domains", "evil.example.com", "here"))
     found = Rules(PermissionSet("here", (*level, *own)), NAMES)
 
@@ -124,14 +124,14 @@ def test_every_part_of_a_command_has_to_pass(line: str, expected: str) -> None:
 def test_the_strongest_rule_that_means_it_decides_and_without_one_it_is_denied(
     one: PermissionSet, right: Right
 ) -> None:
-    kind = OBJECTS[right.action]
+    kind = KIND_OF_ACTION[right.action]
     speaking = [
         rule
         for rule in one.rules
-        if rule.kind == kind and pattern_of(kind, rule.text, NAMES).matches(right.object, deny=rule.effect == "deny")
+        if rule.kind == kind and parse_pattern(kind, rule.text, NAMES).matches(right.object, deny=rule.effect == "deny")
     ]
-    strongest = min(speaking, key=lambda rule: (rule.otherwise, EFFECTS.index(rule.effect)), default=None)
-    call = Rules(one, NAMES).of_call(right.action).effect
+    strongest = min(speaking, key=lambda rule: (rule.fallback, EFFECTS.index(rule.effect)), default=None)
+    call = Rules(one, NAMES).decide_call(right.action).effect
 
     decision = Rules(one, NAMES).decide(right)
 

@@ -11,7 +11,7 @@ from agentos.permissions import unreachable_rules
 from agentos.permissions.levels import LEVELS
 from agentos.permissions.rule import PermissionSet
 from agentos.permissions.rules import Rules
-from agentos.permissions.set_files import BadSet, read_set, shown, whole
+from agentos.permissions.set_files import BadSet, describe_set, describe_whole_set, read_set
 from agentos.permissions.set_schema import LimitsTable
 from agentos.services.quotas import BILLION, Quota
 from agentos_sdk.codec import path
@@ -88,7 +88,7 @@ def test_a_whole_set_is_read() -> None:
 def test_what_is_shown_is_what_is_read_without_its_examples() -> None:
     said = {name: value for name, value in WHOLE.items() if name not in ("examples", "spawn", "quotas")}
 
-    assert shown(read(WHOLE)) == said | {
+    assert describe_set(read(WHOLE)) == said | {
         "spawn": {"limits": {"memory": 64 << 20, "max_pids": 16, "cpu_quota": 33000.0}},
         "quotas": [{"calls": 50, "tokens": 10000, "per": 3600.0}, {"money": 1.5, "per": 86400.0}],
     }
@@ -98,19 +98,19 @@ def test_what_is_shown_is_what_is_read_without_its_examples() -> None:
 def test_what_is_shown_can_be_read_again(table: dict[str, Any]) -> None:
     found = good(table)
 
-    assert read(shown(found)) == found
+    assert read(describe_set(found)) == found
 
 
 @given(tables, objects)
 def test_a_set_decides_the_same_after_it_was_shown_and_read(table: dict[str, Any], right: Right) -> None:
     found = good(table)
 
-    assert Rules(read(shown(found)), NAMES).decide(right) == Rules(found, NAMES).decide(right)
+    assert Rules(read(describe_set(found)), NAMES).decide(right) == Rules(found, NAMES).decide(right)
 
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_level_by_its_name_or_with_nothing_added_is_that_level(level: str) -> None:
-    assert read(level) is read({"level": level}) is read(shown(LEVELS[level])) is LEVELS[level]
+    assert read(level) is read({"level": level}) is read(describe_set(LEVELS[level])) is LEVELS[level]
 
 
 def test_a_set_can_be_named() -> None:
@@ -124,14 +124,14 @@ def test_a_set_can_be_named() -> None:
 def test_without_a_level_there_is_little_but_what_is_said() -> None:
     found = Rules(read({}), NAMES)
 
-    assert [name for name in ("noop", "recv", "exit", "get_perms") if found.of_call(name).effect != "allow"] == []
-    assert found.of_call("send").effect == "deny"
-    assert found.of_call("list").effect == "deny"
+    assert [name for name in ("noop", "recv", "exit", "get_perms") if found.decide_call(name).effect != "allow"] == []
+    assert found.decide_call("send").effect == "deny"
+    assert found.decide_call("list").effect == "deny"
 
 
 def test_whole_spells_out_what_the_level_says() -> None:
-    assert shown(LEVELS["minimal"]) == {"level": "minimal"}
-    assert whole(LEVELS["minimal"])["allow"]["send"] == ["${parent}"]
+    assert describe_set(LEVELS["minimal"]) == {"level": "minimal"}
+    assert describe_whole_set(LEVELS["minimal"])["allow"]["send"] == ["${parent}"]
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_a_thousand_rules_are_enough() -> None:
         ),
         (
             {"allow": {"commands": ["sudo ls"]}},
-            "allow.commands[0]: 'sudo ls' has no effect: nobody may do it: becoming another user",
+            "allow.commands[0]: 'sudo ls' has no effect: no caller may run it: becoming another user",
         ),
         (
             {"allow": {"commands": ["env *"]}},
@@ -291,7 +291,7 @@ def test_what_carves_out_of_a_grant_has_an_effect(data: dict[str, Any]) -> None:
 
 def test_looking_for_rules_without_effect_comes_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Patterns that are made to take long: what isn't compared in time is overlooked."""
-    monkeypatch.setattr(unreachable_rules, "PATIENCE", 0.0)
+    monkeypatch.setattr(unreachable_rules, "MAX_SECONDS", 0.0)
 
     assert read({"allow": {"read": ["/" + "*a" * 8 + f"{number}*/**" + "/*b" * 20 for number in range(50)]}}).rules
     assert read({"allow": {"models": ["m", "m"]}}).rules
@@ -326,4 +326,4 @@ def test_whatever_is_given_is_a_set_or_a_mistake(data: object) -> None:
         assert isinstance(read(data), PermissionSet)
     except BadSet as error:
         assert error.mistakes
-        assert error.told("permissions")
+        assert error.describe_mistakes("permissions")

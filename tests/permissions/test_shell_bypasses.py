@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentos.kernel.ports import Effect, Right
-from agentos.permissions.exec_request import Wanted
+from agentos.permissions.exec_request import ExecRequest
 from agentos.permissions.rule import PermissionSet, Rule
-from agentos.permissions.set_examples import decide
+from agentos.permissions.set_examples import decide_by_set
 from agentos.shell.reader import read, read_words
 from tests.permissions.strategies import NAMES
 from tests.shell.texts import PIECES
@@ -31,8 +31,8 @@ EVERYTHING = PermissionSet("the test's", (Rule("allow", "commands", "*", "here")
 
 def decision(line: str | list[str]) -> Effect:
     """Of a caller that may run those and write to /workspace."""
-    wanted = Wanted(read(line) if isinstance(line, str) else read_words(line), "/workspace", jailed=False)
-    return decide(GRANTED, NAMES, Right("exec", wanted)).effect
+    wanted = ExecRequest(read(line) if isinstance(line, str) else read_words(line), "/workspace", jailed=False)
+    return decide_by_set(GRANTED, NAMES, Right("exec", wanted)).effect
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,10 @@ def test_what_shows_all_that_it_runs_is_allowed(line: str) -> None:
 )  # fmt: skip
 def test_what_only_bash_can_read_needs_a_grant_of_everything(line: str) -> None:
     assert decision(line) == "deny"
-    assert decide(EVERYTHING, NAMES, Right("exec", Wanted(read(line), "/workspace", jailed=False))).effect == "allow"
+    assert (
+        decide_by_set(EVERYTHING, NAMES, Right("exec", ExecRequest(read(line), "/workspace", jailed=False))).effect
+        == "allow"
+    )
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ from agentos.kernel.caller import Caller as Holder
 from agentos.kernel.ports import Right
 from agentos.kernel.table import Table
 from agentos.permissions import set_files
-from agentos.permissions.authorizer import PermissionAuthorizer, Relation
-from agentos.permissions.exec_request import Wanted
+from agentos.permissions.authorizer import AgentTree, PermissionAuthorizer
+from agentos.permissions.exec_request import ExecRequest
 from agentos.permissions.patterns.base import Names
 from agentos.permissions.rule import Kind, PermissionSet
 from agentos.sandbox.plan import Outer, enter, plan
@@ -66,10 +66,10 @@ class Judged:
 
     @classmethod
     def by(cls, kind: Kind, pattern: str, layers: int = 1) -> "Judged":
-        relation = Relation(own=lambda *_: False, name="allow-69-{}".format, parent=lambda _: None)
-        authorizer = PermissionAuthorizer(relation)
+        agents = AgentTree(is_descendant=lambda *_: False, name_of="allow-69-{}".format, parent_of=lambda _: None)
+        authorizer = PermissionAuthorizer(agents)
         for number in range(1, layers + 1):
-            authorizer.admit(number, a_set(kind, f"set {number}", pattern), NAMES, number - 1 or None)
+            authorizer.add_caller(number, a_set(kind, f"set {number}", pattern), NAMES, number - 1 or None)
         return cls(Holder(layers, "agent", "asks", Table(()), authorizer, Notebook()))
 
     def of(self, *rights: Right, effect: str = "allow") -> Once:
@@ -86,7 +86,7 @@ def ways() -> dict[str, Once]:
     one, three = (Judged.by("read", "/data/{}/**", layers) for layers in (1, 3))
     allowed = [Right("read", f"/data/allow-69/notes/day-{n}.md") for n in range(100)]
     refused = [Right("read", f"/srv/else/notes/day-{n}.md") for n in range(100)]
-    wanted = Wanted(read(COMMAND), "/workspace", jailed=True)
+    wanted = ExecRequest(read(COMMAND), "/workspace", jailed=True)
     compiled = [re.compile(fnmatch.translate(f"/data/allow-{n}/*")).match for n in range(RULES)]
     return {
         "fnmatch": lambda number: [match(str(allowed[number % 100].object)) for match in compiled],

@@ -78,7 +78,7 @@ def test_an_agent_does_not_widen_what_it_may_itself(
     with as_agent(kernel, number) as agent:
         refused = agent.set_permissions(**wider)
 
-        assert (refused["code"], refused["rule"]) == ("permission_denied", "nobody gives more than he has")
+        assert (refused["code"], refused["rule"]) == ("permission_denied", "a caller can't grant what it doesn't hold")
         assert up(agent.get_permissions())["permissions"] == {"level": "sandboxed", "bounded_by": []}
 
 
@@ -147,7 +147,7 @@ def test_an_ancestor_gives_no_more_than_it_has(kernel: Kernel, client: AgentOSCl
     refused = ask(client, parent, "set_permissions", level="unrestricted", agent_id=child)
     assert (refused["code"], refused["error"]) == (
         "permission_denied",
-        "level: unrestricted is more than sandboxed, and nobody gives more than he has",
+        "level: you can't grant unrestricted, you hold no more than sandboxed yourself",
     )
     up(ask(client, parent, "set_permissions", permissions={"allow": {"read": ["/**"], "send": ["*"]}}, agent_id=child))
     told = up(client.explain("child", "READ", {"path": "/etc/hostname"}))
@@ -198,7 +198,7 @@ def test_a_child_has_no_more_than_its_parent_whatever_spawn_says(kernel: Kernel,
     refused = ask(client, parent, "spawn", name="more", command=SLEEP, permissions="unrestricted")
     assert (refused["code"], refused["error"]) == (
         "permission_denied",
-        "permissions: unrestricted is more than sandboxed, and nobody gives more than he has",
+        "permissions: you can't grant unrestricted, you hold no more than sandboxed yourself",
     )
     up(ask(client, parent, "spawn", name="less", command=SLEEP, permissions="readonly"))
     assert client.explain("less", "EXEC", {"command": "ls"})["decision"] == "deny"

@@ -57,7 +57,7 @@ def show(name: str, file: Path | None, as_json: bool) -> None:
     A SET stands in a configuration file; `denials` are those that hold for everybody. Needs no kernel.
     """
     from agentos.permissions.levels import LEVELS
-    from agentos.permissions.set_files import whole
+    from agentos.permissions.set_files import describe_whole_set
 
     known = dict(LEVELS)
     if name not in (*known, DENIALS) and (file is not None or CONFIG.exists()):
@@ -65,7 +65,7 @@ def show(name: str, file: Path | None, as_json: bool) -> None:
     if name not in (*known, DENIALS):
         where = "" if file is not None or CONFIG.exists() else f"; there is no {CONFIG} here: say where with --config"
         raise Failed(f"no level or permission set is called {name!r}{nearest(name, [*known, DENIALS])}{where}")
-    given = denials() if name == DENIALS else whole(known[name])
+    given = denials() if name == DENIALS else describe_whole_set(known[name])
     if as_json:
         print_json(given)
     elif name == DENIALS:
@@ -129,12 +129,12 @@ def narrows(bound: Mapping[str, Any]) -> bool:
 
 def with_basis(given: Mapping[str, Any]) -> Mapping[str, Any]:
     """A set without a level, with the calls that it includes by default."""
-    from agentos.permissions.levels import BASIS
+    from agentos.permissions.levels import BASE_RULES
 
     if "level" in given:
         return given
     allow = given.get("allow", {})
-    calls = dict.fromkeys([*(rule.text for rule in BASIS), *allow.get("calls", ())])
+    calls = dict.fromkeys([*(rule.text for rule in BASE_RULES), *allow.get("calls", ())])
     return {**given, "allow": {"calls": None} | allow | {"calls": list(calls)}}
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from attrs import field, frozen
 
-from agentos_sdk.budgets import MOST_LINES, Amount, Money, Window
+from agentos_sdk.budgets import MAX_BUDGET_LINES, Amount, Money, Window
 from agentos_sdk.codec import CpuShare, Rule, Seconds, Size
 from agentos_sdk.opcodes import Op
 
@@ -98,7 +98,7 @@ class Share:
 
     weight: Weight = 1.0
     budget: Annotated[
-        Sequence[Budget], Rule(lambda lines: len(lines) <= MOST_LINES, f"at most {MOST_LINES} lines")
+        Sequence[Budget], Rule(lambda lines: len(lines) <= MAX_BUDGET_LINES, f"at most {MAX_BUDGET_LINES} lines")
     ] = ()
 
 

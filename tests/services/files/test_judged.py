@@ -17,7 +17,7 @@ from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Effect, Entry, Right
 from agentos.kernel.table import Table
-from agentos.permissions.rule import said
+from agentos.permissions.rule import describe_right
 from agentos.services.files.resolve import Place
 from agentos.syscalls.files import Files
 from agentos_sdk import codec
@@ -40,8 +40,8 @@ class Book:
     def decide(self, caller: Caller, right: Right) -> Decision:
         for directory, effect in self.allowed.items():
             if str(right.object).startswith(directory + "/"):
-                return Decision(effect, f"{effect} {directory}", f"{said(right)}: {effect}")
-        return Decision("deny", "no rule", f"{said(right)}: no rule allows it")
+                return Decision(effect, f"{effect} {directory}", f"{describe_right(right)}: {effect}")
+        return Decision("deny", "no rule", f"{describe_right(right)}: no rule allows it")
 
     async def intend(self, entry: Entry) -> int:
         if self.full:
@@ -138,15 +138,15 @@ async def test_what_a_person_has_to_allow_is_not_done(place: Path, book: Book) -
 
 
 async def test_who_may_not_look_is_not_told_whether_there_is_anything(place: Path, book: Book) -> None:
-    service, said = files(Somewhere(place)), []
+    service, describe_right = files(Somewhere(place)), []
 
     for name in ("secret", "gone!!", "secret/x", "granted/link", "granted/none"):
         with pytest.raises(CallError) as caught:
             await read(service, book, f"{place}/{name}")
-        said.append((str(caught.value), type(caught.value)))
+        describe_right.append((str(caught.value), type(caught.value)))
 
-    assert said[0][0].replace("secret", "gone!!") == said[1][0]
-    assert [kind for _, kind in said] == [*[PermissionDenied] * 4, NotFound]
+    assert describe_right[0][0].replace("secret", "gone!!") == describe_right[1][0]
+    assert [kind for _, kind in describe_right] == [*[PermissionDenied] * 4, NotFound]
 
 
 @define

@@ -53,17 +53,19 @@ class RuleIndex:
     def _candidates(self) -> FindCandidates:
         """A function that returns the candidate rules, including all that match; built on first use."""
         if self.kind in ("read", "write"):
-            return _index_by_regex(self.rules, paths.either, self.deny)
+            return _index_by_regex(self.rules, paths.match_any, self.deny)
         if self.kind == "commands":
             return _index_by_program(self.rules)
         if self.kind == "domains":
             return lambda _: self.rules
-        return _index_by_regex(self.rules, names.either, self.deny)
+        return _index_by_regex(self.rules, names.match_any, self.deny)
 
 
-def _index_by_regex(rules: Sequence[Entry], either: Callable[..., Callable[[str], bool]], deny: bool) -> FindCandidates:
+def _index_by_regex(
+    rules: Sequence[Entry], match_any: Callable[..., Callable[[str], bool]], deny: bool
+) -> FindCandidates:
     parts = [rules[at : at + RULES_PER_REGEX] for at in range(0, len(rules), RULES_PER_REGEX)]
-    groups = [(either([pattern for _, pattern in part], deny=deny), part) for part in parts]
+    groups = [(match_any([pattern for _, pattern in part], deny=deny), part) for part in parts]
 
     def candidates(what: str) -> Iterator[Entry]:
         for may_match, part in groups:

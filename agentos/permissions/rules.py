@@ -131,11 +131,11 @@ class _RelationPattern:
 def parse_pattern(kind: Kind, text: str, names: Names) -> Pattern:
     """Parse a pattern of that kind; raises :class:`~agentos.permissions.patterns.base.BadPattern`."""
     if kind in ("read", "write"):
-        return paths.read(text, names)
+        return paths.parse_path_pattern(text, names)
     if kind == "commands":
-        return commands.read(text)
+        return commands.parse_command_pattern(text)
     if kind == "domains":
-        return domains.read(text)
+        return domains.parse_domain_pattern(text)
     if (kind == "agents" and text == OWN) or (kind == "send" and text in (OWN, PARENT)):
         return _RelationPattern(text)
-    return name_patterns.read(text)
+    return name_patterns.parse_name_pattern(text)

@@ -220,7 +220,7 @@ def check_size(lines: Sequence[Line], max_size: SetSize) -> str | None:
 def check_can_match(kind: Kind, text: str, effect: Effect) -> None:
     """Raise ``BadPattern`` for a pattern that parses but can't match any existing call, name or relation."""
     if kind == "calls":
-        pattern = name_patterns.read(text)
+        pattern = name_patterns.parse_name_pattern(text)
         if text in ("HELLO", "CANCEL", "EXIT"):
             raise BadPattern(f"{text} concerns only the connection, and every caller may always make it")
         if not any(pattern.matches(op.name, deny=False) for op in Op):

@@ -82,7 +82,7 @@ def test_ones_own_rights_may_be_narrowed_and_never_widened() -> None:
     authorizer = family(custom(("allow", "read", "/data/**")))
 
     for wider in (LEVELS["standard"], LEVELS["unrestricted"], custom(("allow", "read", "/srv/**"))):
-        with pytest.raises(PermissionDenied, match="you can.t grant"):
+        with pytest.raises(PermissionDenied, match="you can't grant"):
             authorizer.check_narrower(wider, GRANDPARENT, "permissions")
     for narrower in (LEVELS["readonly"], LEVELS["sandboxed"], custom(("allow", "read", "/data/x/*.txt"))):
         authorizer.check_narrower(narrower, GRANDPARENT, "permissions")
@@ -92,7 +92,7 @@ def test_what_bounds_one_from_above_is_more_than_one_has() -> None:
     authorizer = family(LEVELS["sandboxed"], LEVELS["readonly"])
 
     with pytest.raises(
-        PermissionDenied, match="permissions: you can.t grant sandboxed, you hold no more than readonly"
+        PermissionDenied, match="permissions: you can't grant sandboxed, you hold no more than readonly"
     ):
         authorizer.check_narrower(LEVELS["sandboxed"], PARENT, "permissions")
 
@@ -181,7 +181,7 @@ def test_who_has_left_holds_nothing_and_those_below_keep_what_they_had() -> None
 def test_a_level_that_is_more_than_one_has_is_refused_when_it_is_given() -> None:
     authorizer = family(LEVELS["readonly"])
 
-    with pytest.raises(PermissionDenied, match="level: you can.t grant sandboxed, you hold no more than readonly"):
+    with pytest.raises(PermissionDenied, match="level: you can't grant sandboxed, you hold no more than readonly"):
         authorizer.check_not_wider(LEVELS["sandboxed"], GRANDPARENT, "level")
     authorizer.check_not_wider(LEVELS["readonly"], GRANDPARENT, "level")
     authorizer.check_not_wider(custom(), GRANDPARENT, "level")  # what it has beyond that is cut

@@ -15,7 +15,7 @@ AUTHORITY = re.compile(r"(?P<host>\[[^\[\]]*\]|[^:\[\]]*)(?::(?P<port>[0-9]{1,5}
 LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
-LONGEST = 1000  # characters of a host before normalization; 253 after it
+MAX_HOST_LENGTH = 1000  # characters of a host before normalization; 253 after it
 
 
 @frozen
@@ -39,7 +39,7 @@ class DomainPattern:
         return self.suffix is not None and (other.suffix or "").endswith(self.suffix)
 
 
-def read(text: str) -> DomainPattern:
+def parse_domain_pattern(text: str) -> DomainPattern:
     """Parse a domain pattern; raises ``BadPattern`` if it is invalid or can never match a host."""
     if not text:
         raise BadPattern("an empty pattern matches nothing: write '*' for every host")
@@ -55,7 +55,7 @@ def read(text: str) -> DomainPattern:
     if "*" in name:
         raise BadPattern(f"{text!r}: a '*' stands alone or for whole subdomains in front, as in '*.example.com'")
     try:
-        host = _host(name)
+        host = _normalize_host(name)
     except ValueError as error:
         raise BadPattern(f"{text!r}: {error}") from None
     if name == text:
@@ -82,40 +82,40 @@ def host_of(url: str) -> str:
     authority = AUTHORITY.fullmatch(parts["authority"])
     if authority is None or int(authority["port"] or 0) > 65535:
         raise ValueError("behind a URL's host stands nothing, or a port between 0 and 65535")
-    return _host(authority["host"])
+    return _normalize_host(authority["host"])
 
 
-def _host(text: str) -> str:
-    if len(text) > LONGEST or FORBIDDEN.search(text):
+def _normalize_host(text: str) -> str:
+    if len(text) > MAX_HOST_LENGTH or FORBIDDEN.search(text):
         raise ValueError("that is no host's name")
     if ":" in text or text.startswith("["):
-        return _ipv6(text.removeprefix("[").removesuffix("]"))
-    name = (text.lower() if text.isascii() else _ascii(text)).removesuffix(".")
+        return _normalize_ipv6(text.removeprefix("[").removesuffix("]"))
+    name = (text.lower() if text.isascii() else _to_ascii(text)).removesuffix(".")
     labels = name.split(".")
     if not name or len(name) > 253 or not all(map(LABEL.fullmatch, labels)):
         raise ValueError("a host's name is made of letters, digits and '-', in parts of 1 to 63 between dots")
     if NUMBER.fullmatch(labels[-1]):
-        return _ipv4(name)
-    if any(label.startswith("xn--") and _ascii(_unicode(label)) != label for label in labels):
+        return _normalize_ipv4(name)
+    if any(label.startswith("xn--") and _to_ascii(_to_unicode(label)) != label for label in labels):
         raise ValueError("an internationalised name (xn--…) has to be written as the DNS has it")
     return name
 
 
-def _ascii(text: str) -> str:
+def _to_ascii(text: str) -> str:
     try:
         return idna.encode(text, uts46=True).decode("ascii")
     except UnicodeError as error:
         raise ValueError(f"that is no internationalised name: {error}") from None
 
 
-def _unicode(label: str) -> str:
+def _to_unicode(label: str) -> str:
     try:
         return idna.decode(label)
     except UnicodeError as error:
         raise ValueError(f"that is no internationalised name: {error}") from None
 
 
-def _ipv4(name: str) -> str:
+def _normalize_ipv4(name: str) -> str:
     """Parse IPv4 as the C library does, and so every resolver: 0x7f.1 and 2130706433 are 127.0.0.1."""
     try:
         return str(IPv4Address(socket.inet_aton(name)))
@@ -123,7 +123,7 @@ def _ipv4(name: str) -> str:
         raise ValueError("a host that ends in a number is an IPv4 address, and this is none") from None
 
 
-def _ipv6(text: str) -> str:
+def _normalize_ipv6(text: str) -> str:
     try:
         address = IPv6Address(text)
     except ValueError:

@@ -11,12 +11,12 @@ from .base import BadPattern
 
 Characters = tuple[tuple[int, int], ...]  # ranges of code points, both ends included, sorted and not adjacent
 
-LAST = 0x10FFFF
-ANYTHING: Characters = ((0, LAST),)
+MAX_CODE_POINT = 0x10FFFF
+ANYTHING: Characters = ((0, MAX_CODE_POINT),)
 SLASH: Characters = ((0x2F, 0x2F),)
-NAME: Characters = ((1, 0x2E), (0x30, LAST))  # the characters allowed in a file name
+NAME: Characters = ((1, 0x2E), (0x30, MAX_CODE_POINT))  # the characters allowed in a file name
 
-MAX_WORK = 100_000  # character ranges compared in one call of `within`: a fraction of a second
+MAX_WORK = 100_000  # character ranges compared in one call of `is_included`: a fraction of a second
 
 
 @frozen
@@ -42,11 +42,11 @@ Item = One | Many | Below
 
 
 def literal(text: str) -> tuple[One, ...]:
-    return tuple(map(_just, text))
+    return tuple(map(_exactly, text))
 
 
 @lru_cache(1024)
-def _just(character: str) -> One:
+def _exactly(character: str) -> One:
     return One(((ord(character), ord(character)),))
 
 
@@ -96,7 +96,7 @@ def _bracket(text: str, start: int, characters: Characters) -> tuple[Characters,
     if position >= len(text):
         raise BadPattern(f"{text!r}: the [ is never closed; write '\\[' where a bracket is meant")
     ranges = list(_ranges(text, members))
-    chosen = _common(_complement(ranges), characters) if negated else _common(_union(ranges), characters)
+    chosen = _intersection(_complement(ranges), characters) if negated else _intersection(_union(ranges), characters)
     if not chosen:
         raise BadPattern(f"{text!r}: [{text[start:position]}] stands for no character that can be there")
     return chosen, position + 1
@@ -126,11 +126,11 @@ def _union(ranges: Sequence[tuple[int, int]]) -> Characters:
 
 
 def _complement(ranges: Sequence[tuple[int, int]]) -> Characters:
-    edges = [(-1, -1), *_union(ranges), (LAST + 1, LAST + 1)]
+    edges = [(-1, -1), *_union(ranges), (MAX_CODE_POINT + 1, MAX_CODE_POINT + 1)]
     return tuple((before[1] + 1, after[0] - 1) for before, after in pairwise(edges) if before[1] + 1 < after[0])
 
 
-def _common(one: Characters, other: Characters) -> Characters:
+def _intersection(one: Characters, other: Characters) -> Characters:
     shared = [(max(a, c), min(b, d)) for a, b in one for c, d in other]
     return tuple((low, high) for low, high in shared if low <= high)
 
@@ -177,16 +177,16 @@ class _Machine:
         for item in items:
             here = machine.last
             if isinstance(item, One):
-                machine._arrow(here, item.characters, machine._state())
+                machine._add_edge(here, item.characters, machine._add_state())
             elif isinstance(item, Many):
-                machine._arrow(here, item.characters, here)
-                machine.skips[here].append(machine._state())
+                machine._add_edge(here, item.characters, here)
+                machine.skips[here].append(machine._add_state())
             else:
-                slash, inside, after = machine._state(), machine._state(), machine._state()
-                machine._arrow(here, SLASH, slash)
-                machine._arrow(slash, NAME, inside)
-                machine._arrow(inside, NAME, inside)
-                machine._arrow(inside, SLASH, slash)
+                slash, inside, after = machine._add_state(), machine._add_state(), machine._add_state()
+                machine._add_edge(here, SLASH, slash)
+                machine._add_edge(slash, NAME, inside)
+                machine._add_edge(inside, NAME, inside)
+                machine._add_edge(inside, SLASH, slash)
                 machine.skips[here].append(after)
                 machine.skips[inside].append(after)
         return machine
@@ -195,15 +195,15 @@ class _Machine:
     def last(self) -> int:
         return len(self.edges) - 1
 
-    def _state(self) -> int:
+    def _add_state(self) -> int:
         self.edges.append([])
         self.skips.append([])
         return self.last
 
-    def _arrow(self, state: int, characters: Characters, target: int) -> None:
+    def _add_edge(self, state: int, characters: Characters, target: int) -> None:
         self.edges[state].append((characters, target))
 
-    def settled(self, states: set[int]) -> frozenset[int]:
+    def closure(self, states: set[int]) -> frozenset[int]:
         """These states and all that are reachable over epsilon transitions."""
         found, todo = set(states), list(states)
         while todo:
@@ -212,8 +212,8 @@ class _Machine:
             todo.extend(new)
         return frozenset(found)
 
-    def after(self, states: frozenset[int], character: int) -> frozenset[int]:
-        return self.settled(
+    def step(self, states: frozenset[int], character: int) -> frozenset[int]:
+        return self.closure(
             {
                 target
                 for state in states
@@ -223,35 +223,35 @@ class _Machine:
         )
 
 
-def within(one: Sequence[Item], other: Sequence[Item]) -> bool:
+def is_included(one: Sequence[Item], other: Sequence[Item]) -> bool:
     """Whether ``other`` matches all that ``one`` matches. Returns False after ``MAX_WORK``.
 
     Every state of the inner automaton leads to its end, so the outer one fails as soon as it is in no state at all.
     """
     inner, outer = _Machine.of(one), _Machine.of(other)
-    start = outer.settled({0})
-    todo = [(state, start) for state in inner.settled({0})]
+    start = outer.closure({0})
+    todo = [(state, start) for state in inner.closure({0})]
     seen = set(todo)
     work = 0
     while todo:
         state, states = todo.pop()
         if not states or (state == inner.last and outer.last not in states):
             return False
-        told_apart = [characters for each in states for characters, _ in outer.edges[each]]
+        outer_sets = [characters for each in states for characters, _ in outer.edges[each]]
         for characters, target in inner.edges[state]:
-            different = _different(characters, told_apart)
-            work += len(different) * sum(map(len, told_apart))
+            representatives = _representatives(characters, outer_sets)
+            work += len(representatives) * sum(map(len, outer_sets))
             if work > MAX_WORK:
                 return False
-            for character in different:
-                reached = outer.after(states, character)
-                new = {(settled, reached) for settled in inner.settled({target})} - seen
+            for character in representatives:
+                reached = outer.step(states, character)
+                new = {(settled, reached) for settled in inner.closure({target})} - seen
                 seen |= new
                 todo.extend(new)
     return True
 
 
-def _different(characters: Characters, by: Sequence[Characters]) -> set[int]:
+def _representatives(characters: Characters, by: Sequence[Characters]) -> set[int]:
     """One representative of ``characters`` for each way in which the sets ``by`` distinguish them."""
     edges = {edge for ranges in by for low, high in ranges for edge in (low, high + 1)}
     inside = {edge for edge in edges if any(low <= edge <= high for low, high in characters)}

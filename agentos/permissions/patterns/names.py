@@ -9,11 +9,11 @@ from attrs import frozen
 from . import globs
 from .base import BadPattern
 
-LONGEST = 1024  # characters of a name or a pattern
+MAX_NAME_LENGTH = 1024  # characters of a name or a pattern
 
 
 @frozen
-class WordPattern:
+class NamePattern:
     """``*`` matches any characters, ``?`` one, ``[a-z]`` one of these. Case matters.
 
     It must match the whole name. A name that is too long is never granted and always denied.
@@ -23,10 +23,10 @@ class WordPattern:
     items: tuple[globs.One | globs.Many, ...]
 
     def matches(self, what: str, *, deny: bool) -> bool:
-        return self._match(what) is not None if len(what) <= LONGEST else deny
+        return self._match(what) is not None if len(what) <= MAX_NAME_LENGTH else deny
 
-    def covers(self, other: "WordPattern", *, deny: bool) -> bool:
-        return self.matches(globs.shortest(other.items), deny=deny) and globs.within(other.items, self.items)
+    def covers(self, other: "NamePattern", *, deny: bool) -> bool:
+        return self.matches(globs.shortest(other.items), deny=deny) and globs.is_included(other.items, self.items)
 
     @property
     def regex(self) -> str:
@@ -37,18 +37,18 @@ class WordPattern:
         return re.compile(self.regex).match
 
 
-def read(text: str) -> WordPattern:
+def parse_name_pattern(text: str) -> NamePattern:
     """Parse a pattern of names; raises ``BadPattern``."""
     if not text:
         raise BadPattern("an empty pattern matches nothing: write '*' for every name")
     if text != text.strip():
         raise BadPattern(f"{text!r} begins or ends with a space: take it away")
-    if len(text) > LONGEST:
-        raise BadPattern(f"{text[:40]!r}… is longer than {LONGEST} characters")
-    return WordPattern(text, globs.parse(text, globs.ANYTHING))
+    if len(text) > MAX_NAME_LENGTH:
+        raise BadPattern(f"{text[:40]!r}… is longer than {MAX_NAME_LENGTH} characters")
+    return NamePattern(text, globs.parse(text, globs.ANYTHING))
 
 
-def either(patterns: Iterable[WordPattern], *, deny: bool) -> Callable[[str], bool]:
+def match_any(patterns: Iterable[NamePattern], *, deny: bool) -> Callable[[str], bool]:
     """A function that tells whether any of the patterns matches, by one combined regex."""
     match = re.compile("|".join(pattern.regex for pattern in patterns) or r"(?!)").match
-    return lambda what: match(what) is not None if len(what) <= LONGEST else deny
+    return lambda what: match(what) is not None if len(what) <= MAX_NAME_LENGTH else deny

@@ -10,8 +10,8 @@ from . import globs
 from .base import BadPattern, Names
 from .globs import NAME, Below, Item, Many, One
 
-LONGEST = 4096  # characters of a path (PATH_MAX): no system call takes more
-LONGEST_PATTERN = 1024
+MAX_PATH_LENGTH = 4096  # characters of a path (PATH_MAX): no system call takes more
+MAX_PATTERN_LENGTH = 1024
 
 ANY_NAME = (One(NAME), Many(NAME))
 BELOW = Below()
@@ -30,60 +30,60 @@ class PathPattern:
     """
 
     text: str
-    named: tuple[Segment, ...] | None  # None if the pattern matches nothing
+    segments: tuple[Segment, ...] | None  # None if the pattern matches nothing
     directory: bool  # whether it has to be a directory
 
     def matches(self, what: str, *, deny: bool) -> bool:
-        if len(what) > LONGEST:
+        if len(what) > MAX_PATH_LENGTH:
             return deny
         return (self._denied if deny else self._granted)(what) is not None
 
     def covers(self, other: "PathPattern", *, deny: bool) -> bool:
-        if self.named is None or other.named is None:  # a variable of it has no value for this caller
+        if self.segments is None or other.segments is None:  # a variable of it has no value for this caller
             return False
         if not self.matches(other._example, deny=deny):  # a fast test that rules out most pairs
             return False
-        return globs.within(_items(other.as_grant), _items(self.as_denial if deny else self.as_grant))
+        return globs.is_included(_glob_items(other.as_grant), _glob_items(self.as_denial if deny else self.as_grant))
 
     @property
     def as_grant(self) -> tuple[Segment, ...]:
-        return (*(self.named or ()), ANY_NAME, BELOW) if self.directory else self.named or ()
+        return (*(self.segments or ()), ANY_NAME, BELOW) if self.directory else self.segments or ()
 
     @property
     def as_denial(self) -> tuple[Segment, ...]:
-        return (*(self.named or ()), BELOW)
+        return (*(self.segments or ()), BELOW)
 
     @cached_property
     def _granted(self) -> globs.Matcher:
-        return _matcher(self.as_grant) if self.named is not None else _nothing
+        return _compile_matcher(self.as_grant) if self.segments is not None else _match_nothing
 
     @cached_property
     def _denied(self) -> globs.Matcher:
-        return _matcher(self.as_denial) if self.named is not None else _nothing
+        return _compile_matcher(self.as_denial) if self.segments is not None else _match_nothing
 
     @cached_property
     def _example(self) -> str:
-        return globs.shortest(_items(self.as_grant))
+        return globs.shortest(_glob_items(self.as_grant))
 
 
 @lru_cache(1024)
-def read(text: str, names: Names) -> PathPattern:
+def parse_path_pattern(text: str, names: Names) -> PathPattern:
     """Parse a path pattern; raises ``BadPattern`` if it is invalid or can never match an absolute path."""
-    _check(text)
-    start, rest = _start(text, names)
+    _check_syntax(text)
+    start, rest = _parse_prefix(text, names)
     inner = rest.removeprefix("/").removesuffix("/")
-    below = _segments(text, inner.split("/") if inner else [])
+    below = _parse_segments(text, inner.split("/") if inner else [])
     return PathPattern(text, None if start is None else (*start, *below), rest.endswith("/"))
 
 
-def either(patterns: Iterable[PathPattern], *, deny: bool) -> Callable[[str], bool]:
+def match_any(patterns: Iterable[PathPattern], *, deny: bool) -> Callable[[str], bool]:
     """A predicate: whether any of the patterns matches. One combined regex takes a tenth of a loop's time."""
-    regexes = [_regex(each.as_denial if deny else each.as_grant) for each in patterns if each.named is not None]
-    search = _any(tuple(regex for floats, regex in regexes if floats))
-    match = _any(tuple(regex for floats, regex in regexes if not floats))
+    regexes = [_regex(each.as_denial if deny else each.as_grant) for each in patterns if each.segments is not None]
+    search = _compile_any(tuple(regex for floats, regex in regexes if floats))
+    match = _compile_any(tuple(regex for floats, regex in regexes if not floats))
 
     def matches(what: str) -> bool:
-        if len(what) > LONGEST:
+        if len(what) > MAX_PATH_LENGTH:
             return deny
         return match.match(what) is not None or search.search(what) is not None
 
@@ -91,17 +91,17 @@ def either(patterns: Iterable[PathPattern], *, deny: bool) -> Callable[[str], bo
 
 
 @lru_cache(64)
-def _any(regexes: tuple[str, ...]) -> re.Pattern[str]:
+def _compile_any(regexes: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(regexes) or r"(?!)")
 
 
-def _check(text: str) -> None:
+def _check_syntax(text: str) -> None:
     if not text:
         raise BadPattern("an empty pattern matches nothing: write '/**' for every path")
     if text == "/":
         raise BadPattern("'/' names no file: write '/**' for every path")
-    if len(text) > LONGEST_PATTERN:
-        raise BadPattern(f"{text[:40]!r}… is longer than {LONGEST_PATTERN} characters: write '*' for a part of it")
+    if len(text) > MAX_PATTERN_LENGTH:
+        raise BadPattern(f"{text[:40]!r}… is longer than {MAX_PATTERN_LENGTH} characters: write '*' for a part of it")
     if text != text.strip():
         raise BadPattern(f"{text!r} begins or ends with a space: take it away, or write '[ ]' where it is meant")
     if "\0" in text:
@@ -114,20 +114,20 @@ def _check(text: str) -> None:
         raise BadPattern(f"{text!r}: there are no comments; write '\\#' for the character")
 
 
-def _start(text: str, names: Names) -> tuple[tuple[Segment, ...] | None, str]:
+def _parse_prefix(text: str, names: Names) -> tuple[tuple[Segment, ...] | None, str]:
     """The segments of the prefix (``None``: no value for this caller), and the rest from a slash on."""
     if re.search(r"(?<!^)(?<!\\)\$\{", text):
         raise BadPattern(f"{text!r}: a ${{…}} can only stand at the beginning; write '\\${{' for the characters")
     if text[0] == "~":
         if text != "~" and text[1] != "/":
             raise BadPattern(f"{text!r}: only '~/' is known, the operator's home; write '\\~' for the character")
-        return _literally(names.home), text[1:]
+        return _literal_segments(names.home), text[1:]
     if text.startswith("${"):
         variable, brace, rest = text.partition("}")
         known = {"${workspace": names.workspace, "${code": names.code, "${config": names.config}
         if variable not in known or not brace or rest[:1] not in ("", "/"):
             raise BadPattern(f"{text!r}: of these only '${{workspace}}/', '${{code}}/' and '${{config}}/' begin a path")
-        return _literally(known[variable]), rest
+        return _literal_segments(known[variable]), rest
     if text.startswith("/"):
         return (), text
     if text.startswith("**/"):
@@ -137,11 +137,11 @@ def _start(text: str, names: Names) -> tuple[tuple[Segment, ...] | None, str]:
     return (BELOW,), "/" + text
 
 
-def _literally(directory: str | None) -> tuple[Segment, ...] | None:
+def _literal_segments(directory: str | None) -> tuple[Segment, ...] | None:
     return None if directory is None else tuple(globs.literal(name) for name in directory.split("/") if name)
 
 
-def _segments(text: str, parts: Sequence[str]) -> tuple[Segment, ...]:
+def _parse_segments(text: str, parts: Sequence[str]) -> tuple[Segment, ...]:
     segments: list[Segment] = []
     for part in parts:
         if part == "**":
@@ -149,20 +149,20 @@ def _segments(text: str, parts: Sequence[str]) -> tuple[Segment, ...]:
         elif "**" in re.sub(r"\\.", "", part):
             raise BadPattern(f"{text!r}: '**' is a whole name between slashes, as in '/data/**/*.txt'; write '*' here")
         else:
-            segments.append(_segment(text, part))
+            segments.append(_parse_segment(text, part))
     if segments and segments[-1] is BELOW:  # a "**" at the end matches everything inside
         segments[-1:] = [ANY_NAME, BELOW]
     return tuple(segments)
 
 
-def _segment(text: str, part: str) -> Segment:
+def _parse_segment(text: str, part: str) -> Segment:
     items = globs.parse(part, NAME)
     if items in (globs.literal("."), globs.literal("..")):
         raise BadPattern(f"{text!r} can never match: paths are without '.' and '..'; write where it leads")
     return ANY_NAME if items == (Many(NAME),) else items
 
 
-def _items(segments: Iterable[Segment]) -> tuple[Item, ...]:
+def _glob_items(segments: Iterable[Segment]) -> tuple[Item, ...]:
     slash = globs.literal("/")
     return tuple(
         item for segment in segments for item in ((segment,) if isinstance(segment, Below) else slash + segment)
@@ -170,7 +170,7 @@ def _items(segments: Iterable[Segment]) -> tuple[Item, ...]:
 
 
 @lru_cache(1024)
-def _matcher(segments: tuple[Segment, ...]) -> globs.Matcher:
+def _compile_matcher(segments: tuple[Segment, ...]) -> globs.Matcher:
     floats, regex = _regex(segments)
     if floats:  # searching is faster than matching a skipped prefix
         return re.compile(regex.removeprefix("/[^/]*")).search
@@ -200,5 +200,5 @@ def _regex(segments: Sequence[Segment]) -> tuple[bool, str]:
     return False, first + ("(?=/)" if middle else "") + "".join(lazily + last) + end
 
 
-def _nothing(what: str) -> None:
+def _match_nothing(what: str) -> None:
     """Matches nothing."""

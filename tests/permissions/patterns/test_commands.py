@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos.permissions.patterns.base import BadPattern
-from agentos.permissions.patterns.commands import read
+from agentos.permissions.patterns.commands import parse_command_pattern
 from agentos.shell import reader
 from agentos.shell.reading import Command, Word
 
 
 def means(pattern: str, command: str, *, deny: bool = False) -> bool:
-    return read(pattern).matches(reader.read(command).commands[0], deny=deny)
+    return parse_command_pattern(pattern).matches(reader.read(command).commands[0], deny=deny)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_denial_means_nothing_that_can_not(pattern: str, command: str) -> None
 )  # fmt: skip
 def test_a_pattern_that_can_never_match_is_an_error(text: str, why: str) -> None:
     with pytest.raises(BadPattern, match=why):
-        read(text)
+        parse_command_pattern(text)
 
 
 @pytest.mark.parametrize(
@@ -93,8 +93,8 @@ def test_a_pattern_that_can_never_match_is_an_error(text: str, why: str) -> None
     ],
 )  # fmt: skip
 def test_a_pattern_covers_a_narrower_one(wide: str, narrow: str) -> None:
-    assert read(wide).covers(read(narrow), deny=False)
-    assert read(wide).covers(read(narrow), deny=True)
+    assert parse_command_pattern(wide).covers(parse_command_pattern(narrow), deny=False)
+    assert parse_command_pattern(wide).covers(parse_command_pattern(narrow), deny=True)
 
 
 @pytest.mark.parametrize(
@@ -107,11 +107,11 @@ def test_a_pattern_covers_a_narrower_one(wide: str, narrow: str) -> None:
     ],
 )  # fmt: skip
 def test_a_pattern_covers_nothing_wider(one: str, other: str) -> None:
-    assert not read(one).covers(read(other), deny=False)
+    assert not parse_command_pattern(one).covers(parse_command_pattern(other), deny=False)
 
 
 def test_a_denial_covers_the_program_wherever_it_lies() -> None:
-    assert read("git *").covers(read("/usr/bin/git push *"), deny=True)
+    assert parse_command_pattern("git *").covers(parse_command_pattern("/usr/bin/git push *"), deny=True)
 
 
 PARTS = st.sampled_from(["a", "b", "*", "?", "a*", "*b", "/a", "/b/a", "?b", "a?"])
@@ -123,19 +123,21 @@ VALUES = st.sampled_from(["a", "b", "ab", "/a", "/b/a", "aab", "", "x/b"])
 def test_what_is_covered_is_matched(wide: str, narrow: str, words: list[str], deny: bool) -> None:
     command = Command(tuple(Word(text, text) for text in words))
 
-    if read(wide).covers(read(narrow), deny=deny) and read(narrow).matches(command, deny=False):
-        assert read(wide).matches(command, deny=deny)
+    if parse_command_pattern(wide).covers(parse_command_pattern(narrow), deny=deny) and parse_command_pattern(
+        narrow
+    ).matches(command, deny=False):
+        assert parse_command_pattern(wide).matches(command, deny=deny)
 
 
 @given(PATTERNS, st.lists(VALUES, min_size=1, max_size=4))
 def test_a_denial_means_all_that_a_grant_does(pattern: str, words: list[str]) -> None:
     command = Command(tuple(Word(text, text) for text in words))
 
-    if read(pattern).matches(command, deny=False):
-        assert read(pattern).matches(command, deny=True)
+    if parse_command_pattern(pattern).matches(command, deny=False):
+        assert parse_command_pattern(pattern).matches(command, deny=True)
 
 
 def test_a_pattern_full_of_wildcards_is_matched_at_once() -> None:
     [command] = reader.read_words(["echo", "a" * 100_000 + "b"]).commands
 
-    assert not read("echo " + "*a" * 50).matches(command, deny=False)
+    assert not parse_command_pattern("echo " + "*a" * 50).matches(command, deny=False)

@@ -5,11 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentos.permissions.patterns.base import BadPattern
-from agentos.permissions.patterns.names import LONGEST, either, read
+from agentos.permissions.patterns.names import MAX_NAME_LENGTH, match_any, parse_name_pattern
 
 
 def matches(text: str, name: str) -> bool:
-    return read(text).matches(name, deny=False)
+    return parse_name_pattern(text).matches(name, deny=False)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def matches(text: str, name: str) -> bool:
 )
 def test_a_pattern_means_the_whole_name(text: str, name: str, expected: bool) -> None:
     assert matches(text, name) == expected
-    assert read(text).matches(name, deny=True) == expected
+    assert parse_name_pattern(text).matches(name, deny=True) == expected
 
 
 @pytest.mark.parametrize(
@@ -62,23 +62,23 @@ def test_a_pattern_means_the_whole_name(text: str, name: str, expected: bool) ->
         ("[z-a]", "backwards"),
         ("[[:digit:]]", "a-zA-Z"),
         ("x\\", "backslash"),
-        ("x" * (LONGEST + 1), "longer"),
+        ("x" * (MAX_NAME_LENGTH + 1), "longer"),
     ],
 )
 def test_what_is_no_pattern_is_refused(text: str, hint: str) -> None:
     with pytest.raises(BadPattern, match=hint):
-        read(text)
+        parse_name_pattern(text)
 
 
 def test_what_is_too_long_to_be_a_name_is_never_granted_and_always_denied() -> None:
-    assert not read("*").matches("x" * (LONGEST + 1), deny=False)
-    assert read("y").matches("x" * (LONGEST + 1), deny=True)
+    assert not parse_name_pattern("*").matches("x" * (MAX_NAME_LENGTH + 1), deny=False)
+    assert parse_name_pattern("y").matches("x" * (MAX_NAME_LENGTH + 1), deny=True)
 
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("text", ["a*" * 300 + "b", "*" + "?" * 60 + "*b", "[a-z]*" * 100 + "[0-9]"])
 def test_no_name_makes_matching_take_long(text: str) -> None:
-    assert not matches(text, "a" * LONGEST)
+    assert not matches(text, "a" * MAX_NAME_LENGTH)
 
 
 TEXTS = st.lists(st.sampled_from(["a", "b", "*", "?", "[ab]", "[!a]", "[b-c]"]), min_size=1, max_size=6).map("".join)
@@ -93,17 +93,17 @@ def test_it_means_what_the_shell_means(text: str, name: str) -> None:
 
 @given(st.lists(TEXTS, max_size=5), st.lists(NAMES, max_size=20), st.booleans())
 def test_asking_all_at_once_is_asking_each(texts: list[str], names: list[str], deny: bool) -> None:
-    patterns = [read(text) for text in texts]
-    at_once = either(patterns, deny=deny)
+    patterns = [parse_name_pattern(text) for text in texts]
+    at_once = match_any(patterns, deny=deny)
 
-    for name in (*names, "x" * LONGEST):
+    for name in (*names, "x" * MAX_NAME_LENGTH):
         assert at_once(name) == any(pattern.matches(name, deny=deny) for pattern in patterns)
 
 
 @given(TEXTS, TEXTS, st.lists(NAMES, max_size=20))
 @settings(max_examples=300)
 def test_a_pattern_that_covers_another_matches_whatever_that_does(outer: str, inner: str, names: list[str]) -> None:
-    if read(outer).covers(read(inner), deny=False):
+    if parse_name_pattern(outer).covers(parse_name_pattern(inner), deny=False):
         assert [name for name in names if matches(inner, name) and not matches(outer, name)] == []
 
 
@@ -125,4 +125,4 @@ def test_a_pattern_that_covers_another_matches_whatever_that_does(outer: str, in
     ],
 )
 def test_one_pattern_covers_another(outer: str, inner: str, covers: bool) -> None:
-    assert read(outer).covers(read(inner), deny=False) == covers
+    assert parse_name_pattern(outer).covers(parse_name_pattern(inner), deny=False) == covers

@@ -12,12 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentos.permissions.patterns.base import Names
-from agentos.permissions.patterns.paths import PathPattern, either
-from agentos.permissions.patterns.paths import read as read_for
+from agentos.permissions.patterns.paths import PathPattern, match_any, parse_path_pattern
 
 
 def read(text: str) -> PathPattern:
-    return read_for(text, Names(home="/home/ada"))
+    return parse_path_pattern(text, Names(home="/home/ada"))
 
 
 SEGMENTS = st.sampled_from(
@@ -109,7 +108,7 @@ def ignored_by_git(repository: Path, text: str) -> set[str]:
 @settings(deadline=None)
 def test_asking_all_at_once_is_asking_each(written: list[str], deny: bool) -> None:
     patterns = [read(text) for text in written]
-    at_once = either(patterns, deny=deny)
+    at_once = match_any(patterns, deny=deny)
 
     for path in PATHS:
         assert at_once(path) == any(pattern.matches(path, deny=deny) for pattern in patterns), path

@@ -5,15 +5,20 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from agentos.permissions.patterns.base import BadPattern, Names
-from agentos.permissions.patterns.paths import LONGEST, LONGEST_PATTERN, PathPattern, either
-from agentos.permissions.patterns.paths import read as read_for
+from agentos.permissions.patterns.paths import (
+    MAX_PATH_LENGTH,
+    MAX_PATTERN_LENGTH,
+    PathPattern,
+    match_any,
+    parse_path_pattern,
+)
 
 JAILED = Names(home="/home/ada", workspace="/workspace", code="/agent", config="/etc/agentos")
 HOST = Names(home="/home/ada", config="/etc/agentos")
 
 
 def read(text: str, names: Names = JAILED) -> PathPattern:
-    return read_for(text, names)
+    return parse_path_pattern(text, names)
 
 
 def grants(text: str, path: str) -> bool:
@@ -181,7 +186,7 @@ def test_a_pattern_grants_what_it_names_and_denies_what_is_beneath_as_well(
         ("/a/[.-/]", "'\\['"),
         ("/a\\", "backslash"),
         ("/a\\/b", "backslash"),
-        ("/" + "a" * LONGEST_PATTERN, "longer"),
+        ("/" + "a" * MAX_PATTERN_LENGTH, "longer"),
     ],
 )
 def test_what_can_never_match_is_refused_with_what_to_write_instead(text: str, hint: str | None) -> None:
@@ -209,7 +214,7 @@ def test_a_pattern_with_a_name_that_is_nothing_here_matches_nothing_but_is_still
 
     assert not nowhere.matches("/workspace/x", deny=False)
     assert not nowhere.matches("/workspace/x", deny=True)
-    assert not either([nowhere], deny=True)("/workspace/x")
+    assert not match_any([nowhere], deny=True)("/workspace/x")
     with pytest.raises(BadPattern):
         read("${workspace}/../x", HOST)
 
@@ -217,16 +222,16 @@ def test_a_pattern_with_a_name_that_is_nothing_here_matches_nothing_but_is_still
 def test_a_home_with_special_characters_is_taken_literally() -> None:
     names = Names(home="/home/a*[b]\\c/")
 
-    assert read_for("~/x", names).matches("/home/a*[b]\\c/x", deny=False)
-    assert not read_for("~/x", names).matches("/home/aa[b]\\c/x", deny=False)
+    assert parse_path_pattern("~/x", names).matches("/home/a*[b]\\c/x", deny=False)
+    assert not parse_path_pattern("~/x", names).matches("/home/aa[b]\\c/x", deny=False)
 
 
 def test_a_home_that_is_the_root_is_no_obstacle() -> None:
     names = Names(home="/")
 
-    assert read_for("~/x", names).matches("/x", deny=False)
-    assert read_for("~/", names).matches("/x/y", deny=False)
-    assert not read_for("~/x", names).matches("/y/x", deny=False)
+    assert parse_path_pattern("~/x", names).matches("/x", deny=False)
+    assert parse_path_pattern("~/", names).matches("/x/y", deny=False)
+    assert not parse_path_pattern("~/x", names).matches("/y/x", deny=False)
 
 
 ODD = ["\n", "a\nb", "\r", "\u2028", "ü", "\U0001f600", "\udcff\udcfe", "a b", "\x7f", "\x01"]
@@ -242,7 +247,7 @@ def test_any_character_but_a_slash_is_part_of_a_name(odd: str) -> None:
     assert grants("/a/**", f"/a/{odd}/{odd}")
     assert grants("/a/[!x]", "/a/" + odd[0])
     assert grants("/a/?", "/a/" + odd[0])
-    assert either([read(".env")], deny=True)(f"/{odd}/.env")
+    assert match_any([read(".env")], deny=True)(f"/{odd}/.env")
 
 
 @pytest.mark.parametrize("text", ["/data/x", "/data/*x", ".env", "*.txt", "/d/**/x"])
@@ -263,12 +268,12 @@ def test_a_name_that_is_no_unicode_is_matched_as_the_system_tells_it() -> None:
 
 
 def test_what_is_too_long_to_be_a_path_is_never_granted_and_always_denied() -> None:
-    path = "/data/" + "a" * LONGEST
+    path = "/data/" + "a" * MAX_PATH_LENGTH
 
     assert not grants("/data/**", path)
     assert denies(".env", path)
-    assert either([read(".env")], deny=True)(path)
-    assert not either([read("/**")], deny=False)(path)
+    assert match_any([read(".env")], deny=True)(path)
+    assert not match_any([read("/**")], deny=False)(path)
 
 
 @pytest.mark.timeout(20)
@@ -289,7 +294,7 @@ def test_no_path_makes_matching_take_long(text: str, path: str) -> None:
     """Where stars were tried in all their combinations, one of these would outlast the sun."""
     assert not grants(text, path)
     assert not denies(text, path)
-    assert not either([read(text)], deny=True)(path)
+    assert not match_any([read(text)], deny=True)(path)
 
 
 @given(st.text(), st.booleans())

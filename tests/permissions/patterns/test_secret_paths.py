@@ -1,7 +1,7 @@
 import pytest
 
 from agentos.permissions.patterns.base import Names
-from agentos.permissions.patterns.paths import either, read
+from agentos.permissions.patterns.paths import match_any, parse_path_pattern
 from agentos.permissions.patterns.secret_paths import GROUPS, SECRETS
 
 NAMES = Names(home="/root", workspace="/workspace", code="/agent", config="/etc/agentos")
@@ -114,7 +114,7 @@ FREE_THERE = """
     /home/ada /home/ada/.config /home/ada/.local/share
 """
 
-denied = either([read(pattern, NAMES) for pattern in SECRETS], deny=True)
+denied = match_any([parse_path_pattern(pattern, NAMES) for pattern in SECRETS], deny=True)
 
 
 def split(text: str) -> list[str]:
@@ -126,7 +126,7 @@ def group_of(path: str) -> set[str]:
     return {
         group
         for group, patterns in GROUPS.items()
-        if any(read(each, NAMES).matches(path, deny=True) for each in patterns)
+        if any(parse_path_pattern(each, NAMES).matches(path, deny=True) for each in patterns)
     }
 
 
@@ -161,11 +161,11 @@ def test_the_tables_above_have_an_example_of_every_default_denial(group: str) ->
     paths = [f"{place}/{name}" for place in PLACES for name in anywhere] + there
 
     for text in GROUPS[group]:
-        assert any(read(text, NAMES).matches(path, deny=True) for path in paths), text
+        assert any(parse_path_pattern(text, NAMES).matches(path, deny=True) for path in paths), text
 
 
 def test_no_default_denial_does_what_another_does_already() -> None:
-    patterns = [read(text, NAMES) for text in SECRETS]
+    patterns = [parse_path_pattern(text, NAMES) for text in SECRETS]
 
     for one in patterns:
         assert [other.text for other in patterns if other is not one and other.covers(one, deny=True)] == []
@@ -178,4 +178,4 @@ def test_no_default_denial_is_written_twice() -> None:
 def test_default_denials_hold_for_callers_without_a_workspace_as_well() -> None:
     host = Names(home="/home/ada")
 
-    assert all(read(pattern, host).named is not None for pattern in SECRETS)
+    assert all(parse_path_pattern(pattern, host).segments is not None for pattern in SECRETS)

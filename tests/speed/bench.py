@@ -19,6 +19,7 @@ from types import FrameType
 from tests.speed.measure_agents import agents
 from tests.speed.measure_audit import audit
 from tests.speed.measure_beside import beside
+from tests.speed.measure_files import files
 from tests.speed.measure_host import idle, ready
 from tests.speed.measure_jails import jails
 from tests.speed.measure_llm import llm
@@ -44,6 +45,7 @@ MEASUREMENTS: dict[str, Callable[[Place], list[Row]]] = {
     "jails": jails,
     "audit": audit,
     "llm": llm,
+    "files": files,
     "permissions": permissions,
     "beside": beside,
 }

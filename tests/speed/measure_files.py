@@ -1,0 +1,102 @@
+"""CPU time that READ takes in the kernel's event loop, without the threads that wait for the file system.
+
+In this process: functions that the kernel runs in a thread are called in place, and their time is subtracted.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from tempfile import mkdtemp
+from typing import Any
+from unittest.mock import patch
+
+import trio
+from attrs import define
+
+from agentos.agents.registry import Registry
+from agentos.kernel.call import Call
+from agentos.kernel.caller import Caller
+from agentos.kernel.table import Table
+from agentos.permissions.authorizer import AgentTree, PermissionAuthorizer
+from agentos.permissions.levels import LEVELS
+from agentos.permissions.patterns.base import Names
+from agentos.services.audit.log import open_audit
+from agentos.syscalls import files as syscalls
+from agentos_sdk.opcodes import Op
+from tests.speed.place import Place
+from tests.speed.processes import MeasurementError, pinned
+from tests.speed.results import Row
+
+TEXT = "a line of a small file\n" * 40
+CALLS = 200  # in a round
+MOST_US = 60.0
+
+
+@define
+class InPlace:
+    """Replaces ``trio.to_thread.run_sync``. ``seconds`` is the time that the functions took."""
+
+    seconds: float = 0.0
+
+    async def run_sync(
+        self, function: Callable[..., Any], *args: Any, limiter: trio.CapacityLimiter, **options: Any
+    ) -> Any:
+        async with limiter:
+            begun = time.thread_time()
+            try:
+                return function(*args)
+            finally:
+                self.seconds += time.thread_time() - begun
+                await trio.lowlevel.cancel_shielded_checkpoint()  # as after a thread has ended
+
+
+def files(place: Place) -> list[Row]:
+    directory = Path(mkdtemp(dir=place.directory))
+    (directory / "notes.md").write_text(TEXT)
+    with pinned(place.cpu):
+        taken = trio.run(_read, directory, 10 if place.quick else 40)
+    p50 = median(taken)
+    return [
+        Row(
+            f"READ of {len(TEXT)} bytes: in the event loop, without the thread",
+            f"{p50:.1f} µs (least {min(taken):.1f})",
+            target=f"<= {MOST_US:g} µs",
+            met=p50 <= MOST_US,
+            numbers={"p50_us": p50, "least_us": min(taken)},
+        )
+    ]
+
+
+async def _read(directory: Path, rounds: int) -> list[float]:
+    """Microseconds of a call, by round."""
+    names = Names("/home/op", str(directory))
+    authorizer = PermissionAuthorizer(AgentTree(is_descendant=lambda *_: True, name_of=str, parent_of=lambda _: None))
+    authorizer.add_caller(1, LEVELS["unrestricted"], names)
+    table, threads, taken = Table(syscalls.syscalls(Registry(), str(directory), 1 << 20)), InPlace(), []
+    later = table.later[Op.READ]
+    assert later is not None
+    async with open_audit(directory / "audit", "0") as log:
+        caller = Caller(1, "operator", "operator", table, authorizer, log)
+        body = json.dumps({"path": "notes.md"}).encode()
+        for number in range(rounds + 1):
+            with patch("trio.to_thread.run_sync", threads.run_sync), patch("trio.from_thread.check_cancelled", _go_on):
+                threads.seconds, begun = 0.0, time.thread_time()
+                for _ in range(CALLS):
+                    reply = await later(Call(caller, False, _nowhere), body)
+                spent = time.thread_time() - begun - threads.seconds
+            if json.loads(reply).get("content") != TEXT:
+                raise MeasurementError(f"READ answered {reply!r}")
+            if number > 0:  # the first round compiles rules
+                taken.append(spent / CALLS * 1e6)
+            await trio.sleep(0.01)  # the audit log is written
+    return taken
+
+
+def _go_on() -> None:
+    pass
+
+
+async def _nowhere(chunk: bytes) -> None:
+    raise AssertionError("nothing is streamed")

@@ -6,12 +6,17 @@ READY := $(VENV)/ready
 # What ruff's ASYNC rules lack: a Cancelled that is swallowed, an await in a finally that cancellation interrupts, ...
 ASYNC_RULES := ASYNC101,ASYNC102,ASYNC103,ASYNC104,ASYNC105,ASYNC106,ASYNC111,ASYNC112,ASYNC118,ASYNC120,ASYNC300
 RUN_READY := $(VENV)/run-ready
+# Two workers get whole files; the tests that measure time, or need both cores, run after them. Both stages always run.
+define PYTEST
+@$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone" $(1); status=$$?; \
+  $(BIN)/python -m pytest -m alone $(1) && exit $$status
+endef
 
 .PHONY: help demo test security check format bench cover docs roads clean
 
 help:
 	@echo "make demo      set up, then show the main job, offline"
-	@echo "make test      set up, then run all tests"
+	@echo "make test      set up, then run all tests on two cores"
 	@echo "make security  set up, then run the attacks alone"
 	@echo "make check     ruff, mypy, import-linter, flake8-async"
 	@echo "make bench     measure speed against a C floor (docs/reference/speed.md)"
@@ -37,10 +42,10 @@ demo: $(RUN_READY)
 	@$(BIN)/python -m demos.supervision_tree
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(call PYTEST,)
 
 security: $(READY)
-	$(BIN)/python -m pytest tests/security
+	$(call PYTEST,tests/security)
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -1,15 +1,33 @@
 """Kernels and connections for everybody: real ones, stopped and looked after at the end."""
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
+from tests.support import workers
 from tests.support.kernel import Kernel, running
 from tests.support.wire import Wire
 
+# The width of a table. Readline, which pytest imports, sets both; a worker inherits them.
+for name in ("COLUMNS", "LINES"):
+    os.environ.pop(name, None)
+
 StartKernel = Callable[..., Kernel]
 Connect = Callable[[], Wire]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    workers.check_attacks(items)
+    workers.sort_slow_first(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> workers.WholeFiles:
+    config.option.loadscopereorder = False  # as sorted above
+    return workers.WholeFiles(config, log)
 
 
 @pytest.fixture(scope="module")

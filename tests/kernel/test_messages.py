@@ -125,7 +125,7 @@ def test_a_waiting_recv_is_answered_by_the_message_that_comes(connect: Connect) 
     sender.call(SEND, {"to": own, "message": "here"})
 
     assert receiver.receive().json["messages"][0]["message"] == "here"
-    assert time.monotonic() - begin < 1
+    assert time.monotonic() - begin < 5, "long before it gave up"
 
 
 def test_a_full_mailbox_is_busy_and_loses_nothing(connect: Connect) -> None:

@@ -1,5 +1,6 @@
 """Each setting is attacked once; each test asks for one of the verdicts. All guests run at once, each on one CPU."""
 
+import functools
 import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,6 +16,7 @@ from tests.support.kernel import Kernel
 
 GUESTS = {"guest-root": settings.Guest(), "guest-user": settings.Guest(user=True), "bare": settings.Guest(bare=True)}
 SETTINGS = ("here", "guest-root", "guest-user")  # here: whoever runs the tests, with the groups that this host has
+attack_here = functools.cache(settings.here)  # a worker gets the files one by one, each with all settings
 
 
 @frozen
@@ -41,7 +43,7 @@ class Attacked:
 def attacked(request: pytest.FixtureRequest) -> Attacked:
     """The attacks of one setting; a host that can't have it skips loudly, unless it must."""
     setting: str = request.param
-    found = settings.here() if setting == "here" else request.getfixturevalue("guests")[setting].result()
+    found = attack_here() if setting == "here" else request.getfixturevalue("guests")[setting].result()
     if all(verdict.outcome in ("unclear", "n/a") for verdict in found):
         skip(found[0].detail)
     return Attacked(setting, {verdict.check: verdict for verdict in found})

@@ -99,7 +99,7 @@ for number in range(10000):
     started = reply["success"] or reply.get("exit_code") is not None
     counts[started] += 1
     if not started: codes.add(reply["code"])
-    if time.monotonic() - began > 3: break
+    if time.monotonic() - began > 3 and counts[0] > counts[1]: break
 say([counts, time.monotonic() - began, sorted(codes)])
 """
     with kernel.client() as client:

@@ -18,6 +18,7 @@ EVIL = "\x1b]0;owned\x07\x1b[2J\x1b[31mred\x9b31m \u202egnp.exe \x08\x08\rroot"
 OBEYED = set("\x1b\x07\x08\r\x9b\u202e\x00")
 
 
+@pytest.mark.alone
 def test_ten_gib_of_output_fill_nothing_and_slow_nobody(kernel: Kernel, client: AgentOSClient) -> None:
     begin(kernel, client, "flood", "part = b'x' * 60 + b'\\n'\nfor _ in range(10 << 14): os.write(1, part * 1050)")
     before, slowest = kernel.rss, 0.0
@@ -35,6 +36,7 @@ def test_ten_gib_of_output_fill_nothing_and_slow_nobody(kernel: Kernel, client: 
     assert client.kill("flood", grace=0)
 
 
+@pytest.mark.alone
 def test_a_dozen_floods_take_no_more_of_the_kernels_time_than_one(kernel: Kernel, client: AgentOSClient) -> None:
     width, names = 60, [f"flood-{number}" for number in range(12)]
     alone = RATE / (width + 1 + LINE_COST)  # lines per second, of which each has its number in it

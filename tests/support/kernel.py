@@ -191,7 +191,7 @@ class Kernel:
         assert status == 0, f"the kernel ended with status {status}:\n{self.said}"
         left = marked(f"AGENTOS_RUN_ID={run_id}")
         assert not left, f"processes that outlived their kernel: {left}"
-        until(lambda: not any(one.lives for one in family), "nobody who descends from it is left", 1.0)
+        until(lambda: not any(one.lives for one in family), "nobody who descends from it is left", 5.0)
         assert not os.path.exists(self.socket), "the socket is still there"
         runtime = [name for name in os.listdir(self.place) if name.startswith("agentos-")]
         assert not runtime, f"a runtime directory is still there: {runtime}"
@@ -236,7 +236,7 @@ class Kernel:
         assert self.process.stdout is not None
         self.process.stdout.close()
 
-    def answers(self, within: float = 2.0) -> bool:
+    def answers(self, within: float = 5.0) -> bool:
         """Whether somebody who comes in now is served, and promptly."""
         begin = time.monotonic()
         with self.connect() as wire:

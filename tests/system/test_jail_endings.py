@@ -106,6 +106,7 @@ def test_refused_forks_are_told_with_the_limit(kernel: Kernel, client: AgentOSCl
     assert "fork refused: 20 processes" in end["reason"]
 
 
+@pytest.mark.alone
 def test_a_throttled_agent_is_told_how_much_of_its_time(kernel: Kernel, client: AgentOSClient) -> None:
     need_cgroups(kernel)
     up(client.spawn("spins", write(kernel, "spins.py", SPINS), limits={"cpu_quota": "20%"}))

@@ -30,6 +30,7 @@ def test_an_agent_that_stays_alive_counts_as_started_after_200_ms(kernel: Kernel
     os.kill(reply["pid"], 0)
 
 
+@pytest.mark.alone
 def test_a_first_connection_counts_as_started_at_once(kernel: Kernel, client: AgentOSClient) -> None:
     script = write(kernel, "connects.py", CONNECTS.format(before=0))
 

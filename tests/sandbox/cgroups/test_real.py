@@ -150,6 +150,7 @@ def test_a_fork_bomb_is_stopped_at_the_limit(root: Group, start: Start) -> None:
         assert group.evidence().sentences() == ("fork refused: 12 processes",)
 
 
+@pytest.mark.alone
 def test_a_busy_program_gets_no_more_than_its_share(root: Group, start: Start) -> None:
     with nested(root, "busy", Limits(cpu=0.2)) as group:
         began = time.monotonic()

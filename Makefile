@@ -12,11 +12,12 @@ define PYTEST
   $(BIN)/python -m pytest -m alone $(1) && exit $$status
 endef
 
-.PHONY: help demo test security check format bench cover docs roads clean
+.PHONY: help demo test night security check format bench cover docs roads clean
 
 help:
 	@echo "make demo      set up, then show the main job, offline"
 	@echo "make test      set up, then run all tests on two cores"
+	@echo "make night     all tests, at random and with more rounds"
 	@echo "make security  set up, then run the attacks alone"
 	@echo "make check     ruff, mypy, import-linter, flake8-async"
 	@echo "make bench     measure speed against a C floor (docs/reference/speed.md)"
@@ -43,6 +44,9 @@ demo: $(RUN_READY)
 
 test: $(READY)
 	$(call PYTEST,)
+
+night: $(READY)
+	$(call PYTEST,--hypothesis-profile=night --timeout=4000)
 
 security: $(READY)
 	$(call PYTEST,tests/security)

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from tests.support import workers
+from tests.support import rounds, workers
 from tests.support.kernel import Kernel, running
 from tests.support.wire import Wire
 
 # The width of a table. Readline, which pytest imports, sets both; a worker inherits them.
 for name in ("COLUMNS", "LINES"):
     os.environ.pop(name, None)
+rounds.register_profiles()
 
 StartKernel = Callable[..., Kernel]
 Connect = Callable[[], Wire]

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentos.database import MOST_WAITING, Database, DatabaseError, open_database
+from tests.support.rounds import rounds
 
 SCHEMAS = {"numbers": ["CREATE TABLE numbers (number INTEGER PRIMARY KEY)"]}
 
@@ -125,7 +126,7 @@ async def test_a_unit_that_is_found_wrong_at_the_commit_is_undone_alone_too(tmp_
 
 
 @given(st.lists(st.sampled_from(["written", "failing", "submitted", "withdrawn"]), max_size=40), st.booleans())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=rounds(50))
 def test_whatever_is_queued_together_what_succeeded_is_there_and_nothing_else(kinds: list[str], wait: bool) -> None:
     async def main(path: Path) -> None:
         succeeded: list[int] = [0]

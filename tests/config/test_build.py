@@ -133,7 +133,7 @@ TABLES: st.SearchStrategy[Any] = st.recursive(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(TABLES | st.fixed_dictionaries({"supervisor": TABLES, "kernel": VALUES}) | VALUES)
 def test_garbage_is_only_ever_a_list_of_mistakes(home: Path, data: Any) -> None:
     builder = Builder(home)

@@ -23,6 +23,7 @@ from agentos.llm.providers.provider import Usage
 from agentos.llm.settings import Account, Price, QueuePath, Share
 from agentos.services.quotas import BudgetState, Quota, budget_of
 from agentos_sdk.errors import BadRequest, QuotaExceeded, Unavailable
+from tests.support.rounds import rounds
 
 MINUTE, HOUR = 60.0, 3600.0
 NOON = 12 * HOUR
@@ -121,7 +122,7 @@ STEPS = st.lists(RESERVE | RESERVE | SETTLE | SETTLE | RESTART | WAIT, max_size=
 
 
 @given(STEPS)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=rounds(80))
 def test_the_disk_knows_what_the_memory_knows_and_only_what_was_under_way_goes_beyond_a_budget(
     steps: list[tuple[object, ...]],
 ) -> None:
@@ -144,7 +145,7 @@ def test_the_disk_knows_what_the_memory_knows_and_only_what_was_under_way_goes_b
 
 
 @given(st.lists(RESERVE, min_size=1, max_size=12))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=rounds(30))
 def test_calls_that_keep_to_what_they_were_granted_never_exceed_a_budget(steps: list[tuple[object, ...]]) -> None:
     async def main(path: Path) -> None:
         async with opened(path) as (_, budgets):

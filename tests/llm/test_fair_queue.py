@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from agentos.llm.fair_queue import LEAST, FairQueue, Full, Path, Ticket, Waits, jain, weighed
+from tests.support.rounds import rounds
 
 LANES = ("one", "two")
 TREE: list[Path] = [("a",), ("b",), ("t",), ("t", "x"), ("t", "y"), ("t", "x", "z")]
@@ -85,7 +86,7 @@ def largest(node: Path) -> int:
     return max(size for path, size in LARGEST.items() if node in chain(path))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=rounds(60))
 @given(st.randoms(use_true_random=True), st.integers(1, 3), st.booleans(), st.booleans())
 def test_nobody_who_waits_is_passed_over_by_more_than_the_stated_bound(
     random: Random, workers: int, overestimated: bool, weighted: bool
@@ -143,7 +144,7 @@ LIGHT: list[Path] = [(f"light{number}",) for number in range(8)]
 HUGE, FLOOD, SMALL = 20_000, 500, 50
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=rounds(40))
 @given(st.data())
 def test_a_flooder_and_huge_prompts_hold_up_eight_light_agents_by_no_more_than_the_bound(data: st.DataObject) -> None:
     drive = Drive()
@@ -355,7 +356,7 @@ class QueueModel(RuleBasedStateMachine):
 
 
 TestQueueModel = QueueModel.TestCase
-TestQueueModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestQueueModel.settings = settings(max_examples=rounds(60), stateful_step_count=40)
 
 
 @given(st.lists(st.tuples(st.sampled_from(TREE), st.integers(1, 100)), max_size=40))

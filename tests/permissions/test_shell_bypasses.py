@@ -14,6 +14,7 @@ from agentos.permissions.set_examples import decide_by_set
 from agentos.shell.reader import read, read_words
 from tests.permissions.strategies import NAMES
 from tests.shell.texts import PIECES
+from tests.support.rounds import rounds
 
 COMMANDS = (
     "echo", "git", "a", "b", "printf", "read", "getopts", "declare", "export", "mapfile", "test", "find", "xargs",
@@ -143,7 +144,7 @@ nested = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=rounds(300))
 @given(st.one_of(st.text(), texts.map("".join), texts, nested))
 def test_every_text_and_every_argv_has_a_decision(line: str | list[str]) -> None:
     assert decision(line) in ("allow", "deny")

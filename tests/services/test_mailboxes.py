@@ -11,6 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from agentos.services.mailboxes import BATCH_BYTES, MAX_BYTES, MAX_MESSAGES, MAX_NAMES, Letter, Mailbox, Mailboxes
 from agentos_sdk.errors import AlreadyExists, BadRequest, Busy, NotFound
+from tests.support.rounds import rounds
 
 SIZES = st.sampled_from([0, 1, 10, 1 << 10, BATCH_BYTES // 2, BATCH_BYTES - 1, BATCH_BYTES, BATCH_BYTES + 1, MAX_BYTES])
 
@@ -74,7 +75,7 @@ class MailboxModel(RuleBasedStateMachine):
 
 
 TestMailboxModel = MailboxModel.TestCase
-TestMailboxModel.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestMailboxModel.settings = settings(max_examples=rounds(40), stateful_step_count=30)
 
 
 async def test_one_letter_wakes_one_reader_and_the_one_that_waited_longest() -> None:

@@ -10,6 +10,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from agentos.services.quotas import BILLION, Quota, Quotas, Reservation, Row, window_of
 from agentos_sdk.errors import QuotaExceeded
+from tests.support.rounds import rounds
 
 MINUTE, HOUR = 60.0, 3600.0
 NOON = 12 * HOUR
@@ -126,7 +127,7 @@ class QuotasModel(RuleBasedStateMachine):
 
 
 TestQuotasModel = QuotasModel.TestCase
-TestQuotasModel.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestQuotasModel.settings = settings(max_examples=rounds(60), stateful_step_count=30)
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.floats(0, 1), st.floats(0, 200)), max_size=30))

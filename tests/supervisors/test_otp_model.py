@@ -10,6 +10,7 @@ from supervisors import ChildSpec, Exit, NoProc, Refused, StartFailed, Superviso
 from tests.supervisors.otp_model import Model, Row
 from tests.supervisors.puppets import Owner, Puppet
 from tests.supervisors.trio_in_steps import TrioInSteps
+from tests.support.rounds import rounds
 
 NAMES = st.sampled_from("abcdef")
 KINDS = st.sampled_from(["permanent", "transient", "temporary"])
@@ -144,5 +145,5 @@ class AgainstTheModel(RuleBasedStateMachine):
         self.trio.close()
 
 
-AgainstTheModel.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+AgainstTheModel.TestCase.settings = settings(max_examples=rounds(60), stateful_step_count=30)
 test_whatever_happens_to_it_the_supervisor_does_as_the_model = AgainstTheModel.TestCase

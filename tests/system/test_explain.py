@@ -11,6 +11,7 @@ from agentos_sdk import AgentOSClient
 from agentos_sdk.opcodes import Op
 from tests.permissions.tables import tables
 from tests.support.kernel import Kernel
+from tests.support.rounds import rounds
 from tests.system.agents import as_agent, up
 
 SLEEP = ["sleep", "1000"]
@@ -81,7 +82,7 @@ WANTED: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=rounds(80))
 @given(tables, st.lists(st.sampled_from(WANTED), min_size=5, max_size=5))
 def test_explain_agrees_with_what_is_decided(
     pair: tuple[AgentOSClient, AgentOSClient, int], table: dict[str, Any], wanted: list[tuple[str, dict[str, Any]]]

@@ -17,6 +17,7 @@ from agentos.kernel.caller import MAX_BODIES, MAX_CONNECTIONS
 from agentos.kernel.listener import RESERVE, ConnectionLimit
 from agentos.llm.providers.offline_rules import Rule
 from agentos.llm.settings import OfflineSettings
+from tests.support.rounds import rounds
 
 from .served import MIB, MODEL, Served, served, until
 
@@ -285,7 +286,7 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(PIECES | st.binary(max_size=40), max_size=8), st.booleans())
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=rounds(25), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 async def test_any_bytes_end_their_own_connection_alone(
     caplog: pytest.LogCaptureFixture, pieces: list[bytes], cut: bool
 ) -> None:

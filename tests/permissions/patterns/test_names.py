@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from agentos.permissions.patterns.base import BadPattern
 from agentos.permissions.patterns.names import MAX_NAME_LENGTH, match_any, parse_name_pattern
+from tests.support.rounds import rounds
 
 
 def matches(text: str, name: str) -> bool:
@@ -86,7 +87,7 @@ NAMES = st.text(alphabet="abc/\n", max_size=6)
 
 
 @given(TEXTS, NAMES)
-@settings(max_examples=300)
+@settings(max_examples=rounds(300))
 def test_it_means_what_the_shell_means(text: str, name: str) -> None:
     assert matches(text, name) == fnmatch.fnmatchcase(name, text)
 
@@ -101,7 +102,7 @@ def test_asking_all_at_once_is_asking_each(texts: list[str], names: list[str], d
 
 
 @given(TEXTS, TEXTS, st.lists(NAMES, max_size=20))
-@settings(max_examples=300)
+@settings(max_examples=rounds(300))
 def test_a_pattern_that_covers_another_matches_whatever_that_does(outer: str, inner: str, names: list[str]) -> None:
     if parse_name_pattern(outer).covers(parse_name_pattern(inner), deny=False):
         assert [name for name in names if matches(inner, name) and not matches(outer, name)] == []

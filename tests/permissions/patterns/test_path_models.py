@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from agentos.permissions.patterns.base import Names
 from agentos.permissions.patterns.paths import PathPattern, match_any, parse_path_pattern
+from tests.support.rounds import rounds
 
 
 def read(text: str) -> PathPattern:
@@ -61,7 +62,6 @@ def model(text: str, path: str) -> bool:
 
 
 @given(texts())
-@settings(deadline=None)
 def test_a_grant_is_what_the_plain_model_says(text: str) -> None:
     pattern = read(text)
 
@@ -83,7 +83,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(text=texts())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=rounds(60))
 def test_a_denial_is_what_git_ignores(text: str, repository: Path) -> None:
     pattern = read(text)
 
@@ -105,7 +105,6 @@ def ignored_by_git(repository: Path, text: str) -> set[str]:
 
 
 @given(st.lists(texts(), max_size=6), st.booleans())
-@settings(deadline=None)
 def test_asking_all_at_once_is_asking_each(written: list[str], deny: bool) -> None:
     patterns = [read(text) for text in written]
     at_once = match_any(patterns, deny=deny)
@@ -115,7 +114,7 @@ def test_asking_all_at_once_is_asking_each(written: list[str], deny: bool) -> No
 
 
 @given(texts(), texts(), st.booleans())
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=rounds(300))
 def test_a_pattern_that_covers_another_matches_whatever_that_grants(outer: str, inner: str, deny: bool) -> None:
     one, other = read(outer), read(inner)
     matched = [path for path in PATHS if other.matches(path, deny=False)]
@@ -126,7 +125,6 @@ def test_a_pattern_that_covers_another_matches_whatever_that_grants(outer: str, 
 
 
 @given(texts(), st.booleans())
-@settings(deadline=None)
 def test_a_pattern_covers_itself_and_everything_covers_it(text: str, deny: bool) -> None:
     pattern = read(text)
 
@@ -135,7 +133,6 @@ def test_a_pattern_covers_itself_and_everything_covers_it(text: str, deny: bool)
 
 
 @given(texts(), texts())
-@settings(deadline=None)
 def test_a_denial_covers_whatever_the_same_grant_covers(outer: str, inner: str) -> None:
     if read(outer).covers(read(inner), deny=False):
         assert read(outer).covers(read(inner), deny=True)

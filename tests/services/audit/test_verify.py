@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from agentos.services.audit.chain import GENESIS, Row, digest
 from agentos.services.audit.segments import SELECT
 from agentos.services.audit.verify import verify
+from tests.support.rounds import rounds
 
 from .audited import SMALL, change, found, make, opened, sound
 
@@ -340,7 +341,7 @@ def test_a_segment_that_was_spoilt_is_found_and_the_others_are_looked_at(
     assert all(f"{other:06}" not in str(fault) for fault in report.faults for other in (3, 4))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=rounds(150), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_bytes_of_the_head_file_that_were_changed_are_found(pristine: Path, data: st.DataObject) -> None:
     directory = pristine.parent / "changed"
@@ -365,7 +366,7 @@ def test_any_bytes_of_the_head_file_that_were_changed_are_found(pristine: Path, 
         assert not verify(directory).sound
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=rounds(100), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(sorted(set(CHANGES) - {"hash"})), st.integers(1, 42), st.integers(), st.text())
 def test_any_field_of_any_row_that_was_changed_is_found(
     pristine: Path, column: str, seq: int, number: int, text: str

@@ -20,6 +20,8 @@ from agentos_sdk import AgentOSClient
 from tests.support.wire import LIST, NOOP, PATIENCE, SPAWN, Wire
 
 PROGRAM = (sys.executable, "-m", "agentos", "run")
+# Its standard input ends when we do, by SIGKILL too. Not a death signal: that follows a thread, not a process.
+GUARD = ("sh", "-c", 'read -r _; kill -9 "$1"', "sh")
 READY = re.compile(r"\| ready, listening on")
 
 
@@ -55,6 +57,13 @@ class Kernel:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,  # a ^C in the terminal is for the tests, which end it in order
+        )
+        self._guard = subprocess.Popen(
+            [*GUARD, str(self.pid)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -216,6 +225,7 @@ class Kernel:
         """Its exit status, once it has ended, which a test that asks for it expects it to do."""
         self.is_over = True
         status = self.process.wait(PATIENCE)
+        self._dismiss_guard()
         self._reader.join(PATIENCE)
         return status
 
@@ -231,7 +241,15 @@ class Kernel:
         self._close()
         shutil.rmtree(self.place, ignore_errors=True)
 
+    def _dismiss_guard(self) -> None:
+        """End the guard while its kernel's pid is nobody else's."""
+        self._guard.kill()
+        self._guard.wait(PATIENCE)
+        assert self._guard.stdin is not None
+        self._guard.stdin.close()
+
     def _close(self) -> None:
+        self._dismiss_guard()
         self._reader.join(PATIENCE)
         assert self.process.stdout is not None
         self.process.stdout.close()

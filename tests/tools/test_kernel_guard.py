@@ -1,0 +1,33 @@
+"""A kernel that a test has started doesn't outlive the process of the test."""
+
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.kernel import Process, stat_of, until
+
+ROOT = Path(__file__).resolve().parents[2]
+TEST = """
+from tests.support.kernel import Kernel
+kernel = Kernel()
+kernel.wait_ready()
+print(kernel.pid, kernel.place, flush=True)
+input()
+"""
+
+
+def test_a_test_process_that_is_killed_takes_its_kernel_along() -> None:
+    with subprocess.Popen([sys.executable, "-c", TEST], cwd=ROOT, stdin=-1, stdout=-1, text=True) as test:
+        assert test.stdout is not None
+        number, place = test.stdout.readline().split()
+        found = stat_of(int(number))
+        assert found is not None
+        kernel = Process(int(number), found[2])
+        assert kernel.lives
+
+        test.send_signal(signal.SIGKILL)
+
+        until(lambda: not kernel.lives, "the kernel is gone")
+    shutil.rmtree(place)

@@ -77,7 +77,7 @@ def own_cgroup() -> Iterator[Cgroups]:
     """The cgroup around all agents, if this host permits one. Removes cgroups left by killed kernels."""
     found = discover.discover_here()
     try:
-        discover.sweep(found)
+        discover.remove_stale_cgroups(found)
     except CgroupError as error:
         log.warning("a control group of an earlier kernel stays: %s", error)
     groups = discover.open_root(found)
@@ -94,8 +94,8 @@ def own_cgroup() -> Iterator[Cgroups]:
 
 def remains(this: Run, groups: Cgroups) -> Remains:
     """What the zygote removes if the kernel is killed: everything except the state that the next kernel needs."""
-    places = groups.root.places if groups.root is not None else ()
-    return Remains(groups=places, directories=(this.directory,), mark=f"{RUN_VARIABLE}={this.id}")
+    paths = groups.root.paths if groups.root is not None else ()
+    return Remains(groups=paths, directories=(this.directory,), mark=f"{RUN_VARIABLE}={this.id}")
 
 
 def lay_out_sdk(launched: Run) -> tuple[str, str]:

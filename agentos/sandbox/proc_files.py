@@ -2,15 +2,15 @@
 
 import os
 
-CHUNK = 64 << 10  # bytes
+CHUNK_BYTES = 64 << 10  # bytes
 
 
-def read(path: str) -> str:
+def read_file(path: str) -> str:
     """Read a whole file by plain system calls: each spawn reads a dozen, and file objects cost more than reads."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         data = b""
-        while more := os.read(fd, CHUNK):
+        while more := os.read(fd, CHUNK_BYTES):
             data += more
         return data.decode(errors="replace")
     finally:

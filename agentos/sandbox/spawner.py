@@ -15,7 +15,7 @@ from attrs import Factory, define, evolve
 from . import handshake
 from . import plan as p
 from . import steps as s
-from .cgroups.values import Ways
+from .cgroups.values import CgroupEntry
 from .errors import SandboxError as SandboxError
 from .errors import StepFailed as StepFailed
 from .errors import ZygoteDied as ZygoteDied
@@ -27,7 +27,7 @@ from .sandbox import Sandbox, has_ended, reap
 from .steps import Step
 from .zygote import TIMEOUT, Zygote, as_file
 
-_NOWHERE = Ways()
+_NOWHERE = CgroupEntry()
 
 
 def _everybodys_birth() -> s.Clone | None:
@@ -84,7 +84,7 @@ class Spawner:
         self,
         plan: Sequence[Step],
         admit: Callable[[int], None] | None = None,
-        into: Ways = _NOWHERE,
+        into: CgroupEntry = _NOWHERE,
         look: Callable[[Observed, int], None] | None = None,
     ) -> Sandbox:
         """Run the plan and its program in a new process; return when the program has been exec'ed.
@@ -103,7 +103,7 @@ class Spawner:
         sandbox: Sandbox,
         plan: Sequence[Step],
         admit: Callable[[int], None] | None = None,
-        into: Ways = _NOWHERE,
+        into: CgroupEntry = _NOWHERE,
     ) -> Sandbox:
         """Run a further program in a sandbox, in its namespaces and in a PID namespace below the sandbox's own.
 
@@ -151,7 +151,7 @@ class Spawner:
         self,
         plan: Sequence[Step],
         admit: Callable[[int], None] | None,
-        into: Ways,
+        into: CgroupEntry,
         look: Callable[[Observed, int], None] | None,
     ) -> Sandbox:
         with contextlib.ExitStack() as undo:
@@ -163,7 +163,7 @@ class Spawner:
             return sandbox
 
     async def _enter(
-        self, sandbox: Sandbox, plan: Sequence[Step], admit: Callable[[int], None] | None, into: Ways
+        self, sandbox: Sandbox, plan: Sequence[Step], admit: Callable[[int], None] | None, into: CgroupEntry
     ) -> Sandbox:
         with contextlib.ExitStack() as undo:
             ends = handshake.pipes(undo)
@@ -259,7 +259,7 @@ class Spawner:
         ends: Ends,
         plan: Sequence[Step],
         admit: Callable[[int], None] | None,
-        into: Ways,
+        into: CgroupEntry,
         to_join: Callable[[], Mapping[str, int]] = dict,
     ) -> Born:
         """Start a process on this plan; ``undo`` closes our descriptors of it."""
@@ -298,7 +298,7 @@ class Spawner:
             undo.pop_all()
         return born
 
-    async def _bear(self, plan: Sequence[Step], into: Ways) -> tuple[Born, Sequence[Step]]:
+    async def _bear(self, plan: Sequence[Step], into: CgroupEntry) -> tuple[Born, Sequence[Step]]:
         """Return a waiting process and the steps that it has yet to do; uses the spare if it fits."""
         flags = plan[0].flags if isinstance(plan[0], s.Clone) else 0
         if self._spare is not None and into.directory is None and self._can_be_ahead(plan):

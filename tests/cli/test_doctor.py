@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agentos.sandbox.cgroups import discover
-from agentos.sandbox.cgroups.discover import Hierarchies, Scope
+from agentos.sandbox.cgroups.discover import V1Hierarchies, V2Scope
 from agentos.sandbox.report import remedies
 from agentos.sandbox.report.doctor import Report, limits_here
 from agentos.sandbox.report.levels import Finding
@@ -79,12 +79,12 @@ def test_nothing_is_left_where_the_state_would_be(tmp_path: Path) -> None:
 
 def test_no_control_group_is_left() -> None:
     found = discover.discover_here()
-    places = [found.directory] if isinstance(found, Scope) else []
-    places += found.directories.values() if isinstance(found, Hierarchies) else []
+    places = [found.directory] if isinstance(found, V2Scope) else []
+    places += found.directories.values() if isinstance(found, V1Hierarchies) else []
 
     limits_here()
 
-    assert [place for place in places if os.path.exists(f"{place}/{discover.instance()}")] == []
+    assert [place for place in places if os.path.exists(f"{place}/{discover.instance_name()}")] == []
 
 
 def test_knobs_are_told_once_and_a_profile_is_printed_whole() -> None:

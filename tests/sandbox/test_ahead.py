@@ -160,7 +160,7 @@ def group() -> Iterator[Group]:
     made = open_root(discover_here())
     if made.root is None:
         pytest.skip(f"no control groups: {made.missing[0].reason}")
-    nested = made.root.nest("ahead", Limits())
+    nested = made.root.create_child("ahead", Limits())
     yield nested
     nested.kill()
     made.root.remove()
@@ -170,7 +170,7 @@ def group() -> Iterator[Group]:
 async def test_a_program_is_in_its_groups_with_its_pid_1(spawner: Spawner, group: Group, ready: bool) -> None:
     if ready:
         await spawner.prepare()
-    ways = group.ways()
+    ways = group.open_entry()
     before = Belongings.now()
 
     sandbox = await spawner.spawn(python(FOREVER), into=ways)

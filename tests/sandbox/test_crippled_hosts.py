@@ -236,7 +236,7 @@ NOT_LIMITED = """
 from agentos.sandbox.cgroups.values import Limits
 from agentos.sandbox.cgroups.discover import discover_here, open_root
 from agentos.sandbox.report.doctor import shortfall
-group = open_root(discover_here()).root.nest("unlimited", Limits())
+group = open_root(discover_here()).root.create_child("unlimited", Limits())
 print(shortfall(group, "pids"))
 """
 

@@ -24,7 +24,7 @@ NOTHING_TO_FIND = {
 
 
 def test_all_but_what_is_accepted_is_blocked(attacked: Attacked) -> None:
-    without_groups = attacked.setting == "here" and isinstance(discover.discover_here(), discover.Nothing)
+    without_groups = attacked.setting == "here" and isinstance(discover.discover_here(), discover.NoCgroups)
     wanted = "63 blocked, 2 accepted" if without_groups else "64 blocked, 1 accepted"
 
     assert verdicts.totals(list(attacked.verdicts.values())) == f"{wanted} of 65"

@@ -15,7 +15,7 @@ from agentos.agents.jail.one_shot import Visitor
 from agentos.agents.lifecycle import State
 from agentos.agents.registry import Agent
 from agentos.sandbox.cgroups.discover import Group
-from agentos.sandbox.cgroups.values import CgroupError, Ways
+from agentos.sandbox.cgroups.values import CgroupEntry, CgroupError
 from agentos.sandbox.cgroups.values import Limits as GroupLimits
 from agentos.sandbox.errors import SandboxError, StepFailed
 from agentos.sandbox.plan import bare, enter
@@ -141,20 +141,20 @@ class CommandRunner:
                     self.jails.memory.join(agent.id, guest.pid)  # the memory watcher counts it as part of the agent
             yield guest
 
-    async def _ways(self, undo: contextlib.AsyncExitStack, around: Group | None) -> Ways:
+    async def _ways(self, undo: contextlib.AsyncExitStack, around: Group | None) -> CgroupEntry:
         """Create a nested cgroup to kill all of the command's processes. It has no limits of its own."""
         if around is None:
-            return Ways()
+            return CgroupEntry()
         name = f"exec-{next(self._count)}"
         with trio.CancelScope(shield=True):
             group = await trio.to_thread.run_sync(_nest, around, name)
             undo.push_async_callback(remove, group)
-        ways = group.ways()
+        ways = group.open_entry()
         undo.callback(ways.close)
         return ways
 
     async def _kept(
-        self, undo: contextlib.AsyncExitStack, program: Program, limits: Limits | None, ways: Ways
+        self, undo: contextlib.AsyncExitStack, program: Program, limits: Limits | None, ways: CgroupEntry
     ) -> Sandbox:
         """Start the program without a sandbox, but with a keeper process that kills its descendants."""
         with trio.CancelScope(shield=True):  # from its first instruction on only the keeper can kill what it starts
@@ -189,7 +189,7 @@ class CommandRunner:
 
 
 def _nest(group: Group, name: str) -> Group:
-    return group.nest(name, GroupLimits())
+    return group.create_child(name, GroupLimits())
 
 
 async def _end_with(around: Sandbox, guest: Sandbox) -> None:

@@ -9,8 +9,8 @@ from attrs import asdict, frozen
 from agentos.agents.inherit import named
 from agentos.agents.spec import AgentSpec
 from agentos.agents.workspaces.workspace import Workspace
-from agentos.sandbox.cgroups.discover import Group, Missing
-from agentos.sandbox.cgroups.values import InForce
+from agentos.sandbox.cgroups.discover import Group, MissingLimit
+from agentos.sandbox.cgroups.values import EnforcedLimits
 from agentos.sandbox.policy import Limits
 from agentos.sandbox.report import levels, walls
 from agentos.sandbox.report.limits import Found, limit_layers
@@ -35,7 +35,7 @@ class Walls:
     limits: Limits
     steps: Sequence[Step]
     group: Group | None
-    missing: Sequence[Missing]
+    missing: Sequence[MissingLimit]
     watched: bool  # whether the memory watcher enforces its memory limit
     workspace: Workspace | None
 
@@ -43,7 +43,7 @@ class Walls:
         """All layers in force, read from the Linux kernel before the program's first instruction. Blocks."""
         layers: Layers = walls.layers(self.steps, observed)
         found = Found(
-            in_force=self.group.in_force() if self.group is not None else None,
+            enforced=self.group.read_limits() if self.group is not None else None,
             version=self.group.version if self.group is not None else None,
             missing=self.missing,
             rlimits=observed.limits,
@@ -53,7 +53,7 @@ class Walls:
         if self.spec.jailed:
             limits: Layers = {name: asdict(layer) for name, layer in limit_layers(self.limits, found).items()}
         else:
-            limits = unjailed(self.spec, found.in_force, found.version)
+            limits = unjailed(self.spec, found.enforced, found.version)
         return {**layers, **limits}
 
     def _usage(self, program: int) -> disk.Tmpfs | disk.Image | Usage | None:
@@ -74,7 +74,7 @@ class Walls:
             os.close(directory)
 
 
-def unjailed(spec: AgentSpec, in_force: InForce | None, version: int | None) -> Layers:
+def unjailed(spec: AgentSpec, in_force: EnforcedLimits | None, version: int | None) -> Layers:
     """The limits of an agent without a jail: those that were set, if a cgroup enforces them."""
     asked = {"memory": spec.limits.memory, "pids": spec.limits.max_pids, "cpu": spec.limits.cpu_quota}
     layers: dict[str, Mapping[str, Any]] = {}

@@ -18,7 +18,7 @@ from agentos.agents.registry import Agent
 from agentos.agents.spec import AgentSpec
 from agentos.agents.workspaces.workspace import BadWorkspace, Workspace, Workspaces
 from agentos.sandbox.cgroups.discover import Cgroups, Group
-from agentos.sandbox.cgroups.values import MAX_MEMORY, MIN_CPU, CgroupError, Evidence, Usage, Ways
+from agentos.sandbox.cgroups.values import MAX_MEMORY, MIN_CPU, CgroupEntry, CgroupError, Evidence, Usage
 from agentos.sandbox.cgroups.values import Limits as GroupLimits
 from agentos.sandbox.errors import SandboxError, StepFailed, ZygoteDied
 from agentos.sandbox.host_ids import OuterIdError, OuterIds
@@ -107,7 +107,7 @@ class JailParts:
     outer: Outer | None
     workspace: Workspace | None
     group: Group | None
-    ways: Ways  # into the group; closed when the program has joined it
+    open_entry: CgroupEntry  # into the group; closed when the program has joined it
     host: Host  # as used for the plan
     policy: Policy | None  # None: the program runs unconfined
     steps: Sequence[Step]
@@ -219,7 +219,7 @@ class Jails:
             grouped = group.controllers if group is not None else frozenset()
             host = attrs.evolve(self.host, memory_cgroup="memory" in grouped, pids_cgroup="pids" in grouped)
             policy, steps = self._plan(agent, socket, environment, outer, workspace, host)
-            ways = group.ways() if group is not None else Ways()
+            ways = group.open_entry() if group is not None else CgroupEntry()
         except BaseException:
             if group is not None:
                 group.remove()
@@ -261,13 +261,13 @@ class Jails:
             judge(spec, seen[-1], self.waived)
 
         try:
-            sandbox = await self.spawner.spawn(parts.steps, into=parts.ways, look=look)
+            sandbox = await self.spawner.spawn(parts.steps, into=parts.open_entry, look=look)
         except BaseException:
             if parts.workspace is not None:
                 await self.workspaces.forget(parts.workspace)  # noqa: ASYNC102, ASYNC120 - it shields itself
             raise
         finally:
-            parts.ways.close()
+            parts.open_entry.close()
             self._made.unpark_all()  # the prepared process is used up, even if the start failed
         mount = parts.workspace.mount if parts.workspace is not None else None
         protected = mount.protected if isinstance(mount, Directory) else ()
@@ -287,7 +287,7 @@ class Jails:
             cpu=asked.cpu_quota,
             weight=asked.cpu_weight,
         )
-        return around.nest(f"{agent.id}-{agent.lives}", limits.only(around.controllers))
+        return around.create_child(f"{agent.id}-{agent.lives}", limits.restrict_to(around.controllers))
 
     def _around(self, agent: JailOwner) -> Group | None:
         parent = self._living.get(lineage(agent.parent)) if agent.parent is not None else None

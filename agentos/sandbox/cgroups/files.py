@@ -13,28 +13,28 @@ from agentos.sandbox import proc_files
 from .values import CgroupError
 
 TIMEOUT = 5.0  # seconds for the kernel to freeze or kill a whole cgroup; it takes milliseconds
-TICK = 0.005  # seconds between two polls where the kernel sends no event
+POLL_INTERVAL = 0.005  # seconds between two polls where the kernel sends no event
 
 
-def read(path: str) -> str:
+def read_text(path: str) -> str:
     """The text of a file, stripped of white space."""
     try:
-        return proc_files.read(path).strip()
+        return proc_files.read_file(path).strip()
     except OSError as error:
         raise CgroupError(f"{path}: {error.strerror}") from error
 
 
-def read_if_there(path: str) -> str | None:
+def read_optional(path: str) -> str | None:
     """The text of a file; ``None`` if this kernel doesn't have it."""
     try:
-        return proc_files.read(path).strip()
+        return proc_files.read_file(path).strip()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise CgroupError(f"{path}: {error.strerror}") from error
 
 
-def write(path: str, value: object) -> None:
+def write_value(path: str, value: object) -> None:
     """Write one value to an existing file; :class:`CgroupError` with the kernel's reason if the write fails."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
@@ -43,35 +43,35 @@ def write(path: str, value: object) -> None:
         finally:
             os.close(fd)
     except OSError as error:
-        raise CgroupError(f"{path}: {value} refused: {error.strerror}") from error
+        raise CgroupError(f"{path}: writing {value} failed: {error.strerror}") from error
 
 
-def number(path: str) -> int | None:
+def read_number(path: str) -> int | None:
     """The number in a file; ``None`` for ``max``, and if there is no such file."""
-    text = read_if_there(path)
+    text = read_optional(path)
     return None if text is None or text == "max" else int(text)
 
 
-def counters(path: str) -> dict[str, int]:
+def read_counters(path: str) -> dict[str, int]:
     """Parse lines ``name value`` of a file; empty if there is no such file."""
-    lines = (line.split() for line in (read_if_there(path) or "").splitlines())
+    lines = (line.split() for line in (read_optional(path) or "").splitlines())
     return {line[0]: int(line[1]) for line in lines if len(line) == 2}
 
 
-def make(directory: str) -> None:
+def create_directory(directory: str) -> None:
     """Create a cgroup; it must not exist."""
     try:
         os.mkdir(directory, 0o755)
     except OSError as error:
-        raise CgroupError(f"{directory}: can't be made: {error.strerror}") from error
+        raise CgroupError(f"{directory}: can't be created: {error.strerror}") from error
 
 
-def tree(directory: str) -> Sequence[str]:
+def list_tree(directory: str) -> Sequence[str]:
     """A cgroup and all cgroups in it, innermost first; empty if it doesn't exist."""
     return [found for found, _, _ in os.walk(directory, topdown=False)]
 
 
-def processes(directories: Iterable[str]) -> frozenset[int]:
+def list_processes(directories: Iterable[str]) -> frozenset[int]:
     """The pids in these cgroups. 0 stands for a process that isn't visible in our PID namespace."""
     found: set[int] = set()
     for directory in directories:
@@ -80,7 +80,7 @@ def processes(directories: Iterable[str]) -> frozenset[int]:
     return frozenset(found)
 
 
-def wait_for(path: str, key: str, value: int, timeout: float = TIMEOUT) -> bool:
+def wait_for_event(path: str, key: str, value: int, timeout: float = TIMEOUT) -> bool:
     """Wait until line ``key`` of a version 2 events file has ``value``; uses poll(2). False on timeout."""
     deadline = time.monotonic() + timeout
     with open(path) as file:
@@ -96,28 +96,28 @@ def wait_for(path: str, key: str, value: int, timeout: float = TIMEOUT) -> bool:
 
 
 @contextlib.contextmanager
-def killed(directories: Iterable[str]) -> Iterator[Mapping[int, int]]:
+def kill_processes(directories: Iterable[str]) -> Iterator[Mapping[int, int]]:
     """Send SIGKILL to every process now in these cgroups; yields their pidfds by pid, and closes them afterwards."""
     directories = tuple(directories)
     fds: dict[int, int] = {}
     try:
-        for pid in processes(directories):
+        for pid in list_processes(directories):
             if pid == 0:
                 raise CgroupError(f"{directories[-1]}: has a process that our PID namespace doesn't show")
             with contextlib.suppress(ProcessLookupError):
                 fds[pid] = os.pidfd_open(pid)
         # A pid may have been reused before its pidfd was opened: signal only processes that are still in the cgroups.
-        meant = processes(directories) & fds.keys()
-        for pid in meant:
+        still_inside = list_processes(directories) & fds.keys()
+        for pid in still_inside:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(fds[pid], signal.SIGKILL)
-        yield {pid: fds[pid] for pid in meant}
+        yield {pid: fds[pid] for pid in still_inside}
     finally:
         for fd in fds.values():
             os.close(fd)
 
 
-def wait_ended(pidfds: Iterable[int], deadline: float) -> None:
+def wait_for_exits(pidfds: Iterable[int], deadline: float) -> None:
     """Wait until all these processes have ended, or until the deadline on the monotonic clock."""
     for fd in pidfds:
         poll = select.poll()
@@ -125,7 +125,7 @@ def wait_ended(pidfds: Iterable[int], deadline: float) -> None:
         poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
 
 
-def remove(directories: Iterable[str], timeout: float = TIMEOUT) -> None:
+def remove_directories(directories: Iterable[str], timeout: float = TIMEOUT) -> None:
     """Remove cgroups, given innermost first; retries until ``timeout``. A missing cgroup is no error.
 
     A cgroup without processes may be busy (EBUSY) for a moment, while its last process exits.
@@ -140,4 +140,4 @@ def remove(directories: Iterable[str], timeout: float = TIMEOUT) -> None:
             except OSError as error:
                 if error.errno != errno.EBUSY or time.monotonic() > deadline:
                     raise CgroupError(f"{directory}: can't be removed: {error.strerror}") from error
-                time.sleep(TICK)
+                time.sleep(POLL_INTERVAL)

@@ -13,24 +13,24 @@ from attrs import frozen
 
 from . import files as files
 from .values import (
-    LIMITING,
+    CONTROLLERS,
+    CPU_PERIOD,
     MAX_PIDS,
-    PERIOD,
+    CgroupEntry,
     CgroupError,
+    EnforcedLimits,
     Evidence,
-    InForce,
     Limits,
     Usage,
-    Ways,
-    a_name,
-    shares_of,
-    turns,
-    waiting,
-    weight_of,
+    cpu_quota,
+    shares_from_weight,
+    throttled_share,
+    validate_name,
+    weight_from_shares,
 )
 
-BATCH = 64 << 12  # bytes; the kernel charges a limit for up to 64 pages at a time
-NO_LIMIT = 1 << 62  # bytes: from this value on memory.limit_in_bytes means "no limit"
+MEMORY_CHARGE_BATCH = 64 << 12  # bytes; the kernel charges a limit for up to 64 pages at a time
+NO_MEMORY_LIMIT = 1 << 62  # bytes: from this value on memory.limit_in_bytes means "no limit"
 
 
 @frozen
@@ -44,14 +44,14 @@ class Group:
     @property
     def controllers(self) -> frozenset[str]:
         """The controllers that limit something in it."""
-        return LIMITING & self.directories.keys()
+        return CONTROLLERS & self.directories.keys()
 
     @property
-    def places(self) -> tuple[str, ...]:
+    def paths(self) -> tuple[str, ...]:
         """Its directories, without duplicates."""
         return tuple(dict.fromkeys(self.directories.values()))
 
-    def nest(self, name: str, limits: Limits) -> "Group":
+    def create_child(self, name: str, limits: Limits) -> "Group":
         """Create a child cgroup; its own limits and ours both apply. Blocks: file writes.
 
         :class:`CgroupError` if a limit can't be set or the kernel reads back a weaker one; nothing is left behind.
@@ -60,22 +60,22 @@ class Group:
         lacking = limits.controllers - self.controllers
         if lacking:
             raise CgroupError(f"no {', '.join(sorted(lacking))} controller for the limits of {name}")
-        a_name(name)
+        validate_name(name)
         group = Group({controller: f"{directory}/{name}" for controller, directory in self.directories.items()})
-        made: list[str] = []
+        created: list[str] = []
         try:
-            for directory in group.places:
-                files.make(directory)
-                made.append(directory)
-            group._limit(limits)
-            if weaker := group.in_force().weaker_than(limits):
+            for directory in group.paths:
+                files.create_directory(directory)
+                created.append(directory)
+            group._write_limits(limits)
+            if weaker := group.read_limits().describe_weaker(limits):
                 raise CgroupError(f"{name}: {weaker}")
         except CgroupError:
-            files.remove(made)
+            files.remove_directories(created)
             raise
         return group
 
-    def ways(self) -> Ways:
+    def open_entry(self) -> CgroupEntry:
         """Open the ``tasks`` files, for a process that moves itself first; :class:`OSError` if the cgroup is gone.
 
         Unlike :meth:`admit` this doesn't wait until no process in the whole system is about to fork, which takes some
@@ -83,47 +83,47 @@ class Group:
         """
         tasks: list[int] = []
         try:
-            for directory in self.places:
+            for directory in self.paths:
                 tasks.append(os.open(f"{directory}/tasks", os.O_WRONLY | os.O_CLOEXEC))
         except BaseException:
-            Ways(tasks=tasks).close()
+            CgroupEntry(tasks=tasks).close()
             raise
-        return Ways(tasks=tasks)
+        return CgroupEntry(tasks=tasks)
 
     def admit(self, pid: int) -> None:
         """Move a process in; processes that it spawned before stay where they were.
 
         After a :class:`CgroupError` the process may be in some of the hierarchies only: kill it.
         """
-        for directory in self.places:
-            files.write(f"{directory}/cgroup.procs", pid)
+        for directory in self.paths:
+            files.write_value(f"{directory}/cgroup.procs", pid)
 
     def processes(self) -> frozenset[int]:
         """The pids in this cgroup and in all cgroups below."""
-        return files.processes(self._tree())
+        return files.list_processes(self._list_tree())
 
     def freeze(self) -> None:
         """Stop all processes here and below; return when they are frozen, after at most :data:`files.TIMEOUT`.
 
         :class:`CgroupError` if the host has no freezer.
         """
-        path = self._freezer()
-        files.write(path, "FROZEN")
+        path = self._freezer_file()
+        files.write_value(path, "FROZEN")
         deadline = time.monotonic() + files.TIMEOUT
-        while files.read(path) != "FROZEN":
+        while files.read_text(path) != "FROZEN":
             if time.monotonic() > deadline:
                 raise CgroupError(f"{path}: not FROZEN after {files.TIMEOUT:g} s")
-            time.sleep(files.TICK)
-            files.write(path, "FROZEN")  # the kernel retries the processes that it couldn't freeze
+            time.sleep(files.POLL_INTERVAL)
+            files.write_value(path, "FROZEN")  # the kernel retries the processes that it couldn't freeze
 
     def thaw(self) -> None:
         """Continue them, unless an enclosing cgroup is frozen too."""
-        files.write(self._freezer(), "THAWED")
+        files.write_value(self._freezer_file(), "THAWED")
 
-    def _freezer(self) -> str:
+    def _freezer_file(self) -> str:
         if "freezer" not in self.directories:
             raise CgroupError("no freezer controller")
-        return self._file("freezer", "freezer.state")
+        return self._path("freezer", "freezer.state")
 
     def kill(self) -> None:
         """Send SIGKILL to all processes here and below; return when none is left, after at most :data:`files.TIMEOUT`.
@@ -135,18 +135,18 @@ class Group:
         if not self.processes():
             return
         with contextlib.ExitStack() as stack:
-            with self._nobody_forks():
-                dying = stack.enter_context(files.killed(self._tree()))
+            with self._forbid_forks():
+                dying = stack.enter_context(files.kill_processes(self._list_tree()))
             while dying:
-                if files.number(self._file("freezer", "freezer.parent_freezing")):
+                if files.read_number(self._path("freezer", "freezer.parent_freezing")):
                     raise CgroupError(f"a group around this one is frozen: {sorted(dying)} die when it is thawed")
-                files.wait_ended(dying.values(), deadline)
+                files.wait_for_exits(dying.values(), deadline)
                 if time.monotonic() > deadline:
                     raise CgroupError(f"processes survive SIGKILL: {sorted(self.processes())}")
-                dying = stack.enter_context(files.killed(self._tree()))
+                dying = stack.enter_context(files.kill_processes(self._list_tree()))
 
     @contextlib.contextmanager
-    def _nobody_forks(self) -> Iterator[None]:
+    def _forbid_forks(self) -> Iterator[None]:
         if "freezer" in self.directories:
             with contextlib.suppress(CgroupError):  # uninterruptible sleep prevents freezing, but also forking
                 self.freeze()
@@ -156,41 +156,41 @@ class Group:
                 self.thaw()
         elif "pids" in self.directories:
             path = f"{self.directories['pids']}/pids.max"
-            before = files.read(path)
-            files.write(path, 0)
+            before = files.read_text(path)
+            files.write_value(path, 0)
             try:
                 yield
             finally:
-                files.write(path, before)
+                files.write_value(path, before)
         else:
             yield
 
     def remove(self) -> None:
         """Remove the cgroup and all cgroups below; they must hold no process."""
-        files.remove(self._tree())
+        files.remove_directories(self._list_tree())
 
-    def in_force(self) -> InForce:
+    def read_limits(self) -> EnforcedLimits:
         """The cgroup's own limits, as read back from the kernel."""
-        memory = _limit_in(self._file("memory", "memory.limit_in_bytes"))
-        both = _limit_in(self._file("memory", "memory.memsw.limit_in_bytes"))
-        quota = files.number(self._file("cpu", "cpu.cfs_quota_us"))
-        period = files.number(self._file("cpu", "cpu.cfs_period_us"))
-        shares = files.number(self._file("cpu", "cpu.shares"))
-        return InForce(
+        memory = _read_memory_limit(self._path("memory", "memory.limit_in_bytes"))
+        both = _read_memory_limit(self._path("memory", "memory.memsw.limit_in_bytes"))
+        quota = files.read_number(self._path("cpu", "cpu.cfs_quota_us"))
+        period = files.read_number(self._path("cpu", "cpu.cfs_period_us"))
+        shares = files.read_number(self._path("cpu", "cpu.shares"))
+        return EnforcedLimits(
             memory=memory,
             swap=None if memory is None or both is None else both - memory,
-            pids=files.number(self._file("pids", "pids.max")),
+            pids=files.read_number(self._path("pids", "pids.max")),
             cpu=quota / period if quota and period and quota > 0 else None,
-            weight=None if shares is None else weight_of(shares),
+            weight=None if shares is None else weight_from_shares(shares),
         )
 
     def usage(self) -> Usage:
         """The usage of this cgroup and all cgroups below."""
-        used = files.number(self._file("cpuacct", "cpuacct.usage"))
+        used = files.read_number(self._path("cpuacct", "cpuacct.usage"))
         return Usage(
-            memory=files.number(self._file("memory", "memory.usage_in_bytes")),
-            peak=files.number(self._file("memory", "memory.max_usage_in_bytes")),
-            pids=files.number(self._file("pids", "pids.current")),
+            memory=files.read_number(self._path("memory", "memory.usage_in_bytes")),
+            peak=files.read_number(self._path("memory", "memory.max_usage_in_bytes")),
+            pids=files.read_number(self._path("pids", "pids.current")),
             cpu_seconds=None if used is None else used / 1e9,
         )
 
@@ -199,26 +199,26 @@ class Group:
 
         Without ``cpuacct``, ``throttled`` is the share of periods in which the cgroup was throttled.
         """
-        in_force = self.in_force()
-        out_of_memory, killed_above = self._killed_for_memory()
-        refused = files.counters(self._file("pids", "pids.events")).get("max", 0)
-        peak = files.number(self._file("pids", "pids.peak"))
-        cpu = files.counters(self._file("cpu", "cpu.stat"))
-        used = files.number(self._file("cpuacct", "cpuacct.usage"))
+        enforced = self.read_limits()
+        out_of_memory, killed_above = self._count_oom_kills()
+        refused = files.read_counters(self._path("pids", "pids.events")).get("max", 0)
+        peak = files.read_number(self._path("pids", "pids.peak"))
+        cpu = files.read_counters(self._path("cpu", "cpu.stat"))
+        used = files.read_number(self._path("cpuacct", "cpuacct.usage"))
         turns_had = cpu.get("nr_periods", 0) - cpu.get("nr_throttled", 0)
         return Evidence(
-            memory_limit=in_force.memory,
-            pids_limit=in_force.pids,
+            memory_limit=enforced.memory,
+            pids_limit=enforced.pids,
             out_of_memory=out_of_memory,
             killed_above=killed_above,
             forks_refused=refused,
-            refused_above=refused > 0 and (in_force.pids is None or (peak is not None and peak < in_force.pids)),
-            throttled=waiting(cpu.get("nr_throttled", 0), turns_had)
+            refused_above=refused > 0 and (enforced.pids is None or (peak is not None and peak < enforced.pids)),
+            throttled=throttled_share(cpu.get("nr_throttled", 0), turns_had)
             if used is None
-            else waiting(cpu.get("throttled_time", 0), used),
+            else throttled_share(cpu.get("throttled_time", 0), used),
         )
 
-    def _killed_for_memory(self) -> tuple[bool, int]:
+    def _count_oom_kills(self) -> tuple[bool, int]:
         """Whether this cgroup's limit had processes killed, and how many of its own processes another limit killed.
 
         The kernel counts a kill in the cgroup of the process, not in that of the limit. The innermost enclosing limit
@@ -226,62 +226,66 @@ class Group:
         """
         own = self.directories.get("memory", "")
         out_of_memory, killed_above = False, 0
-        for directory in files.tree(own) if own else ():
-            killed = files.counters(f"{directory}/memory.oom_control").get("oom_kill", 0)
-            around = directory
-            while killed and around != own and not _full(around):
-                around = os.path.dirname(around)
-            if killed and around == own:
-                out_of_memory |= _full(own)
+        for directory in files.list_tree(own) if own else ():
+            killed = files.read_counters(f"{directory}/memory.oom_control").get("oom_kill", 0)
+            enclosing = directory
+            while killed and enclosing != own and not _reached_memory_limit(enclosing):
+                enclosing = os.path.dirname(enclosing)
+            if killed and enclosing == own:
+                out_of_memory |= _reached_memory_limit(own)
                 killed_above += killed if directory == own else 0
         return out_of_memory, 0 if out_of_memory else killed_above
 
-    def _limit(self, limits: Limits) -> None:
-        hierarchy = self._file("memory", "memory.use_hierarchy")
-        if files.number(hierarchy) == 0:  # before 5.11 limits apply to child cgroups only with use_hierarchy
-            files.write(hierarchy, 1)
+    def _write_limits(self, limits: Limits) -> None:
+        hierarchy = self._path("memory", "memory.use_hierarchy")
+        if files.read_number(hierarchy) == 0:  # before 5.11 limits apply to child cgroups only with use_hierarchy
+            files.write_value(hierarchy, 1)
         if limits.memory is not None:
-            files.write(self._file("memory", "memory.limit_in_bytes"), limits.memory)
-            with_swap = self._file("memory", "memory.memsw.limit_in_bytes")
+            files.write_value(self._path("memory", "memory.limit_in_bytes"), limits.memory)
+            with_swap = self._path("memory", "memory.memsw.limit_in_bytes")
             if os.path.exists(with_swap):
-                files.write(with_swap, limits.memory)
+                files.write_value(with_swap, limits.memory)
             else:
-                files.write(self._file("memory", "memory.swappiness"), 0)
+                files.write_value(self._path("memory", "memory.swappiness"), 0)
         if limits.pids is not None:
-            files.write(self._file("pids", "pids.max"), min(limits.pids, MAX_PIDS))
+            files.write_value(self._path("pids", "pids.max"), min(limits.pids, MAX_PIDS))
         if limits.cpu is not None:
-            quota, period = min([turns(limits.cpu), *self._turns_around()], key=lambda turn: turn[0] / turn[1])
-            files.write(self._file("cpu", "cpu.cfs_period_us"), period)
-            files.write(self._file("cpu", "cpu.cfs_quota_us"), quota)
+            quota, period = min(
+                [cpu_quota(limits.cpu), *self._enclosing_cpu_quotas()], key=lambda turn: turn[0] / turn[1]
+            )
+            files.write_value(self._path("cpu", "cpu.cfs_period_us"), period)
+            files.write_value(self._path("cpu", "cpu.cfs_quota_us"), quota)
         if limits.weight is not None:
-            files.write(self._file("cpu", "cpu.shares"), shares_of(limits.weight))
+            files.write_value(self._path("cpu", "cpu.shares"), shares_from_weight(limits.weight))
 
-    def _turns_around(self) -> Sequence[tuple[int, int]]:
+    def _enclosing_cpu_quotas(self) -> Sequence[tuple[int, int]]:
         """Quota and period of every enclosing cgroup that has them, up to the mount point of the hierarchy."""
         found = []
         directory = os.path.dirname(self.directories["cpu"])
-        while (quota := files.number(f"{directory}/cpu.cfs_quota_us")) is not None:
+        while (quota := files.read_number(f"{directory}/cpu.cfs_quota_us")) is not None:
             if quota > 0:
-                found.append((quota, files.number(f"{directory}/cpu.cfs_period_us") or PERIOD))
+                found.append((quota, files.read_number(f"{directory}/cpu.cfs_period_us") or CPU_PERIOD))
             directory = os.path.dirname(directory)
         return found
 
-    def _file(self, controller: str, name: str) -> str:
+    def _path(self, controller: str, name: str) -> str:
         """The path of a controller's file; a path that doesn't exist if there is no such controller."""
         return f"{self.directories.get(controller, '/proc/self/no')}/{name}"
 
-    def _tree(self) -> Sequence[str]:
-        return [found for directory in self.places for found in files.tree(directory)]
+    def _list_tree(self) -> Sequence[str]:
+        return [found for directory in self.paths for found in files.list_tree(directory)]
 
 
-def _full(directory: str) -> bool:
+def _reached_memory_limit(directory: str) -> bool:
     """Whether a cgroup reached its memory limit. Not every kernel counts refusals (6.18 has 0 after a kill)."""
-    limit = _limit_in(f"{directory}/memory.limit_in_bytes")
-    peak = files.number(f"{directory}/memory.max_usage_in_bytes") or 0
+    limit = _read_memory_limit(f"{directory}/memory.limit_in_bytes")
+    peak = files.read_number(f"{directory}/memory.max_usage_in_bytes") or 0
     names = ("memory.failcnt", "memory.memsw.failcnt")
-    return limit is not None and (peak > limit - BATCH or any(files.number(f"{directory}/{name}") for name in names))
+    return limit is not None and (
+        peak > limit - MEMORY_CHARGE_BATCH or any(files.read_number(f"{directory}/{name}") for name in names)
+    )
 
 
-def _limit_in(path: str) -> int | None:
-    size = files.number(path)
-    return None if size is None or size >= NO_LIMIT else size
+def _read_memory_limit(path: str) -> int | None:
+    size = files.read_number(path)
+    return None if size is None or size >= NO_MEMORY_LIMIT else size

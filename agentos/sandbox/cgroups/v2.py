@@ -16,7 +16,18 @@ import time
 from attrs import frozen
 
 from . import files as files
-from .values import MAX_PIDS, CgroupError, Evidence, InForce, Limits, Usage, Ways, a_name, turns, waiting
+from .values import (
+    MAX_PIDS,
+    CgroupEntry,
+    CgroupError,
+    EnforcedLimits,
+    Evidence,
+    Limits,
+    Usage,
+    cpu_quota,
+    throttled_share,
+    validate_name,
+)
 
 
 @frozen
@@ -29,7 +40,7 @@ class Group:
     version = 2
 
     @property
-    def places(self) -> tuple[str, ...]:
+    def paths(self) -> tuple[str, ...]:
         """Its directories: one, as there is one hierarchy."""
         return (self.directory,)
 
@@ -38,7 +49,7 @@ class Group:
         """The directory of its own processes."""
         return f"{self.directory}/self"
 
-    def nest(self, name: str, limits: Limits) -> "Group":
+    def create_child(self, name: str, limits: Limits) -> "Group":
         """Create a child cgroup; its own limits and ours both apply. Blocks: file writes.
 
         :class:`CgroupError` if a limit can't be set or the kernel reads back a weaker one; nothing is left behind.
@@ -46,41 +57,41 @@ class Group:
         lacking = limits.controllers - self.controllers
         if lacking:
             raise CgroupError(f"{self.directory}: no {', '.join(sorted(lacking))} controller for the limits of {name}")
-        directory = f"{self.directory}/{a_name(name)}"
-        files.make(directory)
+        directory = f"{self.directory}/{validate_name(name)}"
+        files.create_directory(directory)
         group = Group(directory, self.controllers)
         try:
-            group._limit(limits)
-            group._enable()
-            files.make(group.leaf)
-            if weaker := group.in_force().weaker_than(limits):
+            group._write_limits(limits)
+            group._enable_controllers()
+            files.create_directory(group.leaf)
+            if weaker := group.read_limits().describe_weaker(limits):
                 raise CgroupError(f"{directory}: {weaker}")
         except CgroupError:
             group.remove()
             raise
         return group
 
-    def ways(self) -> Ways:
+    def open_entry(self) -> CgroupEntry:
         """For CLONE_INTO_CGROUP: the process is cloned into the leaf. :class:`OSError` if the cgroup is gone."""
-        return Ways(os.open(self.leaf, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+        return CgroupEntry(os.open(self.leaf, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
 
     def admit(self, pid: int) -> None:
         """Move a process in; processes that it spawned before stay where they were."""
-        files.write(f"{self.leaf}/cgroup.procs", pid)
+        files.write_value(f"{self.leaf}/cgroup.procs", pid)
 
     def processes(self) -> frozenset[int]:
         """The pids in this cgroup and in all cgroups below."""
-        return files.processes(files.tree(self.directory))
+        return files.list_processes(files.list_tree(self.directory))
 
     def freeze(self) -> None:
         """Stop all processes here and below; return when they are frozen, after at most :data:`files.TIMEOUT`."""
-        files.write(f"{self.directory}/cgroup.freeze", 1)
-        if not files.wait_for(f"{self.directory}/cgroup.events", "frozen", 1):
+        files.write_value(f"{self.directory}/cgroup.freeze", 1)
+        if not files.wait_for_event(f"{self.directory}/cgroup.events", "frozen", 1):
             raise CgroupError(f"{self.directory}: not frozen after {files.TIMEOUT:g} s")
 
     def thaw(self) -> None:
         """Continue them, unless an enclosing cgroup is frozen too."""
-        files.write(f"{self.directory}/cgroup.freeze", 0)
+        files.write_value(f"{self.directory}/cgroup.freeze", 0)
 
     def kill(self) -> None:
         """Send SIGKILL to all processes here and below; return when none is left, after at most :data:`files.TIMEOUT`.
@@ -88,43 +99,43 @@ class Group:
         Their parent still has to reap them.
         """
         if os.path.exists(f"{self.directory}/cgroup.kill"):
-            files.write(f"{self.directory}/cgroup.kill", 1)
+            files.write_value(f"{self.directory}/cgroup.kill", 1)
         else:
             self._kill_one_by_one()
-        if not files.wait_for(f"{self.directory}/cgroup.events", "populated", 0):
+        if not files.wait_for_event(f"{self.directory}/cgroup.events", "populated", 0):
             raise CgroupError(f"{self.directory}: processes survive SIGKILL: {sorted(self.processes())}")
 
     def _kill_one_by_one(self) -> None:
         """For kernels before 5.14: frozen processes can't fork, but SIGKILL reaches them."""
         self.freeze()
-        with files.killed(files.tree(self.directory)):
+        with files.kill_processes(files.list_tree(self.directory)):
             self.thaw()
 
     def remove(self) -> None:
         """Remove the cgroup and all cgroups below; they must hold no process."""
         deadline = time.monotonic() + files.TIMEOUT
         if os.path.isdir(self.directory):
-            files.wait_for(f"{self.directory}/cgroup.events", "populated", 0)
-        files.remove(files.tree(self.directory), max(0.0, deadline - time.monotonic()))
+            files.wait_for_event(f"{self.directory}/cgroup.events", "populated", 0)
+        files.remove_directories(files.list_tree(self.directory), max(0.0, deadline - time.monotonic()))
 
-    def in_force(self) -> InForce:
+    def read_limits(self) -> EnforcedLimits:
         """The cgroup's own limits, as read back from the kernel."""
-        quota, _, period = (files.read_if_there(f"{self.directory}/cpu.max") or "max").partition(" ")
-        return InForce(
-            memory=files.number(f"{self.directory}/memory.max"),
-            swap=files.number(f"{self.directory}/memory.swap.max"),
-            pids=files.number(f"{self.directory}/pids.max"),
+        quota, _, period = (files.read_optional(f"{self.directory}/cpu.max") or "max").partition(" ")
+        return EnforcedLimits(
+            memory=files.read_number(f"{self.directory}/memory.max"),
+            swap=files.read_number(f"{self.directory}/memory.swap.max"),
+            pids=files.read_number(f"{self.directory}/pids.max"),
             cpu=None if quota == "max" else int(quota) / int(period),
-            weight=files.number(f"{self.directory}/cpu.weight"),
+            weight=files.read_number(f"{self.directory}/cpu.weight"),
         )
 
     def usage(self) -> Usage:
         """The usage of this cgroup and all cgroups below."""
-        used = files.counters(f"{self.directory}/cpu.stat").get("usage_usec")
+        used = files.read_counters(f"{self.directory}/cpu.stat").get("usage_usec")
         return Usage(
-            memory=files.number(f"{self.directory}/memory.current"),
-            peak=files.number(f"{self.directory}/memory.peak"),
-            pids=files.number(f"{self.directory}/pids.current"),
+            memory=files.read_number(f"{self.directory}/memory.current"),
+            peak=files.read_number(f"{self.directory}/memory.peak"),
+            pids=files.read_number(f"{self.directory}/pids.current"),
             cpu_seconds=None if used is None else used / 1e6,
         )
 
@@ -134,51 +145,51 @@ class Group:
         ``memory.events`` also counts all cgroups below; ``memory.events.local`` (5.2) only this cgroup's own limit. So
         an out-of-memory event of a child isn't reported for its parent.
         """
-        memory = files.counters(f"{self.directory}/memory.events")
-        own = files.counters(f"{self.directory}/memory.events.local") or memory
+        memory = files.read_counters(f"{self.directory}/memory.events")
+        own = files.read_counters(f"{self.directory}/memory.events.local") or memory
         out_of_memory = own.get("oom", 0) > 0 and memory.get("oom_kill", 0) > 0
-        killed = files.counters(f"{self.leaf}/memory.events").get("oom_kill", 0)
-        refused, above = self._forks_refused()
-        cpu = files.counters(f"{self.directory}/cpu.stat")
+        killed = files.read_counters(f"{self.leaf}/memory.events").get("oom_kill", 0)
+        refused, above = self._count_refused_forks()
+        cpu = files.read_counters(f"{self.directory}/cpu.stat")
         return Evidence(
-            memory_limit=files.number(f"{self.directory}/memory.max"),
-            pids_limit=files.number(f"{self.directory}/pids.max"),
+            memory_limit=files.read_number(f"{self.directory}/memory.max"),
+            pids_limit=files.read_number(f"{self.directory}/pids.max"),
             out_of_memory=out_of_memory,
             killed_above=0 if out_of_memory else killed,
             forks_refused=refused,
             refused_above=above,
-            throttled=waiting(cpu.get("throttled_usec", 0), cpu.get("usage_usec", 0)),
+            throttled=throttled_share(cpu.get("throttled_usec", 0), cpu.get("usage_usec", 0)),
         )
 
-    def _forks_refused(self) -> tuple[int, bool]:
+    def _count_refused_forks(self) -> tuple[int, bool]:
         """How many forks were refused to this cgroup's processes, and whether an enclosing cgroup's limit refused them.
 
         Since 6.11 the kernel counts in the cgroup of the limit. Before, it counts in the cgroup of the process, and the
         peak shows whether our limit was reached.
         """
         if os.path.exists(f"{self.directory}/pids.events.local"):
-            own = files.counters(f"{self.directory}/pids.events.local").get("max", 0)
+            own = files.read_counters(f"{self.directory}/pids.events.local").get("max", 0)
             return own, False
-        refused = files.counters(f"{self.leaf}/pids.events").get("max", 0)
-        limit, peak = files.number(f"{self.directory}/pids.max"), files.number(f"{self.directory}/pids.peak")
+        refused = files.read_counters(f"{self.leaf}/pids.events").get("max", 0)
+        limit, peak = files.read_number(f"{self.directory}/pids.max"), files.read_number(f"{self.directory}/pids.peak")
         return refused, refused > 0 and (limit is None or (peak is not None and peak < limit))
 
-    def _limit(self, limits: Limits) -> None:
+    def _write_limits(self, limits: Limits) -> None:
         if limits.memory is not None:
             if os.path.exists(f"{self.directory}/memory.swap.max"):  # absent in a kernel that can't swap
-                files.write(f"{self.directory}/memory.swap.max", 0)
-            files.write(f"{self.directory}/memory.oom.group", 1)  # kill the whole agent, not one process of it
+                files.write_value(f"{self.directory}/memory.swap.max", 0)
+            files.write_value(f"{self.directory}/memory.oom.group", 1)  # kill the whole agent, not one process of it
             # No memory.high below it: without swap nothing can be reclaimed, so the kernel only slows the process,
             # by seconds at each step: one took more than a minute to reach 512M, instead of a second.
-            files.write(f"{self.directory}/memory.max", limits.memory)
+            files.write_value(f"{self.directory}/memory.max", limits.memory)
         if limits.pids is not None:
-            files.write(f"{self.directory}/pids.max", min(limits.pids, MAX_PIDS))
+            files.write_value(f"{self.directory}/pids.max", min(limits.pids, MAX_PIDS))
         if limits.cpu is not None:
-            files.write(f"{self.directory}/cpu.max", "{} {}".format(*turns(limits.cpu)))
+            files.write_value(f"{self.directory}/cpu.max", "{} {}".format(*cpu_quota(limits.cpu)))
         if limits.weight is not None:
-            files.write(f"{self.directory}/cpu.weight", limits.weight)
+            files.write_value(f"{self.directory}/cpu.weight", limits.weight)
 
-    def _enable(self) -> None:
+    def _enable_controllers(self) -> None:
         if self.controllers:
             enable = " ".join(f"+{name}" for name in sorted(self.controllers))
-            files.write(f"{self.directory}/cgroup.subtree_control", enable)
+            files.write_value(f"{self.directory}/cgroup.subtree_control", enable)

@@ -8,27 +8,27 @@ from collections.abc import Sequence
 from attrs import field, frozen
 from attrs.validators import and_, ge, gt, le, optional
 
-LIMITING = frozenset({"memory", "pids", "cpu"})
+CONTROLLERS = frozenset({"memory", "pids", "cpu"})
 """The controllers that limit something. ``freezer`` and ``cpuacct`` of version 1 only help."""
 
 MAX_MEMORY = 1 << 62  # bytes; just below 2**63 the kernel rounds to "no limit"
 MAX_PIDS = 1 << 22  # the maximum number of processes in Linux, which refuses a higher limit
 MAX_CPUS = 8192.0  # the maximum number of CPUs
 MIN_CPU = 0.001  # of one CPU: the kernel's shortest quota is 1 ms and its longest period 1 s
-MIN_TURN, PERIOD, MAX_PERIOD = 1_000, 100_000, 1_000_000  # microseconds
+MIN_CPU_QUOTA, CPU_PERIOD, MAX_CPU_PERIOD = 1_000, 100_000, 1_000_000  # microseconds
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")  # no dot: the kernel's files contain one, or are reserved
-_RESERVED = frozenset({"self", "kernel", "tasks", "notify_on_release", "release_agent"})
+_RESERVED_NAMES = frozenset({"self", "kernel", "tasks", "notify_on_release", "release_agent"})
 
 
 class CgroupError(Exception):
     """A cgroup operation failed; the text names the file or the cgroup, and the kernel's reason."""
 
 
-def a_name(name: str) -> str:
+def validate_name(name: str) -> str:
     """Validate a cgroup name; :class:`CgroupError` if it isn't allowed."""
-    if not _NAME.fullmatch(name) or name in _RESERVED:
-        raise CgroupError(f"{name!r} is no name for a control group")
+    if not _NAME.fullmatch(name) or name in _RESERVED_NAMES:
+        raise CgroupError(f"{name!r} is not a valid cgroup name: use 1 to 128 letters, digits, _ and -")
     return name
 
 
@@ -47,7 +47,7 @@ class Limits:
         needed = {"memory": self.memory, "pids": self.pids, "cpu": self.cpu or self.weight}
         return frozenset(name for name, asked in needed.items() if asked is not None)
 
-    def only(self, controllers: frozenset[str]) -> "Limits":
+    def restrict_to(self, controllers: frozenset[str]) -> "Limits":
         """The part of these limits that the given controllers can enforce."""
         cpu = "cpu" in controllers
         return Limits(
@@ -59,7 +59,7 @@ class Limits:
 
 
 @frozen
-class Ways:
+class CgroupEntry:
     """Descriptors for entering a cgroup: a directory of version 2 to be cloned into, or ``tasks`` files of version 1.
 
     A process enters by writing 0 to a ``tasks`` file.
@@ -77,7 +77,7 @@ class Ways:
 
 
 @frozen
-class InForce:
+class EnforcedLimits:
     """The limits that the kernel enforces on a cgroup, as read back.
 
     Memory is whole pages, a CPU share whole microseconds. ``swap`` is how many bytes may be swapped out beyond
@@ -90,7 +90,7 @@ class InForce:
     cpu: float | None = None
     weight: int | None = None
 
-    def weaker_than(self, asked: Limits) -> str | None:
+    def describe_weaker(self, asked: Limits) -> str | None:
         """Describe the first limit that is weaker than asked; ``None`` if none is."""
         memory = asked.memory
         pids = asked.pids and min(asked.pids, MAX_PIDS)
@@ -125,23 +125,23 @@ class Evidence:
     refused_above: bool = False  # by the limit of an enclosing cgroup
     throttled: float = 0.0  # the share of its runnable time that it was throttled: 0 to 1
 
-    def sentences(self) -> tuple[str, ...]:
+    def describe(self) -> tuple[str, ...]:
         """Describe the events for people; empty if nothing happened."""
-        said = []
+        lines = []
         if self.out_of_memory and self.memory_limit is not None:
-            said.append(f"memory limit {short_size(self.memory_limit)} reached")
+            lines.append(f"memory limit {format_size(self.memory_limit)} reached")
         elif self.killed_above:
-            said.append("killed for memory by a limit above its own, or by the host")
+            lines.append("killed for memory by a limit above its own, or by the host")
         if self.forks_refused and (self.refused_above or self.pids_limit is None):
-            said.append("fork refused: the processes of a group above it were used up")
+            lines.append("fork refused: the processes of a group above it were used up")
         elif self.forks_refused:
-            said.append(f"fork refused: {self.pids_limit} processes")
+            lines.append(f"fork refused: {self.pids_limit} processes")
         if self.throttled >= 0.01:
-            said.append(f"throttled {math.floor(self.throttled * 100)} % of the time")
-        return tuple(said)
+            lines.append(f"throttled {math.floor(self.throttled * 100)} % of the time")
+        return tuple(lines)
 
 
-def waiting(throttled: float, used: float) -> float:
+def throttled_share(throttled: float, used: float) -> float:
     """The share of its runnable time that a cgroup was throttled: it either ran or was throttled.
 
     Both in the same unit, summed over CPUs. So an agent that mostly sleeps isn't reported for one long period.
@@ -149,24 +149,26 @@ def waiting(throttled: float, used: float) -> float:
     return throttled / (throttled + used) if throttled > 0 else 0.0
 
 
-def turns(share: float) -> tuple[int, int]:
+def cpu_quota(share: float) -> tuple[int, int]:
     """Convert a share of one CPU to quota and period in microseconds, never more than the share."""
     share = min(share, MAX_CPUS)
-    period = PERIOD if share * PERIOD >= MIN_TURN else min(math.ceil(MIN_TURN / share), MAX_PERIOD)
-    return max(math.floor(share * period), MIN_TURN), period
+    period = (
+        CPU_PERIOD if share * CPU_PERIOD >= MIN_CPU_QUOTA else min(math.ceil(MIN_CPU_QUOTA / share), MAX_CPU_PERIOD)
+    )
+    return max(math.floor(share * period), MIN_CPU_QUOTA), period
 
 
-def shares_of(weight: int) -> int:
+def shares_from_weight(weight: int) -> int:
     """Convert a version 2 weight to version 1 cpu.shares: the default is 100 there and 1024 here."""
     return max(2, weight * 1024 // 100)
 
 
-def weight_of(shares: int) -> int:
+def weight_from_shares(shares: int) -> int:
     """Convert version 1 cpu.shares to a version 2 weight."""
     return max(1, round(shares * 100 / 1024))
 
 
-def short_size(size: int) -> str:
+def format_size(size: int) -> str:
     """Format bytes for people: ``256M``, ``1.5G``, ``4097B``."""
     for unit, letter in ((1 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")):
         if size >= unit and size % (unit // 2) == 0:

@@ -19,13 +19,13 @@ from attrs import evolve, frozen
 from agentos.sandbox import images
 from agentos.sandbox.cgroups import files as files
 from agentos.sandbox.cgroups.discover import (
-    DELEGATE,
-    LEAF,
+    DELEGATE_ADVICE,
+    KERNEL_LEAF,
     Cgroups,
-    Found,
     Group,
-    Hierarchies,
-    Scope,
+    HostCgroups,
+    V1Hierarchies,
+    V2Scope,
     discover_here,
     open_root,
 )
@@ -120,7 +120,7 @@ def room_for_a_kernel() -> Iterator[Callable[[], None]]:
     With version 2 a kernel doesn't use a cgroup that contains other processes, such as ours.
     """
     found = discover_here()
-    if not isinstance(found, Scope):
+    if not isinstance(found, V2Scope):
         yield lambda: None
         return
     with _our_groups(found) as made:
@@ -128,18 +128,18 @@ def room_for_a_kernel() -> Iterator[Callable[[], None]]:
             yield lambda: None
             return
         room = f"{found.directory}/agentos-doctor"
-        files.make(room)
+        files.create_directory(room)
         try:
-            yield lambda: files.write(f"{room}/cgroup.procs", 0)
+            yield lambda: files.write_value(f"{room}/cgroup.procs", 0)
         finally:
-            files.remove(files.tree(room))
+            files.remove_directories(files.list_tree(room))
 
 
 @contextlib.contextmanager
-def _our_groups(found: Found) -> Iterator[Cgroups]:
+def _our_groups(found: HostCgroups) -> Iterator[Cgroups]:
     """Create the cgroups that a kernel would create here; restore the former state afterwards."""
     with contextlib.ExitStack() as undo:
-        if isinstance(found, Scope):
+        if isinstance(found, V2Scope):
             undo.enter_context(_as_it_was(found.directory))
         made = open_root(found)
         if made.root is not None:
@@ -150,30 +150,30 @@ def _our_groups(found: Found) -> Iterator[Cgroups]:
 @contextlib.contextmanager
 def _as_it_was(directory: str) -> Iterator[None]:
     """Undo :func:`open_root` with version 2: move us back, disable what was enabled, remove the leaf."""
-    leaf = f"{directory}/{LEAF}"
+    leaf = f"{directory}/{KERNEL_LEAF}"
     enabled = _enabled(directory)
-    existed, others = os.path.isdir(leaf), files.processes([leaf])
+    existed, others = os.path.isdir(leaf), files.list_processes([leaf])
     try:
         yield
     finally:
         for name in _enabled(directory) - enabled:
-            files.write(f"{directory}/cgroup.subtree_control", f"-{name}")
-        for pid in files.processes([leaf]) - others:
-            files.write(f"{directory}/cgroup.procs", pid)
+            files.write_value(f"{directory}/cgroup.subtree_control", f"-{name}")
+        for pid in files.list_processes([leaf]) - others:
+            files.write_value(f"{directory}/cgroup.procs", pid)
         if not existed:
-            files.remove([leaf])
+            files.remove_directories([leaf])
 
 
 def _enabled(directory: str) -> frozenset[str]:
-    return frozenset(files.read(f"{directory}/cgroup.subtree_control").split())
+    return frozenset(files.read_text(f"{directory}/cgroup.subtree_control").split())
 
 
 def _limit(root: Group | None, name: str) -> Finding:
     """Limit a program that takes a few pages and forks once; check that the kernel counts and refuses."""
     assert root is not None, "there is no controller without a group"
-    knob = DELEGATE.format(user="--user " if os.geteuid() else "")
+    knob = DELEGATE_ADVICE.format(user="--user " if os.geteuid() else "")
     try:
-        group = root.nest(f"trial-{name}", _TRIALS[name])
+        group = root.create_child(f"trial-{name}", _TRIALS[name])
         try:
             problem = shortfall(group, name)
         finally:
@@ -249,9 +249,9 @@ def _where() -> str:
         found = discover_here()
     except OSError as error:
         return f"none: {error}"
-    if isinstance(found, Scope):
+    if isinstance(found, V2Scope):
         return f"version 2, {found.directory} is ours"
-    if isinstance(found, Hierarchies):
+    if isinstance(found, V1Hierarchies):
         places = dict.fromkeys(found.directories[name] for name in sorted(_TRIALS.keys() & found.directories.keys()))
         return f"version 1, {', '.join(places)}"
     return "none that is ours to divide"

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import attrs
 from attrs import frozen
 
-from agentos.sandbox.cgroups.discover import Missing
-from agentos.sandbox.cgroups.values import Evidence, InForce, short_size
+from agentos.sandbox.cgroups.discover import MissingLimit
+from agentos.sandbox.cgroups.values import EnforcedLimits, Evidence, format_size
 from agentos.sandbox.cgroups.values import Limits as CgroupLimits
 from agentos.sandbox.policy import Limits
 from agentos.sandbox.status import Status
@@ -34,9 +34,9 @@ _FILES = {  # by version
 class Found:
     """Limits read back before the program's first instruction, or enforced from outside."""
 
-    in_force: InForce | None = None  # of its cgroup
+    enforced: EnforcedLimits | None = None  # of its cgroup
     version: int | None = None  # of its cgroup
-    missing: Sequence[Missing] = ()  # limits that cgroups can't enforce here
+    missing: Sequence[MissingLimit] = ()  # limits that cgroups can't enforce here
     rlimits: Mapping[str, tuple[str, str]] = attrs.field(factory=dict)  # /proc/PID/limits by its first column
     watched: bool = False  # whether its memory is watched
     workspace: Tmpfs | Image | Usage | None = None  # a Usage is that of a watched directory at the start
@@ -53,10 +53,10 @@ def limit_layers(asked: Limits, found: Found) -> dict[str, Layer]:
 
 
 def _memory(asked: Limits, found: Found) -> Layer:
-    enforced = found.in_force
+    enforced = found.enforced
     if enforced is not None and enforced.memory is not None:
         file, *_ = _FILES[found.version or 2]
-        weaker = enforced.weaker_than(CgroupLimits(memory=asked.memory))
+        weaker = enforced.describe_weaker(CgroupLimits(memory=asked.memory))
         swap = "" if enforced.swap is None else f" swap={enforced.swap}"
         reason = weaker or ("" if enforced.swap == 0 else "what is swapped out comes on top: no limit on it can be had")
         return Layer(asked.memory, weaker is None, _cgroup(found, file), f"{file}={enforced.memory}{swap}", reason)
@@ -68,9 +68,9 @@ def _memory(asked: Limits, found: Found) -> Layer:
 
 
 def _pids(asked: Limits, found: Found) -> Layer:
-    enforced = found.in_force
+    enforced = found.enforced
     if enforced is not None and enforced.pids is not None:
-        weaker = enforced.weaker_than(CgroupLimits(pids=asked.max_pids + SHIM))
+        weaker = enforced.describe_weaker(CgroupLimits(pids=asked.max_pids + SHIM))
         return Layer(
             asked.max_pids, weaker is None, _cgroup(found, "pids.max"), f"pids.max={enforced.pids}", weaker or ""
         )
@@ -83,11 +83,11 @@ def _pids(asked: Limits, found: Found) -> Layer:
 
 
 def _cpu(asked: Limits, found: Found) -> Layer:
-    enforced = found.in_force
+    enforced = found.enforced
     if enforced is None or enforced.cpu is None:
         return _absent("cpu", asked.cpu_quota, found)
     _, _, quota, weight = _FILES[found.version or 2]
-    weaker = enforced.weaker_than(CgroupLimits(cpu=asked.cpu_quota / PERIOD, weight=asked.cpu_weight))
+    weaker = enforced.describe_weaker(CgroupLimits(cpu=asked.cpu_quota / PERIOD, weight=asked.cpu_weight))
     evidence = f"{quota}: {enforced.cpu * 100:g} % of a CPU, {weight}: weight {enforced.weight}"
     return Layer(asked.cpu_quota, weaker is None, _cgroup(found, quota), evidence, weaker or "")
 
@@ -98,7 +98,7 @@ def _disk(asked: Limits, found: Found) -> Layer:
             return Layer(asked.disk, False, "", "", "nothing bounds its workspace")
         case Usage() as usage:
             looks = f"bytes and inodes counted every {disk.PULSE:g} to {disk.LONGEST:g} s"
-            evidence = f"{usage} at the start; {looks}, limit {short_size(asked.disk)} and {asked.inodes} inodes"
+            evidence = f"{usage} at the start; {looks}, limit {format_size(asked.disk)} and {asked.inodes} inodes"
             reason = "watched, may overshoot: between two counts any number of bytes and files can be written"
             return Layer(asked.disk, True, "watched", evidence, reason)
         case Tmpfs(options=options) as mount:
@@ -158,7 +158,7 @@ def ending(
         return None
     if not cgroup.refused_above and cgroup.pids_limit == asked.max_pids + SHIM:
         cgroup = attrs.evolve(cgroup, pids_limit=asked.max_pids)
-    first, *rest = cgroup.sentences() or ("",)
+    first, *rest = cgroup.describe() or ("",)
     if cgroup.out_of_memory and cgroup.memory_limit is not None:
         first = f"killed: {first}" if _killed(status) else f"{first}: processes of it were killed"
     return "; ".join((first, *rest)) or None

@@ -64,9 +64,9 @@ class Layer:
 
 def observe(pid: int, namespaces: Mapping[str, int]) -> Observed:
     """Read the state of this pid; ``namespaces`` are its inodes by name."""
-    lines = proc_files.read(f"/proc/{pid}/status").splitlines()
+    lines = proc_files.read_file(f"/proc/{pid}/status").splitlines()
     status = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    rows = proc_files.read(f"/proc/{pid}/limits").splitlines()[1:]
+    rows = proc_files.read_file(f"/proc/{pid}/limits").splitlines()[1:]
     fields = {row[:26].strip(): row[26:].split() for row in rows}
     limits = {name: (found[0], found[1]) for name, found in fields.items()}
     return Observed(status, limits, dict(namespaces), _our_namespaces())

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import trio
 from attrs import define, field, frozen
 
-from agentos.sandbox.cgroups.values import short_size
+from agentos.sandbox.cgroups.values import format_size
 from agentos.sandbox.errors import EXHAUSTED, NO_DESCRIPTOR
 
 from . import processes as process_list
@@ -40,7 +40,7 @@ class Exceeded:
 def judge(usage: Usage, disk: int, inodes: int) -> Exceeded | None:
     """Return which limit is exceeded; ``None`` if none is."""
     if usage.size > disk:
-        return Exceeded(f"disk limit {short_size(disk)} reached")
+        return Exceeded(f"disk limit {format_size(disk)} reached")
     if usage.inodes > inodes:
         return Exceeded(f"inode limit {inodes} reached")
     return None
@@ -111,7 +111,7 @@ class DiskWatcher:
         exceeded = judge(usage, watched.disk, watched.inodes)
         self._closed[group] = self._closed.get(group, 0) + 1 if usage.closed else 0
         if exceeded is None and self._closed[group] >= CLOSED_WALKS:
-            exceeded = Exceeded(f"disk limit {short_size(watched.disk)} can't be watched: not all can be counted")
+            exceeded = Exceeded(f"disk limit {format_size(watched.disk)} can't be watched: not all can be counted")
         if exceeded is not None:
             self.remove(group)
             watched.exceeded(exceeded)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import trio
 from attrs import Factory, define, evolve, field, frozen
 
-from agentos.sandbox.cgroups.values import short_size
+from agentos.sandbox.cgroups.values import format_size
 from agentos.sandbox.errors import EXHAUSTED
 
 from . import processes as process_list
@@ -43,8 +43,8 @@ class Exceeded:
     measure: str  # PSS or RSS
 
     def __str__(self) -> str:
-        found = short_size(self.found >> 20 << 20 or self.found)
-        return f"memory limit {short_size(self.limit)} reached (watched: {self.measure} {found})"
+        found = format_size(self.found >> 20 << 20 or self.found)
+        return f"memory limit {format_size(self.limit)} reached (watched: {self.measure} {found})"
 
 
 @define(eq=False)

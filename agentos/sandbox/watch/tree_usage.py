@@ -8,7 +8,7 @@ import stat
 
 from attrs import define, field, frozen
 
-from agentos.sandbox.cgroups.values import short_size
+from agentos.sandbox.cgroups.values import format_size
 from agentos.sandbox.errors import NO_DESCRIPTOR
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -28,7 +28,7 @@ class Usage:
     closed: int = 0
 
     def __str__(self) -> str:
-        return f"{short_size(self.size)} in {self.inodes} inodes"
+        return f"{format_size(self.size)} in {self.inodes} inodes"
 
 
 @define

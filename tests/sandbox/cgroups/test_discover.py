@@ -8,24 +8,24 @@ from hypothesis import strategies as st
 
 from agentos.sandbox.cgroups import discover as cgroups
 from agentos.sandbox.cgroups.discover import (
-    Directory,
-    Found,
-    Hierarchies,
+    CgroupDirectory,
+    HostCgroups,
     Mount,
-    Nothing,
-    Scope,
+    NoCgroups,
+    V1Hierarchies,
+    V2Scope,
     discover,
-    memberships,
-    mounts,
+    parse_memberships,
+    parse_mounts,
 )
-from agentos.sandbox.cgroups.values import LIMITING
+from agentos.sandbox.cgroups.values import CONTROLLERS
 
 FILES = frozenset({"cgroup.procs", "cgroup.subtree_control"})
 ROOT, USER = 0, 1000
 
 names = st.text("abc.-_@\\: ", min_size=1, max_size=8).filter(lambda name: name not in (".", "..", "kernel"))
 paths = st.lists(names, max_size=4).map(lambda parts: "/" + "/".join(parts))
-limiting = st.frozensets(st.sampled_from(sorted(LIMITING)))
+limiting = st.frozensets(st.sampled_from(sorted(CONTROLLERS)))
 
 
 def escaped(path: str) -> str:
@@ -37,11 +37,11 @@ def mount_line(kind: str, root: str, point: str, options: str = "rw") -> str:
     return f"31 23 0:28 {escaped(root)} {escaped(point)} rw,relatime shared:9 - {kind} {kind} {options}"
 
 
-def group(*controllers: str, enabled: tuple[str, ...] = (), writable: bool = True) -> Directory:
-    return Directory(FILES, writable, frozenset(controllers), frozenset(enabled))
+def group(*controllers: str, enabled: tuple[str, ...] = (), writable: bool = True) -> CgroupDirectory:
+    return CgroupDirectory(FILES, writable, frozenset(controllers), frozenset(enabled))
 
 
-def on_version_2(path: str, directories: dict[str, Directory], root: str = "/", uid: int = ROOT) -> Found:
+def on_version_2(path: str, directories: dict[str, CgroupDirectory], root: str = "/", uid: int = ROOT) -> HostCgroups:
     return discover(f"0::{path}\n", mount_line("cgroup2", root, "/sys/fs/cgroup"), directories.get, uid)
 
 
@@ -50,13 +50,13 @@ def test_an_ordinary_user_scope_of_version_2_is_ours() -> None:
 
     found = on_version_2(path, {f"/sys/fs/cgroup{path}": group("memory", "pids", "cpu")}, uid=USER)
 
-    assert found == Scope(f"/sys/fs/cgroup{path}", LIMITING)
+    assert found == V2Scope(f"/sys/fs/cgroup{path}", CONTROLLERS)
 
 
 def test_a_scope_without_a_controller_says_which_and_what_to_change() -> None:
     found = on_version_2("/a.scope", {"/sys/fs/cgroup/a.scope": group("memory", "pids", "io")})
 
-    assert isinstance(found, Scope)
+    assert isinstance(found, V2Scope)
     assert found.controllers == {"memory", "pids"}
     (missing,) = found.missing
     assert (missing.what, "Delegate=cpu" in missing.knob) == ("cpu", True)
@@ -68,8 +68,8 @@ def test_a_scope_that_is_not_delegated_is_not_ours() -> None:
 
     found = on_version_2("/a.scope", directories, uid=USER)
 
-    assert isinstance(found, Nothing)
-    assert {missing.what for missing in found.missing} == LIMITING
+    assert isinstance(found, NoCgroups)
+    assert {missing.what for missing in found.missing} == CONTROLLERS
     assert "can't be written by uid 1000: it isn't delegated" in found.missing[0].reason
     assert "systemd-run --user --scope -p Delegate=yes" in found.missing[0].knob
 
@@ -80,7 +80,7 @@ def test_a_kernel_that_is_in_its_leaf_already_finds_the_scope_around_it() -> Non
 
     found = on_version_2("/a.scope/kernel", {"/sys/fs/cgroup/a.scope": scope, "/sys/fs/cgroup/a.scope/kernel": leaf})
 
-    assert found == Scope("/sys/fs/cgroup/a.scope", LIMITING, moved=True)
+    assert found == V2Scope("/sys/fs/cgroup/a.scope", CONTROLLERS, in_leaf=True)
 
 
 def test_a_group_that_is_only_called_kernel_is_no_leaf_of_ours() -> None:
@@ -89,7 +89,7 @@ def test_a_group_that_is_only_called_kernel_is_no_leaf_of_ours() -> None:
 
     found = on_version_2("/x/kernel", {"/sys/fs/cgroup/x": above, "/sys/fs/cgroup/x/kernel": here})
 
-    assert found == Scope("/sys/fs/cgroup/x/kernel", LIMITING)
+    assert found == V2Scope("/sys/fs/cgroup/x/kernel", CONTROLLERS)
 
 
 def test_a_container_sees_its_own_part_of_the_hierarchy_at_the_mount() -> None:
@@ -97,21 +97,21 @@ def test_a_container_sees_its_own_part_of_the_hierarchy_at_the_mount() -> None:
 
     found = on_version_2("/docker/abc", directories, root="/docker/abc")
 
-    assert found == Scope("/sys/fs/cgroup", LIMITING)
+    assert found == V2Scope("/sys/fs/cgroup", CONTROLLERS)
 
 
 def test_a_name_that_begins_with_dots_leads_nowhere_else() -> None:
     found = on_version_2("/..a/..", {"/sys/fs/cgroup/..a": group("memory")})
 
-    assert isinstance(found, Nothing)
-    assert isinstance(on_version_2("/..a", {"/sys/fs/cgroup/..a": group("memory")}), Scope)
+    assert isinstance(found, NoCgroups)
+    assert isinstance(on_version_2("/..a", {"/sys/fs/cgroup/..a": group("memory")}), V2Scope)
 
 
 @pytest.mark.parametrize(("path", "root"), [("/docker/abc", "/docker/ab"), ("/../other", "/"), ("/x", "/../..")])
 def test_a_group_outside_of_what_is_mounted_is_not_found(path: str, root: str) -> None:
     found = on_version_2(path, {"/sys/fs/cgroup": group("memory")}, root=root)
 
-    assert isinstance(found, Nothing)
+    assert isinstance(found, NoCgroups)
     assert "isn't visible" in found.missing[0].reason
 
 
@@ -127,7 +127,7 @@ HERE_MOUNTS = "\n".join(
 )
 
 
-def here(path: str) -> Directory | None:
+def here(path: str) -> CgroupDirectory | None:
     """A host with version 1, where version 2 is mounted beside it with nothing that limits an agent."""
     return group("hugetlb") if path == "/cg/unified" else group()
 
@@ -136,13 +136,13 @@ def test_version_2_that_is_mounted_without_useful_controllers_does_not_hide_vers
     found = discover(HERE_GROUPS, HERE_MOUNTS, here, ROOT)
 
     directories = {"memory": "/cg/memory/api/7a", **{name: f"/cg/{name}" for name in ("pids", "cpu", "cpuacct")}}
-    assert found == Hierarchies({**directories, "freezer": "/cg/freezer"})
+    assert found == V1Hierarchies({**directories, "freezer": "/cg/freezer"})
 
 
 def test_version_1_is_roots_and_says_so_to_others() -> None:
     found = discover(HERE_GROUPS, HERE_MOUNTS, lambda path: group("hugetlb", writable=False), USER)
 
-    assert isinstance(found, Nothing)
+    assert isinstance(found, NoCgroups)
     assert [missing.what for missing in found.missing] == ["cpu", "memory", "pids"]
     assert all("can't be written by uid 1000" in missing.reason for missing in found.missing)
 
@@ -152,7 +152,7 @@ def test_version_1_without_a_controller_limits_with_the_others() -> None:
 
     found = discover(groups, mountinfo, here, ROOT)
 
-    assert isinstance(found, Hierarchies)
+    assert isinstance(found, V1Hierarchies)
     assert [missing.what for missing in found.missing] == ["pids"]
     assert "no pids hierarchy is visible" in found.missing[0].reason
 
@@ -160,23 +160,23 @@ def test_version_1_without_a_controller_limits_with_the_others() -> None:
 def test_controllers_mounted_together_share_a_directory() -> None:
     found = discover("4:cpu,cpuacct:/x\n", mount_line("cgroup", "/", "/cg/cpu", "rw,cpu,cpuacct"), here, ROOT)
 
-    assert isinstance(found, Hierarchies)
+    assert isinstance(found, V1Hierarchies)
     assert found.directories == {"cpu": "/cg/cpu/x", "cpuacct": "/cg/cpu/x"}
 
 
 def test_without_any_cgroup_file_system_nothing_is_promised() -> None:
     found = discover("0::/a\n", "31 23 0:28 / / rw - ext4 /dev/vda rw", lambda path: None, ROOT)
 
-    assert isinstance(found, Nothing)
+    assert isinstance(found, NoCgroups)
     assert {(missing.what, missing.reason) for missing in found.missing} == {
-        (name, "cgroup2 isn't mounted") for name in LIMITING
+        (name, "cgroup2 isn't mounted") for name in CONTROLLERS
     }
 
 
 def test_a_mount_that_another_file_system_covers_is_not_believed() -> None:
-    covered = {"/sys/fs/cgroup/a": Directory(frozenset({"something"}), True)}
+    covered = {"/sys/fs/cgroup/a": CgroupDirectory(frozenset({"something"}), True)}
 
-    assert isinstance(on_version_2("/a", covered), Nothing)
+    assert isinstance(on_version_2("/a", covered), NoCgroups)
 
 
 @given(limiting, limiting, paths, st.booleans(), st.booleans())
@@ -188,22 +188,22 @@ def test_what_is_found_and_what_is_missing_is_always_all(
     lines = [mount_line("cgroup", "/", f"/cg/{name}", f"rw,{name}") for name in sorted(first)]
     lines += [mount_line("cgroup2", "/", "/cg/unified")] if mounted else []
 
-    def look(directory: str) -> Directory:
+    def look(directory: str) -> CgroupDirectory:
         return group(*(second if directory.startswith("/cg/unified") else ()), writable=writable)
 
     found = discover(groups, "\n".join(lines), look, USER)
 
     usable = frozenset[str]()
-    if isinstance(found, Scope):
+    if isinstance(found, V2Scope):
         usable = found.controllers
         assert writable
         assert usable == second
-    elif isinstance(found, Hierarchies):
-        usable = LIMITING & found.directories.keys()
+    elif isinstance(found, V1Hierarchies):
+        usable = CONTROLLERS & found.directories.keys()
         assert writable
         assert usable == first
     missing = {one.what for one in found.missing}
-    assert usable | missing == LIMITING
+    assert usable | missing == CONTROLLERS
     assert not usable & missing
     assert all(one.reason and one.knob for one in found.missing)
     if writable and (first or (second and mounted)):
@@ -212,7 +212,7 @@ def test_what_is_found_and_what_is_missing_is_always_all(
 
 @given(paths, paths, names)
 def test_a_mount_shows_exactly_what_lies_below_its_root(root: str, below: str, other: str) -> None:
-    (mount,) = mounts(mount_line("cgroup2", root, "/m n"))
+    (mount,) = parse_mounts(mount_line("cgroup2", root, "/m n"))
 
     path = (root + below).replace("//", "/")
     inside = mount.directory(path)
@@ -227,7 +227,7 @@ def test_a_mount_shows_exactly_what_lies_below_its_root(root: str, below: str, o
 def test_every_line_of_our_memberships_is_read(own: list[tuple[frozenset[str], str]]) -> None:
     text = "".join(f"{number}:{','.join(sorted(of))}:{path}\n" for number, (of, path) in enumerate(own))
 
-    assert [(one.controllers, one.path) for one in memberships(text)] == own
+    assert [(one.controllers, one.path) for one in parse_memberships(text)] == own
 
 
 OWN = "agentos-0123abcd-4026531836-100-5000"
@@ -249,11 +249,11 @@ OWN = "agentos-0123abcd-4026531836-100-5000"
     ],
 )
 def test_only_what_a_dead_kernel_made_is_swept(name: str, left_behind: bool) -> None:
-    assert cgroups.stale(name, OWN, {100: "5000", 200: "6000"}.get) is left_behind
+    assert cgroups.is_stale(name, OWN, {100: "5000", 200: "6000"}.get) is left_behind
 
 
 def test_our_own_name_is_not_stale() -> None:
-    name = cgroups.instance()
+    name = cgroups.instance_name()
 
-    assert cgroups.stale(name, name, lambda pid: name.rpartition("-")[2]) is False
-    assert cgroups.stale(name, name, lambda pid: None) is True
+    assert cgroups.is_stale(name, name, lambda pid: name.rpartition("-")[2]) is False
+    assert cgroups.is_stale(name, name, lambda pid: None) is True

@@ -17,7 +17,7 @@ import attrs
 import pytest
 
 from agentos.sandbox.cgroups import files, v1
-from agentos.sandbox.cgroups.discover import Group, discover_here, open_root, sweep
+from agentos.sandbox.cgroups.discover import Group, discover_here, open_root, remove_stale_cgroups
 from agentos.sandbox.cgroups.values import CgroupError, Limits
 
 MIB = 1 << 20
@@ -105,7 +105,7 @@ def hear(program: "subprocess.Popen[str]", seconds: float = 60) -> str | None:
 
 @contextlib.contextmanager
 def nested(group: Group, name: str, limits: Limits) -> Iterator[Group]:
-    made = group.nest(name, limits)
+    made = group.create_child(name, limits)
     try:
         yield made
     finally:
@@ -115,7 +115,7 @@ def nested(group: Group, name: str, limits: Limits) -> Iterator[Group]:
 
 def test_what_is_in_force_is_what_was_asked(root: Group) -> None:
     with nested(root, "agent-1", Limits(memory=64 * MIB, pids=16, cpu=0.25, weight=50)) as group:
-        found = group.in_force()
+        found = group.read_limits()
 
     assert (found.memory, found.swap, found.pids, found.cpu, found.weight) == (64 * MIB, 0, 16, 0.25, 50)
 
@@ -124,7 +124,7 @@ def test_a_memory_hog_is_killed_at_its_limit_and_the_evidence_says_so(root: Grou
     with nested(root, "hog", Limits(memory=32 * MIB)) as group:
         assert start(group, HOG).wait(60) == -signal.SIGKILL
 
-        assert group.evidence().sentences() == ("memory limit 32M reached",)
+        assert group.evidence().describe() == ("memory limit 32M reached",)
         peak = group.usage().peak
         assert peak is not None
         assert 30 * MIB < peak <= 32 * MIB
@@ -147,7 +147,7 @@ def test_a_fork_bomb_is_stopped_at_the_limit(root: Group, start: Start) -> None:
         assert hear(start(group, FORKS)) == "11"
 
         assert len(group.processes()) == group.usage().pids == 12
-        assert group.evidence().sentences() == ("fork refused: 12 processes",)
+        assert group.evidence().describe() == ("fork refused: 12 processes",)
 
 
 @pytest.mark.alone
@@ -161,14 +161,14 @@ def test_a_busy_program_gets_no_more_than_its_share(root: Group, start: Start) -
         assert used is not None
         assert 0.05 < used / took < 0.35
         assert 0.5 < throttled < 0.95
-        assert group.evidence().sentences()[0].startswith("throttled ")
+        assert group.evidence().describe()[0].startswith("throttled ")
 
 
 def test_a_program_without_trouble_leaves_no_evidence(root: Group, start: Start) -> None:
     with nested(root, "calm", Limits(memory=64 * MIB, pids=8, cpu=8.0)) as group:
         start(group, "print(1)").wait(60)
 
-        assert group.evidence().sentences() == ()
+        assert group.evidence().describe() == ()
 
 
 def test_frozen_programs_stand_still_until_they_are_thawed(root: Group, start: Start) -> None:
@@ -194,7 +194,7 @@ def test_frozen_programs_can_be_killed(root: Group, start: Start) -> None:
 
 def test_a_child_in_a_frozen_parent_stays_frozen_and_dies_with_it(root: Group, start: Start) -> None:
     with nested(root, "parent", Limits()) as parent:
-        child = parent.nest("child", Limits())
+        child = parent.create_child("child", Limits())
         program = start(child, ECHO)
         parent.freeze()
         child.thaw()
@@ -227,11 +227,11 @@ def test_a_bomb_is_killed_with_what_other_kernels_lack(root: Group, start: Start
 
         if isinstance(group, v1.Group):
             attrs.evolve(group, directories=without(group, "freezer")).kill()
-            assert group.in_force().pids == 24
+            assert group.read_limits().pids == 24
         else:
             group._kill_one_by_one()
         assert program.wait(60) == -signal.SIGKILL
-        assert files.processes(directories(group)) == frozenset()
+        assert files.list_processes(directories(group)) == frozenset()
 
 
 def without(group: v1.Group, controller: str) -> dict[str, str]:
@@ -243,8 +243,8 @@ def test_a_childs_program_is_bounded_by_its_parents_memory(root: Group, start: S
     with nested(root, "parent", small) as parent, nested(parent, "child", large) as child:
         assert start(child, HOG).wait(60) == -signal.SIGKILL
 
-        assert child.evidence().sentences() == ("killed for memory by a limit above its own, or by the host",)
-        assert parent.evidence().sentences() == ("memory limit 32M reached",)
+        assert child.evidence().describe() == ("killed for memory by a limit above its own, or by the host",)
+        assert parent.evidence().describe() == ("memory limit 32M reached",)
 
 
 def test_a_child_at_its_own_limit_is_not_told_of_its_parent(root: Group, start: Start) -> None:
@@ -253,8 +253,8 @@ def test_a_child_at_its_own_limit_is_not_told_of_its_parent(root: Group, start: 
         with nested(parent, "child", Limits(memory=32 * MIB)) as child:
             assert start(child, HOG).wait(60) == -signal.SIGKILL
 
-            assert child.evidence().sentences() == ("memory limit 32M reached",)
-        assert parent.evidence().sentences() == ()
+            assert child.evidence().describe() == ("memory limit 32M reached",)
+        assert parent.evidence().describe() == ()
         say(survivor, "still here")
         assert hear(survivor) == "still here"
 
@@ -265,7 +265,7 @@ def test_a_childs_forks_are_bounded_by_its_parents(root: Group, start: Start) ->
         assert hear(start(child, FORKS)) == "6"
 
         assert parent.usage().pids == 8
-        said = child.evidence().sentences()
+        said = child.evidence().describe()
         assert said in ((), ("fork refused: the processes of a group above it were used up",))
         assert said or parent.evidence().forks_refused  # since 6.11 the kernel counts it where the limit is
 
@@ -282,8 +282,8 @@ def test_a_childs_cpu_share_is_bounded_by_its_parents(root: Group, start: Start)
 
 
 def test_killing_a_parent_kills_its_children_groups(root: Group, start: Start) -> None:
-    parent = root.nest("parent", Limits())
-    program = start(parent.nest("child", Limits()).nest("grandchild", Limits()), WAITS)
+    parent = root.create_child("parent", Limits())
+    program = start(parent.create_child("child", Limits()).create_child("grandchild", Limits()), WAITS)
     assert hear(program) == "ready"
 
     parent.kill()
@@ -299,14 +299,14 @@ def test_a_limit_that_cannot_be_had_leaves_nothing_behind(root: Group) -> None:
         crippled = attrs.evolve(root, controllers=root.controllers - {"memory"})
 
     with pytest.raises(CgroupError, match="no memory controller for the limits of lost"):
-        crippled.nest("lost", Limits(memory=MIB))
+        crippled.create_child("lost", Limits(memory=MIB))
     assert not any(os.path.exists(f"{path}/lost") for path in directories(root))
 
 
 def test_a_name_is_given_once(root: Group) -> None:
     with nested(root, "twin", Limits()) as first:
-        with pytest.raises(CgroupError, match="can't be made"):
-            root.nest("twin", Limits())
+        with pytest.raises(CgroupError, match="can't be created"):
+            root.create_child("twin", Limits())
 
         assert all(os.path.isdir(path) for path in directories(first))
 
@@ -315,7 +315,7 @@ def test_a_group_with_a_process_in_it_is_not_removed(root: Group, start: Start) 
     with nested(root, "busy", Limits()) as group:
         program = start(group, ECHO)
         with pytest.raises(CgroupError, match="can't be removed"):
-            files.remove(files.tree(directories(group)[0]), timeout=0.05)
+            files.remove_directories(files.list_tree(directories(group)[0]), timeout=0.05)
 
         say(program, "still here")
         assert hear(program) == "still here"
@@ -343,7 +343,7 @@ os.waitpid(pid, 0)
 
 def test_a_clone_is_born_inside_where_the_kernel_has_that(root: Group) -> None:
     with nested(root, "born", Limits(pids=4)) as group:
-        ways = group.ways()
+        ways = group.open_entry()
         try:
             if ways.directory is None:
                 assert group.version == 1
@@ -364,7 +364,7 @@ from agentos.sandbox.cgroups.values import Limits
 from agentos.sandbox.cgroups.discover import discover_here, open_root
 root = open_root(discover_here()).root
 orphan = subprocess.Popen([sys.executable, "-I", "-S", "-c", "import signal; signal.pause()"])
-root.nest("agent", Limits(pids=5)).admit(orphan.pid)
+root.create_child("agent", Limits(pids=5)).admit(orphan.pid)
 where = list(root.directories.values()) if root.version == 1 else [root.directory]
 print(json.dumps([orphan.pid, where]), flush=True)
 sys.stdin.read()
@@ -378,10 +378,10 @@ def test_what_a_killed_kernel_left_is_swept_and_what_a_living_one_has_is_not(roo
         name = os.path.basename(where[0])
         watched = os.pidfd_open(orphan)
 
-        assert name not in sweep(discover_here())
+        assert name not in remove_stale_cgroups(discover_here())
         kernel.kill()
         kernel.wait(60)
-        assert name in sweep(discover_here())
+        assert name in remove_stale_cgroups(discover_here())
         assert select.select([watched], [], [], 60)[0]
         os.close(watched)
     assert not any(os.path.exists(path) for path in where)

@@ -39,7 +39,7 @@ def evidence(directory: Path) -> Evidence:
 def test_a_limit_that_was_reached_explains_a_kill(tmp_path: Path, peak: int, refused: int) -> None:
     group = memory(tmp_path / "group", 32 * MIB, peak, killed=1, refused=refused)
 
-    assert evidence(group).sentences() == ("memory limit 32M reached",)
+    assert evidence(group).describe() == ("memory limit 32M reached",)
 
 
 def test_a_limit_that_only_dropped_caches_explains_nothing(tmp_path: Path) -> None:
@@ -52,8 +52,8 @@ def test_a_parent_at_its_limit_is_not_blamed_for_a_kill_at_its_childs(tmp_path: 
     parent = memory(tmp_path / "parent", 64 * MIB, 64 * MIB, refused=9)
     child = memory(parent / "child", 32 * MIB, 32 * MIB, killed=1)
 
-    assert evidence(parent).sentences() == ()
-    assert evidence(child).sentences() == ("memory limit 32M reached",)
+    assert evidence(parent).describe() == ()
+    assert evidence(child).describe() == ("memory limit 32M reached",)
 
 
 def test_a_grandchild_killed_for_its_grandparents_limit_is_told_apart(tmp_path: Path) -> None:
@@ -80,9 +80,9 @@ def test_a_cpu_share_is_cut_to_the_smallest_around_it(tmp_path: Path) -> None:
     own = lay(host / "own", {"cpu.cfs_quota_us": 70_000, "cpu.cfs_period_us": 100_000})
     child = lay(own / "child", {"cpu.cfs_quota_us": "", "cpu.cfs_period_us": ""})
 
-    Group({"cpu": str(child)})._limit(Limits(cpu=4.0))
+    Group({"cpu": str(child)})._write_limits(Limits(cpu=4.0))
 
-    assert Group({"cpu": str(child)}).in_force().cpu == 0.5
+    assert Group({"cpu": str(child)}).read_limits().cpu == 0.5
 
 
 def test_without_a_limit_on_swap_the_group_is_kept_from_swapping_as_far_as_can_be(tmp_path: Path) -> None:
@@ -90,11 +90,11 @@ def test_without_a_limit_on_swap_the_group_is_kept_from_swapping_as_far_as_can_b
     for name, before in (("memory.swappiness", 60), ("memory.use_hierarchy", 0)):
         (group / name).write_text(f"{before}\n")
 
-    Group({"memory": str(group)})._limit(Limits(memory=32 * MIB))
+    Group({"memory": str(group)})._write_limits(Limits(memory=32 * MIB))
 
     assert (group / "memory.swappiness").read_text().startswith("0")
     assert (group / "memory.use_hierarchy").read_text().startswith("1")
-    assert Group({"memory": str(group)}).in_force().swap is None
+    assert Group({"memory": str(group)}).read_limits().swap is None
 
 
 def test_without_a_freezer_freezing_is_refused(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos.sandbox.cgroups import values as values
-from agentos.sandbox.cgroups.values import CgroupError, Evidence, InForce, Limits
+from agentos.sandbox.cgroups.values import CgroupError, EnforcedLimits, Evidence, Limits
 from agentos_sdk import quantities
 
 shares = st.floats(values.MIN_CPU, 10_000, allow_nan=False)
@@ -13,23 +13,23 @@ shares = st.floats(values.MIN_CPU, 10_000, allow_nan=False)
 
 @given(shares)
 def test_a_cpu_share_becomes_turns_that_the_kernel_takes_and_that_are_no_more_than_it(share: float) -> None:
-    quota, period = values.turns(share)
+    quota, period = values.cpu_quota(share)
 
-    assert quota >= values.MIN_TURN
-    assert values.MIN_TURN <= period <= values.MAX_PERIOD
+    assert quota >= values.MIN_CPU_QUOTA
+    assert values.MIN_CPU_QUOTA <= period <= values.MAX_CPU_PERIOD
     assert share * 0.99 <= quota / period <= share * 1.001 or share > values.MAX_CPUS
 
 
 @given(st.integers(1, 10_000))
 def test_a_weight_comes_back_from_shares_nearly_unchanged(weight: int) -> None:
-    back = values.weight_of(values.shares_of(weight))
+    back = values.weight_from_shares(values.shares_from_weight(weight))
 
-    assert InForce(weight=back).weaker_than(Limits(weight=weight)) is None
+    assert EnforcedLimits(weight=back).describe_weaker(Limits(weight=weight)) is None
 
 
 @given(st.integers(1, 10**15 - 1))
 def test_a_short_size_reads_back_as_the_same_size(size: int) -> None:
-    assert quantities.size(values.short_size(size)) == size
+    assert quantities.size(values.format_size(size)) == size
 
 
 @pytest.mark.parametrize(
@@ -48,46 +48,46 @@ def test_a_short_size_reads_back_as_the_same_size(size: int) -> None:
     ],
 )
 def test_evidence_speaks_plainly(evidence: Evidence, said: tuple[str, ...]) -> None:
-    assert evidence.sentences() == said
+    assert evidence.describe() == said
 
 
 def test_throttling_is_a_share_of_the_time_it_was_ready_to_run() -> None:
-    assert values.waiting(throttled=9, used=1) == 0.9
-    assert values.waiting(throttled=0, used=0) == 0
-    assert values.waiting(throttled=0, used=5) == 0
+    assert values.throttled_share(throttled=9, used=1) == 0.9
+    assert values.throttled_share(throttled=0, used=0) == 0
+    assert values.throttled_share(throttled=0, used=5) == 0
 
 
 @pytest.mark.parametrize(
     ("found", "asked"),
     [
-        (InForce(), Limits(memory=4096)),
-        (InForce(memory=8192), Limits(memory=4096)),
-        (InForce(pids=65), Limits(pids=64)),
-        (InForce(cpu=0.6), Limits(cpu=0.5)),
-        (InForce(weight=100), Limits(weight=10)),
+        (EnforcedLimits(), Limits(memory=4096)),
+        (EnforcedLimits(memory=8192), Limits(memory=4096)),
+        (EnforcedLimits(pids=65), Limits(pids=64)),
+        (EnforcedLimits(cpu=0.6), Limits(cpu=0.5)),
+        (EnforcedLimits(weight=100), Limits(weight=10)),
     ],
 )
-def test_a_weaker_limit_than_asked_is_noticed(found: InForce, asked: Limits) -> None:
-    assert found.weaker_than(asked)
+def test_a_weaker_limit_than_asked_is_noticed(found: EnforcedLimits, asked: Limits) -> None:
+    assert found.describe_weaker(asked)
 
 
 def test_a_stricter_limit_than_asked_is_none_the_worse() -> None:
-    found = InForce(memory=4096, pids=10, cpu=0.25, weight=100)
+    found = EnforcedLimits(memory=4096, pids=10, cpu=0.25, weight=100)
 
-    assert found.weaker_than(Limits(memory=5000, pids=64, cpu=0.5, weight=100)) is None
+    assert found.describe_weaker(Limits(memory=5000, pids=64, cpu=0.5, weight=100)) is None
 
 
-@given(st.frozensets(st.sampled_from(sorted(values.LIMITING))))
+@given(st.frozensets(st.sampled_from(sorted(values.CONTROLLERS))))
 def test_limits_can_be_cut_to_what_there_is(there: frozenset[str]) -> None:
     limits = Limits(memory=4096, pids=5, cpu=0.5, weight=10)
 
-    assert limits.only(there).controllers == there
+    assert limits.restrict_to(there).controllers == there
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "self", "kernel", "tasks", "memory.max", "a b", "ä", "x" * 129])
 def test_names_that_leave_the_group_or_clash_with_its_files_are_refused(name: str) -> None:
     with pytest.raises(CgroupError):
-        values.a_name(name)
+        values.validate_name(name)
 
 
 @pytest.mark.parametrize("wrong", [{"memory": 0}, {"pids": 0}, {"cpu": 0.0001}, {"weight": 0}, {"weight": 10_001}])

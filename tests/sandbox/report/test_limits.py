@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.sandbox.cgroups.discover import Missing, discover_here, open_root
-from agentos.sandbox.cgroups.values import Evidence, InForce
+from agentos.sandbox.cgroups.discover import MissingLimit, discover_here, open_root
+from agentos.sandbox.cgroups.values import EnforcedLimits, Evidence
 from agentos.sandbox.cgroups.values import Limits as CgroupLimits
 from agentos.sandbox.policy import MIB, Limits
 from agentos.sandbox.report.limits import SHIM, Found, ending, limit_layers
@@ -21,9 +21,11 @@ from agentos.sandbox.watch.tree_usage import Usage
 from tests.sandbox.jail import kill, line, python
 
 ASKED = Limits(memory=256 * MIB, max_pids=64, cpu_quota=50_000, cpu_weight=100, disk=16 * MIB, inodes=100)
-IN_FORCE = InForce(memory=256 * MIB, swap=0, pids=65, cpu=0.5, weight=100)
+IN_FORCE = EnforcedLimits(memory=256 * MIB, swap=0, pids=65, cpu=0.5, weight=100)
 RLIMITS = {"Max data size": (str(512 * MIB),) * 2, "Max processes": ("65", "65")}
-NOTHING = tuple(Missing(what, "the scope isn't delegated", "systemd-run --scope") for what in ("cpu", "memory", "pids"))
+NOTHING = tuple(
+    MissingLimit(what, "the scope isn't delegated", "systemd-run --scope") for what in ("cpu", "memory", "pids")
+)
 TMPFS = Tmpfs("rw,size=16384k,nr_inodes=100,mode=755")
 KILLED, EXITED = Status(None, 9), Status(0, None)
 
@@ -45,7 +47,7 @@ def test_a_cgroups_limits_are_those_read_back() -> None:
 
 
 def test_memory_that_may_be_swapped_out_is_told() -> None:
-    layer = limit_layers(ASKED, Found(InForce(memory=256 * MIB, swap=None), 1))["memory"]
+    layer = limit_layers(ASKED, Found(EnforcedLimits(memory=256 * MIB, swap=None), 1))["memory"]
 
     assert (layer.active, layer.reason) == (True, "what is swapped out comes on top: no limit on it can be had")
 
@@ -93,7 +95,9 @@ limits = st.builds(
 
 @given(asked=limits, enforced=limits)
 def test_a_limit_is_only_said_to_be_active_if_no_more_is_let_through(asked: Limits, enforced: Limits) -> None:
-    group = InForce(enforced.memory, 0, enforced.max_pids + SHIM, enforced.cpu_quota / 100_000, enforced.cpu_weight)
+    group = EnforcedLimits(
+        enforced.memory, 0, enforced.max_pids + SHIM, enforced.cpu_quota / 100_000, enforced.cpu_weight
+    )
     found = Found(group, 2, workspace=Image(enforced.disk, enforced.inodes))
 
     said = active(found, asked)
@@ -185,8 +189,8 @@ def test_a_real_group_is_read_back_as_asked() -> None:
             pytest.fail(why.reason)
         pytest.skip(f"not all control groups: {why.reason}; {why.knob}")
     try:
-        group = made.root.nest("agent-1", CgroupLimits(ASKED.memory, ASKED.max_pids + SHIM, 0.5, 100))
-        layers = limit_layers(ASKED, Found(group.in_force(), group.version, workspace=TMPFS))
+        group = made.root.create_child("agent-1", CgroupLimits(ASKED.memory, ASKED.max_pids + SHIM, 0.5, 100))
+        layers = limit_layers(ASKED, Found(group.read_limits(), group.version, workspace=TMPFS))
     finally:
         made.root.remove()
 

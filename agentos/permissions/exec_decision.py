@@ -25,13 +25,13 @@ REWRITE_HINT: Final = 'only simple commands can be allowed by patterns: grant co
 def deny_dangerous(request: ExecRequest) -> Decision | None:
     """The default denial that it falls under, if any."""
     reading = request.reading
-    if isinstance(reading, Opaque) and not reading.whole:
+    if isinstance(reading, Opaque) and not reading.complete:
         return _default_denial(reading.construct)
-    found = dangerous.danger_of_reading(reading)
+    found = dangerous.find_combined_danger(reading)
     for command in reading.commands:
-        found = found or dangerous.danger(command, at_home=request.jailed)
+        found = found or dangerous.find_danger(command, in_jail=request.jailed)
     for redirect in reading.redirects:
-        found = found or (dangerous.danger_of_target(redirect.target) if redirect.writes else None)
+        found = found or (dangerous.find_target_danger(redirect.target) if redirect.writes else None)
     return _default_denial(found) if found is not None else None
 
 

@@ -3,7 +3,7 @@
 import os.path
 
 from agentos.kernel.ports import Decision, Effect, Right
-from agentos.shell.reader import read
+from agentos.shell.reader import parse_text
 from agentos_sdk.opcodes import Op
 from agentos_sdk.strict import shown as quoted
 
@@ -86,7 +86,7 @@ def _path(text: str, names: Names) -> str:
 
 
 def _command(text: str, names: Names) -> ExecRequest:
-    return ExecRequest(read(text), names.workspace or "/", jailed=names.workspace is not None)
+    return ExecRequest(parse_text(text), names.workspace or "/", jailed=names.workspace is not None)
 
 
 def _host(text: str) -> str:

@@ -8,7 +8,7 @@ from typing import Final
 from attrs import define, frozen
 
 from agentos.kernel.ports import Effect
-from agentos.shell.reader import read, read_words
+from agentos.shell.reader import parse_text, parse_words
 from agentos.shell.reading import Opaque
 from agentos_sdk.strict import shown as quoted
 
@@ -156,7 +156,7 @@ def _opaque_construct(line: Line) -> str | None:
     text = line.rule.text.removesuffix(" *")
     if line.rule.kind != "commands" or line.rule.effect != "allow" or "*" in text or "?" in text:
         return None
-    reading = read_words(shlex.split(text))
+    reading = parse_words(shlex.split(text))
     return f"{reading.construct}: only '*' allows that" if isinstance(reading, Opaque) else None
 
 
@@ -165,5 +165,5 @@ def _default_denial(line: Line) -> str | None:
     text = line.rule.text.removesuffix(" *")
     if line.rule.kind != "commands" or "*" in text or "?" in text:
         return None
-    denied = deny_dangerous(ExecRequest(read(text), "/", jailed=True))
+    denied = deny_dangerous(ExecRequest(parse_text(text), "/", jailed=True))
     return f"no caller may run it: {denied.rule}" if denied is not None else None

@@ -8,7 +8,7 @@ ESCAPE = re.compile(
 LETTERS = dict(zip("abeEfnrtv\\'\"?", "\a\b\x1b\x1b\f\n\r\t\v\\'\"?", strict=True))
 
 
-def unescaped(inside: str) -> str | None:
+def unescape(inside: str) -> str | None:
     """The value of what stands between the quotes, ``None`` where that depends on more than the text."""
     known = True
 

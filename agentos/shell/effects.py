@@ -10,17 +10,17 @@ from .programs import (
     FIND_RUNS,
     LONG_FLAGS,
     LONG_VALUED,
-    READABLE,
+    OPAQUE_RUNNERS,
+    READABLE_BUILTINS,
     RUNNERS,
     SHELLS,
-    UNSEEN_RUNNERS,
 )
 from .reading import Command, Word
 
 Words = Sequence[Word]
 
-MORE = Word(None, "...", several=True)  # the arguments that xargs adds
-GUESSES = 6  # words of a runner with unknown options at which its command may begin
+XARGS_ARGUMENTS = Word(None, "...", several=True)  # the arguments that xargs adds
+MAX_GUESSES = 6  # words of a runner with unknown options at which its command may begin
 ASSIGNMENT = re.compile(r"[^=\"'$`]*=")
 SETS_VARIABLE = re.compile(r"%[-#'+ 0-9.*]*[hjlLtz]*n")
 
@@ -36,41 +36,41 @@ class Effects:
     guessed: bool = False
 
 
-NOTHING = Effects()
+NO_EFFECTS = Effects()
 
 
-def effects(command: Command) -> Effects:
+def find_effects(command: Command) -> Effects:
     """What a simple command does besides starting a program with literal arguments."""
     first, words = command.words[0].text, command.words[1:]
     if first is None:
         return Effects("a command whose name is not known before it runs")
     name = command.name
     if first in BUILTINS and first not in RUNNERS:
-        return builtin(first, words)
+        return effects_of_builtin(first, words)
     if name in SHELLS:
         return Effects(f"`{name}`, which is a shell", texts=shell_text(words))
     if name == "find":
-        return find(words)
-    if name in RUNNERS or name in UNSEEN_RUNNERS:
-        return runner(name, words)
-    return Effects(f"the job `{first}`") if first.startswith("%") else NOTHING
+        return effects_of_find(words)
+    if name in RUNNERS or name in OPAQUE_RUNNERS:
+        return effects_of_runner(name, words)
+    return Effects(f"the job `{first}`") if first.startswith("%") else NO_EFFECTS
 
 
-def builtin(name: str, words: Words) -> Effects:
+def effects_of_builtin(name: str, words: Words) -> Effects:
     """A builtin of bash. ``test -v`` and ``printf -v`` evaluate a subscript, ``%n`` sets a variable."""
     texts = [word.text for word in words]
-    if name not in READABLE:
-        return Effects(f"the builtin `{name}`", texts=evaluated(name, texts))
+    if name not in READABLE_BUILTINS:
+        return Effects(f"the builtin `{name}`", texts=evaluated_texts(name, texts))
     if name in ("test", "[") and (None in texts or "-v" in texts or "-R" in texts):
         return Effects(f"`{name}` with `-v`, or with words that are not known before it runs")
     if name == "printf" and texts:
         form = texts[0]
         if form is None or form.startswith("-") or SETS_VARIABLE.search(form.replace("%%", "")):
             return Effects("`printf` with an option, `%n`, or a format that is not known before it runs")
-    return NOTHING
+    return NO_EFFECTS
 
 
-def evaluated(name: str, texts: Sequence[str | None]) -> tuple[str, ...]:
+def evaluated_texts(name: str, texts: Sequence[str | None]) -> tuple[str, ...]:
     """The texts that ``eval`` and ``trap`` run."""
     known = [text for text in texts if text is not None]
     if name == "eval" and len(known) == len(texts):
@@ -100,11 +100,11 @@ def shell_text(words: Words) -> tuple[str, ...]:
     return ()
 
 
-def find(words: Words) -> Effects:
+def effects_of_find(words: Words) -> Effects:
     """``find``, and the commands between ``-exec`` and ``;`` or ``+``."""
     texts = [word.text for word in words]
     if None not in texts and not any(text and FIND_RUNS.match(text) for text in texts):
-        return NOTHING
+        return NO_EFFECTS
     commands, at = list[Command](), 0
     while at < len(words):
         at += 1
@@ -112,16 +112,16 @@ def find(words: Words) -> Effects:
             continue
         end = next((index for index in range(at, len(words)) if texts[index] in (";", "+")), len(words))
         if end > at:
-            commands.append(Command(tuple(map(inserted, words[at:end]))))
+            commands.append(Command(tuple(map(with_placeholder, words[at:end]))))
         at = end
     return Effects("`find` with an action, or with words that are not known before it runs", tuple(commands))
 
 
-def runner(name: str, words: Words) -> Effects:
+def effects_of_runner(name: str, words: Words) -> Effects:
     """A program that runs the command in its arguments."""
     construct = f"`{name}`, which runs its arguments"
     texts = [word.text for word in words]
-    if name in UNSEEN_RUNNERS or (name == "command" and texts and texts[0] in ("-v", "-V")):
+    if name in OPAQUE_RUNNERS or (name == "command" and texts and texts[0] in ("-v", "-V")):
         return Effects(construct)
     if name == "watch" and not {"-x", "--exec"} & set(texts):
         rest = [word.text for word in next(iter(commands_of(name, words)[0]), ())]
@@ -130,9 +130,11 @@ def runner(name: str, words: Words) -> Effects:
         return Effects(construct, texts=(text,))
     if name == "flock" and len(texts) > 2 and texts[-2] in ("-c", "--command"):
         return Effects(construct, texts=(texts[-1],) if texts[-1] is not None else ())
-    more = (MORE,) if name == "xargs" else ()
-    starts, sure = commands_of(name, words)
-    return Effects(construct, tuple(Command((*map(inserted, rest), *more)) for rest in starts), guessed=not sure)
+    more = (XARGS_ARGUMENTS,) if name == "xargs" else ()
+    starts, certain = commands_of(name, words)
+    return Effects(
+        construct, tuple(Command((*map(with_placeholder, rest), *more)) for rest in starts), guessed=not certain
+    )
 
 
 def split_string(texts: Sequence[str | None]) -> str | None:
@@ -148,14 +150,14 @@ def commands_of(name: str, words: Words) -> tuple[Sequence[Words], bool]:
     """The command of a runner, and true; or the commands that it may run, and false."""
     table = RUNNERS[name]
     valued, operands = table or ("", 0)
-    at, sure = 0, table is not None
-    while sure and at < len(words):
+    at, certain = 0, table is not None
+    while certain and at < len(words):
         text = words[at].text
         if text is None:
-            sure = name == "env" and ASSIGNMENT.match(words[at].source) is not None
+            certain = name == "env" and ASSIGNMENT.match(words[at].source) is not None
         elif text.startswith("--") and text != "--":
             long, equals, _ = text[2:].partition("=")
-            sure = bool(equals) or long in LONG_FLAGS or long in LONG_VALUED
+            certain = bool(equals) or long in LONG_FLAGS or long in LONG_VALUED
             at += not equals and long in LONG_VALUED
         elif text.startswith("-"):
             value = next((index for index, letter in enumerate(text[1:], 2) if letter in valued), 0)
@@ -164,11 +166,11 @@ def commands_of(name: str, words: Words) -> tuple[Sequence[Words], bool]:
             if not operands:
                 return [words[at:]], True
             operands -= 1
-        at += sure
+        at += certain
     plain = [index for index in range(at, len(words)) if not (words[index].text or "-").startswith("-")]
-    return [words[index:] for index in plain[:GUESSES]], False
+    return [words[index:] for index in plain[:MAX_GUESSES]], False
 
 
-def inserted(word: Word) -> Word:
+def with_placeholder(word: Word) -> Word:
     """A word in which ``find`` and ``xargs`` put a name for ``{}``."""
     return Word(None, word.source) if word.text is not None and "{}" in word.text else word

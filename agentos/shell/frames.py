@@ -5,7 +5,7 @@ from typing import Literal
 
 from attrs import Factory, define
 
-from .effects import effects
+from .effects import find_effects
 from .programs import RESERVED, RUNNERS
 from .reading import Command, Redirect, Word
 from .variables import is_plain
@@ -19,7 +19,7 @@ MODES: dict[str, Mode] = {"for": "for", "select": "for", "case": "case", "functi
 
 
 @define
-class Found:
+class Findings:
     """All that was found so far in a text and in the texts nested in it."""
 
     construct: str | None = None  # the first that is not in the subset
@@ -28,24 +28,24 @@ class Found:
     texts: list[tuple[str, int]] = Factory(list)  # nested texts that are still to be read, and how deep each is
     code: list[str] = Factory(list)
     pieces: int = 0
-    moved: bool = False  # by a ``cd``
-    whole: bool = True
+    changed_directory: bool = False  # by a ``cd``
+    complete: bool = True
 
-    def note(self, construct: str) -> None:
+    def note_construct(self, construct: str) -> None:
         self.construct = self.construct or construct
 
-    def command(self, command: Command, depth: int) -> None:
+    def add_command(self, command: Command, depth: int) -> None:
         """Adds a command, and those in its arguments."""
         waiting = [(command, depth)]
-        while waiting and self.whole:
+        while waiting and self.complete:
             each, level = waiting.pop()
-            self.count()
-            self.whole &= level <= MAX_NESTING
+            self.count_piece()
+            self.complete &= level <= MAX_NESTING
             self.commands.append(each)
-            self.moved |= each.words[0].text == "cd"
-            what = effects(each)
+            self.changed_directory |= each.words[0].text == "cd"
+            what = find_effects(each)
             if what.construct is not None:
-                self.note(what.construct)
+                self.note_construct(what.construct)
             for inner in what.commands:
                 if what.guessed and inner.name in RUNNERS:
                     self.commands.append(inner)  # what it may run is guessed as well
@@ -53,10 +53,10 @@ class Found:
                     waiting.append((inner, level + 1))
             self.texts += [(text, level + 1) for text in what.texts]
 
-    def count(self) -> None:
+    def count_piece(self) -> None:
         """One more word, command or substitution."""
         self.pieces += 1
-        self.whole &= self.pieces <= MAX_PIECES
+        self.complete &= self.pieces <= MAX_PIECES
 
 
 @define(eq=False)
@@ -66,7 +66,7 @@ class Frame:
     The scanner collects a word in the attributes from ``start`` (-1: none is begun) to ``braces``.
     """
 
-    found: Found
+    findings: Findings
     closer: str
     limit: int
     depth: int = 0
@@ -97,15 +97,15 @@ class Frame:
         word = Word("".join(self.value) if known else None, source, several and not known)
         self.start, self.value, self.known, self.several = -1, [], True, False
         self.bracket, self.braces = -1, False
-        self.found.count()
+        self.findings.count_piece()
         if self._operator:
-            self._redirected(word)
+            self._take_target(word)
         else:
-            self._next(word)
+            self._take_next(word)
 
     def redirect(self, operator: str) -> None:
         if self._operator:
-            self.found.note("a redirection without a file")
+            self.findings.note_construct("a redirection without a file")
         self._operator, self._begun = operator, True
 
     def begin_commands(self) -> None:
@@ -128,7 +128,7 @@ class Frame:
 
     def end_command(self, operator: str) -> None:
         """Ends the present command. ``operator`` is the separator, empty at the end of the text."""
-        note = self.found.note
+        note = self.findings.note_construct
         if self._operator:
             note("a redirection without a file")
             self._operator = ""
@@ -142,7 +142,7 @@ class Frame:
         name = None
         if self._words and not (self._timed and self._words[0].text is None):
             command = Command(tuple(self._words), self._input)
-            self.found.command(command, self.depth)
+            self.findings.add_command(command, self.depth)
             name = command.name
         if operator.startswith(";") and len(operator) > 1 and self._cases:
             self.mode = "pattern"
@@ -151,24 +151,24 @@ class Frame:
         self._input = name if operator in ("|", "|&") else None
         self._begun = self._timed = False
 
-    def _redirected(self, word: Word) -> None:
+    def _take_target(self, word: Word) -> None:
         operator, self._operator = self._operator, ""
         if operator in ("<<<", "<&") or (operator == ">&" and re.fullmatch(r"[0-9]+-?|-", word.text or "")):
             return
         if word.text is None:
-            self.found.note("a redirection to a name that is not known before it runs")
+            self.findings.note_construct("a redirection to a name that is not known before it runs")
         elif word.text.startswith(("/dev/tcp/", "/dev/udp/")):
-            self.found.note("a redirection to the network")
-        elif self.found.moved and not word.text.startswith("/"):
-            self.found.note("a redirection to a relative path after `cd`")
-        self.found.redirects.append(Redirect(operator, word))
+            self.findings.note_construct("a redirection to the network")
+        elif self.findings.changed_directory and not word.text.startswith("/"):
+            self.findings.note_construct("a redirection to a relative path after `cd`")
+        self.findings.redirects.append(Redirect(operator, word))
 
-    def _next(self, word: Word) -> None:
+    def _take_next(self, word: Word) -> None:
         """A word that is no target, in the place where it stands."""
         source = word.source
         match self.mode:
             case "commands":
-                self._of_command(word)
+                self._take_command_word(word)
             case "for" if source == "do":
                 self.mode = "commands"
             case "case":
@@ -182,22 +182,22 @@ class Frame:
             case "name":
                 self.mode = "commands"
 
-    def _of_command(self, word: Word) -> None:
+    def _take_command_word(self, word: Word) -> None:
         source = word.source
         if self._words or (self._timed and source in ("-p", "--")):
             self._words += [word] if self._words else []
         elif source in RESERVED:
-            self._reserved(source)
+            self._take_reserved_word(source)
         elif assigns := ASSIGNS.match(source):
             self._begun = True
             value = word.text.partition("=")[2] if word.text is not None and assigns[2] == "=" else None
             if value is None or not is_plain(assigns[1], value):
-                self.found.note(f"setting {assigns[1]}")
+                self.findings.note_construct(f"setting {assigns[1]}")
         else:
             self._words.append(word)
 
-    def _reserved(self, source: str) -> None:
-        self.found.note(f"the reserved word `{source}`")
+    def _take_reserved_word(self, source: str) -> None:
+        self.findings.note_construct(f"the reserved word `{source}`")
         self.mode = MODES.get(source, "commands")
         self._begun = True
         self._timed = source == "time"

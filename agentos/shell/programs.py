@@ -3,11 +3,11 @@
 import re
 
 
-def names(text: str) -> frozenset[str]:
+def split_names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-BUILTINS = names("""
+BUILTINS = split_names("""
     . : [ alias bg bind break builtin caller cd command compgen complete compopt continue declare dirs disown echo
     enable eval exec exit export false fc fg getopts hash help history jobs kill let local logout mapfile popd printf
     pushd pwd read readarray readonly return set shift shopt source suspend test times trap true type typeset ulimit
@@ -15,10 +15,10 @@ BUILTINS = names("""
 """)
 """Those of bash 5.2 (``compgen -b``)."""
 
-READABLE = frozenset({"cd", "echo", "printf", "test", "[", "true", "false", "pwd", ":", "exit"})
+READABLE_BUILTINS = frozenset({"cd", "echo", "printf", "test", "[", "true", "false", "pwd", ":", "exit"})
 """The builtins that a text of simple commands may have."""
 
-SHELLS = names("sh bash rbash dash ash ksh mksh zsh fish csh tcsh yash posh elvish nu pwsh")
+SHELLS = split_names("sh bash rbash dash ash ksh mksh zsh fish csh tcsh yash posh elvish nu pwsh")
 
 RUNNERS: dict[str, tuple[str, int] | None] = {
     "env": ("uC", 0),
@@ -33,24 +33,24 @@ RUNNERS: dict[str, tuple[str, int] | None] = {
 """Programs that run the command in their arguments: their short options that take a value in a word of its own, and
 the number of operands before the command. ``None``: it may begin at any of the first words."""
 
-UNSEEN_RUNNERS = names("""
+OPAQUE_RUNNERS = split_names("""
     sudo doas pkexec su runuser gosu su-exec setpriv capsh linux32 linux64 i386 x86_64 prlimit numactl choom cgexec
     bwrap firejail proot faketime eatmydata tini dumb-init run-parts start-stop-daemon entr rlwrap xvfb-run nix-shell
     dbus-run-session
 """)
 """The same; the reader does not look for the command in their arguments."""
 
-LONG_FLAGS = names("""
+LONG_FLAGS = split_names("""
     ignore-environment null debug ignore preserve-status foreground verbose no-run-if-empty interactive exit open-tty
     ctty fork wait shared exclusive nonblock nb unlock close no-fork skip-chdir beep color differences errexit chgexit
     no-title precise exec mount uts ipc net pid user cgroup map-root-user kill-child all
 """)
-LONG_VALUED = names("""
+LONG_VALUED = split_names("""
     unset chdir adjustment class classdata kill-after signal arg-file delimiter eof replace max-args max-procs max-lines
     max-chars timeout interval root wd target setuid setgid group input output error
 """)
 
 FIND_RUNS = re.compile(r"-(exec|execdir|ok|okdir|delete|fprint.*|fls|files0-from)")
-RESERVED = names("""
+RESERVED = split_names("""
     if then elif else fi do done case esac while until for select function { } ! [[ ]] coproc time in
 """)

@@ -9,7 +9,7 @@ import logging
 import shlex
 from collections.abc import Sequence
 
-from .frames import MAX_NESTING, MAX_PIECES, Found
+from .frames import MAX_NESTING, MAX_PIECES, Findings
 from .reading import Command, Commands, Opaque, Reading, Word
 from .scanner import Scanner
 
@@ -20,39 +20,39 @@ FAILED = "a text that can't be read because of an error in the reader"
 TOO_LONG = f"a text of more than {MAX_LENGTH} bytes or {MAX_PIECES} words, or nested more than {MAX_NESTING} times"
 
 
-def read(text: str) -> Reading:
+def parse_text(text: str) -> Reading:
     """What bash runs for ``text``."""
-    found = Found()
-    found.texts.append((text, 0))
-    return _reading(text, found)
+    findings = Findings()
+    findings.texts.append((text, 0))
+    return _parse(text, findings)
 
 
-def read_words(words: Sequence[str]) -> Reading:
+def parse_words(words: Sequence[str]) -> Reading:
     """What starting a program with these arguments runs: themselves, and what the program is known to run."""
-    found = Found()
+    findings = Findings()
     text = shlex.join(words)
     if words and words[0]:
-        found.command(Command(tuple(Word(word, shlex.quote(word)) for word in words)), 0)
+        findings.add_command(Command(tuple(Word(word, shlex.quote(word)) for word in words)), 0)
     else:
-        found.note("an empty command")
-    return _reading(text, found)
+        findings.note_construct("an empty command")
+    return _parse(text, findings)
 
 
-def _reading(text: str, found: Found) -> Reading:
+def _parse(text: str, findings: Findings) -> Reading:
     left = 2 * MAX_LENGTH
-    while found.texts and found.whole:
-        inner, depth = found.texts.pop()
+    while findings.texts and findings.complete:
+        inner, depth = findings.texts.pop()
         length = len(inner.encode(errors="replace"))
         left -= length
-        found.whole = length <= MAX_LENGTH and left >= 0 and depth <= MAX_NESTING
-        if found.whole:
+        findings.complete = length <= MAX_LENGTH and left >= 0 and depth <= MAX_NESTING
+        if findings.complete:
             try:
-                Scanner(inner, found, depth).run()
+                Scanner(inner, findings, depth).run()
             except Exception as bug:
                 log.debug("the reader of commands failed: %s: %.200s", type(bug).__name__, bug)
-                return Opaque(text, FAILED, whole=False)
-    commands, redirects = tuple(found.commands), tuple(found.redirects)
-    if found.construct is None and found.whole:
+                return Opaque(text, FAILED, complete=False)
+    commands, redirects = tuple(findings.commands), tuple(findings.redirects)
+    if findings.construct is None and findings.complete:
         return Commands(text, commands, redirects)
-    construct = found.construct if found.whole and found.construct else TOO_LONG
-    return Opaque(text, construct, commands, redirects, "\n".join(found.code), found.whole)
+    construct = findings.construct if findings.complete and findings.construct else TOO_LONG
+    return Opaque(text, construct, commands, redirects, "\n".join(findings.code), findings.complete)

@@ -68,7 +68,7 @@ class Opaque:
     """A text that may run more than can be read from it. ``construct`` names the first reason.
 
     ``commands`` and ``redirects`` are those that were found all the same; they are for refusing, never for granting.
-    ``code`` is the text without literal strings, comments and literal here-documents. ``whole``: all of the text was
+    ``code`` is the text without literal strings, comments and literal here-documents. ``complete``: all of the text was
     looked at, so it is within the bounds of :mod:`.reader`.
     """
 
@@ -77,7 +77,7 @@ class Opaque:
     commands: tuple[Command, ...] = ()
     redirects: tuple[Redirect, ...] = ()
     code: str = ""
-    whole: bool = True
+    complete: bool = True
 
 
 Reading: TypeAlias = Commands | Opaque

@@ -10,8 +10,8 @@ from typing import Literal
 from attrs import Factory, define
 
 from . import lexemes
-from .ansi_c import unescaped
-from .frames import Found, Frame, Mode
+from .ansi_c import unescape
+from .frames import Findings, Frame, Mode
 
 
 @define(eq=False)
@@ -31,19 +31,19 @@ class Text:
 @define(eq=False)
 class Scanner:
     text: str
-    found: Found
+    findings: Findings
     depth: int = 0
     at: int = 0
     _stack: list[Frame | Text] = Factory(list)
     _documents: list[tuple[str, bool, bool]] = Factory(list)  # here-documents: delimiter, whether quoted, with tabs
-    _cut: int = 0  # up to here the text is in ``found.code``
+    _cut: int = 0  # up to here the text is in ``findings.code``
 
     def run(self) -> None:
         """Finds all that is in the text."""
         if odd := lexemes.CONTROL.search(self.text):
-            self.found.note(f"the control character {odd[0]!r}")
-        self._stack = [Frame(self.found, "", len(self.text), self.depth)]
-        while self._stack and self.found.whole:
+            self.findings.note_construct(f"the control character {odd[0]!r}")
+        self._stack = [Frame(self.findings, "", len(self.text), self.depth)]
+        while self._stack and self.findings.complete:
             top = self._stack[-1]
             if self.at >= top.limit:
                 self._pop()
@@ -51,7 +51,7 @@ class Scanner:
                 self._step(top)
             else:
                 self._step_in_text(top)
-        self.found.code.append(self.text[self._cut :])
+        self.findings.code.append(self.text[self._cut :])
 
     def _pop(self) -> None:
         """Ends the innermost frame."""
@@ -63,11 +63,11 @@ class Scanner:
                 self.at += len(top.closer)
         else:
             if top.kind and self.at >= top.limit:
-                self.found.note("a quote that is not closed")
+                self.findings.note_construct("a quote that is not closed")
             self.at = max(self.at, top.resume)
             self._read_documents()
         if self._documents and not self._stack:
-            self.found.note("a here-document without its end")
+            self.findings.note_construct("a here-document without its end")
 
     def _match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
         """The pattern here, within the innermost frame."""
@@ -76,18 +76,18 @@ class Scanner:
     def _push(self, closer: str, mode: Mode = "commands", limit: int | None = None) -> None:
         """Begins a frame of commands within the present one."""
         top = self._stack[-1]
-        self.found.count()
+        self.findings.count_piece()
         if limit is None:
             limit = top.limit
         self._stack.append(
-            Frame(self.found, closer, limit, self.depth, mode, closer in lexemes.TICKS or top.in_backquotes)
+            Frame(self.findings, closer, limit, self.depth, mode, closer in lexemes.TICKS or top.in_backquotes)
         )
 
     def _push_text(self, kind: Literal['"', "}", ""], limit: int, resume: int = -1) -> None:
         self._stack.append(Text(kind, limit, resume, self.at, self._stack[-1].in_backquotes))
 
     def _cut_out(self, start: int, end: int) -> None:
-        self.found.code.append(self.text[self._cut : start] + "''")
+        self.findings.code.append(self.text[self._cut : start] + "''")
         self._cut = end
 
     # -- Where commands are ------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ class Scanner:
         elif separator := self._match(lexemes.SEPARATOR):
             self._separate(frame, separator[0])
         else:
-            self.found.note(f"the blank {char!r}")
+            self.findings.note_construct(f"the blank {char!r}")
             self._add(frame, char, self.at + 1)
 
     def _begin(self, frame: Frame) -> None:
@@ -149,7 +149,7 @@ class Scanner:
             return
         end = self.text.find("'", self.at + 1, frame.limit)
         if end < 0:
-            self.found.note("a quote that is not closed")
+            self.findings.note_construct("a quote that is not closed")
             end = frame.limit
         self._cut_out(self.at, end + 1)
         self._add(frame, self.text[self.at + 1 : end], end + 1)
@@ -158,7 +158,7 @@ class Scanner:
         following = self.text[self.at + 1 : min(self.at + 2, frame.limit)]
         if following == "\n":
             if frame.start >= 0 or self.text[self.at - 1 : self.at] not in (" ", "\t"):
-                self.found.note("an escaped newline without a blank before it")
+                self.findings.note_construct("an escaped newline without a blank before it")
             self.at += 2
         elif following == "`" and frame.in_backquotes:
             self._begin(frame)
@@ -167,12 +167,12 @@ class Scanner:
         elif following:
             self._add(frame, following, self.at + 2)
         else:
-            self.found.note("a backslash at the end")
+            self.findings.note_construct("a backslash at the end")
             self._add(frame, "\\", self.at + 1)
 
     def _pattern(self, frame: Frame, char: str) -> None:
         if char == "{":
-            self.found.note("an unquoted `{`")
+            self.findings.note_construct("an unquoted `{`")
             frame.braces = True
         elif char == "[":
             frame.bracket = self.at if frame.bracket < 0 else frame.bracket
@@ -188,7 +188,7 @@ class Scanner:
             frame.take_word(self.at, self.text)
             self.at += 1
             return
-        self.found.note(f"an unquoted `{char}`")
+        self.findings.note_construct(f"an unquoted `{char}`")
         if char == ")":
             frame.take_word(self.at, self.text)
             self.at += 1
@@ -227,7 +227,7 @@ class Scanner:
             self.at += 1
             return
         if operator in ("<(", ">("):
-            self.found.note(f"process substitution `{operator}`")
+            self.findings.note_construct(f"process substitution `{operator}`")
             self._begin(frame)
             frame.known = False
             self.at += 2
@@ -236,7 +236,7 @@ class Scanner:
         source = self.text[frame.start : self.at] if frame.start >= 0 else ""
         if operator[0] != "&" and re.fullmatch("[0-9]+", source):
             if len(source) > 2 or frame.expects_file:
-                self.found.note("a number in front of a redirection")
+                self.findings.note_construct("a number in front of a redirection")
             frame.start, frame.value = -1, []
         else:
             frame.take_word(self.at, self.text)
@@ -249,7 +249,7 @@ class Scanner:
             self._document(frame, operator)
             return
         if operator in ("<<<", "<&", "<>", ">&"):
-            self.found.note(f"the operator `{operator}`")
+            self.findings.note_construct(f"the operator `{operator}`")
         frame.redirect(operator)
 
     def _separate(self, frame: Frame, operator: str) -> None:
@@ -258,7 +258,7 @@ class Scanner:
         if frame.mode == "test" or frame.mode == "pattern":
             return
         if operator in ("&", "|&", ";;", ";&", ";;&"):
-            self.found.note(f"the operator `{operator}`")
+            self.findings.note_construct(f"the operator `{operator}`")
         frame.end_command(operator)
         if operator == "\n":
             self._read_documents()
@@ -268,12 +268,12 @@ class Scanner:
     def _document(self, frame: Frame, operator: str) -> None:
         found = self._match(lexemes.DELIMITER)
         if found is None:
-            self.found.note("a here-document with an unusual delimiter")
+            self.findings.note_construct("a here-document with an unusual delimiter")
             frame.redirect("<<<")
             return
         quoted = found[4] is None
         if not quoted:
-            self.found.note("a here-document whose delimiter is not quoted")
+            self.findings.note_construct("a here-document whose delimiter is not quoted")
         frame.redirect("")
         self._documents.append((found[1] or found[2] or found[3] or found[4], quoted, operator == "<<-"))
         self.at = found.end()
@@ -287,7 +287,7 @@ class Scanner:
             line = rf"^{before}{re.escape(delimiter)}(\n|\Z)"
             end = re.compile(line, re.MULTILINE).search(self.text, self.at, limit)
             if end is None:
-                self.found.note("a here-document without its end")
+                self.findings.note_construct("a here-document without its end")
             body, after = (end.start(), end.end()) if end else (limit, limit)
             if not quoted:
                 self._push_text("", body, after)
@@ -305,9 +305,9 @@ class Scanner:
             self._backquote()
             return
         if self.text[self.at : self.at + 2] in ("$'", '$"'):
-            self.found.note(f"the quote `{self.text[self.at : self.at + 2]}`")
+            self.findings.note_construct(f"the quote `{self.text[self.at : self.at + 2]}`")
             quoted = lexemes.ANSI_C.match(self.text, self.at + 1, frame.limit)
-            value = unescaped(quoted[1]) if quoted else ""
+            value = unescape(quoted[1]) if quoted else ""
             frame.known &= quoted is not None and value is not None
             self._add(frame, value or "", quoted.end() if quoted else self.at + 1)
             return
@@ -327,27 +327,27 @@ class Scanner:
         if name := self._match(lexemes.NAME):
             self.at = name.end()
         elif arithmetic := self._match(lexemes.ARITHMETIC):
-            self.found.note("arithmetic `$((`")
+            self.findings.note_construct("arithmetic `$((`")
             self._push_text("", arithmetic.end(), arithmetic.end())
             self.at += 3
         elif self.text.startswith("$(", self.at):
-            self.found.note("command substitution `$(`")
+            self.findings.note_construct("command substitution `$(`")
             self.at += 2
             self._push(")")
         elif self.text.startswith("${", self.at):
-            self.found.note("an expansion `${` of more than a name")
+            self.findings.note_construct("an expansion `${` of more than a name")
             if frame is not None:
                 frame.several |= "@" in self.text[self.at : self.at + 100]
             self._push_text("}", limit)
             self.at += 2
         else:
-            self.found.note(f"the expansion `{self.text[self.at : self.at + 2]}`")
+            self.findings.note_construct(f"the expansion `{self.text[self.at : self.at + 2]}`")
             special = self._match(lexemes.SPECIAL)
             self.at = special.end() if special else self.at + 1
 
     def _backquote(self) -> None:
         """A backquote: its frame ends at the next one that has no backslash."""
-        self.found.note("a backquote")
+        self.findings.note_construct("a backquote")
         escaped = self.text[self.at] == "\\"
         self.at += 2 if escaped else 1
         limit = self._stack[-1].limit

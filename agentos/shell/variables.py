@@ -20,11 +20,11 @@ def is_plain(name: str, value: str) -> bool:
     return name in PLAIN and VALUE.fullmatch(value) is not None
 
 
-def not_plain(variables: Mapping[str, str]) -> Sequence[str]:
+def names_not_plain(variables: Mapping[str, str]) -> Sequence[str]:
     """The names of all others, sorted."""
     return sorted(name for name, value in variables.items() if not is_plain(name, value))
 
 
-def read_by_bash(names: Iterable[str]) -> Sequence[str]:
+def names_read_by_bash(names: Iterable[str]) -> Sequence[str]:
     """The names that no command is given, as bash runs or changes something by them before its line."""
     return [name for name in names if READ_BY_BASH.fullmatch(name)]

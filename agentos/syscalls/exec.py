@@ -22,9 +22,9 @@ from agentos.permissions.exec_request import ExecRequest
 from agentos.sandbox.plan import WORKSPACE
 from agentos.sandbox.policy import Program
 from agentos.sandbox.status import Status
-from agentos.shell.reader import read, read_words
+from agentos.shell.reader import parse_text, parse_words
 from agentos.shell.reading import Reading
-from agentos.shell.variables import not_plain, read_by_bash
+from agentos.shell.variables import names_not_plain, names_read_by_bash
 from agentos_sdk import codec
 from agentos_sdk.calls.host import Exec, Output
 from agentos_sdk.errors import BadRequest
@@ -58,7 +58,7 @@ class Commands:
         beside = f"beside {agent.name}: " if agent is not None and agent.id != call.caller.id else ""
         await call.require(*rights, about=f"{beside}{wanted}")
         environment = self._environment(call.caller, agent)
-        given = {name: value for name, value in environment.items() if not read_by_bash([name])}
+        given = {name: value for name, value in environment.items() if not names_read_by_bash([name])}
         program = Program(argv(request), {**given, **request.env}, wanted.directory, stdin=request.stdin.encode())
         out, err = streams(call) if request.stream else (Stream(), Stream())
         command = CommandRequest(program, request.timeout, call.caller.kind, call.caller.id, out, err)
@@ -78,7 +78,7 @@ class Commands:
         jailed = agent.spec.jailed if agent is not None else caller.kind == "guest"
         directory = await self._directory(agent, jailed, request.cwd)
         reading = await self._read(caller, request.command)
-        wanted = ExecRequest(reading, directory, jailed, tuple(not_plain(request.env)))
+        wanted = ExecRequest(reading, directory, jailed, tuple(names_not_plain(request.env)))
         another = agent.id if agent is not None and agent.id != caller.id else None
         return wanted, (Right("exec", wanted, another),)
 
@@ -139,7 +139,7 @@ def check(request: Exec) -> None:
     for name in request.env:
         if not name or "=" in name or name.startswith("AGENTOS_"):
             raise BadRequest(f"env.{name}: expected a variable's name, without '=' and not AGENTOS_... (ours)")
-    for name in read_by_bash(request.env):
+    for name in names_read_by_bash(request.env):
         raise BadRequest(f"env.{name}: bash reads this before its line, and nobody can judge what that does")
 
 
@@ -148,7 +148,7 @@ def argv(request: Exec) -> Sequence[str]:
 
 
 def what_runs(command: str | Sequence[str]) -> Reading:
-    return read(command) if isinstance(command, str) else read_words(command)
+    return parse_text(command) if isinstance(command, str) else parse_words(command)
 
 
 def user() -> str:

@@ -7,7 +7,7 @@ from agentos.permissions.exec_request import ExecRequest
 from agentos.permissions.levels import BASE_RULES, LEVELS
 from agentos.permissions.patterns.base import Names
 from agentos.permissions.rule import EFFECTS, Kind, PermissionSet, Rule
-from agentos.shell.reader import read
+from agentos.shell.reader import parse_text
 
 NAMES = Names("/home/ada", "/etc/agentos", "/workspace", "/agent")
 
@@ -53,7 +53,9 @@ sets = st.one_of(
 )
 objects = st.one_of(
     st.builds(Right, st.sampled_from(("read", "write")), st.sampled_from(PATHS)),
-    st.builds(Right, st.just("exec"), st.sampled_from([ExecRequest(read(line), "/workspace", True) for line in LINES])),
+    st.builds(
+        Right, st.just("exec"), st.sampled_from([ExecRequest(parse_text(line), "/workspace", True) for line in LINES])
+    ),
     st.builds(Right, st.just("http"), st.sampled_from(("api.example.com", "www.example.com", "example.org"))),
     st.builds(Right, st.just("think"), st.sampled_from(("gemini-2", "gemini-3", "llama"))),
     st.builds(Right, st.sampled_from(BARE)),

@@ -6,7 +6,7 @@ from agentos.kernel.ports import Right
 from agentos.permissions.exec_request import ExecRequest
 from agentos.permissions.levels import LEVELS
 from agentos.permissions.set_examples import decide_by_set
-from agentos.shell.reader import read
+from agentos.shell.reader import parse_text
 from agentos.shell.reading import Commands
 from tests.permissions.strategies import NAMES
 
@@ -263,11 +263,11 @@ def test_there_are_enough_lines() -> None:
 @pytest.mark.parametrize("jailed", [True, False], ids=["in a jail", "on the host"])
 @pytest.mark.parametrize("line", LINES)
 def test_no_line_of_a_coding_agent_is_refused(line: str, jailed: bool) -> None:
-    right = Right("exec", ExecRequest(read(line), "/place", jailed))
+    right = Right("exec", ExecRequest(parse_text(line), "/place", jailed))
 
     assert decide_by_set(LEVELS["unrestricted"], NAMES, right).reason == ""
 
 
 @pytest.mark.parametrize("line", SIMPLE)
 def test_a_line_of_simple_commands_can_be_granted_by_patterns(line: str) -> None:
-    assert isinstance(read(line), Commands)
+    assert isinstance(parse_text(line), Commands)

@@ -6,7 +6,7 @@ from agentos.kernel.ports import Right
 from agentos.permissions.exec_request import ExecRequest
 from agentos.permissions.rule import PermissionSet, Rule
 from agentos.permissions.set_examples import decide_by_set
-from agentos.shell.reader import read
+from agentos.shell.reader import parse_text
 from tests.permissions.strategies import NAMES
 
 BUILTINS = ("echo", "printf", "test", "[", "export", "declare", "local", "read", ":")
@@ -17,7 +17,7 @@ def passes(line: str, *more: tuple[str, str, str]) -> bool:
     """Whether it may run where these commands are granted, and every file to read and write."""
     granted = (*(("allow", "commands", text) for text in GRANTS), ("allow", "read", "/**"), ("allow", "write", "/**"))
     rules = tuple(Rule(effect, kind, text, "here") for effect, kind, text in (*granted, *more))  # type: ignore[arg-type]
-    right = Right("exec", ExecRequest(read(line), "/place", jailed=True))
+    right = Right("exec", ExecRequest(parse_text(line), "/place", jailed=True))
     return decide_by_set(PermissionSet("here", rules), NAMES, right).effect == "allow"
 
 

@@ -6,13 +6,13 @@ from agentos.kernel.ports import Right
 from agentos.permissions.exec_request import ExecRequest
 from agentos.permissions.levels import LEVELS
 from agentos.permissions.set_examples import decide_by_set
-from agentos.shell.reader import MAX_LENGTH, read
+from agentos.shell.reader import MAX_LENGTH, parse_text
 from tests.permissions.strategies import NAMES
 
 
 def decided(line: str, *, jailed: bool = False) -> str:
     """The decision for an agent that may run every command: its effect, or the default denial."""
-    wanted = ExecRequest(read(line), "/place", jailed)
+    wanted = ExecRequest(parse_text(line), "/place", jailed)
     decision = decide_by_set(LEVELS["unrestricted"], NAMES, Right("exec", wanted))
     return decision.effect if decision.effect != "deny" else decision.rule
 

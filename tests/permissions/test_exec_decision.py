@@ -6,7 +6,7 @@ from agentos.kernel.ports import Decision, Right
 from agentos.permissions.exec_request import ExecRequest
 from agentos.permissions.rule import PermissionSet, Rule
 from agentos.permissions.set_examples import decide_by_set
-from agentos.shell.reader import read, read_words
+from agentos.shell.reader import parse_text, parse_words
 from tests.permissions.strategies import NAMES
 
 GRANTS = (
@@ -20,7 +20,7 @@ GRANTS = (
 
 def judged(line: str | list[str], *more: tuple[str, str, str], variables: tuple[str, ...] = ()) -> Decision:
     written = tuple(Rule(effect, kind, text, "here") for effect, kind, text in (*GRANTS, *more))  # type: ignore[arg-type]
-    reading = read(line) if isinstance(line, str) else read_words(line)
+    reading = parse_text(line) if isinstance(line, str) else parse_words(line)
     wanted = ExecRequest(reading, "/place", jailed=False, variables=variables)
     return decide_by_set(PermissionSet("here", written), NAMES, Right("exec", wanted))
 

@@ -11,7 +11,7 @@ from agentos.permissions.patterns.base import Pattern
 from agentos.permissions.rule import Kind, Rule
 from agentos.permissions.rule_index import RULES_PER_REGEX, RuleIndex
 from agentos.permissions.rules import parse_pattern
-from agentos.shell.reader import read
+from agentos.shell.reader import parse_text
 from agentos.shell.reading import Command, Word
 from tests.permissions.strategies import NAMES, PATHS, TEXTS
 
@@ -27,7 +27,7 @@ LINES = (
     "rm -r a",
     "la b",
 )
-SIMPLES = (*(read(line).commands[0] for line in LINES), Command((Word("ls", "ls", several=True),)))
+SIMPLES = (*(parse_text(line).commands[0] for line in LINES), Command((Word("ls", "ls", several=True),)))
 THINGS: dict[Kind, tuple[Sequence[str], Sequence[object]]] = {
     "read": ((*TEXTS["read"], ".env", "**/notes/*.md", "/home/*/x"), (*PATHS, "/a/.env/b", "/", "/a" * 3000)),
     "commands": (PROGRAMS, SIMPLES),

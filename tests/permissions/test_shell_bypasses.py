@@ -11,7 +11,7 @@ from agentos.kernel.ports import Effect, Right
 from agentos.permissions.exec_request import ExecRequest
 from agentos.permissions.rule import PermissionSet, Rule
 from agentos.permissions.set_examples import decide_by_set
-from agentos.shell.reader import read, read_words
+from agentos.shell.reader import parse_text, parse_words
 from tests.permissions.strategies import NAMES
 from tests.shell.texts import PIECES
 from tests.support.rounds import rounds
@@ -32,7 +32,7 @@ EVERYTHING = PermissionSet("the test's", (Rule("allow", "commands", "*", "here")
 
 def decision(line: str | list[str]) -> Effect:
     """Of a caller that may run those and write to /workspace."""
-    wanted = ExecRequest(read(line) if isinstance(line, str) else read_words(line), "/workspace", jailed=False)
+    wanted = ExecRequest(parse_text(line) if isinstance(line, str) else parse_words(line), "/workspace", jailed=False)
     return decide_by_set(GRANTED, NAMES, Right("exec", wanted)).effect
 
 
@@ -58,7 +58,9 @@ def test_what_shows_all_that_it_runs_is_allowed(line: str) -> None:
 def test_what_only_bash_can_read_needs_a_grant_of_everything(line: str) -> None:
     assert decision(line) == "deny"
     assert (
-        decide_by_set(EVERYTHING, NAMES, Right("exec", ExecRequest(read(line), "/workspace", jailed=False))).effect
+        decide_by_set(
+            EVERYTHING, NAMES, Right("exec", ExecRequest(parse_text(line), "/workspace", jailed=False))
+        ).effect
         == "allow"
     )
 

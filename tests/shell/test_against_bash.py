@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentos.shell.programs import BUILTINS
-from agentos.shell.reader import read
+from agentos.shell.reader import parse_text
 from agentos.shell.reading import Commands, Opaque, Reading, Word
 from tests.support.rounds import rounds
 
@@ -144,7 +144,7 @@ def misread(reading: Reading, ran: Ran) -> str | None:
 
 def check(stubs: Stubs, text: str) -> str:
     """Whether the text is in the subset; what bash makes of it is checked if it is."""
-    reading = read(text)
+    reading = parse_text(text)
     if not isinstance(reading, Commands):
         return "opaque"
     wrong = misread(reading, stubs.run(text))
@@ -163,14 +163,14 @@ def test_the_stubs_see_all_that_is_run_and_written(stubs: Stubs) -> None:
     ran = stubs.run("a 'x y' $(b) | nosuch -x > f & eval c; wait", seconds=60)
 
     assert ran == Ran(frozenset({("a", "x y"), ("b",), ("nosuch", "-x"), ("c",)}), frozenset({"f"}))
-    assert misread(read("a 'x y' | b | nosuch -x > f; c"), ran) is None
-    assert "'c'" in (misread(read("a 'x y' | b | nosuch -x > f"), ran) or "")
-    assert "'f'" in (misread(read("a 'x y' | b | nosuch -x; c"), ran) or "")
+    assert misread(parse_text("a 'x y' | b | nosuch -x > f; c"), ran) is None
+    assert "'c'" in (misread(parse_text("a 'x y' | b | nosuch -x > f"), ran) or "")
+    assert "'f'" in (misread(parse_text("a 'x y' | b | nosuch -x; c"), ran) or "")
 
 
 def test_many_random_texts_are_read_and_the_others_are_opaque_for_many_reasons() -> None:
     draw = random.Random(1)
-    readings = [read(random_text(draw)) for _ in range(1000)]
+    readings = [parse_text(random_text(draw)) for _ in range(1000)]
     reasons = {reading.construct for reading in readings if isinstance(reading, Opaque)}
 
     assert sum(isinstance(reading, Commands) for reading in readings) > 200

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.shell.reader import MAX_LENGTH, read, read_words
+from agentos.shell.reader import MAX_LENGTH, parse_text, parse_words
 from agentos.shell.reading import Command, Commands, Opaque, Redirect
 
 from .texts import PIECES
@@ -17,13 +17,13 @@ def words(commands: tuple[Command, ...]) -> list[list[str | None]]:
 
 
 def understood(text: str) -> Commands:
-    reading = read(text)
+    reading = parse_text(text)
     assert isinstance(reading, Commands), reading
     return reading
 
 
 def opaque(text: str) -> Opaque:
-    reading = read(text)
+    reading = parse_text(text)
     assert isinstance(reading, Opaque), reading
     return reading
 
@@ -193,7 +193,7 @@ def test_everything_else_is_opaque_and_the_construct_is_named(text: str, constru
     ],
 )  # fmt: skip
 def test_a_command_is_found_wherever_it_hides(text: str) -> None:
-    assert any(command.words[0].text == "id" for command in read(text).commands)
+    assert any(command.words[0].text == "id" for command in parse_text(text).commands)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_the_files_of_an_opaque_text_are_found() -> None:
 
 
 def test_an_argv_is_one_command_of_literal_words() -> None:
-    reading = read_words(["echo", "a b", "$(id)", "*", ";"])
+    reading = parse_words(["echo", "a b", "$(id)", "*", ";"])
 
     assert isinstance(reading, Commands)
     assert words(reading.commands) == [["echo", "a b", "$(id)", "*", ";"]]
@@ -230,7 +230,7 @@ def test_an_argv_is_one_command_of_literal_words() -> None:
 
 
 def test_the_commands_that_a_shell_in_an_argv_runs_are_found() -> None:
-    reading = read_words(["env", "bash", "-c", "a; b"])
+    reading = parse_words(["env", "bash", "-c", "a; b"])
 
     assert isinstance(reading, Opaque)
     assert words(reading.commands) == [["env", "bash", "-c", "a; b"], ["bash", "-c", "a; b"], ["a"], ["b"]]
@@ -238,7 +238,7 @@ def test_the_commands_that_a_shell_in_an_argv_runs_are_found() -> None:
 
 @pytest.mark.parametrize("argv", [[], [""], ["", "b"]])
 def test_an_argv_without_a_program_is_opaque(argv: list[str]) -> None:
-    assert isinstance(read_words(argv), Opaque)
+    assert isinstance(parse_words(argv), Opaque)
 
 
 def test_a_pipe_says_whose_output_a_command_reads() -> None:
@@ -249,17 +249,17 @@ def test_a_pipe_says_whose_output_a_command_reads() -> None:
 
 @pytest.mark.parametrize("text", ["a " + "b" * MAX_LENGTH, "a " * 10_001, "$(" * 10_001, "env " * 40 + "a"])
 def test_a_text_beyond_the_bounds_is_opaque_and_not_whole(text: str) -> None:
-    assert not opaque(text).whole
+    assert not opaque(text).complete
 
 
 def test_a_text_within_the_bounds_is_read() -> None:
     assert understood("a " + "b" * (MAX_LENGTH - 2))
-    assert opaque("$(" * 3000 + ")" * 3000).whole
+    assert opaque("$(" * 3000 + ")" * 3000).complete
 
 
 @given(st.one_of(st.text(), st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=2))).map("".join)))
 def test_no_text_raises(text: str) -> None:
-    reading = read(text)
+    reading = parse_text(text)
 
     assert reading.text == text
     assert all(isinstance(redirect, Redirect) for redirect in reading.redirects)
@@ -268,7 +268,7 @@ def test_no_text_raises(text: str) -> None:
 
 @given(st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=3))))
 def test_no_argv_raises(argv: list[str]) -> None:
-    assert read_words(argv)
+    assert parse_words(argv)
 
 
 @pytest.mark.parametrize(
@@ -285,6 +285,6 @@ def test_no_text_takes_long(piece: str) -> None:
     """Each would nest ten thousand deep, or be gone over once for each of its characters: that takes minutes."""
     begun = time.process_time()
 
-    read(piece * (MAX_LENGTH // len(piece.encode())))
+    parse_text(piece * (MAX_LENGTH // len(piece.encode())))
 
     assert time.process_time() - begun < 20

@@ -29,7 +29,7 @@ from agentos.sandbox.policy import Policy, Program
 from agentos.sandbox.report import probe
 from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.spawner import Spawner
-from agentos.shell.reader import read
+from agentos.shell.reader import parse_text
 from tests.speed.caller import Caller
 from tests.speed.measure_jails import SPAWN
 from tests.speed.place import Place
@@ -86,7 +86,7 @@ def ways() -> dict[str, Once]:
     one, three = (Judged.by("read", "/data/{}/**", layers) for layers in (1, 3))
     allowed = [Right("read", f"/data/allow-69/notes/day-{n}.md") for n in range(100)]
     refused = [Right("read", f"/srv/else/notes/day-{n}.md") for n in range(100)]
-    wanted = ExecRequest(read(COMMAND), "/workspace", jailed=True)
+    wanted = ExecRequest(parse_text(COMMAND), "/workspace", jailed=True)
     compiled = [re.compile(fnmatch.translate(f"/data/allow-{n}/*")).match for n in range(RULES)]
     return {
         "fnmatch": lambda number: [match(str(allowed[number % 100].object)) for match in compiled],
@@ -94,7 +94,7 @@ def ways() -> dict[str, Once]:
         "refused": one.of(*refused, effect="deny"),
         "layers": three.of(*allowed),
         "exec": Judged.by("commands", "{} *").of(Right("exec", wanted)),
-        "parse": lambda _: read(COMMAND),
+        "parse": lambda _: parse_text(COMMAND),
         "send": Judged.by("send", "{}-*").of(*(Right("send", agent=n) for n in range(10, 110))),
     }
 

@@ -79,12 +79,12 @@ def show(name: str, file: Path | None, as_json: bool) -> None:
 def denials() -> dict[str, dict[str, list[str]]]:
     """The default denials: paths by their content, commands by their effect."""
     from agentos.permissions.patterns.secret_paths import GROUPS
-    from agentos.shell.dangerous import ALWAYS, JUDGES
+    from agentos.shell.dangerous import ALWAYS_DENIED, CHECKS
 
     commands: dict[str, list[str]] = {}
-    for name, what in ALWAYS.items():
+    for name, what in ALWAYS_DENIED.items():
         commands.setdefault(what, []).append(name)
-    commands["where they destroy, or change who may do what"] = list(JUDGES)
+    commands["where they destroy, or change who may do what"] = list(CHECKS)
     return {"read, write": {group: list(texts) for group, texts in GROUPS.items()}, "commands": commands}
 
 

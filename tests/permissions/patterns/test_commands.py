@@ -11,7 +11,7 @@ from agentos.shell.reading import Command, Word
 
 
 def means(pattern: str, command: str, *, deny: bool = False) -> bool:
-    return parse_command_pattern(pattern).matches(reader.read(command).commands[0], deny=deny)
+    return parse_command_pattern(pattern).matches(reader.parse_text(command).commands[0], deny=deny)
 
 
 @pytest.mark.parametrize(
@@ -138,6 +138,6 @@ def test_a_denial_means_all_that_a_grant_does(pattern: str, words: list[str]) ->
 
 
 def test_a_pattern_full_of_wildcards_is_matched_at_once() -> None:
-    [command] = reader.read_words(["echo", "a" * 100_000 + "b"]).commands
+    [command] = reader.parse_words(["echo", "a" * 100_000 + "b"]).commands
 
     assert not parse_command_pattern("echo " + "*a" * 50).matches(command, deny=False)

@@ -57,7 +57,7 @@ from .host_setup import (
 )
 from .kernel.listener import ConnectionLimit, Listener, ListenError, listen
 from .llm.api_keys import look
-from .llm.ask import Asking
+from .llm.ask import ProviderClient
 from .llm.providers.choose import Choice, NoChoice, choose, connect
 from .llm.providers.provider import Question
 from .permissions.patterns.base import Names
@@ -137,7 +137,7 @@ async def live(settings: Settings, kernel: Callable[[Line, Audit], "Kernel"], re
     llm = settings.config.llm
     model = await trio.to_thread.run_sync(choice_of_model, llm)
     provider = model.provider if isinstance(model, Choice) else "none"
-    asking = Asking(partial(connect, model, llm), llm.retry, llm.timeouts, name=provider)
+    asking = ProviderClient(partial(connect, model, llm), llm.retry, llm.timeouts, name=provider)
     async with (
         open_database(settings.state_dir / "agentos.db", {"quotas": budgets.TABLES}) as database,
         open_audit(settings.state_dir / "audit", __version__) as audit,

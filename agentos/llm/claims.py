@@ -13,44 +13,45 @@ from .providers.provider import Question, Usage
 
 Bound = Literal["least", "most"]
 
-MOST_BYTES = 16  # bytes of text per token at most; English has about 4
-ENVELOPE = 32  # bytes of JSON around each message, tool and call: vendors count tokens for these, too
-MOST_PER_IMAGE = 48_169  # tokens: gpt-4o-mini's 2,833 and 5,667 for each of at most 8 tiles, the most of any model
-MOST_GENERATED = 128 << 10  # tokens, if the request has no limit: the largest models stop there
+MAX_BYTES_PER_TOKEN = 16  # bytes of text per token at most; English has about 4
+ENVELOPE_BYTES = 32  # bytes of JSON around each message, tool and call: vendors count tokens for these, too
+MAX_TOKENS_PER_IMAGE = 48_169  # gpt-4o-mini's 2,833 and 5,667 for each of at most 8 tiles, the most of any model
+MAX_GENERATED_TOKENS = 128 << 10  # tokens, if the request has no limit: the largest models stop there
 
 
 @frozen
-class Sent:
+class RequestSize:
     """Size of a request: ``size`` in bytes without images; text as UTF-8, JSON approximately."""
 
     size: int
     images: int
 
 
-def measured(question: Question) -> Sent:
+def measure_request(question: Question) -> RequestSize:
     """Measure a request; takes some milliseconds for texts of several MiB."""
-    size = utf8_length(question.system or "") + ENVELOPE
+    size = utf8_length(question.system or "") + ENVELOPE_BYTES
     for message in question.messages:
-        size += ENVELOPE + utf8_length(message.text)
-        size += sum(ENVELOPE + utf8_length(call.name) + _json(call.arguments) for call in message.calls)
+        size += ENVELOPE_BYTES + utf8_length(message.text)
+        size += sum(ENVELOPE_BYTES + utf8_length(call.name) + _json_size(call.arguments) for call in message.calls)
     for tool in question.tools:
-        size += ENVELOPE + utf8_length(tool.name) + utf8_length(tool.description) + _json(tool.parameters)
-    size += _json(question.response_schema) if question.response_schema is not None else 0
-    return Sent(size, sum(len(message.images) for message in question.messages))
+        size += ENVELOPE_BYTES + utf8_length(tool.name) + utf8_length(tool.description) + _json_size(tool.parameters)
+    size += _json_size(question.response_schema) if question.response_schema is not None else 0
+    return RequestSize(size, sum(len(message.images) for message in question.messages))
 
 
-def bounded(claim: Usage, sent: Sent, received: int, max_tokens: int | None) -> tuple[Usage, Bound | None]:
+def limit_claim(claim: Usage, sent: RequestSize, received: int, max_tokens: int | None) -> tuple[Usage, Bound | None]:
     """The usage to charge: the claim limited to the plausible range, and which limit was applied.
 
-    ``received`` is in bytes; ``max_tokens`` is the request's limit. The least is one token per :data:`MOST_BYTES` bytes
-    sent and received. The most is one token per byte, plus the maximum cost of the images, plus ``max_tokens``.
+    ``received`` is in bytes; ``max_tokens`` is the request's limit. The least is one token per
+    :data:`MAX_BYTES_PER_TOKEN` bytes sent and received. The most is one token per byte, plus the maximum cost of the
+    images, plus ``max_tokens``.
     """
-    least = -(-(sent.size + received) // MOST_BYTES)
+    least = -(-(sent.size + received) // MAX_BYTES_PER_TOKEN)
     if claim.total < least:
-        tokens_in = max(claim.input, -(-sent.size // MOST_BYTES))
+        tokens_in = max(claim.input, -(-sent.size // MAX_BYTES_PER_TOKEN))
         return Usage(tokens_in, max(claim.output, least - tokens_in - claim.thinking), claim.thinking), "least"
-    generated = received + (MOST_GENERATED if max_tokens is None else max_tokens)
-    most = sent.size + MOST_PER_IMAGE * sent.images + generated
+    generated = received + (MAX_GENERATED_TOKENS if max_tokens is None else max_tokens)
+    most = sent.size + MAX_TOKENS_PER_IMAGE * sent.images + generated
     if claim.total > most:
         output = min(claim.output, generated)
         thinking = min(claim.thinking, generated - output)
@@ -63,12 +64,12 @@ def utf8_length(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode(errors="replace"))
 
 
-def _json(value: object) -> int:
+def _json_size(value: object) -> int:
     """Approximate size of a value as JSON, without serializing it."""
     if isinstance(value, str):
         return utf8_length(value) + 2
     if isinstance(value, Mapping):
-        return 2 + sum(utf8_length(name) + 4 + _json(inner) for name, inner in value.items())
+        return 2 + sum(utf8_length(name) + 4 + _json_size(inner) for name, inner in value.items())
     if isinstance(value, Sequence):
-        return 2 + sum(1 + _json(inner) for inner in value)
+        return 2 + sum(1 + _json_size(inner) for inner in value)
     return 4

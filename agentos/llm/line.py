@@ -22,12 +22,12 @@ from agentos.kernel.internal_errors import internal
 from agentos.services.quotas import BudgetState
 from agentos_sdk.errors import BadRequest, CallError, QuotaExceeded
 
-from .ask import Asked, Asking
+from .ask import ActiveRequest, ProviderClient
 from .budgets import Budgets, Grant
-from .claims import measured
+from .claims import measure_request
 from .fair_queue import LEAST, FairQueue, Path, Ticket, Waits, weighed
-from .gates import ModelState
-from .memory import Memory
+from .memory import RequestMemory
+from .model_availability import ModelState
 from .places import Place, places
 from .providers.provider import Answer, Question, Usage, guessed_input
 from .settings import LLMSettings, QueuePath
@@ -36,7 +36,7 @@ LOOK_BACK = 60.0  # seconds at least over which fairness is computed
 MOST_PARTS = 2000  # of a request: the vendor's SDK takes half a millisecond for each
 MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}")  # it becomes a part of a URL
 HELD = 50.0  # tokens per second charged for the time of a failed attempt: it kept the provider from other requests
-AT_ONCE = 64 << 10  # bytes of a request that is measured in the event loop; larger ones in a thread
+AT_ONCE = 64 << 10  # bytes of a request that is measure_request in the event loop; larger ones in a thread
 REMEMBERED = 4096  # agents with kept counts of calls and tokens
 CLOSING = 2.0  # seconds that the provider's connections have to close cleanly
 
@@ -65,7 +65,7 @@ class Spent:
 @define(eq=False)
 class _Job:
     queue_path: QueuePath
-    asked: Asked
+    asked: ActiveRequest
     came: float
     wanted: int | None  # tokens that it may generate, before limits by a budget
     counted: bool = False  # as a call, in budgets and in `Spent`
@@ -81,17 +81,17 @@ class _Job:
 
     def forget(self) -> None:
         """Break the reference cycle with the ticket: a request may have 16 MiB, too much to leave to the collector."""
-        self.ticket = self.asked.changed = None
+        self.ticket = self.asked.on_usage = None
 
 
 class Line:
     """One per kernel. :meth:`serve` is its worker; at most ``concurrency`` requests are in flight."""
 
-    def __init__(self, settings: LLMSettings, asking: Asking, budgets: Budgets, model: str) -> None:
+    def __init__(self, settings: LLMSettings, client: ProviderClient, budgets: Budgets, model: str) -> None:
         """``model`` is used for requests that name none."""
         self.model = model
-        self._asking = asking
-        asking.changed = self._look_at
+        self._client = client
+        client.on_model_changed = self._look_at
         self._budgets = budgets
         self._free = trio.Semaphore(settings.concurrency)
         self._queue: FairQueue[_Job] = FairQueue(settings.per_agent, settings.in_all)
@@ -101,7 +101,7 @@ class Line:
         self._in_flight: Counter[Path] = Counter()
         self._aside: Counter[Path] = Counter()  # requests neither in the queue nor in flight at the moment
         self._spent: dict[Path, Spent] = {}
-        self._memory = Memory()
+        self._memory = RequestMemory()
         self._weights: dict[Path, float] = {}
         now = trio.current_time()
         self._marks = [(now, self._queue.mark())] * 2
@@ -116,15 +116,17 @@ class Line:
         check(question)
         account, now, tokens = family(queue_path), trio.current_time(), guessed_input(question)
         self._budgets.check(queue_path, question.model, tokens, time.time())
-        with self._memory.held(account, question.size):
+        with self._memory.hold(account, question.size):
             large = question.size > AT_ONCE
-            sent = await trio.to_thread.run_sync(measured, question) if large else measured(question)
-            asked = Asked(question, tokens, account, said, deadline=trio.current_effective_deadline(), sent=sent)
-            self._asking.check(asked)
+            sent = await trio.to_thread.run_sync(measure_request, question) if large else measure_request(question)
+            asked = ActiveRequest(
+                question, tokens, account, said, deadline=trio.current_effective_deadline(), sent=sent
+            )
+            self._client.check_available(asked)
             self._weigh(queue_path)
             job = _Job(queue_path, asked, now, question.max_tokens)
             job.ticket = ticket = self._queue.put(names(queue_path), job, weighed(tokens), now, lane=question.model)
-            asked.changed = partial(self._charge, job)
+            asked.on_usage = partial(self._charge, job)
             self._bell.set()
             try:
                 await job.done.wait()
@@ -140,7 +142,7 @@ class Line:
 
     async def prepare(self) -> None:
         """Connect to the provider: a vendor's SDK is loaded in a thread. Requests that arrive meanwhile wait for it."""
-        await self._asking.prepare()
+        await self._client.prepare()
 
     async def serve(self) -> None:
         """Send requests to the provider until cancelled."""
@@ -154,7 +156,7 @@ class Line:
                         job.turn.set()
         finally:
             with trio.move_on_after(CLOSING, shield=True):
-                await self._asking.aclose()
+                await self._client.aclose()
 
     async def _next(self) -> _Job:
         """The next request, as soon as its model accepts requests and there is a place for it."""
@@ -179,7 +181,7 @@ class Line:
         """Open the lanes of models that accept requests again; returns when to do so next, on Trio's clock."""
         first = math.inf
         for model in list(self._queue.closed):
-            opens = self._asking.opens_at(model)
+            opens = self._client.available_at(model)
             if opens is None:
                 self._queue.open(model)
             else:
@@ -188,13 +190,13 @@ class Line:
 
     def _look_at(self, model: str) -> None:
         """Open or close a model's lane to match its gate, and refuse the requests that can't wait for it."""
-        if self._asking.opens_at(model) is None:
+        if self._client.available_at(model) is None:
             self._queue.open(model)
         else:
             self._queue.close(model)
             for ticket in self._queue.of(model):
                 try:
-                    self._asking.check(ticket.item.asked)
+                    self._client.check_available(ticket.item.asked)
                 except CallError as error:
                     self._turn_away(ticket, error)
         self._bell.set()
@@ -225,7 +227,7 @@ class Line:
             job.done.set()
 
     async def _answer(self, job: _Job) -> Thought:
-        answer = await self._asking.ask(job.asked, partial(self._turn, job), partial(self._pause, job))
+        answer = await self._client.send(job.asked, partial(self._turn, job), partial(self._pause, job))
         now = trio.current_time()
         latency = job.worked + now - job.since
         return Thought(answer, now - job.came - latency, latency, job.asked.bound)
@@ -243,7 +245,7 @@ class Line:
             assert job.ticket is not None, "it is in flight"
             used = Usage()
             if asked.attempts > attempts:
-                used = asked.present
+                used = asked.last_usage
                 self._charge(job)
             else:
                 self._queue.charge(job.ticket, LEAST)  # its model was closed meanwhile
@@ -288,7 +290,9 @@ class Line:
         """Charge what the attempt has used, or the time it held the provider without an answer: the larger of both."""
         asked = job.asked
         assert job.ticket is not None, "it is in flight"
-        self._queue.charge(job.ticket, max(cost(asked.present, asked.input), weighed(0, asked.held * HELD)))
+        self._queue.charge(
+            job.ticket, max(cost(asked.last_usage, asked.input), weighed(0, asked.failed_seconds * HELD))
+        )
 
     async def _pause(self, job: _Job, seconds: float) -> None:
         """Wait until a request may be sent again: in the queue if its model is paused, else for ``seconds``."""
@@ -300,7 +304,7 @@ class Line:
         self._leave_place(job)
         with self._counted_aside(names(job.queue_path)):
             await wait()
-        self._asking.check(job.asked)
+        self._client.check_available(job.asked)
         job.turn = turn = trio.Event()
         cost, lane = weighed(job.asked.input), job.asked.question.model
         job.ticket = ticket = self._queue.put(
@@ -336,16 +340,16 @@ class Line:
 
     def places(self) -> Mapping[Path, Place]:
         """State of every agent that has requests waiting or in flight."""
-        return places(self._queue, self._aside, self._in_flight, self._asking.states())
+        return places(self._queue, self._aside, self._in_flight, self._client.unavailable_models())
 
     @property
     def provider(self) -> str:
         """The name of the provider."""
-        return self._asking.name
+        return self._client.name
 
     def models(self) -> Sequence[ModelState]:
         """States of the default model and of all models that are paused or down."""
-        states = self._asking.states()
+        states = self._client.unavailable_models()
         known = any(state.model == self.model for state in states)
         return states if known or not self.model else [ModelState(self.model), *states]
 

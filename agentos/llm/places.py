@@ -7,7 +7,7 @@ from typing import Any
 from attrs import frozen
 
 from .fair_queue import FairQueue, Path
-from .gates import ModelState
+from .model_availability import ModelState
 
 
 @frozen

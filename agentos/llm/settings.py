@@ -37,8 +37,8 @@ class Retry:
 
     ``first`` and ``max`` are seconds. While the provider answers 429, a request is retried for ``patience`` seconds and
     no attempt is counted. After ``breaker`` failed attempts of one model in a row, counted as in
-    :class:`~agentos.llm.retry.Breaker`, no request for that model is sent for ``cooldown`` seconds; then one request
-    probes the provider.
+    :class:`~agentos.llm.circuit_breaker.CircuitBreaker`, no request for that model is sent for ``cooldown`` seconds;
+    then one request probes the provider.
     """
 
     attempts: int = 5

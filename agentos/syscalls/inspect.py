@@ -14,8 +14,8 @@ from agentos.agents.spec import AgentSpec
 from agentos.kernel.call import Call
 from agentos.kernel.ports import Right
 from agentos.kernel.table import Syscall
-from agentos.llm.gates import ModelState
 from agentos.llm.line import Line, names
+from agentos.llm.model_availability import ModelState
 from agentos.llm.places import Place
 from agentos.sandbox.cgroups import v2, values
 from agentos.sandbox.cgroups.discover import Group

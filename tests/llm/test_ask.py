@@ -7,8 +7,8 @@ import trio
 from attrs import evolve
 from trio.testing import MockClock
 
-from agentos.llm.ask import Asked, Asking
-from agentos.llm.gates import MOST_MODELS
+from agentos.llm.ask import ActiveRequest, ProviderClient
+from agentos.llm.model_availability import MAX_MODELS
 from agentos.llm.providers.provider import Answer, Delta, Denied, Failing, Provider, Rejected, SlowDown, Usage
 from agentos.llm.settings import Retry, Timeouts
 from agentos_sdk.errors import BadRequest, Timeout, Unavailable
@@ -20,21 +20,21 @@ TIMES = Timeouts()
 numbers = itertools.count()
 
 
-def asking(provider: Scripted, retry: Retry = RETRY, timeouts: Timeouts = TIMES) -> Asking:
+def asking(provider: Scripted, retry: Retry = RETRY, timeouts: Timeouts = TIMES) -> ProviderClient:
     async def connect() -> Provider:
         return provider
 
-    return Asking(connect, retry, timeouts, Random(1))
+    return ProviderClient(connect, retry, timeouts, Random(1))
 
 
-def asked(said: list[str] | None = None, model: str = "scripted") -> Asked:
+def asked(said: list[str] | None = None, model: str = "scripted") -> ActiveRequest:
     put = evolve(question(), model=model)
-    return Asked(put, 7, f"agent {next(numbers)}", said.append if said is not None else None)
+    return ActiveRequest(put, 7, f"agent {next(numbers)}", said.append if said is not None else None)
 
 
-async def ask(*scripts: list[Step], one: Asked | None = None, **more: object) -> tuple[Scripted, Answer]:
+async def ask(*scripts: list[Step], one: ActiveRequest | None = None, **more: object) -> tuple[Scripted, Answer]:
     provider = Scripted(scripts)
-    return provider, await asking(provider, **more).ask(one or asked())  # type: ignore[arg-type]
+    return provider, await asking(provider, **more).send(one or asked())  # type: ignore[arg-type]
 
 
 async def test_what_failed_is_asked_again_with_growing_pauses(autojump_clock: MockClock) -> None:
@@ -44,14 +44,14 @@ async def test_what_failed_is_asked_again_with_growing_pauses(autojump_clock: Mo
 
     assert answer.text == "well"
     assert [later - provider.begun[0] for later in provider.begun] == [0.0, 1.0, 3.0]
-    assert (one.attempts, one.used) == (3, Usage(10, 4))
+    assert (one.attempts, one.total_usage) == (3, Usage(10, 4))
 
 
 async def test_it_fails_when_the_last_attempt_has(autojump_clock: MockClock) -> None:
     provider = Scripted([[Failing("500 Internal")]])
 
     with pytest.raises(Unavailable, match=r"500 Internal \(asked 3 times\)"):
-        await asking(provider).ask(asked())
+        await asking(provider).send(asked())
 
     assert len(provider.asked) == 3
 
@@ -64,10 +64,10 @@ async def test_what_would_fail_again_is_asked_once(error: Exception, told: type[
     provider, one = Scripted([[error]]), asked()
 
     with pytest.raises(told, match=str(error)):
-        await asking(provider).ask(one)
+        await asking(provider).send(one)
 
     assert len(provider.asked) == 1
-    assert one.used == Usage()
+    assert one.total_usage == Usage()
 
 
 async def test_told_to_slow_down_it_waits_as_long_as_it_was_told_and_counts_no_attempt(
@@ -85,13 +85,13 @@ async def test_while_a_model_is_paused_no_question_for_it_is_put_and_others_are(
     way, began = asking(provider), trio.current_time()
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(way.ask, asked())
+        nursery.start_soon(way.send, asked())
         await trio.testing.wait_all_tasks_blocked()
-        nursery.start_soon(way.ask, asked())
-        await way.ask(asked(model="another"))
+        nursery.start_soon(way.send, asked())
+        await way.send(asked(model="another"))
 
         assert trio.current_time() == began
-        assert (way.opens_at("scripted") or 0) - began >= 9.0
+        assert (way.available_at("scripted") or 0) - began >= 9.0
 
     assert [at - began for at in provider.begun] == [0.0, 0.0, 9.0, 9.0]
 
@@ -102,9 +102,9 @@ async def test_a_pause_that_is_too_long_fails_at_once_for_the_second_question_to
 
     for number in range(2):
         with pytest.raises(
-            Unavailable, match=r"until \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC.*beyond retry.patience.*429"
+            Unavailable, match=r"until \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC.*after retry.patience.*429"
         ) as caught:
-            await way.ask(asked())
+            await way.send(asked())
         assert caught.value.details["upstream_status"] == 429
         assert number or len(provider.asked) == 1
 
@@ -116,8 +116,8 @@ async def test_a_pause_beyond_the_deadline_of_the_call_fails_at_once(autojump_cl
     one = asked()
     one.deadline = began + 49.0
 
-    with pytest.raises(Unavailable, match="beyond the call's deadline"):
-        await way.ask(one)
+    with pytest.raises(Unavailable, match="after the call's deadline"):
+        await way.send(one)
 
     assert trio.current_time() == began
 
@@ -125,15 +125,15 @@ async def test_a_pause_beyond_the_deadline_of_the_call_fails_at_once(autojump_cl
 async def test_models_that_agents_invent_leave_nothing_behind_without_end(autojump_clock: MockClock) -> None:
     way = asking(Scripted([[SlowDown("429", 3600.0)]]))
 
-    for number in range(MOST_MODELS + 50):
+    for number in range(MAX_MODELS + 50):
         with pytest.raises(Unavailable):
-            await way.ask(asked(model=f"invented-{number}"))
+            await way.send(asked(model=f"invented-{number}"))
 
-    assert len(way.states()) == MOST_MODELS
+    assert len(way.unavailable_models()) == MAX_MODELS
     answered = asking(Scripted([[Rejected("404")]]))
     with pytest.raises(BadRequest):
-        await answered.ask(asked(model="unknown"))
-    assert not [*answered.gates.states(0.0)]
+        await answered.send(asked(model="unknown"))
+    assert not [*answered.models.states(0.0)]
 
 
 async def test_patience_with_a_provider_that_never_has_time_ends(autojump_clock: MockClock) -> None:
@@ -141,7 +141,7 @@ async def test_patience_with_a_provider_that_never_has_time_ends(autojump_clock:
     began = trio.current_time()
 
     with pytest.raises(Unavailable, match="429 too many requests"):
-        await asking(provider).ask(asked())
+        await asking(provider).send(asked())
 
     assert 40 < trio.current_time() - began <= RETRY.patience
 
@@ -150,9 +150,9 @@ async def test_a_new_question_goes_on_at_the_pace_that_the_last_one_was_told(aut
     provider = Scripted([[SlowDown("429")]] * 3 + [[Rejected("400")], [SlowDown("429")], ["yes"]])
     way = asking(provider)
     with pytest.raises(BadRequest):
-        await way.ask(asked())
+        await way.send(asked())
 
-    await way.ask(asked())
+    await way.send(asked())
 
     assert provider.begun[5] - provider.begun[4] == pytest.approx(8.0)  # not the first pause, of 1 s
 
@@ -164,7 +164,7 @@ async def test_a_provider_that_does_not_begin_is_left_and_asked_again(autojump_c
 
     assert answer.text == "yes"
     assert provider.aborted == [provider.begun[0] + 4.0]
-    assert one.used == Usage(10 + 7, 3)  # it took the question, and will want its input paid
+    assert one.total_usage == Usage(10 + 7, 3)  # it took the question, and will want its input paid
 
 
 async def test_a_provider_that_stops_in_the_middle_is_left_and_asked_again(autojump_clock: MockClock) -> None:
@@ -186,37 +186,37 @@ async def test_what_somebody_has_heard_the_beginning_of_is_not_asked_again(autoj
     one = asked(heard)
 
     with pytest.raises(Unavailable, match="broke off"):
-        await asking(provider).ask(one)
+        await asking(provider).send(one)
 
     assert heard == ["once upon"]
-    assert one.used == Usage(7, 3)
+    assert one.total_usage == Usage(7, 3)
 
 
 async def test_an_aborted_question_costs_its_input_and_what_had_arrived(autojump_clock: MockClock) -> None:
     provider, one = Scripted([["12345678", Delta(unseen=40), math.inf]]), asked()
 
     with trio.move_on_after(1):
-        await asking(provider).ask(one)
+        await asking(provider).send(one)
 
-    assert one.used == Usage(7, 2, 10)
+    assert one.total_usage == Usage(7, 2, 10)
 
 
 async def test_the_provider_s_own_count_goes_before_what_was_guessed(autojump_clock: MockClock) -> None:
     provider, one = Scripted([["1234", Delta(usage=Usage(70, 30, 5)), math.inf]]), asked()
 
     with trio.move_on_after(1):
-        await asking(provider).ask(one)
+        await asking(provider).send(one)
 
-    assert one.used == Usage(70, 30, 5)
+    assert one.total_usage == Usage(70, 30, 5)
 
 
 ONCE = Retry(attempts=1, breaker=5, cooldown=10.0)
 
 
-async def fail(way: Asking, *questions: Asked) -> None:
+async def fail(way: ProviderClient, *questions: ActiveRequest) -> None:
     for one in questions:
         with pytest.raises(Unavailable):
-            await way.ask(one)
+            await way.send(one)
 
 
 async def test_a_provider_that_fails_whoever_asks_is_left_alone_until_it_has_cooled_down(
@@ -226,13 +226,13 @@ async def test_a_provider_that_fails_whoever_asks_is_left_alone_until_it_has_coo
     way = asking(provider, ONCE)
     await fail(way, *(asked() for _ in range(5)))
     with pytest.raises(Unavailable, match="5 times in a row, the last time: 500: try again in 10 s"):
-        way.check(asked())
+        way.check_available(asked())
     await fail(way, asked())
     assert len(provider.asked) == 5
 
     await trio.sleep(10)
-    way.check(asked())
-    answer = await way.ask(asked())
+    way.check_available(asked())
+    answer = await way.send(asked())
 
     assert answer.text == "back"
 
@@ -240,9 +240,9 @@ async def test_a_provider_that_fails_whoever_asks_is_left_alone_until_it_has_coo
 async def test_one_party_s_failures_alone_keep_nobody_else_out(autojump_clock: MockClock) -> None:
     way = asking(Scripted([[Failing("500")]]), ONCE)
 
-    await fail(way, *(Asked(question(), 7, "the same") for _ in range(20)))
+    await fail(way, *(ActiveRequest(question(), 7, "the same") for _ in range(20)))
 
-    way.check(asked())
+    way.check_available(asked())
 
 
 async def test_an_answer_that_breaks_off_does_not_mean_that_nobody_is_there(autojump_clock: MockClock) -> None:
@@ -250,18 +250,18 @@ async def test_an_answer_that_breaks_off_does_not_mean_that_nobody_is_there(auto
 
     await fail(way, *(asked() for _ in range(20)))
 
-    way.check(asked())
+    way.check_available(asked())
 
 
 async def test_a_provider_that_does_not_stop_is_stopped(autojump_clock: MockClock) -> None:
     provider = Scripted([["more " * 10, 0.1] * 1000])
-    one = Asked(question(max_tokens=10), 7, "a")
+    one = ActiveRequest(question(max_tokens=10), 7, "a")
 
-    with pytest.raises(BadRequest, match="it went on and on"):
-        await asking(provider).ask(one)
+    with pytest.raises(BadRequest, match="its answer is longer than"):
+        await asking(provider).send(one)
 
     assert len(provider.aborted) == 1
-    assert one.used.output < 200
+    assert one.total_usage.output < 200
 
 
 async def test_pauses_after_a_failure_are_given_to_others(autojump_clock: MockClock) -> None:
@@ -270,7 +270,7 @@ async def test_pauses_after_a_failure_are_given_to_others(autojump_clock: MockCl
     async def step_aside(seconds: float) -> None:
         pauses.append(seconds)
 
-    await asking(Scripted([[Failing("500")], [Failing("500")], ["yes"]])).ask(asked(), step_aside=step_aside)
+    await asking(Scripted([[Failing("500")], [Failing("500")], ["yes"]])).send(asked(), step_aside=step_aside)
 
     assert pauses == [1.0, 2.0]
 
@@ -284,11 +284,11 @@ async def test_what_can_not_be_connected_is_tried_anew_with_the_next_question() 
             raise Denied("set GEMINI_API_KEY")
         return Scripted()
 
-    way = Asking(connect, RETRY, Timeouts())
+    way = ProviderClient(connect, RETRY, Timeouts())
     with pytest.raises(Unavailable, match="set GEMINI_API_KEY"):
-        await way.ask(asked())
+        await way.send(asked())
 
-    assert (await way.ask(asked())).text == "yes"
+    assert (await way.send(asked())).text == "yes"
 
 
 @pytest.mark.parametrize("counted", [Usage(), Usage(0, 2), Usage(9, 0)])
@@ -296,9 +296,9 @@ async def test_what_the_provider_has_not_counted_is_guessed(counted: Usage, auto
     one = asked()
     provider = Scripted([["12345678"]], usage=lambda text: counted)
 
-    await asking(provider).ask(one)
+    await asking(provider).send(one)
 
-    assert one.used == Usage(counted.input or 7, 2)
+    assert one.total_usage == Usage(counted.input or 7, 2)
 
 
 async def test_a_question_that_comes_while_the_sdk_is_loaded_waits_for_it() -> None:
@@ -309,10 +309,10 @@ async def test_a_question_that_comes_while_the_sdk_is_loaded_waits_for_it() -> N
         await loaded.wait()
         return Scripted()
 
-    way, answers = Asking(connect, RETRY, Timeouts()), list[str]()
+    way, answers = ProviderClient(connect, RETRY, Timeouts()), list[str]()
 
     async def ask() -> None:
-        answers.append((await way.ask(asked())).text)
+        answers.append((await way.send(asked())).text)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(way.prepare)
@@ -334,7 +334,7 @@ async def test_what_can_not_be_loaded_ahead_is_tried_anew_with_the_first_questio
             raise Failing("the SDK can't be loaded")
         return Scripted()
 
-    way = Asking(connect, RETRY, Timeouts())
+    way = ProviderClient(connect, RETRY, Timeouts())
     await way.prepare()
 
-    assert (await way.ask(asked())).text == "yes"
+    assert (await way.send(asked())).text == "yes"

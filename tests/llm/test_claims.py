@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.llm.claims import ENVELOPE, MOST_PER_IMAGE, Sent, bounded, measured
+from agentos.llm.claims import ENVELOPE_BYTES, MAX_TOKENS_PER_IMAGE, RequestSize, limit_claim, measure_request
 from agentos.llm.providers.provider import Image, Message, Question, Tool, ToolCall, Usage
 
 COUNTS = st.integers(0, 10**9)
@@ -24,16 +24,16 @@ COUNTS = st.integers(0, 10**9)
 def test_a_claim_that_cant_be_true_is_charged_as_the_nearest_that_can(
     claim: Usage, charged: Usage, bound: str | None
 ) -> None:
-    assert bounded(claim, Sent(21120, 0), 80, 1000) == (charged, bound)
+    assert limit_claim(claim, RequestSize(21120, 0), 80, 1000) == (charged, bound)
 
 
 @given(st.builds(Usage, COUNTS, COUNTS, COUNTS), st.integers(0, 10**7), st.integers(0, 9), st.integers(0, 10**7))
 def test_what_is_charged_is_within_the_bounds_and_else_the_claim(
     claim: Usage, size: int, images: int, received: int
 ) -> None:
-    charged, bound = bounded(claim, Sent(size, images), received, 100)
+    charged, bound = limit_claim(claim, RequestSize(size, images), received, 100)
 
-    assert (size + received) / 16 <= charged.total <= size + received + images * MOST_PER_IMAGE + 100
+    assert (size + received) / 16 <= charged.total <= size + received + images * MAX_TOKENS_PER_IMAGE + 100
     assert (charged == claim) == (bound is None)
 
 
@@ -51,8 +51,11 @@ def test_bytes_of_all_that_is_sent_are_counted() -> None:
 
     arguments, parameters, schema = 2 + 1 + 4 + 4, 2 + 4 + 4 + 8, 2 + 4 + 4 + 9
     texts = len("abc") + len("für".encode()) + len("add") + len("add") + len("of two")
-    assert measured(question) == Sent(texts + arguments + parameters + schema + 5 * ENVELOPE, 1)
+    assert measure_request(question) == RequestSize(texts + arguments + parameters + schema + 5 * ENVELOPE_BYTES, 1)
 
 
 def test_the_envelope_covers_what_vendors_count_for_a_short_question() -> None:
-    assert bounded(Usage(9, 1), measured(Question("m", [Message("user", "hi")])), 2, 1) == (Usage(9, 1), None)
+    assert limit_claim(Usage(9, 1), measure_request(Question("m", [Message("user", "hi")])), 2, 1) == (
+        Usage(9, 1),
+        None,
+    )

@@ -15,12 +15,12 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from agentos.database import Database, open_database
 from agentos.llm import budgets
-from agentos.llm.ask import Asking
+from agentos.llm.ask import ProviderClient
 from agentos.llm.budgets import Budgets
-from agentos.llm.claims import ENVELOPE
+from agentos.llm.claims import ENVELOPE_BYTES
 from agentos.llm.fair_queue import Full
 from agentos.llm.line import Line
-from agentos.llm.memory import HELD_BY_ONE
+from agentos.llm.memory import MAX_FAMILY_BYTES
 from agentos.llm.places import Place
 from agentos.llm.providers.provider import Delta, Failing, Provider, Rejected, SlowDown, Usage
 from agentos.llm.settings import Account, LLMSettings, QueuePath, Retry, Share
@@ -51,7 +51,9 @@ async def running(
     async def connect() -> Provider:
         return provider
 
-    line = Line(settings, Asking(connect, settings.retry, settings.timeouts), accounts or unwritten(), "scripted")
+    line = Line(
+        settings, ProviderClient(connect, settings.retry, settings.timeouts), accounts or unwritten(), "scripted"
+    )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(line.serve)
         yield line
@@ -381,11 +383,11 @@ async def test_a_model_s_name_is_no_way_into_a_url(model: str, autojump_clock: M
 
 
 async def test_what_waits_for_the_model_has_an_end_in_bytes(autojump_clock: MockClock) -> None:
-    book = "x" * (HELD_BY_ONE // 2)
+    book = "x" * (MAX_FAMILY_BYTES // 2)
 
     async with running(Scripted([work(1.0)])) as line, crowd(line) as all_of_them:
         for _ in range(2):
-            await all_of_them.ask(queue_path("kernel", "writer", "writer/child"), book[: HELD_BY_ONE // 2 - 1000])
+            await all_of_them.ask(queue_path("kernel", "writer", "writer/child"), book[: MAX_FAMILY_BYTES // 2 - 1000])
         with pytest.raises(Busy, match="too large"):
             await line.think(queue_path("kernel", "writer"), question(book))
 
@@ -515,7 +517,7 @@ async def test_the_deadline_of_a_question_runs_while_its_model_is_paused(autojum
         nursery.start_soon(line.think, queue_path("a"), question())
         await wait_all_tasks_blocked()
         with trio.move_on_after(9.5) as patience:  # longer than this pause, not than the next one
-            with pytest.raises(Unavailable, match="beyond the call's deadline"):
+            with pytest.raises(Unavailable, match="after the call's deadline"):
                 await line.think(queue_path("b"), question())
         nursery.cancel_scope.cancel()
 
@@ -640,5 +642,5 @@ async def test_a_claim_of_a_billion_tokens_uses_no_budget_up(tmp_path: Path, whe
             await line.think(poor, question("x" * 100, max_tokens=50))
 
         [standing] = line.standing(poor)
-        assert 100 <= standing.settled <= 100 + 2 * ENVELOPE + 50 + 3
+        assert 100 <= standing.settled <= 100 + 2 * ENVELOPE_BYTES + 50 + 3
         assert (await line.think(queue_path("other"), question())).answer.usage.total < 10**6

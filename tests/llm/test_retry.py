@@ -1,4 +1,4 @@
-"""Pauses stay within what was asked for; the breaker lets exactly one probe through, whatever comes between."""
+"""Retry delays stay within what was asked for, and are never shorter than the provider says."""
 
 import math
 from random import Random
@@ -6,9 +6,8 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from agentos.llm.retry import LONGEST_AFTER, NEXT, Breaker, State, Turn, pause
+from agentos.llm.retry import MAX_RETRY_AFTER, retry_delay
 from agentos.llm.settings import Retry
 
 SECONDS = st.just(0.0) | st.floats(1e-3, 1e4)
@@ -24,17 +23,17 @@ ALMOST = 1e-9  # a product may be rounded
 def test_a_pause_is_within_its_jitter_and_never_longer_than_the_longest(
     retry: Retry, attempt: int, random: Random
 ) -> None:
-    plain = pause(Retry(first=retry.first, factor=retry.factor, max=retry.max, jitter=0), attempt, None, random)
+    plain = retry_delay(Retry(first=retry.first, factor=retry.factor, max=retry.max, jitter=0), attempt, None, random)
 
     assert 0 <= plain <= retry.max
-    assert abs(pause(retry, attempt, None, random) - plain) <= plain * (retry.jitter + ALMOST)
+    assert abs(retry_delay(retry, attempt, None, random) - plain) <= plain * (retry.jitter + ALMOST)
 
 
 @given(RETRIES, ATTEMPTS, RANDOM)
 def test_pauses_without_jitter_grow_by_the_factor_until_the_longest(retry: Retry, attempt: int, random: Random) -> None:
     steady = Retry(first=retry.first, factor=retry.factor, max=retry.max, jitter=0)
 
-    this, following = (pause(steady, number, None, random) for number in (attempt, attempt + 1))
+    this, following = (retry_delay(steady, number, None, random) for number in (attempt, attempt + 1))
 
     assert following == pytest.approx(min(this * retry.factor, retry.max), rel=1e-6, abs=1e-9)
 
@@ -42,39 +41,43 @@ def test_pauses_without_jitter_grow_by_the_factor_until_the_longest(retry: Retry
 def test_pauses_double_from_the_first() -> None:
     retry = Retry(first=0.5, factor=2, max=3, jitter=0)
 
-    assert [pause(retry, attempt, None, Random(0)) for attempt in (1, 2, 3, 4, 5)] == pytest.approx([0.5, 1, 2, 3, 3])
+    assert [retry_delay(retry, attempt, None, Random(0)) for attempt in (1, 2, 3, 4, 5)] == pytest.approx(
+        [0.5, 1, 2, 3, 3]
+    )
 
 
 @given(RETRIES, ATTEMPTS, st.floats(-1e6, math.inf), RANDOM)
-def test_nobody_comes_earlier_than_the_provider_said(retry: Retry, attempt: int, after: float, random: Random) -> None:
-    waited = pause(retry, attempt, after, random)
+def test_no_retry_is_earlier_than_the_provider_said(retry: Retry, attempt: int, after: float, random: Random) -> None:
+    waited = retry_delay(retry, attempt, after, random)
 
-    assert waited >= min(after, LONGEST_AFTER)
-    assert waited <= max(retry.max, LONGEST_AFTER) * (1 + retry.jitter + ALMOST)
+    assert waited >= min(after, MAX_RETRY_AFTER)
+    assert waited <= max(retry.max, MAX_RETRY_AFTER) * (1 + retry.jitter + ALMOST)
 
 
 @given(RETRIES, ATTEMPTS, st.floats(-1e6, 1e6), st.integers())
 def test_a_provider_that_names_a_time_does_not_make_the_pause_shorter(
     retry: Retry, attempt: int, after: float, seed: int
 ) -> None:
-    without = pause(Retry(first=retry.first, factor=retry.factor, max=retry.max, jitter=0), attempt, None, Random(seed))
+    without = retry_delay(
+        Retry(first=retry.first, factor=retry.factor, max=retry.max, jitter=0), attempt, None, Random(seed)
+    )
 
-    assert pause(retry, attempt, after, Random(seed)) >= without
+    assert retry_delay(retry, attempt, after, Random(seed)) >= without
 
 
 @pytest.mark.parametrize("after", [1e9, math.inf])
 def test_an_absurdly_long_time_is_obeyed_as_far_as_the_stated_cap(after: float) -> None:
-    assert LONGEST_AFTER <= pause(Retry(jitter=0.25), 1, after, Random(1)) <= LONGEST_AFTER * 1.25
+    assert MAX_RETRY_AFTER <= retry_delay(Retry(jitter=0.25), 1, after, Random(1)) <= MAX_RETRY_AFTER * 1.25
 
 
 def test_a_time_that_is_no_number_is_as_if_there_were_none() -> None:
-    assert pause(Retry(), 1, math.nan, Random(1)) == pause(Retry(), 1, None, Random(1))
+    assert retry_delay(Retry(), 1, math.nan, Random(1)) == retry_delay(Retry(), 1, None, Random(1))
 
 
 def test_the_jitter_spreads_those_who_were_told_the_same_time() -> None:
     random = Random(7)
 
-    waits = [pause(Retry(), 1, 10.0, random) for _ in range(100)]
+    waits = [retry_delay(Retry(), 1, 10.0, random) for _ in range(100)]
 
     assert min(waits) < 10.5
     assert max(waits) > 12.0
@@ -83,181 +86,6 @@ def test_the_jitter_spreads_those_who_were_told_the_same_time() -> None:
 def test_the_same_seed_gives_the_same_pauses() -> None:
     first, second = Random(3), Random(3)
 
-    assert [pause(Retry(), n, None, first) for n in range(1, 9)] == [
-        pause(Retry(), n, None, second) for n in range(1, 9)
+    assert [retry_delay(Retry(), n, None, first) for n in range(1, 9)] == [
+        retry_delay(Retry(), n, None, second) for n in range(1, 9)
     ]
-
-
-# -- The breaker -------------------------------------------------------------------------------------------------------
-
-RETRY = Retry(breaker=3, cooldown=10.0)
-
-
-def failing(breaker: Breaker, times: int, now: float = 0.0) -> None:
-    for _ in range(times):
-        breaker.attempt(now).failed(now)
-
-
-def half_open() -> tuple[Breaker, Turn]:
-    breaker = Breaker(RETRY)
-    failing(breaker, 3)
-    return breaker, breaker.attempt(10.0)
-
-
-def test_it_opens_after_so_many_failures_in_a_row_and_says_for_how_long() -> None:
-    breaker = Breaker(RETRY)
-
-    failing(breaker, 2)
-    assert breaker.refuses(0.0) is None
-    failing(breaker, 1, now=5.0)
-
-    assert breaker.state is State.OPEN
-    assert [breaker.refuses(now) for now in (5.0, 8.0, 15.0)] == [10.0, 7.0, None]
-
-
-def test_a_success_in_between_begins_the_count_anew() -> None:
-    breaker = Breaker(RETRY)
-
-    failing(breaker, 2)
-    breaker.attempt(0.0).succeeded()
-    failing(breaker, 2)
-
-    assert breaker.state is State.CLOSED
-
-
-def test_who_was_withdrawn_counts_neither_way() -> None:
-    breaker = Breaker(RETRY)
-
-    failing(breaker, 2)
-    with breaker.attempt(0.0):
-        pass
-    failing(breaker, 1)
-
-    assert breaker.state is State.OPEN
-
-
-def test_once_cool_it_lets_one_through_and_nobody_else() -> None:
-    breaker, _ = half_open()
-
-    assert breaker.state is State.HALF_OPEN
-    assert breaker.refuses(1e9) is not None
-    with pytest.raises(ValueError, match="half-open"):
-        breaker.attempt(1e9)
-
-
-def test_a_probe_that_succeeds_lets_all_through_again() -> None:
-    breaker, probe = half_open()
-
-    probe.succeeded()
-
-    assert breaker.state is State.CLOSED
-    failing(breaker, 2, now=11.0)
-    assert breaker.refuses(11.0) is None
-
-
-def test_a_probe_that_fails_keeps_everybody_out_for_as_long_again() -> None:
-    breaker, probe = half_open()
-
-    probe.failed(12.0)
-
-    assert breaker.state is State.OPEN
-    assert breaker.refuses(12.0) == 10.0
-
-
-def test_a_probe_that_is_cancelled_gives_its_turn_to_the_next_at_once() -> None:
-    breaker, probe = half_open()
-
-    with pytest.raises(KeyboardInterrupt), probe:
-        raise KeyboardInterrupt
-
-    assert breaker.refuses(10.0) is None
-    breaker.attempt(10.0).succeeded()
-    assert breaker.state is State.CLOSED
-
-
-def test_latecomers_neither_open_nor_close_it() -> None:
-    breaker = Breaker(RETRY)
-    late = [breaker.attempt(0.0) for _ in range(3)]
-    failing(breaker, 3)
-
-    late[0].succeeded()
-    assert breaker.refuses(1.0) == 9.0
-    probe = breaker.attempt(10.0)
-    late[1].failed(10.0)
-    with late[2]:
-        pass
-    assert breaker.refuses(10.0) is not None
-    probe.succeeded()
-    assert breaker.refuses(10.0) is None
-
-
-def test_a_turn_ends_once() -> None:
-    turn = Breaker(RETRY).attempt(0.0)
-    turn.succeeded()
-
-    with pytest.raises(ValueError, match="ends once"):
-        turn.failed(0.0)
-
-
-def test_every_state_leads_back_to_closed() -> None:
-    reached = {State.CLOSED}
-    for _ in State:
-        reached |= {state for state, events in NEXT.items() if reached & set(events.values())}
-
-    assert reached == set(State) == set(NEXT)
-
-
-class ABreaker(RuleBasedStateMachine):
-    """Many workers at once, in any order, against what is promised."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.breaker = Breaker(RETRY)
-        self.now = 0.0
-        self.under_way: list[Turn] = []
-        self.probes: list[Turn] = []
-        self.failed_at = -math.inf
-
-    @rule(seconds=st.sampled_from([0.0, 1.0, 9.0, 10.0]))
-    def time_passes(self, seconds: float) -> None:
-        self.now += seconds
-
-    @precondition(lambda self: self.breaker.refuses(self.now) is None)
-    @rule()
-    def one_more(self) -> None:
-        probing = self.breaker.state is State.OPEN
-        turn = self.breaker.attempt(self.now)
-        self.under_way.append(turn)
-        if probing:
-            assert self.now >= self.failed_at + RETRY.cooldown
-            self.probes.append(turn)
-
-    @precondition(lambda self: self.under_way)
-    @rule(data=st.data(), how=st.sampled_from(["succeeded", "failed", "withdrawn"]))
-    def one_ends(self, data: st.DataObject, how: str) -> None:
-        turn = self.under_way.pop(data.draw(st.integers(0, len(self.under_way) - 1)))
-        was_open = self.breaker.state is State.OPEN
-        if how == "failed":
-            turn.failed(self.now)
-        elif how == "succeeded":
-            turn.succeeded()
-        else:
-            turn.__exit__(None, None, None)
-        if how == "failed" and not was_open and self.breaker.state is State.OPEN:
-            self.failed_at = self.now
-        if turn in self.probes:
-            self.probes.remove(turn)
-            expected = {"succeeded": State.CLOSED, "failed": State.OPEN, "withdrawn": State.OPEN}
-            assert self.breaker.state is expected[how]
-
-    @invariant()
-    def one_probe_and_only_while_half_open(self) -> None:
-        assert len(self.probes) == (self.breaker.state is State.HALF_OPEN)
-
-    @invariant()
-    def it_never_refuses_for_good(self) -> None:
-        wait = self.breaker.refuses(self.now)
-        assert wait is None or 0 < wait <= RETRY.cooldown
-
-
-TestABreaker = ABreaker.TestCase

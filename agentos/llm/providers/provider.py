@@ -147,7 +147,7 @@ Hear: TypeAlias = Callable[[Delta], None]
 
 
 class Provider(Protocol):
-    """A connection to an LLM service. It never retries and sets no deadline: ``Asking`` does.
+    """A connection to an LLM service. It never retries and sets no deadline: ``ProviderClient`` does.
 
     Made and used in one run of Trio; any number of requests may be under way.
     """

@@ -19,7 +19,7 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.listener import ConnectionLimit
 from agentos.kernel.table import Table
 from agentos.llm import budgets
-from agentos.llm.ask import Asking
+from agentos.llm.ask import ProviderClient
 from agentos.llm.budgets import Budgets
 from agentos.llm.line import Line, Thought
 from agentos.llm.providers.choose import Choice, connect
@@ -84,7 +84,7 @@ async def served(
                     return await connect(choice, llm)
                 return Offline(offline or OfflineSettings(), rules)
 
-            line = Line(llm, Asking(reach, llm.retry, llm.timeouts), accounts, MODEL)
+            line = Line(llm, ProviderClient(reach, llm.retry, llm.timeouts), accounts, MODEL)
             queue_path = (Account("kernel"), Account("agent", Share(budget=budget)))
             connection_limit = connection_limit or ConnectionLimit(1000)
             caller = Caller(1, "agent", "agent", Table((), max_payload), Grants(), Notebook())

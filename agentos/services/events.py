@@ -1,0 +1,147 @@
+"""Events: what happened to agents and to the kernel, as frozen values, and their delivery to subscribers.
+
+The class ``AgentExited`` is the wire's event type ``AGENT_EXITED``, and so on.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from attrs import define, field, frozen
+
+from agentos.kernel.internal_errors import internal
+
+
+@frozen
+class AgentEvent:
+    """Something that happened to one agent."""
+
+    agent_id: int
+    name: str
+
+
+@frozen
+class AgentSpawned(AgentEvent):
+    """A life begins: the first one, or the next one after a restart. There is no program yet."""
+
+
+@frozen
+class AgentReady(AgentEvent):
+    """The program is up. ``pid`` is its pid on the host, None if it has ended already."""
+
+    pid: int | None
+
+
+@frozen
+class AgentPaused(AgentEvent):
+    """All processes of the agent are frozen."""
+
+
+@frozen
+class AgentResumed(AgentEvent):
+    """All processes of the agent run again."""
+
+
+@frozen
+class AgentStopping(AgentEvent):
+    """The agent was asked to end, and its descendants have ended."""
+
+
+@frozen
+class AgentExited(AgentEvent):
+    """A life has ended. ``reason`` is for people."""
+
+    reason: str
+
+
+@frozen
+class AgentRestarting(AgentEvent):
+    """The next life begins after ``delay`` seconds. ``failures`` is the number of failures in a row."""
+
+    delay: float
+    failures: int
+
+
+@frozen
+class AgentFailed(AgentEvent):
+    """The supervisor of the agent gave up because of it. ``reason`` is for people."""
+
+    reason: str
+
+
+@frozen
+class AgentOver(AgentEvent):
+    """The agent has ended for good: only a restart of the group it is declared in can start it again."""
+
+
+@frozen
+class AgentOutput(AgentEvent):
+    """The agent wrote a line to ``stdout`` or ``stderr``, or the kernel added one (``kernel``) to its output."""
+
+    stream: str
+    text: str
+
+
+@frozen
+class AgentEscalated:
+    """A supervisor gave up, so the supervisor or caller above it has to act.
+
+    ``supervisor`` is the path of names from the root, separated by slashes. ``agent_id`` and ``name`` are those of the
+    agent that caused it, None if that is a group. ``spawner`` is the id of the caller that spawned the agent, None if
+    the agent is declared. ``reason`` is for people.
+    """
+
+    supervisor: str
+    reason: str
+    agent_id: int | None = None
+    name: str | None = None
+    spawner: int | None = None
+
+
+@frozen
+class KernelStarted:
+    """The first start of each declared agent has succeeded or failed.
+
+    ``isolation`` and ``model`` are sentences for people; ``model`` is None if none is configured.
+    """
+
+    isolation: str
+    model: str | None
+
+
+@frozen
+class KernelStopping:
+    """The kernel has got the first stop signal: its agents are ending."""
+
+
+Event = AgentEvent | AgentEscalated | KernelStarted | KernelStopping
+Publish = Callable[[Event], None]
+Subscriber = Callable[[Event], None]
+
+
+@define(eq=False)
+class Events:
+    """Delivers each event to each subscriber, in the order of publication.
+
+    A subscriber is a function that must not wait. One that works later needs a bounded queue of its own, and decides
+    what happens when it is full.
+    """
+
+    subscribers: Sequence[Subscriber] = ()
+    _pending: deque[Event] = field(factory=deque)  # the first one is being delivered
+
+    def publish(self, event: Event) -> None:
+        """Call all subscribers. Never waits and never raises: a subscriber's exception is logged as an internal error.
+
+        An event that a subscriber publishes is delivered after the present one, so all subscribers see the same order.
+        """
+        self._pending.append(event)
+        if len(self._pending) > 1:
+            return
+        while self._pending:
+            event = self._pending[0]
+            for subscriber in self.subscribers:
+                try:
+                    subscriber(event)
+                except Exception as bug:
+                    internal(bug, f"a subscriber of {type(event).__name__}")
+            self._pending.popleft()

@@ -10,15 +10,15 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import attrs
 import trio
 from attrs import frozen
 
 from agentos import __version__
+from agentos.agents.event_lines import add_to_output, log_event
 from agentos.agents.life import LifeDeps, home
-from agentos.agents.registry import Agent, Registry
+from agentos.agents.registry import Registry
 from agentos.agents.supervision import SpawnLimits, Supervision, why
 from agentos.config.load import Config
 from agentos.database import DatabaseError, open_database
@@ -32,15 +32,14 @@ from agentos.private_files import check_file, check_parents, describe
 from agentos.sandbox.errors import SandboxError
 from agentos.sandbox.plan import CODE, WORKSPACE
 from agentos.sandbox.spawner import Spawner
-from agentos.services.mailboxes import Letter, Mailboxes
+from agentos.services.events import Events, KernelStarted, KernelStopping, Subscriber
+from agentos.services.mailboxes import Mailboxes
 from agentos.syscalls import table
 from agentos.syscalls.spawn import Spawning
-from agentos_sdk import codec
 from agentos_sdk.errors import CallError
 from supervisors import GaveUp, StartFailed
 
 from .access.callers import Callers
-from .agents import output
 from .agents.jail import openai_endpoint
 from .agents.jail.jail import Jails
 from .agents.leftover_processes import Run, Sweeper
@@ -73,35 +72,23 @@ log = logging.getLogger("agentos.kernel")
 REAP_AGAIN = 0.05  # seconds between two batches of zombies
 SWITCH = 0.0005  # seconds after which a computing thread yields the GIL; Python's default is ten times that
 HURRY = 3.0  # seconds left for the shutdown after the second signal
-KERNEL_ID, KERNEL = 0, "kernel"  # the sender of the kernel's own messages
-
-Show = Callable[[str, output.Line], None]
-
-
-class Ready(Protocol):
-    def __call__(self, isolation: str, model: str | None) -> None: ...
 
 
 @frozen
 class Settings:
-    """The options of ``agentos run``: ``socket`` and ``state_dir`` are final, ``show`` gets agents' output.
+    """The options of ``agentos run``: ``socket`` and ``state_dir`` are final, ``show`` is called with every event.
 
-    Once ``state_dir`` is held, it is a path through its file descriptor (:mod:`agentos.private_files`). ``stopping`` is
-    called when the kernel starts to stop after a signal.
+    Once ``state_dir`` is held, it is a path through its file descriptor (:mod:`agentos.private_files`).
     """
 
     config: Config
     socket: str
     state_dir: Path
-    show: Show | None = None
-    stopping: Callable[[], None] | None = None
+    show: Subscriber
 
 
-def run(settings: Settings, ready: Ready) -> str | None:
+def run(settings: Settings) -> str | None:
     """Run a kernel until a signal stops it (None) or its root supervisor gives up (the reason).
-
-    ``ready`` is called when the first start of each declared agent has succeeded or failed. It gets a sentence on
-    isolation and, if a model is configured, one on the model.
 
     Raises :class:`BootError` if the kernel can't start.
     """
@@ -127,12 +114,12 @@ def run(settings: Settings, ready: Ready) -> str | None:
         except (SandboxError, OuterIdError) as error:
             raise BootError(str(error)) from None
         try:
-            return trio.run(live, settings, partial(Kernel, settings, this, spawner, groups, outer), ready)
+            return trio.run(live, settings, partial(Kernel, settings, this, spawner, groups, outer))
         except (ListenError, DatabaseError) as error:
             raise BootError(str(error)) from None
 
 
-async def live(settings: Settings, kernel: Callable[[Line, Audit], "Kernel"], ready: Ready) -> str | None:
+async def live(settings: Settings, kernel: Callable[[Line, Audit], "Kernel"]) -> str | None:
     """Run a kernel with its database, its audit log and the queue for the model."""
     llm = settings.config.llm
     model = await trio.to_thread.run_sync(choice_of_model, llm)
@@ -146,7 +133,7 @@ async def live(settings: Settings, kernel: Callable[[Line, Audit], "Kernel"], re
         name = model.model if isinstance(model, Choice) else ""
         wanted = isinstance(model, Choice) or llm != LLMSettings()
         told = told_of(model) if wanted else None
-        return await kernel(Line(llm, asking, accounts, name), audit).serve(partial(ready, model=told))
+        return await kernel(Line(llm, asking, accounts, name), audit).serve(told)
 
 
 def told_of(model: Choice | NoChoice) -> str:
@@ -184,11 +171,13 @@ class Kernel:
         self.settings = settings
         self.this = this
         self.mail = Mailboxes()
-        self.registry = Registry()
+        self.events = Events()
+        self.registry = Registry(self.events.publish)
         names = Names(home(), str(settings.config.directory))
         self.callers = Callers(
             registry=self.registry,
             mail=self.mail,
+            line=line,
             audit=audit,
             known=settings.config.permissions,
             names=names,
@@ -196,6 +185,13 @@ class Kernel:
             kernel_account=kernel_account,
             priced=bool(settings.config.llm.prices),
             kernels=[os.path.realpath(place) for place in (settings.state_dir, this.directory)],
+        )
+        self.events.subscribers = (
+            log_event,
+            partial(add_to_output, self.registry),
+            self.mail.send_escalation,
+            self.callers.forget_agent,
+            settings.show,
         )
         self.connection_limit = ConnectionLimit(min(kernel.max_connections, connections_to_be_had()))
         self.spawner = spawner
@@ -216,11 +212,8 @@ class Kernel:
         self.supervision = Supervision(
             registry=self.registry,
             make_caller=self.callers.of_agent,
-            deps=LifeDeps(self.jails, self.connection_limit, this, self.sweeper, self.openai_endpoint()),
+            deps=LifeDeps(self.registry, self.jails, self.connection_limit, this, self.sweeper, self.openai_endpoint()),
             limits=SpawnLimits(kernel.max_children, kernel.spawn_rate),
-            show=settings.show,
-            escalated=self.escalated,
-            ended=self.ended,
             kernel_account=kernel_account,
             queue_path=self.callers.queue_path,
         )
@@ -269,18 +262,20 @@ class Kernel:
             took = trio.current_time() - began
             self.callers.audit.note(caller.entry("THINK", about, decision, "outcome", outcome, took))
 
-    async def serve(self, ready: Callable[[str], None]) -> str | None:
+    async def serve(self, model: str | None) -> str | None:
         """Listen, run the tree and shut down. Returns why the root gave up, or None if it was asked to end."""
         isolation = await self.examine()
         with listen(self.settings.socket) as listener:
             try:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(Listener(listener, self.connection_limit, self.callers.admit, self.left).serve)
+                    nursery.start_soon(
+                        Listener(listener, self.connection_limit, self.callers.admit, self.callers.dismiss).serve
+                    )
                     nursery.start_soon(self.reap)
                     nursery.start_soon(self.sweeper.serve)
                     nursery.start_soon(self.jails.serve)
                     nursery.start_soon(self.line.serve)
-                    await self.keep(partial(ready, isolation))
+                    await self.keep(KernelStarted(isolation, model))
                     nursery.cancel_scope.cancel()
             finally:
                 with contextlib.suppress(FileNotFoundError):
@@ -301,7 +296,7 @@ class Kernel:
         }
         return levels.verdict({**found, **limits}, os.geteuid())
 
-    async def keep(self, ready: Callable[[], None]) -> None:
+    async def keep(self, started: KernelStarted) -> None:
         """Run the tree until it ends. The first stop signal ends it in order, a second one kills what is left."""
         with trio.open_signal_receiver(*stop_signals()) as signals:
             async with trio.open_nursery() as nursery:
@@ -315,8 +310,7 @@ class Kernel:
                         else:
                             log.info("stopping, agents first; once more to hurry")
                             self.stopping = True
-                            if self.settings.stopping is not None:
-                                self.settings.stopping()
+                            self.events.publish(KernelStopping())
                             self.root.stop()
 
                 nursery.start_soon(obey)
@@ -325,16 +319,16 @@ class Kernel:
                         await tree.start(self.root.run)
                         await self.supervision.wait_settled()
                         if self.root.exit is None and not self.stopping:
-                            self.announce(ready, nursery)
+                            self.announce(started, nursery)
                 except* (GaveUp, StartFailed):
                     pass  # reported by the root's exit
                 nursery.cancel_scope.cancel()
 
-    def announce(self, ready: Callable[[], None], nursery: trio.Nursery) -> None:
-        """Call ``ready``; what clients need not wait for is loaded afterwards, in the background."""
+    def announce(self, started: KernelStarted, nursery: trio.Nursery) -> None:
+        """Publish ``started``; what clients need not wait for is loaded afterwards, in the background."""
         gc.collect()
         gc.freeze()  # later full collections skip all objects that exist now: 60 ms each
-        ready()
+        self.events.publish(started)
         if self.line.model:
             nursery.start_soon(self.line.prepare)
 
@@ -346,27 +340,6 @@ class Kernel:
                 while not done:
                     done = await self.spawner.reap_strangers()
                     await trio.sleep(REAP_AGAIN)  # many of them are reaped in batches
-
-    def left(self, caller: Caller) -> None:
-        """Clean up after a connection on the operator's socket."""
-        if caller.kind == "operator":  # a guest may reconnect
-            self.line.leave(self.callers.queue_path(caller))
-        self.callers.left(caller)
-
-    def escalated(self, agent: Agent, reason: str) -> None:
-        """Send the spawner a message that its agent was given up, if its mailbox exists and has room."""
-        message = {"event": "AGENT_ESCALATED", "agent_id": agent.id, "name": agent.name, "reason": reason}
-        if agent.spawner is not None:
-            try:
-                self.mail.of(agent.spawner).put(Letter(KERNEL_ID, KERNEL, "kernel", codec.encode(message)))
-            except CallError as error:
-                log.debug("%s: its spawner isn't told that it was given up: %s", agent.name, error)
-
-    def ended(self, agent: Agent) -> None:
-        """Clean up after an agent's end. A declared agent keeps its mailbox: its group may be restarted."""
-        if not agent.declared:
-            self.callers.ended(agent)
-            self.line.leave(agent.queue_path)
 
 
 def stop_signals() -> list[signal.Signals]:

@@ -14,12 +14,14 @@ from agentos.kernel.caller import Caller, Kind
 from agentos.kernel.listener import Peer
 from agentos.kernel.ports import AuditLog, Decision
 from agentos.kernel.table import Syscall, Table
+from agentos.llm.line import Line
 from agentos.llm.settings import Account, QueuePath, Share
 from agentos.permissions import set_examples, set_files
 from agentos.permissions.authorizer import AgentTree, PermissionAuthorizer
 from agentos.permissions.levels import LEVELS, default
 from agentos.permissions.patterns.base import Names
 from agentos.permissions.rule import PermissionSet
+from agentos.services.events import AgentOver, Event
 from agentos.services.mailboxes import Mailboxes
 from agentos.services.quotas import narrowest
 from agentos_sdk import codec
@@ -44,6 +46,7 @@ class Callers:
 
     registry: Registry
     mail: Mailboxes
+    line: Line
     audit: AuditLog
     known: Mapping[str, PermissionSet]
     names: Names
@@ -96,17 +99,23 @@ class Callers:
         caller.become = self.become
         return caller
 
-    def left(self, caller: Caller) -> None:
+    def dismiss(self, caller: Caller) -> None:
         """Clean up after a connection on the operator's socket."""
-        if caller.kind != "agent":
-            self._guests.discard(caller.id)
-            self.mail.close(caller.id)
-            self.authorizer.remove_caller(caller.id)
+        if caller.kind == "agent":
+            return
+        if caller.kind == "operator":  # a guest may reconnect
+            self.line.leave(self.queue_path(caller))
+        self._guests.discard(caller.id)
+        self.mail.close(caller.id)
+        self.authorizer.remove_caller(caller.id)
 
-    def ended(self, agent: Agent) -> None:
-        """Clean up after an agent that has ended for good."""
-        self.mail.close(agent.id)
-        self.authorizer.remove_caller(agent.id)
+    def forget_agent(self, event: Event) -> None:
+        """Clean up after an agent that is over. A declared one keeps its mailbox: its group may be restarted."""
+        agent = self.registry.get(event.agent_id) if isinstance(event, AgentOver) else None
+        if agent is not None and not agent.declared:
+            self.mail.close(agent.id)
+            self.authorizer.remove_caller(agent.id)
+            self.line.leave(agent.queue_path)
 
     async def become(self, caller: Caller, name: str | None, level: str | None, permissions: object) -> None:
         """Make an operator's connection a guest, or reduce a guest's rights. Rights that are given up never return.

@@ -1,7 +1,6 @@
 """One life of an agent: its socket, its program in a sandbox, its output and its children, in one nursery."""
 
 import contextlib
-import logging
 import os
 import pwd
 import signal
@@ -16,6 +15,7 @@ from agentos.kernel.listener import ConnectionLimit, Listener, ListenError, Peer
 from agentos.sandbox.plan import SOCKET
 from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.status import Status
+from agentos.services.events import AgentReady, AgentStopping
 from agentos_sdk.errors import CallError, Unavailable
 from supervisors import Ended, Ignore, Supervisor, SupervisorSpec, Template
 from supervisors.reports import Observer
@@ -27,9 +27,7 @@ from .jail.openai_endpoint import Endpoint, Serve, endpoint
 from .leftover_processes import ID_VARIABLE, LIFE_VARIABLE, RUN_VARIABLE, Run, Sweeper
 from .lifecycle import State
 from .output import Pump
-from .registry import Agent, End, StartError
-
-log = logging.getLogger("agentos.agents")
+from .registry import Agent, End, Registry, StartError
 
 SETTLED = 0.2  # seconds a program must stay alive after exec to count as started
 READY_TIMEOUT = 30.0  # seconds for an agent with ready="hello" to send HELLO
@@ -46,6 +44,7 @@ FOR_SPAWNED = SupervisorSpec(
 class LifeDeps:
     """The kernel's services that every life uses. ``serve`` answers OpenAI-compatible requests; None disables them."""
 
+    registry: Registry
     jails: Jails
     connection_limit: ConnectionLimit
     run: Run
@@ -63,8 +62,8 @@ class Life:
 
     async def run(self, stop: trio.Event, *, task_status: trio.TaskStatus[Agent]) -> None:
         """Run one life, from opening the socket to the end of the program and of all agents that it spawned."""
-        agent = self.agent
-        agent.begin()
+        agent, registry = self.agent, self.deps.registry
+        registry.begin_life(agent)
         path = f"{self.deps.run.directory}/{agent.id}.sock"
         try:
             listener, http = await trio.to_thread.run_sync(self._open_sockets, path)
@@ -136,9 +135,8 @@ class Life:
                     problem = await self._settle(program)
                     if program.status is None and problem is None:
                         began = True
-                        agent.enter(State.RUNNING)
+                        self.deps.registry.change(agent, AgentReady(agent.id, agent.name, agent.pid))
                         agent.settle()
-                        log.info("%s: running (pid %s)", agent.name, agent.pid)
                         up.started(agent)
                         await self._until_over(program, stop)
                 finally:
@@ -163,7 +161,7 @@ class Life:
         """
         ready, patience = self.agent.connected, SETTLED
         if self.agent.spec.ready == "hello":
-            ready, patience = self.agent.greeted, READY_TIMEOUT
+            ready, patience = self.agent.caller.greeted, READY_TIMEOUT
         with trio.move_on_after(patience) as deadline:
             await first(program.wait, ready.wait, self.agent.dismissed.wait)
         if deadline.cancelled_caught and self.agent.spec.ready == "hello":
@@ -180,7 +178,7 @@ class Life:
         if program.status is not None:
             return
         paused = agent.state is State.PAUSED
-        agent.enter(State.STOPPING)
+        self.deps.registry.change(agent, AgentStopping(agent.id, agent.name))
         if agent.allowed == 0:
             return
         program.signal(signal.SIGTERM)

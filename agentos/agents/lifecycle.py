@@ -1,6 +1,20 @@
-"""Agent states and the allowed transitions between them."""
+"""Agent states, and which event leads from which state to which."""
 
+from collections.abc import Mapping
 from enum import StrEnum
+
+from agentos.services.events import (
+    AgentEvent,
+    AgentExited,
+    AgentFailed,
+    AgentOver,
+    AgentPaused,
+    AgentReady,
+    AgentRestarting,
+    AgentResumed,
+    AgentSpawned,
+    AgentStopping,
+)
 
 
 class State(StrEnum):
@@ -15,19 +29,49 @@ class State(StrEnum):
     FAILED = "failed"
 
 
-NEXT: dict[State, frozenset[State]] = {
-    State.STARTING: frozenset({State.RUNNING, State.EXITED}),
-    State.RUNNING: frozenset({State.PAUSED, State.STOPPING, State.EXITED}),
-    State.PAUSED: frozenset({State.RUNNING, State.STOPPING, State.EXITED}),
-    State.STOPPING: frozenset({State.EXITED}),
-    State.EXITED: frozenset({State.STARTING, State.BACKING_OFF, State.FAILED}),
-    State.BACKING_OFF: frozenset({State.STARTING, State.EXITED, State.FAILED}),
-    State.FAILED: frozenset({State.STARTING}),
+NEXT: Mapping[State, Mapping[type[AgentEvent], State]] = {
+    State.STARTING: {  # also the state before the first life
+        AgentSpawned: State.STARTING,
+        AgentReady: State.RUNNING,
+        AgentExited: State.EXITED,
+        AgentOver: State.EXITED,
+    },
+    State.RUNNING: {
+        AgentPaused: State.PAUSED,
+        AgentStopping: State.STOPPING,
+        AgentExited: State.EXITED,
+        AgentOver: State.EXITED,
+    },
+    State.PAUSED: {
+        AgentResumed: State.RUNNING,
+        AgentStopping: State.STOPPING,
+        AgentExited: State.EXITED,
+        AgentOver: State.EXITED,
+    },
+    State.STOPPING: {AgentExited: State.EXITED, AgentOver: State.EXITED},
+    State.EXITED: {
+        AgentSpawned: State.STARTING,
+        AgentRestarting: State.BACKING_OFF,
+        AgentFailed: State.FAILED,
+        AgentExited: State.EXITED,
+        AgentOver: State.EXITED,
+    },
+    State.BACKING_OFF: {
+        AgentSpawned: State.STARTING,
+        AgentExited: State.EXITED,  # terminated before its restart
+        AgentFailed: State.FAILED,
+        AgentOver: State.EXITED,
+    },
+    State.FAILED: {
+        AgentSpawned: State.STARTING,  # a supervisor further up restarts the group
+        AgentFailed: State.FAILED,  # the supervisor above gives up because of it, too
+        AgentOver: State.FAILED,
+    },
 }
-"""Allowed transitions.
+"""The next state by state and event; an event that isn't listed for a state is a bug.
 
-Each life ends in ``exited``; the supervisor decides what follows. ``failed`` is left only if a further up restarts the
-group of the supervisor that gave up.
+Each life ends in ``exited``; the supervisor decides what follows. ``AgentOver`` is listed everywhere: when the kernel
+is stopped by force the agents' supervisors end without a report.
 """
 
 ALIVE = frozenset({State.STARTING, State.RUNNING, State.PAUSED, State.STOPPING})

@@ -13,6 +13,7 @@ from agentos.llm.settings import QueuePath
 from agentos.sandbox.cgroups.values import Usage
 from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.status import Status
+from agentos.services.events import AgentEvent, AgentSpawned, Publish
 from agentos_sdk.errors import AlreadyExists, BadRequest, CallError, NotFound, Unavailable
 from supervisors import Supervisor
 
@@ -92,7 +93,6 @@ class Agent:
     dismissed: trio.Event = field(factory=trio.Event)  # it is being stopped for good
     end: End | None = None
     connected: trio.Event = field(factory=trio.Event)  # in the present life
-    greeted: trio.Event = field(factory=trio.Event)
     settled: trio.Event = field(factory=trio.Event)  # its first start has succeeded, or failed with `problem`
     problem: StartError | None = None
     over: trio.Event = field(factory=trio.Event)  # it has ended and won't be restarted
@@ -119,14 +119,6 @@ class Agent:
         """Whether it has, or is about to have, a process."""
         return self.state in ALIVE
 
-    def begin(self) -> None:
-        """Start a new life."""
-        self.enter(State.STARTING)
-        self.connected, self.greeted = trio.Event(), trio.Event()
-        self.caller.on_hello = self.greeted.set
-        if self.over.is_set():  # a supervisor above has restarted the group it belongs to
-            self.over, self.dismissed, self.grace = trio.Event(), trio.Event(), None
-
     @property
     def allowed(self) -> float:
         """Seconds between SIGTERM and SIGKILL."""
@@ -147,17 +139,15 @@ class Agent:
             self.problem = problem
             self.settled.set()
 
-    def enter(self, state: State) -> None:
-        """Change the state; an invalid transition is a bug."""
-        if state is not self.state:
-            assert state in NEXT[self.state], f"{self.name}: no way from {self.state} to {state}"
-            self.state = state
-
 
 class Registry:
-    """The agents by id and by name. A name refers to the agent that got it last."""
+    """The agents by id and by name. A name refers to the agent that got it last.
 
-    def __init__(self) -> None:
+    The only place that changes an agent's state, and publishes each change.
+    """
+
+    def __init__(self, publish: Publish = lambda event: None) -> None:
+        self.publish = publish
         self._by_id: OrderedDict[int, Agent] = OrderedDict()
         self._by_name: dict[str, Agent] = {}
 
@@ -178,6 +168,20 @@ class Registry:
             del self._by_id[other.id]
             if self._by_name.get(other.name) is other:
                 del self._by_name[other.name]
+
+    def begin_life(self, agent: Agent) -> None:
+        """Reset what belongs to a single life, before the agent's program is started."""
+        self.change(agent, AgentSpawned(agent.id, agent.name))
+        agent.connected, agent.caller.greeted = trio.Event(), trio.Event()
+        if agent.over.is_set():  # a supervisor above has restarted the group it belongs to
+            agent.over, agent.dismissed, agent.grace = trio.Event(), trio.Event(), None
+
+    def change(self, agent: Agent, event: AgentEvent) -> None:
+        """Change the agent's state as :data:`~agentos.agents.lifecycle.NEXT` says, and publish the event."""
+        state = NEXT[agent.state].get(type(event))
+        assert state is not None, f"{agent.name}: {type(event).__name__} is impossible in the state {agent.state}"
+        agent.state = state
+        self.publish(event)
 
     def find(self, number: int | None, name: str | None) -> Agent:
         """The agent that a request selects by exactly one of ``id`` and ``name``."""

@@ -1,6 +1,5 @@
 """Agent supervision: builds the supervisor tree from the specs, spawns and kills agents, and tracks their state."""
 
-import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -9,29 +8,30 @@ from attrs import define, field, frozen
 
 from agentos.kernel.caller import Caller
 from agentos.llm.settings import Account, QueuePath, Share
+from agentos.services.events import (
+    AgentEscalated,
+    AgentExited,
+    AgentFailed,
+    AgentOutput,
+    AgentOver,
+    AgentRestarting,
+)
 from agentos_sdk.errors import Unavailable
 from supervisors import ChildSpec, Exit, NoProc, Refused, StartFailed, Supervisor, SupervisorSpec, reports
 from supervisors.exits import IntensityExceeded, TooManyFailures, gave_up
 from supervisors.strategy import comes_back
 
 from .container import Container, Group, Overlapped, Path, specify_one_child
+from .event_lines import ROOT
 from .life import FOR_SPAWNED, Life, LifeDeps, first
-from .lifecycle import State
 from .output import Line, Output
 from .rate_limit import Rate
 from .registry import Agent, End, Registry, StartError
 from .spec import AgentSpec, GroupSpec, Restart, Shutdown
 from .workspaces import script_copies
 
-log = logging.getLogger("agentos.agents")
-
-ROOT = "root"
 NOT_NOW = "no agent can be started now: what would supervise it is stopping or being restarted"
 SPAWNED = "spawned"  # the supervisor below the root that keeps the agents spawned by the operator
-
-REMEDIES = '. So that one agent can\'t end all: strategy = "one_for_one" and on_give_up = "fail"'
-
-Show = Callable[[str, Line], None]
 
 
 @frozen
@@ -72,18 +72,14 @@ class OneAgent:
 class Supervision:
     """The agent tree of one kernel.
 
-    ``make_caller`` gives an agent its identity and its rights; ``show`` gets its output line by line. ``escalated`` is
-    called with an agent that was given up and the reason, ``ended`` with one that won't come back. ``kernel_account``
-    is the share of the model for all agents together, ``queue_path`` returns a caller's place in the model's queue.
+    ``make_caller`` gives an agent its identity and its rights. ``kernel_account`` is the share of the model for all
+    agents together, ``queue_path`` returns a caller's place in the model's queue.
     """
 
     registry: Registry
     make_caller: Callable[[AgentSpec, Caller | None], Caller]
     deps: LifeDeps
     limits: SpawnLimits
-    show: Show | None
-    escalated: Callable[[Agent, str], None]
-    ended: Callable[[Agent], None]
     kernel_account: Account
     queue_path: Callable[[Caller], QueuePath]
     root: Supervisor = field(init=False)
@@ -238,9 +234,10 @@ class Supervision:
         self, spec: AgentSpec, path: Path, parent: Agent | None, spawner: Caller | None, keeper: Path | None = None
     ) -> Agent:
         """Create and register an agent. ``keeper`` is the path of the supervisor that restarts it, if not ``path``."""
+        caller = self.make_caller(spec, spawner)
         agent = Agent(
             spec,
-            self.make_caller(spec, spawner),
+            caller,
             path,
             parent,
             spawner.id if spawner is not None else None,
@@ -249,11 +246,14 @@ class Supervision:
                 spec, path, parent.queue_path if parent is not None else self._queue_path_of_guest(spawner)
             ),
             Rate(self.limits.per_second, self.limits.children),
-            Output(partial(self.show, spec.name) if self.show is not None else None),
+            Output(partial(self._publish_line, caller.id, spec.name)),
         )
         self.registry.add(agent)
         self._by_place[keeper or path, spec.name] = agent
         return agent
+
+    def _publish_line(self, agent_id: int, name: str, line: Line) -> None:
+        self.registry.publish(AgentOutput(agent_id, name, line.stream, line.text))
 
     def _queue_path_of_guest(self, spawner: Caller | None) -> QueuePath | None:
         return self.queue_path(spawner) if spawner is not None and spawner.kind == "guest" else None
@@ -284,8 +284,7 @@ class Supervision:
                 self._child_ended(path, id, exit, isinstance(report, reports.ChildEnded))
             case reports.RestartScheduled(path, id, delay, attempt):
                 if agent := self._by_place.get((path, id)):
-                    agent.enter(State.BACKING_OFF)
-                    log.info("%s: will be restarted in %.1f s (failure %d in a row)", agent.name, delay, attempt)
+                    self.registry.change(agent, AgentRestarting(agent.id, agent.name, delay, attempt))
             case reports.SupervisorGaveUp(path, exit):
                 self._gave_up(path, exit)
             case reports.SupervisorEnded(path):
@@ -324,25 +323,21 @@ class Supervision:
             self._over(agent)
 
     def _note_end(self, agent: Agent) -> None:
-        agent.enter(State.EXITED)
+        reason = agent.end.reason if agent.end is not None else "did not start"
+        self.registry.change(agent, AgentExited(agent.id, agent.name, reason))
         if agent.declared:
             agent.settle()
-        reason = agent.end.reason if agent.end is not None else "did not start"
-        agent.output.add("kernel", f"ended: {reason}")
-        log.info("%s: %s", agent.name, reason)
 
     def _gave_up(self, path: Path, exit: Exit) -> None:
-        agent = self._find_culprit(path, exit)
-        if agent is not None:
-            agent.enter(State.FAILED)
-        reason = str(exit.detail)
-        if agent is not None and agent.end is not None:
+        agent, reason, supervisor = self._find_culprit(path, exit), str(exit.detail), "/".join(path)
+        if agent is None:
+            self.registry.publish(AgentEscalated(supervisor, reason))
+            return
+        if agent.end is not None:
             member = "" if agent.name == path[-1] else f"{agent.name}: "
             reason = f"{reason.partition(';')[0]}; the last time: {member}{agent.end.reason}"
-        log.warning("%s: given up: %s%s", "/".join(path), reason, REMEDIES if path == (ROOT,) else "")
-        if agent is not None:
-            agent.output.add("kernel", f"given up: {reason}")
-            self.escalated(agent, reason)
+        self.registry.change(agent, AgentFailed(agent.id, agent.name, reason))
+        self.registry.publish(AgentEscalated(supervisor, reason, agent.id, agent.name, agent.spawner))
 
     def _find_culprit(self, path: Path, exit: Exit) -> Agent | None:
         """The agent that made a supervisor give up: its child, or the member of its child's group that failed."""
@@ -359,8 +354,6 @@ class Supervision:
         """Record that an agent has ended for good, unless it was KILLed and its whole group is restarted later."""
         if agent.over.is_set():
             return
-        if agent.state not in (State.EXITED, State.FAILED):
-            agent.enter(State.EXITED)
         agent.over.set()
         agent.program = agent.keeper = None  # ended agents are kept for long, and these are big
         if agent.declared:
@@ -368,7 +361,7 @@ class Supervision:
         else:
             del self._by_place[agent.path, agent.name]
             script_copies.discard(agent.spec)
-        self.ended(agent)
+        self.registry.change(agent, AgentOver(agent.id, agent.name))
 
 
 def is_final(restart: Restart, exit: Exit, by_itself: bool) -> bool:

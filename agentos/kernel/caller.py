@@ -3,7 +3,6 @@
 The identity comes from the socket, never from the contents of a frame.
 """
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import trio
@@ -89,6 +88,7 @@ class Caller:
 
     A guest is an operator's connection that gave up rights permanently; ``become`` does that where it is possible.
     ``family`` groups callers that count together for limits: an agent with all its descendants, a guest's connections.
+    ``greeted`` is set at HELLO; an agent gets a new one for each life.
     ``turn`` is held while a thread parses a large body or value of this caller; its other large requests wait for it.
     """
 
@@ -101,7 +101,7 @@ class Caller:
     allowance: Allowance = field(factory=Allowance)
     family: str = ""
     turn: trio.Lock = field(factory=trio.Lock)
-    on_hello: Callable[[], None] | None = None
+    greeted: trio.Event = field(factory=trio.Event)
     become: "Become | None" = None
 
     def check(self, right: Right, about: str | None = None) -> Decision:

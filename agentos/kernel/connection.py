@@ -187,8 +187,7 @@ class Connection:
             self._reply(number, Op.HELLO, failed(error))
             return False
         self._reply(number, Op.HELLO, reply)
-        if self.caller.on_hello is not None:
-            self.caller.on_hello()
+        self.caller.greeted.set()
         return version == 2 and self._nursery is None
 
     async def _special(self, number: int, op: int, body: bytes) -> bool:

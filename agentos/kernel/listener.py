@@ -74,13 +74,13 @@ class Listener:
     """Accepts connections of one listening socket and admits them: processes in turn, each one's connections in order.
 
     ``admit`` identifies a peer, or raises a ``CallError`` that is sent to the peer before the connection is closed.
-    ``left`` is called when a connection is over.
+    ``dismiss`` is called when a connection is over.
     """
 
     listener: socket.socket
     connection_limit: ConnectionLimit
     admit: Callable[[Peer], Awaitable[Caller]]
-    left: Callable[[Caller], None] = field(default=lambda caller: None)
+    dismiss: Callable[[Caller], None] = field(default=lambda caller: None)
     _waiting: Turns[Peer, socket.socket] = field(factory=Turns, init=False)
     _admitting: trio.Semaphore = field(factory=lambda: trio.Semaphore(ADMITTED_AT_ONCE), init=False)
 
@@ -140,7 +140,7 @@ class Listener:
                     caller.allowance.connections -= 1
                     self.connection_limit.connections -= 1
             finally:
-                self.left(caller)
+                self.dismiss(caller)
 
 
 def refuse(sock: socket.socket, error: Exception) -> None:

@@ -1,5 +1,6 @@
 """Bounded mailboxes: messages between agents, kept until they are read."""
 
+import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,8 +9,14 @@ from typing import Literal
 import trio
 from attrs import define, field, frozen
 
-from agentos_sdk.errors import AlreadyExists, BadRequest, Busy, NotFound
+from agentos_sdk import codec
+from agentos_sdk.errors import AlreadyExists, BadRequest, Busy, CallError, NotFound
 
+from .events import AgentEscalated, Event
+
+log = logging.getLogger(__name__)
+
+KERNEL_ID, KERNEL = 0, "kernel"  # the sender of the kernel's own messages
 MAX_MESSAGES = 1000
 MAX_BYTES = 16 << 20
 MAX_NAMES = 16  # names of one mailbox
@@ -170,3 +177,18 @@ class Mailboxes:
             else:
                 full.append(mailbox.name)
         return delivered, full
+
+    def send_escalation(self, event: Event) -> None:
+        """Tell the spawner of an agent that it was given up, unless the spawner's mailbox is full or closed."""
+        if not isinstance(event, AgentEscalated) or event.spawner is None:
+            return
+        message = {
+            "event": "AGENT_ESCALATED",
+            "agent_id": event.agent_id,
+            "name": event.name,
+            "reason": event.reason,
+        }
+        try:
+            self.of(event.spawner).put(Letter(KERNEL_ID, KERNEL, "kernel", codec.encode(message)))
+        except CallError as error:
+            log.debug("%s: its spawner can't be told that it was given up: %s", event.name, error)

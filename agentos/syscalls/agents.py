@@ -8,7 +8,7 @@ import trio
 from attrs import field, frozen
 
 from agentos.agents.life import first
-from agentos.agents.lifecycle import State
+from agentos.agents.lifecycle import NEXT, State
 from agentos.agents.output import Line
 from agentos.agents.registry import Agent, Registry
 from agentos.agents.supervision import Supervision
@@ -20,6 +20,7 @@ from agentos.kernel.table import Syscall, finish_in_turns
 from agentos.llm import line as llm
 from agentos.llm.places import Place
 from agentos.sandbox.sandbox import Sandbox
+from agentos.services.events import AgentEvent, AgentPaused, AgentResumed
 from agentos_sdk import codec
 from agentos_sdk.calls import agents as calls
 from agentos_sdk.errors import BadRequest, NotFound, Timeout
@@ -81,14 +82,23 @@ class Known:
     async def pause(self, call: Call, request: calls.Pause) -> calls.Paused:
         agent = self.registry.find(request.id, request.name)
         await call.require(Right("pause", agent=agent.id), about=agent.name)
-        step(agent, State.RUNNING, State.PAUSED, Sandbox.freeze)
+        self.step(agent, State.RUNNING, AgentPaused, Sandbox.freeze)
         return calls.Paused(paused=True, agent_id=agent.id)
 
     async def resume(self, call: Call, request: calls.Resume) -> calls.Resumed:
         agent = self.registry.find(request.id, request.name)
         await call.require(Right("resume", agent=agent.id), about=agent.name)
-        step(agent, State.PAUSED, State.RUNNING, Sandbox.thaw)
+        self.step(agent, State.PAUSED, AgentResumed, Sandbox.thaw)
         return calls.Resumed(resumed=True, agent_id=agent.id)
+
+    def step(self, agent: Agent, here: State, event: type[AgentEvent], act: Callable[[Sandbox], None]) -> None:
+        """Apply ``act`` to an agent's sandbox and change its state; no effect if it is in that state already."""
+        if agent.state is NEXT[here][event]:
+            return
+        if agent.state is not here or agent.program is None:
+            raise BadRequest(f"{agent.name} is {agent.state}: expected an agent that is {here}")
+        act(agent.program)
+        self.registry.change(agent, event(agent.id, agent.name))
 
     def tree(self, caller: Caller, request: calls.Tree) -> calls.TreeReply:
         caller.check(Right("tree"))
@@ -154,16 +164,6 @@ def info(agent: Agent, now: float, whole: bool, place: Place) -> calls.AgentInfo
 
 def in_line(place: Place) -> calls.InLine:
     return calls.InLine(waiting=place.waiting, in_flight=place.in_flight, position=place.position, paused=place.paused)
-
-
-def step(agent: Agent, here: State, there: State, do: Callable[[Sandbox], None]) -> None:
-    """Apply ``do`` to an agent's sandbox and change its state; no effect if it is in that state already."""
-    if agent.state is there:
-        return
-    if agent.state is not here or agent.program is None:
-        raise BadRequest(f"{agent.name} is {agent.state}: expected an agent that is {here}")
-    do(agent.program)
-    agent.enter(there)
 
 
 async def follow(call: Call, agent: Agent, begin: int) -> calls.LogsReply:

@@ -1,10 +1,25 @@
+"""The table of states and events: complete, and the same in the documentation."""
+
+import re
+from pathlib import Path
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agentos.agents.lifecycle import ALIVE, NEXT, State
+from agentos.services.events import AgentEvent, AgentExited, AgentOutput, AgentOver, AgentSpawned
+
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "life-of-an-agent.md"
+EVENTS = set(AgentEvent.__subclasses__()) - {AgentOutput}  # a line of output changes no state
 
 
-def test_every_state_has_its_ways() -> None:
+def test_every_state_has_its_events() -> None:
     assert set(NEXT) == set(State)
+
+
+def test_every_event_but_output_changes_some_state() -> None:
+    assert set().union(*NEXT.values()) == EVENTS
 
 
 @pytest.mark.parametrize("state", State)
@@ -13,11 +28,32 @@ def test_every_state_can_reach_the_end_and_a_new_life(state: State) -> None:
     ahead = {state}
     while ahead:
         reached |= ahead
-        ahead = set().union(*(NEXT[one] for one in ahead)) - reached
+        ahead = {after for one in ahead for after in NEXT[one].values()} - reached
 
     assert {State.EXITED, State.STARTING} <= reached
 
 
 @pytest.mark.parametrize("state", sorted(ALIVE))
-def test_who_may_have_a_process_ends_by_exited_only(state: State) -> None:
-    assert NEXT[state] - ALIVE == {State.EXITED}
+def test_an_agent_with_a_process_leaves_these_states_by_its_end_only(state: State) -> None:
+    left = {event: after for event, after in NEXT[state].items() if after not in ALIVE}
+
+    assert left == {AgentExited: State.EXITED, AgentOver: State.EXITED}
+
+
+@given(st.lists(st.sampled_from(sorted(EVENTS, key=lambda event: event.__name__)), max_size=30))
+def test_only_a_new_life_follows_the_end_of_a_process(events: list[type[AgentEvent]]) -> None:
+    state, has_process = State.STARTING, True
+    for event in events:
+        if event in NEXT[state]:
+            state = NEXT[state][event]
+            has_process = event is AgentSpawned or (has_process and event not in (AgentExited, AgentOver))
+
+        assert (state in ALIVE) == has_process
+
+
+def test_the_page_shows_this_table() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \| `(\w+)` \|", PAGE.read_text(), re.MULTILINE)
+
+    assert rows == [
+        (str(state), event.__name__, str(after)) for state, events in NEXT.items() for event, after in events.items()
+    ]

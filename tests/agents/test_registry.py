@@ -11,6 +11,7 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.table import Table
 from agentos.llm.settings import Account
 from agentos.sandbox.status import Status
+from agentos.services.events import AgentOver, AgentReady, AgentResumed, Event
 from agentos_sdk.errors import AlreadyExists, BadRequest, NotFound
 from tests.support.rights import Grants, Notebook
 
@@ -23,7 +24,6 @@ def agent(name: str, parent: Agent | None = None, **more: Any) -> Agent:
 
 
 def ended(one: Agent) -> Agent:
-    one.enter(State.EXITED)
     one.over.set()
     return one
 
@@ -87,11 +87,39 @@ def test_descent_is_known_at_any_remove() -> None:
     assert registry.living_below(root) == [child]
 
 
-def test_steps_that_the_life_cycle_does_not_have_are_bugs() -> None:
-    one = ended(agent("a"))
+def test_a_change_of_state_is_published() -> None:
+    published = list[Event]()
+    registry, one = Registry(published.append), agent("a")
 
-    with pytest.raises(AssertionError, match="no way from exited to paused"):
-        one.enter(State.PAUSED)
+    registry.change(one, ready := AgentReady(one.id, "a", 77))
+
+    assert one.state is State.RUNNING
+    assert published == [ready]
+
+
+def test_an_event_that_is_impossible_in_a_state_is_a_bug_and_not_published() -> None:
+    published = list[Event]()
+    registry, one = Registry(published.append), agent("a")
+
+    with pytest.raises(AssertionError, match="a: AgentResumed is impossible in the state starting"):
+        registry.change(one, AgentResumed(one.id, "a"))
+
+    assert one.state is State.STARTING
+    assert published == []
+
+
+def test_a_new_life_after_the_end_of_a_group_begins_with_fresh_events() -> None:
+    registry, one = Registry(), agent("a")
+    before = one.caller.greeted
+    before.set()
+    one.dismissed.set()
+    registry.change(one, AgentOver(one.id, "a"))
+    ended(one)
+
+    registry.begin_life(one)
+
+    assert (one.state, one.over.is_set(), one.dismissed.is_set()) == (State.STARTING, False, False)
+    assert not one.caller.greeted.is_set()
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Mailboxes against a model of a few lines, and readers that wait in them."""
 
+import json
 from collections import deque
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from trio.testing import wait_all_tasks_blocked
 
+from agentos.services.events import AgentEscalated, AgentExited
 from agentos.services.mailboxes import BATCH_BYTES, MAX_BYTES, MAX_MESSAGES, MAX_NAMES, Letter, Mailbox, Mailboxes
 from agentos_sdk.errors import AlreadyExists, BadRequest, Busy, NotFound
 from tests.support.rounds import rounds
@@ -238,3 +240,33 @@ def test_a_broadcast_goes_to_all_that_are_wanted_and_have_room() -> None:
     assert (delivered, full) == (1, ["full"])
     assert bodies(list(mail.of(2).letters)) == [b"all"]
     assert not mail.of(1).letters
+
+
+def test_a_spawner_is_told_that_its_agent_was_given_up() -> None:
+    boxes = Mailboxes()
+    spawner = boxes.open(7, "spawner")
+
+    boxes.send_escalation(AgentEscalated("root/spawned/a", "too many restarts", 9, "a", spawner=7))
+    boxes.send_escalation(AgentEscalated("root/b", "declared: it has no spawner", 10, "b"))
+    boxes.send_escalation(AgentExited(9, "a", "exit status 1"))
+
+    [message] = spawner.letters
+    assert (message.from_id, message.from_name, message.from_kind) == (0, "kernel", "kernel")
+    assert json.loads(message.body) == {
+        "event": "AGENT_ESCALATED",
+        "agent_id": 9,
+        "name": "a",
+        "reason": "too many restarts",
+    }
+
+
+def test_an_escalation_to_a_full_or_closed_mailbox_is_dropped() -> None:
+    boxes = Mailboxes()
+    full = boxes.open(7, "full")
+    for _ in range(MAX_MESSAGES):
+        full.put(letter())
+
+    for spawner in (7, 8):
+        boxes.send_escalation(AgentEscalated("root/spawned/a", "too many restarts", 9, "a", spawner))
+
+    assert len(full.letters) == MAX_MESSAGES

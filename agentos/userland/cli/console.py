@@ -61,9 +61,8 @@ class Console(logging.Handler):
         for line in text.splitlines():
             self._put("kernel", line, "1")
 
-    def show(self, name: str, line: "object") -> None:
-        """Print a line of an agent's."""
-        text, stream = getattr(line, "text", ""), getattr(line, "stream", "")
+    def show(self, name: str, stream: str, text: str) -> None:
+        """Print a line of an agent's output; lines that the kernel added to it are in the log already."""
         if stream != "kernel" and self.level <= logging.INFO:
             self._put(name, text, str(COLOURS[sum(name.encode()) % len(COLOURS)]))
 

@@ -30,6 +30,7 @@ def run(file: Path | None, socket: str | None, state_dir: Path | None) -> None:
     from agentos.boot import run as boot
     from agentos.config.load import Config, ConfigError, load
     from agentos.host_setup import BootError
+    from agentos.services.events import AgentOutput, Event, KernelStarted, KernelStopping
 
     from .console import Console
     from .notify import Manager
@@ -48,21 +49,23 @@ def run(file: Path | None, socket: str | None, state_dir: Path | None) -> None:
     state = state_dir or (Path(config.kernel.state_dir) if config.kernel.state_dir else default_state_dir())
     with Console(config.kernel.log_level) as console:
 
-        def ready(isolation: str, model: str | None) -> None:
-            console.say(f"ready, listening on {path} (pid {os.getpid()})")
-            console.say(f"isolation {isolation}")
-            if model is not None:
-                console.say(model)
-            trio.lowlevel.spawn_system_task(manager.accompany, f"ready; isolation {isolation}")
-            if file is None:
-                console.say("there is no agentos.toml here, so no agent yet: start some with `agentos spawn`")
-
-        def stopping() -> None:
-            manager.tell("STOPPING=1", "STATUS=stopping, agents first")
+        def show(event: Event) -> None:
+            match event:
+                case AgentOutput(name=name, stream=stream, text=text):
+                    console.show(name, stream, text)
+                case KernelStarted(isolation, model):
+                    console.say(f"ready, listening on {path} (pid {os.getpid()})")
+                    console.say(f"isolation {isolation}")
+                    if model is not None:
+                        console.say(model)
+                    trio.lowlevel.spawn_system_task(manager.accompany, f"ready; isolation {isolation}")
+                    if file is None:
+                        console.say("there is no agentos.toml here, so no agent yet: start some with `agentos spawn`")
+                case KernelStopping():
+                    manager.tell("STOPPING=1", "STATUS=stopping, agents first")
 
         try:
-            settings = Settings(config, os.path.abspath(path), state.absolute(), console.show, stopping)
-            gave_up = boot(settings, ready)
+            gave_up = boot(Settings(config, os.path.abspath(path), state.absolute(), show))
         except BootError as error:
             raise Failed(str(error)) from None
         last_words = "stopped" if gave_up is None else f"the root supervisor gave up: {gave_up}"

@@ -1,0 +1,46 @@
+"""Events as lines of text: in the kernel's log, and in the output of the agent, which LOGS returns and follows."""
+
+import logging
+
+from agentos.services.events import (
+    AgentEscalated,
+    AgentExited,
+    AgentFailed,
+    AgentReady,
+    AgentRestarting,
+    Event,
+)
+
+from .registry import Registry
+
+log = logging.getLogger("agentos.agents")
+
+ROOT = "root"  # name of the root supervisor
+REMEDIES = '. So that one agent can\'t end all: strategy = "one_for_one" and on_give_up = "fail"'
+
+
+def log_event(event: Event) -> None:
+    """Log starts, ends, restarts and escalations."""
+    match event:
+        case AgentReady(name=name, pid=pid):
+            log.info("%s: running (pid %s)", name, pid)
+        case AgentExited(name=name, reason=reason):
+            log.info("%s: %s", name, reason)
+        case AgentRestarting(name=name, delay=delay, failures=failures):
+            log.info("%s: will be restarted in %.1f s (failure %d in a row)", name, delay, failures)
+        case AgentEscalated(supervisor=supervisor, reason=reason):
+            log.warning("%s: given up: %s%s", supervisor, reason, REMEDIES if supervisor == ROOT else "")
+
+
+def add_to_output(registry: Registry, event: Event) -> None:
+    """Add the line ``ended`` or ``given up`` to the output of the event's agent."""
+    match event:
+        case AgentExited(agent_id=number, reason=reason):
+            text = f"ended: {reason}"
+        case AgentFailed(agent_id=number, reason=reason):
+            text = f"given up: {reason}"
+        case _:
+            return
+    agent = registry.get(number)
+    if agent is not None:
+        agent.output.add("kernel", text)

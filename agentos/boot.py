@@ -34,7 +34,7 @@ from agentos.sandbox.plan import CODE, WORKSPACE
 from agentos.sandbox.spawner import Spawner
 from agentos.services.events import Events, KernelStarted, KernelStopping, Subscriber
 from agentos.services.mailboxes import Mailboxes
-from agentos.syscalls import table
+from agentos.syscalls import reserved, table
 from agentos.syscalls.spawn import Spawning
 from agentos_sdk.errors import CallError
 from supervisors import GaveUp, StartFailed
@@ -231,7 +231,7 @@ class Kernel:
             directory,
             kernel.max_payload,
         )
-        self.callers.serve(calls, kernel.max_payload)
+        self.callers.serve(calls, reserved(kernel.max_payload))
         self.root = self.supervision.build(settings.config.root)
         self.stopping = False
 

@@ -22,8 +22,9 @@ from agentos_sdk.opcodes import Op
 from . import connection_calls
 from .call import Call, Gone
 from .caller import Caller
+from .replies import encode_error
 from .request_body import INLINE
-from .table import Later, failed
+from .table import Later
 
 READ_SIZE = 64 << 10  # bytes per recv(); bodies up to this size are not reserved in the allowance
 READ_SIZE_LARGE = 256 << 10
@@ -184,7 +185,7 @@ class Connection:
         try:
             version, reply = await connection_calls.hello(self.caller, body, 1 if self._nursery is None else 2)
         except CallError as error:
-            self._reply(number, Op.HELLO, failed(error))
+            self._reply(number, Op.HELLO, encode_error(error))
             return False
         self._reply(number, Op.HELLO, reply)
         self.caller.greeted.set()

@@ -1,4 +1,4 @@
-"""Handlers of HELLO and CANCEL, the calls about the connection itself."""
+"""Calls about the connection itself, which it answers without the table; handlers of HELLO and CANCEL."""
 
 from collections.abc import Mapping
 
@@ -6,10 +6,13 @@ from agentos import __version__
 from agentos_sdk import codec
 from agentos_sdk.calls.connection import Cancel, Hello, Welcome, Withdrawn
 from agentos_sdk.errors import BadRequest, PermissionDenied
+from agentos_sdk.opcodes import Op
 
 from .call import Call
 from .caller import Caller
-from .table import failed
+from .replies import encode_error
+
+OPS = frozenset({Op.HELLO, Op.CANCEL, Op.EXIT})  # answered by the connection itself, and allowed without a right
 
 
 async def hello(caller: Caller, body: bytes, version: int) -> tuple[int, bytes]:
@@ -36,7 +39,7 @@ async def cancel(caller: Caller, calls: Mapping[int, Call], body: bytes) -> byte
     try:
         call = calls.get((await caller.table.reader.read(caller, Cancel, body)).id)
     except BadRequest as error:
-        return failed(error)
+        return encode_error(error)
     if call is not None:
         call.scope.cancel()
     return codec.encode(Withdrawn(cancelled=call is not None))

@@ -18,7 +18,7 @@ from agentos_sdk.opcodes import Op
 from .caller import MAX_CONNECTIONS, Caller
 from .connection import Connection
 from .internal_errors import internal
-from .table import failed
+from .replies import encode_error
 from .turns import Turns
 
 log = logging.getLogger(__name__)
@@ -146,7 +146,7 @@ class Listener:
 def refuse(sock: socket.socket, error: Exception) -> None:
     """Send a peer the reason why it isn't admitted, as far as the socket takes it at once."""
     with contextlib.suppress(OSError):  # the peer has closed the connection
-        sock.send(frame(0, Op.NOOP, failed(error)))
+        sock.send(frame(0, Op.NOOP, encode_error(error)))
 
 
 def listen(path: str, mode: int = 0o600) -> socket.socket:

@@ -1,61 +1,98 @@
 """Dispatch tables: the handler and body limit of each opcode, per caller, built before a frame arrives."""
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from copy import copy
-from inspect import iscoroutinefunction
-from time import perf_counter
+from inspect import isasyncgenfunction, iscoroutinefunction, unwrap
 from typing import Any, Literal
 
-import trio
 from attrs import frozen
 
-from agentos_sdk import codec
 from agentos_sdk.errors import ApprovalRequired, CallError, PermissionDenied, UnknownCall
-from agentos_sdk.frames import MAX_PAYLOAD
 from agentos_sdk.opcodes import Op, op_name
 
-from .call import Call, Gone, Judged
+from . import connection_calls
+from .call import Call, Gone
 from .caller import Caller
-from .internal_errors import internal
 from .ports import Decision, Right
+from .prepared import Prepared, Record, note_refusal, require
+from .replies import encode_error, encode_in_turns, encode_reply
 from .request_body import Reader, read
 
 SMALL = 256 << 10  # bytes; default limit of a body
 LARGE = 1 << 20
 MOST_SHOWN = 300  # bytes of a refused call's body that the audit log records
-MOST_TOLD = 8 << 10  # characters of an error text, which may quote the request
 
 Now = Callable[[Caller, bytes], bytes]
 Later = Callable[[Call, bytes], Awaitable[bytes]]
 InTurns = Callable[[Caller, bytes], Awaitable[bytes]]
+Perform = Callable[[Call, Any], Awaitable[object]]
 
 
 @frozen
 class Syscall:
-    """One system call: its opcode, the type of its request, and its handler.
+    """One system call: its opcode, the type of its request, and its ``prepare`` or, if it needs no right, its handler.
+
+    ``prepare`` takes ``(caller, request)``, has no effects and gives a :class:`~agentos.kernel.prepared.Prepared`. A
+    ``def`` returns it, and the call is answered while input is read. An async context manager yields it: the call runs
+    in a task, and what the context manager holds is released before the reply is sent.
 
     A ``def`` handler takes ``(caller, request)`` and answers while input is read; an ``async def`` takes ``(call,
-    request)`` and runs in a task. Both return a reply that :func:`agentos_sdk.codec.encode` takes, or encoded bytes.
-    With ``request=None`` the handler gets the raw bytes. ``limit`` is the largest body in bytes; ``failure`` holds the
-    keys of a failed reply besides ``success``, ``error`` and ``code``. Fields named in ``verbatim`` are JSON that is
-    passed on unchanged, as :class:`~agentos.kernel.request_body.Verbatim`.
+    request)`` and runs in a task. Replies are values that :func:`agentos_sdk.codec.encode` takes, or encoded bytes.
+
+    With ``request=None`` the request is the raw bytes, or what ``parse`` makes of them. ``omittable`` are fields that
+    EXPLAIN need not be given, with a value for each. ``encode`` makes the bytes of the reply. ``limit`` is the largest
+    body in bytes; ``failure`` holds the keys of a failed reply besides ``success``, ``error`` and ``code``. Fields in
+    ``verbatim`` are JSON that is passed on unchanged, as :class:`~agentos.kernel.request_body.Verbatim`.
 
     ``audit`` selects what the audit log records besides refusals: nothing, the outcome, or also the intent before
-    anything is done. ``rights`` returns what a request would need and has no side effects.
+    anything is done. ``charge`` is called for an allowed call before its intent is recorded; it may refuse, too.
 
-    ``in_order``: the handler is an ``async def`` of ``(caller, request)`` without a task. Other connections are served
-    while it works, but its own connection answers nothing else until it has returned.
+    ``in_order``: the handler, or ``act``, is an ``async def`` of the caller without a task. Other connections are
+    served while it works, but its own connection answers nothing else until it has returned.
     """
 
     op: Op
     request: type | None
-    handler: Callable[[Any, Any], Any]
+    handler: Callable[[Any, Any], Any] | None = None
+    prepare: Callable[[Caller, Any], Any] | None = None
     limit: int = SMALL
     failure: Mapping[str, object] = {}
     verbatim: Collection[str] = ()
+    parse: Callable[[Caller, bytes], Awaitable[Any]] | None = None
+    encode: Callable[[Caller, Any], Awaitable[bytes]] | None = None
+    omittable: Mapping[str, object] = {}
     audit: Literal["none", "outcome", "intent"] = "none"
     rights: Callable[[Caller, Any], Awaitable[Sequence[Right]]] | None = None
+    charge: Callable[[Caller], None] | None = None
     in_order: bool = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether the call may wait and gets a task."""
+        if self.prepare is not None:
+            return isasyncgenfunction(unwrap(self.prepare))
+        return iscoroutinefunction(self.handler) and not self.in_order
+
+    async def required_rights(self, caller: Caller, request: Any) -> Sequence[Right]:
+        """The rights that the request needs; nothing is done. Raises what ``prepare`` raises."""
+        if self.prepare is None:
+            return await self.rights(caller, request) if self.rights is not None else ()
+        if not self.waits:
+            prepared: Prepared = self.prepare(caller, request)
+            return prepared.rights
+        async with self.prepare(caller, request) as prepared:
+            return prepared.rights
+
+    async def read(self, caller: Caller, body: bytes, reader: Reader) -> Any:
+        """Parse a body without blocking the event loop."""
+        if self.request is not None:
+            return await reader.read(caller, self.request, body, self.verbatim)
+        return await self.parse(caller, body) if self.parse is not None else body
+
+    def failed(self, error: BaseException) -> bytes:
+        """The body of a failed reply."""
+        return encode_error(error, self.op.name, self.failure)
 
 
 class Table:
@@ -63,35 +100,52 @@ class Table:
 
     ``turns`` answers in the order of the requests, like ``now``, but lets other tasks run meanwhile. It is used for
     calls that are ``in_order``, and for immediate ones above :data:`~agentos.kernel.request_body.INLINE` bytes.
+    ``reserved`` are opcodes that aren't served but have a limit of their own, because clients may send them.
     """
 
-    __slots__ = ("later", "limits", "now", "reader", "syscalls", "turns")
+    __slots__ = ("later", "limits", "now", "performs", "reader", "syscalls", "turns")
 
-    def __init__(self, syscalls: Iterable[Syscall], max_payload: int = MAX_PAYLOAD) -> None:
+    def __init__(self, syscalls: Iterable[Syscall], reserved: Mapping[Op, int] = {}) -> None:
         self.syscalls: dict[int, Syscall] = {}  # by opcode
         self.limits = [SMALL] * 256
-        for op in (Op.THINK, Op.WRITE, Op.HTTP):  # clients may send these to a kernel that doesn't serve them yet
-            self.limits[op] = max_payload
-        for op in (Op.STORE, Op.EMIT):
-            self.limits[op] = LARGE
+        for op, limit in reserved.items():
+            self.limits[op] = limit
         self.now: list[Now | None] = [_unknown(number) for number in range(256)]
         self.later: list[Later | None] = [None] * 256
         self.turns: list[InTurns | None] = [None] * 256
+        self.performs: dict[Op, Perform] = {}
         self.reader = Reader()
         for syscall in syscalls:
             self.syscalls[syscall.op] = syscall
             self.limits[syscall.op] = syscall.limit
-            if syscall.in_order:
-                self.now[syscall.op], self.turns[syscall.op] = None, _in_turns(syscall, self.reader)
-            elif iscoroutinefunction(syscall.handler):
-                self.now[syscall.op], self.later[syscall.op] = None, _later(syscall, self.reader)
+            if syscall.waits:
+                perform = _perform(syscall) if syscall.prepare is not None else _handle(syscall)
+                self.performs[syscall.op] = perform
+                self.now[syscall.op], self.later[syscall.op] = None, _later(syscall, perform, self.reader)
             else:
-                self.now[syscall.op], self.turns[syscall.op] = _now(syscall), _in_turns(syscall, self.reader)
-        for op in (Op.HELLO, Op.CANCEL, Op.EXIT):  # answered by the connection itself
-            self.now[op] = self.later[op] = None
+                answer = _answer(syscall)
+                self.now[syscall.op] = None if syscall.in_order else _now(syscall, answer)
+                self.turns[syscall.op] = _in_turns(syscall, answer, self.reader)
+        for op in connection_calls.OPS:
+            self.now[op] = None
 
-    def refusing(self, refused: Mapping[Op, Decision]) -> "Table":
-        """A copy of this table for a caller to which some opcodes are always refused."""
+    async def perform(self, op: Op, call: Call, request: object) -> object:
+        """Serve a waiting call whose request is no frame, with the checks and audit entries of one; returns the reply.
+
+        Raises ``CallError``. For gateways: they parse requests and encode replies themselves.
+        """
+        return await self.performs[op](call, request)
+
+    def refusing(self, decisions: Mapping[Op, Decision]) -> "Table":
+        """A copy of this table for a caller for which some opcodes are always denied.
+
+        Where a person must approve, the entry stays if it checks rights itself.
+        """
+        refused = {
+            op: decision
+            for op, decision in decisions.items()
+            if decision.effect == "deny" or self.syscalls[op].prepare is None
+        }
         if not refused:
             return self
         table = copy(self)
@@ -102,12 +156,14 @@ class Table:
 
     def failed(self, op: int, error: BaseException) -> bytes:
         """The body of a failed reply to this opcode, whether it is served or not."""
-        return failed(error, self.syscalls.get(op))
+        syscall = self.syscalls.get(op)
+        return syscall.failed(error) if syscall is not None else encode_error(error)
 
 
 def _refused(op: Op, decision: Decision, syscall: Syscall | None) -> Now:
-    error = PermissionDenied if decision.effect == "deny" else ApprovalRequired
-    reply = failed(error(decision.reason, rule=decision.rule), syscall)
+    kind = PermissionDenied if decision.effect == "deny" else ApprovalRequired
+    error = kind(decision.reason, rule=decision.rule)
+    reply = syscall.failed(error) if syscall is not None else encode_error(error)
 
     def refuse(caller: Caller, body: bytes) -> bytes:
         about = body[:MOST_SHOWN].decode(errors="replace")  # not parsed, but the attempt is worth recording
@@ -118,7 +174,7 @@ def _refused(op: Op, decision: Decision, syscall: Syscall | None) -> Now:
 
 
 def _unknown(number: int) -> Now:
-    reply = failed(UnknownCall(f"this kernel has no call {op_name(number)}"))
+    reply = encode_error(UnknownCall(f"this kernel has no call {op_name(number)}"))
 
     def refuse(caller: Caller, body: bytes) -> bytes:
         return reply
@@ -126,86 +182,132 @@ def _unknown(number: int) -> Now:
     return refuse
 
 
-def _now(syscall: Syscall) -> Now:
-    handler, request, verbatim = syscall.handler, syscall.request, syscall.verbatim
+def _answer(syscall: Syscall) -> Callable[[Caller, Any], Any]:
+    """The function that answers without a task: the handler, or ``act`` once its rights have been required."""
+    prepare = syscall.prepare
+    if prepare is None:
+        assert syscall.handler is not None, "a call is prepared or handled"
+        return syscall.handler
+
+    def answer(caller: Caller, request: Any) -> Any:
+        try:
+            prepared: Prepared = prepare(caller, request)
+        except PermissionDenied as error:
+            note_refusal(caller, syscall.op.name, error)
+            raise
+        for right in prepared.rights:
+            caller.check(right, prepared.about)
+        return prepared.act(caller)
+
+    return answer
+
+
+def _now(syscall: Syscall, answer: Callable[[Caller, Any], Any]) -> Now:
+    request, verbatim = syscall.request, syscall.verbatim
     if request is None:
-        raw: Now = handler
+        raw: Now = answer
         return raw
 
-    def answer(caller: Caller, body: bytes) -> bytes:
+    def reply(caller: Caller, body: bytes) -> bytes:
         try:
-            return finish(handler(caller, read(request, body, verbatim)))
+            return encode_reply(answer(caller, read(request, body, verbatim)))
         except Exception as error:
-            return failed(error, syscall)
+            return syscall.failed(error)
 
-    return answer
+    return reply
 
 
-def _in_turns(syscall: Syscall, reader: Reader) -> InTurns | None:
-    handler, request, verbatim = syscall.handler, syscall.request, syscall.verbatim
-    if request is None:
+def _in_turns(syscall: Syscall, answer: Callable[[Caller, Any], Any], reader: Reader) -> InTurns | None:
+    if syscall.request is None:
         return None
 
-    async def answer(caller: Caller, body: bytes) -> bytes:
+    async def reply(caller: Caller, body: bytes) -> bytes:
         try:
-            reply = handler(caller, await reader.read(caller, request, body, verbatim))
-            return finish(await reply if syscall.in_order else reply)
+            answered = answer(caller, await syscall.read(caller, body, reader))
+            return encode_reply(await answered if syscall.in_order else answered)
         except Exception as error:
-            return failed(error, syscall)
+            return syscall.failed(error)
 
-    return answer
+    return reply
 
 
-def _later(syscall: Syscall, reader: Reader) -> Later:
-    handler, request, verbatim = syscall.handler, syscall.request, syscall.verbatim
-
-    async def answer(call: Call, body: bytes) -> bytes:
-        call.announces = syscall.audit == "intent"
-        outcome = "cancelled"
+def _later(syscall: Syscall, perform: Perform, reader: Reader) -> Later:
+    async def reply(call: Call, body: bytes) -> bytes:
         try:
-            given = body if request is None else await reader.read(call.caller, request, body, verbatim)
-            reply = await finish_in_turns(await handler(call, given))
-            outcome = "ok"
-            return reply
+            answered = await perform(call, await syscall.read(call.caller, body, reader))
+            if syscall.encode is not None:
+                return await syscall.encode(call.caller, answered)
+            return await encode_in_turns(answered)
         except Gone:
             raise
         except Exception as error:
-            outcome = error.code if isinstance(error, CallError) else "internal"
-            return failed(error, syscall)
+            return syscall.failed(error)
+
+    return reply
+
+
+def _handle(syscall: Syscall) -> Perform:
+    handler = syscall.handler
+    assert handler is not None, "a call is prepared or handled"
+
+    async def perform(call: Call, request: Any) -> object:
+        call.announces = syscall.audit == "intent"
+        outcome = "cancelled"
+        try:
+            reply: object = await handler(call, request)
+            outcome = "ok"
+            return reply
+        except Exception as error:
+            outcome = _outcome(error)
+            raise
         finally:
-            if call.judged is not None and syscall.audit != "none":
-                _note(call.caller, call.judged, outcome)
+            if call.record is not None and syscall.audit != "none":
+                call.caller.audit.note(call.record.entry("outcome", outcome))
 
-    return answer
-
-
-def _note(caller: Caller, judged: Judged, outcome: str) -> None:
-    took = perf_counter() - judged.began
-    entry = caller.entry(judged.call, judged.about, judged.decision, "outcome", outcome, took, judged.intent)
-    caller.audit.note(entry)
+    return perform
 
 
-def finish(reply: object) -> bytes:
-    return reply if isinstance(reply, bytes) else codec.encode(reply)
+def _perform(syscall: Syscall) -> Perform:
+    """The road of a call that needs rights: prepare, require, record the intent, act, record the outcome."""
+    prepare: Callable[[Caller, Any], AbstractAsyncContextManager[Prepared]] | None = syscall.prepare
+    assert prepare is not None, "only such a call comes here"
+    name, announces, records, charge = (
+        syscall.op.name,
+        syscall.audit == "intent",
+        syscall.audit != "none",
+        syscall.charge,
+    )
+
+    async def perform(call: Call, request: Any) -> object:
+        caller, outcome = call.caller, "cancelled"
+        prepared: Prepared | None = None
+        record: Record | None = None
+        try:
+            async with prepare(caller, request) as prepared:
+                allowed = require(caller, prepared)
+                if charge is not None:
+                    charge(caller)
+                if announces and prepared.announce:
+                    allowed.intent = await caller.audit.intend(allowed.entry("intent"))
+                    record = allowed
+                    require(caller, prepared)  # recording took a while, and the right may have been revoked
+                record = allowed
+                reply = await prepared.act(call)
+            outcome = "ok"
+            return reply
+        except Exception as error:
+            if isinstance(error, PermissionDenied) and prepared is None:
+                note_refusal(caller, name, error)
+            outcome = _outcome(error)
+            raise
+        finally:
+            if record is not None and records:
+                caller.audit.note(record.entry("outcome", outcome, call.remark))
+
+    return perform
 
 
-async def finish_in_turns(reply: object) -> bytes:
-    """Encode like :func:`finish`; other tasks run between the pieces of a long list."""
-    if isinstance(reply, bytes):
-        return reply
-    pieces: list[bytes] = []
-    for piece in codec.encode_pieces(reply):
-        if pieces:
-            await trio.lowlevel.checkpoint()
-        pieces.append(piece)
-    return b"".join(pieces)
-
-
-def failed(error: BaseException, syscall: Syscall | None = None) -> bytes:
-    """The body of a failed reply. A caller's error says what to do; an internal error is logged under a reference."""
-    if not isinstance(error, CallError):
-        error = internal(error, syscall.op.name if syscall else "the core")
-    usual, text = syscall.failure if syscall else {}, str(error)
-    if len(text) > MOST_TOLD:
-        text = f"{text[:MOST_TOLD]}…"
-    return codec.encode({"success": False, "error": text, "code": error.code, **usual, **error.details})
+def _outcome(error: Exception) -> str:
+    if isinstance(error, CallError):
+        return error.code
+    return "cancelled" if isinstance(error, Gone) else "internal"

@@ -1,9 +1,11 @@
 """System calls: the list of all calls this kernel serves."""
 
+from collections.abc import Mapping
+
 from agentos.agents.registry import Registry
 from agentos.agents.supervision import Supervision
 from agentos.kernel.caller import Caller
-from agentos.kernel.table import Syscall
+from agentos.kernel.table import LARGE, Syscall
 from agentos.llm.line import Line
 from agentos.llm.settings import Account
 from agentos.services.audit.log import Audit
@@ -32,7 +34,7 @@ def table(
     ``base`` is the directory that the operator's relative paths are resolved against.
     """
     calls = (
-        Syscall(Op.NOOP, None, echo, limit=max_payload),
+        Syscall(Op.NOOP, None, handler=echo, limit=max_payload),
         *think.syscalls(line, rights.queue_path, max_payload),
         *files.syscalls(registry, base, max_payload),
         *exec.syscalls(registry, supervision, base),
@@ -43,6 +45,11 @@ def table(
         *audit.syscalls(log),
     )
     return (*calls, *permissions.syscalls(registry, rights, calls))
+
+
+def reserved(max_payload: int) -> Mapping[Op, int]:
+    """Body limits of calls that this kernel doesn't serve yet: clients may send them."""
+    return {Op.HTTP: max_payload, Op.STORE: LARGE, Op.EMIT: LARGE}
 
 
 def echo(caller: Caller, body: bytes) -> bytes:

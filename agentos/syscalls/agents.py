@@ -16,7 +16,8 @@ from agentos.agents.tree import picture
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
-from agentos.kernel.table import Syscall, finish_in_turns
+from agentos.kernel.replies import encode_in_turns
+from agentos.kernel.table import Syscall
 from agentos.llm import line as llm
 from agentos.llm.places import Place
 from agentos.sandbox.sandbox import Sandbox
@@ -174,7 +175,7 @@ async def follow(call: Call, agent: Agent, begin: int) -> calls.LogsReply:
         if agent.over.is_set():
             return page(lines, missed)
         if lines:
-            await call.send(await finish_in_turns(page(lines, missed)))
+            await call.send(await encode_in_turns(page(lines, missed)))
         await first(agent.over.wait, partial(agent.output.wait_beyond, begin))
 
 

@@ -1,7 +1,7 @@
 """Handlers of READ and WRITE."""
 
 from binascii import a2b_base64
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from weakref import WeakKeyDictionary
@@ -13,13 +13,13 @@ from agentos.agents.life import home
 from agentos.agents.registry import Registry
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
-from agentos.kernel.ports import Decision, Right
+from agentos.kernel.ports import Right
+from agentos.kernel.prepared import Prepared, Refused
 from agentos.kernel.request_body import read_text
 from agentos.kernel.table import Syscall
 from agentos.services.files import io, resolve
 from agentos.services.files.io import Part
 from agentos.services.files.resolve import Found, Place
-from agentos_sdk import codec
 from agentos_sdk.calls.host import Read, Write, Written
 from agentos_sdk.errors import BadRequest, PermissionDenied
 from agentos_sdk.opcodes import Op
@@ -48,65 +48,77 @@ class Files:
     _reading: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)
     _turns: WeakKeyDictionary[Caller, trio.CapacityLimiter] = field(factory=WeakKeyDictionary, init=False)
 
-    async def read(self, call: Call, request: Read) -> bytes:
-        """Read a part of a file, or all of it."""
-        async with self._turn(call.caller), self._judged(call, "read", request.path, resolve.find) as found:
-            await call.caller.allowance.wait_for_bytes()  # a caller that doesn't read its replies gets no more of them
-            wanted = found.size - request.offset
-            if min(wanted, request.limit if request.limit is not None else wanted) <= LARGE:
-                return await self._content(found, request)
-            async with self._large:
-                return await self._content(found, request)
-
-    async def write(self, call: Call, body: bytes) -> Written:
-        """Replace a file or append to it."""
-        async with self._turn(call.caller):
-            if len(body) <= AT_ONCE:
-                request, data = understood(body)
-            else:
-                request, data = await trio.to_thread.run_sync(understood, body, limiter=self._reading)
-            async with self._judged(call, "write", request.path, resolve.find_spot) as found:
-                act = io.replace if request.mode == "write" else io.append
-                await trio.to_thread.run_sync(act, found, data, limiter=self._workers(found.place))
-        return Written(bytes_written=len(data))
-
-    async def rights_to_read(self, caller: Caller, request: Read) -> Sequence[Right]:
-        """The rights that READ would need; nothing is read."""
-        return await self._rights(caller, "read", request.path, resolve.find)
-
-    async def rights_to_write(self, caller: Caller, body: bytes) -> Sequence[Right]:
-        """The rights that WRITE would need; nothing is written, and ``content`` may be omitted."""
-        return await self._rights(caller, "write", named(body), resolve.find_spot)
-
-    async def _rights(self, caller: Caller, action: str, path: str, find: Callable[[Place], Found]) -> Sequence[Right]:
-        found = await self._found(caller, action, path, find)
-        found.close()
-        return (self._right(caller, action, found),)
+    def syscalls(self) -> tuple[Syscall, ...]:
+        """READ and WRITE."""
+        return (
+            Syscall(
+                Op.READ,
+                Read,
+                prepare=self.prepare_read,
+                failure={"content": "", "size": 0},
+                audit="outcome",
+            ),
+            Syscall(
+                Op.WRITE,
+                None,
+                parse=self.parse_write,
+                prepare=self.prepare_write,
+                limit=self.most,
+                failure={"bytes_written": 0},
+                omittable={"content": ""},
+                audit="intent",
+            ),
+        )
 
     @asynccontextmanager
-    async def _turn(self, caller: Caller) -> AsyncIterator[None]:
-        """Limit the calls per caller: further calls of the same caller wait, other callers do not."""
+    async def prepare_read(self, caller: Caller, request: Read) -> AsyncIterator[Prepared]:
+        """Read a part of a file, or all of it."""
+        async with self._opened(caller, "read", request.path, resolve.find) as found:
+
+            async def act(call: Call) -> bytes:
+                found.require()
+                await caller.allowance.wait_for_bytes()  # a caller that doesn't read its replies gets no more of them
+                wanted = found.size - request.offset
+                if min(wanted, request.limit if request.limit is not None else wanted) <= LARGE:
+                    return await self._content(found, request)
+                async with self._large:
+                    return await self._content(found, request)
+
+            yield Prepared((self._right(caller, "read", found),), act)
+
+    async def parse_write(self, caller: Caller, body: bytes) -> "WriteRequest":
+        """Parse the body. A caller's large bodies are parsed one after the other."""
+        if len(body) <= AT_ONCE:
+            return parse_write(body)
+        async with caller.turn:
+            return await trio.to_thread.run_sync(parse_write, body, limiter=self._reading)
+
+    @asynccontextmanager
+    async def prepare_write(self, caller: Caller, request: "WriteRequest") -> AsyncIterator[Prepared]:
+        """Replace a file or append to it."""
+        async with self._opened(caller, "write", request.path, resolve.find_spot) as found:
+
+            async def act(call: Call) -> Written:
+                write = io.replace if request.mode == "write" else io.append
+                await trio.to_thread.run_sync(write, found, request.data, limiter=self._workers(found.place))
+                return Written(bytes_written=len(request.data))
+
+            yield Prepared((self._right(caller, "write", found),), act)
+
+    @asynccontextmanager
+    async def _opened(
+        self, caller: Caller, action: str, path: str, find: Callable[[Place], Found]
+    ) -> AsyncIterator[Found]:
+        """Open the file; a caller's further calls wait meanwhile. Only an allowed caller learns if it is missing."""
         limiter = self._turns.get(caller)
         if limiter is None:
             limiter = self._turns[caller] = trio.CapacityLimiter(EACH)
         async with limiter:
-            yield
-
-    @asynccontextmanager
-    async def _judged(self, call: Call, action: str, path: str, find: Callable[[Place], Found]) -> AsyncIterator[Found]:
-        """Find the file and require permission. Only an allowed caller learns that the file doesn't exist."""
-        try:
-            found = await self._found(call.caller, action, path, find)
-        except PermissionDenied as error:
-            decision = Decision("deny", PLACES, str(error))
-            call.caller.audit.note(call.caller.entry(action.upper(), path, decision, "outcome", error.code))
-            raise
-        try:
-            await call.require(self._right(call.caller, action, found))
-            found.require()
-            yield found
-        finally:
-            found.close()
+            found = await self._found(caller, action, path, find)
+            try:
+                yield found
+            finally:
+                found.close()
 
     def _right(self, caller: Caller, action: str, found: Found) -> Right:
         """The right to act on the real path. A symlink's target is never told, its existence only if permitted."""
@@ -135,8 +147,7 @@ class Files:
                 limiter = self._strangers  # the path may lead to an allowed file, but mostly such requests are refused
             return await trio.to_thread.run_sync(find, place, limiter=limiter)
         except PermissionDenied as error:
-            error.details.setdefault("rule", PLACES)
-            raise
+            raise Refused(error, path, PLACES) from None
 
     def _workers(self, place: Place) -> trio.CapacityLimiter:
         return self._own if place.top else self._hosts
@@ -144,26 +155,7 @@ class Files:
 
 def syscalls(registry: Registry, base: str, max_payload: int) -> tuple[Syscall, ...]:
     """``base`` is the directory that the host's relative paths are resolved against."""
-    service = Files(PathResolver(registry, base, home()), max_payload)
-    return (
-        Syscall(
-            Op.READ,
-            Read,
-            service.read,
-            failure={"content": "", "size": 0},
-            audit="outcome",
-            rights=service.rights_to_read,
-        ),
-        Syscall(
-            Op.WRITE,
-            None,
-            service.write,
-            limit=max_payload,
-            failure={"bytes_written": 0},
-            audit="intent",
-            rights=service.rights_to_write,
-        ),
-    )
+    return Files(PathResolver(registry, base, home()), max_payload).syscalls()
 
 
 async def content(part: Part, request: Read, most: int) -> list[bytes]:
@@ -180,26 +172,26 @@ async def content(part: Part, request: Read, most: int) -> list[bytes]:
     return text
 
 
-def named(body: bytes) -> str:
-    """The path of a WRITE that EXPLAIN asks about."""
-    try:
-        fields = codec.parse(body)
-        return codec.decode(Write, {"content": "", **fields} if isinstance(fields, dict) else fields).path
-    except codec.Invalid as error:
-        raise BadRequest(str(error)) from None
+@frozen
+class WriteRequest:
+    """A WRITE with its content as bytes."""
+
+    path: str
+    mode: str
+    data: bytes
 
 
-def understood(body: bytes) -> tuple[Write, bytes]:
-    """The request and the decoded bytes to write."""
+def parse_write(body: bytes) -> WriteRequest:
+    """Parse a body and decode its content."""
     request = read_text(Write, body)
     text = request.content
     pieces = (text[at : at + PIECE] for at in range(0, len(text), PIECE))
     if request.encoding == "utf-8":
-        return request, b"".join(piece.encode() for piece in pieces)
+        return WriteRequest(request.path, request.mode, b"".join(piece.encode() for piece in pieces))
     try:
         data = b"".join(a2b_base64(piece, strict_mode=True) for piece in pieces)
         if len(data) == len(text) // 4 * 3 - text.count("=", -2):  # otherwise there is padding in the middle
-            return request, data
+            return WriteRequest(request.path, request.mode, data)
     except ValueError:
         pass
     raise BadRequest("content: expected base64, with padding and without line breaks")

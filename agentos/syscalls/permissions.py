@@ -7,10 +7,11 @@ import trio
 from attrs import field, frozen
 
 from agentos.agents.registry import Agent, Registry
+from agentos.kernel import connection_calls
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Right
-from agentos.kernel.request_body import read
+from agentos.kernel.prepared import denial
 from agentos.kernel.table import Syscall
 from agentos.permissions.authorizer import NOT_HELD
 from agentos.permissions.levels import LEVELS
@@ -23,9 +24,6 @@ from agentos_sdk.opcodes import Op
 from agentos_sdk.strict import shown as quoted
 
 from .rights import Rights
-
-NO_RULE = "whatever the rules say"  # refused before the rules are evaluated
-BY_THE_CONNECTION = frozenset({Op.HELLO, Op.CANCEL, Op.EXIT})  # answered by the connection and allowed without a right
 
 
 @frozen
@@ -112,18 +110,26 @@ class Permissions:
     async def _decided(self, asker: Caller, caller: Caller, op: Op, args: Mapping[str, Any]) -> tuple[Right, Decision]:
         """The decision about a call by ``caller``, the strictest of several. Nothing is done."""
         authorizer, syscall = self.callers.authorizer, self.served.get(op)
-        if syscall is None and op not in BY_THE_CONNECTION:
+        if syscall is None and op not in connection_calls.OPS:
             raise UnknownCall(f"this kernel has no call {op.name}")
         decided = [(Right(op.name.lower()), authorizer.decide_call(caller.id, op))]
-        if decided[0][1].effect == "allow" and syscall is not None and syscall.rights is not None:
+        if decided[0][1].effect != "deny" and syscall is not None and (syscall.prepare or syscall.rights):
+            request = await self._parse(asker, syscall, args)
             try:
-                async with asker.turn:
-                    request = await trio.to_thread.run_sync(request_of, syscall, args, limiter=self._reading)
-                rights = await syscall.rights(caller, request)
+                rights = await syscall.required_rights(caller, request)
             except PermissionDenied as error:
-                return decided[0][0], Decision("deny", str(error.details.get("rule", NO_RULE)), str(error))
+                return decided[0][0], denial(error)
             decided = [(right, authorizer.decide(caller, right)) for right in rights]
         return min(decided, key=lambda one: strictness(one[1]))
+
+    async def _parse(self, asker: Caller, syscall: Syscall, args: Mapping[str, Any]) -> object:
+        """The request that the call's ``prepare`` would get."""
+        async with asker.turn:
+            body = await trio.to_thread.run_sync(codec.encode, {**syscall.omittable, **args}, limiter=self._reading)
+        try:
+            return await syscall.read(asker, body, asker.table.reader)
+        except BadRequest as error:
+            raise BadRequest(f"args: {error}") from None
 
     def _target(self, caller: Caller, number: int | None) -> int:
         """The caller's id, or that of an agent."""
@@ -158,17 +164,6 @@ def op_of(name: str) -> Op:
         return Op[name.upper()]
     except KeyError:
         raise BadRequest(f"call: no call is named {quoted(name)}{suggest_name(name.upper(), Op.__members__)}") from None
-
-
-def request_of(syscall: Syscall, args: Mapping[str, Any]) -> object:
-    """The request that the call's handler would get."""
-    body = codec.encode(args)
-    if syscall.request is None:
-        return body
-    try:
-        return read(syscall.request, body, syscall.verbatim)
-    except BadRequest as error:
-        raise BadRequest(f"args: {error}") from None
 
 
 def told(given: PermissionSet) -> str:

@@ -40,8 +40,8 @@ def syscalls(line: Line, queue_path: Callable[[Caller], QueuePath], max_payload:
                 thought = await streamed(call, partial(line.think, place, question))
             else:
                 thought = await line.think(place, question)
-            if thought.bound is not None and call.judged is not None:
-                call.judged.about += f" ({thought.bound})"
+            if thought.bound is not None and call.record is not None:
+                call.record.about += f" ({thought.bound})"
             await call.caller.allowance.wait_for_bytes()  # a caller that doesn't read its replies gets no more of them
             return reply_of(thought)
         raise Timeout(f"the model hasn't answered within the {asked.timeout:g} s that timeout names")

@@ -16,8 +16,9 @@ from agentos.agents.registry import Registry
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.connection import Connection
+from agentos.kernel.replies import encode_in_turns
 from agentos.kernel.request_body import INLINE
-from agentos.kernel.table import Syscall, Table, finish_in_turns
+from agentos.kernel.table import Syscall, Table
 from agentos.llm.settings import Account
 from agentos.services.mailboxes import Mailboxes
 from agentos.syscalls import messages, think
@@ -266,4 +267,4 @@ async def test_others_have_their_turn_between_many_calls_that_never_pause() -> N
 
 
 async def test_others_have_their_turn_while_a_long_reply_is_written() -> None:
-    assert await steps_of_others(lambda: finish_in_turns(["x"] * 2000)) >= 15
+    assert await steps_of_others(lambda: encode_in_turns(["x"] * 2000)) >= 15

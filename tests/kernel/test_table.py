@@ -38,7 +38,14 @@ def test_there_is_an_entry_for_every_opcode() -> None:
     assert len(table.now) == len(table.later) == len(table.limits) == 256
     for op in set(range(256)) - {Op.HELLO, Op.CANCEL, Op.EXIT}:
         assert ask(table, op, b"")["code"] == "unknown_call"
-    assert {op for op in range(256) if table.limits[op] != SMALL} == {Op.THINK, Op.WRITE, Op.HTTP, Op.STORE, Op.EMIT}
+    assert set(table.limits) == {SMALL}
+
+
+def test_a_call_that_is_not_served_yet_may_have_a_limit_of_its_own() -> None:
+    table = Table((), {Op.STORE: 1 << 20})
+
+    assert ask(table, Op.STORE, b"")["code"] == "unknown_call"
+    assert {op for op in range(256) if table.limits[op] != SMALL} == {Op.STORE}
 
 
 def test_a_handler_gets_its_request_and_gives_its_reply() -> None:

@@ -87,7 +87,7 @@ async def served(
             line = Line(llm, ProviderClient(reach, llm.retry, llm.timeouts), accounts, MODEL)
             queue_path = (Account("kernel"), Account("agent", Share(budget=budget)))
             connection_limit = connection_limit or ConnectionLimit(1000)
-            caller = Caller(1, "agent", "agent", Table((), max_payload), Grants(), Notebook())
+            caller = Caller(1, "agent", "agent", Table(()), Grants(), Notebook())
 
             async def ask(who: Caller, question: Question, said: Callable[[str], None] | None) -> Thought:
                 assert who is caller

@@ -19,10 +19,11 @@ from agentos.kernel.ports import Decision, Effect, Entry, Right
 from agentos.kernel.table import Table
 from agentos.permissions.rule import describe_right
 from agentos.services.files.resolve import Place
-from agentos.syscalls.files import Files
+from agentos.syscalls.files import Files, WriteRequest
 from agentos_sdk import codec
 from agentos_sdk.calls.host import Read
 from agentos_sdk.errors import ApprovalRequired, CallError, NotFound, PermissionDenied, Unavailable
+from agentos_sdk.opcodes import Op
 
 from .places import hosts, own
 
@@ -78,25 +79,24 @@ def book(place: Path) -> Book:
     return Book({f"{place}/granted": "allow", "/workspace": "allow"})
 
 
-def files(whose: Any) -> Files:
-    return Files(whose, MIB)
+def files(whose: Any) -> Table:
+    return Table(Files(whose, MIB).syscalls())
 
 
-def call(book: Book, announces: bool = False) -> Call:
+def call(book: Book) -> Call:
     async def nowhere(chunk: bytes) -> None:
         raise AssertionError("nothing is streamed")
 
-    caller = Caller(7, "agent", "seven", Table(()), book, book)
-    return Call(caller, False, nowhere, announces=announces)
+    return Call(Caller(7, "agent", "seven", Table(()), book, book), False, nowhere)
 
 
-async def read(service: Files, book: Book, path: str) -> Any:
-    return codec.parse(await service.read(call(book), Read(path=path)))
+async def read(table: Table, book: Book, path: str) -> Any:
+    return codec.parse(await table.perform(Op.READ, call(book), Read(path=path)))  # type: ignore[arg-type]
 
 
-async def write(service: Files, book: Book, path: str, **more: object) -> None:
-    body = codec.encode({"path": path, "content": "new", **more})
-    await service.write(call(book, announces=True), body)
+async def write(table: Table, book: Book, path: str, **more: Any) -> None:
+    request = WriteRequest(**{"path": path, "mode": "write", "data": b"new", **more})
+    await table.perform(Op.WRITE, call(book), request)
 
 
 async def test_what_is_judged_is_what_was_found(place: Path, book: Book) -> None:
@@ -107,7 +107,10 @@ async def test_what_is_judged_is_what_was_found(place: Path, book: Book) -> None
     with pytest.raises(PermissionDenied) as caught:
         await read(service, book, f"{place}/granted/link")
 
-    assert [entry.about for entry in book.entries] == [f"{place}/secret"]
+    assert [(entry.about, entry.outcome) for entry in book.entries] == [
+        (f"{place}/granted/notes", "ok"),
+        (f"{place}/secret", "permission_denied"),
+    ]
     assert "secret" not in str(caught.value)
     assert caught.value.details == {"rule": "no rule"}
 
@@ -203,7 +206,7 @@ async def test_one_that_asks_for_much_waits_behind_itself(place: Path, book: Boo
 
     async def ask() -> None:
         with pytest.raises(NotFound):
-            await service.read(greedy, Read(path=f"{place}/granted/dead"))
+            await service.perform(Op.READ, greedy, Read(path=f"{place}/granted/dead"))
 
     async with trio.open_nursery() as nursery:
         for _ in range(30):

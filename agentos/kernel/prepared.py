@@ -1,0 +1,82 @@
+"""Prepared calls: the rights that a request needs and the function that does it, known before anything is done."""
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any
+
+from attrs import define, field, frozen
+
+from agentos_sdk.errors import PermissionDenied
+
+from .caller import Caller, about_of
+from .ports import Decision, Entry, Phase, Right
+
+NO_RULE = "whatever the rules say"  # the rule of a refusal that no rule decides
+
+
+@frozen
+class Prepared:
+    """What ``prepare`` found: the ``rights`` that the request needs, at least one, and ``act``, which does it.
+
+    ``act`` requires nothing further. It takes the caller where the call answers now, and the
+    :class:`~agentos.kernel.call.Call` where it may wait. ``about`` describes the object for the audit log, if the first
+    right doesn't. ``announce``: an intent is recorded before ``act`` runs, if the syscall records intents.
+    """
+
+    rights: Sequence[Right]
+    act: Callable[[Any], Any]
+    about: str | None = None
+    announce: bool = True
+
+
+class Refused(PermissionDenied):
+    """A refusal while a call is prepared. ``about`` describes the call's object in the audit log."""
+
+    def __init__(self, error: PermissionDenied, about: str, rule: str = NO_RULE) -> None:
+        super().__init__(str(error), **{"rule": rule, **error.details})
+        self.about = about
+
+
+def refuse_early(caller: Caller, right: Right) -> None:
+    """Raise :class:`Refused` if rules deny this right, before ``prepare`` does what is slow."""
+    decision = caller.authorizer.decide(caller, right)
+    if decision.effect == "deny":
+        raise Refused(PermissionDenied(decision.reason, rule=decision.rule), about_of(right))
+
+
+def denial(error: PermissionDenied) -> Decision:
+    """The decision that a refusal while preparing stands for."""
+    return Decision("deny", str(error.details.get("rule", NO_RULE)), str(error))
+
+
+def note_refusal(caller: Caller, call: str, error: PermissionDenied) -> None:
+    """Record in the audit log that a call was refused while it was prepared."""
+    about = error.about if isinstance(error, Refused) else ""
+    caller.audit.note(caller.entry(call, about, denial(error), "outcome", error.code))
+
+
+@define
+class Record:
+    """The audit entries of an allowed call; ``intent`` is the number of its intent entry."""
+
+    caller: Caller
+    call: str
+    about: str
+    decision: Decision
+    intent: int | None = None
+    began: float = field(factory=perf_counter)
+
+    def entry(self, phase: Phase, outcome: str = "", remark: str = "") -> Entry:
+        about = f"{self.about} ({remark})" if remark else self.about
+        took = perf_counter() - self.began if outcome else None
+        return self.caller.entry(self.call, about, self.decision, phase, outcome, took, self.intent)
+
+
+def require(caller: Caller, prepared: Prepared) -> Record:
+    """Return the record of a call whose rights the caller holds.
+
+    Otherwise ``PermissionDenied``, or ``ApprovalRequired`` if a person must approve. The refusal is recorded.
+    """
+    decisions = [caller.check(right, prepared.about) for right in prepared.rights]
+    first = prepared.rights[0]
+    return Record(caller, first.action.upper(), about_of(first, prepared.about), decisions[0])

@@ -23,6 +23,7 @@ import agentos
 from tests.support.wire import EXEC, NOOP, PATIENCE, READ, SPAWN, THINK, WRITE, Wire
 
 ROOT = Path(agentos.__file__).parents[1]
+SETTLED = 0.3  # seconds
 BEGIN, END = b"road begins", b"road ends"
 TOML = """
 [llm]
@@ -147,6 +148,7 @@ def trace_calls() -> dict[str, Road]:
             for turn in range(2):
                 path.unlink(missing_ok=True)
                 for op, body in calls(turn).values():
+                    time.sleep(SETTLED)  # otherwise the audit log still writes the call before
                     wire.ask(NOOP, BEGIN)
                     make_call(wire, op, body)
                     wire.ask(NOOP, END)

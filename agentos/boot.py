@@ -26,7 +26,7 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.llm import budgets
 from agentos.llm.budgets import Budgets
-from agentos.llm.line import Line, Thought
+from agentos.llm.line import Line, ThinkResult
 from agentos.llm.settings import Account, LLMSettings, Share
 from agentos.private_files import check_file, check_parents, describe
 from agentos.sandbox.errors import SandboxError
@@ -246,7 +246,7 @@ class Kernel:
             self.think, models, self.line.provider, self.connection_limit, self.settings.config.kernel.max_payload
         ).serve
 
-    async def think(self, caller: Caller, question: Question, said: Callable[[str], None] | None) -> Thought:
+    async def think(self, caller: Caller, question: Question, said: Callable[[str], None] | None) -> ThinkResult:
         """Check permission, ask the model and record the outcome in the audit log."""
         began, decision, outcome = trio.current_time(), caller.check(Right("think", question.model)), "cancelled"
         about = question.model

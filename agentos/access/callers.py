@@ -107,7 +107,7 @@ class Callers:
         if caller.kind == "agent":
             return
         if caller.kind == "operator":  # a guest may reconnect
-            self.line.leave(self.queue_path(caller))
+            self.line.remove_agent(self.queue_path(caller))
         self._guests.discard(caller.id)
         self.mail.close(caller.id)
         self.authorizer.remove_caller(caller.id)
@@ -118,7 +118,7 @@ class Callers:
         if agent is not None and not agent.declared:
             self.mail.close(agent.id)
             self.authorizer.remove_caller(agent.id)
-            self.line.leave(agent.queue_path)
+            self.line.remove_agent(agent.queue_path)
 
     async def become(self, caller: Caller, name: str | None, level: str | None, permissions: object) -> None:
         """Make an operator's connection a guest, or reduce a guest's rights. Rights that are given up never return.

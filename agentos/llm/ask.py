@@ -54,7 +54,7 @@ class ActiveRequest:
 
     question: Question
     input: int  # tokens, estimated
-    account: str  # the outermost account below that of all agents; see `line.family`
+    account: str  # the outermost account below that of all agents; see `line.outermost_account`
     sent: RequestSize = field(
         default=Factory(lambda self: measure_request(self.question), takes_self=True), kw_only=True
     )

@@ -34,7 +34,7 @@ TABLES: Final = (
         PRIMARY KEY (name, what, per)
     ) WITHOUT ROWID""",
 )
-TIDY = 3600.0  # seconds between two removals of windows that have ended
+TIDY_INTERVAL = 3600.0  # seconds between two removals of windows that have ended
 
 
 @frozen
@@ -92,8 +92,8 @@ class Budgets:
         Raises ``QuotaExceeded``, which names the quota and the time of its renewal, and ``BadRequest`` if money is
         limited and the model has no price.
         """
-        if standings := self.standing(queue_path, now):
-            rate = self._rate(model, standings)
+        if states := self.budget_states(queue_path, now):
+            rate = self._rate(model, states)
             self._quotas.check(_path(queue_path), _amounts(Usage(input_tokens, 1), calls, rate), now)
 
     async def reserve(
@@ -104,12 +104,12 @@ class Budgets:
         If less is left than it wants to generate, it is granted what is left, but at least one token. Raises what
         :meth:`check` does, and ``Unavailable`` if the database can't be written.
         """
-        standings = self.standing(queue_path, now)
-        if not standings:
+        states = self.budget_states(queue_path, now)
+        if not states:
             return Grant(max_tokens)
-        rate = self._rate(model, standings)
+        rate = self._rate(model, states)
         wanted = self._max_tokens if max_tokens is None else min(max_tokens, self._max_tokens)
-        room = min(_room(each, input_tokens, rate) for each in standings)
+        room = min(_room(each, input_tokens, rate) for each in states)
         granted = max(1, int(min(wanted, room)))
         reservation = self._quotas.reserve(_path(queue_path), _amounts(Usage(input_tokens, granted), calls, rate), now)
         written = False
@@ -117,8 +117,8 @@ class Budgets:
             await self._database.write(partial(_save, self._quotas.export(now, reservation)))
             written = True
         except DatabaseError as error:
-            log.error("nobody with a budget can ask a model: %s", error)
-            raise Unavailable("budgets can't be written down: the kernel's log says why") from None
+            log.error("model requests with a budget are refused, their reservation can't be saved: %s", error)
+            raise Unavailable("budgets can't be saved: see the kernel's log") from None
         finally:
             if not written:
                 self._quotas.settle(reservation, {}, now)
@@ -130,10 +130,10 @@ class Budgets:
         if grant.reservation is not None:
             self._quotas.settle(grant.reservation, _amounts(usage, calls, grant.rate), now)
             self._note(grant.reservation, now)
-            if abs(now - self._tidied) >= TIDY:
+            if abs(now - self._tidied) >= TIDY_INTERVAL:
                 self._tidy(now)
 
-    def standing(self, queue_path: QueuePath, now: float) -> list[BudgetState]:
+    def budget_states(self, queue_path: QueuePath, now: float) -> list[BudgetState]:
         """Every quota that applies to this queue_path, the outermost first, with its current counters."""
         for account in queue_path:
             if self._limits.get(account.name, ()) != (budget := tuple(account.share.budget)):
@@ -141,9 +141,9 @@ class Budgets:
                 self._limits[account.name] = budget
         return self._quotas.standing(_path(queue_path), now)
 
-    def _rate(self, model: str, standings: Iterable[BudgetState]) -> Rate | None:
+    def _rate(self, model: str, states: Iterable[BudgetState]) -> Rate | None:
         rate = self._rates.get(model)
-        limited = next((each.name for each in standings if each.quota.what == "money"), None)
+        limited = next((each.name for each in states if each.quota.what == "money"), None)
         if rate is None and limited is not None:
             raise BadRequest(f"model: {model!r} has no price, and the money of {limited!r} is limited")
         return rate
@@ -182,12 +182,12 @@ def _amounts(usage: Usage, calls: int, rate: Rate | None) -> dict[str, int]:
     return amounts
 
 
-def _room(standing: BudgetState, tokens_in: int, rate: Rate | None) -> float:
+def _room(state: BudgetState, tokens_in: int, rate: Rate | None) -> float:
     """How many tokens this quota allows to be generated."""
-    if standing.quota.what == "tokens":
-        return standing.left - tokens_in
-    if standing.quota.what == "money" and rate is not None:
-        return rate.affords(standing.left, tokens_in)
+    if state.quota.what == "tokens":
+        return state.left - tokens_in
+    if state.quota.what == "money" and rate is not None:
+        return rate.affords(state.left, tokens_in)
     return math.inf
 
 

@@ -31,29 +31,29 @@ from attrs import define, field, frozen
 
 from agentos_sdk.errors import Busy
 
-PER_AGENT = 100  # waiting requests of one agent
-IN_ALL = 1000  # waiting requests of all agents; see FairQueue.put
+MAX_WAITING_PER_AGENT = 100  # waiting requests of one agent
+MAX_WAITING = 1000  # waiting requests of all agents; see FairQueue.put
 OUTPUT_WEIGHT = 2  # one output token counts as this many input tokens, as in the paper: it occupies the worker longer
-LEAST = 1  # tokens charged for every chosen request; otherwise an agent refunded in full would always be next
-SAMPLES = 256  # wait times kept per agent
+MIN_CHARGE = 1  # tokens charged for every chosen request; otherwise an agent refunded in full would always be next
+MAX_WAIT_SAMPLES = 256  # wait times kept per agent
 
 T = TypeVar("T")
 Path: TypeAlias = tuple[str, ...]  # an agent: the names from the root of the tree down to its own
 
 
-def weighed(tokens_in: float, tokens_out: float = 0) -> float:
+def weighted_cost(tokens_in: float, tokens_out: float = 0) -> float:
     """Cost of a request in input tokens."""
     return tokens_in + OUTPUT_WEIGHT * tokens_out
 
 
-def jain(values: Iterable[float]) -> float:
+def jain_index(values: Iterable[float]) -> float:
     """Jain's fairness index: 1 if all got the same or all got nothing, 1/n if one of n got everything."""
     got = list(values)
     squares = sum(value * value for value in got)
     return sum(got) ** 2 / (len(got) * squares) if squares else 1.0
 
 
-class Full(Busy):
+class QueueFull(Busy):
     """The queue is full; ``which``: the queue of the ``agent``, or that of ``all``."""
 
     def __init__(self, message: str, which: Literal["agent", "all"]) -> None:
@@ -62,7 +62,7 @@ class Full(Busy):
 
 
 @frozen
-class Waits:
+class WaitTimes:
     """How long an agent's last requests waited until chosen, in seconds; withdrawn requests don't count."""
 
     count: int
@@ -77,7 +77,7 @@ class Ticket(Generic[T]):
     item: T
     path: Path
     cost: float  # tokens, charged when chosen
-    since: float  # seconds
+    queued_at: float  # seconds
     number: int
     state: Literal["waiting", "chosen", "withdrawn"]
     charged: float  # tokens so far
@@ -100,9 +100,9 @@ class _Leaf(_Share[T]):
 
     waiting: deque[Ticket[T]] = field(factory=deque)  # by number
     parked: dict[Ticket[T], None] = field(factory=dict)  # requests of closed lanes
-    waits: deque[float] = field(factory=lambda: deque(maxlen=SAMPLES))
+    waits: deque[float] = field(factory=lambda: deque(maxlen=MAX_WAIT_SAMPLES))
     used: float = 0.0  # tokens
-    spell: int = 0  # how often it went from idle to waiting
+    activations: int = 0  # how often it went from idle to waiting
 
     @property
     def depth(self) -> int:
@@ -127,7 +127,7 @@ class _Branch(_Share[T]):
         child.served = max(child.served, self.floor)
         self.active[child] = None
 
-    def least(self) -> _Share[T]:
+    def next_child(self) -> _Share[T]:
         """The child to be served next."""
         if len(self.active) == 1:
             return next(iter(self.active))
@@ -138,12 +138,12 @@ class _Branch(_Share[T]):
 
 def _head(share: _Share[T]) -> Ticket[T]:
     while isinstance(share, _Branch):
-        share = share.least()
+        share = share.next_child()
     assert isinstance(share, _Leaf)
     return share.waiting[0]
 
 
-def _order(share: _Share[T]) -> Iterator[Ticket[T]]:
+def _in_order(share: _Share[T]) -> Iterator[Ticket[T]]:
     """Waiting requests in order of choice, if no more arrive and each uses what it is charged at first."""
     if isinstance(share, _Leaf):
         yield from share.waiting
@@ -154,19 +154,19 @@ def _order(share: _Share[T]) -> Iterator[Ticket[T]]:
 
 def _turns(share: _Share[T]) -> Iterator[tuple[float, int, Ticket[T]]]:
     served = share.served
-    for ticket in _order(share):
+    for ticket in _in_order(share):
         yield served, ticket.number, ticket
         served += ticket.cost / share.weight
 
 
-def _backlogged(share: _Share[T], part: float = 1.0) -> Iterator[tuple[_Leaf[T], float]]:
+def _waiting_leaves(share: _Share[T], part: float = 1.0) -> Iterator[tuple[_Leaf[T], float]]:
     """The queues with waiting requests, each with the share of the whole that it is due."""
     if isinstance(share, _Leaf):
         yield share, part
     elif isinstance(share, _Branch):
         weights = sum(child.weight for child in share.active)
         for child in share.active:
-            yield from _backlogged(child, part * child.weight / weights)
+            yield from _waiting_leaves(child, part * child.weight / weights)
 
 
 def _leaves(branch: _Branch[T]) -> Iterator[_Leaf[T]]:
@@ -183,11 +183,11 @@ def _number(ticket: Ticket[T]) -> int:
 class FairQueue(Generic[T]):
     """All requests that wait for the model; ``Line`` takes from it when a worker is free."""
 
-    def __init__(self, per_agent: int = PER_AGENT, in_all: int = IN_ALL) -> None:
+    def __init__(self, per_agent: int = MAX_WAITING_PER_AGENT, in_all: int = MAX_WAITING) -> None:
         self._per_agent, self._in_all = per_agent, in_all
         self._root: _Branch[T] = _Branch(None)
         self._waiting = 0  # requests, parked ones included
-        self._came = 0
+        self._arrivals = 0
         self._lanes: dict[str, dict[Ticket[T], None]] = {}  # the waiting requests, by lane and number
         self._closed: set[str] = set()
 
@@ -207,23 +207,25 @@ class FairQueue(Generic[T]):
     def put(self, path: Path, item: T, cost: float, now: float, *, lane: str = "", again: bool = False) -> Ticket[T]:
         """Queue a request; ``cost`` in tokens is charged when it is chosen, :meth:`charge` corrects it.
 
-        Raises :class:`Full`. A full queue still accepts a request of an agent that has none waiting, so that other
+        Raises :class:`QueueFull`. A full queue still accepts a request of an agent that has none waiting, so that other
         agents can't lock it out: at most ``in_all`` requests wait, plus one per agent. A request that was chosen before
         may wait ``again``, beyond these limits.
         """
         leaf = self._branch(path).own
         if not again and leaf.depth >= self._per_agent:
-            raise Full(f"{leaf.depth} requests of yours wait for the model: let some be answered", "agent")
+            raise QueueFull(f"{leaf.depth} requests of yours wait for the model: let some be answered", "agent")
         if not again and self._waiting >= self._in_all and leaf.depth:
-            raise Full(f"{self._waiting} requests wait for the model, some of yours among them: try again later", "all")
-        ticket = Ticket(item, path, max(cost, LEAST), now, self._came, "waiting", 0.0, lane, leaf)
-        self._came += 1
+            raise QueueFull(
+                f"{self._waiting} requests wait for the model, some of yours among them: try again later", "all"
+            )
+        ticket = Ticket(item, path, max(cost, MIN_CHARGE), now, self._arrivals, "waiting", 0.0, lane, leaf)
+        self._arrivals += 1
         self._waiting += 1
         self._lanes.setdefault(lane, {})[ticket] = None
         if lane in self._closed:
             leaf.parked[ticket] = None
         else:
-            self._join(ticket)
+            self._enqueue(ticket)
         return ticket
 
     def close(self, lane: str) -> None:
@@ -231,7 +233,7 @@ class FairQueue(Generic[T]):
         if lane not in self._closed:
             self._closed.add(lane)
             for ticket in self._lanes.get(lane, ()):
-                self._unjoin(ticket)
+                self._dequeue(ticket)
                 ticket._leaf.parked[ticket] = None
 
     def open(self, lane: str) -> None:
@@ -240,9 +242,9 @@ class FairQueue(Generic[T]):
             self._closed.remove(lane)
             for ticket in self._lanes.get(lane, ()):
                 del ticket._leaf.parked[ticket]
-                self._join(ticket)
+                self._enqueue(ticket)
 
-    def of(self, lane: str) -> list[Ticket[T]]:
+    def waiting_in(self, lane: str) -> list[Ticket[T]]:
         """The waiting requests of a lane, parked or not, by number."""
         return list(self._lanes.get(lane, ()))
 
@@ -252,13 +254,13 @@ class FairQueue(Generic[T]):
             return None
         share: _Share[T] = self._root
         while isinstance(share, _Branch):
-            least = share.least()
-            share.floor = max(share.floor, least.served)
-            share = least
+            child = share.next_child()
+            share.floor = max(share.floor, child.served)
+            share = child
         assert isinstance(share, _Leaf)
         ticket = share.waiting[0]
-        share.waits.append(now - ticket.since)
-        self._leave(ticket, "chosen")
+        share.waits.append(now - ticket.queued_at)
+        self._finish(ticket, "chosen")
         self.charge(ticket, ticket.cost)
         return ticket
 
@@ -268,7 +270,7 @@ class FairQueue(Generic[T]):
             raise ValueError(f"a request that is {ticket.state} uses nothing")
         if not math.isfinite(used):
             raise ValueError(f"{used} tokens can't be charged")  # otherwise counters could no longer be compared
-        more = max(used, LEAST) - ticket.charged
+        more = max(used, MIN_CHARGE) - ticket.charged
         ticket.charged += more
         ticket._leaf.used += more
         share: _Share[T] | None = ticket._leaf
@@ -280,7 +282,7 @@ class FairQueue(Generic[T]):
         """Withdraw a request; returns whether it was still waiting."""
         if ticket.state != "waiting":
             return False
-        self._leave(ticket, "withdrawn")
+        self._finish(ticket, "withdrawn")
         return True
 
     def remove(self, path: Path) -> list[Ticket[T]]:
@@ -293,12 +295,12 @@ class FairQueue(Generic[T]):
         if branch is None:
             return []
         parked = [ticket for leaf in _leaves(branch) for ticket in leaf.parked]
-        gone = [ticket for ticket in [*_order(branch), *parked] if self.withdraw(ticket)]
+        gone = [ticket for ticket in [*_in_order(branch), *parked] if self.withdraw(ticket)]
         if branch.parent is not None:
             del branch.parent.children[path[-1]]
         return gone
 
-    def weigh(self, path: Path, weight: float) -> None:
+    def set_weight(self, path: Path, weight: float) -> None:
         """Give an agent and its descendants ``weight`` times the share of a sibling with weight 1."""
         if not 0 < weight < math.inf:
             raise ValueError(f"a weight is a number above 0, not {weight}")
@@ -314,7 +316,7 @@ class FairQueue(Generic[T]):
 
         The queue must not change during iteration.
         """
-        return _order(self._root)
+        return _in_order(self._root)
 
     def parked(self) -> Iterator[Ticket[T]]:
         """The requests of closed lanes."""
@@ -322,21 +324,21 @@ class FairQueue(Generic[T]):
             yield from self._lanes.get(lane, ())
 
     def position(self, ticket: Ticket[T]) -> int | None:
-        """Place of ``ticket`` in :meth:`order`; 1 is the next."""
+        """Position of ``ticket`` in :meth:`order`; 1 is the next."""
         return next((place for place, each in enumerate(self.order(), 1) if each is ticket), None)
 
-    def waits(self, path: Path) -> Waits | None:
+    def wait_times(self, path: Path) -> WaitTimes | None:
         """Wait times of an agent; ``None``: none of its requests was chosen yet."""
         branch = self._find(path)
         if branch is None or not branch.own.waits:
             return None
         waits = sorted(branch.own.waits)
         p50, p95 = (waits[math.ceil(len(waits) * part) - 1] for part in (0.5, 0.95))
-        return Waits(len(waits), p50, p95)
+        return WaitTimes(len(waits), p50, p95)
 
-    def mark(self) -> Mapping[_Leaf[T], tuple[int, float]]:
+    def snapshot(self) -> Mapping[_Leaf[T], tuple[int, float]]:
         """A snapshot that :meth:`fairness` compares with."""
-        return {leaf: (leaf.spell, leaf.used) for leaf, _ in _backlogged(self._root)}
+        return {leaf: (leaf.activations, leaf.used) for leaf, _ in _waiting_leaves(self._root)}
 
     def fairness(self, since: Mapping[_Leaf[T], tuple[int, float]]) -> float:
         """Jain's index of the agents that have had requests waiting ever since the snapshot.
@@ -345,11 +347,11 @@ class FairQueue(Generic[T]):
         as soon as they asked.
         """
         got = []
-        for leaf, part in _backlogged(self._root):
-            spell, used = since.get(leaf, (None, 0.0))
-            if spell == leaf.spell:
+        for leaf, part in _waiting_leaves(self._root):
+            activations, used = since.get(leaf, (None, 0.0))
+            if activations == leaf.activations:
                 got.append((leaf.used - used) / part)
-        return jain(got)
+        return jain_index(got)
 
     def _find(self, path: Path) -> _Branch[T] | None:
         branch: _Branch[T] | None = self._root
@@ -365,18 +367,18 @@ class FairQueue(Generic[T]):
             branch = branch.children[name]
         return branch
 
-    def _join(self, ticket: Ticket[T]) -> None:
+    def _enqueue(self, ticket: Ticket[T]) -> None:
         """Let a request compete; its agent becomes active if it had no such request."""
         leaf = ticket._leaf
         insort(leaf.waiting, ticket, key=_number)
         if len(leaf.waiting) == 1:
-            leaf.spell += 1
+            leaf.activations += 1
             share: _Share[T] = leaf
             while share.parent is not None and share not in share.parent.active:
                 share.parent.lift(share)
                 share = share.parent
 
-    def _unjoin(self, ticket: Ticket[T]) -> None:
+    def _dequeue(self, ticket: Ticket[T]) -> None:
         leaf = ticket._leaf
         leaf.waiting.remove(ticket)
         share: _Share[T] = leaf
@@ -384,11 +386,11 @@ class FairQueue(Generic[T]):
             share.parent.active.pop(share, None)
             share = share.parent
 
-    def _leave(self, ticket: Ticket[T], state: Literal["chosen", "withdrawn"]) -> None:
+    def _finish(self, ticket: Ticket[T], state: Literal["chosen", "withdrawn"]) -> None:
         if ticket in ticket._leaf.parked:
             del ticket._leaf.parked[ticket]
         else:
-            self._unjoin(ticket)
+            self._dequeue(ticket)
         ticket.state = state
         self._waiting -= 1
         lane = self._lanes[ticket.lane]

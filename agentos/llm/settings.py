@@ -8,7 +8,7 @@ from attrs import field, frozen
 
 from agentos.services.quotas import Quota
 
-from .fair_queue import IN_ALL, PER_AGENT
+from .fair_queue import MAX_WAITING, MAX_WAITING_PER_AGENT
 
 ProviderName = Literal["offline", "gemini", "openai"]
 
@@ -83,8 +83,8 @@ class LLMSettings:
     openai_endpoint: bool = False
     concurrency: int = 1
     max_tokens: int = 8192
-    per_agent: int = PER_AGENT
-    in_all: int = IN_ALL
+    per_agent: int = MAX_WAITING_PER_AGENT
+    in_all: int = MAX_WAITING
     prices: Mapping[str, Price] = field(factory=dict)
     timeouts: Timeouts = Timeouts()
     retry: Retry = Retry()

@@ -19,7 +19,7 @@ from agentos.kernel.ports import Right
 from agentos.kernel.replies import encode_in_turns
 from agentos.kernel.table import Syscall
 from agentos.llm import line as llm
-from agentos.llm.places import Place
+from agentos.llm.queue_states import QueueState
 from agentos.sandbox.sandbox import Sandbox
 from agentos.services.events import AgentEvent, AgentPaused, AgentResumed
 from agentos_sdk import codec
@@ -59,12 +59,15 @@ class Known:
         def tells(agent: Agent) -> bool:  # the exit reason may contain host paths
             return self.registry.is_own(caller, agent.id)
 
-        places, nowhere = self.line.places(), Place()
+        places, nowhere = self.line.queue_states(), QueueState()
         agents = [agent for agent in self.registry if request.all or not agent.over.is_set()]
         pieces = []
         for at in range(0, len(agents), BATCH):
             batch = agents[at : at + BATCH]
-            told = [info(agent, now, tells(agent), places.get(llm.names(agent.queue_path), nowhere)) for agent in batch]
+            told = [
+                info(agent, now, tells(agent), places.get(llm.queue_names(agent.queue_path), nowhere))
+                for agent in batch
+            ]
             pieces.append(codec.encode(told)[1:-1])
             await trio.lowlevel.checkpoint()
         return b"[" + b",".join(pieces) + b"]"
@@ -143,7 +146,7 @@ def syscalls(registry: Registry, supervision: Supervision, spawner: Spawning, li
     )
 
 
-def info(agent: Agent, now: float, whole: bool, place: Place) -> calls.AgentInfo:
+def info(agent: Agent, now: float, whole: bool, place: QueueState) -> calls.AgentInfo:
     """``whole``: include how it ended. ``place`` is its place in the model's queue."""
     pid = agent.pid
     return calls.AgentInfo(
@@ -163,7 +166,7 @@ def info(agent: Agent, now: float, whole: bool, place: Place) -> calls.AgentInfo
     )
 
 
-def in_line(place: Place) -> calls.InLine:
+def in_line(place: QueueState) -> calls.InLine:
     return calls.InLine(waiting=place.waiting, in_flight=place.in_flight, position=place.position, paused=place.paused)
 
 

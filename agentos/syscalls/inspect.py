@@ -14,9 +14,9 @@ from agentos.agents.spec import AgentSpec
 from agentos.kernel.call import Call
 from agentos.kernel.ports import Right
 from agentos.kernel.table import Syscall
-from agentos.llm.line import Line, names
+from agentos.llm.line import Line, queue_names
 from agentos.llm.model_availability import ModelState
-from agentos.llm.places import Place
+from agentos.llm.queue_states import QueueState
 from agentos.sandbox.cgroups import v2, values
 from agentos.sandbox.cgroups.discover import Group
 from agentos.sandbox.cgroups.values import CgroupError
@@ -78,14 +78,14 @@ def inspected(
 
 def model(line: Line, agent: Agent) -> calls.Model:
     """An agent's place in the model's queue, its usage and what is left of its budgets."""
-    waits, spent = line.waits(agent.queue_path), line.spent(agent.queue_path)
-    used, place = spent.usage, line.places().get(names(agent.queue_path), Place())
+    waits, spent = line.wait_times(agent.queue_path), line.usage_of(agent.queue_path)
+    used, place = spent.usage, line.queue_states().get(queue_names(agent.queue_path), QueueState())
     return calls.Model(
         weight=agent.spec.llm.weight,
         place=in_line(place),
         waits=calls.Waits(count=waits.count, p50_ms=waits.p50 * 1000, p95_ms=waits.p95 * 1000) if waits else None,
         spent=calls.Spent(calls=spent.calls, input=used.input, output=used.output, thinking=used.thinking),
-        budgets=[budget(standing) for standing in line.standing(agent.queue_path)],
+        budgets=[budget(standing) for standing in line.budget_states(agent.queue_path)],
         providers=model_states(line, place.models),
     )
 

@@ -18,7 +18,7 @@ def syscalls(line: Line, kernel_account: Account) -> tuple[Syscall, ...]:
             waiting=line.depth,
             in_flight=line.in_flight,
             fairness=line.fairness(),
-            budgets=[budget(standing) for standing in line.standing((kernel_account,))],
+            budgets=[budget(standing) for standing in line.budget_states((kernel_account,))],
             providers=model_states(line, line.models()),
         )
         return calls.MetricsReply(metrics=calls.SystemMetrics(llm=llm))

@@ -11,7 +11,7 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.table import Syscall
 from agentos.kernel.text_buffer import Pieces
-from agentos.llm.line import Line, Thought
+from agentos.llm.line import Line, ThinkResult
 from agentos.llm.settings import QueuePath
 from agentos_sdk import codec
 from agentos_sdk.calls import think as calls
@@ -54,8 +54,8 @@ def syscalls(line: Line, queue_path: Callable[[Caller], QueuePath], max_payload:
     def report(caller: Caller, request: calls.LLMReport) -> calls.Reported:
         caller.check(Right("llm_report"))
         place = queue_path(caller)
-        used_up = any(standing.left <= 0 for standing in line.standing(place))
-        return calls.Reported(tokens=line.spent(place).usage.total, quota_exceeded=used_up)
+        used_up = any(standing.left <= 0 for standing in line.budget_states(place))
+        return calls.Reported(tokens=line.usage_of(place).usage.total, quota_exceeded=used_up)
 
     return (
         Syscall(Op.THINK, None, think, limit=max_payload, failure=FAILURE, audit="outcome", rights=rights),
@@ -63,7 +63,7 @@ def syscalls(line: Line, queue_path: Callable[[Caller], QueuePath], max_payload:
     )
 
 
-def reply_of(thought: Thought) -> calls.Thought:
+def reply_of(thought: ThinkResult) -> calls.Thought:
     answer = thought.answer
     used = answer.usage
     return calls.Thought(
@@ -81,11 +81,11 @@ def reply_of(thought: Thought) -> calls.Thought:
     )
 
 
-async def streamed(call: Call, ask: Callable[[Callable[[str], None]], Awaitable[Thought]]) -> Thought:
+async def streamed(call: Call, ask: Callable[[Callable[[str], None]], Awaitable[ThinkResult]]) -> ThinkResult:
     """Ask, and send each piece of the answer as it arrives; all pieces are sent on return."""
     pieces = Pieces()
     failure: CallError | Gone | None = None
-    thought: Thought | None = None
+    thought: ThinkResult | None = None
     async with trio.open_nursery() as nursery:
 
         async def deliver() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from attrs import frozen
 
-from agentos.llm.fair_queue import jain, weighed
+from agentos.llm.fair_queue import jain_index, weighted_cost
 
 
 @frozen
@@ -31,7 +31,7 @@ class Result:
             told["answered_at"],
             max(0.0, took - told["worked_ms"] / 1000),
             told.get("tokens", 0),
-            weighed(usage.get("input", 0), usage.get("output", 0)) if told["success"] else 0.0,
+            weighted_cost(usage.get("input", 0), usage.get("output", 0)) if told["success"] else 0.0,
             told["refused"],
         )
 
@@ -47,7 +47,9 @@ def fairness(results: Results) -> float:
     """Jain's index over what each agent had got when the first of them had nothing more to ask: until then all of
     them wanted something all the time."""
     first_done = min(max(result.answered_at for result in own) for own in results.values())
-    return jain(sum(result.cost for result in own if result.answered_at <= first_done) for own in results.values())
+    return jain_index(
+        sum(result.cost for result in own if result.answered_at <= first_done) for own in results.values()
+    )
 
 
 def rows(results: Results) -> list[tuple[str, ...]]:

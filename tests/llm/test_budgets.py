@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentos.database import Database, open_database
-from agentos.llm.budgets import TABLES, TIDY, Budgets, Grant, Rate
+from agentos.llm.budgets import TABLES, TIDY_INTERVAL, Budgets, Grant, Rate
 from agentos.llm.providers.provider import Usage
 from agentos.llm.settings import Account, Price, QueuePath, Share
 from agentos.services.quotas import BudgetState, Quota, budget_of
@@ -49,7 +49,7 @@ def queue_path(*quotas: Quota, name: str = "writer") -> QueuePath:
 
 
 def left(budgets: Budgets, queue_path: QueuePath, now: float = NOON) -> list[int]:
-    return [standing.left for standing in budgets.standing(queue_path, now)]
+    return [standing.left for standing in budgets.budget_states(queue_path, now)]
 
 
 @define
@@ -69,7 +69,7 @@ class World:
             return
         assert (grant.max_tokens or MAX_TOKENS) <= (max_tokens or MAX_TOKENS)
         self.under_way.append((queue_path, model, tokens_in, grant))
-        for standing in self.budgets.standing(queue_path, self.now):
+        for standing in self.budgets.budget_states(queue_path, self.now):
             self.beyond.pop(key(standing), None)
 
     def settle(self, which: int, part_in: float, part_out: float, calls: int) -> None:
@@ -84,7 +84,7 @@ class World:
             "calls": calls - 1,
             "money": rate.cost(usage.input, usage.generated) - rate.cost(tokens_in, generated),
         }
-        for standing in self.budgets.standing(queue_path, self.now):
+        for standing in self.budgets.budget_states(queue_path, self.now):
             self.beyond[key(standing)] += max(0, over[standing.quota.what])
         self.budgets.settle(grant, usage, calls, self.now)
 
@@ -96,8 +96,8 @@ class World:
     async def examine(self) -> None:
         on_disk = await Budgets.load(PRICES, self.database, MAX_TOKENS, self.now)
         for queue_path in SEATS:
-            standings = self.budgets.standing(queue_path, self.now)
-            assert on_disk.standing(queue_path, self.now) == standings
+            standings = self.budgets.budget_states(queue_path, self.now)
+            assert on_disk.budget_states(queue_path, self.now) == standings
             for standing in standings:
                 assert standing.settled + standing.reserved <= standing.quota.most + self.beyond[key(standing)]
 
@@ -163,8 +163,8 @@ def test_calls_that_keep_to_what_they_were_granted_never_exceed_a_budget(steps: 
                 for _, *arguments in steps:
                     nursery.start_soon(call, *arguments)  # type: ignore[arg-type]
             for queue_path in SEATS:
-                assert all(each.settled <= each.quota.most for each in budgets.standing(queue_path, NOON))
-                assert all(each.reserved == 0 for each in budgets.standing(queue_path, NOON))
+                assert all(each.settled <= each.quota.most for each in budgets.budget_states(queue_path, NOON))
+                assert all(each.reserved == 0 for each in budgets.budget_states(queue_path, NOON))
 
     with tempfile.TemporaryDirectory() as directory:
         trio.run(main, Path(directory))
@@ -203,7 +203,7 @@ async def test_thoughts_cost_what_output_costs(tmp_path: Path) -> None:
         grant = await budgets.reserve(writer, "dear", 100, None, NOON)
         budgets.settle(grant, Usage(input=100, output=10, thinking=30), 1, NOON)
 
-        tokens, money = budgets.standing(writer, NOON)
+        tokens, money = budgets.budget_states(writer, NOON)
         assert tokens.settled == 140
         assert money.settled == 1250 * 100 + 10000 * 40
 
@@ -287,7 +287,7 @@ async def test_who_has_no_budget_needs_no_disk(tmp_path: Path, caplog: pytest.Lo
     budgets.settle(grant, Usage(10**9, 10**9), 9, NOON)
 
     assert grant.max_tokens is None
-    assert budgets.standing(queue_path(), NOON) == []
+    assert budgets.budget_states(queue_path(), NOON) == []
     assert caplog.records == []
 
 
@@ -359,7 +359,7 @@ async def test_where_nothing_can_be_written_nobody_with_a_budget_may_ask_and_aft
         budgets.settle(before, Usage(10, 5), 1, NOON)
         await budgets.reserve(queue_path(), "cheap", 10, None, NOON)
 
-        assert str(caught.value) == "budgets can't be written down: the kernel's log says why"
+        assert str(caught.value) == "budgets can't be saved: see the kernel's log"
         assert "another program holds it" in caplog.text
         assert left(budgets, writer) == [85]
         with pytest.raises(Exception, match="another program holds it"):
@@ -393,8 +393,8 @@ async def test_names_that_are_no_more_are_forgotten_with_their_windows(tmp_path:
             budgets.settle(await budgets.reserve(gone, "cheap", 1, 1, NOON), Usage(1, 1), 1, NOON)
         assert await database.write(rows) == 50
 
-        grant = await budgets.reserve(queue_path(*budget_of(MINUTE, tokens=100)), "cheap", 1, 1, NOON + TIDY)
-        budgets.settle(grant, Usage(1, 1), 1, NOON + TIDY)
+        grant = await budgets.reserve(queue_path(*budget_of(MINUTE, tokens=100)), "cheap", 1, 1, NOON + TIDY_INTERVAL)
+        budgets.settle(grant, Usage(1, 1), 1, NOON + TIDY_INTERVAL)
         assert await database.write(rows) == 1
         assert list(budgets._limits) == ["writer"]
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from agentos.llm.fair_queue import LEAST, FairQueue, Full, Path, Ticket, Waits, jain, weighed
+from agentos.llm.fair_queue import MIN_CHARGE, FairQueue, Path, QueueFull, Ticket, WaitTimes, jain_index, weighted_cost
 from tests.support.rounds import rounds
 
 LANES = ("one", "two")
@@ -95,7 +95,7 @@ def test_nobody_who_waits_is_passed_over_by_more_than_the_stated_bound(
     waiting: list[Ticket[int]] = []
     weights = {path: random.choice([0.5, 1, 2, 3]) if weighted else 1 for path in TREE}
     for path, weight in weights.items():
-        drive.queue.weigh(path, weight)
+        drive.queue.set_weight(path, weight)
     busy = random.sample(TREE, random.randint(2, len(TREE)))
 
     for _ in range(300):
@@ -127,7 +127,7 @@ def test_two_who_always_have_work_share_by_weight_within_one_request(
 ) -> None:
     drive, agents = Drive(), [("a",), ("b",)]
     for agent, weight in zip(agents, weights, strict=True):
-        drive.queue.weigh(agent, weight)
+        drive.queue.set_weight(agent, weight)
     for of_a, of_b in sizes:
         drive.put(("a",), of_a)
         drive.put(("b",), of_b)
@@ -226,8 +226,8 @@ def test_a_branch_has_one_share_however_many_it_spawns() -> None:
 
 def test_a_branch_shares_its_weight_among_its_members() -> None:
     drive = Drive()
-    drive.queue.weigh(("team",), 3)
-    drive.queue.weigh(("team", "x"), 2)
+    drive.queue.set_weight(("team",), 3)
+    drive.queue.set_weight(("team", "x"), 2)
     for path in [("team", "x"), ("team", "y"), ("loner",)] * 200:
         drive.put(path, 10)
 
@@ -247,7 +247,7 @@ class QueueModel(RuleBasedStateMachine):
         self.in_flight: list[Ticket[int]] = []
         self.weights: dict[Path, float] = {("a",): 3.0, ("t",): 0.5}
         for path, weight in self.weights.items():
-            self.queue.weigh(path, weight)
+            self.queue.set_weight(path, weight)
         self.came = 0
         self.closed: set[str] = set()
 
@@ -273,7 +273,7 @@ class QueueModel(RuleBasedStateMachine):
         competing = sum(ticket.path == path for ticket in self.eligible())
         before = self.counters()
         if own == 4 or (len(self.waiting) >= 12 and own):
-            with pytest.raises(Full) as caught:
+            with pytest.raises(QueueFull) as caught:
                 self.queue.put(path, 0, cost, 0.0, lane=lane)
             assert caught.value.which == caught.value.details["which"] == ("agent" if own == 4 else "all")
             assert self.counters() == before
@@ -309,7 +309,7 @@ class QueueModel(RuleBasedStateMachine):
         else:
             self.waiting.remove(ticket)
             self.in_flight.append(ticket)
-            self.assert_only_charged(before, ticket, max(ticket.cost, LEAST))
+            self.assert_only_charged(before, ticket, max(ticket.cost, MIN_CHARGE))
 
     @precondition(lambda self: self.in_flight)
     @rule(which=st.integers(0, 20), used=st.integers(0, 150), ended=st.booleans())
@@ -317,7 +317,7 @@ class QueueModel(RuleBasedStateMachine):
         ticket = self.in_flight[which % len(self.in_flight)]
         before, charged = self.counters(), ticket.charged
         self.queue.charge(ticket, used)
-        assert ticket.charged == max(used, LEAST)
+        assert ticket.charged == max(used, MIN_CHARGE)
         self.assert_only_charged(before, ticket, ticket.charged - charged)
         if ended:
             self.in_flight.remove(ticket)
@@ -418,7 +418,7 @@ def test_a_full_line_still_takes_the_only_request_of_an_agent() -> None:
 
     queue.put(("c",), 0, 1, 0.0)
 
-    with pytest.raises(Full, match="some of yours") as caught:
+    with pytest.raises(QueueFull, match="some of yours") as caught:
         queue.put(("c",), 0, 1, 0.0)
     assert (caught.value.code, caught.value.which) == ("busy", "all")
     assert len(queue) == 5
@@ -426,49 +426,49 @@ def test_a_full_line_still_takes_the_only_request_of_an_agent() -> None:
 
 def test_waits_are_told_by_percentile() -> None:
     queue: FairQueue[int] = FairQueue(per_agent=1000)
-    assert queue.waits(("a",)) is None
+    assert queue.wait_times(("a",)) is None
     for second in range(300):
         queue.put(("a",), 0, 1, float(second))
 
     for _ in range(300):
         queue.take(300.0)
 
-    assert queue.waits(("a",)) == Waits(256, 128.0, 244.0)
-    assert queue.waits(("b",)) is None
+    assert queue.wait_times(("a",)) == WaitTimes(256, 128.0, 244.0)
+    assert queue.wait_times(("b",)) is None
 
 
 def test_jains_index_is_one_when_all_got_the_same_and_one_nth_when_one_got_everything() -> None:
-    assert jain([]) == jain([0, 0]) == jain([5]) == jain([7, 7, 7]) == 1
-    assert jain([9, 0, 0]) == pytest.approx(1 / 3)
-    assert jain([1, 2, 3]) == pytest.approx(36 / 42)
+    assert jain_index([]) == jain_index([0, 0]) == jain_index([5]) == jain_index([7, 7, 7]) == 1
+    assert jain_index([9, 0, 0]) == pytest.approx(1 / 3)
+    assert jain_index([1, 2, 3]) == pytest.approx(36 / 42)
 
 
 def test_the_figures_count_those_who_waited_all_the_time_by_the_part_they_were_due() -> None:
     drive = Drive()
-    drive.queue.weigh(("heavy",), 3)
+    drive.queue.set_weight(("heavy",), 3)
     for number in range(2000):
         for size, agent in [(100, "heavy"), (10, "small"), (1 + number % 300, "mixed")]:
             drive.put((agent,), size)
     drive.put(("now and then",), 1)
-    mark = drive.queue.mark()
+    mark = drive.queue.snapshot()
 
     for _ in range(1000):
         drive.serve()
     drive.put(("now and then",), 1)
 
     assert drive.queue.fairness(mark) > 0.99
-    assert jain([drive.got[("heavy",)], drive.got[("small",)], drive.got[("mixed",)]]) < 0.8
+    assert jain_index([drive.got[("heavy",)], drive.got[("small",)], drive.got[("mixed",)]]) < 0.8
 
 
 def test_a_weight_is_a_number_above_nothing() -> None:
     for weight in (0, -1, float("inf"), float("nan")):
         with pytest.raises(ValueError, match="above 0"):
-            FairQueue[int]().weigh(("a",), weight)
+            FairQueue[int]().set_weight(("a",), weight)
 
 
 def test_a_token_that_comes_out_counts_for_two_that_go_in() -> None:
-    assert weighed(100) == 100
-    assert weighed(100, 30) == 160
+    assert weighted_cost(100) == 100
+    assert weighted_cost(100, 30) == 160
 
 
 def test_who_is_parked_leaves_its_turn_to_others_and_finds_its_place_again() -> None:
@@ -510,7 +510,7 @@ def test_what_is_parked_counts_towards_the_bounds() -> None:
     for _ in range(3):
         queue.put(("a",), 0, 1, 0.0, lane="paused")
 
-    with pytest.raises(Full, match="3 requests of yours"):
+    with pytest.raises(QueueFull, match="3 requests of yours"):
         queue.put(("a",), 0, 1, 0.0, lane="other")
 
     assert (len(queue), queue.ready, queue.depth(("a",))) == (3, False, 3)

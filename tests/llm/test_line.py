@@ -18,11 +18,11 @@ from agentos.llm import budgets
 from agentos.llm.ask import ProviderClient
 from agentos.llm.budgets import Budgets
 from agentos.llm.claims import ENVELOPE_BYTES
-from agentos.llm.fair_queue import Full
+from agentos.llm.fair_queue import QueueFull
 from agentos.llm.line import Line
 from agentos.llm.memory import MAX_FAMILY_BYTES
-from agentos.llm.places import Place
 from agentos.llm.providers.provider import Delta, Failing, Provider, Rejected, SlowDown, Usage
+from agentos.llm.queue_states import QueueState
 from agentos.llm.settings import Account, LLMSettings, QueuePath, Retry, Share
 from agentos.services.quotas import Quotas, budget_of
 from agentos_sdk.errors import BadRequest, Busy, Internal, QuotaExceeded, Unavailable
@@ -177,7 +177,11 @@ async def test_places_say_who_waits_and_who_is_next(autojump_clock: MockClock) -
         for name in ("a", "b", "c", "b"):
             await all_of_them.ask(queue_path(name))
 
-        assert line.places() == {("a",): Place(0, 1, None), ("b",): Place(2, 0, 1), ("c",): Place(1, 0, 2)}
+        assert line.queue_states() == {
+            ("a",): QueueState(0, 1, None),
+            ("b",): QueueState(2, 0, 1),
+            ("c",): QueueState(1, 0, 2),
+        }
         assert (line.depth, line.in_flight) == (3, 1)
 
 
@@ -186,7 +190,7 @@ async def test_a_full_line_refuses_and_keeps_what_it_has(autojump_clock: MockClo
         async with crowd(line) as all_of_them:
             for _ in range(3):
                 await all_of_them.ask(queue_path("a"))
-            with pytest.raises(Full):
+            with pytest.raises(QueueFull):
                 await line.think(queue_path("a"), question())
 
         assert all_of_them.answered == ["a"] * 3
@@ -307,7 +311,7 @@ async def test_an_aborted_question_costs_what_it_used(tmp_path: Path) -> None:
             nursery.cancel_scope.cancel()
         await wait_all_tasks_blocked()
 
-        [standing] = line.standing(poor)
+        [standing] = line.budget_states(poor)
         assert (standing.settled, standing.reserved) == (100, 0)
 
 
@@ -320,7 +324,7 @@ async def test_a_question_that_no_model_has_seen_costs_nothing(tmp_path: Path) -
         with pytest.raises(Exception, match="connection refused"):
             await line.think(poor, question())
 
-        assert {each.quota.what: each.settled for each in line.standing(poor)} == {"tokens": 0, "calls": 0}
+        assert {each.quota.what: each.settled for each in line.budget_states(poor)} == {"tokens": 0, "calls": 0}
 
 
 @asynccontextmanager
@@ -388,7 +392,7 @@ async def test_what_waits_for_the_model_has_an_end_in_bytes(autojump_clock: Mock
     async with running(Scripted([work(1.0)])) as line, crowd(line) as all_of_them:
         for _ in range(2):
             await all_of_them.ask(queue_path("kernel", "writer", "writer/child"), book[: MAX_FAMILY_BYTES // 2 - 1000])
-        with pytest.raises(Busy, match="too large"):
+        with pytest.raises(Busy, match="already queued"):
             await line.think(queue_path("kernel", "writer"), question(book))
 
         assert (await line.think(queue_path("kernel", "other"), question(book))).answer.text == "done"
@@ -489,12 +493,12 @@ async def test_a_question_for_a_paused_model_waits_in_no_place_of_the_providers(
             await all_of_them.ask(queue_path("a"), str(number), "limited")
         await all_of_them.ask(queue_path("b"))
 
-        place = line.places()["a",]
+        place = line.queue_states()["a",]
         assert (place.waiting, place.in_flight, place.position, place.paused) == (3, 0, None, 3)
         assert [(state.model, state.state, state.reason) for state in place.models] == [("limited", "paused", "429")]
         assert [(state.model, state.state) for state in line.models()] == [("scripted", "ok"), ("limited", "paused")]
         assert (line.in_flight, line.depth) == (1, 3)
-        assert line.places()["b",] == Place(0, 1, None)
+        assert line.queue_states()["b",] == QueueState(0, 1, None)
         all_of_them.nursery.cancel_scope.cancel()
 
 
@@ -534,7 +538,7 @@ async def test_who_leaves_while_its_model_is_paused_leaves_nothing_behind(autoju
             all_of_them.nursery.cancel_scope.cancel()
         await wait_all_tasks_blocked()
 
-        assert (line.depth, line.in_flight, dict(line.places())) == (0, 0, {})
+        assert (line.depth, line.in_flight, dict(line.queue_states())) == (0, 0, {})
 
 
 async def test_a_pause_that_is_too_long_ends_the_questions_that_wait_at_once(autojump_clock: MockClock) -> None:
@@ -589,12 +593,12 @@ async def test_what_a_provider_refused_is_charged_to_no_budget_and_reserves_noth
         trio.open_nursery() as nursery,
     ):
         nursery.start_soon(line.think, (shared, Account("a")), evolve(question(), model="limited"))
-        while not line.places().get(("kernel", "a"), Place()).paused:
+        while not line.queue_states().get(("kernel", "a"), QueueState()).paused:
             await trio.sleep(0.001)
 
-        assert {(each.settled, each.reserved) for each in line.standing((shared,))} == {(0, 0)}
+        assert {(each.settled, each.reserved) for each in line.budget_states((shared,))} == {(0, 0)}
         assert (await line.think((shared, Account("b")), question())).answer.text == "yes"
-        assert {each.quota.what: each.settled for each in line.standing((shared,))} == {"tokens": 10, "calls": 1}
+        assert {each.quota.what: each.settled for each in line.budget_states((shared,))} == {"tokens": 10, "calls": 1}
         nursery.cancel_scope.cancel()
 
 
@@ -623,7 +627,7 @@ async def test_a_claim_of_hardly_any_tokens_is_not_believed(tmp_path: Path) -> N
     async with with_budgets(tmp_path) as accounts, running(provider, accounts=accounts) as line:
         thought = await line.think(poor, question("x" * 16_000))
 
-        [standing] = line.standing(poor)
+        [standing] = line.budget_states(poor)
         assert 1000 <= standing.settled == thought.answer.usage.total < 1010
         assert thought.bound == f"claimed 2 tokens, charged {standing.settled} (at least)"
 
@@ -641,6 +645,6 @@ async def test_a_claim_of_a_billion_tokens_uses_no_budget_up(tmp_path: Path, whe
         with contextlib.suppress(Unavailable):
             await line.think(poor, question("x" * 100, max_tokens=50))
 
-        [standing] = line.standing(poor)
+        [standing] = line.budget_states(poor)
         assert 100 <= standing.settled <= 100 + 2 * ENVELOPE_BYTES + 50 + 3
         assert (await line.think(queue_path("other"), question())).answer.usage.total < 10**6

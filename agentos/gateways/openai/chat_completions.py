@@ -21,7 +21,7 @@ from agentos.kernel.caller import Allowance, Caller
 from agentos.kernel.internal_errors import internal
 from agentos.kernel.listener import ConnectionLimit
 from agentos.kernel.text_buffer import Pieces
-from agentos.llm.line import Thought
+from agentos.llm.line import ThinkResult
 from agentos.llm.providers.provider import Answer, Question
 from agentos_sdk import codec
 from agentos_sdk.errors import CallError, NotFound
@@ -32,7 +32,7 @@ from .response import InvalidKey, Shape
 
 SMALL = 64 << 10  # bytes parsed in the event loop; larger bodies in a thread
 
-Think = Callable[[Caller, Question, Callable[[str], None] | None], Awaitable[Thought]]
+Think = Callable[[Caller, Question, Callable[[str], None] | None], Awaitable[ThinkResult]]
 
 
 @frozen

@@ -21,7 +21,7 @@ from agentos.kernel.table import Table
 from agentos.llm import budgets
 from agentos.llm.ask import ProviderClient
 from agentos.llm.budgets import Budgets
-from agentos.llm.line import Line, Thought
+from agentos.llm.line import Line, ThinkResult
 from agentos.llm.providers.choose import Choice, connect
 from agentos.llm.providers.offline import Offline
 from agentos.llm.providers.offline_rules import Rule
@@ -89,7 +89,7 @@ async def served(
             connection_limit = connection_limit or ConnectionLimit(1000)
             caller = Caller(1, "agent", "agent", Table(()), Grants(), Notebook())
 
-            async def ask(who: Caller, question: Question, said: Callable[[str], None] | None) -> Thought:
+            async def ask(who: Caller, question: Question, said: Callable[[str], None] | None) -> ThinkResult:
                 assert who is caller
                 here.asked.append(question)
                 outcome = "cancelled"

@@ -11,7 +11,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from agentos.llm.fair_queue import jain, weighed
+from agentos.llm.fair_queue import jain_index, weighted_cost
 
 from .loads import Agent, Kind, Request
 from .simulator import Served
@@ -122,5 +122,5 @@ def fairness(agents: Iterable[Agent], served: Iterable[Served]) -> float:
     """Jain's index over what each agent was served, as the line to the model counts it: output twice."""
     got = {agent.name: 0.0 for agent in agents}
     for each in served:
-        got[each.id.partition("/")[0]] += weighed(each.input, each.output)
-    return jain(got.values())
+        got[each.id.partition("/")[0]] += weighted_cost(each.input, each.output)
+    return jain_index(got.values())

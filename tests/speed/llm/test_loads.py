@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from agentos.llm.fair_queue import jain, weighed
+from agentos.llm.fair_queue import jain_index, weighted_cost
 
 from .loads import FLOOD, SIZES, Agent, contest, flooded, modest
 from .simulator import Asked, Behaviour
@@ -51,9 +51,9 @@ def test_nobody_asks_a_question_twice() -> None:
 
 
 def test_the_contest_served_request_by_request_has_the_index_that_is_compared_with() -> None:
-    sizes = [weighed(*SIZES[agent.kind]) for agent in contest(50)]
+    sizes = [weighted_cost(*SIZES[agent.kind]) for agent in contest(50)]
 
-    assert jain(sizes) == pytest.approx(0.64)
+    assert jain_index(sizes) == pytest.approx(0.64)
 
 
 def test_a_question_says_of_itself_what_it_is() -> None:

@@ -11,7 +11,7 @@ from .model_availability import ModelState
 
 
 @frozen
-class Place:
+class QueueState:
     """State of an agent's requests in the queue. ``position`` 1: its first request is the next to be chosen.
 
     ``paused`` of the waiting requests are for models that accept no requests at present; ``models`` has their states.
@@ -24,10 +24,10 @@ class Place:
     models: Sequence[ModelState] = ()
 
 
-def places(
+def queue_states(
     queue: FairQueue[Any], aside: Counter[Path], in_flight: Counter[Path], states: Iterable[ModelState]
-) -> Mapping[Path, Place]:
-    """Places of all agents that have requests waiting or in flight. ``states``: of models that are paused or down."""
+) -> Mapping[Path, QueueState]:
+    """All agents that have requests waiting or in flight. ``states``: of models that are paused or down."""
     positions: dict[Path, int] = {}
     waiting = aside.copy()
     for position, ticket in enumerate(queue.order(), 1):
@@ -39,7 +39,7 @@ def places(
         waiting[ticket.path] += 1
     by_model = {state.model: state for state in states}
     return {
-        path: Place(
+        path: QueueState(
             waiting[path],
             in_flight[path],
             positions.get(path),

@@ -26,7 +26,8 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.llm import budgets
 from agentos.llm.budgets import Budgets
-from agentos.llm.line import Line, ThinkResult
+from agentos.llm.jobs import ThinkResult
+from agentos.llm.line import Line
 from agentos.llm.settings import Account, LLMSettings, Share
 from agentos.private_files import check_file, check_parents, describe
 from agentos.sandbox.errors import SandboxError

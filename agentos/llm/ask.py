@@ -54,7 +54,7 @@ class ActiveRequest:
 
     question: Question
     input: int  # tokens, estimated
-    account: str  # the outermost account below that of all agents; see `line.outermost_account`
+    account: str  # the outermost account below that of all agents; see `jobs.outermost_account`
     sent: RequestSize = field(
         default=Factory(lambda self: measure_request(self.question), takes_self=True), kw_only=True
     )

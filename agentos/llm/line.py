@@ -9,49 +9,34 @@ only what was used until then is charged.
 
 import contextlib
 import math
-import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import trio
-from attrs import define, evolve, field, frozen
+from attrs import evolve, frozen
 
 from agentos.kernel.internal_errors import internal
 from agentos.services.quotas import BudgetState
-from agentos_sdk.errors import BadRequest, CallError, QuotaExceeded
+from agentos_sdk.errors import CallError, QuotaExceeded
 
 from .ask import ActiveRequest, ProviderClient
 from .budgets import Budgets, Grant
 from .claims import measure_request
 from .fair_queue import MIN_CHARGE, FairQueue, Path, Ticket, WaitTimes, weighted_cost
+from .jobs import Job, ThinkResult, charge_for, outermost_account, queue_names, validate_question
 from .memory import RequestMemory
 from .model_availability import ModelState
-from .providers.provider import Answer, Question, Usage, guessed_input
+from .providers.provider import Question, Usage, guessed_input
 from .queue_states import QueueState, queue_states
 from .settings import LLMSettings, QueuePath
 
 FAIRNESS_SECONDS = 60.0  # seconds at least over which fairness is computed
-MAX_PARTS = 2000  # of a request: the vendor's SDK takes half a millisecond for each
-MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}")  # it becomes a part of a URL
 FAILED_TOKENS_PER_SECOND = 50.0  # charged for the time of a failed attempt: it kept the provider from other requests
 MAX_INLINE_BYTES = 64 << 10  # bytes of a request that is measured in the event loop; larger ones in a thread
 MAX_REMEMBERED = 4096  # agents with kept counts of calls and tokens
 CLOSE_SECONDS = 2.0  # seconds that the provider's connections have to close cleanly
-
-
-@frozen
-class ThinkResult:
-    """An answer; seconds that the request waited, and that the provider worked on it.
-
-    ``bound`` says, for the audit log, that the tokens charged are not those that the provider claims, and why.
-    """
-
-    answer: Answer
-    queued: float
-    latency: float
-    bound: str | None = None
 
 
 @frozen
@@ -60,28 +45,6 @@ class AgentUsage:
 
     calls: int = 0
     usage: Usage = Usage()
-
-
-@define(eq=False)
-class Job:
-    queue_path: QueuePath
-    asked: ActiveRequest
-    arrived_at: float
-    max_tokens: int | None  # tokens that it may generate, before limits by a budget
-    is_counted: bool = False  # as a call, in budgets and in `AgentUsage`
-    ticket: "Ticket[Job] | None" = None  # of its current turn
-    outcome: ThinkResult | CallError | None = None
-    holds_slot: bool = False  # a place at the provider
-    slot_since: float = 0.0  # when it got the place
-    earlier_seconds: float = 0.0  # seconds that it held a place in earlier turns
-    next_turn: trio.Event | None = None  # set for its next turn, after it has stepped aside
-    refusal: CallError | None = None  # raised instead of that turn
-    scope: trio.CancelScope = field(factory=trio.CancelScope)
-    done: trio.Event = field(factory=trio.Event)
-
-    def release(self) -> None:
-        """Break the reference cycle with the ticket: a request may have 16 MiB, too much to leave to the collector."""
-        self.ticket = self.asked.on_usage = None
 
 
 class Line:
@@ -107,9 +70,9 @@ class Line:
         self._snapshots = [(now, self._queue.snapshot())] * 2
 
     async def think(
-        self, queue_path: QueuePath, question: Question, said: Callable[[str], None] | None = None
+        self, queue_path: QueuePath, question: Question, on_text: Callable[[str], None] | None = None
     ) -> ThinkResult:
-        """Return the model's answer to a request; ``said`` is called with each piece of its text as it arrives.
+        """Return the model's answer to a request; ``on_text`` is called with each piece of its text as it arrives.
 
         Raises ``Busy``, ``QuotaExceeded``, ``BadRequest``, ``Unavailable`` or ``Timeout``.
         """
@@ -119,16 +82,16 @@ class Line:
         with self._memory.hold(account, question.size):
             large = question.size > MAX_INLINE_BYTES
             sent = await trio.to_thread.run_sync(measure_request, question) if large else measure_request(question)
-            asked = ActiveRequest(
-                question, tokens, account, said, deadline=trio.current_effective_deadline(), sent=sent
+            request = ActiveRequest(
+                question, tokens, account, on_text, deadline=trio.current_effective_deadline(), sent=sent
             )
-            self._client.check_available(asked)
+            self._client.check_available(request)
             self._set_weights(queue_path)
-            job = Job(queue_path, asked, now, question.max_tokens)
+            job = Job(queue_path, request, now, question.max_tokens)
             job.ticket = ticket = self._queue.put(
                 queue_names(queue_path), job, weighted_cost(tokens), now, lane=question.model
             )
-            asked.on_usage = partial(self._charge, job)
+            request.on_usage = partial(self._charge, job)
             self._wake.set()
             try:
                 await job.done.wait()
@@ -198,7 +161,7 @@ class Line:
             self._queue.close(model)
             for ticket in self._queue.waiting_in(model):
                 try:
-                    self._client.check_available(ticket.item.asked)
+                    self._client.check_available(ticket.item.request)
                 except CallError as error:
                     self._refuse(ticket, error)
         self._wake.set()
@@ -229,25 +192,25 @@ class Line:
             job.done.set()
 
     async def _answer(self, job: Job) -> ThinkResult:
-        answer = await self._client.send(job.asked, partial(self._turn, job), partial(self._pause, job))
+        answer = await self._client.send(job.request, partial(self._turn, job), partial(self._pause, job))
         now = trio.current_time()
         latency = job.earlier_seconds + now - job.slot_since
-        return ThinkResult(answer, now - job.arrived_at - latency, latency, job.asked.bound)
+        return ThinkResult(answer, now - job.arrived_at - latency, latency, job.request.bound)
 
     @contextlib.asynccontextmanager
     async def _turn(self, job: Job) -> AsyncIterator[None]:
         """Reserve budget for one attempt; its usage is charged and settled however it ends."""
-        asked = job.asked
+        request = job.request
         grant = await self._reserve(job)
-        asked.question = evolve(asked.question, max_tokens=grant.max_tokens)
-        attempts = asked.attempts
+        request.question = evolve(request.question, max_tokens=grant.max_tokens)
+        attempts = request.attempts
         try:
             yield
         finally:
             assert job.ticket is not None, "it is in flight"
             used = Usage()
-            if asked.attempts > attempts:
-                used = asked.last_usage
+            if request.attempts > attempts:
+                used = request.last_usage
                 self._charge(job)
             else:
                 self._queue.charge(job.ticket, MIN_CHARGE)  # its model was closed meanwhile
@@ -259,17 +222,17 @@ class Line:
 
     async def _reserve(self, job: Job) -> Grant:
         """Reserve budget. If only reservations of other requests are in the way, wait until they are settled."""
-        asked, model, calls = job.asked, job.asked.question.model, int(not job.is_counted)
+        request, model, calls = job.request, job.request.question.model, int(not job.is_counted)
         while True:
             self._reserved += 1
             try:
                 return await self._budgets.reserve(
-                    job.queue_path, model, asked.input, job.max_tokens, time.time(), calls
+                    job.queue_path, model, request.input, job.max_tokens, time.time(), calls
                 )
             except QuotaExceeded:
                 # `_reservation_settled` isn't set here: two waiting requests would wake each other forever.
                 self._reserved -= 1
-                self._budgets.check(job.queue_path, model, asked.input, time.time(), calls)
+                self._budgets.check(job.queue_path, model, request.input, time.time(), calls)
                 if not self._reserved:  # reserved by a kernel that was killed: never settled
                     raise
             except BaseException:
@@ -293,19 +256,19 @@ class Line:
 
     def _charge(self, job: Job) -> None:
         """Charge what the attempt has used, or the time it held the provider without an answer: the larger of both."""
-        asked = job.asked
+        request = job.request
         assert job.ticket is not None, "it is in flight"
         self._queue.charge(
             job.ticket,
             max(
-                charge_for(asked.last_usage, asked.input),
-                weighted_cost(0, asked.failed_seconds * FAILED_TOKENS_PER_SECOND),
+                charge_for(request.last_usage, request.input),
+                weighted_cost(0, request.failed_seconds * FAILED_TOKENS_PER_SECOND),
             ),
         )
 
     async def _pause(self, job: Job, seconds: float) -> None:
         """Wait until a request may be sent again: in the queue if its model is paused, else for ``seconds``."""
-        closed = job.asked.question.model in self._queue.closed
+        closed = job.request.question.model in self._queue.closed
         await self._suspend(job, trio.lowlevel.checkpoint if closed else partial(trio.sleep, seconds))
 
     async def _suspend(self, job: Job, wait: Callable[[], Awaitable[None]]) -> None:
@@ -313,9 +276,9 @@ class Line:
         self._release_slot(job)
         with self._count_suspended(queue_names(job.queue_path)):
             await wait()
-        self._client.check_available(job.asked)
+        self._client.check_available(job.request)
         job.next_turn = turn = trio.Event()
-        cost, lane = weighted_cost(job.asked.input), job.asked.question.model
+        cost, lane = weighted_cost(job.request.input), job.request.question.model
         job.ticket = ticket = self._queue.put(
             queue_names(job.queue_path), job, cost, trio.current_time(), lane=lane, again=True
         )
@@ -398,25 +361,3 @@ class Line:
             if self._weights.get(path, 1.0) != account.share.weight:
                 self._queue.set_weight(path, account.share.weight)
                 self._weights[path] = account.share.weight
-
-
-def validate_question(question: Question) -> None:
-    """Refuse a request that no provider could answer. Without a provider the model's name is empty."""
-    if (question.model and not MODEL_NAME.fullmatch(question.model)) or ".." in question.model:
-        raise BadRequest(f"model: expected a name of letters, digits and . _ - : / @ +, got {question.model[:80]!r}")
-    if question.parts > MAX_PARTS:
-        raise BadRequest(f"messages: expected at most {MAX_PARTS} messages, images, tools and calls in all")
-
-
-def queue_names(queue_path: QueuePath) -> Path:
-    return tuple(account.name for account in queue_path)
-
-
-def outermost_account(queue_path: QueuePath) -> str:
-    """The outermost account below the kernel's. Its descendants are limited together, because they may act together."""
-    return queue_path[min(1, len(queue_path) - 1)].name
-
-
-def charge_for(used: Usage, least: int) -> float:
-    """What the fair queue charges: at least the input, or an agent with only failing requests would come first."""
-    return weighted_cost(max(used.input, least), used.generated)

@@ -19,6 +19,7 @@ from agentos.kernel.ports import Right
 from agentos.kernel.replies import encode_in_turns
 from agentos.kernel.table import Syscall
 from agentos.llm import line as llm
+from agentos.llm.jobs import queue_names
 from agentos.llm.queue_states import QueueState
 from agentos.sandbox.sandbox import Sandbox
 from agentos.services.events import AgentEvent, AgentPaused, AgentResumed
@@ -65,8 +66,7 @@ class Known:
         for at in range(0, len(agents), BATCH):
             batch = agents[at : at + BATCH]
             told = [
-                info(agent, now, tells(agent), places.get(llm.queue_names(agent.queue_path), nowhere))
-                for agent in batch
+                info(agent, now, tells(agent), places.get(queue_names(agent.queue_path), nowhere)) for agent in batch
             ]
             pieces.append(codec.encode(told)[1:-1])
             await trio.lowlevel.checkpoint()

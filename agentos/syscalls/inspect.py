@@ -14,7 +14,8 @@ from agentos.agents.spec import AgentSpec
 from agentos.kernel.call import Call
 from agentos.kernel.ports import Right
 from agentos.kernel.table import Syscall
-from agentos.llm.line import Line, queue_names
+from agentos.llm.jobs import queue_names
+from agentos.llm.line import Line
 from agentos.llm.model_availability import ModelState
 from agentos.llm.queue_states import QueueState
 from agentos.sandbox.cgroups import v2, values

@@ -11,7 +11,8 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.table import Syscall
 from agentos.kernel.text_buffer import Pieces
-from agentos.llm.line import Line, ThinkResult
+from agentos.llm.jobs import ThinkResult
+from agentos.llm.line import Line
 from agentos.llm.settings import QueuePath
 from agentos_sdk import codec
 from agentos_sdk.calls import think as calls

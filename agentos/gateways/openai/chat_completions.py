@@ -21,7 +21,7 @@ from agentos.kernel.caller import Allowance, Caller
 from agentos.kernel.internal_errors import internal
 from agentos.kernel.listener import ConnectionLimit
 from agentos.kernel.text_buffer import Pieces
-from agentos.llm.line import ThinkResult
+from agentos.llm.jobs import ThinkResult
 from agentos.llm.providers.provider import Answer, Question
 from agentos_sdk import codec
 from agentos_sdk.errors import CallError, NotFound

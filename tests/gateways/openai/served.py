@@ -21,7 +21,8 @@ from agentos.kernel.table import Table
 from agentos.llm import budgets
 from agentos.llm.ask import ProviderClient
 from agentos.llm.budgets import Budgets
-from agentos.llm.line import Line, ThinkResult
+from agentos.llm.jobs import ThinkResult
+from agentos.llm.line import Line
 from agentos.llm.providers.choose import Choice, connect
 from agentos.llm.providers.offline import Offline
 from agentos.llm.providers.offline_rules import Rule

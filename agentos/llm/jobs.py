@@ -1,0 +1,73 @@
+"""One request to the model as the queue keeps it, from its arrival to its answer."""
+
+import re
+
+import trio
+from attrs import define, field, frozen
+
+from agentos_sdk.errors import BadRequest, CallError
+
+from .ask import ActiveRequest
+from .fair_queue import Path, Ticket, weighted_cost
+from .providers.provider import Answer, Question, Usage
+from .settings import QueuePath
+
+MAX_PARTS = 2000  # of a request: the vendor's SDK takes half a millisecond for each
+MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}")  # it becomes a part of a URL
+
+
+@frozen
+class ThinkResult:
+    """An answer; seconds that the request waited, and that the provider worked on it.
+
+    ``bound`` says, for the audit log, that the tokens charged are not those that the provider claims, and why.
+    """
+
+    answer: Answer
+    queued: float
+    latency: float
+    bound: str | None = None
+
+
+@define(eq=False)
+class Job:
+    queue_path: QueuePath
+    request: ActiveRequest
+    arrived_at: float
+    max_tokens: int | None  # tokens that it may generate, before limits by a budget
+    is_counted: bool = False  # as a call, in budgets and in `AgentUsage`
+    ticket: "Ticket[Job] | None" = None  # of its current turn
+    outcome: ThinkResult | CallError | None = None
+    holds_slot: bool = False  # a place at the provider
+    slot_since: float = 0.0  # when it got the place
+    earlier_seconds: float = 0.0  # seconds that it held a place in earlier turns
+    next_turn: trio.Event | None = None  # set for its next turn, after it has been suspended
+    refusal: CallError | None = None  # raised instead of that turn
+    scope: trio.CancelScope = field(factory=trio.CancelScope)
+    done: trio.Event = field(factory=trio.Event)
+
+    def release(self) -> None:
+        """Break the reference cycle with the ticket: a request may have 16 MiB, too much to leave to the collector."""
+        self.ticket = self.request.on_usage = None
+
+
+def validate_question(question: Question) -> None:
+    """Refuse a request that no provider could answer. Without a provider the model's name is empty."""
+    if (question.model and not MODEL_NAME.fullmatch(question.model)) or ".." in question.model:
+        raise BadRequest(f"model: expected a name of letters, digits and . _ - : / @ +, got {question.model[:80]!r}")
+    if question.parts > MAX_PARTS:
+        raise BadRequest(f"messages: expected at most {MAX_PARTS} messages, images, tools and calls in all")
+
+
+def queue_names(queue_path: QueuePath) -> Path:
+    return tuple(account.name for account in queue_path)
+
+
+def outermost_account(queue_path: QueuePath) -> str:
+    """The outermost account below the kernel's. Its descendants are limited together, because they may act together."""
+    return queue_path[min(1, len(queue_path) - 1)].name
+
+
+def charge_for(used: Usage, least: int) -> float:
+    """What the fair queue charges: at least the input, or an agent with only failing requests would come first."""
+    return weighted_cost(max(used.input, least), used.generated)

@@ -10,7 +10,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from attrs import evolve, field, frozen
 
@@ -58,7 +58,7 @@ class Shot:
     checks: tuple[str, ...]
     order: str
     limits: Mapping[str, int]
-    isolation: str = "standard"
+    isolation: Literal["standard", "strict"] = "standard"
 
 
 @frozen

@@ -6,6 +6,7 @@ On the host, where there is no wall around it; once with control groups, where t
 import contextlib
 import os
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 import pytest
 import trio
@@ -20,6 +21,7 @@ from tests.system.test_exec import guests
 
 SECRET = "sk-not-for-anybody"
 Start = Callable[[], Kernel]
+Isolation = Literal["none", "standard"]
 
 
 @pytest.fixture(scope="module", params=["with groups", "without groups"])
@@ -76,7 +78,7 @@ def test_a_variable_that_bash_reads_as_code_is_not_taken(
 
 @pytest.mark.parametrize("isolation", ["none", "standard"])
 def test_an_agents_own_environment_runs_nothing_before_a_line(
-    client: AgentOSClient, kernel: Kernel, isolation: str
+    client: AgentOSClient, kernel: Kernel, isolation: Isolation
 ) -> None:
     evil = kernel.place / "evil.sh"
     evil.write_text("echo evil; ls() { echo evil; }\n")
@@ -176,7 +178,7 @@ def test_who_forks_all_the_time_is_caught_up_with(client: AgentOSClient) -> None
 
 @pytest.mark.parametrize("isolation", [None, "none", "standard"])
 def test_a_command_has_none_of_the_kernels_environment(
-    client: AgentOSClient, isolation: str | None, kernel: Kernel
+    client: AgentOSClient, isolation: Isolation | None, kernel: Kernel
 ) -> None:
     whose = {}
     if isolation is not None:
@@ -200,7 +202,7 @@ def test_the_kernels_own_environment_cant_be_read(client: AgentOSClient, kernel:
 
 
 @pytest.mark.parametrize("isolation", [None, "none", "standard"])
-def test_no_descriptor_of_ours_is_open_in_a_command(client: AgentOSClient, isolation: str | None) -> None:
+def test_no_descriptor_of_ours_is_open_in_a_command(client: AgentOSClient, isolation: Isolation | None) -> None:
     whose = {}
     if isolation is not None:
         up(client.spawn("a", command=["sleep", "1000"], isolation=isolation))

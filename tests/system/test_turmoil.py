@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import threading
+from typing import Any
 
 import pytest
 
@@ -40,7 +41,7 @@ def meddle(kernel: Kernel, seed: int, rounds: int) -> None:
             match chance.randrange(8):
                 case 0 | 1:
                     name = f"agent-{seed}-{number}"
-                    restart = chance.choice(["permanent", "transient", "temporary"])
+                    restart: Any = chance.choice(["permanent", "transient", "temporary"])
                     spawned = client.spawn(name, script, ready="hello", restart=restart, max_restarts=2)
                     if spawned["success"]:
                         child = {"name": f"{name}-child", "command": ["sleep", "1000"]}

@@ -12,7 +12,7 @@ define PYTEST
   $(BIN)/python -m pytest -m alone $(1) && exit $$status
 endef
 
-.PHONY: help demo test night security check format bench cover docs roads clean
+.PHONY: help demo test night security check format generate bench cover docs roads clean
 
 help:
 	@echo "make demo      set up, then show the main job, offline"
@@ -20,6 +20,7 @@ help:
 	@echo "make night     all tests, at random and with more rounds"
 	@echo "make security  set up, then run the attacks alone"
 	@echo "make check     ruff, mypy, import-linter, flake8-async"
+	@echo "make generate  write the SDK's methods anew, from agentos_sdk/calls and sdk/client_methods.py"
 	@echo "make bench     measure speed against a C floor (docs/reference/speed.md)"
 	@echo "make cover     tests with coverage, subprocesses included"
 	@echo "make roads     which functions, files and rooms one system call passes"
@@ -57,6 +58,9 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/flake8-async --enable $(ASYNC_RULES) `git ls-files 'agentos/*.py' 'supervisors/*.py' 'sdk/*.py' ':!agentos/sandbox/inside' ':!agentos/attacks/inside'`
+
+generate: $(READY)
+	$(BIN)/python sdk/generate_clients.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

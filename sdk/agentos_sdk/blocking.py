@@ -7,24 +7,23 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
+from .blocking_calls import Calls
 from .errors import CallError, ConnectionFailed, from_reply
 from .frames import HEADER, MAGIC, frame
 from .opcodes import Op
 
 TYPE_CHECKING = False  # as in typing; its import would be a sixth of an idle agent's memory
 if TYPE_CHECKING:
-    from typing import Any, Literal, Unpack
+    from typing import Any, TypeVar
 
-    from .chunks import Deltas, Outputs
-    from .question import ImageFile, More, Options
+    from .chunks import Stream
 
     Reply = dict[str, Any]
-    Encoding = Literal["utf-8", "base64"]
+    S = TypeVar("S", bound=Stream)
 
-MANY_ESCAPES = 1 << 19  # escapes; a kernel refuses bodies with a million
-WAY_IN = 10.0  # seconds allowed for entering a jail, beyond the command's own timeout
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
 
 
 def default_socket() -> str:
@@ -36,12 +35,13 @@ def default_socket() -> str:
     return "/tmp/agentos.sock"
 
 
-class AgentOSClient:
-    """A blocking connection to the kernel; a context manager.
+class AgentOSClient(Calls):
+    """A blocking connection to the kernel; a context manager. Its calls are the methods of :class:`Calls`.
 
     Every method returns the reply as a dict, also if the call failed: then ``success`` is false and ``error`` and
-    ``code`` say why. Connection errors raise :class:`ConnectionFailed`. ``timeout`` is how many seconds a reply may
-    take beyond the call's own waiting time; None waits without limit.
+    ``code`` say why. But ``kill`` returns whether the agent has been stopped, and ``list_agents`` a list; it and the
+    streams raise the call's error. Connection errors raise :class:`ConnectionFailed`. ``timeout`` is how many seconds a
+    reply may take beyond the call's own waiting time; None waits without limit.
 
     With ``name``, ``level`` or ``permissions`` it is a guest on every connection, with that name and at most those
     rights. If the kernel refuses that, the connection is closed and the ``CallError`` raised.
@@ -118,15 +118,23 @@ class AgentOSClient:
 
     def request(self, op: int, fields: Mapping[str, object], wait: float | None = 0.0) -> Any:
         """Make any call by opcode with a JSON body; fields that are None are left out."""
-        given = {name: value for name, value in fields.items() if value is not None}
-        return self._json(self.call(op, json.dumps(given).encode(), wait))
+        return self._make_call(op, fields, wait)
 
-    def _json(self, reply: bytes) -> Any:
+    def _make_call(self, op: int, fields: Mapping[str, object], wait: float | None = 0.0, null: str = "") -> Any:
+        given = {name: value for name, value in fields.items() if value is not None or name == null}
+        try:
+            body = _ENCODER.encode(given).encode()
+        except UnicodeEncodeError:  # a lone surrogate can't be UTF-8; JSON escapes it (\ud83d)
+            body = json.dumps(given).encode()
+        reply = self.call(op, body, wait)
         try:
             return json.loads(reply)
         except ValueError:
             self.disconnect()
             raise ConnectionFailed(f"what answers at {self.socket_path} is no AgentOS kernel") from None
+
+    def _open_stream(self, kind: type[S], fields: Mapping[str, object]) -> S:
+        return kind(self.socket_path, fields, self._gave)
 
     def echo(self, message: str | bytes) -> str:
         """Send bytes through the kernel and back."""
@@ -148,264 +156,14 @@ class AgentOSClient:
         The other arguments turn the operator's connection into a guest's, with that name and at most those rights. This
         is permanent and also applies to connections that this client opens later.
         """
-        return self._dict(Op.HELLO, {"protocol": protocol, "as": as_, "level": level, "permissions": permissions})
+        fields = {"protocol": protocol, "as": as_, "level": level, "permissions": permissions}
+        reply: Reply = self._make_call(Op.HELLO, fields)
+        return reply
 
     def exit(self) -> str:
         """End the connection; the kernel closes it."""
         reply = self.call(Op.EXIT).decode()
         self.disconnect()
-        return reply
-
-    # -- Agents ----------------------------------------------------------------------------------------------------
-
-    def spawn(
-        self,
-        name: str,
-        script: str | None = None,
-        sandboxed: bool = True,
-        network: bool = False,
-        limits: Mapping[str, object] | None = None,
-        restart_policy: str | None = None,
-        *,
-        command: Sequence[str] | None = None,
-        **more: object,
-    ) -> Reply:
-        """Start an agent: ``script`` (Python) or ``command`` (argv); ``more`` are further fields of SPAWN.
-
-        Relative paths are relative to this process.
-        """
-        fields = {
-            "name": name,
-            "script": script,
-            "command": list(command) if command is not None else None,
-            "sandboxed": sandboxed,
-            "network": network,
-            "limits": limits,
-            "restart_policy": restart_policy,
-            **more,
-        }
-        return self._dict(Op.SPAWN, absolute(fields), wait=None)
-
-    def kill(self, name: str | None = None, agent_id: int | None = None, grace: float | None = None) -> bool:
-        """Stop an agent for good, and return whether that was done; ``request(Op.KILL, ...)`` tells why not.
-
-        ``grace`` is the time between SIGTERM and SIGKILL, in seconds.
-        """
-        return bool(self._dict(Op.KILL, {"name": name, "id": agent_id, "grace": grace}, wait=None).get("killed"))
-
-    def wait(self, name: str | None = None, agent_id: int | None = None, timeout: float | None = None) -> Reply:
-        """Wait until an agent has ended for good."""
-        return self._dict(Op.WAIT, {"name": name, "id": agent_id, "timeout": timeout}, wait=timeout)
-
-    def pause(self, name: str | None = None, agent_id: int | None = None) -> Reply:
-        """Stop (suspend) an agent's processes."""
-        return self._dict(Op.PAUSE, {"name": name, "id": agent_id})
-
-    def resume(self, name: str | None = None, agent_id: int | None = None) -> Reply:
-        """Continue a paused agent."""
-        return self._dict(Op.RESUME, {"name": name, "id": agent_id})
-
-    def list_agents(self, all: bool = False) -> list[Reply]:
-        """The agents that are alive or will be restarted; with ``all`` also those that have ended for good.
-
-        Raises the call's error, since the reply is a list and no dict.
-        """
-        reply: list[Reply] | Reply = self.request(Op.LIST, {"all": True} if all else {})
-        if isinstance(reply, dict):
-            raise from_reply(reply)
-        return reply
-
-    def tree(self) -> Reply:
-        """The supervision tree, nested."""
-        return self._dict(Op.TREE, {})
-
-    def inspect(self, name: str | None = None, agent_id: int | None = None) -> Reply:
-        """Everything about one agent: how it was started, its isolation, limits and usage."""
-        return self._dict(Op.INSPECT, {"name": name, "id": agent_id})
-
-    def metrics(self) -> Reply:
-        """Metrics of the whole kernel; operator only."""
-        return self._dict(Op.METRICS_SYSTEM, {})
-
-    def get_permissions(self, agent_id: int | None = None) -> Reply:
-        """The permissions of an agent, or our own, and the sets above that limit them."""
-        return self._dict(Op.GET_PERMS, {"agent_id": agent_id})
-
-    def set_permissions(
-        self,
-        permissions: Mapping[str, object] | str | None = None,
-        level: str | None = None,
-        agent_id: int | None = None,
-    ) -> Reply:
-        """Change the permissions of an agent that we spawned: to a set, or by the name of a level or a set."""
-        return self._dict(Op.SET_PERMS, {"permissions": permissions, "level": level, "agent_id": agent_id})
-
-    def explain(self, agent: str | int, call: str, args: Mapping[str, object] | None = None) -> Reply:
-        """What would be decided if an agent made a call, and by which rule; nothing is executed."""
-        return self._dict(Op.EXPLAIN, {"agent": agent, "call": call, "args": args})
-
-    def get_audit_log(
-        self,
-        category: str | None = None,
-        agent_id: int | None = None,
-        since_id: int | None = None,
-        limit: int = 100,
-    ) -> Reply:
-        """The newest ``entries`` of the audit log, oldest first; with ``since_id`` the first entries after that one."""
-        fields = {"category": category, "agent_id": agent_id, "since_id": since_id, "limit": limit}
-        return self._dict(Op.GET_AUDIT_LOG, fields)
-
-    def set_audit_config(self, **switches: bool) -> Reply:
-        """Switch the logging of allowed calls on or off, until the kernel ends: ``log_files=False``."""
-        return self._dict(Op.SET_AUDIT_CONFIG, switches)
-
-    def read_file(self, path: str, offset: int = 0, limit: int | None = None, encoding: Encoding = "utf-8") -> Reply:
-        """The content of a file, or ``limit`` bytes of it from ``offset`` on; for binary data pass base64 as encoding.
-
-        A relative path is relative to this process.
-        """
-        fields = {"path": from_here(path), "offset": offset, "limit": limit, "encoding": encoding}
-        return self._dict(Op.READ, fields)
-
-    def write_file(
-        self,
-        path: str,
-        content: str | bytes,
-        mode: Literal["write", "append"] = "write",
-        encoding: Encoding = "utf-8",
-    ) -> Reply:
-        """Write ``content`` to a file: replace the file, or append. Bytes are sent as base64.
-
-        A relative path is relative to this process.
-        """
-        text, encoding = as_text(content, encoding)
-        fields = {"path": from_here(path), "content": text, "mode": mode, "encoding": encoding}
-        body = json.dumps(fields, ensure_ascii=False).encode("utf-8", "surrogatepass")
-        reply: Reply = self._json(self.call(Op.WRITE, body))
-        return reply
-
-    def exec(
-        self,
-        command: str | Sequence[str],
-        cwd: str | None = None,
-        timeout: float = 30.0,
-        *,
-        name: str | None = None,
-        agent_id: int | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: str | None = None,
-    ) -> Reply:
-        """Run a command, a bash command line or an argv, where this caller runs itself or in an agent's jail.
-
-        A relative ``cwd`` is relative to this process, or with an agent to its jail.
-        """
-        fields = exec_fields(command, cwd, timeout, name, agent_id, env, stdin)
-        return self._dict(Op.EXEC, fields, wait=timeout + WAY_IN)
-
-    def exec_stream(
-        self,
-        command: str | Sequence[str],
-        cwd: str | None = None,
-        timeout: float = 30.0,
-        *,
-        name: str | None = None,
-        agent_id: int | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: str | None = None,
-    ) -> Outputs:
-        """Run a command, and iterate over its output as it is written; over a connection of its own.
-
-        Each part has ``stream`` and ``text``. ``executed``, at the end, is the reply. Leaving the ``with`` block kills
-        the command. Raises the call's error.
-        """
-        from .chunks import Outputs, streamed
-
-        fields = {**exec_fields(command, cwd, timeout, name, agent_id, env, stdin), "stream": True}
-        return Outputs(streamed(self.socket_path, Op.EXEC, fields, self._gave))
-
-    def logs(self, name: str | None = None, agent_id: int | None = None, tail: int = 100) -> Reply:
-        """The last lines of an agent's output."""
-        return self._dict(Op.LOGS, {"name": name, "id": agent_id, "tail": tail})
-
-    def follow_logs(self, name: str | None = None, agent_id: int | None = None, tail: int = 100) -> Iterator[Reply]:
-        """The last lines, then new ones until the agent has ended; over a connection of its own.
-
-        Each item has ``lines`` and ``missed``, how many were dropped before them. Raises the call's error.
-        """
-        from .chunks import streamed
-
-        fields = {"name": name, "id": agent_id, "tail": tail, "follow": True}
-        for _, page in streamed(self.socket_path, Op.LOGS, fields, self._gave):
-            if page["lines"] or page["missed"]:
-                yield page
-
-    # -- Messages --------------------------------------------------------------------------------------------------
-
-    def register_name(self, name: str) -> Reply:
-        """Make us reachable by ``name``."""
-        return self._dict(Op.REGISTER, {"name": name})
-
-    def send_message(self, message: object, to: int | None = None, to_name: str | None = None) -> Reply:
-        """Send a message to another mailbox, by id or by name."""
-        return self._message(Op.SEND, message, {"to": to, "to_name": to_name})
-
-    def recv_messages(self, max_messages: int = 10, timeout: float = 0.0) -> Reply:
-        """Receive messages from our mailbox; waits up to ``timeout`` seconds for the first."""
-        return self._dict(Op.RECV, {"max": max_messages, "timeout": timeout}, wait=timeout)
-
-    def broadcast(self, message: object, include_self: bool = False) -> Reply:
-        """Send a message to all mailboxes."""
-        return self._message(Op.BROADCAST, message, {"include_self": include_self})
-
-    # -- The model -------------------------------------------------------------------------------------------------
-
-    def think(
-        self,
-        prompt: str | None = None,
-        image: ImageFile | None = None,
-        image_mime_type: str | None = None,
-        system_instruction: str | None = None,
-        thinking_level: Literal["low", "medium", "high"] | None = None,
-        temperature: float | None = None,
-        model: str | None = None,
-        **more: Unpack[More],
-    ) -> Reply:
-        """Ask the model; ``content`` is its answer, ``more`` are further fields of THINK.
-
-        ``image`` and each of ``images`` are bytes or a file's path. ``image_mime_type`` is the type of ``image``,
-        needed if its first bytes don't tell. Raises ``OSError`` if a file can't be read.
-        """
-        from .question import question  # few agents need it
-
-        given = {
-            "image": image,
-            "image_mime_type": image_mime_type,
-            "system_instruction": system_instruction,
-            "thinking_level": thinking_level,
-            "temperature": temperature,
-            "model": model,
-            **more,
-        }
-        return self._dict(Op.THINK, question(prompt, given), wait=more.get("timeout"))
-
-    def think_stream(self, prompt: str | None = None, **options: Unpack[Options]) -> Deltas:
-        """Ask the model, and iterate over its answer while it is generated; over a connection of its own.
-
-        The arguments are those of :meth:`think`, by name. ``thought``, at the end, is the whole reply. Leaving the
-        ``with`` block cancels the question. Raises the call's error.
-        """
-        from .chunks import Deltas, streamed
-        from .question import question
-
-        return Deltas(streamed(self.socket_path, Op.THINK, question(prompt, options, stream=True), self._gave))
-
-    def _dict(self, op: int, fields: Mapping[str, object], wait: float | None = 0.0) -> Reply:
-        reply: Reply = self.request(op, fields, wait)
-        return reply
-
-    def _message(self, op: int, message: object, fields: Mapping[str, object]) -> Reply:
-        given = {name: value for name, value in fields.items() if value is not None}
-        reply: Reply = self._json(self.call(op, json.dumps({"message": message, **given}).encode()))
         return reply
 
 
@@ -524,62 +282,3 @@ def reason(body: bytes) -> str:
         return str(checked(body))
     except CallError as error:
         return str(error)
-
-
-def from_here(path: str) -> str:
-    """A path made absolute by this process's directory; ``~`` is left to the kernel, as the operator's home."""
-    path = os.fspath(path)
-    return path if path.startswith(("/", "~")) or not path else f"{os.getcwd()}/{path}"
-
-
-def as_text(content: str | bytes, encoding: Encoding) -> tuple[str, Encoding]:
-    """Content as text, and its encoding. Base64 is used for bytes, and for text with many escapes (parsed faster)."""
-    if isinstance(content, str):
-        if encoding == "base64" or sum(map(content.count, '\n"\\\t\r')) < MANY_ESCAPES:
-            return content, encoding
-        content = content.encode("utf-8", "surrogatepass")
-    from binascii import b2a_base64
-
-    return b2a_base64(content, newline=False).decode(), "base64"
-
-
-def exec_fields(
-    command: str | Sequence[str],
-    cwd: str | None,
-    timeout: float,
-    name: str | None,
-    agent_id: int | None,
-    env: Mapping[str, str] | None,
-    stdin: str | None,
-) -> dict[str, Any]:
-    """The fields of EXEC."""
-    return {
-        "command": command if isinstance(command, str) else list(command),
-        "cwd": absolute_cwd(cwd, name, agent_id),
-        "timeout": timeout,
-        "name": name,
-        "id": agent_id,
-        "env": env,
-        "stdin": stdin,
-    }
-
-
-def absolute_cwd(cwd: str | None, name: str | None, agent_id: int | None) -> str | None:
-    """The ``cwd`` of EXEC: made absolute, unless an agent is named, since then it is a path in its jail."""
-    return cwd if cwd is None or name is not None or agent_id is not None else from_here(cwd)
-
-
-def absolute(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of SPAWN with relative paths made absolute by this process's directory, and None left out."""
-    given = {name: value for name, value in fields.items() if value is not None}
-    jailed = given.get("sandboxed", True) and given.get("isolation") != "none"
-    for name in ("script", "code", "workspace"):
-        if name in given and given[name] not in ("tmp", "keep"):
-            given[name] = os.path.abspath(os.path.expanduser(given[name]))
-    if not jailed:  # otherwise it is a directory in the jail
-        given["cwd"] = os.path.abspath(os.path.expanduser(given.get("cwd", os.curdir)))
-    if "/" in given.get("python", ""):
-        given["python"] = os.path.abspath(os.path.expanduser(given["python"]))
-    if given.get("command") and "/" in given["command"][0]:
-        given["command"] = [os.path.abspath(os.path.expanduser(given["command"][0])), *given["command"][1:]]
-    return given

@@ -12,7 +12,7 @@ from .opcodes import Op
 TYPE_CHECKING = False  # as in typing, which isn't imported at run time
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
-    from typing import Any
+    from typing import Any, Self
 
     Reply = dict[str, Any]
 
@@ -38,21 +38,45 @@ def streamed(
             raise ConnectionFailed(f"the connection to the kernel at {path} broke: {error}") from None
 
 
-class Outputs:
-    """The output of a command as it is written. Once the command has ended, ``executed`` is the whole reply."""
+class Stream:
+    """A streamed reply: an iterator over its parts and a context manager. The call is made with the first part."""
 
-    def __init__(self, frames: Generator[tuple[int, Reply]]) -> None:
-        self.executed: Reply | None = None
-        self._frames = frames
+    op: Op
 
-    def __enter__(self) -> Outputs:
+    def __init__(self, path: str, fields: Mapping[str, object], said: Sequence[bytes]) -> None:
+        self._frames = streamed(path, self.op, fields, said)
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def __iter__(self) -> Outputs:
+    def __iter__(self) -> Self:
         return self
+
+    def close(self) -> None:
+        """Cancel the call, if it isn't answered yet."""
+        self._frames.close()
+
+
+class Pages(Stream):
+    """The pages of a followed log."""
+
+    op = Op.LOGS
+
+    def __next__(self) -> Reply:
+        for _, page in self._frames:
+            if page["lines"] or page["missed"]:
+                return page
+        raise StopIteration
+
+
+class Outputs(Stream):
+    """The output of a command as it is written. Once the command has ended, ``executed`` is the whole reply."""
+
+    op = Op.EXEC
+    executed: Reply | None = None
 
     def __next__(self) -> Reply:
         for op, body in self._frames:
@@ -61,26 +85,12 @@ class Outputs:
             self.executed = body
         raise StopIteration
 
-    def close(self) -> None:
-        """Cancel the command, if it hasn't ended yet."""
-        self._frames.close()
 
-
-class Deltas:
+class Thoughts(Stream):
     """The model's answer in pieces. Once it is complete, ``thought`` is the whole reply."""
 
-    def __init__(self, frames: Generator[tuple[int, Reply]]) -> None:
-        self.thought: Reply | None = None
-        self._frames = frames
-
-    def __enter__(self) -> Deltas:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def __iter__(self) -> Deltas:
-        return self
+    op = Op.THINK
+    thought: Reply | None = None
 
     def __next__(self) -> str:
         for op, body in self._frames:
@@ -88,7 +98,3 @@ class Deltas:
                 return str(body["delta"])
             self.thought = body
         raise StopIteration
-
-    def close(self) -> None:
-        """Cancel the question, if it isn't answered yet."""
-        self._frames.close()

@@ -1,5 +1,11 @@
 """The errors of calls: one class for each code, the same on both sides of the socket."""
 
+from __future__ import annotations
+
+TYPE_CHECKING = False  # as in typing, which isn't imported at run time
+if TYPE_CHECKING:
+    from typing import Any
+
 
 class AgentOSError(Exception):
     """Base of all exceptions of this SDK."""
@@ -143,3 +149,11 @@ def from_reply(reply: dict[str, object]) -> CallError:
     details = {key: value for key, value in reply.items() if key not in ("success", "error", "code")}
     cls = BY_CODE.get(str(reply.get("code")), CallError)
     return cls(str(reply.get("error") or "the kernel gave no reason"), **details)
+
+
+def checked_list(reply: object) -> list[dict[str, Any]]:
+    """The items of a reply that is a list; a failed call's reply is a dict and raised as its exception."""
+    if isinstance(reply, dict):
+        raise from_reply(reply)
+    assert isinstance(reply, list)
+    return reply

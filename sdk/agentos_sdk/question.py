@@ -4,33 +4,11 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # as in typing, which isn't imported at run time
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from os import PathLike
-    from typing import Any, Literal, TypeAlias, TypedDict
+    from typing import Any, TypeAlias
 
     ImageFile: TypeAlias = bytes | str | PathLike[str]
-
-    class More(TypedDict, total=False):
-        """Further fields of THINK, by their names there."""
-
-        messages: Sequence[Any] | None
-        images: Sequence[ImageFile] | None
-        max_tokens: int | None
-        tools: Sequence[Any] | None
-        tool_choice: Literal["auto", "none", "required"] | None
-        response_schema: Mapping[str, Any] | None
-        stop: Sequence[str] | None
-        timeout: float | None
-
-    class Options(More, total=False):
-        """``More``, and the arguments of the original's ``think`` after the prompt."""
-
-        image: ImageFile | None
-        image_mime_type: str | None
-        system_instruction: str | None
-        thinking_level: Literal["low", "medium", "high"] | None
-        temperature: float | None
-        model: str | None
 
 
 STARTS = (
@@ -42,15 +20,15 @@ STARTS = (
 )
 
 
-def question(prompt: str | None, options: Mapping[str, Any], *, stream: bool = False) -> dict[str, Any]:
-    """The fields of THINK. Reads image files; raises ``OSError`` if one can't be read."""
-    fields: dict[str, Any] = {"prompt": prompt, **options, "stream": stream or None}
+def question(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of THINK for arguments of ``think``. Reads image files; raises ``OSError`` if one can't be read."""
+    fields = {name: value for name, value in arguments.items() if value is not None}
     mime_type = fields.pop("image_mime_type", None)
-    if fields.get("image") is not None:
+    if "image" in fields:
         fields["image"] = picture(fields["image"], mime_type)
-    if fields.get("images") is not None:
+    if "images" in fields:
         fields["images"] = [picture(image) for image in fields["images"]]
-    return {name: value for name, value in fields.items() if value is not None}
+    return fields
 
 
 def picture(image: ImageFile, mime_type: str | None = None) -> dict[str, str]:

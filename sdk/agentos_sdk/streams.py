@@ -14,7 +14,7 @@ from .opcodes import Op
 from .question import question
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from typing import Any, Self
 
     from .client import Kernel, Pending
@@ -31,8 +31,9 @@ class Stream(Generic[Piece]):
 
     op: Op
 
-    def __init__(self, kernel: "Kernel") -> None:
+    def __init__(self, kernel: "Kernel", fields: "Mapping[str, Any]") -> None:
         self._kernel = kernel
+        self._fields = {name: value for name, value in fields.items() if value is not None}
         self._begun: tuple[int, Pending] | None = None
         self._over = False
 
@@ -74,7 +75,7 @@ class Stream(Generic[Piece]):
         return self._begun[1]
 
     async def _body(self) -> bytes:
-        raise NotImplementedError
+        return codec.encode(self._fields)
 
     def _piece(self, chunk: bytes) -> Piece:
         raise NotImplementedError
@@ -95,13 +96,6 @@ class Pages(Stream[agents.LogsReply]):
 
     op = Op.LOGS
 
-    def __init__(self, kernel: "Kernel", request: agents.Logs) -> None:
-        super().__init__(kernel)
-        self._request = request
-
-    async def _body(self) -> bytes:
-        return codec.encode(self._request)
-
     def _piece(self, chunk: bytes) -> agents.LogsReply:
         return self._kernel._reply(agents.Logs, chunk)
 
@@ -118,12 +112,8 @@ class Thoughts(Stream[str]):
     op = Op.THINK
     thought: think.Thought | None = None
 
-    def __init__(self, kernel: "Kernel", prompt: str | None, options: "Mapping[str, Any]") -> None:
-        super().__init__(kernel)
-        self._prompt, self._options = prompt, options
-
     async def _body(self) -> bytes:
-        return await asked(self._prompt, self._options, stream=True)
+        return codec.encode(await question_in_thread(self._fields))
 
     def _piece(self, chunk: bytes) -> str:
         return codec.decode(think.Delta, codec.parse(chunk)).delta
@@ -139,13 +129,6 @@ class Outputs(Stream[host.Output]):
     op = Op.EXEC
     executed: host.Executed | None = None
 
-    def __init__(self, kernel: "Kernel", request: host.Exec) -> None:
-        super().__init__(kernel)
-        self._request = request
-
-    async def _body(self) -> bytes:
-        return codec.encode(self._request)
-
     def _piece(self, chunk: bytes) -> host.Output:
         return codec.decode(host.Output, codec.parse(chunk))
 
@@ -154,33 +137,8 @@ class Outputs(Stream[host.Output]):
         raise StopAsyncIteration
 
 
-def command_to_run(
-    command: "str | Sequence[str]",
-    name: str | None,
-    id: int | None,
-    cwd: str | None,
-    timeout: float,
-    env: "Mapping[str, str] | None",
-    stdin: str,
-    *,
-    stream: bool = False,
-) -> host.Exec:
-    """The request of EXEC."""
-    return host.Exec(
-        command=command,
-        name=name,
-        id=id,
-        cwd=cwd,
-        timeout=codec.Seconds(timeout),
-        env=env or {},
-        stdin=codec.Text(stdin),
-        stream=stream,
-    )
-
-
-async def asked(prompt: str | None, options: "Mapping[str, Any]", *, stream: bool = False) -> bytes:
-    """The body of THINK. Image files are read and encoded as base64 in a thread."""
-    if options.get("image") is None and options.get("images") is None:
-        return codec.encode(question(prompt, options, stream=stream))
-    read = partial(question, prompt, options, stream=stream)
-    return codec.encode(await trio.to_thread.run_sync(read, abandon_on_cancel=True))
+async def question_in_thread(arguments: "Mapping[str, Any]") -> "Mapping[str, Any]":
+    """The fields of THINK. Image files are read and encoded as base64 in a thread."""
+    if arguments.get("image") is None and arguments.get("images") is None:
+        return question(arguments)
+    return await trio.to_thread.run_sync(question, arguments, abandon_on_cancel=True)

@@ -2,7 +2,9 @@
 
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from inspect import Parameter
+from inspect import signature as inspect_signature
 from pathlib import Path
 
 import attrs
@@ -20,6 +22,7 @@ from agentos_sdk.calls import agents, audit, connection, host, inspect, messages
 from agentos_sdk.calls.request import Request
 from agentos_sdk.errors import BY_CODE
 from agentos_sdk.opcodes import Op
+from client_methods import METHODS
 from tests.docs.blocks import ROOT
 from tests.docs.visit import Visit
 from tests.support.kernel import running
@@ -160,15 +163,37 @@ def test_every_option_of_a_command_is_described(name: str) -> None:
 
 
 def public(cls: type) -> set[str]:
-    return {name for name in vars(cls) if not name.startswith("_")}
+    return {name for name in dir(cls) if not name.startswith("_")}
 
 
 @pytest.mark.parametrize(("heading", "client"), [("AgentOSClient", AgentOSClient), ("connect()", Kernel)])
 def test_every_method_of_a_client_is_described(heading: str, client: type) -> None:
-    text = section((REFERENCE / "sdk.md").read_text(), heading)
-    described = set(re.findall(r"`(?:Kernel\.)?(\w+)", text))
+    page = (REFERENCE / "sdk.md").read_text()
+    described = set(re.findall(r"`(\w+)", section(page, heading) + section(page, "Methods")))
 
-    assert public(client) - {"path", "socket_path"} - described == set()
+    assert public(client) - described == set()
+
+
+def signature(method: Callable[..., object]) -> str:
+    """The parameters of a method as the page shows them: those that are None without a default."""
+    _, *parameters = inspect_signature(method).parameters.values()
+    plain = (Parameter.empty, None)
+    shown = [each.name if each.default in plain else f"{each.name}={each.default!r}" for each in parameters]
+    kinds = [each.kind for each in parameters]
+    if Parameter.KEYWORD_ONLY in kinds:
+        shown.insert(kinds.index(Parameter.KEYWORD_ONLY), "*")
+    return ", ".join(shown)
+
+
+def test_the_methods_of_both_clients_are_described_with_their_parameters() -> None:
+    text = section((REFERENCE / "sdk.md").read_text(), "Methods")
+    rows = re.findall(r"^\| `(\w+)\((.*?)\)`", text, re.MULTILINE)
+
+    assert {name for name, _ in rows} == {method.name for method in METHODS} | {"echo"}
+    for name, parameters in rows:
+        begin, ellipsis, _ = parameters.partition("...")
+        expected = signature(getattr(AgentOSClient, name))
+        assert expected.startswith(begin) if ellipsis else expected == begin, name
 
 
 def test_every_name_of_the_supervision_library_is_described() -> None:

@@ -153,6 +153,16 @@ def test_a_failed_call_is_a_reply_and_no_exception(client: AgentOSClient) -> Non
     assert client.wait("nobody", timeout=-1)["code"] == "bad_request"
 
 
+def test_text_that_utf8_cannot_hold_is_refused_by_the_name_of_its_field(kernel: Kernel, client: AgentOSClient) -> None:
+    path = kernel.place / "umlauts.txt"
+
+    reply = client.write_file(str(path), "half \ud83d")
+
+    assert (reply["code"], reply["error"].partition(":")[0]) == ("bad_request", "content")
+    assert client.write_file(str(path), "äöü")["bytes_written"] == 6
+    assert path.read_text() == "äöü"
+
+
 def test_a_call_that_this_kernel_has_not_is_told_so(client: AgentOSClient) -> None:
     assert client.request(Op.HTTP, {"url": "http://localhost/"})["code"] == "unknown_call"
 

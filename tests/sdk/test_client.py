@@ -1,6 +1,7 @@
 """The Trio client, against a real kernel and against a peer that misbehaves."""
 
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -38,8 +39,8 @@ async def test_the_kernel_says_who_we_are_and_gives_typed_replies(own_kernel: Ke
         agents = await kernel.list_agents()
         tree = await kernel.tree()
 
-        assert kernel.name == f"operator#{kernel.id}"
-        assert all(agent.id != kernel.id for agent in agents)
+        assert kernel.name == f"operator#{kernel.agent_id}"
+        assert all(agent.id != kernel.agent_id for agent in agents)
         assert tree["name"] == "root"
 
 
@@ -49,14 +50,14 @@ async def test_many_calls_are_under_way_at_once_on_one_connection(own_kernel: Ke
     async with connect(own_kernel.socket) as kernel, trio.open_nursery() as nursery:
 
         async def wait_for_a_message() -> None:
-            (message,) = await kernel.recv()
+            (message,) = await kernel.recv_messages(timeout=PATIENCE)
             order.append(f"received {message.message}")
 
         nursery.start_soon(wait_for_a_message)
         for number in range(100):
-            assert await kernel.echo(b"%d" % number) == b"%d" % number
+            assert await kernel.echo(str(number)) == str(number)
         order.append("echoed")
-        await kernel.send("hello", to=kernel.id)
+        await kernel.send_message("hello", to=kernel.agent_id)
 
     assert order == ["echoed", "received hello"]
 
@@ -64,11 +65,11 @@ async def test_many_calls_are_under_way_at_once_on_one_connection(own_kernel: Ke
 async def test_cancelling_a_scope_withdraws_the_request(own_kernel: Kernel) -> None:
     async with connect(own_kernel.socket) as kernel:
         with trio.move_on_after(0.05) as scope:
-            await kernel.recv()
-        await kernel.send("not for the one that left", to=kernel.id)
+            await kernel.recv_messages(timeout=PATIENCE)
+        await kernel.send_message("not for the one that left", to=kernel.agent_id)
 
         assert scope.cancelled_caught
-        assert [message.message for message in await kernel.recv()] == ["not for the one that left"]
+        assert [message.message for message in await kernel.recv_messages()] == ["not for the one that left"]
         await until(lambda: _nothing(), lambda _: not kernel._pending)
 
 
@@ -96,7 +97,7 @@ async def test_a_failed_call_raises_its_error_and_the_connection_lives_on(own_ke
         with pytest.raises(errors.BadRequest, match="exactly one"):
             await kernel.wait()
 
-        assert await kernel.echo(b"still here") == b"still here"
+        assert await kernel.echo("still here") == "still here"
 
 
 async def test_a_program_that_does_not_start_says_how_it_ended(own_kernel: Kernel) -> None:
@@ -148,7 +149,7 @@ async def test_calls_of_a_connection_that_broke_fail_and_do_not_hang() -> None:
     with running() as doomed:
         async with connect(doomed.socket) as kernel:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(_expect_failure, kernel.recv)
+                nursery.start_soon(_expect_failure, partial(kernel.recv_messages, timeout=PATIENCE))
                 await kernel.echo(b"under way")
                 await trio.to_thread.run_sync(doomed.kill)
             await _expect_failure(kernel.list_agents)

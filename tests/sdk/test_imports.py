@@ -10,8 +10,11 @@ import pytest
 import agentos_sdk
 
 SDK = str(Path(agentos_sdk.__file__).parents[1])
-FIRST = ["agentos_sdk", "agentos_sdk.blocking", "agentos_sdk.errors", "agentos_sdk.frames", "agentos_sdk.opcodes"]
-PLAIN = [*FIRST, "agentos_sdk.chunks", "agentos_sdk.question"]
+FIRST = [
+    *("agentos_sdk", "agentos_sdk.blocking", "agentos_sdk.blocking_calls"),
+    *("agentos_sdk.errors", "agentos_sdk.frames", "agentos_sdk.opcodes"),
+]
+PLAIN = [*FIRST, "agentos_sdk.arguments", "agentos_sdk.chunks", "agentos_sdk.question"]
 
 
 def loaded_by(statement: str) -> set[str]:

@@ -182,7 +182,7 @@ def test_an_answer_is_a_turn_of_the_next_question() -> None:
     )
     result = {"role": "tool", "content": "a wall", "tool_call_id": "1"}
 
-    again = decode(Think, parse(encode(question(None, {"messages": [USER, thought.message, result]}))))
+    again = decode(Think, parse(encode(question({"messages": [USER, thought.message, result]}))))
 
     assert [turn.role for turn in again.turns] == ["user", "assistant", "tool"]
     assert list(again.turns[1].tool_calls) == [call]
@@ -235,7 +235,7 @@ def test_images_are_bytes_or_files(tmp_path: Path) -> None:
     file.write_bytes(PNG)
     as_sent = {"data": base64.b64encode(PNG).decode(), "mime_type": "image/png"}
 
-    assert question("x", {"image": file, "images": [str(file), PNG], "model": None}) == {
+    assert question({"prompt": "x", "image": file, "images": [str(file), PNG]}) == {
         "prompt": "x",
         "image": as_sent,
         "images": [as_sent, as_sent],
@@ -244,7 +244,7 @@ def test_images_are_bytes_or_files(tmp_path: Path) -> None:
     (turn,) = read(messages=[{"role": "user", "content": [part]}]).turns
     assert [image.decoded for image in turn.images] == [PNG]
     with pytest.raises(FileNotFoundError):
-        question("x", {"image": tmp_path / "none"})
+        question({"prompt": "x", "image": tmp_path / "none"})
 
 
 def test_no_image_stands_in_what_is_printed_of_a_request() -> None:

@@ -11,7 +11,7 @@ import trio
 from agentos_sdk import AgentOSClient, ConnectionFailed, client, connect, errors
 from agentos_sdk import Kernel as Client
 from agentos_sdk.calls.think import ToolCall
-from agentos_sdk.chunks import Deltas
+from agentos_sdk.chunks import Thoughts
 from agentos_sdk.opcodes import Op
 from tests.support.kernel import Kernel
 from tests.support.offline import LONG, thinking
@@ -190,7 +190,7 @@ async def test_a_file_that_is_not_there_is_what_python_says(slow: Kernel, tmp_pa
         with pytest.raises(FileNotFoundError):
             async with kernel.think_stream("look", images=[tmp_path / "none.png"]):
                 pass
-        assert await kernel.echo(b"still here") == b"still here"
+        assert await kernel.echo("still here") == "still here"
 
 
 async def test_a_stream_that_is_not_read_holds_up_no_other_call(quick: Kernel) -> None:
@@ -293,25 +293,25 @@ def test_an_iterator_that_is_left_early_withdraws_the_question(blocking: AgentOS
     assert blocking.think("seven", timeout=PATIENCE)["success"]
 
 
-def left_by_break(stream: Deltas) -> None:
+def left_by_break(stream: Thoughts) -> None:
     for delta in stream:
         assert delta.startswith("word ")
         break
 
 
-def left_by_close(stream: Deltas) -> None:
+def left_by_close(stream: Thoughts) -> None:
     assert next(stream).startswith("word ")
     stream.close()
     assert list(stream) == []
 
 
-def left_by_with(stream: Deltas) -> None:
+def left_by_with(stream: Thoughts) -> None:
     with pytest.raises(ZeroDivisionError), stream:
         next(stream)
         _ = 1 / 0
 
 
-LEAVING: dict[str, Callable[[Deltas], None]] = {"break": left_by_break, "close": left_by_close, "with": left_by_with}
+LEAVING: dict[str, Callable[[Thoughts], None]] = {"break": left_by_break, "close": left_by_close, "with": left_by_with}
 
 
 def test_an_iterator_raises_what_went_wrong(blocking: AgentOSClient) -> None:

@@ -88,7 +88,7 @@ with connect() as wire:
     said = client.follow_logs("sender", tail=100)
     texts = (line["text"] for page in said for line in page["lines"])
     assert next(text for text in texts if text in ("kept", "closed")) == "closed"
-    said.close()  # type: ignore[attr-defined]
+    said.close()
 
     assert kernel.open_files - before < 20, "its door, pipes, namespaces and connections"
 

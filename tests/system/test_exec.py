@@ -3,6 +3,7 @@
 import os
 import signal
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -204,11 +205,11 @@ def test_a_withdrawn_command_ends(kernel: Kernel, client: AgentOSClient) -> None
         async with connect(kernel.socket) as operator:
             with trio.move_on_after(5) as scope:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(operator.exec, "sleep 7403", "a")
+                    nursery.start_soon(partial(operator.exec, "sleep 7403", name="a"))
                     while not guests("7403"):
                         await trio.sleep(0.01)
                     scope.cancel()
-            assert (await operator.exec("echo still here", "a")).stdout == "still here\n"
+            assert (await operator.exec("echo still here", name="a")).stdout == "still here\n"
 
     trio.run(withdraw)
 
@@ -234,7 +235,7 @@ def test_the_agents_end_is_the_commands_end(kernel: Kernel, client: AgentOSClien
         async def command() -> None:
             async with connect(kernel.socket) as one:
                 with pytest.raises(Unavailable) as error:
-                    await one.exec("sleep 7405", "a")
+                    await one.exec("sleep 7405", name="a")
                 said.append(str(error.value))
 
         async with connect(kernel.socket) as two, trio.open_nursery() as nursery:
@@ -274,7 +275,7 @@ def test_eight_commands_end_with_their_agent_at_whatever_moment(start_kernel: St
 
                     async def command() -> None:
                         with suppress(CallError):
-                            await operator.exec("sleep 7408", "a")
+                            await operator.exec("sleep 7408", name="a")
 
                     for _ in range(8):
                         nursery.start_soon(command)
@@ -310,7 +311,7 @@ def test_a_flood_is_cut_and_keeps_nobody_waiting(kernel: Kernel, client: AgentOS
     async def run() -> None:
         async def flood() -> None:
             async with connect(kernel.socket) as one:
-                done = await one.exec("yes & head -c 10G /dev/zero >&2", "a", timeout=3)
+                done = await one.exec("yes & head -c 10G /dev/zero >&2", name="a", timeout=3)
             assert done.timed_out
             assert done.truncated
             assert done.stdout == "y\n" * (1 << 19)
@@ -338,7 +339,7 @@ def test_eight_at_once_and_the_ninth_is_told(kernel: Kernel, client: AgentOSClie
     async def run() -> None:
         async with connect(kernel.socket) as operator, trio.open_nursery() as nursery:
             for _ in range(8):
-                nursery.start_soon(operator.exec, "sleep 7406", "a")
+                nursery.start_soon(partial(operator.exec, "sleep 7406", name="a"))
             while len(guests("7406")) < 8:
                 await trio.sleep(0.01)
             refused = await trio.to_thread.run_sync(lambda: client.exec("true", name="a"))

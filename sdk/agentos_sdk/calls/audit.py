@@ -76,7 +76,7 @@ class AuditConfig:
 
 @frozen(kw_only=True)
 class SetAuditConfig(Request[AuditConfig]):
-    """Change the switches; None leaves one unchanged."""
+    """Switch the logging of allowed calls on or off, until the kernel ends; None leaves a switch unchanged."""
 
     op = Op.SET_AUDIT_CONFIG
     reply = AuditConfig

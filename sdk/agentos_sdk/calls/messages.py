@@ -58,9 +58,9 @@ class Received:
 
 @frozen(kw_only=True)
 class Recv(Request[Received]):
-    """Receive at most ``max`` messages from the caller's mailbox; waits up to ``timeout`` seconds for the first.
+    """Receive the oldest messages of the caller's mailbox, at most ``max``.
 
-    ``wait=False`` is the same as a timeout of 0.
+    Waits up to ``timeout`` seconds for the first. ``wait=False`` is the same as a timeout of 0.
     """
 
     op = Op.RECV

@@ -38,7 +38,7 @@ class MetricsReply:
 
 @frozen(kw_only=True)
 class MetricsSystem(Request[MetricsReply]):
-    """Get the metrics; has no fields."""
+    """Get the metrics of the whole kernel; for the operator only."""
 
     op = Op.METRICS_SYSTEM
     reply = MetricsReply

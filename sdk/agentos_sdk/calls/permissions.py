@@ -38,7 +38,10 @@ class PermsSet:
 
 @frozen(kw_only=True)
 class SetPerms(Request[PermsSet]):
-    """Replace an agent's permissions: exactly one of ``level``, the name of a level or a set, and ``permissions``."""
+    """Replace an agent's permissions.
+
+    Exactly one of ``level``, the name of a level or a set, and ``permissions``.
+    """
 
     op = Op.SET_PERMS
     reply = PermsSet

@@ -1,0 +1,167 @@
+"""The methods of both clients: the table from which ``generate_clients.py`` writes them. A new call adds an entry.
+
+Types, defaults and docstrings come from the classes in ``agentos_sdk/calls``. Names and the order of parameters are
+those of the original SDK, as far as it had the call.
+"""
+
+from typing import Any
+
+import attrs
+
+from agentos_sdk.calls import agents, audit, host, inspect, messages, metrics, permissions, think
+from agentos_sdk.calls.request import Request
+
+HIDDEN = {"stream", "follow", "wait", "async_", "request_id"}  # fields that no method has as a parameter
+RENAMED = {"id": "agent_id", "max": "max_messages"}  # fields whose parameter has another name
+
+
+@attrs.frozen
+class Method:
+    """One method of both clients.
+
+    ``positional`` are its parameters in their order; the request's other fields are keyword-only. Expressions have
+    ``{}`` for what they are applied to. Of the pairs the first is for the blocking client, the second for the Trio one.
+    """
+
+    name: str
+    request: type[Request[Any]]
+    positional: str = attrs.field(default="", kw_only=True)
+    doc: str = attrs.field(default="", kw_only=True)  # instead of the request's docstring
+    note: str = attrs.field(default="", kw_only=True)  # after it
+    types: dict[str, str] = attrs.field(factory=dict, kw_only=True)  # of parameters, instead of the fields' types
+    extra: dict[str, str] = attrs.field(factory=dict, kw_only=True)  # parameters that are no fields, and their types
+    imports: str = attrs.field(default="", kw_only=True)  # of the blocking client, made in the method
+    before: str = attrs.field(default="", kw_only=True)  # a statement
+    arguments: dict[str, str] = attrs.field(factory=dict, kw_only=True)  # values of fields
+    constants: tuple[str, ...] = attrs.field(default=(), kw_only=True)  # further fields
+    prepare: tuple[str, str] = attrs.field(default=("{}", "{}"), kw_only=True)  # applied to all fields
+    wait: str = attrs.field(default="", kw_only=True)  # seconds that the call itself may wait
+    blocking: tuple[str, str] = attrs.field(default=("Reply", "{}"), kw_only=True)  # its result: type and value
+    take: str = attrs.field(default="", kw_only=True)  # the field of the reply that the Trio client returns
+    stream: str = attrs.field(default="", kw_only=True)  # the class of a streamed reply
+
+
+HERE = "is relative to this process."
+STREAM = (
+    "Use it in a ``with`` block (Trio: ``async with``): leaving that early cancels the call. Raises the call's error."
+)
+
+SPAWN = Method(
+    "spawn",
+    agents.Spawn,
+    positional="name script sandboxed network limits restart_policy",
+    note=f"A relative path {HERE}",
+    imports="from .arguments import absolute",
+    prepare=("absolute({})", "absolute({})"),
+    wait="None",
+)
+KILL = Method(
+    "kill", agents.Kill, positional="name agent_id grace", wait="None", blocking=("bool", "bool({}.get('killed'))")
+)
+LIST = Method("list_agents", agents.List, positional="all", blocking=("list[Reply]", "checked_list({})"))
+LOGS = Method("logs", agents.Logs, positional="name agent_id tail")
+FOLLOW_LOGS = attrs.evolve(
+    LOGS,
+    name="follow_logs",
+    doc="The last lines of an agent's output, then new ones until it has ended.",
+    note=f"Iterate over pages with ``lines`` and ``missed``. {STREAM}",
+    constants=('"follow": True',),
+    stream="Pages",
+)
+WRITE = Method(
+    "write_file",
+    host.Write,
+    positional="path content mode encoding",
+    note=f"Bytes are sent as base64. A relative path {HERE}",
+    types={"content": "str | bytes"},
+    imports="from .arguments import as_text, from_here",
+    before="content, encoding = as_text(content, encoding)",
+    arguments={"path": "from_here(path)"},
+)
+EXEC = Method(
+    "exec",
+    host.Exec,
+    positional="command cwd timeout",
+    note=f"Without an agent a relative ``cwd`` {HERE}",
+    imports="from .arguments import absolute_cwd",
+    arguments={
+        "command": "command if isinstance(command, str) else list(command)",
+        "cwd": "absolute_cwd(cwd, name, agent_id)",
+    },
+    wait="timeout + WAY_IN",
+)
+EXEC_STREAM = attrs.evolve(
+    EXEC,
+    name="exec_stream",
+    doc="Like :meth:`exec`, with the output as it is written.",
+    note=f"Iterate over parts with ``stream`` and ``text``; then ``executed`` is the reply. {STREAM}",
+    constants=('"stream": True',),
+    stream="Outputs",
+)
+THINK = Method(
+    "think",
+    think.Think,
+    positional="prompt image image_mime_type system_instruction thinking_level temperature model",
+    note="``image`` and each of ``images`` are bytes or a file's path. ``image_mime_type`` is the type of ``image``, "
+    "needed if its first bytes don't tell. Raises ``OSError`` if a file can't be read.",
+    types={
+        "image": "ImageFile",
+        "images": "Sequence[ImageFile]",
+        "messages": "Sequence[Any]",  # the Trio client's may be values of ``calls``
+        "tools": "Sequence[Any]",
+    },
+    extra={"image_mime_type": "str"},
+    imports="from .question import question",
+    prepare=("question({})", "await question_in_thread({})"),
+    wait="timeout",
+)
+THINK_STREAM = attrs.evolve(
+    THINK,
+    name="think_stream",
+    doc="Like :meth:`think`, with the answer's text as it is generated.",
+    note=f"Iterate over pieces of text; then ``thought`` is the whole reply. {STREAM}",
+    constants=('"stream": True',),
+    prepare=("question({})", "{}"),  # the Trio client's stream reads the images
+    stream="Thoughts",
+)
+
+METHODS = (
+    SPAWN,
+    KILL,
+    Method("wait", agents.Wait, positional="name agent_id timeout", wait="timeout"),
+    Method("pause", agents.Pause, positional="name agent_id"),
+    Method("resume", agents.Resume, positional="name agent_id"),
+    LIST,
+    Method("tree", agents.Tree, take="tree"),
+    Method("inspect", inspect.Inspect, positional="name agent_id"),
+    Method("metrics", metrics.MetricsSystem, take="metrics"),
+    LOGS,
+    FOLLOW_LOGS,
+    Method("get_permissions", permissions.GetPerms, positional="agent_id", take="permissions"),
+    Method(
+        "set_permissions",
+        permissions.SetPerms,
+        positional="permissions level agent_id",
+        types={"permissions": "Mapping[str, object] | str"},
+    ),
+    Method("explain", permissions.Explain, positional="agent call args"),
+    Method("get_audit_log", audit.GetAuditLog, positional="category agent_id since_id limit", take="entries"),
+    Method("set_audit_config", audit.SetAuditConfig, take="config"),
+    Method(
+        "read_file",
+        host.Read,
+        positional="path offset limit encoding",
+        note=f"Binary data needs base64 as ``encoding``. A relative path {HERE}",
+        imports="from .arguments import from_here",
+        arguments={"path": "from_here(path)"},
+    ),
+    WRITE,
+    EXEC,
+    EXEC_STREAM,
+    Method("register_name", messages.Register, positional="name"),
+    Method("send_message", messages.Send, positional="message to to_name"),
+    Method("recv_messages", messages.Recv, positional="max_messages timeout", wait="timeout", take="messages"),
+    Method("broadcast", messages.Broadcast, positional="message include_self"),
+    THINK,
+    THINK_STREAM,
+)

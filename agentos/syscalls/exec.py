@@ -2,7 +2,8 @@
 
 import os
 import pwd
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 
 import trio
 from attrs import field, frozen
@@ -17,6 +18,7 @@ from agentos.agents.supervision import Supervision
 from agentos.kernel.call import Call, Gone
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
+from agentos.kernel.prepared import Prepared
 from agentos.kernel.table import Syscall
 from agentos.permissions.exec_request import ExecRequest
 from agentos.sandbox.plan import WORKSPACE
@@ -49,38 +51,33 @@ class Commands:
     base: str
     _reading: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)
 
-    async def execute(self, call: Call, request: Exec) -> bytes:
+    @asynccontextmanager
+    async def prepare(self, caller: Caller, request: Exec) -> AsyncIterator[Prepared]:
         """Run a command until it ends."""
-        wanted, rights = await self._wanted(call.caller, request)
-        if request.stream:
-            call.require_stream("stream")
-        agent = self._whose(call.caller, request)
-        beside = f"beside {agent.name}: " if agent is not None and agent.id != call.caller.id else ""
-        await call.require(*rights, about=f"{beside}{wanted}")
-        environment = self._environment(call.caller, agent)
-        given = {name: value for name, value in environment.items() if not names_read_by_bash([name])}
-        program = Program(argv(request), {**given, **request.env}, wanted.directory, stdin=request.stdin.encode())
-        out, err = streams(call) if request.stream else (Stream(), Stream())
-        command = CommandRequest(program, request.timeout, call.caller.kind, call.caller.id, out, err)
-        done = await self._run(agent, command)
-        await out.end()
-        await err.end()
-        await call.caller.allowance.wait_for_bytes()  # a caller that doesn't read its replies gets no more of them
-        return await written(done, out, err)
-
-    async def rights(self, caller: Caller, request: Exec) -> Sequence[Right]:
-        """The rights that running this command would need; nothing is run."""
-        return (await self._wanted(caller, request))[1]
-
-    async def _wanted(self, caller: Caller, request: Exec) -> tuple[ExecRequest, Sequence[Right]]:
         agent = self._whose(caller, request)
         check(request)
         jailed = agent.spec.jailed if agent is not None else caller.kind == "guest"
         directory = await self._directory(agent, jailed, request.cwd)
         reading = await self._read(caller, request.command)
         wanted = ExecRequest(reading, directory, jailed, tuple(names_not_plain(request.env)))
-        another = agent.id if agent is not None and agent.id != caller.id else None
-        return wanted, (Right("exec", wanted, another),)
+        another = agent if agent is not None and agent.id != caller.id else None
+
+        async def act(call: Call) -> bytes:
+            if request.stream:
+                call.require_stream("stream")
+            environment = self._environment(caller, agent)
+            given = {name: value for name, value in environment.items() if not names_read_by_bash([name])}
+            program = Program(argv(request), {**given, **request.env}, directory, stdin=request.stdin.encode())
+            out, err = streams(call) if request.stream else (Stream(), Stream())
+            command = CommandRequest(program, request.timeout, caller.kind, caller.id, out, err)
+            done = await self._run(agent, command)
+            await out.end()
+            await err.end()
+            await caller.allowance.wait_for_bytes()  # a caller that doesn't read its replies gets no more of them
+            return await written(done, out, err)
+
+        right = Right("exec", wanted, another.id if another is not None else None)
+        yield Prepared((right,), act, about=f"beside {another.name}: {wanted}" if another is not None else None)
 
     async def _read(self, caller: Caller, command: str | Sequence[str]) -> Reading:
         length = len(command) if isinstance(command, str) else sum(map(len, command))
@@ -126,7 +123,7 @@ class Commands:
 def syscalls(registry: Registry, supervision: Supervision, base: str) -> tuple[Syscall, ...]:
     deps = supervision.deps
     commands = Commands(registry, CommandRunner(deps.jails), deps.run.id, base)
-    return (Syscall(Op.EXEC, Exec, commands.execute, failure=FAILURE, audit="intent", rights=commands.rights),)
+    return (Syscall(Op.EXEC, Exec, prepare=commands.prepare, failure=FAILURE, audit="intent"),)
 
 
 def check(request: Exec) -> None:

@@ -1,7 +1,8 @@
 """Handler of INSPECT."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import attrs
 import trio
@@ -12,7 +13,9 @@ from agentos.agents.jail.jail import Jail
 from agentos.agents.registry import Agent, Registry
 from agentos.agents.spec import AgentSpec
 from agentos.kernel.call import Call
+from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
+from agentos.kernel.prepared import Prepared
 from agentos.kernel.table import Syscall
 from agentos.llm.jobs import queue_names
 from agentos.llm.line import Line
@@ -29,20 +32,23 @@ from agentos_sdk.opcodes import Op
 from agentos_sdk.quantities import CpuShare, Size
 
 from .agents import in_line
-from .rights import to_agent
 from .spawn import isolation
 
 SIZES = ("memory", "file_size", "disk", "tmp")
 
 
 def syscalls(registry: Registry, line: Line) -> tuple[Syscall, ...]:
-    async def inspect(call: Call, request: calls.Inspect) -> calls.Inspected:
+    @asynccontextmanager
+    async def prepare(caller: Caller, request: calls.Inspect) -> AsyncIterator[Prepared]:
         agent = registry.find(request.id, request.name)
-        await call.require(Right("inspect", agent=agent.id))
-        used = await trio.to_thread.run_sync(usage, agent)
-        return inspected(registry, agent, used, model(line, agent), call.caller.kind == "operator")
 
-    return (Syscall(Op.INSPECT, calls.Inspect, inspect, rights=to_agent(registry, Op.INSPECT)),)
+        async def act(call: Call) -> calls.Inspected:
+            used = await trio.to_thread.run_sync(usage, agent)
+            return inspected(registry, agent, used, model(line, agent), caller.kind == "operator")
+
+        yield Prepared((Right("inspect", agent=agent.id),), act)
+
+    return (Syscall(Op.INSPECT, calls.Inspect, prepare=prepare),)
 
 
 def inspected(

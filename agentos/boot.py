@@ -22,11 +22,8 @@ from agentos.agents.registry import Registry
 from agentos.agents.supervision import SpawnLimits, Supervision, why
 from agentos.config.load import Config
 from agentos.database import DatabaseError, open_database
-from agentos.kernel.caller import Caller
-from agentos.kernel.ports import Right
 from agentos.llm import budgets
 from agentos.llm.budgets import Budgets
-from agentos.llm.jobs import ThinkResult
 from agentos.llm.line import Line
 from agentos.llm.settings import Account, LLMSettings, Share
 from agentos.private_files import check_file, check_parents, describe
@@ -37,7 +34,6 @@ from agentos.services.events import Events, KernelStarted, KernelStopping, Subsc
 from agentos.services.mailboxes import Mailboxes
 from agentos.syscalls import reserved, table
 from agentos.syscalls.spawn import Spawning
-from agentos_sdk.errors import CallError
 from supervisors import GaveUp, StartFailed
 
 from .access.callers import Callers
@@ -59,7 +55,6 @@ from .kernel.listener import ConnectionLimit, Listener, ListenError, listen
 from .llm.api_keys import look
 from .llm.ask import ProviderClient
 from .llm.providers.choose import Choice, NoChoice, choose, connect
-from .llm.providers.provider import Question
 from .permissions.patterns.base import Names
 from .sandbox import interpreter_prefixes
 from .sandbox.cgroups.discover import Cgroups
@@ -243,25 +238,8 @@ class Kernel:
         from .gateways.openai.chat_completions import Completions  # hypercorn: 0.1 s and 20 MiB, loaded only if needed
 
         models = [self.line.model] if self.line.model else []
-        return Completions(
-            self.think, models, self.line.provider, self.connection_limit, self.settings.config.kernel.max_payload
-        ).serve
-
-    async def think(self, caller: Caller, question: Question, said: Callable[[str], None] | None) -> ThinkResult:
-        """Check permission, ask the model and record the outcome in the audit log."""
-        began, decision, outcome = trio.current_time(), caller.check(Right("think", question.model)), "cancelled"
-        about = question.model
-        try:
-            thought = await self.line.think(self.callers.queue_path(caller), question, said)
-            outcome = "ok"
-            about += f" ({thought.bound})" if thought.bound is not None else ""
-            return thought
-        except CallError as error:
-            outcome = error.code
-            raise
-        finally:
-            took = trio.current_time() - began
-            self.callers.audit.note(caller.entry("THINK", about, decision, "outcome", outcome, took))
+        max_payload = self.settings.config.kernel.max_payload
+        return Completions(models, self.line.provider, self.connection_limit, max_payload).serve
 
     async def serve(self, model: str | None) -> str | None:
         """Listen, run the tree and shut down. Returns why the root gave up, or None if it was asked to end."""

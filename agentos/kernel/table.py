@@ -134,6 +134,8 @@ class Table:
 
         Raises ``CallError``. For gateways: they parse requests and encode replies themselves.
         """
+        if op not in self.performs:
+            raise UnknownCall(f"this kernel has no call {op.name}")
         return await self.performs[op](call, request)
 
     def refusing(self, decisions: Mapping[Op, Decision]) -> "Table":

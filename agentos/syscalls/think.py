@@ -1,14 +1,18 @@
-"""Handlers of THINK and LLM_REPORT: queue a question for the model and build the reply from the answer."""
+"""THINK and LLM_REPORT: queue a question for the model and build the reply from the answer."""
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 
 import trio
 
+from agentos.access.think_request import AT_ONCE, ThinkRequest, parse_think
 from agentos.kernel.call import Call, Gone
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
+from agentos.kernel.prepared import Prepared
+from agentos.kernel.replies import encode_in_turns
 from agentos.kernel.table import Syscall
 from agentos.kernel.text_buffer import Pieces
 from agentos.llm.jobs import ThinkResult
@@ -19,48 +23,57 @@ from agentos_sdk.calls import think as calls
 from agentos_sdk.errors import CallError, Timeout
 from agentos_sdk.opcodes import Op
 
-from .think_request import AT_ONCE, understood
-
 FAILURE = {"content": "", "tokens": 0}
 
 
 def syscalls(line: Line, queue_path: Callable[[Caller], QueuePath], max_payload: int) -> tuple[Syscall, ...]:
     reading = trio.CapacityLimiter(1)  # several threads would slow down each other and the event loop
 
-    async def think(call: Call, body: bytes) -> calls.Thought:
+    async def parse(caller: Caller, body: bytes) -> ThinkRequest:
         if len(body) <= AT_ONCE:
-            asked, question = understood(body, line.model)
-        else:
-            async with call.caller.turn:  # one caller's many bodies wait behind each other, and not others behind them
-                asked, question = await trio.to_thread.run_sync(understood, body, line.model, limiter=reading)
-        await call.require(Right("think", question.model))
-        place = queue_path(call.caller)
-        with trio.move_on_after(math.inf if asked.timeout is None else asked.timeout):
-            if asked.stream:
+            return parse_think(body, line.model)
+        async with caller.turn:  # one caller's many bodies wait behind each other, and not others behind them
+            return await trio.to_thread.run_sync(parse_think, body, line.model, limiter=reading)
+
+    @asynccontextmanager
+    async def prepare(caller: Caller, request: ThinkRequest) -> AsyncIterator[Prepared]:
+        async def act(call: Call) -> ThinkResult:
+            think = partial(line.think, queue_path(caller), request.question)
+            if request.stream:
                 call.require_stream("stream")
-                thought = await streamed(call, partial(line.think, place, question))
-            else:
-                thought = await line.think(place, question)
-            if thought.bound is not None and call.record is not None:
-                call.record.about += f" ({thought.bound})"
-            await call.caller.allowance.wait_for_bytes()  # a caller that doesn't read its replies gets no more of them
-            return reply_of(thought)
-        raise Timeout(f"the model hasn't answered within the {asked.timeout:g} s that timeout names")
+                think = partial(streamed, call, think)
+            with trio.move_on_after(math.inf if request.timeout is None else request.timeout):
+                thought = await think()
+                call.remark = thought.bound or ""
+                return thought
+            raise Timeout(f"the model hasn't answered within the {request.timeout:g} s that timeout names")
 
-    async def rights(caller: Caller, body: bytes) -> Sequence[Right]:
-        async with caller.turn:
-            _, question = await trio.to_thread.run_sync(understood, body, line.model, limiter=reading)
-        return [Right("think", question.model)]
+        yield Prepared((Right("think", request.question.model),), act)
 
-    def report(caller: Caller, request: calls.LLMReport) -> calls.Reported:
-        caller.check(Right("llm_report"))
-        place = queue_path(caller)
-        used_up = any(standing.left <= 0 for standing in line.budget_states(place))
-        return calls.Reported(tokens=line.usage_of(place).usage.total, quota_exceeded=used_up)
+    async def encode(caller: Caller, thought: ThinkResult) -> bytes:
+        await caller.allowance.wait_for_bytes()  # a caller that doesn't read its replies gets no more of them
+        return await encode_in_turns(reply_of(thought))
+
+    def prepare_report(caller: Caller, request: calls.LLMReport) -> Prepared:
+        def act(caller: Caller) -> calls.Reported:
+            place = queue_path(caller)
+            used_up = any(standing.left <= 0 for standing in line.budget_states(place))
+            return calls.Reported(tokens=line.usage_of(place).usage.total, quota_exceeded=used_up)
+
+        return Prepared((Right("llm_report"),), act)
 
     return (
-        Syscall(Op.THINK, None, think, limit=max_payload, failure=FAILURE, audit="outcome", rights=rights),
-        Syscall(Op.LLM_REPORT, calls.LLMReport, report),
+        Syscall(
+            Op.THINK,
+            None,
+            parse=parse,
+            prepare=prepare,
+            encode=encode,
+            limit=max_payload,
+            failure=FAILURE,
+            audit="outcome",
+        ),
+        Syscall(Op.LLM_REPORT, calls.LLMReport, prepare=prepare_report),
     )
 
 

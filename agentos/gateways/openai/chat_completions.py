@@ -1,4 +1,4 @@
-"""OpenAI-compatible HTTP endpoint (chat completions, models) of an agent, served by the kernel's LLM queue.
+"""OpenAI-compatible HTTP endpoint (chat completions, models) of an agent, answered by its THINK calls.
 
 The caller is known from the listener, which no other agent can reach. Where others can, on the host's loopback, an API
 key is required as well.
@@ -8,31 +8,33 @@ import hmac
 import secrets
 import socket
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import trio
 from attrs import define, field, frozen
 from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, Scope
 
+from agentos.access.think_request import ThinkRequest
 from agentos.http.exchange import Exchange
 from agentos.http.server import HTTPListener, visitor
+from agentos.kernel.call import Call
 from agentos.kernel.caller import Allowance, Caller
 from agentos.kernel.internal_errors import internal
 from agentos.kernel.listener import ConnectionLimit
 from agentos.kernel.text_buffer import Pieces
 from agentos.llm.jobs import ThinkResult
-from agentos.llm.providers.provider import Answer, Question
+from agentos.llm.providers.provider import Answer
 from agentos_sdk import codec
+from agentos_sdk.calls import think
 from agentos_sdk.errors import CallError, NotFound
+from agentos_sdk.opcodes import Op
 
 from . import request, response
 from .request import Asked
 from .response import InvalidKey, Shape
 
 SMALL = 64 << 10  # bytes parsed in the event loop; larger bodies in a thread
-
-Think = Callable[[Caller, Question, Callable[[str], None] | None], Awaitable[ThinkResult]]
 
 
 @frozen
@@ -42,7 +44,6 @@ class Completions:
     ``provider`` is the name of the provider.
     """
 
-    think: Think
     models: Sequence[str]
     provider: str
     connection_limit: ConnectionLimit
@@ -135,23 +136,34 @@ class Endpoint:
         if asked.stream:
             await self._stream(exchange, asked, shape)
         else:
-            thought = await self.common.think(self.caller, asked.question, None)
-            await exchange.reply(200, shape.whole(thought.answer))
+            await exchange.reply(200, shape.whole(await self._think(asked)))
+
+    async def _think(self, asked: Asked, pieces: "Counted | None" = None) -> Answer:
+        """Make the agent's THINK call; the text is added to ``pieces`` as it arrives."""
+
+        async def send(chunk: bytes) -> None:
+            assert pieces is not None, "only a stream is sent in chunks"
+            pieces.add(codec.decode(think.Delta, codec.parse(chunk)).delta)
+
+        call = Call(self.caller, streams=pieces is not None, send=send)
+        thought = await self.caller.table.perform(Op.THINK, call, ThinkRequest(asked.question, stream=asked.stream))
+        assert isinstance(thought, ThinkResult), "THINK's reply before it is encoded"
+        return thought.answer
 
     async def _stream(self, exchange: Exchange, asked: Asked, shape: Shape) -> None:
         pieces = Counted(allowance=self.allowance)
 
-        async def think() -> None:
+        async def ask() -> None:
             try:
-                thought = await self.common.think(self.caller, asked.question, pieces.add)
+                answer = await self._think(asked, pieces)
             except CallError as error:
                 pieces.end_with(error)
             else:
-                pieces.end_with(thought.answer)
+                pieces.end_with(answer)
 
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(think)
+                nursery.start_soon(ask)
                 await self._tell(exchange, asked, shape, pieces)
         finally:
             pieces.take()

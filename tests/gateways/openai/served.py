@@ -27,8 +27,9 @@ from agentos.llm.providers.choose import Choice, connect
 from agentos.llm.providers.offline import Offline
 from agentos.llm.providers.offline_rules import Rule
 from agentos.llm.providers.provider import Provider, Question
-from agentos.llm.settings import Account, LLMSettings, OfflineSettings, Retry, Share
+from agentos.llm.settings import Account, LLMSettings, OfflineSettings, QueuePath, Retry, Share
 from agentos.services.quotas import Quota
+from agentos.syscalls.think import syscalls as think_syscalls
 from tests.support.rights import Grants, Notebook
 
 MODEL = "offline-1"
@@ -44,6 +45,7 @@ class Served:
     line: Line
     connection_limit: ConnectionLimit
     scope: trio.CancelScope
+    caller: Caller
     asked: list[Question] = field(factory=list)
     ended: list[str] = field(factory=list)
 
@@ -59,6 +61,32 @@ class Served:
         return await trio.open_tcp_stream("127.0.0.1", self.port)
 
 
+class Watched(Line):
+    """A line that keeps its questions, and may refuse them."""
+
+    def watch(self, here: Served, before: Callable[[Question], None] | None) -> None:
+        self._here, self._before = here, before
+
+    async def think(
+        self, queue_path: QueuePath, question: Question, said: Callable[[str], None] | None = None
+    ) -> ThinkResult:
+        self._here.asked.append(question)
+        outcome = "cancelled"
+        try:
+            if self._before is not None:
+                self._before(question)
+            thought = await super().think(queue_path, question, said)
+            outcome = "answered"
+        except trio.Cancelled:
+            raise
+        except Exception as error:
+            outcome = type(error).__name__
+            raise
+        finally:
+            self._here.ended.append(outcome)
+        return thought
+
+
 @contextlib.asynccontextmanager
 async def served(
     *rules: Rule,
@@ -69,6 +97,8 @@ async def served(
     think: Callable[[Question], None] | None = None,
     offline: OfflineSettings | None = None,
     choice: Choice | None = None,
+    grants: Grants | None = None,
+    notebook: Notebook | None = None,
     **settings: Any,
 ) -> AsyncIterator[Served]:
     """``think`` is called before each question goes to the line, and may raise instead.
@@ -85,34 +115,17 @@ async def served(
                     return await connect(choice, llm)
                 return Offline(offline or OfflineSettings(), rules)
 
-            line = Line(llm, ProviderClient(reach, llm.retry, llm.timeouts), accounts, MODEL)
+            line = Watched(llm, ProviderClient(reach, llm.retry, llm.timeouts), accounts, MODEL)
             queue_path = (Account("kernel"), Account("agent", Share(budget=budget)))
             connection_limit = connection_limit or ConnectionLimit(1000)
-            caller = Caller(1, "agent", "agent", Table(()), Grants(), Notebook())
-
-            async def ask(who: Caller, question: Question, said: Callable[[str], None] | None) -> ThinkResult:
-                assert who is caller
-                here.asked.append(question)
-                outcome = "cancelled"
-                try:
-                    if think is not None:
-                        think(question)
-                    thought = await line.think(queue_path, question, said)
-                    outcome = "answered"
-                except trio.Cancelled:
-                    raise
-                except Exception as error:
-                    outcome = type(error).__name__
-                    raise
-                finally:
-                    here.ended.append(outcome)
-                return thought
-
+            table = Table(think_syscalls(line, lambda caller: queue_path, max_payload))
+            caller = Caller(1, "agent", "agent", table, grants or Grants(), notebook or Notebook())
             async with trio.open_nursery() as nursery:
-                here = Served(listener.getsockname()[1], key, line, connection_limit, nursery.cancel_scope)
+                here = Served(listener.getsockname()[1], key, line, connection_limit, nursery.cancel_scope, caller)
+                line.watch(here, think)
                 nursery.start_soon(line.serve)
                 common = Completions(
-                    ask, [MODEL], choice.provider if choice is not None else "offline", connection_limit, max_payload
+                    [MODEL], choice.provider if choice is not None else "offline", connection_limit, max_payload
                 )
                 nursery.start_soon(partial(common.serve, listener, caller, key))
                 yield here

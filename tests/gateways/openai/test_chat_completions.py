@@ -3,6 +3,7 @@
 import base64
 import json
 import time
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -10,11 +11,13 @@ import openai
 import pytest
 import trio
 
+from agentos.kernel.table import Table
 from agentos.llm.providers.offline_rules import Called, Rule
 from agentos.llm.providers.provider import Image, Message, Question
 from agentos.llm.settings import OfflineSettings, Retry
 from agentos.services.quotas import Quota
 from agentos_sdk.errors import CallError, Internal, PermissionDenied, Unavailable
+from tests.support.rights import Grants, Notebook
 
 from .served import MODEL, Served, served
 
@@ -294,3 +297,36 @@ async def test_its_clock_is_ours() -> None:
         said = await ask(here)
 
     assert abs(said.created - time.time()) < 60
+
+
+@pytest.mark.parametrize("way", [ask, streamed])
+async def test_a_question_is_recorded_once_as_a_think_of_its_agent(way: Callable[[Served], Awaitable[Any]]) -> None:
+    notebook = Notebook()
+    async with served(notebook=notebook) as here:
+        await way(here)
+
+    [entry] = notebook.entries
+    assert (entry.agent, entry.kind, entry.call, entry.about) == (1, "agent", "THINK", MODEL)
+    assert (entry.phase, entry.outcome, entry.decision) == ("outcome", "ok", "allow")
+    assert entry.duration is not None
+
+
+async def test_a_refused_question_is_recorded_once_and_never_reaches_the_line() -> None:
+    notebook = Notebook()
+    async with served(notebook=notebook, grants=Grants(denied=["think"])) as here:
+        with pytest.raises(openai.PermissionDeniedError):
+            await ask(here)
+
+    assert here.asked == []
+    assert [(entry.call, entry.about, entry.outcome) for entry in notebook.entries] == [
+        ("THINK", MODEL, "permission_denied")
+    ]
+
+
+async def test_the_agents_table_decides_what_the_endpoint_does() -> None:
+    async with served() as here:
+        here.caller.table = Table(())
+        with pytest.raises(openai.APIStatusError, match="no call THINK"):
+            await ask(here)
+
+    assert here.asked == []

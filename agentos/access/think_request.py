@@ -2,6 +2,8 @@
 
 import re
 
+from attrs import frozen
+
 from agentos.kernel.request_body import read_text
 from agentos.llm.providers import provider as llm
 from agentos_sdk import codec
@@ -12,13 +14,23 @@ AT_ONCE = 4 << 10  # bytes of a body that are parsed in the event loop: 100 shor
 BRACE = re.compile(rb"\s*\{")
 
 
-def understood(body: bytes, model: str) -> tuple[calls.Think, llm.Question]:
-    asked = parsed(body)
-    return asked, question_of(asked, model)
+@frozen
+class ThinkRequest:
+    """A question; whether its answer is sent piece by piece as it arrives; and its timeout in seconds."""
+
+    question: llm.Question
+    stream: bool = False
+    timeout: float | None = None
 
 
-def parsed(body: bytes) -> calls.Think:
-    """Parse the request. A body that doesn't start like a JSON object is the prompt itself, as in version 1."""
+def parse_think(body: bytes, model: str) -> ThinkRequest:
+    """Parse a body; ``model`` is used if it names none."""
+    asked = _decode(body)
+    return ThinkRequest(question_of(asked, model), asked.stream, asked.timeout)
+
+
+def _decode(body: bytes) -> calls.Think:
+    """Decode the body. One that doesn't start like a JSON object is the prompt itself, as in version 1."""
     if BRACE.match(body):
         return read_text(calls.Think, body)
     try:

@@ -1,7 +1,8 @@
 """Handlers of SPAWN, KILL, LIST, WAIT, PAUSE, RESUME, TREE and LOGS."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 
 import trio
@@ -16,6 +17,7 @@ from agentos.agents.tree import picture
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
+from agentos.kernel.prepared import Prepared
 from agentos.kernel.replies import encode_in_turns
 from agentos.kernel.table import Syscall
 from agentos.llm import line as llm
@@ -28,7 +30,6 @@ from agentos_sdk.calls import agents as calls
 from agentos_sdk.errors import BadRequest, NotFound, Timeout
 from agentos_sdk.opcodes import Op
 
-from .rights import to_agent
 from .spawn import Spawning
 
 MAX_TAIL = 2000  # lines in one reply
@@ -44,56 +45,71 @@ class Known:
     line: llm.Line
     paging: trio.Lock = field(factory=trio.Lock)  # a long page takes 5 ms: other tasks run between two of them
 
-    async def kill(self, call: Call, request: calls.Kill) -> calls.Killed:
+    @asynccontextmanager
+    async def prepare_kill(self, caller: Caller, request: calls.Kill) -> AsyncIterator[Prepared]:
         agent = self.registry.find(request.id, request.name)
-        call.announces = agent.id != call.caller.id  # an agent that kills itself affects no other caller
-        await call.require(Right("kill", agent=agent.id), about=agent.name)
-        if agent.over.is_set():
-            raise NotFound(f"{agent.name} has ended already: {agent.end.reason if agent.end else 'it never started'}")
-        await self.supervision.kill(agent, request.grace)
-        return calls.Killed(killed=True, agent_id=agent.id)
 
-    async def list_agents(self, caller: Caller, request: calls.List) -> bytes:
-        caller.check(Right("list"))
-        now = trio.current_time()
+        async def act(call: Call) -> calls.Killed:
+            if agent.over.is_set():
+                why = agent.end.reason if agent.end else "it never started"
+                raise NotFound(f"{agent.name} has ended already: {why}")
+            await self.supervision.kill(agent, request.grace)
+            return calls.Killed(killed=True, agent_id=agent.id)
 
-        def tells(agent: Agent) -> bool:  # the exit reason may contain host paths
-            return self.registry.is_own(caller, agent.id)
+        right, announce = Right("kill", agent=agent.id), agent.id != caller.id  # killing itself affects no other caller
+        yield Prepared((right,), act, about=agent.name, announce=announce)
 
-        places, nowhere = self.line.queue_states(), QueueState()
-        agents = [agent for agent in self.registry if request.all or not agent.over.is_set()]
-        pieces = []
-        for at in range(0, len(agents), BATCH):
-            batch = agents[at : at + BATCH]
-            told = [
-                info(agent, now, tells(agent), places.get(queue_names(agent.queue_path), nowhere)) for agent in batch
-            ]
-            pieces.append(codec.encode(told)[1:-1])
-            await trio.lowlevel.checkpoint()
-        return b"[" + b",".join(pieces) + b"]"
+    def prepare_list(self, caller: Caller, request: calls.List) -> Prepared:
+        async def act(caller: Caller) -> bytes:
+            now = trio.current_time()
+            states, nothing = self.line.queue_states(), QueueState()
+            agents = [agent for agent in self.registry if request.all or not agent.over.is_set()]
+            pieces = []
+            for at in range(0, len(agents), BATCH):
+                infos = []
+                for agent in agents[at : at + BATCH]:
+                    own = self.registry.is_own(caller, agent.id)  # the exit reason may contain host paths
+                    infos.append(info(agent, now, own, states.get(queue_names(agent.queue_path), nothing)))
+                pieces.append(codec.encode(infos)[1:-1])
+                await trio.lowlevel.checkpoint()
+            return b"[" + b",".join(pieces) + b"]"
 
-    async def wait(self, call: Call, request: calls.Wait) -> calls.Exited:
+        return Prepared((Right("list"),), act)
+
+    @asynccontextmanager
+    async def prepare_wait(self, caller: Caller, request: calls.Wait) -> AsyncIterator[Prepared]:
         agent = self.registry.find(request.id, request.name)
-        await call.require(Right("wait", agent=agent.id))
-        with trio.move_on_after(math.inf if request.timeout is None else request.timeout):
-            await agent.over.wait()
-            end = agent.end
-            if end is None:
-                return calls.Exited(exit_code=None, signal=None, reason="it never started")
-            return calls.Exited(exit_code=end.code, signal=end.signal, reason=end.reason)
-        raise Timeout(f"{agent.name} is {agent.state} after {request.timeout:g} s")
 
-    async def pause(self, call: Call, request: calls.Pause) -> calls.Paused:
-        agent = self.registry.find(request.id, request.name)
-        await call.require(Right("pause", agent=agent.id), about=agent.name)
-        self.step(agent, State.RUNNING, AgentPaused, Sandbox.freeze)
-        return calls.Paused(paused=True, agent_id=agent.id)
+        async def act(call: Call) -> calls.Exited:
+            with trio.move_on_after(math.inf if request.timeout is None else request.timeout):
+                await agent.over.wait()
+                end = agent.end
+                if end is None:
+                    return calls.Exited(exit_code=None, signal=None, reason="it never started")
+                return calls.Exited(exit_code=end.code, signal=end.signal, reason=end.reason)
+            raise Timeout(f"{agent.name} is {agent.state} after {request.timeout:g} s")
 
-    async def resume(self, call: Call, request: calls.Resume) -> calls.Resumed:
+        yield Prepared((Right("wait", agent=agent.id),), act)
+
+    @asynccontextmanager
+    async def prepare_pause(self, caller: Caller, request: calls.Pause) -> AsyncIterator[Prepared]:
         agent = self.registry.find(request.id, request.name)
-        await call.require(Right("resume", agent=agent.id), about=agent.name)
-        self.step(agent, State.PAUSED, AgentResumed, Sandbox.thaw)
-        return calls.Resumed(resumed=True, agent_id=agent.id)
+
+        async def act(call: Call) -> calls.Paused:
+            self.step(agent, State.RUNNING, AgentPaused, Sandbox.freeze)
+            return calls.Paused(paused=True, agent_id=agent.id)
+
+        yield Prepared((Right("pause", agent=agent.id),), act, about=agent.name)
+
+    @asynccontextmanager
+    async def prepare_resume(self, caller: Caller, request: calls.Resume) -> AsyncIterator[Prepared]:
+        agent = self.registry.find(request.id, request.name)
+
+        async def act(call: Call) -> calls.Resumed:
+            self.step(agent, State.PAUSED, AgentResumed, Sandbox.thaw)
+            return calls.Resumed(resumed=True, agent_id=agent.id)
+
+        yield Prepared((Right("resume", agent=agent.id),), act, about=agent.name)
 
     def step(self, agent: Agent, here: State, event: type[AgentEvent], act: Callable[[Sandbox], None]) -> None:
         """Apply ``act`` to an agent's sandbox and change its state; no effect if it is in that state already."""
@@ -104,45 +120,44 @@ class Known:
         act(agent.program)
         self.registry.change(agent, event(agent.id, agent.name))
 
-    def tree(self, caller: Caller, request: calls.Tree) -> calls.TreeReply:
-        caller.check(Right("tree"))
-        return calls.TreeReply(tree=picture(self.supervision.root, self.registry))
+    def prepare_tree(self, caller: Caller, request: calls.Tree) -> Prepared:
+        def act(caller: Caller) -> calls.TreeReply:
+            return calls.TreeReply(tree=picture(self.supervision.root, self.registry))
 
-    async def logs(self, call: Call, request: calls.Logs) -> calls.LogsReply:
+        return Prepared((Right("tree"),), act)
+
+    @asynccontextmanager
+    async def prepare_logs(self, caller: Caller, request: calls.Logs) -> AsyncIterator[Prepared]:
         agent = self.registry.find(request.id, request.name)
-        await call.require(Right("logs", agent=agent.id))
-        if not 0 <= request.tail <= MAX_TAIL:
-            raise BadRequest(f"tail: expected 0 to {MAX_TAIL}, got {request.tail}")
-        begin = max(0, agent.output.end - request.tail)
-        if request.follow:
-            call.require_stream("follow")
-            return await follow(call, agent, begin)
-        allowance = call.caller.allowance
-        while True:
-            await allowance.wait_for_bytes()  # a caller that doesn't read its replies gets no more of them
-            async with self.paging:
-                if allowance.has_bytes:
-                    return page(*agent.output.since(begin))
+        allowance = caller.allowance
+
+        async def act(call: Call) -> calls.LogsReply:
+            if not 0 <= request.tail <= MAX_TAIL:
+                raise BadRequest(f"tail: expected 0 to {MAX_TAIL}, got {request.tail}")
+            begin = max(0, agent.output.end - request.tail)
+            if request.follow:
+                call.require_stream("follow")
+                return await follow(call, agent, begin)
+            while True:
+                await allowance.wait_for_bytes()  # a caller that doesn't read its replies gets no more of them
+                async with self.paging:
+                    if allowance.has_bytes:
+                        return page(*agent.output.since(begin))
+
+        yield Prepared((Right("logs", agent=agent.id),), act)
 
 
 def syscalls(registry: Registry, supervision: Supervision, spawner: Spawning, line: llm.Line) -> tuple[Syscall, ...]:
-    known, to = Known(registry, supervision, line), partial(to_agent, registry)
+    known = Known(registry, supervision, line)
     return (
-        Syscall(Op.SPAWN, calls.Spawn, spawner.spawn, audit="intent", rights=spawner.rights),
-        Syscall(Op.KILL, calls.Kill, known.kill, failure={"killed": False}, audit="intent", rights=to(Op.KILL)),
-        Syscall(Op.LIST, calls.List, known.list_agents, in_order=True),
-        Syscall(Op.WAIT, calls.Wait, known.wait, rights=to(Op.WAIT)),
-        Syscall(Op.PAUSE, calls.Pause, known.pause, failure={"paused": False}, audit="outcome", rights=to(Op.PAUSE)),
-        Syscall(
-            Op.RESUME,
-            calls.Resume,
-            known.resume,
-            failure={"resumed": False},
-            audit="outcome",
-            rights=to(Op.RESUME),
-        ),
-        Syscall(Op.TREE, calls.Tree, known.tree),
-        Syscall(Op.LOGS, calls.Logs, known.logs, rights=to(Op.LOGS)),
+        Syscall(Op.SPAWN, calls.Spawn, handler=spawner.spawn, audit="intent", rights=spawner.rights),
+        Syscall(Op.KILL, calls.Kill, prepare=known.prepare_kill, failure={"killed": False}, audit="intent"),
+        Syscall(Op.LIST, calls.List, prepare=known.prepare_list, in_order=True),
+        Syscall(Op.WAIT, calls.Wait, prepare=known.prepare_wait),
+        Syscall(Op.PAUSE, calls.Pause, prepare=known.prepare_pause, failure={"paused": False}, audit="outcome"),
+        Syscall(Op.RESUME, calls.Resume, prepare=known.prepare_resume, failure={"resumed": False}, audit="outcome"),
+        Syscall(Op.TREE, calls.Tree, prepare=known.prepare_tree),
+        Syscall(Op.LOGS, calls.Logs, prepare=known.prepare_logs),
     )
 
 

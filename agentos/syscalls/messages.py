@@ -1,7 +1,5 @@
 """Handlers of SEND, RECV, BROADCAST and REGISTER."""
 
-from collections.abc import Sequence
-
 import trio
 
 from agentos.agents.registry import Registry
@@ -9,6 +7,7 @@ from agentos.agents.spec import check_name
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
+from agentos.kernel.prepared import Prepared
 from agentos.kernel.request_body import Verbatim
 from agentos.kernel.table import LARGE, Syscall
 from agentos.services.mailboxes import Letter, Mailbox, Mailboxes
@@ -21,39 +20,39 @@ BATCH = 64  # mailboxes that BROADCAST checks between two checkpoints: 1 ms
 
 
 def syscalls(mail: Mailboxes, registry: Registry) -> tuple[Syscall, ...]:
-    def send(caller: Caller, request: Send) -> Sent:
+    def prepare_send(caller: Caller, request: Send) -> Prepared:
         box = box_of(request)
-        caller.check(to_send(box))
-        if registry.is_over(box.id):
-            raise NotFound(f"{box.name} has ended, and nobody would read it")
-        box.put(letter_from(caller, request.message))
-        return Sent(delivered_to=box.id)
 
-    async def rights(caller: Caller, request: Send) -> Sequence[Right]:
-        return [to_send(box_of(request))]
+        def act(caller: Caller) -> Sent:
+            if registry.is_over(box.id):
+                raise NotFound(f"{box.name} has ended, and nobody would read it")
+            box.put(letter_from(caller, request.message))
+            return Sent(delivered_to=box.id)
+
+        return Prepared((to_send(box),), act)
 
     def box_of(request: Send) -> Mailbox:
         if (request.to is None) == (request.to_name is None):
             raise BadRequest("to: expected exactly one of to (an id) and to_name")
         return mail.of(request.to) if request.to is not None else mail.named(request.to_name or "")
 
-    async def broadcast(caller: Caller, request: Broadcast) -> Delivered:
-        caller.check(Right("broadcast"))
-        letter = letter_from(caller, request.message)
-
+    def prepare_broadcast(caller: Caller, request: Broadcast) -> Prepared:
         def wanted(box: Mailbox) -> bool:
             if box.id == caller.id:
                 return request.include_self
             return not registry.is_over(box.id) and caller.authorizer.decide(caller, to_send(box)).effect == "allow"
 
-        boxes = []
-        for number, box in enumerate(list(mail), 1):
-            if wanted(box):
-                boxes.append(box)
-            if not number % BATCH:
-                await trio.lowlevel.checkpoint()
-        count, full = mail.post_all(letter, boxes)  # no checkpoint: all mailboxes get broadcasts in the same order
-        return Delivered(delivered_count=count, full=full)
+        async def act(caller: Caller) -> Delivered:
+            letter, boxes = letter_from(caller, request.message), []
+            for number, box in enumerate(list(mail), 1):
+                if wanted(box):
+                    boxes.append(box)
+                if not number % BATCH:
+                    await trio.lowlevel.checkpoint()
+            count, full = mail.post_all(letter, boxes)  # no checkpoint: all mailboxes get broadcasts in the same order
+            return Delivered(delivered_count=count, full=full)
+
+        return Prepared((Right("broadcast"),), act)
 
     async def recv(call: Call, request: Recv) -> bytes:
         if request.max < 1:
@@ -77,10 +76,10 @@ def syscalls(mail: Mailboxes, registry: Registry) -> tuple[Syscall, ...]:
         return Letter(caller.id, mail.of(caller.id).name, caller.kind, message)
 
     return (
-        Syscall(Op.SEND, Send, send, limit=LARGE, verbatim=("message",), rights=rights),
-        Syscall(Op.RECV, Recv, recv, failure={"messages": [], "count": 0}),
-        Syscall(Op.BROADCAST, Broadcast, broadcast, limit=LARGE, verbatim=("message",), in_order=True),
-        Syscall(Op.REGISTER, Register, register),
+        Syscall(Op.SEND, Send, prepare=prepare_send, limit=LARGE, verbatim=("message",)),
+        Syscall(Op.RECV, Recv, handler=recv, failure={"messages": [], "count": 0}),
+        Syscall(Op.BROADCAST, Broadcast, prepare=prepare_broadcast, limit=LARGE, verbatim=("message",), in_order=True),
+        Syscall(Op.REGISTER, Register, handler=register),
     )
 
 

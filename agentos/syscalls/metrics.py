@@ -2,6 +2,7 @@
 
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
+from agentos.kernel.prepared import Prepared
 from agentos.kernel.table import Syscall
 from agentos.llm.line import Line
 from agentos.llm.settings import Account
@@ -12,15 +13,17 @@ from .inspect import budget, model_states
 
 
 def syscalls(line: Line, kernel_account: Account) -> tuple[Syscall, ...]:
-    def system(caller: Caller, request: calls.MetricsSystem) -> calls.MetricsReply:
-        caller.check(Right("metrics_system"))
-        llm = calls.LineMetrics(
-            waiting=line.depth,
-            in_flight=line.in_flight,
-            fairness=line.fairness(),
-            budgets=[budget(standing) for standing in line.budget_states((kernel_account,))],
-            providers=model_states(line, line.models()),
-        )
-        return calls.MetricsReply(metrics=calls.SystemMetrics(llm=llm))
+    def prepare(caller: Caller, request: calls.MetricsSystem) -> Prepared:
+        def act(caller: Caller) -> calls.MetricsReply:
+            llm = calls.LineMetrics(
+                waiting=line.depth,
+                in_flight=line.in_flight,
+                fairness=line.fairness(),
+                budgets=[budget(standing) for standing in line.budget_states((kernel_account,))],
+                providers=model_states(line, line.models()),
+            )
+            return calls.MetricsReply(metrics=calls.SystemMetrics(llm=llm))
 
-    return (Syscall(Op.METRICS_SYSTEM, calls.MetricsSystem, system),)
+        return Prepared((Right("metrics_system"),), act)
+
+    return (Syscall(Op.METRICS_SYSTEM, calls.MetricsSystem, prepare=prepare),)

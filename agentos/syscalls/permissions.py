@@ -1,6 +1,7 @@
 """Handlers of GET_PERMS, SET_PERMS and EXPLAIN."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import trio
@@ -11,11 +12,10 @@ from agentos.kernel import connection_calls
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Right
-from agentos.kernel.prepared import denial
+from agentos.kernel.prepared import Prepared, Refused, denial, refuse_early
 from agentos.kernel.table import Syscall
-from agentos.permissions.authorizer import NOT_HELD
 from agentos.permissions.levels import LEVELS
-from agentos.permissions.rule import PermissionSet, describe_right, shorten, strictness
+from agentos.permissions.rule import PermissionSet, shorten, strictness
 from agentos.permissions.set_files import describe_set, suggest_name
 from agentos_sdk import codec
 from agentos_sdk.calls import permissions as calls
@@ -35,77 +35,58 @@ class Permissions:
     served: dict[Op, Syscall]
     _reading: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)
 
-    async def get(self, call: Call, request: calls.GetPerms) -> calls.PermsReply:
-        target = self._target(call.caller, request.agent_id)
-        await call.require(*await self.to_get(call.caller, request))
-        own, *above = self.callers.authorizer.permissions_of(target).sets()
-        bounds = [{"name": each.name, **describe_set(each)} for each in above]
-        return calls.PermsReply(permissions={**describe_set(own), "bounded_by": bounds})
+    @asynccontextmanager
+    async def prepare_get(self, caller: Caller, request: calls.GetPerms) -> AsyncIterator[Prepared]:
+        target = self._target(caller, request.agent_id)
 
-    async def set(self, call: Call, request: calls.SetPerms) -> calls.PermsSet:
-        caller, rights = call.caller, await self.to_set(call.caller, request)
-        for right in rights:
-            caller.check(right)  # before its contents are parsed
-        given = await self._read(caller, request)
-        if self._target(caller, request.agent_id) == caller.id:
-            return await self._set_own(call, rights, request, given)
-        agent = self._agent(self._target(caller, request.agent_id))
-        await call.require(*rights, about=f"{agent.name}: {told(given)}")
-        await self._check(caller, request, given)
-        self.callers.give(agent, given, caller)
-        return calls.PermsSet(agent_id=agent.id)
+        async def act(call: Call) -> calls.PermsReply:
+            own, *above = self.callers.authorizer.holding(target).sets()
+            bounds = [{"name": each.name, **shown(each)} for each in above]
+            return calls.PermsReply(permissions={**shown(own), "bounded_by": bounds})
 
-    async def _set_own(
-        self, call: Call, rights: Sequence[Right], request: calls.SetPerms, given: PermissionSet
-    ) -> calls.PermsSet:
-        """Narrow the caller's own rights. A set that changes nothing isn't announced in the audit log."""
-        caller, about = call.caller, f"{call.caller.name}: {told(given)}"
-        try:
-            await self._check(caller, request, given)
-        except PermissionDenied as error:
-            decision = Decision("deny", NOT_HELD, str(error))
-            caller.audit.note(caller.entry("SET_PERMS", about, decision, "outcome", error.code))
-            raise
-        call.announces = not self.callers.authorizer.is_held_already(given, caller.id)
-        await call.require(*rights, about=about)
-        self.callers.authorizer.check_layer_left(given, caller.id)  # the audit write took a while
-        self.callers.narrow(caller, given)
-        return calls.PermsSet(agent_id=caller.id)
+        yield Prepared((Right("get_perms", agent=target),), act)
 
-    async def _read(self, caller: Caller, request: calls.SetPerms) -> PermissionSet:
-        wanted = request.level if request.level is not None else request.permissions
-        return await self.callers.read(wanted, field_of(request), "SET_PERMS", caller)
-
-    async def _check(self, caller: Caller, request: calls.SetPerms, given: PermissionSet) -> None:
-        if self._target(caller, request.agent_id) == caller.id:
-            await self.callers.check_narrower(caller, given, field_of(request))
-        else:
-            self.callers.authorizer.check_not_wider(given, caller.id, field_of(request))
-
-    async def explain(self, call: Call, request: calls.Explain) -> calls.Explained:
-        agent, op = self._named(request.agent), op_of(request.call)
-        await call.require(*await self.to_explain(call.caller, request), about=f"{agent.name}: {op.name}")
-        right, decision = await self._decided(call.caller, agent.caller, op, request.args)
-        reason = decision.reason or f"{describe_right(right)}: allowed by the rule {decision.rule}"
-        return calls.Explained(decision=decision.effect, rule=decision.rule, reason=reason)
-
-    async def to_get(self, caller: Caller, request: calls.GetPerms) -> Sequence[Right]:
-        return [Right("get_perms", agent=self._target(caller, request.agent_id))]
-
-    async def to_set(self, caller: Caller, request: calls.SetPerms) -> Sequence[Right]:
+    @asynccontextmanager
+    async def prepare_set(self, caller: Caller, request: calls.SetPerms) -> AsyncIterator[Prepared]:
+        """Set the permissions of an agent, or narrow the caller's own. A set that changes nothing isn't announced."""
         if (request.level is None) == (request.permissions is None):
             raise BadRequest("permissions: expected exactly one of level and permissions")
-        return [Right("set_perms", agent=self._target(caller, request.agent_id))]
+        target, authorizer = self._target(caller, request.agent_id), self.callers.authorizer
+        agent = self._agent(target) if target != caller.id else None
+        right = Right("set_perms", agent=target)
+        refuse_early(caller, right)  # before the set is parsed
+        field, wanted = ("permissions", request.permissions) if request.level is None else ("level", request.level)
+        given = await self.callers.read(wanted, field, "SET_PERMS", caller)
+        about = f"{agent.name if agent is not None else caller.name}: {told(given)}"
+        try:
+            if agent is None:
+                await self.callers.check_narrower(caller, given, field)
+            else:
+                authorizer.check_not_wider(given, caller.id, field)
+        except PermissionDenied as error:
+            raise Refused(error, about, BEYOND) from None
 
-    async def to_set_this(self, caller: Caller, request: calls.SetPerms) -> Sequence[Right]:
-        """The same rights. If the caller holds them, a set that it can't give is refused here."""
-        rights = await self.to_set(caller, request)
-        if all(caller.authorizer.decide(caller, right).effect == "allow" for right in rights):
-            await self._check(caller, request, await self._read(caller, request))
-        return rights
+        async def act(call: Call) -> calls.PermsSet:
+            if agent is None:
+                authorizer.check_room(given, caller.id)  # the audit write took a while
+                self.callers.narrow(caller, given)
+            else:
+                self.callers.give(agent, given, caller)
+            return calls.PermsSet(agent_id=target)
 
-    async def to_explain(self, caller: Caller, request: calls.Explain) -> Sequence[Right]:
-        return [Right("explain", agent=self._named(request.agent).id)]
+        announce = agent is not None or not authorizer.changes_nothing(given, caller.id)
+        yield Prepared((right,), act, about, announce)
+
+    @asynccontextmanager
+    async def prepare_explain(self, caller: Caller, request: calls.Explain) -> AsyncIterator[Prepared]:
+        agent, op = self._named(request.agent), op_of(request.call)
+
+        async def act(call: Call) -> calls.Explained:
+            right, decision = await self._decided(caller, agent.caller, op, request.args)
+            reason = decision.reason or f"{said(right)}: allowed by the rule {decision.rule}"
+            return calls.Explained(decision=decision.effect, rule=decision.rule, reason=reason)
+
+        yield Prepared((Right("explain", agent=agent.id),), act, about=f"{agent.name}: {op.name}")
 
     async def _decided(self, asker: Caller, caller: Caller, op: Op, args: Mapping[str, Any]) -> tuple[Right, Decision]:
         """The decision about a call by ``caller``, the strictest of several. Nothing is done."""
@@ -146,16 +127,12 @@ def syscalls(registry: Registry, callers: Rights, others: Sequence[Syscall]) -> 
     """``others`` are all system calls except these three."""
     permissions = Permissions(registry, callers, {syscall.op: syscall for syscall in others})
     made = (
-        Syscall(Op.GET_PERMS, calls.GetPerms, permissions.get, rights=permissions.to_get),
-        Syscall(Op.SET_PERMS, calls.SetPerms, permissions.set, audit="intent", rights=permissions.to_set_this),
-        Syscall(Op.EXPLAIN, calls.Explain, permissions.explain, audit="outcome", rights=permissions.to_explain),
+        Syscall(Op.GET_PERMS, calls.GetPerms, prepare=permissions.prepare_get),
+        Syscall(Op.SET_PERMS, calls.SetPerms, prepare=permissions.prepare_set, audit="intent"),
+        Syscall(Op.EXPLAIN, calls.Explain, prepare=permissions.prepare_explain, audit="outcome"),
     )
     permissions.served.update({syscall.op: syscall for syscall in made})
     return made
-
-
-def field_of(request: calls.SetPerms) -> str:
-    return "level" if request.level is not None else "permissions"
 
 
 def op_of(name: str) -> Op:

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 import trio
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from agentos.sandbox.host_ids import COUNT, FIRST, OuterIdError, OuterIds, choose
 from agentos.sandbox.plan import Outer
+from tests.support.rounds import rounds
 
 names = st.text(min_size=1, max_size=3)
 
@@ -119,6 +120,9 @@ async def test_ten_names_one_after_the_other_share_six_ids_and_the_seventh_has_t
     assert (await ids.take("name-0")).uid == 70005, "and who comes back too late gets another"
 
 
+@settings(max_examples=rounds(15))
+@example(1)
+@example(COUNT)
 @given(st.integers(1, COUNT))
 def test_the_next_free_id_is_found_in_a_full_range_but_one(missing: int) -> None:
     given = {str(number): number for number in range(1, COUNT + 1) if number != missing}

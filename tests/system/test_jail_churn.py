@@ -1,4 +1,4 @@
-"""A thousand jails, one after the other and many at once: afterwards everything is as it was."""
+"""Hundreds of jails, one after the other and many at once: afterwards everything is as it was."""
 
 import json
 import os
@@ -8,13 +8,14 @@ from typing import Any
 
 from tests.conftest import StartKernel
 from tests.support.kernel import Kernel, proc_status, until
+from tests.support.rounds import rounds
 from tests.support.wire import KILL, Wire
 from tests.system.agents import up, write
 from tests.system.jails import groups_left, loops_in
 from tests.system.test_death import children_of
 
 SPAWN = 0x10
-BATCH, BATCHES = 50, 20  # 1,000 jails in all
+BATCH, BATCHES = 50, rounds(5)  # 250 jails in all
 ARRIVES = "from agentos_sdk import AgentOSClient\nwith AgentOSClient() as me:\n    me.recv_messages(timeout=1000)\n"
 
 
@@ -52,7 +53,7 @@ def nested(group: str) -> list[str]:
     return [name for name in os.listdir(group) if os.path.isdir(os.path.join(group, name))]
 
 
-def test_a_thousand_jails_leave_nothing(start_kernel: StartKernel) -> None:
+def test_hundreds_of_jails_leave_nothing(start_kernel: StartKernel) -> None:
     kernel = start_kernel("[kernel]\nspawn_rate = 10000\n")
     script = write(kernel, "arrives.py", ARRIVES)
     wires = [kernel.connect(60) for _ in range(BATCH)]
@@ -70,6 +71,6 @@ def test_a_thousand_jails_leave_nothing(start_kernel: StartKernel) -> None:
     )
     assert had["ids"] in (0, BATCH)
     assert had["groups"] == []
-    assert kernel.rss - rss < 64 << 20  # a thousand ended agents are remembered, with what their walls were
+    assert kernel.rss - rss < 64 << 20  # a thousand ended agents at most are remembered, with what their walls were
     for wire in wires:
         wire.close()

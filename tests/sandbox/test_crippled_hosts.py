@@ -291,6 +291,7 @@ def test_a_scope_shared_with_a_shell_is_left_alone_and_the_way_out_is_said() -> 
 
 
 @pytest.mark.usefixtures("guest_kernel")
+@pytest.mark.slow
 def test_a_user_without_a_scope_is_told_how_to_get_one() -> None:
     lines = in_guest(*DOCTOR, user=True, delegate=False)
 

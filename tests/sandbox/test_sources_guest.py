@@ -56,6 +56,7 @@ def guest(*argv: str, user: bool = False) -> Ended:
 
 
 @pytest.mark.parametrize("user", [False, True], ids=["root", "user"])
+@pytest.mark.slow
 def test_nothing_that_holds_here_fails_there(user: bool) -> None:
     options = ("-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-k", "not swapped")  # that takes two CPUs
 

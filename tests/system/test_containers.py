@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from agentos_sdk import AgentOSClient
 from tests.conftest import StartKernel
 from tests.support.kernel import Kernel, listens, until
@@ -65,6 +67,7 @@ def shape(node: dict[str, Any]) -> Any:
     return {below["name"]: shape(below) for below in node["children"]}
 
 
+@pytest.mark.slow
 def test_a_healthy_child_comes_back_at_once_beside_crash_loopers(start_kernel: StartKernel) -> None:
     looping = (child(f"loop{number}", '["sh", "-c", "sleep 0.25; exit 1"]') for number in range(LOOPERS))
     kernel = start_kernel("[supervisor]\nintensity = 1000\nperiod = 1\n" + child("healthy") + "".join(looping))

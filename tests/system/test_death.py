@@ -202,6 +202,7 @@ shutdown = "60s"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.slow
 def test_the_first_signal_drains_in_order_and_the_second_hurries(start_kernel: StartKernel, number: int) -> None:
     kernel = start_kernel()
     kernel.stop()

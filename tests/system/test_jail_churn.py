@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.conftest import StartKernel
 from tests.support.kernel import Kernel, proc_status, until
 from tests.support.rounds import rounds
@@ -53,6 +55,7 @@ def nested(group: str) -> list[str]:
     return [name for name in os.listdir(group) if os.path.isdir(os.path.join(group, name))]
 
 
+@pytest.mark.slow
 def test_hundreds_of_jails_leave_nothing(start_kernel: StartKernel) -> None:
     kernel = start_kernel("[kernel]\nspawn_rate = 10000\n")
     script = write(kernel, "arrives.py", ARRIVES)

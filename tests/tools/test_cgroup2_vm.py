@@ -68,6 +68,7 @@ def test_a_guest_that_dies_of_its_cpus_registers_says_what_to_set() -> None:
 
 
 @pytest.mark.parametrize("engine", ["uml", "qemu"])
+@pytest.mark.slow
 def test_a_guest_runs_a_command_with_control_groups_of_version_2(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(cgroup2_vm.ENGINE, engine)
     if cgroup2_vm.has_amx(cgroup2_vm.CPUINFO.read_text()) and engine == "uml":

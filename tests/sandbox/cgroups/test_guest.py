@@ -32,6 +32,7 @@ def guest(*argv: str, user: bool = False, delegate: bool = True, hide: tuple[str
 
 
 @pytest.mark.parametrize("user", [False, True], ids=["root", "user"])
+@pytest.mark.slow
 def test_every_limit_holds_under_version_2(user: bool) -> None:
     ended = guest(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", REAL, user=user)
 

@@ -95,6 +95,7 @@ async def accepted(audit: Audit) -> None:
                 return
 
 
+@pytest.mark.slow
 async def test_who_fills_the_disk_can_not_keep_the_operator_from_killing_it(
     small: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

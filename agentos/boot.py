@@ -52,9 +52,9 @@ from .host_setup import (
     sole_kernel,
 )
 from .kernel.listener import ConnectionLimit, Listener, ListenError, listen
-from .llm.api_keys import look
+from .llm.api_keys import read_variables
 from .llm.ask import ProviderClient
-from .llm.providers.choose import Choice, NoChoice, choose, connect
+from .llm.providers.choose import NoProvider, ProviderChoice, choose_provider, connect
 from .permissions.patterns.base import Names
 from .sandbox import interpreter_prefixes
 from .sandbox.cgroups.discover import Cgroups
@@ -119,32 +119,32 @@ async def live(settings: Settings, kernel: Callable[[Line, Audit], "Kernel"]) ->
     """Run a kernel with its database, its audit log and the queue for the model."""
     llm = settings.config.llm
     model = await trio.to_thread.run_sync(choice_of_model, llm)
-    provider = model.provider if isinstance(model, Choice) else "none"
+    provider = model.provider if isinstance(model, ProviderChoice) else "none"
     asking = ProviderClient(partial(connect, model, llm), llm.retry, llm.timeouts, name=provider)
     async with (
         open_database(settings.state_dir / "agentos.db", {"quotas": budgets.TABLES}) as database,
         open_audit(settings.state_dir / "audit", __version__) as audit,
     ):
         accounts = await Budgets.load(llm.prices, database, llm.max_tokens, time.time())
-        name = model.model if isinstance(model, Choice) else ""
-        wanted = isinstance(model, Choice) or llm != LLMSettings()
+        name = model.model if isinstance(model, ProviderChoice) else ""
+        wanted = isinstance(model, ProviderChoice) or llm != LLMSettings()
         told = told_of(model) if wanted else None
         return await kernel(Line(llm, asking, accounts, name), audit).serve(told)
 
 
-def told_of(model: Choice | NoChoice) -> str:
-    if isinstance(model, Choice):
+def told_of(model: ProviderChoice | NoProvider) -> str:
+    if isinstance(model, ProviderChoice):
         return f"model {model.model} by {model.provider}"
     return f"no model can be asked: {model.why}"
 
 
-def choice_of_model(settings: LLMSettings) -> Choice | NoChoice:
+def choice_of_model(settings: LLMSettings) -> ProviderChoice | NoProvider:
     """Choose the provider and the model; reads files. Agents' environments are independent of these variables."""
-    variables = look(os.environ, Path.cwd())
+    variables = read_variables(os.environ, Path.cwd())
     for warning in variables.warnings:
         log.warning("%s", warning)
-    choice = choose(settings, variables)
-    if isinstance(choice, Choice) and choice.provider == "offline":
+    choice = choose_provider(settings, variables)
+    if isinstance(choice, ProviderChoice) and choice.provider == "offline":
         import agentos.llm.providers.offline  # noqa: F401 - now: later no file descriptor may be left to import it with
     return choice
 

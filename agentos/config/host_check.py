@@ -6,8 +6,8 @@ from pathlib import Path
 
 from agentos.agents.jail.isolation_report import Layers, NotIsolated, judge
 from agentos.agents.spec import AgentSpec, GroupSpec
-from agentos.llm.api_keys import look
-from agentos.llm.providers.choose import NoChoice, choose
+from agentos.llm.api_keys import read_variables
+from agentos.llm.providers.choose import NoProvider, choose_provider
 from agentos.llm.settings import LLMSettings
 from agentos.sandbox.report.doctor import layers_here
 from agentos.sandbox.report.levels import Finding
@@ -33,8 +33,8 @@ def no_model(config: Config) -> str | None:
     """Why a kernel on this host could not use a model, if the file configures one. Reads ``.env``."""
     if config.llm == LLMSettings():
         return None
-    found = choose(config.llm, look(os.environ, Path.cwd()))
-    return found.why if isinstance(found, NoChoice) else None
+    found = choose_provider(config.llm, read_variables(os.environ, Path.cwd()))
+    return found.why if isinstance(found, NoProvider) else None
 
 
 def _agents(group: GroupSpec) -> Iterator[AgentSpec]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from attrs import field, frozen
 
-NAMES = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "GEMINI_MODEL", "OPENAI_API_KEY", "OPENAI_BASE_URL")
-FILE = ".env"
+VARIABLE_NAMES = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "GEMINI_MODEL", "OPENAI_API_KEY", "OPENAI_BASE_URL")
+ENV_FILE = ".env"
 MAX_BYTES = 64 << 10  # of a .env file
 
 _BLANK = re.compile(r"\s*(#.*)?")
@@ -28,7 +28,7 @@ class Variable:
 
 @frozen
 class Variables:
-    """The variables of ``NAMES`` that are set; ``warnings`` name what was ignored, without its value."""
+    """The variables of ``VARIABLE_NAMES`` that are set; ``warnings`` name what was ignored, without its value."""
 
     found: Mapping[str, Variable]
     warnings: Sequence[str] = ()
@@ -40,41 +40,42 @@ class Variables:
         return self.found[name].value if name in self.found else None
 
 
-def look(environment: Mapping[str, str], directory: Path) -> Variables:
+def read_variables(environment: Mapping[str, str], directory: Path) -> Variables:
     """Read the variables from the environment and the nearest ``.env`` in ``directory`` or above. Reads files."""
     warnings: list[str] = []
-    found = _nearest(directory, warnings)
-    for name in NAMES:
+    found = _read_nearest_file(directory, warnings)
+    for name in VARIABLE_NAMES:
         if value := environment.get(name, "").strip():
             found[name] = Variable(value)
     for name, variable in list(found.items()):
         if not _SENDABLE.fullmatch(variable.value):
             del found[name]
-            warnings.append(f"{name} in {variable.file or 'the environment'}: has blanks or odd letters, passed over")
+            source = variable.file or "the environment"
+            warnings.append(f"{name} in {source}: not usable in an HTTP header, ignored")
     # A process that can write to the working directory, perhaps an agent, must not receive the environment's key.
     url, key = found.get("OPENAI_BASE_URL"), found.get("OPENAI_API_KEY")
     if url is not None and url.file is not None and key is not None and key.file is None:
         del found["OPENAI_BASE_URL"]
-        warnings.append(f"OPENAI_BASE_URL in {url.file}: passed over, as OPENAI_API_KEY is in the environment")
+        warnings.append(f"OPENAI_BASE_URL in {url.file}: ignored, because OPENAI_API_KEY is in the environment")
     return Variables(found, tuple(warnings))
 
 
-def _nearest(directory: Path, warnings: list[str]) -> dict[str, Variable]:
-    for place in (directory, *directory.parents):
-        path = str(place / FILE)
+def _read_nearest_file(directory: Path, warnings: list[str]) -> dict[str, Variable]:
+    for parent in (directory, *directory.parents):
+        path = str(parent / ENV_FILE)
         try:
-            text = _text(path)
+            text = _read_file(path)
         except FileNotFoundError:
             continue
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
-            warnings.append(f"{path}: {why}, passed over")
+            warnings.append(f"{path}: {why}, ignored")
             continue
-        return {name: Variable(value, path) for name, value in _assigned(path, text, warnings) if value}
+        return {name: Variable(value, path) for name, value in _parse_assignments(path, text, warnings) if value}
     return {}
 
 
-def _text(path: str) -> str:
+def _read_file(path: str) -> str:
     """Read a ``.env`` file; ``ValueError`` if another user may have written it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a FIFO would block
     with open(descriptor, "rb") as file:
@@ -82,27 +83,29 @@ def _text(path: str) -> str:
         if not stat.S_ISREG(status.st_mode):
             raise ValueError("not a file")
         if status.st_uid not in (0, os.geteuid()):
-            raise ValueError(f"belongs to somebody else (user {status.st_uid})")
+            raise ValueError(f"belongs to another user (uid {status.st_uid})")
         if status.st_mode & stat.S_IWOTH:
-            raise ValueError("everybody may write it")
+            raise ValueError("writable by all users")
         read = file.read(MAX_BYTES + 1)
     if len(read) > MAX_BYTES:
         raise ValueError(f"larger than {MAX_BYTES >> 10} KiB")
     return read.decode(errors="replace").removeprefix("\ufeff")
 
 
-def _assigned(path: str, text: str, warnings: list[str]) -> Iterator[tuple[str, str]]:
-    """The variables of ``NAMES`` in a ``.env`` file."""
-    unread: list[int] = []
+def _parse_assignments(path: str, text: str, warnings: list[str]) -> Iterator[tuple[str, str]]:
+    """The variables of ``VARIABLE_NAMES`` in a ``.env`` file."""
+    unparsed: list[int] = []
     for number, line in enumerate(text.split("\n"), 1):
         if _BLANK.fullmatch(line):
             continue
         assigned = _ASSIGNED.fullmatch(line.rstrip())
         value = _VALUE.fullmatch(assigned["value"]) if assigned else None
         if assigned is None or value is None:
-            unread.append(number)
-        elif assigned["name"] in NAMES:
+            unparsed.append(number)
+        elif assigned["name"] in VARIABLE_NAMES:
             yield assigned["name"], next(group for group in value.groups() if group is not None).strip()
-    if unread:
-        which = f"line {unread[0]} is" if len(unread) == 1 else f"line {unread[0]} and {len(unread) - 1} more are"
-        warnings.append(f"{path}: {which} not NAME=value, passed over")
+    if unparsed:
+        which = (
+            f"line {unparsed[0]} is" if len(unparsed) == 1 else f"line {unparsed[0]} and {len(unparsed) - 1} more are"
+        )
+        warnings.append(f"{path}: {which} not NAME=value, ignored")

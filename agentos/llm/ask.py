@@ -24,10 +24,10 @@ from .providers.provider import (
     Provider,
     ProviderError,
     Question,
+    RateLimited,
     Rejected,
-    SlowDown,
     Usage,
-    guessed,
+    estimate_tokens,
 )
 from .retry import retry_delay
 from .settings import Retry, Timeouts
@@ -130,7 +130,7 @@ class ActiveRequest:
 
     def record_answer(self, usage: Usage) -> None:
         """Record the final usage; counts that the provider didn't send are estimated."""
-        guess = Usage(self.input, guessed(self._characters), guessed(self._unseen))
+        guess = Usage(self.input, estimate_tokens(self._characters), estimate_tokens(self._unseen))
         generated = usage if usage.generated else guess
         self._end_attempt(Usage(usage.input or guess.input, generated.output, generated.thinking), usage)
 
@@ -148,9 +148,9 @@ class ActiveRequest:
             self.bound = f"claimed {reported.total} tokens, charged {self._last_usage.total} (at {bound})"
 
     def _estimated_usage(self) -> Usage:
-        output, counted = guessed(self._characters), self._reported_usage
+        output, counted = estimate_tokens(self._characters), self._reported_usage
         if counted is None:
-            return Usage(self.input, output, guessed(self._unseen))
+            return Usage(self.input, output, estimate_tokens(self._unseen))
         return Usage(counted.input or self.input, max(counted.output, output), counted.thinking)
 
     def _charged_usage(self, claim: Usage) -> tuple[Usage, Bound | None]:
@@ -247,7 +247,7 @@ class ProviderClient:
         with self.models.tracked(model, now) as availability:
             try:
                 return await self._attempt(provider, availability, request)
-            except SlowDown as error:
+            except RateLimited as error:
                 now = trio.current_time()
                 availability.record_slow_down(error, now, self.random)
                 self._log_error(error)
@@ -297,14 +297,14 @@ class ProviderClient:
         """Wait for the answer; raises :class:`Stalled` if a piece of it is late."""
         times = self.timeouts
 
-        def hear(delta: Delta) -> None:
+        def on_delta(delta: Delta) -> None:
             patience.deadline = trio.current_time() + times.idle
             request.receive(delta)
             if request.is_too_long:
                 patience.cancel()
 
         with trio.move_on_after(times.first_token) as patience:
-            return await provider.answer(request.question, hear)
+            return await provider.answer(request.question, on_delta)
         if request.is_too_long:
             raise Rejected(f"its answer is longer than {request.max_characters} characters")
         if request.has_begun:

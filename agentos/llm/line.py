@@ -28,7 +28,7 @@ from .fair_queue import MIN_CHARGE, FairQueue, Path, Ticket, WaitTimes, weighted
 from .jobs import Job, ThinkResult, charge_for, outermost_account, queue_names, validate_question
 from .memory import RequestMemory
 from .model_availability import ModelState
-from .providers.provider import Question, Usage, guessed_input
+from .providers.provider import Question, Usage, estimate_input_tokens
 from .queue_states import QueueState, queue_states
 from .settings import LLMSettings, QueuePath
 
@@ -77,7 +77,7 @@ class Line:
         Raises ``Busy``, ``QuotaExceeded``, ``BadRequest``, ``Unavailable`` or ``Timeout``.
         """
         validate_question(question)
-        account, now, tokens = outermost_account(queue_path), trio.current_time(), guessed_input(question)
+        account, now, tokens = outermost_account(queue_path), trio.current_time(), estimate_input_tokens(question)
         self._budgets.check(queue_path, question.model, tokens, time.time())
         with self._memory.hold(account, question.size):
             large = question.size > MAX_INLINE_BYTES

@@ -13,7 +13,7 @@ from typing import Literal
 from attrs import define, field, frozen
 
 from .circuit_breaker import CircuitBreaker, State
-from .providers.provider import ProviderError, SlowDown
+from .providers.provider import ProviderError, RateLimited
 from .retry import retry_delay
 from .settings import Retry
 
@@ -45,7 +45,7 @@ class ModelAvailability:
     def __attrs_post_init__(self) -> None:
         self.breaker = CircuitBreaker(self.retry)
 
-    def record_slow_down(self, error: SlowDown, now: float, random: Random) -> None:
+    def record_slow_down(self, error: RateLimited, now: float, random: Random) -> None:
         """Begin or extend a pause."""
         if now >= self.paused_until:
             self._slowed_in_row += 1

@@ -29,18 +29,18 @@ class Sampling:
         return {name: value for name, value in attrs.asdict(self).items() if value is not None}
 
 
-EVERY = frozenset(field.name for field in attrs.fields(Sampling))
-TAKEN: Mapping[str, frozenset[str]] = {
-    "openai": EVERY,
+ALL_PARAMETERS = frozenset(field.name for field in attrs.fields(Sampling))
+SUPPORTED: Mapping[str, frozenset[str]] = {
+    "openai": ALL_PARAMETERS,
     "gemini": frozenset({"top_p", "seed", "presence_penalty", "frequency_penalty"}),
-    "offline": EVERY - {"logprobs", "top_logprobs"},  # it samples nothing, so the others have no effect
+    "offline": ALL_PARAMETERS - {"logprobs", "top_logprobs"},  # it samples nothing, so the others have no effect
 }
 
 
-def refused(sampling: Sampling, provider: str) -> str | None:
+def unsupported_parameter(sampling: Sampling, provider: str) -> str | None:
     """The first parameter that this provider doesn't support; one set to what the provider does anyway is accepted."""
     usual = {"logprobs": False, "parallel_tool_calls": True}
-    taken = TAKEN.get(provider, EVERY)  # without a provider there is no answer anyway
+    supported = SUPPORTED.get(provider, ALL_PARAMETERS)  # without a provider there is no answer anyway
     return next(
-        (name for name, value in sampling.given.items() if name not in taken and usual.get(name) != value), None
+        (name for name, value in sampling.given.items() if name not in supported and usual.get(name) != value), None
     )

@@ -14,8 +14,9 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Right
 from agentos.kernel.prepared import Prepared, Refused, denial, refuse_early
 from agentos.kernel.table import Syscall
+from agentos.permissions.authorizer import NOT_HELD
 from agentos.permissions.levels import LEVELS
-from agentos.permissions.rule import PermissionSet, shorten, strictness
+from agentos.permissions.rule import PermissionSet, describe_right, shorten, strictness
 from agentos.permissions.set_files import describe_set, suggest_name
 from agentos_sdk import codec
 from agentos_sdk.calls import permissions as calls
@@ -40,9 +41,9 @@ class Permissions:
         target = self._target(caller, request.agent_id)
 
         async def act(call: Call) -> calls.PermsReply:
-            own, *above = self.callers.authorizer.holding(target).sets()
-            bounds = [{"name": each.name, **shown(each)} for each in above]
-            return calls.PermsReply(permissions={**shown(own), "bounded_by": bounds})
+            own, *above = self.callers.authorizer.permissions_of(target).sets()
+            bounds = [{"name": each.name, **describe_set(each)} for each in above]
+            return calls.PermsReply(permissions={**describe_set(own), "bounded_by": bounds})
 
         yield Prepared((Right("get_perms", agent=target),), act)
 
@@ -64,17 +65,17 @@ class Permissions:
             else:
                 authorizer.check_not_wider(given, caller.id, field)
         except PermissionDenied as error:
-            raise Refused(error, about, BEYOND) from None
+            raise Refused(error, about, NOT_HELD) from None
 
         async def act(call: Call) -> calls.PermsSet:
             if agent is None:
-                authorizer.check_room(given, caller.id)  # the audit write took a while
+                authorizer.check_layer_left(given, caller.id)  # the audit write took a while
                 self.callers.narrow(caller, given)
             else:
                 self.callers.give(agent, given, caller)
             return calls.PermsSet(agent_id=target)
 
-        announce = agent is not None or not authorizer.changes_nothing(given, caller.id)
+        announce = agent is not None or not authorizer.is_held_already(given, caller.id)
         yield Prepared((right,), act, about, announce)
 
     @asynccontextmanager
@@ -83,7 +84,7 @@ class Permissions:
 
         async def act(call: Call) -> calls.Explained:
             right, decision = await self._decided(caller, agent.caller, op, request.args)
-            reason = decision.reason or f"{said(right)}: allowed by the rule {decision.rule}"
+            reason = decision.reason or f"{describe_right(right)}: allowed by the rule {decision.rule}"
             return calls.Explained(decision=decision.effect, rule=decision.rule, reason=reason)
 
         yield Prepared((Right("explain", agent=agent.id),), act, about=f"{agent.name}: {op.name}")

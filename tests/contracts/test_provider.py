@@ -15,8 +15,8 @@ from agentos.llm.providers.provider import (
     Provider,
     ProviderError,
     Question,
+    RateLimited,
     Rejected,
-    SlowDown,
     Tool,
     ToolCall,
 )
@@ -118,7 +118,7 @@ async def test_an_answer_says_why_it_ended(world: World, why: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "error"), [(400, Rejected), (401, Denied), (429, SlowDown), (503, Failing)], ids=str
+    ("status", "error"), [(400, Rejected), (401, Denied), (429, RateLimited), (503, Failing)], ids=str
 )
 async def test_an_error_is_named_by_what_can_be_done_about_it(
     world: World, status: int, error: type[ProviderError]
@@ -134,7 +134,7 @@ async def test_an_error_is_named_by_what_can_be_done_about_it(
 async def test_a_provider_that_is_asked_too_much_says_when_to_come_back(world: World) -> None:
     provider = await world.meet(Refuses(429, after=2.5))
 
-    with pytest.raises(SlowDown) as caught:
+    with pytest.raises(RateLimited) as caught:
         await provider.answer(QUESTION, deaf)
 
     assert caught.value.after == 2.5

@@ -5,10 +5,9 @@ from typing import Protocol
 
 import trio
 
-from agentos.llm.providers.choose import Choice, connect
+from agentos.llm.providers.choose import ProviderChoice, connect
 from agentos.llm.providers.offline import Offline
-from agentos.llm.providers.offline_rules import Called as CalledByRule
-from agentos.llm.providers.offline_rules import Failure, Rule
+from agentos.llm.providers.offline_rules import CallTemplate, Failure, Rule
 from agentos.llm.providers.provider import FinishReason, Provider
 from agentos.llm.settings import LLMSettings, OfflineSettings, ProviderName
 from agentos_sdk.codec import Seconds
@@ -55,7 +54,7 @@ def _rule(script: Script) -> Rule:
             calls = [step.call for step in script.steps if isinstance(step, Called)]
             return Rule(
                 reply="".join(step.text for step in script.steps if isinstance(step, Text)).replace("\\", r"\\"),
-                tool_calls=[CalledByRule(call.name, call.arguments) for call in calls],
+                tool_calls=[CallTemplate(call.name, call.arguments) for call in calls],
                 finish_reason=FINISHES.get(script.finish),
                 fail="failing" if _any(script, Break) else None,
                 times=1,
@@ -81,9 +80,9 @@ class VendorWorld:
             await provider.aclose()
 
     @property
-    def choice(self) -> Choice:
+    def choice(self) -> ProviderChoice:
         variable = f"{self.name.upper()}_API_KEY"
-        return Choice(self.name, "a-model", self.vendor.base_url, self.vendor.key, variable)
+        return ProviderChoice(self.name, "a-model", self.vendor.base_url, self.vendor.key, variable)
 
 
 async def gemini(nursery: trio.Nursery) -> VendorWorld:

@@ -6,7 +6,7 @@ from typing import TypeAlias
 import trio
 from attrs import define, field
 
-from agentos.llm.providers.provider import Answer, Delta, Hear, Message, Question, Usage
+from agentos.llm.providers.provider import Answer, Delta, Message, OnDelta, Question, Usage
 
 Step: TypeAlias = "str | Delta | float | Exception"
 """A word that is heard, a delta, seconds that pass, or what goes wrong."""
@@ -28,14 +28,14 @@ class Scripted:
     closed: bool = False
     models: Mapping[str, Sequence[Step]] = field(factory=dict)
 
-    async def answer(self, question: Question, hear: Hear) -> Answer:
+    async def answer(self, question: Question, on_delta: OnDelta) -> Answer:
         self.asked.append(question.messages[-1].text)
         self.most.append(question.max_tokens)
         self.begun.append(trio.current_time())
         script = self.models.get(question.model) or self.scripts[min(len(self.asked), len(self.scripts)) - 1]
         text = ""
         try:
-            for said in self._play(script, hear):
+            for said in self._play(script, on_delta):
                 if isinstance(said, float):
                     await trio.sleep(said)
                 else:
@@ -45,7 +45,7 @@ class Scripted:
             raise
         return Answer(text, self.usage(text), "stop", "scripted")
 
-    def _play(self, script: Sequence[Step], hear: Hear) -> Iterator[str | float]:
+    def _play(self, script: Sequence[Step], on_delta: OnDelta) -> Iterator[str | float]:
         for step in script:
             if isinstance(step, Exception):
                 raise step
@@ -53,7 +53,7 @@ class Scripted:
                 yield step
             else:
                 delta = step if isinstance(step, Delta) else Delta(step)
-                hear(delta)
+                on_delta(delta)
                 yield delta.text
 
     async def aclose(self) -> None:

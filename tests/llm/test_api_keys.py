@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agentos.llm.api_keys import MAX_BYTES, NAMES, Variables, look
+from agentos.llm.api_keys import MAX_BYTES, VARIABLE_NAMES, Variables, read_variables
 
 
 def write(directory: Path, text: str | bytes, mode: int = 0o600) -> Path:
@@ -20,7 +20,7 @@ def values(variables: Variables) -> dict[str, str]:
 
 
 def test_what_the_environment_says_is_found(tmp_path: Path) -> None:
-    found = look({"GEMINI_API_KEY": " a-key\n", "OPENAI_API_KEY": "", "HOME": "/root"}, tmp_path)
+    found = read_variables({"GEMINI_API_KEY": " a-key\n", "OPENAI_API_KEY": "", "HOME": "/root"}, tmp_path)
 
     assert values(found) == {"GEMINI_API_KEY": "a-key"}
     assert not found.warnings
@@ -32,14 +32,14 @@ def test_a_file_in_the_directory_or_above_it_is_read_the_nearest_only(tmp_path: 
     write(tmp_path, "GEMINI_API_KEY=far\nOPENAI_API_KEY=far")
     write(inner.parent, "GEMINI_API_KEY=near")
 
-    assert values(look({}, inner)) == {"GEMINI_API_KEY": "near"}
-    assert values(look({}, tmp_path)) == {"GEMINI_API_KEY": "far", "OPENAI_API_KEY": "far"}
+    assert values(read_variables({}, inner)) == {"GEMINI_API_KEY": "near"}
+    assert values(read_variables({}, tmp_path)) == {"GEMINI_API_KEY": "far", "OPENAI_API_KEY": "far"}
 
 
 def test_the_environment_wins(tmp_path: Path) -> None:
     path = write(tmp_path, "GEMINI_API_KEY=file\nGOOGLE_API_KEY=file")
 
-    found = look({"GEMINI_API_KEY": "environment"}, tmp_path)
+    found = read_variables({"GEMINI_API_KEY": "environment"}, tmp_path)
 
     assert values(found) == {"GEMINI_API_KEY": "environment", "GOOGLE_API_KEY": "file"}
     assert found.found["GEMINI_API_KEY"].file is None
@@ -47,12 +47,12 @@ def test_the_environment_wins(tmp_path: Path) -> None:
 
 
 def test_nothing_gets_into_the_process(tmp_path: Path) -> None:
-    write(tmp_path, "".join(f"{name}=canary\n" for name in NAMES))
+    write(tmp_path, "".join(f"{name}=canary\n" for name in VARIABLE_NAMES))
     before = dict(os.environ)
 
-    found = look({}, tmp_path)
+    found = read_variables({}, tmp_path)
 
-    assert len(found.found) == len(NAMES)
+    assert len(found.found) == len(VARIABLE_NAMES)
     assert dict(os.environ) == before
     assert "canary" not in repr(found)
 
@@ -79,7 +79,7 @@ def test_nothing_gets_into_the_process(tmp_path: Path) -> None:
 def test_a_line_is_read_as_shells_do(tmp_path: Path, line: str, value: str | None) -> None:
     write(tmp_path, f"{line}\nOTHER=1\n")
 
-    found = look({}, tmp_path)
+    found = read_variables({}, tmp_path)
 
     assert found.get("GEMINI_API_KEY") == value
     assert not found.warnings
@@ -91,16 +91,16 @@ def test_a_line_is_read_as_shells_do(tmp_path: Path, line: str, value: str | Non
 def test_a_line_that_cannot_be_read_is_passed_over_unshown(tmp_path: Path, line: str) -> None:
     path = write(tmp_path, f"OPENAI_API_KEY=key\n\n{line}\nGOOGLE_API_KEY=key")
 
-    found = look({}, tmp_path)
+    found = read_variables({}, tmp_path)
 
     assert values(found) == {"OPENAI_API_KEY": "key", "GOOGLE_API_KEY": "key"}
-    assert list(found.warnings) == [f"{path}: line 3 is not NAME=value, passed over"]
+    assert list(found.warnings) == [f"{path}: line 3 is not NAME=value, ignored"]
 
 
 def test_many_such_lines_are_one_warning(tmp_path: Path) -> None:
     write(tmp_path, 'OTHER="-----BEGIN\nmany\nlines\n-----END"\nGEMINI_API_KEY=key')
 
-    found = look({}, tmp_path)
+    found = read_variables({}, tmp_path)
 
     assert values(found) == {"GEMINI_API_KEY": "key"}
     assert "line 1 and 3 more are not NAME=value" in found.warnings[0]
@@ -110,7 +110,7 @@ def test_many_such_lines_are_one_warning(tmp_path: Path) -> None:
 def test_a_value_that_no_header_can_hold_is_passed_over_unshown(tmp_path: Path, value: str) -> None:
     write(tmp_path, f"GEMINI_API_KEY={value}")
 
-    for found in (look({}, tmp_path), look({"GEMINI_API_KEY": value}, tmp_path / "nowhere")):
+    for found in (read_variables({}, tmp_path), read_variables({"GEMINI_API_KEY": value}, tmp_path / "nowhere")):
         assert not found.found
         assert "GEMINI_API_KEY" in found.warnings[0]
         assert value not in found.warnings[0]
@@ -119,7 +119,7 @@ def test_a_value_that_no_header_can_hold_is_passed_over_unshown(tmp_path: Path, 
 def test_bytes_that_are_no_text_harm_only_their_line(tmp_path: Path) -> None:
     write(tmp_path, b"GEMINI_API_KEY=\xff\xfe\nOPENAI_API_KEY=key\n")
 
-    assert values(look({}, tmp_path)) == {"OPENAI_API_KEY": "key"}
+    assert values(read_variables({}, tmp_path)) == {"OPENAI_API_KEY": "key"}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
@@ -127,10 +127,10 @@ def test_a_file_of_somebody_else_is_not_trusted(tmp_path: Path) -> None:
     path = write(tmp_path, "GEMINI_API_KEY=canary")
     os.chown(path, 12345, 12345)
 
-    found = look({}, tmp_path)
+    found = read_variables({}, tmp_path)
 
     assert not found.found
-    assert list(found.warnings) == [f"{path}: belongs to somebody else (user 12345), passed over"]
+    assert list(found.warnings) == [f"{path}: belongs to another user (uid 12345), ignored"]
 
 
 def test_a_file_that_everybody_may_write_is_not_trusted_and_the_next_is_read(tmp_path: Path) -> None:
@@ -139,10 +139,10 @@ def test_a_file_that_everybody_may_write_is_not_trusted_and_the_next_is_read(tmp
     path = write(inner, "GEMINI_API_KEY=canary", mode=0o606)
     write(tmp_path, "GEMINI_API_KEY=key")
 
-    found = look({}, inner)
+    found = read_variables({}, inner)
 
     assert values(found) == {"GEMINI_API_KEY": "key"}
-    assert list(found.warnings) == [f"{path}: everybody may write it, passed over"]
+    assert list(found.warnings) == [f"{path}: writable by all users, ignored"]
 
 
 def test_what_is_no_file_or_too_large_is_passed_over(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_what_is_no_file_or_too_large_is_passed_over(tmp_path: Path) -> None:
     write(places[3], b"#" * MAX_BYTES + b"\nGEMINI_API_KEY=key")
 
     for place in places:
-        found = look({}, place)
+        found = read_variables({}, place)
         assert not found.found
         assert str(place) in found.warnings[0]
 
@@ -163,11 +163,11 @@ def test_what_is_no_file_or_too_large_is_passed_over(tmp_path: Path) -> None:
 def test_a_file_cannot_send_the_key_of_the_environment_elsewhere(tmp_path: Path) -> None:
     write(tmp_path, "OPENAI_BASE_URL=http://127.0.0.1:666/v1")
 
-    found = look({"OPENAI_API_KEY": "key"}, tmp_path)
+    found = read_variables({"OPENAI_API_KEY": "key"}, tmp_path)
 
     assert values(found) == {"OPENAI_API_KEY": "key"}
     assert "OPENAI_BASE_URL" in found.warnings[0]
-    assert values(look({}, tmp_path)) == {"OPENAI_BASE_URL": "http://127.0.0.1:666/v1"}
+    assert values(read_variables({}, tmp_path)) == {"OPENAI_BASE_URL": "http://127.0.0.1:666/v1"}
 
 
 def test_the_example_is_read_without_a_warning(tmp_path: Path) -> None:
@@ -175,8 +175,8 @@ def test_the_example_is_read_without_a_warning(tmp_path: Path) -> None:
     text = example.read_text()
     write(tmp_path, text.replace("GEMINI_API_KEY=", "GEMINI_API_KEY=key").replace("\n#O", "\nO").replace("\n#G", "\nG"))
 
-    found = look({}, tmp_path)
+    found = read_variables({}, tmp_path)
 
     assert not found.warnings
     assert {"GEMINI_API_KEY", "GEMINI_MODEL", "OPENAI_BASE_URL"} <= found.found.keys()
-    assert all(name in text for name in NAMES)
+    assert all(name in text for name in VARIABLE_NAMES)

@@ -9,7 +9,7 @@ from trio.testing import MockClock
 
 from agentos.llm.ask import ActiveRequest, ProviderClient
 from agentos.llm.model_availability import MAX_MODELS
-from agentos.llm.providers.provider import Answer, Delta, Denied, Failing, Provider, Rejected, SlowDown, Usage
+from agentos.llm.providers.provider import Answer, Delta, Denied, Failing, Provider, RateLimited, Rejected, Usage
 from agentos.llm.settings import Retry, Timeouts
 from agentos_sdk.errors import BadRequest, Timeout, Unavailable
 from tests.llm.scripted import Scripted, Step, question
@@ -73,7 +73,7 @@ async def test_what_would_fail_again_is_asked_once(error: Exception, told: type[
 async def test_told_to_slow_down_it_waits_as_long_as_it_was_told_and_counts_no_attempt(
     autojump_clock: MockClock,
 ) -> None:
-    scripts: list[list[Step]] = [[SlowDown("429", 9.0)]] * 4
+    scripts: list[list[Step]] = [[RateLimited("429", 9.0)]] * 4
     provider, answer = await ask(*scripts, ["at last"])
 
     assert answer.text == "at last"
@@ -81,7 +81,7 @@ async def test_told_to_slow_down_it_waits_as_long_as_it_was_told_and_counts_no_a
 
 
 async def test_while_a_model_is_paused_no_question_for_it_is_put_and_others_are(autojump_clock: MockClock) -> None:
-    provider = Scripted([[SlowDown("429", 9.0)], ["yes"]])
+    provider = Scripted([[RateLimited("429", 9.0)], ["yes"]])
     way, began = asking(provider), trio.current_time()
 
     async with trio.open_nursery() as nursery:
@@ -97,7 +97,7 @@ async def test_while_a_model_is_paused_no_question_for_it_is_put_and_others_are(
 
 
 async def test_a_pause_that_is_too_long_fails_at_once_for_the_second_question_too(autojump_clock: MockClock) -> None:
-    provider = Scripted([[SlowDown("429", 3600.0)]])
+    provider = Scripted([[RateLimited("429", 3600.0)]])
     way, began = asking(provider), trio.current_time()
 
     for number in range(2):
@@ -112,7 +112,7 @@ async def test_a_pause_that_is_too_long_fails_at_once_for_the_second_question_to
 
 
 async def test_a_pause_beyond_the_deadline_of_the_call_fails_at_once(autojump_clock: MockClock) -> None:
-    way, began = asking(Scripted([[SlowDown("429", 50.0)]])), trio.current_time()
+    way, began = asking(Scripted([[RateLimited("429", 50.0)]])), trio.current_time()
     one = asked()
     one.deadline = began + 49.0
 
@@ -123,7 +123,7 @@ async def test_a_pause_beyond_the_deadline_of_the_call_fails_at_once(autojump_cl
 
 
 async def test_models_that_agents_invent_leave_nothing_behind_without_end(autojump_clock: MockClock) -> None:
-    way = asking(Scripted([[SlowDown("429", 3600.0)]]))
+    way = asking(Scripted([[RateLimited("429", 3600.0)]]))
 
     for number in range(MAX_MODELS + 50):
         with pytest.raises(Unavailable):
@@ -137,7 +137,7 @@ async def test_models_that_agents_invent_leave_nothing_behind_without_end(autoju
 
 
 async def test_patience_with_a_provider_that_never_has_time_ends(autojump_clock: MockClock) -> None:
-    provider = Scripted([[SlowDown("429 too many requests")]])
+    provider = Scripted([[RateLimited("429 too many requests")]])
     began = trio.current_time()
 
     with pytest.raises(Unavailable, match="429 too many requests"):
@@ -147,7 +147,7 @@ async def test_patience_with_a_provider_that_never_has_time_ends(autojump_clock:
 
 
 async def test_a_new_question_goes_on_at_the_pace_that_the_last_one_was_told(autojump_clock: MockClock) -> None:
-    provider = Scripted([[SlowDown("429")]] * 3 + [[Rejected("400")], [SlowDown("429")], ["yes"]])
+    provider = Scripted([[RateLimited("429")]] * 3 + [[Rejected("400")], [RateLimited("429")], ["yes"]])
     way = asking(provider)
     with pytest.raises(BadRequest):
         await way.send(asked())

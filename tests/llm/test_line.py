@@ -21,7 +21,7 @@ from agentos.llm.claims import ENVELOPE_BYTES
 from agentos.llm.fair_queue import QueueFull
 from agentos.llm.line import Line
 from agentos.llm.memory import MAX_FAMILY_BYTES
-from agentos.llm.providers.provider import Delta, Failing, Provider, Rejected, SlowDown, Usage
+from agentos.llm.providers.provider import Delta, Failing, Provider, RateLimited, Rejected, Usage
 from agentos.llm.queue_states import QueueState
 from agentos.llm.settings import Account, LLMSettings, QueuePath, Retry, Share
 from agentos.services.quotas import Quotas, budget_of
@@ -452,7 +452,7 @@ async def test_a_question_that_is_over_is_gone_from_memory(autojump_clock: MockC
         gc.enable()
 
 
-LIMITED: list[Step] = [0.02, SlowDown("429", 3.0)]
+LIMITED: list[Step] = [0.02, RateLimited("429", 3.0)]
 
 
 async def answers_beside(attack: bool) -> Counter[str]:
@@ -486,7 +486,7 @@ async def test_the_429_of_one_model_leaves_the_answers_of_others_as_they_were(au
 
 
 async def test_a_question_for_a_paused_model_waits_in_no_place_of_the_providers(autojump_clock: MockClock) -> None:
-    provider = Scripted([work(1.0)], models={"limited": [SlowDown("429", 9.0)]})
+    provider = Scripted([work(1.0)], models={"limited": [RateLimited("429", 9.0)]})
 
     async with running(provider) as line, crowd(line) as all_of_them:
         for number in range(3):
@@ -503,7 +503,7 @@ async def test_a_question_for_a_paused_model_waits_in_no_place_of_the_providers(
 
 
 async def test_when_a_pause_ends_its_questions_are_asked_in_their_order(autojump_clock: MockClock) -> None:
-    provider = Scripted([[SlowDown("429", 9.0)], ["yes"]])
+    provider = Scripted([[RateLimited("429", 9.0)], ["yes"]])
 
     async with running(provider, LLMSettings(retry=Retry(jitter=0.0))) as line, crowd(line) as all_of_them:
         for number in range(3):
@@ -515,7 +515,7 @@ async def test_when_a_pause_ends_its_questions_are_asked_in_their_order(autojump
 
 
 async def test_the_deadline_of_a_question_runs_while_its_model_is_paused(autojump_clock: MockClock) -> None:
-    provider = Scripted([[SlowDown("429", 9.0)]])
+    provider = Scripted([[RateLimited("429", 9.0)]])
 
     async with running(provider, LLMSettings(retry=Retry(jitter=0.0))) as line, trio.open_nursery() as nursery:
         nursery.start_soon(line.think, queue_path("a"), question())
@@ -529,7 +529,7 @@ async def test_the_deadline_of_a_question_runs_while_its_model_is_paused(autojum
 
 
 async def test_who_leaves_while_its_model_is_paused_leaves_nothing_behind(autojump_clock: MockClock) -> None:
-    provider = Scripted([["yes"]], models={"limited": [SlowDown("429", 9.0)]})
+    provider = Scripted([["yes"]], models={"limited": [RateLimited("429", 9.0)]})
 
     async with running(provider) as line:
         async with crowd(line) as all_of_them:
@@ -542,7 +542,7 @@ async def test_who_leaves_while_its_model_is_paused_leaves_nothing_behind(autoju
 
 
 async def test_a_pause_that_is_too_long_ends_the_questions_that_wait_at_once(autojump_clock: MockClock) -> None:
-    provider = Scripted([[1.0, SlowDown("429", 3600.0)]])
+    provider = Scripted([[1.0, RateLimited("429", 3600.0)]])
 
     async with running(provider) as line, trio.open_nursery() as nursery:
         began, ended = trio.current_time(), list[float]()
@@ -562,7 +562,7 @@ async def test_a_pause_that_is_too_long_ends_the_questions_that_wait_at_once(aut
 
 async def test_every_refused_attempt_costs_its_asker_its_turn(autojump_clock: MockClock) -> None:
     """An agent that invents a model for each question meets no pause; it is asked no more often than another."""
-    provider = Scripted([[0.01, SlowDown("429", 3600.0)]], models={"scripted": [0.01, "yes"]})
+    provider = Scripted([[0.01, RateLimited("429", 3600.0)]], models={"scripted": [0.01, "yes"]})
 
     async with running(provider) as line, trio.open_nursery() as nursery:
 
@@ -585,7 +585,7 @@ async def test_every_refused_attempt_costs_its_asker_its_turn(autojump_clock: Mo
 
 async def test_what_a_provider_refused_is_charged_to_no_budget_and_reserves_nothing(tmp_path: Path) -> None:
     shared = Account("kernel", Share(budget=budget_of(3600, tokens=100, calls=5)))
-    provider = Scripted([["yes"]], usage=lambda text: Usage(5, 5), models={"limited": [SlowDown("429", 60.0)]})
+    provider = Scripted([["yes"]], usage=lambda text: Usage(5, 5), models={"limited": [RateLimited("429", 60.0)]})
 
     async with (
         with_budgets(tmp_path) as accounts,

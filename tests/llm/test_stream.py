@@ -1,4 +1,4 @@
-"""Events out of bytes: however they are cut, and never without an end."""
+"""EventParser out of bytes: however they are cut, and never without an end."""
 
 from itertools import pairwise
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.llm.stream import MOST, MOST_AT_ONCE, Events, Nonsense
+from agentos.llm.stream import MAX_EVENT, MAX_STREAM, EventParser, MalformedResponse
 
 STREAM = (
     b": a comment\r\n\r\n"
@@ -19,7 +19,7 @@ EVENTS = [b'{"a":\n1}', b"\xe2\x80\xa8 two", b"last"]
 
 
 def fed(*chunks: bytes) -> list[bytes]:
-    events = Events()
+    events = EventParser()
     return [event for chunk in chunks for event in events.feed(chunk) if event is not None]
 
 
@@ -32,8 +32,8 @@ def test_events_survive_any_splitting_of_the_stream(cuts: list[int]) -> None:
 
 @pytest.mark.parametrize("piece", [b"x" * 4096, b"data: x\n" * 512], ids=["a line", "many lines"])
 def test_an_event_has_an_end(piece: bytes) -> None:
-    with pytest.raises(Nonsense, match="an event of more than 1 MiB"):
-        fed(b"data: ", *[piece] * (MOST_AT_ONCE // 4096))
+    with pytest.raises(MalformedResponse, match="an event of more than 1 MiB"):
+        fed(b"data: ", *[piece] * (MAX_EVENT // 4096))
 
 
 def test_an_event_may_be_large() -> None:
@@ -41,7 +41,7 @@ def test_an_event_may_be_large() -> None:
 
 
 def test_a_stream_has_an_end() -> None:
-    chunk = b": still there\n\n" + b"x" * (MOST_AT_ONCE // 2) + b"\n\n"
+    chunk = b": still there\n\n" + b"x" * (MAX_EVENT // 2) + b"\n\n"
 
-    with pytest.raises(Nonsense, match="without an end"):
-        fed(*[chunk] * (MOST // len(chunk) + 1))
+    with pytest.raises(MalformedResponse, match="without an end"):
+        fed(*[chunk] * (MAX_STREAM // len(chunk) + 1))

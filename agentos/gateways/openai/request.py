@@ -124,7 +124,7 @@ def read(body: bytes, model: str, provider: str = "openai") -> Asked:
         asked = _asked(Fields(_object(body)), model)
     except Invalid as error:
         raise BadRequest(str(error)) from None
-    if (name := sampling.refused(asked.question.sampling, provider)) is not None:
+    if (name := sampling.unsupported_parameter(asked.question.sampling, provider)) is not None:
         raise Mistake(name, f"the kernel's provider ({provider}) can't do this: leave it out")
     return asked
 

@@ -9,14 +9,14 @@ from typing import TypeAlias
 import httpx2
 from attrs import field, frozen
 
-from .provider import Denied, Failing, ProviderError, Rejected, SlowDown
+from .provider import Denied, Failing, ProviderError, RateLimited, Rejected
 
-MAX_SAID = 500  # characters of a vendor's error message that are passed on
+MAX_MESSAGE = 500  # characters of a vendor's error message that are passed on
 
-Refusal: TypeAlias = Callable[[int, object, float | None], ProviderError]
+ErrorOfStatus: TypeAlias = Callable[[int, object, float | None], ProviderError]
 """Makes the error from an HTTP status, the response's body and the seconds that its headers ask to wait."""
 
-PIECE = 8  # characters of a key that reveal too much of it
+KEY_PIECE = 8  # characters of a key that reveal too much of it
 
 
 @frozen
@@ -27,58 +27,60 @@ class ProviderAccount:
     key: str | None = field(repr=False)
     variable: str
 
-    def refusal(self, status: int, said: object, after: float | None = None) -> ProviderError:
+    def error_of_status(self, status: int, message: object, after: float | None = None) -> ProviderError:
         """The error for an HTTP status and the response's message."""
         if status in (401, 402, 403):
-            return self.denied(status)
-        text = f"{self.vendor}: {self.clean(said)} ({status})"
+            return self.access_denied(status)
+        text = f"{self.vendor}: {self.clean_message(message)} ({status})"
         if status == 429:
-            return SlowDown(text, after)
+            return RateLimited(text, after)
         if status == 408 or status >= 500:
             return Failing(text, after)
         return Rejected(text, status=status)
 
-    def denied(self, status: int) -> Denied:
+    def access_denied(self, status: int) -> Denied:
         """An error without the vendor's message: vendors often repeat the key, partly masked."""
         if self.key is None:
-            return Denied(f"{self.vendor} wants a key ({status}): set {self.variable}", status=status)
+            return Denied(f"{self.vendor} needs a key ({status}): set {self.variable}", status=status)
         text = f"{self.vendor} does not accept the key in {self.variable}, or not for this ({status})"
         return Denied(text, status=status)
 
-    def broken(self, error: httpx2.TransportError) -> Failing:
+    def connection_error(self, error: httpx2.TransportError) -> Failing:
         """The error for a failed connection or a broken stream."""
         if isinstance(error, httpx2.ConnectTimeout):
             return Failing(f"{self.vendor} can't be reached: no connection in time")
         what = "can't be reached" if isinstance(error, httpx2.ConnectError) else "broke the connection"
-        return Failing(f"{self.vendor} {what}: {self.clean(str(error) or type(error).__name__)}")
+        return Failing(f"{self.vendor} {what}: {self.clean_message(str(error) or type(error).__name__)}")
 
-    def clean(self, said: object) -> str:
+    def clean_message(self, message: object) -> str:
         """A message from outside on one line, limited in length and without the key."""
-        text = str(said)
-        if self.key and any(self.key[at : at + PIECE] in text for at in range(max(1, len(self.key) - PIECE + 1))):
-            return "it said something with the key in it"  # masked, cut or encoded as it may be
-        text = "".join(each if each.isprintable() else " " for each in text[: 4 * MAX_SAID])
+        text = str(message)
+        if self.key and any(
+            self.key[at : at + KEY_PIECE] in text for at in range(max(1, len(self.key) - KEY_PIECE + 1))
+        ):
+            return "message withheld, it contains the key"  # masked, cut or encoded as it may be
+        text = "".join(each if each.isprintable() else " " for each in text[: 4 * MAX_MESSAGE])
         text = " ".join(text.split())
-        return text if len(text) <= MAX_SAID else f"{text[:MAX_SAID]}…"
+        return text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]}…"
 
 
-def seconds_of(headers: Mapping[str, str]) -> float | None:
+def retry_after_of(headers: Mapping[str, str]) -> float | None:
     """How long a response's headers ask to wait: ``Retry-After`` in seconds or as a date, or OpenAI's own header."""
-    if (milliseconds := seconds(headers.get("retry-after-ms"))) is not None:
+    if (milliseconds := parse_seconds(headers.get("retry-after-ms"))) is not None:
         return milliseconds / 1000
-    said = headers.get("retry-after")
-    if said is None or (number := seconds(said)) is not None:
-        return number if said else None
+    message = headers.get("retry-after")
+    if message is None or (number := parse_seconds(message)) is not None:
+        return number if message else None
     try:
-        return max(0.0, email.utils.parsedate_to_datetime(said).timestamp() - time.time())
+        return max(0.0, email.utils.parsedate_to_datetime(message).timestamp() - time.time())
     except (ValueError, OverflowError):
         return None
 
 
-def seconds(said: str | None) -> float | None:
+def parse_seconds(message: str | None) -> float | None:
     """Parse a number from outside; ``None`` if it is negative, infinite or no number."""
     try:
-        number = float(said or "")
+        number = float(message or "")
     except ValueError:
         return None
     return number if 0 <= number < math.inf else None

@@ -17,7 +17,7 @@ OPENAI_MISSING = "provider openai needs a package that isn't installed: pip inst
 
 
 @frozen
-class Choice:
+class ProviderChoice:
     """``base_url=None``: the provider's default URL. ``variable`` names the environment variable of the key."""
 
     provider: ProviderName
@@ -28,64 +28,60 @@ class Choice:
 
 
 @frozen
-class NoChoice:
+class NoProvider:
     """No provider can be used; ``why`` says what to do about it."""
 
     why: str
 
 
-def choose(settings: LLMSettings, variables: Variables) -> Choice | NoChoice:
+def choose_provider(settings: LLMSettings, variables: Variables) -> ProviderChoice | NoProvider:
     """Choose by the configuration; if it names no provider, by the first key that is set."""
     provider = settings.provider
     if provider is None:
         if settings.base_url is not None:
-            return NoChoice('[llm] base_url needs provider = "gemini" or "openai" beside it')
+            return NoProvider('[llm] base_url needs provider = "gemini" or "openai" beside it')
         key = next((name for name in KEYS if name in variables), None)
         if key is None:
-            return NoChoice(f'no key: set {", ".join(KEYS[:-1])} or {KEYS[-1]}, or [llm] provider = "offline"')
+            return NoProvider(f'no key: set {", ".join(KEYS[:-1])} or {KEYS[-1]}, or [llm] provider = "offline"')
         provider = "openai" if key == "OPENAI_API_KEY" else "gemini"
     if provider == "offline":
-        return Choice("offline", settings.model or "offline")
+        return ProviderChoice("offline", settings.model or "offline")
     if provider == "openai" and find_spec("openai") is None:
-        return NoChoice(OPENAI_MISSING)
+        return NoProvider(OPENAI_MISSING)
     choice = (_gemini if provider == "gemini" else _openai)(settings, variables)
-    if (
-        isinstance(choice, Choice)
-        and choice.base_url is not None
-        and choice.base_url is not None
-        and not is_url(choice.base_url)
-    ):
-        return NoChoice("base_url: expected http:// or https:// and a host, without a user and a password")  # not shown
+    if isinstance(choice, ProviderChoice) and choice.base_url is not None and not is_url(choice.base_url):
+        # The URL isn't shown: it may contain a password.
+        return NoProvider("base_url: expected http:// or https:// and a host, without a user and a password")
     return choice
 
 
-def _gemini(settings: LLMSettings, variables: Variables) -> Choice | NoChoice:
+def _gemini(settings: LLMSettings, variables: Variables) -> ProviderChoice | NoProvider:
     variable = next((name for name in KEYS[:2] if name in variables), KEYS[0])
     key = variables.get(variable)
     if key is None and settings.base_url is None:
-        return NoChoice(f'[llm] provider = "gemini" needs a key: set {KEYS[0]} or {KEYS[1]}')
+        return NoProvider(f'[llm] provider = "gemini" needs a key: set {KEYS[0]} or {KEYS[1]}')
     model = settings.model or variables.get("GEMINI_MODEL") or GEMINI_MODEL
-    return Choice("gemini", model, settings.base_url, key, variable)
+    return ProviderChoice("gemini", model, settings.base_url, key, variable)
 
 
-def _openai(settings: LLMSettings, variables: Variables) -> Choice | NoChoice:
+def _openai(settings: LLMSettings, variables: Variables) -> ProviderChoice | NoProvider:
     base_url = settings.base_url or variables.get("OPENAI_BASE_URL")
     key = variables.get("OPENAI_API_KEY")
     if key is None and base_url is None:
-        return NoChoice(
+        return NoProvider(
             '[llm] provider = "openai" needs a key: set OPENAI_API_KEY, or base_url to a server of your own'
         )
     if settings.model is None and base_url is not None:
-        return NoChoice('[llm] model = "…" has to say which model of that server is meant')
-    return Choice("openai", settings.model or OPENAI_MODEL, base_url, key, "OPENAI_API_KEY")
+        return NoProvider('[llm] model = "…" has to say which model of that server is meant')
+    return ProviderChoice("openai", settings.model or OPENAI_MODEL, base_url, key, "OPENAI_API_KEY")
 
 
-async def connect(choice: Choice | NoChoice, settings: LLMSettings) -> Provider:
+async def connect(choice: ProviderChoice | NoProvider, settings: LLMSettings) -> Provider:
     """Make the provider; a vendor's SDK is imported here, in a thread.
 
     Raises :class:`Denied` with what the operator can do, and :class:`Failing` if the SDK can't be loaded at present.
     """
-    if isinstance(choice, NoChoice):
+    if isinstance(choice, NoProvider):
         raise Denied(choice.why)
     if choice.provider == "offline":
         return await _offline(settings.offline)
@@ -106,7 +102,7 @@ async def _offline(settings: OfflineSettings) -> Provider:
         raise Denied(str(error)) from None
 
 
-def _vendor(choice: Choice, timeouts: Timeouts) -> Provider:
+def _vendor(choice: ProviderChoice, timeouts: Timeouts) -> Provider:
     """Import the SDK and make the provider; the first call takes a second because the SDKs are large."""
     from .account import ProviderAccount
 

@@ -10,15 +10,15 @@ from google import genai
 from google.genai import types
 
 from agentos.llm.settings import Timeouts
-from agentos.llm.stream import OURS, Arriving, Nonsense, compact, new_id, words
+from agentos.llm.stream import GENERATED_ID_PREFIX, AnswerBuilder, MalformedResponse, compact_json, new_id, text_field
 
-from .account import ProviderAccount, seconds
+from .account import ProviderAccount, parse_seconds
 from .provider import (
     Answer,
     Delta,
     FinishReason,
-    Hear,
     Message,
+    OnDelta,
     ProviderError,
     Question,
     ThinkingLevel,
@@ -29,18 +29,18 @@ from .provider import (
 )
 from .transport import Transport
 
-CHOICES: Mapping[ToolChoice, types.FunctionCallingConfigMode] = {
+CALLING_MODES: Mapping[ToolChoice, types.FunctionCallingConfigMode] = {
     "auto": types.FunctionCallingConfigMode.AUTO,
     "none": types.FunctionCallingConfigMode.NONE,
     "required": types.FunctionCallingConfigMode.ANY,
 }
-BUDGETS: Mapping[ThinkingLevel, int] = {"low": 1024, "medium": 8192, "high": 24576}  # tokens, for models without levels
-LARGE = 64 << 10  # characters of a tool's result that are parsed at most
+THINKING_BUDGETS: Mapping[ThinkingLevel, int] = {"low": 1024, "medium": 8192, "high": 24576}  # tokens, without levels
+MAX_PARSED_RESULT = 64 << 10  # characters of a tool's result that are parsed at most
 FILTERS = (
     *("SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "ESCALATION", "MODEL_ARMOR"),
     *("IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION"),
 )
-FINISHED: Mapping[str, FinishReason] = {
+FINISH_REASONS: Mapping[str, FinishReason] = {
     "STOP": "stop",
     "MAX_TOKENS": "length",
     **dict.fromkeys(FILTERS, "content_filter"),
@@ -63,10 +63,10 @@ class Gemini:
             ),
         )
 
-    async def answer(self, question: Question, hear: Hear) -> Answer:
-        arriving = Arriving(self._account, hear, self._read)
-        await self._transport.ask(partial(self._compose, question), arriving, self._refusal)
-        return arriving.answer(question)
+    async def answer(self, question: Question, on_delta: OnDelta) -> Answer:
+        builder = AnswerBuilder(self._account, on_delta, self._parse_event)
+        await self._transport.send(partial(self._compose, question), builder, self._error_of)
+        return builder.answer(question)
 
     async def aclose(self) -> None:
         await self._transport.aclose()
@@ -77,42 +77,42 @@ class Gemini:
         ):
             raise AssertionError("the SDK has found what is not there")
 
-    def _read(self, arriving: Arriving, piece: Mapping[str, Any]) -> Delta:
+    def _parse_event(self, builder: AnswerBuilder, piece: Mapping[str, Any]) -> Delta:
         if error := piece.get("error"):
             code = error.get("code") if isinstance(error, dict) else None
-            raise self._refusal(code if isinstance(code, int) else 500, piece)
-        arriving.model = words(piece.get("modelVersion"), "the name of a model") or arriving.model
+            raise self._error_of(code if isinstance(code, int) else 500, piece)
+        builder.model = text_field(piece.get("modelVersion"), "the name of a model") or builder.model
         candidate = (piece.get("candidates") or [{}])[0]
         text, unseen = [], 0
         for part in (candidate.get("content") or {}).get("parts") or ():
             if call := part.get("functionCall"):
-                arriving.call(_call(call, part.get("thoughtSignature")))
-                unseen += len(compact(call))
+                builder.add_call(_call(call, part.get("thoughtSignature")))
+                unseen += len(compact_json(call))
             elif part.get("thought"):
-                unseen += len(words(part.get("text"), "a thought"))
+                unseen += len(text_field(part.get("text"), "a thought"))
             else:
-                text.append(words(part.get("text"), "a text"))
-        if finish := words(candidate.get("finishReason"), "an end"):
-            if finish not in FINISHED:  # a malformed call, for example: a retry may succeed
-                raise Nonsense(f"ended its answer with {finish}")
-            arriving.finish = FINISHED[finish]
+                text.append(text_field(part.get("text"), "a text"))
+        if finish := text_field(candidate.get("finishReason"), "an end"):
+            if finish not in FINISH_REASONS:  # a malformed call, for example: a retry may succeed
+                raise MalformedResponse(f"ended its answer with {finish}")
+            builder.finish = FINISH_REASONS[finish]
         elif (piece.get("promptFeedback") or {}).get("blockReason"):
-            arriving.finish = "content_filter"
+            builder.finish = "content_filter"
         return Delta("".join(text), unseen, _usage(piece.get("usageMetadata")))
 
-    def _refusal(self, status: int, body: object, after: float | None = None) -> ProviderError:
+    def _error_of(self, status: int, body: object, after: float | None = None) -> ProviderError:
         if isinstance(body, list) and len(body) == 1:  # an error may come in a list, as a stream is a list of responses
             body = body[0]
         told = body.get("error") if isinstance(body, dict) else None
         if not isinstance(told, dict):
-            return self._account.refusal(status, body.get("message") if isinstance(body, dict) else body, after)
+            return self._account.error_of_status(status, body.get("message") if isinstance(body, dict) else body, after)
         details = [detail for detail in told.get("details") or () if isinstance(detail, dict)]
         if any(detail.get("reason") == "API_KEY_INVALID" for detail in details):
-            return self._account.denied(status)  # although the status is 400
+            return self._account.access_denied(status)  # although the status is 400
         for detail in details:
             if "retryDelay" in detail:  # Google's format for a duration: "34.5s"
-                after = seconds(str(detail["retryDelay"]).removesuffix("s"))
-        return self._account.refusal(status, told.get("message") or told.get("status"), after)
+                after = parse_seconds(str(detail["retryDelay"]).removesuffix("s"))
+        return self._account.error_of_status(status, told.get("message") or told.get("status"), after)
 
 
 def _contents(messages: Sequence[Message]) -> list[types.Content]:
@@ -131,7 +131,7 @@ def _contents(messages: Sequence[Message]) -> list[types.Content]:
 def _parts(message: Message, names: Mapping[str, str]) -> Iterator[types.Part]:
     if message.answers is not None:
         name = names.get(message.answers, message.answers)
-        response = types.FunctionResponse(id=_theirs(message.answers), name=name, response=_object(message.text))
+        response = types.FunctionResponse(id=_vendor_id(message.answers), name=name, response=_object(message.text))
         yield types.Part(function_response=response)
     elif message.text or not (message.images or message.calls):
         yield types.Part(text=message.text)
@@ -139,7 +139,7 @@ def _parts(message: Message, names: Mapping[str, str]) -> Iterator[types.Part]:
         yield types.Part(inline_data=types.Blob(data=image.data, mime_type=image.mime_type))
     for call in message.calls:
         yield types.Part(
-            function_call=types.FunctionCall(id=_theirs(call.id), name=call.name, args=dict(call.arguments)),
+            function_call=types.FunctionCall(id=_vendor_id(call.id), name=call.name, args=dict(call.arguments)),
             thought_signature=base64.b64decode(call.signature, validate=True) if call.signature else None,
         )
 
@@ -147,14 +147,14 @@ def _parts(message: Message, names: Mapping[str, str]) -> Iterator[types.Part]:
 def _object(text: str) -> dict[str, Any]:
     """A tool's result as the object that Gemini requires; large ones stay text: parsing could take seconds."""
     try:
-        value = json.loads(text) if len(text) <= LARGE else text
+        value = json.loads(text) if len(text) <= MAX_PARSED_RESULT else text
     except (ValueError, RecursionError):
         value = text
     return value if isinstance(value, dict) else {"output": value}
 
 
-def _theirs(id: str) -> str | None:
-    return None if id.startswith(OURS) else id
+def _vendor_id(id: str) -> str | None:
+    return None if id.startswith(GENERATED_ID_PREFIX) else id
 
 
 def _config(question: Question) -> types.GenerateContentConfig:
@@ -168,11 +168,11 @@ def _config(question: Question) -> types.GenerateContentConfig:
         max_output_tokens=question.max_tokens,
         stop_sequences=list(question.stop) or None,
         thinking_config=_thinking(question.model, question.thinking_level),
-        tools=[types.Tool(function_declarations=[_declared(tool) for tool in question.tools])]
+        tools=[types.Tool(function_declarations=[_tool_declaration(tool) for tool in question.tools])]
         if question.tools
         else None,
         tool_config=types.ToolConfig(
-            function_calling_config=types.FunctionCallingConfig(mode=CHOICES[question.tool_choice])
+            function_calling_config=types.FunctionCallingConfig(mode=CALLING_MODES[question.tool_choice])
         )
         if question.tools
         else None,
@@ -183,7 +183,7 @@ def _config(question: Question) -> types.GenerateContentConfig:
     )
 
 
-def _declared(tool: Tool) -> types.FunctionDeclaration:
+def _tool_declaration(tool: Tool) -> types.FunctionDeclaration:
     return types.FunctionDeclaration(
         name=tool.name, description=tool.description or None, parameters_json_schema=dict(tool.parameters) or None
     )
@@ -195,16 +195,16 @@ def _thinking(model: str, level: ThinkingLevel | None) -> types.ThinkingConfig |
     if level is None or model.startswith(("gemini-1", "gemini-2.0")):
         return None
     if model.startswith("gemini-2.5"):
-        return types.ThinkingConfig(thinking_budget=BUDGETS[level])
+        return types.ThinkingConfig(thinking_budget=THINKING_BUDGETS[level])
     return types.ThinkingConfig(thinking_level=types.ThinkingLevel(level.upper()))
 
 
 def _call(call: Mapping[str, Any], signature: object) -> ToolCall:
     arguments = call.get("args") or {}
     if not isinstance(arguments, dict):
-        raise Nonsense("called a tool with arguments that are no JSON object")
-    id_, name = words(call.get("id"), "an id"), words(call.get("name"), "the name of a tool")
-    return ToolCall(id_ or new_id(), name, arguments, words(signature, "a signature") or None)
+        raise MalformedResponse("called a tool with arguments that are no JSON object")
+    id_, name = text_field(call.get("id"), "an id"), text_field(call.get("name"), "the name of a tool")
+    return ToolCall(id_ or new_id(), name, arguments, text_field(signature, "a signature") or None)
 
 
 def _usage(counted: object) -> Usage | None:

@@ -13,10 +13,10 @@ from typing import Any
 import trio
 from attrs import define, evolve, field, frozen
 
-from agentos.llm.schema_example import TooHard, smallest
+from agentos.llm.schema_example import UnsupportedSchema, smallest_value
 from agentos.llm.settings import OfflineSettings
 
-from .offline_rules import Called, Rule, filled, read_rules
+from .offline_rules import CallTemplate, Rule, fill_references, read_rules
 from .provider import (
     CHARACTERS_PER_TOKEN,
     Answer,
@@ -24,26 +24,26 @@ from .provider import (
     Denied,
     Failing,
     FinishReason,
-    Hear,
     Message,
+    OnDelta,
     ProviderError,
     Question,
+    RateLimited,
     Rejected,
-    SlowDown,
     ToolCall,
     Usage,
-    guessed,
-    guessed_input,
+    estimate_input_tokens,
+    estimate_tokens,
 )
 
 LABEL = "[offline echo, no model was asked]"
-ECHOED = 1000  # characters of a message that an echo repeats
+MAX_ECHO = 1000  # characters of a message that an echo repeats
 WORD = re.compile(r"\S+\s*|\s+")  # with the space behind it
 NUMBER = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,15})?")
 
 
 @frozen
-class Script:
+class OfflineReply:
     """The result of a request: a text, then calls or a ``failure``."""
 
     text: str = ""
@@ -72,28 +72,32 @@ class Offline:
         rules = await trio.to_thread.run_sync(read_rules, settings.rules) if settings.rules else ()
         return cls(settings, rules)
 
-    async def answer(self, question: Question, hear: Hear) -> Answer:
+    async def answer(self, question: Question, on_delta: OnDelta) -> Answer:
         """Answer word by word, as slowly as the settings say."""
         self._asked += 1
-        fault = self._fault(self._asked)
-        script = Script(failure=fault) if fault else _within_limits(self._script(question, self._asked), question)
-        tokens = guessed_input(question)
+        fault = self._random_fault(self._asked)
+        reply = (
+            OfflineReply(failure=fault)
+            if fault
+            else _cut_to_limits(self._choose_reply(question, self._asked), question)
+        )
+        tokens = estimate_input_tokens(question)
 
         time = trio.current_time() + self.settings.base
-        if script.text or script.calls:
+        if reply.text or reply.calls:
             time += self.settings.per_input * tokens
         await trio.sleep_until(time)
-        for word in WORD.finditer(script.text):
+        for word in WORD.finditer(reply.text):
             time += self._seconds(len(word[0]))
             await trio.sleep_until(time)
-            hear(Delta(word[0]))
-        if script.failure is not None:
-            raise script.failure
-        if script.calls:
-            await trio.sleep_until(time + self._seconds(script.unseen))
-            hear(Delta(unseen=script.unseen))
-        usage = Usage(tokens, guessed(len(script.text) + script.unseen))
-        return Answer(script.text, usage, script.finish_reason, question.model, script.calls)
+            on_delta(Delta(word[0]))
+        if reply.failure is not None:
+            raise reply.failure
+        if reply.calls:
+            await trio.sleep_until(time + self._seconds(reply.unseen))
+            on_delta(Delta(unseen=reply.unseen))
+        usage = Usage(tokens, estimate_tokens(len(reply.text) + reply.unseen))
+        return Answer(reply.text, usage, reply.finish_reason, question.model, reply.calls)
 
     async def aclose(self) -> None:
         """Nothing to close."""
@@ -102,28 +106,30 @@ class Offline:
     def _seconds(self, characters: int) -> float:
         return characters / CHARACTERS_PER_TOKEN * self.settings.per_output
 
-    def _fault(self, number: int) -> ProviderError | None:
+    def _random_fault(self, number: int) -> ProviderError | None:
         dice = Random(f"{self.settings.seed} {number}")  # noqa: S311 - no secrets are involved
         if dice.random() >= self.settings.faults:
             return None
         why = f"the offline provider lets request {number} fail, as its seed says"
-        return dice.choice([SlowDown, Failing])(why)
+        return dice.choice([RateLimited, Failing])(why)
 
-    def _script(self, question: Question, number: int) -> Script:
+    def _choose_reply(self, question: Question, number: int) -> OfflineReply:
         for place, rule in enumerate(self.rules):
             if rule.times is not None and self._applied[place] >= rule.times:
                 continue
-            if (found := rule.fits(question)) is not None:
+            if (found := rule.match_question(question)) is not None:
                 self._applied[place] += 1
-                return _by_rule(rule, f"rule[{place}]", found, question, number)
+                return _reply_by_rule(rule, f"rule[{place}]", found, question, number)
         try:
             return _echo(question, number)
-        except TooHard as error:
+        except UnsupportedSchema as error:
             what = "a tool call" if question.tool_choice == "required" else "response_schema"
-            return Script(failure=Rejected(f"no rule fits, and the offline echo has no answer for {what}: {error}"))
+            return OfflineReply(
+                failure=Rejected(f"no rule fits, and the offline echo has no answer for {what}: {error}")
+            )
 
 
-def _by_rule(rule: Rule, name: str, found: re.Match[str], question: Question, number: int) -> Script:
+def _reply_by_rule(rule: Rule, name: str, found: re.Match[str], question: Question, number: int) -> OfflineReply:
     calls = tuple(
         ToolCall(f"call_{number}_{place}", call.name, _arguments(call, found, question))
         for place, call in enumerate(rule.tool_calls)
@@ -132,19 +138,21 @@ def _by_rule(rule: Rule, name: str, found: re.Match[str], question: Question, nu
     why = f"the offline provider fails, as {name} says"
     match rule.fail:
         case "slow_down":
-            failure = SlowDown(why, rule.after)
+            failure = RateLimited(why, rule.after)
         case "failing":
             failure = Failing(why, rule.after)
         case "denied":
             failure = Denied(why)
         case "rejected":
             failure = Rejected(why)
-    return Script(found.expand(rule.reply), calls, rule.finish_reason or ("tool_calls" if calls else "stop"), failure)
+    return OfflineReply(
+        found.expand(rule.reply), calls, rule.finish_reason or ("tool_calls" if calls else "stop"), failure
+    )
 
 
-def _arguments(call: Called, found: re.Match[str], question: Question) -> Mapping[str, Any]:
-    """Arguments with references filled in; a text becomes a number if the tool's schema asks for one."""
-    arguments: dict[str, Any] = filled(found, call.arguments)
+def _arguments(call: CallTemplate, found: re.Match[str], question: Question) -> Mapping[str, Any]:
+    """Arguments with references fill_references in; a text becomes a number if the tool's schema asks for one."""
+    arguments: dict[str, Any] = fill_references(found, call.arguments)
     tool = next((tool for tool in question.tools if tool.name == call.name), None)
     properties = tool.parameters.get("properties") if tool is not None else None
     for name, schema in properties.items() if isinstance(properties, Mapping) else ():
@@ -161,35 +169,35 @@ def _number(text: str, kind: object) -> int | float | str:
     return float(text) if found and kind == "number" else text
 
 
-def _echo(question: Question, number: int) -> Script:
+def _echo(question: Question, number: int) -> OfflineReply:
     """The label and the last message, or the smallest answer that the request allows."""
     if question.tool_choice == "required":
-        return Script(calls=(_least_call(question, number),), finish_reason="tool_calls")
+        return OfflineReply(calls=(_smallest_call(question, number),), finish_reason="tool_calls")
     if question.response_schema is not None:
-        return Script(json.dumps(smallest(question.response_schema, LABEL), ensure_ascii=False))
+        return OfflineReply(json.dumps(smallest_value(question.response_schema, LABEL), ensure_ascii=False))
     last = question.messages[-1] if question.messages else Message("user")
-    text = last.text if len(last.text) <= ECHOED else f"{last.text[:ECHOED]}…"
+    text = last.text if len(last.text) <= MAX_ECHO else f"{last.text[:MAX_ECHO]}…"
     images = f"[{len(last.images)} image{'s' * (len(last.images) > 1)}]" if last.images else ""
-    return Script(" ".join(part for part in (LABEL, text, images) if part))
+    return OfflineReply(" ".join(part for part in (LABEL, text, images) if part))
 
 
-def _least_call(question: Question, number: int) -> ToolCall:
+def _smallest_call(question: Question, number: int) -> ToolCall:
     if not question.tools:
-        raise TooHard("", "there is no tool that could be called")
+        raise UnsupportedSchema("", "there is no tool that could be called")
     tool = question.tools[0]
-    arguments = smallest(tool.parameters, LABEL)
+    arguments = smallest_value(tool.parameters, LABEL)
     if not isinstance(arguments, Mapping):
-        raise TooHard("", f"the parameters of {tool.name} are no object")
+        raise UnsupportedSchema("", f"the parameters of {tool.name} are no object")
     return ToolCall(f"call_{number}_0", tool.name, arguments)
 
 
-def _within_limits(script: Script, question: Question) -> Script:
+def _cut_to_limits(reply: OfflineReply, question: Question) -> OfflineReply:
     """Cut the text off at a stop sequence and at ``max_tokens``."""
-    ends = [end for stop in question.stop if stop and (end := script.text.find(stop)) >= 0]
+    ends = [end for stop in question.stop if stop and (end := reply.text.find(stop)) >= 0]
     if ends:
-        script = evolve(script, text=script.text[: min(ends)])
-    if question.max_tokens is None or guessed(len(script.text) + script.unseen) <= question.max_tokens:
-        return script
+        reply = evolve(reply, text=reply.text[: min(ends)])
+    if question.max_tokens is None or estimate_tokens(len(reply.text) + reply.unseen) <= question.max_tokens:
+        return reply
     return evolve(
-        script, text=script.text[: question.max_tokens * CHARACTERS_PER_TOKEN], calls=(), finish_reason="length"
+        reply, text=reply.text[: question.max_tokens * CHARACTERS_PER_TOKEN], calls=(), finish_reason="length"
     )

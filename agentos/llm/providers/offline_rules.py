@@ -39,8 +39,8 @@ from agentos_sdk.strict import Several
 
 from .provider import FinishReason, Message, Question
 
-LARGEST_FILE = 4 << 20  # bytes
-SEARCHED = 1 << 16  # characters at the beginning of a text: a search blocks the event loop
+MAX_FILE_BYTES = 4 << 20  # bytes
+MAX_SEARCHED = 1 << 16  # characters at the beginning of a text: a search blocks the event loop
 
 Positive = Annotated[int, codec.Rule(lambda number: number > 0, "a whole number from 1")]
 Failure = Literal["slow_down", "failing", "denied", "rejected"]
@@ -60,7 +60,7 @@ class BadRules(ValueError):
 
 
 @frozen
-class Called:
+class CallTemplate:
     name: str
     arguments: Mapping[str, Any] = {}
 
@@ -74,7 +74,7 @@ class Rule:
     model: str = ""
     tool: str | None = None
     reply: str = ""
-    tool_calls: Sequence[Called] = ()
+    tool_calls: Sequence[CallTemplate] = ()
     finish_reason: FinishReason | None = None
     fail: Failure | None = None
     after: Seconds | None = None
@@ -84,15 +84,15 @@ class Rule:
         if found := list(self._mistakes()):
             raise Several(found)
 
-    def fits(self, question: Question) -> re.Match[str] | None:
+    def match_question(self, question: Question) -> re.Match[str] | None:
         """The match of ``match``, if all conditions of the rule apply."""
         last = question.messages[-1] if question.messages else Message("user")
-        if self.tool is not None and self.tool != tool_answered(question):
+        if self.tool is not None and self.tool != answered_tool(question):
             return None
         match, system, model = self._patterns
-        if not system.search((question.system or "")[:SEARCHED]) or not model.search(question.model[:SEARCHED]):
+        if not system.search((question.system or "")[:MAX_SEARCHED]) or not model.search(question.model[:MAX_SEARCHED]):
             return None
-        return match.search(last.text[:SEARCHED])
+        return match.search(last.text[:MAX_SEARCHED])
 
     @cached_property
     def _patterns(self) -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
@@ -100,12 +100,12 @@ class Rule:
 
     def _mistakes(self) -> Iterator[tuple[Keys, str]]:
         for name, pattern in (("match", self.match), ("system", self.system), ("model", self.model)):
-            if why := _refused(re.compile, pattern):
+            if why := _why_invalid(re.compile, pattern):
                 yield (name,), f"not a regular expression: {why}"
-        if not _refused(re.compile, self.match):
+        if not _why_invalid(re.compile, self.match):
             yield from self._wrong_references()
         for number, call in enumerate(self.tool_calls):
-            if why := _refused(codec.encode, call.arguments):
+            if why := _why_invalid(codec.encode, call.arguments):
                 yield ("tool_calls", number, "arguments"), why
         if self.fail and self.tool_calls:
             yield ("tool_calls",), "an answer that fails calls no tool"
@@ -120,23 +120,23 @@ class Rule:
         for number, call in enumerate(self.tool_calls):
             texts += _texts(call.arguments, ("tool_calls", number, "arguments"))
         for keys, text in texts:
-            if why := _refused(lambda template: pattern.sub(template, ""), text):
+            if why := _why_invalid(lambda template: pattern.sub(template, ""), text):
                 yield keys, why
 
 
-def filled(found: re.Match[str], value: Any) -> Any:
+def fill_references(found: re.Match[str], value: Any) -> Any:
     """``value`` with group references replaced by what the groups matched."""
     match value:
         case str():
             return found.expand(value)
         case Mapping():
-            return {key: filled(found, each) for key, each in value.items()}
+            return {key: fill_references(found, each) for key, each in value.items()}
         case list():
-            return [filled(found, each) for each in value]
+            return [fill_references(found, each) for each in value]
     return value
 
 
-def tool_answered(question: Question) -> str | None:
+def answered_tool(question: Question) -> str | None:
     """The name of the tool, if the last message is a tool's result."""
     answers = question.messages[-1].answers if question.messages else None
     calls = (call for message in question.messages for call in message.calls)
@@ -152,9 +152,9 @@ def read_rules(path: str) -> Sequence[Rule]:
 
     try:
         with open(path, "rb") as file:
-            data = file.read(LARGEST_FILE + 1)
-        if len(data) > LARGEST_FILE:
-            raise ValueError(f"larger than {LARGEST_FILE >> 20} MiB")
+            data = file.read(MAX_FILE_BYTES + 1)
+        if len(data) > MAX_FILE_BYTES:
+            raise ValueError(f"larger than {MAX_FILE_BYTES >> 20} MiB")
         return codec.decode(File, tomllib.loads(data.decode())).rule
     except Invalid as error:
         raise BadRules(path, error.mistakes) from None
@@ -177,10 +177,10 @@ def _texts(value: Any, keys: Keys) -> Iterator[tuple[Keys, str]]:
         yield from _texts(each, (*keys, key))
 
 
-def _refused(reads: Callable[[Any], object], value: Any) -> str | None:
+def _why_invalid(parse: Callable[[Any], object], value: Any) -> str | None:
     """Why ``value`` can't be read, or ``None``. ``IndexError`` is raised for a group that doesn't exist."""
     try:
-        reads(value)
+        parse(value)
     except (re.error, IndexError, TypeError, ValueError, OverflowError, RecursionError) as error:
         return str(error)
     return None

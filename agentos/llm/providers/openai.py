@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import openai
 
 from agentos.llm.settings import Timeouts
-from agentos.llm.stream import Arriving, Nonsense, compact, words
+from agentos.llm.stream import AnswerBuilder, MalformedResponse, compact_json, text_field
 
 from .account import ProviderAccount
 from .provider import (
@@ -18,8 +18,8 @@ from .provider import (
     Delta,
     Denied,
     FinishReason,
-    Hear,
     Image,
+    OnDelta,
     ProviderError,
     Question,
     Rejected,
@@ -30,7 +30,7 @@ from .provider import (
 from .transport import Transport
 
 BASE_URL = "https://api.openai.com/v1"
-FINISHED: Mapping[str, FinishReason] = {
+FINISH_REASONS: Mapping[str, FinishReason] = {
     "stop": "stop",
     "length": "length",
     "tool_calls": "tool_calls",
@@ -46,8 +46,8 @@ class OpenAI:
 
     def __init__(self, account: ProviderAccount, base_url: str | None, timeouts: Timeouts) -> None:
         self._account = account
-        self._genuine = urlsplit(base_url or BASE_URL).hostname == "api.openai.com"
-        self._counts = True  # whether it may be asked to count tokens, which some servers refuse
+        self._is_openai = urlsplit(base_url or BASE_URL).hostname == "api.openai.com"
+        self._may_count_tokens = True  # whether it may be asked to count tokens, which some servers refuse
         self._transport = Transport(account, timeouts)
         client = openai.OpenAI(
             api_key=account.key or "none",
@@ -57,56 +57,58 @@ class OpenAI:
         )
         self._completions = client.chat.completions
 
-    async def answer(self, question: Question, hear: Hear) -> Answer:
+    async def answer(self, question: Question, on_delta: OnDelta) -> Answer:
         try:
-            return await self._answer(question, hear)
+            return await self._answer(question, on_delta)
         except Rejected as error:
-            if not (self._counts and "stream_options" in str(error)):
+            if not (self._may_count_tokens and "stream_options" in str(error)):
                 raise
-            self._counts = False
-        return await self._answer(question, hear)
+            self._may_count_tokens = False
+        return await self._answer(question, on_delta)
 
     async def aclose(self) -> None:
         await self._transport.aclose()
 
-    async def _answer(self, question: Question, hear: Hear) -> Answer:
-        arriving = Arriving(self._account, hear, self._read, logprobs=[] if question.sampling.logprobs else None)
-        await self._transport.ask(partial(self._compose, question), arriving, self._refused)
-        return arriving.answer(question)
+    async def _answer(self, question: Question, on_delta: OnDelta) -> Answer:
+        builder = AnswerBuilder(
+            self._account, on_delta, self._parse_event, logprobs=[] if question.sampling.logprobs else None
+        )
+        await self._transport.send(partial(self._compose, question), builder, self._error_of_body)
+        return builder.answer(question)
 
     def _compose(self, question: Question) -> None:
         self._completions.create(stream=True, **self._request(question)).close()
 
-    def _read(self, arriving: Arriving, piece: Mapping[str, Any]) -> Delta:
+    def _parse_event(self, builder: AnswerBuilder, piece: Mapping[str, Any]) -> Delta:
         """Parse one event; servers often omit fields or set them to null."""
         if error := piece.get("error"):
             code = str(error.get("code")) if isinstance(error, dict) else ""
-            raise self._refusal(int(code) if STATUS.fullmatch(code) else CODES.get(code, 500), error)
-        arriving.model = words(piece.get("model"), "the name of a model") or arriving.model
+            raise self._error_of(int(code) if STATUS.fullmatch(code) else CODES.get(code, 500), error)
+        builder.model = text_field(piece.get("model"), "the name of a model") or builder.model
         choice = (piece.get("choices") or [{}])[0]
-        delta, finish = choice.get("delta") or {}, words(choice.get("finish_reason"), "an end")
+        delta, finish = choice.get("delta") or {}, text_field(choice.get("finish_reason"), "an end")
         if isinstance(logprobs := choice.get("logprobs"), dict):
-            arriving.take_logprobs(logprobs.get("content"))
-        text, refused = words(delta.get("content"), "a text"), words(delta.get("refusal"), "a refusal")
-        unseen = len(words(delta.get("reasoning_content") or delta.get("reasoning"), "a thought"))
-        unseen += sum(_take_call(part, arriving) for part in delta.get("tool_calls") or ())
+            builder.add_logprobs(logprobs.get("content"))
+        text, refused = text_field(delta.get("content"), "a text"), text_field(delta.get("refusal"), "a refusal")
+        unseen = len(text_field(delta.get("reasoning_content") or delta.get("reasoning"), "a thought"))
+        unseen += sum(_add_call_piece(part, builder) for part in delta.get("tool_calls") or ())
         if refused:
-            arriving.finish = "content_filter"
-        elif finish and arriving.finish is None:
-            if finish not in FINISHED:
-                raise Nonsense(f"ended its answer with {finish}")
-            arriving.finish = FINISHED[finish]
+            builder.finish = "content_filter"
+        elif finish and builder.finish is None:
+            if finish not in FINISH_REASONS:
+                raise MalformedResponse(f"ended its answer with {finish}")
+            builder.finish = FINISH_REASONS[finish]
         return Delta(text + refused, unseen, _usage(piece.get("usage")))
 
-    def _refused(self, status: int, said: object, after: float | None) -> ProviderError:
-        return self._refusal(status, said.get("error", said) if isinstance(said, dict) else said, after)
+    def _error_of_body(self, status: int, body: object, after: float | None) -> ProviderError:
+        return self._error_of(status, body.get("error", body) if isinstance(body, dict) else body, after)
 
-    def _refusal(self, status: int, error: object, after: float | None = None) -> ProviderError:
-        told = error if isinstance(error, dict) else {"message": error}
-        if "insufficient_quota" in (told.get("code"), told.get("type")):  # comes as 429, but waiting won't help
+    def _error_of(self, status: int, error: object, after: float | None = None) -> ProviderError:
+        details = error if isinstance(error, dict) else {"message": error}
+        if "insufficient_quota" in (details.get("code"), details.get("type")):  # comes as 429, but waiting won't help
             text = f"{self._account.vendor}: the account of the key in {self._account.variable} is used up"
             return Denied(text, status=402)  # 402 is what it means
-        return self._account.refusal(status, told.get("message") or told, after)
+        return self._account.error_of_status(status, details.get("message") or details, after)
 
     def _request(self, question: Question) -> dict[str, Any]:
         request: dict[str, Any] = {
@@ -114,11 +116,11 @@ class OpenAI:
             "messages": [*_messages(question)],
             "temperature": question.temperature,
             # OpenAI's reasoning models accept only the one, most other servers only the other.
-            "max_completion_tokens" if self._genuine else "max_tokens": question.max_tokens,
+            "max_completion_tokens" if self._is_openai else "max_tokens": question.max_tokens,
             "reasoning_effort": question.thinking_level,
             "stop": list(question.stop) or None,
-            "stream_options": {"include_usage": True} if self._counts else None,
-            "tools": [*map(_declared, question.tools)] or None,
+            "stream_options": {"include_usage": True} if self._may_count_tokens else None,
+            "tools": [*map(_tool_declaration, question.tools)] or None,
             "tool_choice": question.tool_choice if question.tools else None,
             "response_format": _format(question.response_schema),
             **question.sampling.given,
@@ -130,20 +132,24 @@ def _messages(question: Question) -> Iterator[dict[str, Any]]:
     """Convert the conversation. A tool result can't contain images: they follow as a user message after all results."""
     if question.system is not None:
         yield {"role": "system", "content": question.system}
-    shown: list[Image] = []
+    pending_images: list[Image] = []
     for message in question.messages:
-        if message.role != "tool" and shown:
-            yield {"role": "user", "content": _content("", shown)}
-            shown = []
+        if message.role != "tool" and pending_images:
+            yield {"role": "user", "content": _content("", pending_images)}
+            pending_images = []
         if message.role == "tool":
             yield {"role": "tool", "tool_call_id": message.answers or "", "content": message.text}
-            shown.extend(message.images)
+            pending_images.extend(message.images)
         elif message.calls:
-            yield {"role": "assistant", "content": message.text or None, "tool_calls": [*map(_called, message.calls)]}
+            yield {
+                "role": "assistant",
+                "content": message.text or None,
+                "tool_calls": [*map(_call_message, message.calls)],
+            }
         else:
             yield {"role": message.role, "content": _content(message.text, message.images)}
-    if shown:
-        yield {"role": "user", "content": _content("", shown)}
+    if pending_images:
+        yield {"role": "user", "content": _content("", pending_images)}
 
 
 def _content(text: str, images: Sequence[Image]) -> str | list[dict[str, Any]]:
@@ -154,12 +160,12 @@ def _content(text: str, images: Sequence[Image]) -> str | list[dict[str, Any]]:
     return [*parts, *({"type": "image_url", "image_url": {"url": url}} for url in urls)]
 
 
-def _called(call: ToolCall) -> dict[str, Any]:
-    function = {"name": call.name, "arguments": compact(dict(call.arguments))}
+def _call_message(call: ToolCall) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": compact_json(dict(call.arguments))}
     return {"id": call.id, "type": "function", "function": function}
 
 
-def _declared(tool: Tool) -> dict[str, Any]:
+def _tool_declaration(tool: Tool) -> dict[str, Any]:
     function = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
     return {"type": "function", "function": {name: value for name, value in function.items() if value}}
 
@@ -167,10 +173,10 @@ def _declared(tool: Tool) -> dict[str, Any]:
 def _format(schema: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if schema is None:
         return None
-    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": _closed(schema)}}
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": _is_closed(schema)}}
 
 
-def _closed(schema: object) -> bool:
+def _is_closed(schema: object) -> bool:
     """Whether each object in a schema has exactly the properties it names: required for strict mode."""
     if isinstance(schema, Mapping):
         properties = schema.get("properties")
@@ -178,15 +184,16 @@ def _closed(schema: object) -> bool:
             named = set(properties or ())
             if schema.get("additionalProperties") is not False or set(schema.get("required", ())) != named:
                 return False
-        return all(map(_closed, schema.values()))
-    return all(map(_closed, schema)) if isinstance(schema, list) else True
+        return all(map(_is_closed, schema.values()))
+    return all(map(_is_closed, schema)) if isinstance(schema, list) else True
 
 
-def _take_call(part: Mapping[str, Any], arriving: Arriving) -> int:
+def _add_call_piece(part: Mapping[str, Any], builder: AnswerBuilder) -> int:
     """Take a piece of a tool call; returns how many characters it has."""
     function, index = part.get("function") or {}, part.get("index")
-    name, arguments = words(function.get("name"), "the name of a tool"), words(function.get("arguments"), "arguments")
-    arriving.piece_of_call(index if isinstance(index, int) else None, words(part.get("id"), "an id"), name, arguments)
+    id_, name = text_field(part.get("id"), "an id"), text_field(function.get("name"), "the name of a tool")
+    arguments = text_field(function.get("arguments"), "arguments")
+    builder.add_call_piece(index if isinstance(index, int) else None, id_, name, arguments)
     return len(name) + len(arguments)
 
 
@@ -195,6 +202,6 @@ def _usage(counted: object) -> Usage | None:
         return None
     details = counted.get("completion_tokens_details")
     thinking = details.get("reasoning_tokens") if isinstance(details, dict) else 0
-    told = Usage(counted["prompt_tokens"], counted.get("completion_tokens"), thinking)
-    thinking = min(told.thinking, told.output)  # completion_tokens includes them
-    return Usage(told.input, told.output - thinking, thinking)
+    reported = Usage(counted["prompt_tokens"], counted.get("completion_tokens"), thinking)
+    thinking = min(reported.thinking, reported.output)  # completion_tokens includes them
+    return Usage(reported.input, reported.output - thinking, thinking)

@@ -15,7 +15,7 @@ FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
 
 CHARACTERS_PER_TOKEN = 4  # of English text, roughly; for estimates before a provider has counted
 TOKENS_PER_IMAGE = 258  # what Gemini counts for one of its tiles; also for estimates
-MOST_TOKENS = 10**9  # largest token count that is accepted from a provider
+MAX_TOKENS = 10**9  # largest token count that is accepted from a provider
 TOKENS_PER_MESSAGE = 4  # for its role and its end
 
 
@@ -80,18 +80,18 @@ class Question:
     @property
     def parts(self) -> int:
         """Number of messages, images, tools and calls."""
-        return len(self.tools) + sum(1 + len(said.images) + len(said.calls) for said in self.messages)
+        return len(self.tools) + sum(1 + len(message.images) + len(message.calls) for message in self.messages)
 
     @property
     def size(self) -> int:
         """Bytes of memory of the parts that may be large: texts and images."""
-        texts = sum(getsizeof(said.text) for said in self.messages) + getsizeof(self.system)
-        return texts + sum(len(image.data) for said in self.messages for image in said.images)
+        texts = sum(getsizeof(message.text) for message in self.messages) + getsizeof(self.system)
+        return texts + sum(len(image.data) for message in self.messages for image in message.images)
 
 
 def _tokens(counted: object) -> int:
     """A token count from outside; invalid values become 0, as if there were no count."""
-    return counted if type(counted) is int and 0 <= counted <= MOST_TOKENS else 0
+    return counted if type(counted) is int and 0 <= counted <= MAX_TOKENS else 0
 
 
 @frozen
@@ -112,7 +112,7 @@ class Usage:
 
     def __add__(self, other: "Usage") -> "Usage":
         sums = (self.input + other.input, self.output + other.output, self.thinking + other.thinking)
-        return Usage(*(min(each, MOST_TOKENS) for each in sums))
+        return Usage(*(min(each, MAX_TOKENS) for each in sums))
 
 
 @frozen
@@ -143,7 +143,7 @@ class Answer:
     logprobs: bytes | None = field(default=None, repr=False)
 
 
-Hear: TypeAlias = Callable[[Delta], None]
+OnDelta: TypeAlias = Callable[[Delta], None]
 
 
 class Provider(Protocol):
@@ -152,8 +152,8 @@ class Provider(Protocol):
     Made and used in one run of Trio; any number of requests may be under way.
     """
 
-    async def answer(self, question: Question, hear: Hear) -> Answer:
-        """Send a request, always streaming, and call ``hear`` with each piece as it arrives.
+    async def answer(self, question: Question, on_delta: OnDelta) -> Answer:
+        """Send a request, always streaming, and call ``on_delta`` with each piece as it arrives.
 
         To stop, cancel: the connection is closed at once. Raises only :class:`ProviderError`; its text is for people
         and contains no key.
@@ -182,7 +182,7 @@ class Denied(ProviderError):
     """The key was refused or lacks rights (401, 403), or there is no such account: the operator has to fix it."""
 
 
-class SlowDown(ProviderError):
+class RateLimited(ProviderError):
     """Too many requests (429). ``after``: seconds in which the provider wants no requests, if it says."""
 
     def __init__(self, text: str, after: float | None = None) -> None:
@@ -191,14 +191,14 @@ class SlowDown(ProviderError):
 
 
 class Failing(ProviderError):
-    """The provider failed (408, 5xx) or the connection broke; ``after`` as in :class:`SlowDown`."""
+    """The provider failed (408, 5xx) or the connection broke; ``after`` as in :class:`RateLimited`."""
 
     def __init__(self, text: str, after: float | None = None) -> None:
         super().__init__(text)
         self.after = after
 
 
-def guessed_input(question: Question) -> int:
+def estimate_input_tokens(question: Question) -> int:
     """Estimated input tokens of a request."""
     characters = len(question.system or "")
     tokens = 0
@@ -208,10 +208,10 @@ def guessed_input(question: Question) -> int:
         tokens += TOKENS_PER_MESSAGE + TOKENS_PER_IMAGE * len(message.images)
     for tool in question.tools:
         characters += len(tool.name) + len(tool.description) + _characters(tool.parameters)
-    return tokens + guessed(characters)
+    return tokens + estimate_tokens(characters)
 
 
-def guessed(characters: int) -> int:
+def estimate_tokens(characters: int) -> int:
     """Estimated tokens of a text of this length."""
     return -(-characters // CHARACTERS_PER_TOKEN)
 

@@ -15,18 +15,18 @@ import httpx2
 import trio
 
 from agentos.llm.settings import Timeouts
-from agentos.llm.stream import Arriving, Nonsense
+from agentos.llm.stream import AnswerBuilder, MalformedResponse
 from agentos_sdk import codec
 
-from .account import ProviderAccount, Refusal, seconds_of
+from .account import ErrorOfStatus, ProviderAccount, retry_after_of
 from .provider import Failing, ProviderError, Rejected
 
 for _library in ("httpcore2", "httpx2", "openai", "google_genai"):
     logging.getLogger(_library).setLevel(logging.WARNING)  # below this level they log requests and headers
 
-MOST_REFUSED = 64 << 10  # bytes that are read of an error response
+MAX_ERROR_BODY = 64 << 10  # bytes that are read of an error response
 NO_REASON = "no reason given"
-AS_IT_IS = {"accept-encoding": "identity"}  # compressed data may expand a thousand times
+NO_COMPRESSION = {"accept-encoding": "identity"}  # compressed data may expand a thousand times
 
 # Bytes per read. Everything in one read (headers, interim replies, chunks of one byte) is parsed without a pause.
 httpcore2.AsyncHTTP11Connection.READ_NUM_BYTES = 4 << 10
@@ -42,26 +42,26 @@ class Transport:
     def __init__(self, account: ProviderAccount, timeouts: Timeouts) -> None:
         self._account = account
         self._timeout = {"connect": timeouts.connect}
-        self._kept = _Kept()
-        self._one = trio.CapacityLimiter(1)
-        self.composing = httpx2.Client(transport=self._kept, headers=AS_IT_IS)
+        self._captured = _CapturingTransport()
+        self._limiter = trio.CapacityLimiter(1)
+        self.composing = httpx2.Client(transport=self._captured, headers=NO_COMPRESSION)
         self.http = httpx2.AsyncClient(
             limits=httpx2.Limits(max_connections=None),  # the line sets the limit
             cookies=CookieJar(DefaultCookiePolicy(netscape=False)),
             follow_redirects=False,
         )
 
-    async def ask(self, compose: Callable[[], object], arriving: Arriving, refusal: Refusal) -> None:
+    async def send(self, compose: Callable[[], object], builder: AnswerBuilder, error_of_status: ErrorOfStatus) -> None:
         """Let the SDK compose a request in ``compose``, and read the answer; raises :class:`ProviderError` without one.
 
-        Exceptions of ``hear`` pass through unchanged.
+        Exceptions of ``on_delta`` pass through unchanged.
         """
         # Not abandonable: a caller with a large request holds its place at the provider as long as composing takes.
-        request = await trio.to_thread.run_sync(self._composed, compose, limiter=self._one)
-        with self._in_our_words(arriving):
+        request = await trio.to_thread.run_sync(self._compose_request, compose, limiter=self._limiter)
+        with self._convert_errors(builder):
             response = await self.http.send(request, stream=True)
             try:
-                await self._listen(response, arriving, refusal)
+                await self._read_response(response, builder, error_of_status)
             finally:
                 with trio.CancelScope(shield=True):
                     await response.aclose()
@@ -69,31 +69,37 @@ class Transport:
     async def aclose(self) -> None:
         await self.http.aclose()
 
-    def _composed(self, compose: Callable[[], object]) -> httpx2.Request:
+    def _compose_request(self, compose: Callable[[], object]) -> httpx2.Request:
         try:
             compose()
         except Exception as error:  # the SDK's: for a schema or a model that it refuses
-            raise Rejected(f"{self._account.vendor} can't be asked this: {self._account.clean(error)}") from None
-        request, self._kept.request = self._kept.request, None
+            raise Rejected(
+                f"{self._account.vendor} can't be asked this: {self._account.clean_message(error)}"
+            ) from None
+        request, self._captured.request = self._captured.request, None
         assert request is not None, "the SDK sends what it has composed"
         request.extensions["timeout"] = self._timeout  # not the SDK's own
         return request
 
-    async def _listen(self, response: httpx2.Response, arriving: Arriving, refusal: Refusal) -> None:
+    async def _read_response(
+        self, response: httpx2.Response, builder: AnswerBuilder, error_of_status: ErrorOfStatus
+    ) -> None:
         stream, status = response.stream, response.status_code
         assert isinstance(stream, httpx2.AsyncByteStream)
         readable = response.headers.get("content-encoding", "identity") == "identity"
         if status != 200:
-            said = await _refused(stream) if readable else None
-            raise refusal(status, said or response.reason_phrase or NO_REASON, seconds_of(response.headers))
+            message = await _read_error_body(stream) if readable else None
+            raise error_of_status(
+                status, message or response.reason_phrase or NO_REASON, retry_after_of(response.headers)
+            )
         if not readable:
-            raise Nonsense("compresses its answer, though asked not to")
-        await _drain(stream, arriving.feed)
-        for _ in arriving.feed(b"\n\n"):  # also parses an event without a final blank line
+            raise MalformedResponse("compresses its answer, though asked not to")
+        await _drain(stream, builder.feed)
+        for _ in builder.feed(b"\n\n"):  # also parses an event without a final blank line
             pass
 
     @contextlib.contextmanager
-    def _in_our_words(self, arriving: Arriving) -> Iterator[None]:
+    def _convert_errors(self, builder: AnswerBuilder) -> Iterator[None]:
         """Convert errors of the connection or the vendor into a :class:`ProviderError`."""
         vendor = self._account.vendor
         try:
@@ -101,17 +107,17 @@ class Transport:
         except ProviderError:
             raise
         except httpx2.TransportError as error:
-            if arriving.finish is None:  # else the answer is complete and only the end of the connection failed
-                raise self._account.broken(error) from None
-        except (Nonsense, codec.Invalid) as error:
-            raise Failing(f"{vendor} {self._account.clean(error)}") from None
+            if builder.finish is None:  # else the answer is complete and only the end of the connection failed
+                raise self._account.connection_error(error) from None
+        except (MalformedResponse, codec.Invalid) as error:
+            raise Failing(f"{vendor} {self._account.clean_message(error)}") from None
         except Exception as error:
-            if error is arriving.unheard:
+            if error is builder.callback_error:
                 raise
             raise Failing(f"{vendor} answered what can't be read ({type(error).__name__})") from None
 
 
-class _Kept(httpx2.BaseTransport):
+class _CapturingTransport(httpx2.BaseTransport):
     """An HTTP transport that keeps the request that an SDK sends, and sends nothing."""
 
     request: httpx2.Request | None = None
@@ -141,23 +147,23 @@ async def _drain(body: AsyncIterator[bytes] | httpx2.AsyncByteStream, feed: Call
         raise failure
 
 
-class _Enough(Exception):
+class _BodyLimit(Exception):
     """Enough of an error response has been read."""
 
 
-async def _refused(body: httpx2.AsyncByteStream) -> object:
+async def _read_error_body(body: httpx2.AsyncByteStream) -> object:
     """The body of an error response or its beginning: parsed as JSON if possible."""
-    said = bytearray()
+    message = bytearray()
 
     def feed(chunk: bytes) -> Iterator[None]:
-        said.extend(chunk[: MOST_REFUSED - len(said)])
-        if len(said) == MOST_REFUSED:
-            raise _Enough
+        message.extend(chunk[: MAX_ERROR_BODY - len(message)])
+        if len(message) == MAX_ERROR_BODY:
+            raise _BodyLimit
         yield
 
-    with contextlib.suppress(_Enough, httpx2.TransportError):
+    with contextlib.suppress(_BodyLimit, httpx2.TransportError):
         await _drain(body, feed)
     try:
-        return codec.parse(bytes(said))
+        return codec.parse(bytes(message))
     except codec.Invalid:
-        return said.decode(errors="replace")
+        return message.decode(errors="replace")

@@ -23,7 +23,7 @@ from agentos.llm.ask import ProviderClient
 from agentos.llm.budgets import Budgets
 from agentos.llm.jobs import ThinkResult
 from agentos.llm.line import Line
-from agentos.llm.providers.choose import Choice, connect
+from agentos.llm.providers.choose import ProviderChoice, connect
 from agentos.llm.providers.offline import Offline
 from agentos.llm.providers.offline_rules import Rule
 from agentos.llm.providers.provider import Provider, Question
@@ -96,7 +96,7 @@ async def served(
     max_payload: int = MIB,
     think: Callable[[Question], None] | None = None,
     offline: OfflineSettings | None = None,
-    choice: Choice | None = None,
+    choice: ProviderChoice | None = None,
     grants: Grants | None = None,
     notebook: Notebook | None = None,
     **settings: Any,

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from agentos.kernel.table import Table
-from agentos.llm.providers.offline_rules import Called, Rule
+from agentos.llm.providers.offline_rules import CallTemplate, Rule
 from agentos.llm.providers.provider import Image, Message, Question
 from agentos.llm.settings import OfflineSettings, Retry
 from agentos.services.quotas import Quota
@@ -91,7 +91,7 @@ async def test_a_stream_comes_as_it_is_said() -> None:
 
 async def test_tools_are_called_and_answered() -> None:
     rules = (
-        Rule(match="in (?P<place>.*)", tool_calls=[Called("weather", {"place": r"\g<place>"})]),
+        Rule(match="in (?P<place>.*)", tool_calls=[CallTemplate("weather", {"place": r"\g<place>"})]),
         Rule(tool="weather", match=".*", reply=r"It says: \g<0>"),
     )
     async with served(*rules) as here, here.client() as client:
@@ -108,7 +108,7 @@ async def test_tools_are_called_and_answered() -> None:
 
 
 async def test_calls_are_streamed_too() -> None:
-    async with served(Rule(match="hello", tool_calls=[Called("weather", {"place": "Rome"})])) as here:
+    async with served(Rule(match="hello", tool_calls=[CallTemplate("weather", {"place": "Rome"})])) as here:
         chunks = await streamed(here, tools=[WEATHER])
 
     (call,) = [call for chunk in chunks if chunk.choices for call in chunk.choices[0].delta.tool_calls or ()]
@@ -254,7 +254,7 @@ async def test_a_full_line_is_asked_again_by_the_client_itself() -> None:
         await together(here, 3, max_retries=5)
 
     assert here.ended.count("answered") == 3
-    assert "Full" in here.ended
+    assert "QueueFull" in here.ended
 
 
 async def test_the_models_own_mistake() -> None:

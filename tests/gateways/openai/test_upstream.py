@@ -10,7 +10,7 @@ import openai
 import pytest
 import trio
 
-from agentos.llm.providers.choose import Choice
+from agentos.llm.providers.choose import ProviderChoice
 from agentos.llm.settings import ProviderName
 from tests.llm.vendors import gemini_wire, openai_wire
 from tests.llm.vendors.script import Raw, Refuses, Says, Text
@@ -44,7 +44,7 @@ OF_GEMINI = {
 async def behind(name: ProviderName) -> AsyncIterator[tuple[Served, Vendor]]:
     async with trio.open_nursery() as nursery:
         vendor = await nursery.start(serve, WIRES[name])
-        choice = Choice(name, "a-model", vendor.base_url, vendor.key, f"{name.upper()}_API_KEY")
+        choice = ProviderChoice(name, "a-model", vendor.base_url, vendor.key, f"{name.upper()}_API_KEY")
         async with served(choice=choice) as here:
             yield here, vendor
         nursery.cancel_scope.cancel()

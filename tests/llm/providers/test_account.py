@@ -15,7 +15,7 @@ import pytest
 import trio
 from attrs import evolve
 
-from agentos.llm.providers.account import MAX_SAID, seconds_of
+from agentos.llm.providers.account import MAX_MESSAGE, retry_after_of
 from agentos.llm.providers.choose import connect
 from agentos.llm.providers.provider import (
     Delta,
@@ -26,8 +26,8 @@ from agentos.llm.providers.provider import (
     Provider,
     ProviderError,
     Question,
+    RateLimited,
     Rejected,
-    SlowDown,
     Tool,
     ToolCall,
     ToolChoice,
@@ -142,7 +142,7 @@ async def test_calls_that_the_vendor_gives_no_ids_get_some(world: VendorWorld) -
     [
         *((status, Rejected) for status in (301, 400, 404, 405, 413, 422)),
         *((status, Denied) for status in (401, 402, 403)),
-        (429, SlowDown),
+        (429, RateLimited),
         *((status, Failing) for status in (408, 500, 502, 503, 504, 529)),
     ],
     ids=lambda value: str(value) if isinstance(value, int) else value.__name__,
@@ -178,7 +178,7 @@ async def test_headers_say_when_to_come_back(
 ) -> None:
     told = await fails(await world.meet(Refuses(status, headers=headers)))
 
-    assert isinstance(told, SlowDown | Failing)
+    assert isinstance(told, RateLimited | Failing)
     assert told.after == after
 
 
@@ -186,8 +186,8 @@ def test_a_date_says_when_to_come_back() -> None:
     at = email.utils.formatdate(time.time() + 100, usegmt=True)
     past = email.utils.formatdate(time.time() - 100, usegmt=True)
 
-    assert 90 < (seconds_of({"retry-after": at}) or 0) <= 100
-    assert seconds_of({"retry-after": past}) == 0
+    assert 90 < (retry_after_of({"retry-after": at}) or 0) <= 100
+    assert retry_after_of({"retry-after": past}) == 0
 
 
 BROKEN: dict[str, Script] = {
@@ -218,7 +218,7 @@ async def test_a_stream_that_breaks_is_a_failure(world: VendorWorld, script: Scr
 async def test_trouble_within_a_stream_has_a_status_too(world: VendorWorld) -> None:
     provider = await world.meet(Says([Text("It"), Trouble(429, "slowly")]), Says([Text("It"), Trouble(400, "no")]))
 
-    assert isinstance(await fails(provider), SlowDown)
+    assert isinstance(await fails(provider), RateLimited)
     assert isinstance(await fails(provider), Rejected)
 
 
@@ -362,7 +362,7 @@ def logged() -> Iterator[io.StringIO]:
 @pytest.mark.parametrize("how", ["header", "body", "stream"])
 async def test_a_key_is_never_told(world: VendorWorld, logged: io.StringIO, status: int, how: str) -> None:
     key = world.vendor.key
-    said = f"the key {key}, yes {key} " + "x" * (MAX_SAID - len(key) - 40) + key
+    said = f"the key {key}, yes {key} " + "x" * (MAX_MESSAGE - len(key) - 40) + key
     script: dict[str, Script] = {
         "header": Refuses(status, said, headers={"x-key": key}),
         "body": Refuses(status, body=said.encode()),
@@ -374,7 +374,7 @@ async def test_a_key_is_never_told(world: VendorWorld, logged: io.StringIO, stat
 
     everything = "".join([str(told), repr(told), repr(provider), repr(world.choice), *traceback.format_exception(told)])
     assert key[:10] not in everything + logged.getvalue()
-    assert len(str(told)) < MAX_SAID + 100
+    assert len(str(told)) < MAX_MESSAGE + 100
     assert "\n" not in str(told)
 
 

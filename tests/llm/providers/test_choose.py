@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from agentos.llm.api_keys import Variable, Variables
-from agentos.llm.providers.choose import Choice, NoChoice, choose, connect
+from agentos.llm.providers.choose import NoProvider, ProviderChoice, choose_provider, connect
 from agentos.llm.providers.provider import Denied, Failing, Message, Question
 from agentos.llm.settings import LLMSettings, OfflineSettings, ProviderName
 
@@ -22,56 +22,56 @@ def variables(values: Mapping[str, str]) -> Variables:
         (
             LLMSettings(),
             {"GEMINI_API_KEY": "a", "GOOGLE_API_KEY": "b", "OPENAI_API_KEY": "c"},
-            Choice("gemini", "gemini-2.0-flash", None, "a", "GEMINI_API_KEY"),
+            ProviderChoice("gemini", "gemini-2.0-flash", None, "a", "GEMINI_API_KEY"),
         ),
         (
             LLMSettings(),
             {"GOOGLE_API_KEY": "b", "OPENAI_API_KEY": "c", "GEMINI_MODEL": "gemini-9"},
-            Choice("gemini", "gemini-9", None, "b", "GOOGLE_API_KEY"),
+            ProviderChoice("gemini", "gemini-9", None, "b", "GOOGLE_API_KEY"),
         ),
         (
             LLMSettings(model="gemini-8"),
             {"GEMINI_API_KEY": "a", "GEMINI_MODEL": "gemini-9"},
-            Choice("gemini", "gemini-8", None, "a", "GEMINI_API_KEY"),
+            ProviderChoice("gemini", "gemini-8", None, "a", "GEMINI_API_KEY"),
         ),
         (
             LLMSettings(model="gpt-9"),
             {"OPENAI_API_KEY": "c", "GEMINI_MODEL": "gemini-9"},
-            Choice("openai", "gpt-9", None, "c", "OPENAI_API_KEY"),
+            ProviderChoice("openai", "gpt-9", None, "c", "OPENAI_API_KEY"),
         ),
         (
             LLMSettings(provider="openai", model="llama", base_url="http://127.0.0.1:11434/v1"),
             {"GEMINI_API_KEY": "a"},
-            Choice("openai", "llama", "http://127.0.0.1:11434/v1", None, "OPENAI_API_KEY"),
+            ProviderChoice("openai", "llama", "http://127.0.0.1:11434/v1", None, "OPENAI_API_KEY"),
         ),
         (
             LLMSettings(provider="openai", model="llama"),
             {"OPENAI_API_KEY": "c", "OPENAI_BASE_URL": "http://127.0.0.1:8000/v1"},
-            Choice("openai", "llama", "http://127.0.0.1:8000/v1", "c", "OPENAI_API_KEY"),
+            ProviderChoice("openai", "llama", "http://127.0.0.1:8000/v1", "c", "OPENAI_API_KEY"),
         ),
         (
             LLMSettings(provider="gemini", base_url="https://proxy.example"),
             {"OPENAI_API_KEY": "c"},
-            Choice("gemini", "gemini-2.0-flash", "https://proxy.example", None, "GEMINI_API_KEY"),
+            ProviderChoice("gemini", "gemini-2.0-flash", "https://proxy.example", None, "GEMINI_API_KEY"),
         ),
-        (LLMSettings(provider="offline"), {"GEMINI_API_KEY": "a"}, Choice("offline", "offline")),
+        (LLMSettings(provider="offline"), {"GEMINI_API_KEY": "a"}, ProviderChoice("offline", "offline")),
     ],
 )
 def test_the_configuration_decides_or_the_first_key(
-    settings: LLMSettings, values: Mapping[str, str], choice: Choice
+    settings: LLMSettings, values: Mapping[str, str], choice: ProviderChoice
 ) -> None:
-    assert choose(settings, variables(values)) == choice
+    assert choose_provider(settings, variables(values)) == choice
 
 
 def test_openai_has_a_model_of_its_own_but_other_servers_have_to_be_asked_for_one() -> None:
     key = variables({"OPENAI_API_KEY": "c"})
 
-    genuine = choose(LLMSettings(), key)
-    other = choose(LLMSettings(provider="openai", base_url="http://127.0.0.1:8000/v1"), key)
+    genuine = choose_provider(LLMSettings(), key)
+    other = choose_provider(LLMSettings(provider="openai", base_url="http://127.0.0.1:8000/v1"), key)
 
-    assert isinstance(genuine, Choice)
+    assert isinstance(genuine, ProviderChoice)
     assert genuine.model
-    assert isinstance(other, NoChoice)
+    assert isinstance(other, NoProvider)
     assert "model" in other.why
 
 
@@ -92,9 +92,9 @@ def test_openai_has_a_model_of_its_own_but_other_servers_have_to_be_asked_for_on
 async def test_where_nobody_can_be_asked_it_is_said_what_to_set(
     settings: LLMSettings, values: Mapping[str, str], says: list[str]
 ) -> None:
-    choice = choose(settings, variables(values))
+    choice = choose_provider(settings, variables(values))
 
-    assert isinstance(choice, NoChoice)
+    assert isinstance(choice, NoProvider)
     assert all(word in choice.why for word in says)
     with pytest.raises(Denied) as caught:
         await connect(choice, settings)
@@ -102,7 +102,7 @@ async def test_where_nobody_can_be_asked_it_is_said_what_to_set(
 
 
 def test_a_choice_does_not_show_its_key() -> None:
-    assert "canary" not in repr(choose(LLMSettings(), variables({"GEMINI_API_KEY": "canary"})))
+    assert "canary" not in repr(choose_provider(LLMSettings(), variables({"GEMINI_API_KEY": "canary"})))
 
 
 def test_choosing_costs_no_import() -> None:
@@ -117,10 +117,10 @@ def test_choosing_costs_no_import() -> None:
 WITHOUT_OPENAI = """
 import sys
 sys.modules["openai"] = None  # as if it weren't installed
-from agentos.llm.providers.choose import choose
+from agentos.llm.providers.choose import choose_provider
 from agentos.llm.settings import LLMSettings
 from agentos.llm.api_keys import Variables
-print(choose(LLMSettings(provider="openai", model="m", base_url="http://127.0.0.1:1/v1"), Variables({})))
+print(choose_provider(LLMSettings(provider="openai", model="m", base_url="http://127.0.0.1:1/v1"), Variables({})))
 """
 
 
@@ -134,7 +134,7 @@ def test_a_missing_extra_is_named() -> None:
 async def test_an_sdk_that_can_not_be_loaded_is_told_and_tried_anew(
     provider: ProviderName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    choice = Choice(provider, "m", "http://127.0.0.1:9/v1", "key", "KEY")
+    choice = ProviderChoice(provider, "m", "http://127.0.0.1:9/v1", "key", "KEY")
     with monkeypatch.context() as broken:
         broken.setitem(sys.modules, f"agentos.llm.providers.{provider}", None)
         with pytest.raises(Failing, match=f"the SDK of {provider} can't be loaded: ModuleNotFoundError"):
@@ -145,7 +145,7 @@ async def test_an_sdk_that_can_not_be_loaded_is_told_and_tried_anew(
 
 async def test_offline_answers_without_anything() -> None:
     settings = LLMSettings(provider="offline")
-    choice = choose(settings, variables({}))
+    choice = choose_provider(settings, variables({}))
 
     provider = await connect(choice, settings)
     answer = await provider.answer(Question("offline", [Message("user", "hello")]), lambda delta: None)
@@ -157,4 +157,4 @@ async def test_rules_that_cannot_be_used_are_told() -> None:
     settings = LLMSettings(provider="offline", offline=OfflineSettings(rules="/nonexistent/rules.toml"))
 
     with pytest.raises(Denied, match="/nonexistent/rules"):
-        await connect(choose(settings, variables({})), settings)
+        await connect(choose_provider(settings, variables({})), settings)

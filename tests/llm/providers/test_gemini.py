@@ -13,14 +13,14 @@ from agentos.llm.providers.provider import (
     Failing,
     Message,
     Question,
+    RateLimited,
     Rejected,
-    SlowDown,
     ThinkingLevel,
     Tool,
     ToolCall,
     Usage,
 )
-from agentos.llm.stream import OURS
+from agentos.llm.stream import GENERATED_ID_PREFIX
 from tests.contracts.worlds import VendorWorld, gemini
 from tests.llm.vendors.script import Called, Refuses, Says, Text, Trouble
 
@@ -76,8 +76,8 @@ async def test_an_id_that_we_made_up_is_not_shown_to_gemini(world: VendorWorld) 
         evolve(QUESTION, messages=(Message("assistant", calls=(call,)), Message("tool", "noon", answers=call.id))),
     )
 
-    assert call.id.startswith(OURS)
-    assert OURS not in str(body)
+    assert call.id.startswith(GENERATED_ID_PREFIX)
+    assert GENERATED_ID_PREFIX not in str(body)
     assert body["contents"][1]["parts"] == [{"functionResponse": {"name": "now", "response": {"output": "noon"}}}]
 
 
@@ -154,7 +154,7 @@ async def test_retry_info_says_when_to_come_back(world: VendorWorld) -> None:
     provider = await world.meet(Refuses(429, after=34.5), Refuses(429, after=34.5, headers={"retry-after": "1"}))
 
     for _ in range(2):
-        with pytest.raises(SlowDown) as caught:
+        with pytest.raises(RateLimited) as caught:
             await provider.answer(QUESTION, deaf)
         assert caught.value.after == 34.5
 
@@ -180,5 +180,5 @@ async def test_a_model_with_an_odd_name_is_rejected(world: VendorWorld, model: s
 async def test_an_error_with_a_piece_of_the_key_in_it_is_not_repeated(world: VendorWorld, part: slice) -> None:
     provider = await world.meet(Says([Trouble(400, f"what sort of a key is {world.vendor.key[part]}***?")]))
 
-    with pytest.raises(Rejected, match=r"gemini: it said something with the key in it \(400\)"):
+    with pytest.raises(Rejected, match=r"gemini: message withheld, it contains the key \(400\)"):
         await provider.answer(QUESTION, deaf)

@@ -12,9 +12,9 @@ from attrs import evolve
 
 from agentos.llm.providers.account import ProviderAccount
 from agentos.llm.providers.provider import Delta, Failing, Message, Question, Rejected, Usage
-from agentos.llm.providers.transport import MOST_REFUSED, Transport
+from agentos.llm.providers.transport import MAX_ERROR_BODY, Transport
 from agentos.llm.settings import Timeouts
-from agentos.llm.stream import DEEPEST, MOST_AT_ONCE, MOST_CALLS, MOST_INSIDE
+from agentos.llm.stream import MAX_ARGUMENT_DEPTH, MAX_CALLS, MAX_CONTAINERS, MAX_EVENT
 from tests.contracts.worlds import VENDORS, VendorWorld, openai
 from tests.llm.vendors.script import Raw, Refuses, Says, Text
 
@@ -87,10 +87,12 @@ async def test_arguments_that_no_reply_can_hold_are_a_failure(world: VendorWorld
 
 
 async def test_arguments_may_be_as_deep_as_a_question_can_hold_them(imitator: VendorWorld) -> None:
-    deep, deeper = (events(whole_call(imitator, arguments=nested(depth))) for depth in (DEEPEST, DEEPEST + 1))
+    deep, deeper = (
+        events(whole_call(imitator, arguments=nested(depth))) for depth in (MAX_ARGUMENT_DEPTH, MAX_ARGUMENT_DEPTH + 1)
+    )
     provider = await imitator.meet(deep, deeper)
 
-    assert (await provider.answer(QUESTION, deaf)).calls[0].arguments == json.loads(nested(DEEPEST))
+    assert (await provider.answer(QUESTION, deaf)).calls[0].arguments == json.loads(nested(MAX_ARGUMENT_DEPTH))
     with pytest.raises(Failing, match="called now with arguments"):
         await provider.answer(QUESTION, deaf)
 
@@ -118,10 +120,10 @@ async def test_usage_that_is_no_number_in_json_is_a_failure(world: VendorWorld) 
 
 
 async def test_only_so_many_tools_are_called_at_once(world: VendorWorld) -> None:
-    calls = [whole_call(world, id_=f'"c{number}"') for number in range(MOST_CALLS + 1)]
+    calls = [whole_call(world, id_=f'"c{number}"') for number in range(MAX_CALLS + 1)]
     provider = await world.meet(events(*calls[1:]), events(*calls))
 
-    assert len((await provider.answer(QUESTION, deaf)).calls) == MOST_CALLS
+    assert len((await provider.answer(QUESTION, deaf)).calls) == MAX_CALLS
     with pytest.raises(Failing, match="more than 1000 tools"):
         await provider.answer(QUESTION, deaf)
 
@@ -145,14 +147,14 @@ async def test_arguments_may_drip(imitator: VendorWorld) -> None:
 
 async def test_arguments_have_an_end(imitator: VendorWorld) -> None:
     drop = json.dumps({"choices": [{"delta": {"tool_calls": [dripped(0, "x" * 100_000, name="now")]}}]})
-    provider = await imitator.meet(events(*[drop] * (MOST_AT_ONCE // 100_000 + 1)))
+    provider = await imitator.meet(events(*[drop] * (MAX_EVENT // 100_000 + 1)))
 
     with pytest.raises(Failing, match="more than 1 MiB of arguments"):
         await provider.answer(QUESTION, deaf)
 
 
 async def test_an_event_holds_so_much_and_text_as_if_it_held_more(world: VendorWorld) -> None:
-    crowd = "[" + "[]," * MOST_INSIDE + "[]]"
+    crowd = "[" + "[]," * MAX_CONTAINERS + "[]]"
     text = json.dumps({"a": crowd})
     provider = await world.meet(
         events(whole_call(world, arguments=text)),
@@ -178,7 +180,7 @@ async def test_a_line_without_an_end_is_left(world: VendorWorld) -> None:
 
 @pytest.mark.parametrize(("status", "error"), [(400, Rejected), (503, Failing)])
 async def test_a_refusal_without_an_end_is_cut_off(world: VendorWorld, status: int, error: type[Exception]) -> None:
-    body = b'{"error": {"message": "' + b"because " * (64 * MOST_REFUSED // 8)
+    body = b'{"error": {"message": "' + b"because " * (64 * MAX_ERROR_BODY // 8)
     provider = await world.meet(Refuses(status, body=body), Says([Text("42")]))
 
     with pytest.raises(error, match="because because"):

@@ -17,8 +17,8 @@ from agentos.llm.providers.provider import (
     Image,
     Message,
     Question,
+    RateLimited,
     Rejected,
-    SlowDown,
     Tool,
     ToolCall,
     Usage,
@@ -115,7 +115,7 @@ async def test_errors_within_a_stream_may_have_names_or_numbers(world: VendorWor
         raw({"error": {"message": "Something happened", "code": None}}),
     )
 
-    with pytest.raises(SlowDown, match="slowly"):
+    with pytest.raises(RateLimited, match="slowly"):
         await provider.answer(QUESTION, deaf)
     with pytest.raises(Rejected):
         await provider.answer(QUESTION, deaf)

@@ -2,7 +2,9 @@
 
 import attrs
 
-from .spec import AgentSpec, Isolation, Limits
+from agentos_sdk.errors import PermissionDenied
+
+from .spec import AgentSpec, BadField, Isolation, Limits
 
 DEFAULTS = Limits(
     memory=512 << 20,
@@ -20,12 +22,10 @@ DEFAULTS = Limits(
 STRICTNESS: tuple[Isolation, ...] = ("none", "standard", "strict")
 
 
-class ExceedsParent(Exception):
-    """A child would get what its parent doesn't have. ``field`` is the request's field that asks for it."""
+class ExceedsParent(BadField):
+    """A child would get what its parent doesn't have."""
 
-    def __init__(self, field: str, message: str) -> None:
-        super().__init__(f"{field}: {message}")
-        self.field = field
+    error = PermissionDenied
 
 
 def inherit(spec: AgentSpec, parent: AgentSpec) -> AgentSpec:

@@ -1,5 +1,6 @@
 """Agent specifications: the values that both the configuration file and SPAWN are converted to."""
 
+import itertools
 import os.path
 import re
 import unicodedata
@@ -11,7 +12,8 @@ from attrs import evolve, field, frozen
 from agentos.llm.settings import Share
 from agentos.permissions.rule import PermissionSet
 from agentos.services.quotas import narrowest
-from agentos_sdk.errors import AlreadyExists, BadRequest
+from agentos_sdk.codec import Rule
+from agentos_sdk.errors import AlreadyExists, BadRequest, CallError
 from supervisors import Backoff
 
 Restart = Literal["permanent", "transient", "temporary"]
@@ -26,6 +28,27 @@ NAME = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)  # digit
 NAME_RULE = "a name of 1 to 64 letters, digits, '.', '_' or '-', begun by a letter or digit, and not of digits alone"
 RESERVED = ("root", "spawned", "kernel", "operator")  # the kernel's supervisors, the kernel itself, its operator
 RESERVED_RULE = f"a name other than {', '.join(RESERVED)} in any case, which the kernel keeps for itself"
+
+# Larger values have no use, and a supervisor stores the time of each restart within the period.
+INTENSITY_RULE = Rule(lambda restarts: 0 <= restarts <= 1000, "a whole number from 0 to 1000")
+PERIOD_RULE = Rule(lambda seconds: seconds > 0, "a duration above 0s")
+
+
+class BadField(ValueError):
+    """A field of an agent's description has a value that can't be used.
+
+    ``keys`` lead to the value in a configuration file. ``field`` names it in a request: the keys before the first
+    index. ``error`` is the type of the error that a caller gets.
+    """
+
+    error: type[CallError] = BadRequest
+
+    def __init__(self, field: str | tuple[str | int, ...], message: str, error: type[CallError] | None = None) -> None:
+        self.keys = (field,) if isinstance(field, str) else field
+        self.field = ".".join(itertools.takewhile(lambda key: isinstance(key, str), self.keys))  # type: ignore[arg-type]
+        self.message = message
+        self.error = error or self.error
+        super().__init__(f"{self.field}: {message}")
 
 
 def is_reserved(name: str) -> bool:

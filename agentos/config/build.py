@@ -1,23 +1,27 @@
 """Configuration builder: converts the file's tables to specs and settings and collects all mistakes."""
 
-import os
-import shutil
-import stat
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import attrs
 
+from agentos.agents.builder import (
+    Request,
+    backoff_of,
+    build,
+    check_reach,
+    refused_by_supervisors,
+    reported,
+    share_of,
+)
 from agentos.agents.jail import layout
-from agentos.agents.jail.interpreters import NoInterpreter, interpreter
-from agentos.agents.spec import AgentSpec, GroupSpec, Isolation, Limits, isolation_of, workspace_of
+from agentos.agents.paths import HostPaths, check_program
+from agentos.agents.spec import AgentSpec, BadField, GroupSpec
 from agentos.config import llm as model
 from agentos.config import permissions
 from agentos.config.schema import (
     AgentTable,
-    BackoffTable,
     FileTable,
     KernelSettings,
     RootTable,
@@ -25,19 +29,14 @@ from agentos.config.schema import (
 )
 from agentos.llm.settings import LLMSettings
 from agentos.permissions.rule import PermissionSet
-from agentos.permissions.set_schema import LimitsTable
 from agentos.services.quotas import Quota
 from agentos_sdk.codec import path
-from supervisors import Backoff, ChildSpec, SpecError, SupervisorSpec
+from supervisors import ChildSpec, SupervisorSpec
 
 from .reader import Read, Reader
 from .toml_lines import Keys
 
 ROOT = "root"
-MADE_ELSEWHERE = (
-    *("type", "script", "command", "cwd", "python", "limits", "backoff", "isolation", "sandboxed", "code"),
-    *("workspace", "llm", "permissions"),
-)  # fields of an agent's table that are converted separately
 
 
 class Builder(Reader):
@@ -62,7 +61,10 @@ class Builder(Reader):
         return attrs.evolve(kernel, **places), llm, self._sets, group
 
     def _group(self, read: Read, name: str) -> GroupSpec:
+        wrong = partial(self.report, read)
         given = read.given("type", "children", "backoff", "name", "llm")
+        if isinstance(read.table, SupervisorTable):
+            given["backoff"], given["llm"] = backoff_of(read.table.backoff, wrong), share_of(read.table.llm, wrong)
         group = GroupSpec(name=name, **given)
         children = []
         for index, data in enumerate(read.table.children):
@@ -83,99 +85,29 @@ class Builder(Reader):
         if not isinstance(data, dict):
             return None
         self._claim_name(read)
-        spec = self._group(read, read.table.name) if kind == "supervisor" else self._agent(read, data)
-        share = model.share(self, read.table.llm, read.keys)
-        self._budgets.append(((*read.keys, "llm", "budget"), share.budget))
-        more: dict[str, Any] = {"backoff": self._backoff(read), "llm": share}
-        return attrs.evolve(spec, **more), read
+        spec = self._group(read, read.table.name) if kind == "supervisor" else self._agent(read)
+        self._budgets.append(((*read.keys, "llm", "budget"), spec.llm.budget))
+        return spec, read
 
-    def _agent(self, read: Read, data: Mapping[str, object]) -> AgentSpec:
-        table: AgentTable = read.table
-        if "script" in data and "command" in data:
-            self.wrong(read, "a script or a command, but not both", "command")
-        elif "script" not in data and "command" not in data:
-            self.wrong(read, "a script or a command is missing")
-        script = self.place(table.script)
-        if script is not None and (why := unreadable(script)):
-            self.wrong(read, f"expected a readable file, got {script!r}: {why}", "script")
-        command = table.command
-        if command and "/" in command[0]:
-            command = (str(self.place(command[0])), *command[1:])
-        limits = Limits()
-        if table.limits is not None:
-            limits = Limits(**self.read(LimitsTable, table.limits, (*read.keys, "limits")).given())
-        spec = AgentSpec(
-            script=script,
-            command=command,
-            python=self._python(read),
-            limits=limits,
-            isolation=self._isolation(read),
-            code=self.place(table.code),
-            workspace=workspace_of(table.workspace, self.place),
-            permissions=self._permissions(read),
-            **read.given(*MADE_ELSEWHERE),
-        )
-        spec = layout.resolved(spec) if spec.jailed else spec
-        self._check_places(spec, read)
-        if not spec.jailed:
-            return attrs.evolve(spec, cwd=self.place(table.cwd) or str(self.directory))
-        try:
-            return attrs.evolve(spec, cwd=layout.directory_inside(table.cwd))
-        except layout.LayoutError as error:
-            self.wrong(read, error.message, error.field)
-            return spec
+    def _agent(self, read: Read) -> AgentSpec:
+        def wrong(mistake: BadField) -> None:
+            if mistake.field != "script" or "command" not in read.wrong:  # which may be what is to run
+                self.report(read, mistake)
 
-    def _check_places(self, spec: AgentSpec, read: Read) -> None:
-        """Report host files and directories that can't be used as configured."""
-        for mistake in layout.mistakes(spec) if spec.jailed else layout.bad_limits(spec):
-            if mistake.field not in read.wrong:
-                self.wrong(read, mistake.message, *mistake.field.split("."))
-        if not spec.jailed:
-            for name in ("code", "workspace", "runtime"):
-                if getattr(read.table, name) not in (None, "exec"):
-                    self.wrong(read, "only a jail has this, and isolation is none: leave it out", name)
-        if (program := layout.program_file(spec)) is not None and (why := unusable(program)):
-            self.wrong(read, f"expected a program that can be run, got {program!r}: {why}", "command", 0)
-
-    def _isolation(self, read: Read) -> Isolation:
-        level, sandboxed = read.table.isolation, read.table.sandboxed
-        try:
-            return isolation_of(level, sandboxed)
-        except ValueError as error:
-            self.wrong(read, str(error), "isolation")
-            return "standard"
+        asked = Request(**{**read.given("type"), "permissions": self._permissions(read)})
+        spec = build(asked, HostPaths(str(self.directory), declared=True), wrong)
+        if spec.jailed and layout.own_program(spec) is None:
+            # A program that the jail has anyway or that lies in its code: a spawner is told when it can't be started.
+            with reported(wrong):
+                if (program := layout.program_file(spec)) is not None:
+                    check_program(program)
+        return spec
 
     def _permissions(self, read: Read) -> PermissionSet | None:
         given = permissions.of_agent(self, read.table.permissions, read.table.name, self._sets, read.keys)
         if given is not None and given not in self._sets.values():
             self._budgets.append(((*read.keys, "permissions", "quotas"), given.quotas))
         return given
-
-    def _python(self, read: Read) -> str | None:
-        python: str | None = read.table.python
-        if python is None:
-            return None
-        found = shutil.which(str(self.place(python)) if "/" in python else python)
-        if found is None:
-            self.wrong(read, f"expected an interpreter, and there is no {python!r} that can be run", "python")
-            return None
-        try:
-            interpreter(found)
-        except (NoInterpreter, OSError) as error:
-            self.wrong(read, str(error), "python")
-        return found
-
-    def _backoff(self, read: Read) -> Backoff | None:
-        if read.table.backoff is None:
-            return None
-        found = self.read(BackoffTable, read.table.backoff, (*read.keys, "backoff"))
-        if found.wrong:
-            return None
-        try:
-            return Backoff(**found.given())
-        except SpecError as error:
-            self.wrong(read, str(error).removeprefix("backoff: "), "backoff")
-            return None
 
     def _check_terms(self, child: AgentSpec | GroupSpec, found: Read, group: GroupSpec, around: Read) -> None:
         """Report what a supervisor would refuse later. Its own checks decide, run separately to report all.
@@ -189,23 +121,15 @@ class Builder(Reader):
                 "it out here",
                 "on_give_up",
             )
+        wrong = partial(self.report, found)
         if child.significant:
             restart = "transient" if "restart" in found.wrong else child.restart
             heeded = "any_significant" if "auto_shutdown" in around.wrong else group.auto_shutdown
-            with self._terms_of(child, found, "significant"):
+            with refused_by_supervisors("significant", wrong, child.name):
                 one = ChildSpec(child.name, SupervisorSpec(), restart=restart, significant=True)
                 SupervisorSpec([one], auto_shutdown=heeded)
         if child.backoff and "restart" not in found.wrong and not around.wrong & {"intensity", "period"}:
-            with self._terms_of(child, found, "backoff"):
-                one = ChildSpec(child.name, SupervisorSpec(), restart=child.restart, backoff=child.backoff)
-                SupervisorSpec([one], intensity=group.intensity, period=group.period)
-
-    @contextmanager
-    def _terms_of(self, child: AgentSpec | GroupSpec, found: Read, field: str) -> Iterator[None]:
-        try:
-            yield
-        except SpecError as error:
-            self.wrong(found, str(error).removeprefix(f"child {child.name!r}: "), field)
+            check_reach(child, group.intensity, group.period, wrong)
 
     def _claim_name(self, read: Read) -> None:
         if "name" in read.wrong:
@@ -213,22 +137,3 @@ class Builder(Reader):
         first = self._names.setdefault(read.table.name, read.keys)
         if first != read.keys:
             self.wrong(read, f"the name {read.table.name!r} is taken by {path(first)}", "name")
-
-
-def unreadable(place: str) -> str | None:
-    """Why this isn't a readable file, or ``None`` if it is one."""
-    try:
-        if not stat.S_ISREG(os.stat(place).st_mode):
-            return "not a file"
-    except OSError as error:
-        return "no such file" if isinstance(error, FileNotFoundError) else str(error.strerror).lower()
-    return None if os.access(place, os.R_OK) else "permission denied"
-
-
-def unusable(program: str) -> str | None:
-    """Why this isn't a runnable program, or ``None`` if it is one."""
-    if not os.path.exists(program):
-        return "no such file"
-    if not os.path.isfile(program):
-        return "not a file"
-    return None if os.access(program, os.X_OK) else "not executable"

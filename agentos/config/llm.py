@@ -1,10 +1,12 @@
-"""Model settings in a configuration file: the ``[llm]`` table, and weight and budget of an agent or a supervisor."""
+"""Model settings in a configuration file: the ``[llm]`` table."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 from attrs import evolve, field, frozen
 
+from agentos.agents.builder import NO_PRICES, price_missing, quotas_of
 from agentos.llm.providers.offline_rules import BadRules, read_rules
 from agentos.llm.settings import (
     LLMSettings,
@@ -12,13 +14,12 @@ from agentos.llm.settings import (
     Price,
     ProviderName,
     Retry,
-    Share,
     Timeouts,
     is_url,
 )
-from agentos.services.quotas import Quota, budget_of
-from agentos_sdk.budgets import MAX_BUDGET_LINES, Amount, Money, Window
-from agentos_sdk.calls.agents import Weight
+from agentos.services.quotas import Quota
+from agentos_sdk.budgets import MAX_BUDGET_LINES, Money
+from agentos_sdk.calls.agents import Budget
 from agentos_sdk.codec import Rule, Seconds
 
 from .reader import Read, Reader
@@ -29,7 +30,7 @@ Count = Annotated[int, Rule(lambda number: number >= 1, "a whole number from 1 u
 Chance = Annotated[float, Rule(lambda number: 0 <= number <= 1, "a number from 0 to 1")]
 Patience = Annotated[Seconds, Rule(lambda seconds: seconds > 0, "a duration above 0s")]
 Lines = Annotated[
-    Sequence[object], Rule(lambda lines: len(lines) <= MAX_BUDGET_LINES, f"at most {MAX_BUDGET_LINES} lines")
+    Sequence[Budget], Rule(lambda lines: len(lines) <= MAX_BUDGET_LINES, f"at most {MAX_BUDGET_LINES} lines")
 ]
 Url = Annotated[str, Rule(is_url, "an http:// or https:// URL, without a user and a password")]
 
@@ -97,24 +98,6 @@ class LLMTable:
     offline: object = None
 
 
-@frozen(kw_only=True)
-class ShareTable:
-    """``llm = {...}`` of an agent or a supervisor."""
-
-    weight: Weight | None = None
-    budget: Lines = ()
-
-
-@frozen(kw_only=True)
-class BudgetTable:
-    """One line of a budget: upper limits for each window of ``per`` seconds."""
-
-    tokens: Amount | None = None
-    calls: Amount | None = None
-    money: Money | None = None
-    per: Window | None = None
-
-
 TABLES: Sequence[tuple[str, type, type]] = (
     ("timeouts", TimeoutsTable, Timeouts),
     ("retry", RetryTable, Retry),
@@ -134,7 +117,8 @@ def llm(reader: Reader, data: object) -> LLMSettings:
         one = reader.read(PriceTable, price, ("llm", "prices", model))
         if all([given(reader, one, "input"), given(reader, one, "output")]):
             prices[model] = Price(one.table.input, one.table.output)
-    settings = LLMSettings(**made, prices=prices, budget=budget(reader, read))
+    budget = quotas_of(read.table.budget, partial(reader.report, read), "budget")
+    settings = LLMSettings(**made, prices=prices, budget=budget)
     rules = reader.place(settings.offline.rules)
     if rules is not None:
         check_rules(reader, rules)
@@ -147,31 +131,6 @@ def check_rules(reader: Reader, file: str) -> None:
         read_rules(file)
     except BadRules as error:
         reader.mistakes += [(("llm", "offline", "rules"), f"{file}: {mistake}") for mistake in error.mistakes]
-
-
-def share(reader: Reader, data: object, keys: Keys) -> Share:
-    """Read ``llm = {...}`` of an agent or a supervisor; ``None`` means no table."""
-    if data is None:
-        return Share()
-    read = reader.read(ShareTable, data, (*keys, "llm"))
-    return Share(**read.given("budget"), budget=budget(reader, read))
-
-
-def budget(reader: Reader, read: Read) -> tuple[Quota, ...]:
-    """Convert the lines of a budget to quotas."""
-    quotas: dict[tuple[str, float], Quota] = {}
-    for index, data in enumerate(read.table.budget):
-        line = reader.read(BudgetTable, data, (*read.keys, "budget", index))
-        if not given(reader, line, "per"):
-            continue
-        found = budget_of(line.table.per, line.table.tokens, line.table.calls, line.table.money)
-        if not found and not line.wrong:
-            reader.wrong(line, "expected at least one of tokens, calls and money")
-        for quota in found:
-            if (quota.what, quota.per) in quotas:
-                reader.wrong(line, f"there is a budget of {quota.what} per {quota.per:g} s already", quota.what)
-            quotas[quota.what, quota.per] = quota
-    return tuple(quotas.values())
 
 
 def given(reader: Reader, read: Read, name: str) -> bool:
@@ -192,7 +151,7 @@ def check_prices(reader: Reader, settings: LLMSettings, budgets: Sequence[tuple[
         if settings.model is not None and settings.model not in settings.prices:
             lacking = f"[llm.prices] has none for {settings.model!r}"
         elif not settings.prices:
-            lacking = "there is no [llm.prices]"
+            lacking = NO_PRICES
         else:
             continue
-        reader.mistakes.append((keys, f"a budget of money needs the model's price, and {lacking}"))
+        reader.mistakes.append((keys, price_missing(lacking)))

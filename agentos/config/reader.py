@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import attrs
 
+from agentos.agents.spec import BadField
 from agentos_sdk.codec import Invalid, decode
 
 from .toml_lines import Keys
@@ -55,6 +56,11 @@ class Reader:
     def place(self, place: str | None) -> str | None:
         """Make a path from the file absolute."""
         return None if place is None else str(self.directory / os.path.expanduser(place))
+
+    def report(self, read: Read, mistake: BadField) -> None:
+        """Report a mistake in a field, unless that is invalid itself and has its default here."""
+        if mistake.keys[0] not in read.wrong:
+            self.wrong(read, mistake.message, *mistake.keys)
 
     def wrong(self, read: Read, message: str, *keys: str | int) -> None:
         """Report a mistake in a table, at ``keys`` beneath it."""

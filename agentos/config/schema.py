@@ -10,8 +10,10 @@ from typing import Annotated, Literal
 from attrs import field, frozen
 
 from agentos.agents.spec import (
+    INTENSITY_RULE,
     NAME,
     NAME_RULE,
+    PERIOD_RULE,
     RESERVED_RULE,
     AutoShutdown,
     OnGiveUp,
@@ -22,6 +24,7 @@ from agentos.agents.spec import (
 )
 from agentos.sandbox.host_ids import COUNT, FIRST
 from agentos.sandbox.zygote import TIMEOUT
+from agentos_sdk.calls.agents import Backoff, Limits, Share
 from agentos_sdk.codec import Rule, Seconds, Size
 
 MIN_PAYLOAD = 1 << 20  # bytes; a lower limit for every kernel, so that every client knows which size is always accepted
@@ -31,21 +34,14 @@ Name = Annotated[
     Rule(NAME.fullmatch, NAME_RULE),
     Rule(lambda name: not is_reserved(name), RESERVED_RULE),
 ]
-Variable = Annotated[
-    str,
-    Rule(lambda name: name and "=" not in name, "the name of a variable, without '='"),
-    Rule(lambda name: not name.startswith("AGENTOS_"), "a name without AGENTOS_ in front, which is the kernel's"),
-]
 Count = Annotated[int, Rule(lambda number: number >= 1, "a whole number from 1 up")]
 Words = Annotated[Sequence[str], Rule(len, "at least one word")]
 Shutdown = Seconds | Literal["brutal_kill", "infinity"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
-# Larger values have no use, and a supervisor stores the time of each restart within the period.
-Intensity = Annotated[int, Rule(lambda number: 0 <= number <= 1000, "a whole number from 0 to 1000")]
+Intensity = Annotated[int, INTENSITY_RULE]
 Patience = Annotated[Seconds, Rule(lambda seconds: 0 < seconds <= 3600, "a duration above 0s, at most 1h")]
-Period = Annotated[Seconds, Rule(lambda seconds: seconds > 0, "a duration above 0s")]
-
+Period = Annotated[Seconds, PERIOD_RULE]
 
 Limit = Literal["memory", "max_pids", "cpu_quota", "cpu_weight", "open_files", "file_size", "disk", "inodes", "tmp"]
 Level = Literal["strict", "standard", "best_effort", "none"]
@@ -90,19 +86,6 @@ class FileTable:
     supervisor: object = field(factory=dict)
 
 
-@frozen(kw_only=True)
-class BackoffTable:
-    """``backoff = {...}``: see ``supervisors.Backoff``."""
-
-    first: Seconds | None = None
-    min: Seconds | None = None
-    factor: float | None = None
-    max: Seconds | None = None
-    jitter: float | None = None
-    reset_after: Seconds | None = None
-    max_failures: int | None = None
-
-
 @frozen(kw_only=True, slots=False)  # Python can't combine two base classes with slots, as SupervisorTable does
 class RootTable:
     """``[supervisor]``: the root of the tree. Children are read one by one."""
@@ -124,8 +107,8 @@ class ChildTable:
     shutdown: Shutdown | None = None
     significant: bool | None = None
     on_give_up: OnGiveUp | None = None
-    backoff: object = None
-    llm: object = None
+    backoff: Backoff | None = None
+    llm: Share | None = None
 
 
 @frozen(kw_only=True)
@@ -140,14 +123,14 @@ class AgentTable(ChildTable):
     script: str | None = None
     command: Words | None = None
     args: Sequence[str] | None = None
-    env: Mapping[Variable, str] | None = None
+    env: Mapping[str, str] | None = None
     cwd: str | None = None
     python: str | None = None
     ready: Literal["hello"] | None = None
     sandboxed: bool | None = None
     network: bool | None = None
     isolation: Level | None = None
-    limits: object = None
+    limits: Limits | None = None
     code: str | None = None
     workspace: str | None = None
     runtime: Runtime | None = None

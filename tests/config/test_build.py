@@ -14,8 +14,8 @@ from tests.config.saying import agent, loaded, said
 @pytest.mark.parametrize(
     ("lines", "sentence"),
     [
-        ("", "1: supervisor.children[0]: a script or a command is missing"),
-        ('script = "a.py"\ncommand = ["x"]', "4: supervisor.children[0].command: a script or a command, but not both"),
+        ("", "1: supervisor.children[0].script: a script or a command is missing"),
+        ('script = "a.py"\ncommand = ["x"]', "3: supervisor.children[0].script: a script or a command, but not both"),
         ("command = []", "3: supervisor.children[0].command: expected at least one word, got an empty array"),
         ('command = "ls -l"', "3: supervisor.children[0].command: expected an array, got 'ls -l'"),
         ('type = "supervsior"', "3: supervisor.children[0].type: expected agent or supervisor, got 'supervsior'"),
@@ -24,7 +24,7 @@ from tests.config.saying import agent, loaded, said
         ('script = "a.py"\nlimits = 5', "4: supervisor.children[0].limits: expected keys and values, got 5"),
         (
             'script = "a.py"\nlimits.cpu_weight = 0',
-            "4: supervisor.children[0].limits.cpu_weight: expected a weight from 1 to 10000, got 0",
+            "4: supervisor.children[0].limits.cpu_weight: expected 1 to 10000, got 0",
         ),
         (
             'script = "a.py"\nenv = { "A=B" = "" }',

@@ -44,8 +44,8 @@ TABLES = {
     "`[permissions.NAME]`": set_schema.SetTable,
     "`[supervisor]`": schema.RootTable,
     "`[[supervisor.children]]`": schema.AgentTable,
-    "`backoff`": schema.BackoffTable,
-    "`limits`": set_schema.LimitsTable,
+    "`backoff`": agents.Backoff,
+    "`limits`": agents.Limits,
 }
 
 
@@ -121,7 +121,7 @@ def test_every_key_of_a_budget_is_described() -> None:
     text = section((REFERENCE / "configuration.md").read_text(), "Budget and weight")
     described = re.findall(r"^\| `(\w+)`", text, re.MULTILINE)
 
-    assert sorted(described) == sorted([*fields(llm.ShareTable), *fields(llm.BudgetTable)])
+    assert sorted(described) == sorted([*fields(agents.Share), *fields(agents.Budget)])
 
 
 def test_all_that_lies_in_the_state_directory_is_described(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from attrs import evolve, frozen
 
 from agentos.agents.inherit import effective, named
-from agentos.agents.spec import AgentSpec
+from agentos.agents.spec import AgentSpec, BadField
 from agentos.agents.workspaces.workspace import Workspace, unfit
 from agentos.sandbox.plan import CODE, SDK, SYSTEM, WORKSPACE
 from agentos.sandbox.policy import Interpreter, Limits, Policy, Program
@@ -25,12 +25,8 @@ MOST = {"cpu_weight": 10_000, "max_pids": 1 << 22, "inodes": 1 << 32}  # upper l
 PERIOD = 100_000  # microseconds; a CPU quota is a part of this period
 
 
-class LayoutError(ValueError):
-    """A path that the spec can't use. ``field`` is the spec's field that has it."""
-
-    def __init__(self, field: str, message: str) -> None:
-        super().__init__(f"{field}: {message}")
-        self.field, self.message = field, message
+class LayoutError(BadField):
+    """A path or a limit that the spec can't have."""
 
 
 @frozen
@@ -102,7 +98,7 @@ def bad_limits(spec: AgentSpec) -> Iterator[LayoutError]:
         most = MOST.get(name)
         if name != "cpu_quota" and (amount < 1 or (most is not None and amount > most)):
             expected = "at least 1" if most is None else f"1 to {most}"
-            yield LayoutError(f"limits.{name}", f"expected {expected}, got {amount}")
+            yield LayoutError(("limits", name), f"expected {expected}, got {amount}")
 
 
 def shown(spec: AgentSpec) -> Shown:

@@ -1,0 +1,157 @@
+"""The resolvers of paths in an agent's description."""
+
+import os
+import shutil
+import stat
+from collections.abc import Sequence
+
+from attrs import evolve, frozen
+
+from agentos.services.files.resolve import check_all_sole, check_sole
+from agentos_sdk.errors import NotFound
+
+from .builder import Request, Wrong, reported
+from .jail import layout
+from .jail.interpreters import NoInterpreter, interpreter
+from .life import PATH
+from .spec import AgentSpec, BadField
+
+KINDS = ("tmp", "keep")  # workspaces that aren't a host directory
+
+
+@frozen
+class HostPaths:
+    """Resolves paths on the host: those of a configuration file, of the operator, or of a caller without a jail.
+
+    ``base`` is the directory that relative paths start at. ``sole``: a file with several names (hard links) is refused,
+    as READ does. ``declared``: in a configuration file, where a program's name is looked up when it is started.
+    """
+
+    base: str
+    sole: bool = False
+    declared: bool = False
+
+    def resolve(self, spec: AgentSpec, request: Request, wrong: Wrong) -> AgentSpec:
+        """Symlinks are followed here, once; the file system is read as the kernel."""
+        workspace = "tmp" if request.workspace is None else request.workspace
+        spec = evolve(
+            spec,
+            script=self.absolute(request.script) if request.script is not None else None,
+            command=tuple(request.command) if request.command else None,
+            code=self.absolute(request.code) if request.code is not None else None,
+            # No symlink in it is followed: an agent with write access to a parent directory could have created it.
+            workspace=workspace if workspace in KINDS else self.absolute(workspace),
+        )
+        with reported(wrong):
+            spec = evolve(spec, python=self._interpreter(request.python))
+        with reported(wrong):
+            spec = evolve(spec, cwd=self._directory(spec, request.cwd))
+        if spec.script is not None:
+            with reported(wrong):
+                check_readable(spec.script)
+        with reported(wrong):
+            spec = self._find_program(spec)
+        if not spec.jailed:
+            return spec
+        if self.sole:
+            self._check_no_links(spec)
+        return layout.resolved(spec)
+
+    def absolute(self, path: str) -> str:
+        """The host path that a path in the request means."""
+        return "/" + os.path.normpath(os.path.join(self.base, os.path.expanduser(path))).lstrip("/")
+
+    def program_of(self, script: str | None, command: Sequence[str] | None) -> tuple[str, str] | None:
+        """The host file that a jail would be given to run, as named and as resolved; None if there is none. Blocks."""
+        named = script or (command or ("",))[0]
+        if script is None and "/" not in named:
+            return None
+        path = self.absolute(named)
+        if script is None and layout.own_program(AgentSpec("unnamed", command=(path,))) is None:
+            return None
+        return path, os.path.realpath(path)
+
+    def _directory(self, spec: AgentSpec, cwd: str | None) -> str:
+        if spec.jailed:
+            return layout.directory_inside(cwd)
+        path = self.absolute(cwd or self.base)
+        if not self.declared and not os.path.isdir(path):
+            raise BadField("cwd", f"there is no directory {path}", NotFound)
+        return path
+
+    def _interpreter(self, python: str | None) -> str | None:
+        if python is None:
+            return None
+        search = None if self.declared else PATH  # None: that of the kernel's own environment
+        found = shutil.which(self.absolute(python) if "/" in python else python, path=search)
+        if found is None:
+            message = f"expected an interpreter, and there is no {python!r} that can be run"
+            raise BadField("python", message, NotFound)
+        try:
+            interpreter(found)
+        except (NoInterpreter, OSError) as error:
+            raise BadField("python", str(error)) from None
+        return found
+
+    def _find_program(self, spec: AgentSpec) -> AgentSpec:
+        """The spec with the host path of the command's program, which is checked if the jail doesn't have it anyway."""
+        program, *rest = spec.command or ("",)
+        if "/" in program:
+            spec = evolve(spec, command=(self.absolute(program), *rest))
+            file = layout.own_program(spec) if spec.jailed else self.absolute(program)
+            if file is not None:
+                check_program(file)
+        elif program and not spec.jailed and not self.declared:
+            search = spec.env.get("PATH", PATH)
+            found = shutil.which(program, path=search)
+            if found is None:
+                message = f"expected a program that can be run, and there is no {program!r} in {search}"
+                raise BadField(("command", 0), message, NotFound)
+            spec = evolve(spec, command=(found, *rest))
+        return spec
+
+    def _check_no_links(self, spec: AgentSpec) -> None:
+        workspace = spec.workspace if spec.workspace not in KINDS else None
+        program = layout.own_program(spec)
+        for field, path in (
+            ("command", program),
+            ("script", spec.script),
+            ("code", spec.code),
+            ("workspace", workspace),
+        ):
+            if path is not None:
+                check_no_links(field, path)
+
+
+def check_readable(script: str) -> None:
+    """Raise :class:`BadField` if the script isn't a readable file. Blocks."""
+    try:
+        if not stat.S_ISREG(os.stat(script).st_mode):
+            raise BadField("script", f"{script} is no file")  # also, opening a FIFO would wait for its writer
+        with open(script, "rb"):
+            pass
+    except FileNotFoundError:
+        raise BadField("script", f"there is no file {script}", NotFound) from None
+    except OSError as error:
+        raise BadField("script", f"{script} can't be read: {error.strerror}") from None
+
+
+def check_program(program: str) -> None:
+    """Raise :class:`BadField` if the command's program isn't a file that can be run. Blocks."""
+    if not os.path.exists(program):
+        why = "no such file"
+    elif not os.path.isfile(program):
+        why = "not a file"
+    elif not os.access(program, os.X_OK):
+        why = "not executable"
+    else:
+        return
+    raise BadField(("command", 0), f"expected a program that can be run, got {program!r}: {why}", NotFound)
+
+
+def check_no_links(field: str, path: str) -> None:
+    """Refuse what READ would refuse: a file with hard links, or a directory that contains one. Blocks."""
+    if os.path.isdir(path):
+        check_all_sole(path, field)
+    elif os.path.exists(path):
+        check_sole(os.stat(path), f"{field}: {path}")

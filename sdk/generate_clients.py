@@ -120,7 +120,7 @@ def parameters(method: Method) -> tuple[list[Parameter], list[Parameter]]:
             declaration += f" = {field.default!r}"
         elif field.default is not attrs.NOTHING:  # not sent unless it is given: the kernel's default holds
             declaration += " = None" if declaration.endswith((" object", "None")) else " | None = None"
-        found[name] = Parameter(declaration, field.name, method.arguments.get(name, name))
+        found[name] = Parameter(declaration, field.name.rstrip("_"), method.arguments.get(name, name))
     return [found.pop(name) for name in names], list(found.values())
 
 

@@ -62,6 +62,14 @@ async def test_many_calls_are_under_way_at_once_on_one_connection(own_kernel: Ke
     assert order == ["echoed", "received hello"]
 
 
+async def test_nothing_is_a_message_and_receiving_does_not_wait_by_default(own_kernel: Kernel) -> None:
+    async with connect(own_kernel.socket) as kernel:
+        await kernel.send_message(None, to=kernel.agent_id)
+
+        assert [message.message for message in await kernel.recv_messages()] == [None]
+        assert await kernel.recv_messages() == ()
+
+
 async def test_cancelling_a_scope_withdraws_the_request(own_kernel: Kernel) -> None:
     async with connect(own_kernel.socket) as kernel:
         with trio.move_on_after(0.05) as scope:

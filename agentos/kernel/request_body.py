@@ -12,7 +12,7 @@ import trio
 from agentos_sdk import codec
 from agentos_sdk.codec import Invalid
 from agentos_sdk.errors import BadRequest
-from agentos_sdk.nesting import outside_strings
+from agentos_sdk.nesting import LONGEST, has_extreme_number, outside_strings
 from agentos_sdk.strict import written
 
 from .caller import Caller
@@ -22,27 +22,22 @@ T = TypeVar("T")
 INLINE = 64 << 10  # bytes: larger bodies are read in a thread, which costs 0.1 ms; these take at most 2 ms
 LARGE_TEXT = 256 << 10  # bytes: larger bodies are checked by counting first; also their limit for non-text
 MOST_ESCAPES = 1 << 20  # backslashes: the parser stops copying at each of them
-LONGEST = 200  # digits of a number: with a two-digit exponent it stays below 1e308, the largest float
 SHOWN = 200  # characters of a parser's error message, which may quote a key
-_SHAPES = bytes.maketrans(b"123456789E-", b"000000000e+")
-
-
-class Verbatim(bytes):
-    """JSON that is passed on unchanged. It is known to be well-formed and is never converted to Python values."""
 
 
 def read(request: type[T], body: bytes, verbatim: Collection[str] = ()) -> T:
     """Parse ``body`` into a request; an empty body means ``{}``. Raises ``BadRequest``, which names the wrong field.
 
-    Fields in ``verbatim`` become :class:`Verbatim`. Converting 1 MiB of small arrays to values, encoding them again and
-    freeing them takes 0.2 s and blocks all other calls; checking that they are JSON takes 2 ms. A body of more than
-    ``INLINE`` bytes (see :class:`Reader`) is refused if it is disproportionately expensive: numbers that need a closer
-    check, half surrogate pairs, or more than ``codec.CROWD`` arrays and objects outside verbatim fields.
+    Fields in ``verbatim`` become ``msgspec.Raw``: JSON that is passed on as it is. Converting 1 MiB of small arrays to
+    values, encoding them again and freeing them takes 0.2 s and blocks all other calls; checking that they are JSON
+    takes 2 ms. A body of more than ``INLINE`` bytes (see :class:`Reader`) is refused if it is disproportionately
+    expensive: numbers that need a closer check, half surrogate pairs, or more than ``codec.CROWD`` arrays and objects
+    outside verbatim fields.
     """
     try:
-        sifted = verbatim or len(body) > INLINE
-        data = (_sift(request, body, verbatim) if sifted else codec.parse(body)) if body else {}
-        return codec.decode(request, data)
+        if len(body) <= INLINE:
+            return codec.read(request, body or b"{}", verbatim)
+        return codec.decode(request, _sift(request, body, verbatim))
     except Invalid as error:
         raise BadRequest(str(error)) from None
 
@@ -65,27 +60,20 @@ class Reader:
             return await trio.to_thread.run_sync(read, request, body, verbatim, limiter=self._thread)
 
 
-def _sift(request: type, body: bytes, verbatim: Collection[str]) -> object:
+def _sift(request: type, body: bytes, verbatim: Collection[str]) -> Mapping[str, object]:
+    """The fields of a large body."""
     codec.checked_text(body)
     try:
         fields = _fields(request, body)
-        refusal = f"a number has {LONGEST} digits or an exponent of three" if _is_extreme(body) else ""
+        refusal = f"a number has {LONGEST} digits or an exponent of three" if has_extreme_number(body) else ""
     except (msgspec.DecodeError, RecursionError) as error:
         half = ", or has half a surrogate pair" if rb"\ud" in body or rb"\uD" in body else ""
         fields, refusal = {}, f"not JSON{half}: {str(error)[:SHOWN]}"
         if isinstance(error, msgspec.ValidationError):  # well-formed JSON up to this point
             refusal = str(error)[:SHOWN]
-    if not refusal:
-        return {
-            name: Verbatim(value) if name in verbatim else _parse(bytes(value), len(body) > INLINE)
-            for name, value in fields.items()
-        }
-    if len(body) > INLINE:
+    if refusal:
         raise BadRequest(f"{refusal} (in a body of more than {INLINE >> 10} KiB)")
-    data = codec.parse(body)  # the slow path: it reports what is wrong, or finds the body valid
-    if not isinstance(data, dict):
-        return data
-    return {name: Verbatim(codec.encode(value)) if name in verbatim else value for name, value in data.items()}
+    return {name: value if name in verbatim else _parse(bytes(value)) for name, value in fields.items()}
 
 
 def _fields(request: type, body: bytes) -> Mapping[str, msgspec.Raw]:
@@ -100,10 +88,8 @@ def _shape(request: type) -> msgspec.json.Decoder[msgspec.Struct]:
     return msgspec.json.Decoder(msgspec.defstruct(request.__name__, fields, forbid_unknown_fields=True))
 
 
-def _parse(data: bytes, large: bool) -> object:
-    """Parse one field's value, which is well-formed JSON."""
-    if not large:
-        return codec.parse(data)
+def _parse(data: bytes) -> object:
+    """Parse the value of one field of a large body; it is well-formed JSON."""
     if data.count(b"[") + data.count(b"{") > codec.CROWD:
         brackets = outside_strings(data)
         if brackets.count(b"[") + brackets.count(b"{") > codec.CROWD:
@@ -111,19 +97,11 @@ def _parse(data: bytes, large: bool) -> object:
     return _values(data)
 
 
-def _is_extreme(body: bytes) -> bool:
-    """Whether the body has a number that some JSON parsers cannot hold. At most 10 ms for 1 MiB, in short steps."""
-    return _looks_extreme(body) and _looks_extreme(outside_strings(body))
-
-
-def _looks_extreme(data: bytes) -> bool:
-    shapes = data.translate(_SHAPES)
-    return b"e000" in shapes or b"e+000" in shapes or b"0" * LONGEST in shapes
-
-
 def read_text(request: type[T], body: bytes) -> T:
     """Parse like :func:`read` a body that may be large and is mostly text. Call it in a thread for large bodies."""
     try:
+        if len(body) <= LARGE_TEXT:
+            return codec.read(request, body)
         return codec.decode(request, parse_text(body))
     except Invalid as error:
         raise BadRequest(str(error)) from None

@@ -43,7 +43,7 @@ class Syscall:
     With ``request=None`` the request is the raw bytes, or what ``parse`` makes of them. ``omittable`` are fields that
     EXPLAIN need not be given, with a value for each. ``encode`` makes the bytes of the reply. ``limit`` is the largest
     body in bytes; ``failure`` holds the keys of a failed reply besides ``success``, ``error`` and ``code``. Fields in
-    ``verbatim`` are JSON that is passed on unchanged, as :class:`~agentos.kernel.request_body.Verbatim`.
+    ``verbatim`` are JSON that is passed on unchanged, as ``msgspec.Raw``.
 
     ``audit`` selects what the audit log records besides refusals: nothing, the outcome, or also the intent before
     anything is done. ``charge`` is called for an allowed call before its intent is recorded; it may refuse, too.

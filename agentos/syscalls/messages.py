@@ -1,5 +1,6 @@
 """Handlers of SEND, RECV, BROADCAST and REGISTER."""
 
+import msgspec
 import trio
 
 from agentos.agents.registry import Registry
@@ -8,7 +9,6 @@ from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
-from agentos.kernel.request_body import Verbatim
 from agentos.kernel.table import LARGE, Syscall
 from agentos.services.mailboxes import Letter, Mailbox, Mailboxes
 from agentos_sdk import codec
@@ -72,8 +72,8 @@ def syscalls(mail: Mailboxes, registry: Registry) -> tuple[Syscall, ...]:
         return Registered(agent_id=caller.id, name=request.name)
 
     def letter_from(caller: Caller, message: object) -> Letter:
-        assert isinstance(message, Verbatim)
-        return Letter(caller.id, mail.of(caller.id).name, caller.kind, message)
+        assert isinstance(message, msgspec.Raw)
+        return Letter(caller.id, mail.of(caller.id).name, caller.kind, bytes(message))
 
     return (
         Syscall(Op.SEND, Send, prepare=prepare_send, limit=LARGE, verbatim=("message",)),

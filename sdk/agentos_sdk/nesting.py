@@ -1,4 +1,4 @@
-"""Measures the nesting depth of JSON, and strips its strings, without parsing it.
+"""Measures the nesting depth of JSON, finds numbers too large for a float, and strips strings, without parsing it.
 
 Takes any bytes; a parser has to check whether they are JSON. Works in pieces, because each call into C holds the GIL:
 when this runs in a thread, the event loop waits for one such call and not for all of them.
@@ -10,8 +10,10 @@ from itertools import accumulate
 from operator import add
 
 PIECE = 64 << 10  # bytes per call into C, at most 1 ms each; a multiple of 8
+LONGEST = 200  # digits of a number: with a two-digit exponent it stays below 1e308, the largest float
 _NO_STRUCTURE = bytes(set(range(256)) - set(b'[{]}"'))
 _BITS = bytes.maketrans(b"[{]}", b"1100")  # an opening bracket becomes 1, a closing one 0
+_SHAPES = bytes.maketrans(b"123456789E-", b"000000000e+")
 
 
 def is_nested_deeper(data: bytes, most: int) -> bool:
@@ -39,6 +41,19 @@ def is_nested_deeper(data: bytes, most: int) -> bool:
 def outside_strings(data: bytes) -> bytes:
     """JSON with its strings removed."""
     return _without_strings(_without_escapes(data))
+
+
+def has_extreme_number(data: bytes) -> bool:
+    """Whether JSON has a number that might not fit a float: at most 10 ms for 1 MiB, in short steps.
+
+    That is one with ``LONGEST`` digits or an exponent of three.
+    """
+    return _looks_extreme(data) and _looks_extreme(outside_strings(data))
+
+
+def _looks_extreme(data: bytes) -> bool:
+    shapes = data.translate(_SHAPES)
+    return b"e000" in shapes or b"e+000" in shapes or b"0" * LONGEST in shapes
 
 
 def _without_escapes(data: bytes) -> bytes:

@@ -303,3 +303,6 @@ def _unknown(keys: Iterable[str], known: Sequence[str]) -> Iterator[tuple[Keys, 
     for key in sorted(keys):
         near = get_close_matches(key, known, n=1, cutoff=0.7) if len(key) <= SHORT else []
         yield (key,), f"unknown field, did you mean {near[0]}?" if near else "unknown field"
+
+
+CONVERTER = strict_converter()

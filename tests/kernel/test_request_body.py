@@ -5,15 +5,17 @@ import re
 import time
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.kernel.request_body import INLINE, LONGEST, Verbatim, read
+from agentos.kernel.request_body import INLINE, read
 from agentos_sdk import codec
 from agentos_sdk.calls.messages import Send
 from agentos_sdk.calls.permissions import Explain
 from agentos_sdk.errors import BadRequest
+from agentos_sdk.nesting import LONGEST
 
 ANYTHING: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -36,7 +38,7 @@ def outcome(body: bytes, verbatim: tuple[str, ...]) -> object:
     except BadRequest:
         return BadRequest
     if verbatim:
-        assert isinstance(request.message, Verbatim)
+        assert isinstance(request.message, msgspec.Raw)
         return codec.parse(bytes(request.message))
     return request.message
 

@@ -1,0 +1,156 @@
+"""Decodes JSON into typed values with msgspec: one decoder per type, built when it is first used.
+
+It accepts only what ``codec.decode`` accepts, and makes the same values of it. Whatever else it meets, it raises
+``ValueError`` without a sentence worth showing: the strict rules then find the mistakes and word them.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache, reduce
+from operator import or_
+from types import GenericAlias, NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import attrs
+import msgspec
+from attrs import NOTHING
+from msgspec import UNSET, Meta, Raw
+from msgspec.structs import asdict
+
+from agentos_sdk.strict import CONVERTER, Rule, Text, written
+
+Convert = Callable[[Any], Any]
+
+NUL = rb"\u0000"  # how JSON writes it: strict strings don't allow it, msgspec's do
+WHOLE = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+
+
+@cache
+def decoder(cls: type, raw: Collection[str] = ()) -> Callable[[bytes], Any]:
+    """A function from JSON to ``cls``, an attrs class. Its fields in ``raw`` become ``msgspec.Raw`` and aren't read.
+
+    It raises ``ValueError`` if the JSON doesn't match, or if only the strict rules can tell.
+    """
+    shape, build = _class(cls, raw)
+    decode = msgspec.json.Decoder(shape).decode
+
+    def read(data: bytes) -> Any:
+        if NUL in data:
+            raise ValueError("a NUL character")
+        return build(decode(data))
+
+    return read
+
+
+def _plan(kind: Any) -> tuple[Any, Convert | None]:
+    """The type that msgspec reads for ``kind``, and what makes of its value one of ``kind``.
+
+    Types with rules of their own (durations, sizes, floats, unions) are read as any JSON, for their strict rule.
+    """
+    origin, of = get_origin(kind), get_args(kind)
+    if kind in (str, Text):
+        return str, None
+    if kind is int:
+        return WHOLE, None
+    if kind in (Any, object):
+        return Any, None
+    if kind is bool or origin is Literal:
+        return kind, None
+    if origin is Annotated:
+        return _ruled(of[0], [rule for rule in of[1:] if isinstance(rule, Rule)])
+    if origin in (Union, UnionType):
+        return _union(kind)
+    if origin in (list, tuple, Sequence):
+        return _array(of[0], list if origin is list else tuple)
+    if origin in (dict, Mapping) and of[0] is str:
+        return _mapping(of[1])
+    if attrs.has(kind):
+        return _class(kind)
+    return _strict(kind)
+
+
+def _strict(kind: Any) -> tuple[Any, Convert]:
+    read = CONVERTER.get_structure_hook(kind)
+    return Any, lambda value: read(value, kind)
+
+
+def _ruled(kind: Any, rules: Sequence[Rule]) -> tuple[Any, Convert | None]:
+    plain, convert = _plan(kind)
+    for rule in rules:
+        convert = _checked(convert, rule)
+    return plain, convert
+
+
+def _checked(convert: Convert | None, rule: Rule) -> Convert:
+    holds, expected = rule.holds, rule.expected
+
+    def checked(value: Any) -> Any:
+        if convert:
+            value = convert(value)
+        if not holds(value):
+            raise ValueError(expected)
+        return value
+
+    return checked
+
+
+def _union(kind: Any) -> tuple[Any, Convert | None]:
+    """A union whose members look different in JSON is read by msgspec."""
+    plans = [_plan(member) for member in get_args(kind) if member is not NoneType]
+    converts = {_made(plain): convert for plain, convert in plans}
+    if Any in converts or len(converts) < len(plans):
+        return _strict(kind)
+    if NoneType in get_args(kind):
+        plans.append((None, None))
+        converts[NoneType] = None
+    plain = reduce(or_, (plain for plain, _ in plans))
+    if not any(converts.values()):
+        return plain, None
+
+    def converted(value: Any) -> Any:
+        convert = converts[type(value)]
+        return convert(value) if convert else value
+
+    return plain, converted
+
+
+def _made(plain: Any) -> Any:
+    """The type of the values that msgspec makes for a type in a plan."""
+    if get_origin(plain) is Literal:
+        return type(get_args(plain)[0])
+    return int if plain is WHOLE else get_origin(plain) or plain
+
+
+def _array(kind: Any, make: Callable[[list[Any]], Any]) -> tuple[Any, Convert | None]:
+    plain, convert = _plan(kind)
+    if convert is None:
+        return GenericAlias(list, plain), make
+    return GenericAlias(list, plain), lambda items: make([convert(item) for item in items])
+
+
+def _mapping(kind: Any) -> tuple[Any, Convert | None]:
+    plain, convert = _plan(kind)
+    if convert is None:
+        return GenericAlias(dict, (str, plain)), None
+    return GenericAlias(dict, (str, plain)), lambda items: {key: convert(item) for key, item in items.items()}
+
+
+def _class(cls: Any, raw: Collection[str] = ()) -> tuple[type[msgspec.Struct], Convert]:
+    """A struct with the same fields, which unlike an attrs class refuses unknown ones; and what makes ``cls`` of it."""
+    fields, converts = [], []
+    for field in attrs.fields(attrs.resolve_types(cls)):
+        if field.init:
+            plain, convert = (Raw, None) if field.name in raw else _plan(field.type)
+            fields.append((field.name, plain) if field.default is NOTHING else (field.name, plain, UNSET))
+            converts.append((field.name, convert))
+    shape = msgspec.defstruct(cls.__name__, fields, rename=written, forbid_unknown_fields=True, kw_only=True)
+
+    def build(found: msgspec.Struct) -> Any:
+        given = asdict(found)
+        for name, convert in converts:
+            if given[name] is UNSET:
+                del given[name]
+            elif convert:
+                given[name] = convert(given[name])
+        return cls(**given)
+
+    return shape, build

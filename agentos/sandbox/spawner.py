@@ -27,6 +27,7 @@ from .sandbox import Sandbox, has_ended, reap
 from .steps import Step
 from .zygote import TIMEOUT, Zygote, as_file
 
+REAP_AGAIN = 0.05  # seconds between two batches of zombies
 _NOWHERE = CgroupEntry()
 
 
@@ -134,6 +135,15 @@ class Spawner:
         """
         async with self._turn:  # a process that is being cloned isn't in _ours yet
             return self._reap_strangers()
+
+    async def serve(self) -> None:
+        """Reap such processes until cancelled; as zombies they would use up the pids."""
+        with trio.open_signal_receiver(signal.SIGCHLD) as signals:
+            async for _ in signals:
+                done = False
+                while not done:
+                    done = await self.reap_strangers()
+                    await trio.sleep(REAP_AGAIN)  # many of them are reaped in batches
 
     def _reap_strangers(self) -> bool:
         with contextlib.suppress(ChildProcessError):

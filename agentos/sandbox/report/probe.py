@@ -14,13 +14,14 @@ from attrs import evolve
 from agentos.sandbox import host_ids, interpreter_prefixes
 from agentos.sandbox import plan as p
 from agentos.sandbox import steps as s
+from agentos.sandbox.cgroups.discover import Cgroups
 from agentos.sandbox.filters import landlock, seccomp
 from agentos.sandbox.plan import Host, Outer
 from agentos.sandbox.policy import Interpreter
 from agentos.sandbox.spawner import SandboxError, Spawner, StepFailed
 from agentos.sandbox.steps import Step
 
-from . import remedies
+from . import levels, remedies
 from .levels import Finding as Finding
 
 _LIMITS = ("NOFILE", "FSIZE", "NPROC", "CORE", "DATA", "RTPRIO", "NICE", "MEMLOCK", "MSGQUEUE", "SIGPENDING")
@@ -84,6 +85,19 @@ def usable(here: Host, found: Mapping[str, Finding]) -> Host:
         landlock_abi=here.landlock_abi if found["landlock"].works else 0,
         cgroup_namespace=here.cgroup_namespace and found["cgroup_ns"].works,
     )
+
+
+async def examine(spawner: Spawner, here: Host, cgroups: Cgroups) -> tuple[Host, str]:
+    """Try the layers: returns the host without those that don't work, and a sentence on what agents get by default."""
+    found = await probe(spawner, here)
+    root = cgroups.root
+    limits = {
+        name: Finding(
+            True, mechanism=f"cgroup v{root.version}" if root is not None and name in root.controllers else ""
+        )
+        for name in ("memory", "pids", "cpu")
+    }
+    return usable(here, found), levels.verdict({**found, **limits}, here.uid)
 
 
 async def probe(spawner: Spawner, here: Host, outer: Outer | None = None) -> Mapping[str, Finding]:

@@ -1,4 +1,4 @@
-"""Process setup before the kernel is constructed: hardening, state directory lock, cgroup, SDK directory."""
+"""Host setup before the event loop runs: hardening, zygote, state directory lock, run directory, cgroup, uids, SDK."""
 
 import contextlib
 import ctypes
@@ -6,26 +6,81 @@ import fcntl
 import logging
 import os
 import resource
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from attrs import frozen
+
 import agentos_sdk
-from agentos.private_files import hold_directory, open_file, shown
+from agentos.config.schema import KernelSettings
+from agentos.private_files import check_file, check_parents, describe, hold_directory, open_file, shown
+from agentos.sandbox.errors import SandboxError
 from agentos.sandbox.inside.janitor import Remains
+from agentos.sandbox.spawner import Spawner
 
 from .agents.leftover_processes import RUN_VARIABLE, Run
+from .sandbox import interpreter_prefixes
 from .sandbox.cgroups import discover
 from .sandbox.cgroups.discover import Cgroups
 from .sandbox.cgroups.values import CgroupError
+from .sandbox.host_ids import OuterIdError, OuterIds
+from .sandbox.report import probe
 
 log = logging.getLogger("agentos.kernel")
 
 PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
 MIN_CONNECTIONS = 128
+SWITCH = 0.0005  # seconds after which a computing thread yields the GIL; Python's default is ten times that
 
 
 class BootError(Exception):
     """The kernel can't start here; the text says why and what to do."""
+
+
+@frozen
+class Host:
+    """What the kernel holds of its host, until it ends.
+
+    ``state_dir`` is a path through the directory's file descriptor (:mod:`agentos.private_files`). ``outer_ids`` is
+    None without root. ``sdk`` is the SDK's package, ``sdk_alone`` a directory that holds only the package.
+    """
+
+    run: Run
+    spawner: Spawner
+    cgroups: Cgroups
+    outer_ids: OuterIds | None
+    state_dir: Path
+    sdk_alone: str
+    sdk: str
+
+
+@contextlib.contextmanager
+def open_host(settings: KernelSettings, socket: str, state_dir: Path) -> Iterator[Host]:
+    """Prepare the process, and take what a kernel needs of its host; raises :class:`BootError`."""
+    harden()
+    sys.setswitchinterval(SWITCH)
+    with contextlib.ExitStack() as undo:
+        try:
+            # First: the zygote must not inherit anything that is opened or read from here on.
+            spawner = Spawner.start(settings.zygote_timeout)
+            undo.callback(spawner.close)
+            interpreter_prefixes.check(probe.own_interpreter())
+            check_parents(Path(socket))
+            state_dir = undo.enter_context(sole_kernel(state_dir))
+            check_file(state_dir / "stubs.json")  # read later, when the kernel runs
+            run = Run.begin(state_dir)
+            undo.callback(run.end)
+            cgroups = undo.enter_context(own_cgroup())
+            spawner.bequeath(remains(run, cgroups))
+            uids = settings.uids
+            outer_ids = OuterIds(state_dir / "outer-ids.json", uids.first, uids.count) if is_root() else None
+            sdk_alone, sdk = lay_out_sdk(run)
+        except OSError as error:
+            raise BootError(describe(error, state_dir)) from None
+        except (SandboxError, OuterIdError) as error:
+            raise BootError(str(error)) from None
+        yield Host(run, spawner, cgroups, outer_ids, state_dir, sdk_alone, sdk)
 
 
 def harden() -> None:

@@ -17,7 +17,7 @@ from agentos.services.events import (
     AgentRestarting,
 )
 from agentos_sdk.errors import Unavailable
-from supervisors import ChildSpec, Exit, NoProc, Refused, StartFailed, Supervisor, SupervisorSpec, reports
+from supervisors import ChildSpec, Exit, GaveUp, NoProc, Refused, StartFailed, Supervisor, SupervisorSpec, reports
 from supervisors.exits import IntensityExceeded, TooManyFailures, gave_up
 from supervisors.strategy import comes_back
 
@@ -31,6 +31,7 @@ from .spec import AgentSpec, GroupSpec, Restart, Shutdown
 from .workspaces import script_copies
 
 NOT_NOW = "no agent can be started now: what would supervise it is stopping or being restarted"
+FORCED_STOP = 3.0  # seconds from a forced stop until what still runs is cancelled
 SPAWNED = "spawned"  # the supervisor below the root that keeps the agents spawned by the operator
 
 
@@ -83,6 +84,8 @@ class Supervision:
     kernel_account: Account
     queue_path: Callable[[Caller], QueuePath]
     root: Supervisor = field(init=False)
+    stopping: bool = field(default=False, init=False)
+    _running: trio.CancelScope = field(factory=trio.CancelScope, init=False)  # around the run of the tree
     _by_place: dict[tuple[Path, str], Agent] = field(factory=dict)
     _supervisors: dict[Path, Supervisor] = field(factory=dict)
     _groups: dict[Path, GroupSpec] = field(factory=dict)
@@ -152,10 +155,38 @@ class Supervision:
             type="supervisor",
         )
 
-    async def wait_settled(self) -> None:
-        """Return when the first start of each declared agent has succeeded or failed."""
-        for agent in [agent for agent in self.registry if agent.declared]:
-            await agent.settled.wait()
+    async def run(self, settled: Callable[[], None]) -> str | None:
+        """Run the tree until it ends; returns why the root gave up, None if it was asked to end.
+
+        ``settled`` is called when the first start of each declared agent has succeeded or failed, unless the tree is
+        ending by then.
+        """
+        with self._running:
+            try:
+                async with trio.open_nursery() as tree:
+                    await tree.start(self.root.run)
+                    for agent in [agent for agent in self.registry if agent.declared]:
+                        await agent.settled.wait()
+                    if self.root.exit is None and not self.stopping:
+                        settled()
+            except* (GaveUp, StartFailed):
+                pass  # the root's exit says why
+        assert self.root.exit is not None
+        return why(self.root.exit)
+
+    def stop(self) -> None:
+        """End the tree in order: each agent after the agents it spawned and the siblings started after it."""
+        self.stopping = True
+        self.root.stop()
+
+    def stop_now(self) -> None:
+        """Set all shutdown times to zero, including those of agents that are stopping already.
+
+        What still runs :data:`FORCED_STOP` seconds later is cancelled.
+        """
+        for agent in self.registry:
+            agent.allow(0)
+        self._running.deadline = trio.current_time() + FORCED_STOP
 
     async def spawn(self, spec: AgentSpec, spawner: Caller, parent: Agent | None) -> Agent:
         """Start an agent below ``parent``, or below the root without one; it is running on return.
@@ -196,11 +227,6 @@ class Supervision:
         else:
             self._dismiss(agent)
         await agent.over.wait()
-
-    def hurry(self) -> None:
-        """Set all shutdown times to zero, including those of agents that are stopping already."""
-        for agent in self.registry:
-            agent.allow(0)
 
     def _allow(self, agent: Agent, grace: float) -> None:
         agent.allow(grace)

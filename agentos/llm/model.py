@@ -11,11 +11,11 @@ from attrs import frozen
 
 from agentos.database import Database
 
-from .api_keys import look
-from .ask import Asking
+from .api_keys import read_variables
+from .ask import ProviderClient
 from .budgets import Budgets
 from .line import Line
-from .providers.choose import Choice, NoChoice, choose, connect
+from .providers.choose import NoProvider, ProviderChoice, choose_provider, connect
 from .settings import Account, LLMSettings, Share
 
 log = logging.getLogger(__name__)
@@ -33,29 +33,29 @@ class Model:
 async def open_model(settings: LLMSettings, database: Database) -> Model:
     """Choose the provider and the model, and load what is spent of the budgets. Connects at the first request."""
     choice = await trio.to_thread.run_sync(read_choice, settings)
-    provider, model = (choice.provider, choice.model) if isinstance(choice, Choice) else ("none", "")
-    asking = Asking(partial(connect, choice, settings), settings.retry, settings.timeouts, name=provider)
+    provider, model = (choice.provider, choice.model) if isinstance(choice, ProviderChoice) else ("none", "")
+    asking = ProviderClient(partial(connect, choice, settings), settings.retry, settings.timeouts, name=provider)
     budgets = await Budgets.load(settings.prices, database, settings.max_tokens, time.time())
     return Model(
         Line(settings, asking, budgets, model),
         Account("kernel", Share(budget=settings.budget)),
-        describe_choice(choice) if isinstance(choice, Choice) or settings != LLMSettings() else None,
+        describe_choice(choice) if isinstance(choice, ProviderChoice) or settings != LLMSettings() else None,
     )
 
 
-def read_choice(settings: LLMSettings) -> Choice | NoChoice:
+def read_choice(settings: LLMSettings) -> ProviderChoice | NoProvider:
     """Choose the provider and the model; reads files. Agents' environments are independent of these variables."""
-    variables = look(os.environ, Path.cwd())
+    variables = read_variables(os.environ, Path.cwd())
     for warning in variables.warnings:
         log.warning("%s", warning)
-    choice = choose(settings, variables)
-    if isinstance(choice, Choice) and choice.provider == "offline":
+    choice = choose_provider(settings, variables)
+    if isinstance(choice, ProviderChoice) and choice.provider == "offline":
         import agentos.llm.providers.offline  # noqa: F401 - now: later no file descriptor may be left to import it with
     return choice
 
 
-def describe_choice(choice: Choice | NoChoice) -> str:
+def describe_choice(choice: ProviderChoice | NoProvider) -> str:
     """One sentence on the model for people."""
-    if isinstance(choice, Choice):
+    if isinstance(choice, ProviderChoice):
         return f"model {choice.model} by {choice.provider}"
     return f"no model can be asked: {choice.why}"

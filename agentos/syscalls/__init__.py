@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+from attrs import frozen
+
 from agentos.agents.registry import Registry
 from agentos.agents.supervision import Supervision
 from agentos.kernel.caller import Caller
@@ -17,34 +19,41 @@ from .rights import Rights
 from .spawn import Spawning
 
 
-def table(
-    registry: Registry,
-    supervision: Supervision,
-    spawning: Spawning,
-    rights: Rights,
-    mail: Mailboxes,
-    line: Line,
-    kernel_account: Account,
-    log: Audit,
-    base: str,
-    max_payload: int,
-) -> tuple[Syscall, ...]:
-    """All system calls except HELLO, CANCEL and EXIT, which the connection answers itself.
+@frozen
+class Services:
+    """What the handlers of system calls use.
 
-    ``base`` is the directory that the operator's relative paths are resolved against.
+    ``kernel_account`` is the share of the model for all callers together. ``base`` is the directory that the operator's
+    relative paths are resolved against. ``max_payload`` is the largest body in bytes.
     """
+
+    registry: Registry
+    supervision: Supervision
+    callers: Rights
+    mail: Mailboxes
+    line: Line
+    kernel_account: Account
+    audit: Audit
+    base: str
+    max_payload: int
+
+
+def table(services: Services) -> tuple[Syscall, ...]:
+    """All system calls except HELLO, CANCEL and EXIT, which the connection answers itself."""
+    s = services
+    spawning = Spawning(s.registry, s.supervision, s.callers, s.mail.is_taken, s.base)
     calls = (
-        Syscall(Op.NOOP, None, handler=echo, limit=max_payload),
-        *think.syscalls(line, rights.queue_path, max_payload),
-        *files.syscalls(registry, base, max_payload),
-        *exec.syscalls(registry, supervision, base),
-        *agents.syscalls(registry, supervision, spawning, line),
-        *inspect.syscalls(registry, line),
-        *messages.syscalls(mail, registry),
-        *metrics.syscalls(line, kernel_account),
-        *audit.syscalls(log),
+        Syscall(Op.NOOP, None, handler=echo, limit=s.max_payload),
+        *think.syscalls(s.line, s.callers.queue_path, s.max_payload),
+        *files.syscalls(s.registry, s.base, s.max_payload),
+        *exec.syscalls(s.registry, s.supervision, s.base),
+        *agents.syscalls(s.registry, s.supervision, spawning, s.line),
+        *inspect.syscalls(s.registry, s.line),
+        *messages.syscalls(s.mail, s.registry),
+        *metrics.syscalls(s.line, s.kernel_account),
+        *audit.syscalls(s.audit),
     )
-    return (*calls, *permissions.syscalls(registry, rights, calls))
+    return (*calls, *permissions.syscalls(s.registry, s.callers, calls))
 
 
 def reserved(max_payload: int) -> Mapping[Op, int]:

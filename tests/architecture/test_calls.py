@@ -13,8 +13,7 @@ import pytest
 import agentos_sdk.calls
 from agentos.agents.registry import Registry
 from agentos.services.mailboxes import Mailboxes
-from agentos.syscalls import table
-from agentos.syscalls.spawn import Spawning
+from agentos.syscalls import Services, table
 from agentos_sdk.calls.request import Request
 from agentos_sdk.opcodes import Op
 
@@ -30,9 +29,8 @@ def served() -> frozenset[Op]:
     nobody: Any = None
     deps = SimpleNamespace(deps=SimpleNamespace(jails=nobody, run=SimpleNamespace(id="")))
     rights = SimpleNamespace(queue_path=nobody)
-    spawner = Spawning(registry, nobody, nobody, mail.is_taken, "/")
-    calls = table(registry, deps, spawner, rights, mail, nobody, nobody, nobody, "/", 1 << 20)  # type: ignore[arg-type]
-    listed = [syscall.op for syscall in calls]
+    services = Services(registry, deps, rights, mail, nobody, nobody, nobody, "/", 1 << 20)  # type: ignore[arg-type]
+    listed = [syscall.op for syscall in table(services)]
     assert len(listed) == len(set(listed)), "an opcode is served twice"
     return frozenset(listed) | BY_THE_CONNECTION
 

@@ -16,7 +16,7 @@ import agentos_sdk
 from agentos.config.schema import KernelSettings
 from agentos.private_files import check_file, check_parents, describe, hold_directory, open_file, shown
 from agentos.sandbox.errors import SandboxError
-from agentos.sandbox.inside.janitor import Remains
+from agentos.sandbox.inside.janitor import Cleanup
 from agentos.sandbox.spawner import Spawner
 
 from .agents.leftover_processes import RUN_VARIABLE, Run
@@ -24,7 +24,7 @@ from .sandbox import interpreter_prefixes
 from .sandbox.cgroups import discover
 from .sandbox.cgroups.discover import Cgroups
 from .sandbox.cgroups.values import CgroupError
-from .sandbox.host_ids import OuterIdError, OuterIds
+from .sandbox.host_ids import HostIdError, HostIdPool
 from .sandbox.report import probe
 
 log = logging.getLogger("agentos.kernel")
@@ -49,7 +49,7 @@ class Host:
     run: Run
     spawner: Spawner
     cgroups: Cgroups
-    outer_ids: OuterIds | None
+    outer_ids: HostIdPool | None
     state_dir: Path
     sdk_alone: str
     sdk: str
@@ -65,20 +65,20 @@ def open_host(settings: KernelSettings, socket: str, state_dir: Path) -> Iterato
             # First: the zygote must not inherit anything that is opened or read from here on.
             spawner = Spawner.start(settings.zygote_timeout)
             undo.callback(spawner.close)
-            interpreter_prefixes.check(probe.own_interpreter())
+            interpreter_prefixes.validate_interpreter(probe.own_interpreter())
             check_parents(Path(socket))
             state_dir = undo.enter_context(sole_kernel(state_dir))
             check_file(state_dir / "stubs.json")  # read later, when the kernel runs
             run = Run.begin(state_dir)
             undo.callback(run.end)
             cgroups = undo.enter_context(own_cgroup())
-            spawner.bequeath(remains(run, cgroups))
+            spawner.set_cleanup(plan_cleanup(run, cgroups))
             uids = settings.uids
-            outer_ids = OuterIds(state_dir / "outer-ids.json", uids.first, uids.count) if is_root() else None
+            outer_ids = HostIdPool(state_dir / "outer-ids.json", uids.first, uids.count) if is_root() else None
             sdk_alone, sdk = lay_out_sdk(run)
         except OSError as error:
             raise BootError(describe(error, state_dir)) from None
-        except (SandboxError, OuterIdError) as error:
+        except (SandboxError, HostIdError) as error:
             raise BootError(str(error)) from None
         yield Host(run, spawner, cgroups, outer_ids, state_dir, sdk_alone, sdk)
 
@@ -147,10 +147,10 @@ def own_cgroup() -> Iterator[Cgroups]:
                 log.warning("a control group stays: %s", error)
 
 
-def remains(this: Run, groups: Cgroups) -> Remains:
+def plan_cleanup(this: Run, groups: Cgroups) -> Cleanup:
     """What the zygote removes if the kernel is killed: everything except the state that the next kernel needs."""
     paths = groups.root.paths if groups.root is not None else ()
-    return Remains(groups=paths, directories=(this.directory,), mark=f"{RUN_VARIABLE}={this.id}")
+    return Cleanup(groups=paths, directories=(this.directory,), mark=f"{RUN_VARIABLE}={this.id}")
 
 
 def lay_out_sdk(launched: Run) -> tuple[str, str]:

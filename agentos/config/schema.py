@@ -22,7 +22,7 @@ from agentos.agents.spec import (
     Strategy,
     is_reserved,
 )
-from agentos.sandbox.host_ids import COUNT, FIRST
+from agentos.sandbox.host_ids import FIRST_ID, ID_COUNT
 from agentos.sandbox.zygote import TIMEOUT
 from agentos_sdk.calls.agents import Backoff, Limits, Share
 from agentos_sdk.codec import Rule, Seconds, Size
@@ -51,8 +51,8 @@ Level = Literal["strict", "standard", "best_effort", "none"]
 class UidRange:
     """``uids = {...}``: the host uids that a kernel with root assigns to agents, one each."""
 
-    first: Annotated[int, Rule(lambda first: first >= 1, "a uid from 1 up, 0 being root's")] = FIRST
-    count: Annotated[int, Rule(lambda count: count >= 1, "a whole number from 1 up")] = COUNT
+    first: Annotated[int, Rule(lambda first: first >= 1, "a uid from 1 up, 0 being root's")] = FIRST_ID
+    count: Annotated[int, Rule(lambda count: count >= 1, "a whole number from 1 up")] = ID_COUNT
 
 
 @frozen(kw_only=True)

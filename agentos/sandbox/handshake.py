@@ -26,7 +26,7 @@ _MAX_FDS = 8  # per message
 
 
 @frozen
-class Born:
+class NewProcess:
     """A new process that waits: its pid, a pidfd, our control socket, and the namespaces it was cloned in."""
 
     pid: int
@@ -36,17 +36,17 @@ class Born:
 
 
 @frozen
-class Ends:
+class ProcessPipes:
     """Both ends of the pipes of a new process."""
 
-    last_word: int
+    status: int
     stdout: int
     stderr: int
-    theirs: Mapping[str, int]
+    child_ends: Mapping[str, int]
 
 
 @frozen
-class _Said:
+class _Message:
     """One message. ``fields`` is ``None`` at end of file. The receiver closes ``fds``."""
 
     fields: dict[str, Any] | None
@@ -54,48 +54,48 @@ class _Said:
     fds: tuple[int, ...] = ()
 
 
-def connect() -> tuple[socket.socket, socket.socket]:
+def open_control_socket() -> tuple[socket.socket, socket.socket]:
     """Return the control socket of a process to be cloned: our end and its end."""
-    control, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    control, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     control.setblocking(False)
     control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # each message comes with the sender's pid
-    return control, its
+    return control, child_end
 
 
-def pipes(undo: contextlib.ExitStack) -> Ends:
+def open_pipes(undo: contextlib.ExitStack) -> ProcessPipes:
     """Open the pipes of one process. ``undo`` closes our ends; the caller that sends the other ends closes those."""
-    theirs: dict[str, int] = {}
-    ours = []
+    child_ends: dict[str, int] = {}
+    parent_ends = []
     try:
         for name in ("status", "stdout", "stderr"):
-            read, theirs[name] = os.pipe2(os.O_CLOEXEC)
+            read, child_ends[name] = os.pipe2(os.O_CLOEXEC)
             undo.callback(os.close, read)
-            ours.append(read)
+            parent_ends.append(read)
             os.set_blocking(read, False)
     except BaseException:
-        close_all(*theirs.values())
+        close_all(*child_ends.values())
         raise
-    last_word, stdout, stderr = ours
-    return Ends(last_word, stdout, stderr, theirs)
+    status, stdout, stderr = parent_ends
+    return ProcessPipes(status, stdout, stderr, child_ends)
 
 
-def give(control: socket.socket, things: Mapping[str, int]) -> None:
+def send_descriptors(control: socket.socket, fds_by_name: Mapping[str, int]) -> None:
     """Send a waiting process the descriptors for its plan; ``OSError`` if they can't be sent."""
-    fds = array.array("i", things.values())
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # as in go()
-        control.sendmsg([os.fsencode("\0".join(things))], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
+    fds = array.array("i", fds_by_name.values())
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # as in send_go()
+        control.sendmsg([os.fsencode("\0".join(fds_by_name))], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
 
 
-async def below(control: socket.socket, joiner: int) -> tuple[int, int]:
+async def receive_child(control: socket.socket, joiner: int) -> tuple[int, int]:
     """Return the pid and a pidfd of the child that continues in the joiner's place; it waits for go."""
-    said = await _hear(control, messages.BELOW)
+    message = await _expect(control, messages.BELOW)
     with contextlib.suppress(ProcessLookupError):
-        if os.getpgid(said.sender) == joiner:  # otherwise it has ended and its pid is reused
-            return said.sender, os.pidfd_open(said.sender)
+        if os.getpgid(message.sender) == joiner:  # otherwise it has ended and its pid is reused
+            return message.sender, os.pidfd_open(message.sender)
     raise SandboxError("the process ended as soon as it was in the sandbox")
 
 
-async def confined(control: socket.socket) -> tuple[int, dict[str, int]]:
+async def wait_confined(control: socket.socket) -> tuple[int, dict[str, int]]:
     """Return the pid of the program, which is confined and waits, and the descriptors that it sent.
 
     These are namespaces by name, tmpfs mounts by path, and ``listener`` if its plan has one.
@@ -103,48 +103,48 @@ async def confined(control: socket.socket) -> tuple[int, dict[str, int]]:
     found: dict[str, int] = {}
     try:
         while True:
-            said = await _hear(control, messages.LISTENING, messages.FOUND, messages.CONFINED)
-            assert said.fields is not None
-            if said.fields["what"] == messages.CONFINED:
-                return said.sender, found
-            names = said.fields["fds"]
-            if len(said.fds) != len(names):
-                close_all(*said.fds)
-                raise SandboxError("too many files are open here to take those of one more sandbox")
-            found |= zip(names, said.fds, strict=True)
+            message = await _expect(control, messages.LISTENING, messages.FOUND, messages.CONFINED)
+            assert message.fields is not None
+            if message.fields["what"] == messages.CONFINED:
+                return message.sender, found
+            names = message.fields["fds"]
+            if len(message.fds) != len(names):
+                close_all(*message.fds)
+                raise SandboxError("too many open files: the kernel can't take the descriptors of another sandbox")
+            found |= zip(names, message.fds, strict=True)
     except BaseException:
         close_all(*found.values())
         raise
 
 
-async def listening(control: socket.socket) -> socket.socket:
+async def receive_listener(control: socket.socket) -> socket.socket:
     """Receive the listener that a process in the sandbox made."""
-    said = await _hear(control, messages.LISTENING)
-    if len(said.fds) != 1:
-        raise SandboxError("too many files are open here to take one more listener")
-    return as_listener(said.fds[0])
+    message = await _expect(control, messages.LISTENING)
+    if len(message.fds) != 1:
+        raise SandboxError("too many open files: the kernel can't take another listener")
+    return wrap_listener(message.fds[0])
 
 
-def as_listener(fd: int) -> socket.socket:
+def wrap_listener(fd: int) -> socket.socket:
     """Return a socket object for this descriptor."""
     listener = socket.socket(fileno=fd)
     listener.setblocking(False)  # sets the object's own flag; the descriptor is non-blocking already
     return listener
 
 
-async def running(control: socket.socket) -> None:
+async def wait_exec(control: socket.socket) -> None:
     """Let the program go, and return when it has been exec'ed."""
-    go(control)
-    await _hear(control, None)
+    send_go(control)
+    await _expect(control, None)
 
 
-def go(control: socket.socket) -> None:
+def send_go(control: socket.socket) -> None:
     """Send go to a waiting process."""
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has ended; the next message is end of file
         control.send(messages.GO.encode())
 
 
-async def end(pidfd: int) -> None:
+async def kill_and_reap(pidfd: int) -> None:
     """Kill a child and wait for it; shielded from cancellation."""
     with trio.CancelScope(shield=True):
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
@@ -153,8 +153,8 @@ async def end(pidfd: int) -> None:
         reap(pidfd)
 
 
-async def end_group(leader: int, pidfd: int) -> None:
-    """As :func:`end`, also for the children in its process group, even if their pids were never reported."""
+async def kill_and_reap_group(leader: int, pidfd: int) -> None:
+    """As :func:`kill_and_reap`, also for the children in its process group, even if their pids were never reported."""
     with trio.CancelScope(shield=True):
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)  # first, so that it makes no more children
         with contextlib.suppress(ProcessLookupError):  # it had no process group of its own yet
@@ -172,57 +172,57 @@ def _reap_group(leader: int) -> None:
             os.waitid(os.P_PGID, leader, os.WEXITED)
 
 
-async def bury(control: socket.socket) -> None:
+async def reap_unreported(control: socket.socket) -> None:
     """Wait for a child that was cloned but not reported: closing our end makes it exit. Shielded from cancellation."""
     control.shutdown(socket.SHUT_WR)
     pid = 0
     with trio.CancelScope(shield=True):
-        while (said := await _receive(control)).fields is not None:
-            close_all(*said.fds)
-            pid = said.sender
+        while (message := await _receive(control)).fields is not None:
+            close_all(*message.fds)
+            pid = message.sender
         if pid:
             pidfd = os.pidfd_open(pid)
             try:
-                await end(pidfd)
+                await kill_and_reap(pidfd)
             finally:
                 os.close(pidfd)
 
 
-async def _hear(control: socket.socket, *wanted: str | None) -> _Said:
+async def _expect(control: socket.socket, *expected: str | None) -> _Message:
     """Receive the next message after BORN; it must be one of ``wanted``. ``None`` is end of file."""
-    while (said := await _receive(control)).fields is not None and said.fields["what"] == messages.BORN:
+    while (message := await _receive(control)).fields is not None and message.fields["what"] == messages.BORN:
         pass  # the zygote's answer has already reported it; this is for a zygote that died before it answered
-    fields = said.fields
-    if (fields and fields["what"]) in wanted:
-        return said
-    close_all(*said.fds)
+    fields = message.fields
+    if (fields and fields["what"]) in expected:
+        return message
+    close_all(*message.fds)
     if fields is None:
-        raise SandboxError(f"the process ended before it was {wanted[-1]}")
+        raise SandboxError(f"the process ended before it was {expected[-1]}")
     if fields["what"] == messages.FAILED:
         raise StepFailed(fields["step"], fields["errno"], fields["text"])
-    raise SandboxError(f"unexpected: {fields}")
+    raise SandboxError(f"unexpected message from a new process: {fields}")
 
 
-async def _receive(control: socket.socket) -> _Said:
+async def _receive(control: socket.socket) -> _Message:
     space = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(_MAX_FDS * 4)
     while True:
         try:
-            data, ancillary, _, _ = control.recvmsg(messages.MAX_MESSAGE, space, socket.MSG_CMSG_CLOEXEC)
+            data, ancillary, _, _ = control.recvmsg(messages.MAX_MESSAGE_BYTES, space, socket.MSG_CMSG_CLOEXEC)
             break
         except BlockingIOError:
             await trio.lowlevel.wait_readable(control)
         except ConnectionResetError:  # it ended without reading our last message
-            return _Said(None)
+            return _Message(None)
     sender, fds = 0, array.array("i")
     for _, kind, value in ancillary:
         if kind == socket.SCM_CREDENTIALS:
             sender = _CREDENTIALS.unpack(bytes(value))[0]
         else:
             fds.frombytes(value)
-    return _Said(_fields(data), sender, tuple(fds))
+    return _Message(_parse_message(data), sender, tuple(fds))
 
 
-def _fields(data: bytes) -> dict[str, Any] | None:
+def _parse_message(data: bytes) -> dict[str, Any] | None:
     """Parse a message; one that isn't JSON becomes an unknown message, ``None`` is end of file."""
     try:
         return dict(json.loads(data)) if data else None

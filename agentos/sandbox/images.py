@@ -14,13 +14,13 @@ from pathlib import Path
 from attrs import frozen
 
 from .inside import sources
-from .plan import Outer
+from .plan import HostIds
 
 _SUPERBLOCK, _MAGIC = 1024, 0xEF53  # offset and magic number of struct ext4_super_block
 _SYSTEM_PROGRAMS = "/usr/sbin:/sbin"  # not in every user's PATH
 
 
-class NoImage(Exception):
+class ImageUnavailable(Exception):
     """This host can't mount images; the text says why and what to install."""
 
 
@@ -29,57 +29,57 @@ class ImageInUse(Exception):
 
 
 @frozen
-class Size:
+class ImageSize:
     """Capacity of a file system."""
 
     bytes: int
     inodes: int
 
 
-def provide(path: Path, wanted: Size, owner: Outer) -> Size:
+def ensure_image(path: Path, size: ImageSize, owner: HostIds) -> ImageSize:
     """Create or grow an image so that it has at least this size; returns its actual size.
 
-    :class:`NoImage` if the host can't mount images, which is tried before any file is in it.
+    :class:`ImageUnavailable` if the host can't mount images, which is tried before any file is in it.
     :class:`ImageInUse` if the image is locked; ``OSError`` if it can't be read.
     """
     if not path.exists():
         try:
-            _make(path, wanted, owner)
+            _create_image(path, size, owner)
         except OSError as error:
-            raise NoImage(f"{error.filename or path}: {error.strerror}") from None
+            raise ImageUnavailable(f"{error.filename or path}: {error.strerror}") from None
     try:
         image = sources.open_locked(str(path))
     except BlockingIOError:
         raise ImageInUse(f"{path} is in use") from None
     try:
-        if _size(path).bytes < wanted.bytes:
-            _grow(path, image, wanted.bytes)
-        return _size(path)
+        if _read_size(path).bytes < size.bytes:
+            _grow(path, image, size.bytes)
+        return _read_size(path)
     finally:
         os.close(image)
 
 
-def _make(path: Path, wanted: Size, owner: Outer) -> None:
+def _create_image(path: Path, size: ImageSize, owner: HostIds) -> None:
     """Create it under a temporary name, and rename it once a mount has succeeded."""
-    program = _find("mkfs.ext4")
+    program = _find_program("mkfs.ext4")
     if program is None:
-        raise NoImage("mkfs.ext4 is not installed (package e2fsprogs)")
+        raise ImageUnavailable("mkfs.ext4 is not installed (package e2fsprogs)")
     new = path.with_name(path.name + ".new")
     flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         with open(os.open(new, flags, 0o600), "wb") as file:
-            file.truncate(wanted.bytes)
-        options = ("-q", "-F", "-m", "0", "-N", str(wanted.inodes), "-E", f"root_owner={owner.uid}:{owner.gid}")
-        said = _run(program, *options, str(new))
+            file.truncate(size.bytes)
+        options = ("-q", "-F", "-m", "0", "-N", str(size.inodes), "-E", f"root_owner={owner.uid}:{owner.gid}")
+        stderr = _run_program(program, *options, str(new))
         if not _is_ext4(new):
-            raise NoImage(f"mkfs.ext4 made no file system of {wanted.bytes} bytes: {said}")
-        _mount_once(new)
+            raise ImageUnavailable(f"mkfs.ext4 created no file system of {size.bytes} bytes: {stderr}")
+        _test_mount(new)
         os.replace(new, path)
     finally:
         new.unlink(missing_ok=True)
 
 
-def _mount_once(path: Path) -> None:
+def _test_mount(path: Path) -> None:
     """Test the mount, and remove the lost+found directory that mkfs made."""
     mount = sources.mount_image(str(path))
     try:
@@ -90,35 +90,35 @@ def _mount_once(path: Path) -> None:
 
 def _grow(path: Path, image: int, size: int) -> None:
     """Grow the image. Never while it is mounted: that needs a capability that a container's root doesn't have."""
-    check, resize = _find("e2fsck"), _find("resize2fs")
+    check, resize = _find_program("e2fsck"), _find_program("resize2fs")
     if check is not None and resize is not None:
         os.ftruncate(image, size)
-        _run(check, "-f", "-p", str(path))
-        _run(resize, str(path))
+        _run_program(check, "-f", "-p", str(path))
+        _run_program(resize, str(path))
 
 
-def _find(program: str) -> str | None:
+def _find_program(program: str) -> str | None:
     return shutil.which(program, path=f"{os.environ.get('PATH', '')}:{_SYSTEM_PROGRAMS}")
 
 
-def _run(*argv: str) -> str:
+def _run_program(*argv: str) -> str:
     """Run a program and return its stderr. The exit status is ignored: the reaping of orphans may have taken it."""
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     return " ".join(done.stderr.split())[:200]
 
 
-def _superblock(path: Path) -> bytes:
+def _read_superblock(path: Path) -> bytes:
     with open(path, "rb") as file:
         file.seek(_SUPERBLOCK)
         return file.read(1024)
 
 
 def _is_ext4(path: Path) -> bool:
-    return _superblock(path)[56:58] == struct.pack("<H", _MAGIC)
+    return _read_superblock(path)[56:58] == struct.pack("<H", _MAGIC)
 
 
-def _size(path: Path) -> Size:
+def _read_size(path: Path) -> ImageSize:
     if not _is_ext4(path):
-        raise OSError(errno.EUCLEAN, "no ext4 in it", str(path))
-    inodes, blocks, block = struct.unpack_from("<II16xI", _superblock(path))
-    return Size(blocks * (1024 << block), inodes)
+        raise OSError(errno.EUCLEAN, "not an ext4 image", str(path))
+    inodes, blocks, block = struct.unpack_from("<II16xI", _read_superblock(path))
+    return ImageSize(blocks * (1024 << block), inodes)

@@ -28,23 +28,27 @@ from .steps import Step
 NEWNS, NEWCGROUP, NEWUTS, NEWIPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
 NEWUSER, NEWPID, NEWNET = 0x10000000, 0x20000000, 0x40000000
 
-AHEAD = NEWUSER | NEWPID | NEWUTS | NEWIPC | NEWNET  # namespaces of a process cloned before its policy is known
-READY = (s.ForbidNamespaces, s.LoopbackUp)  # steps that such a process can do ahead
+SPARE_NAMESPACES = (
+    NEWUSER | NEWPID | NEWUTS | NEWIPC | NEWNET
+)  # namespaces of a process cloned before its policy is known
+SPARE_STEPS = (s.ForbidNamespaces, s.LoopbackUp)  # steps that such a process can do ahead
 
 UID = GID = 1000  # inside
 CODE, WORKSPACE, SDK, SOCKET = "/agent", "/workspace", "/sdk", "/run/agentos.sock"
 DEVICES = ("null", "zero", "full", "random", "urandom")
-_OUR_ETC = {
+_ETC_FILES = {
     "passwd": f"agent:x:{UID}:{GID}:agent:{WORKSPACE}:/bin/sh\n",
     "group": f"agent:x:{GID}:\n",
     "hosts": "127.0.0.1 localhost\n::1 localhost\n",
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
 }
-_SPARE = 8  # processes: the pids cgroup must refuse a fork before RLIMIT_NPROC does, because it counts refusals
+_EXTRA_PROCESSES = (
+    8  # processes: the pids cgroup must refuse a fork before RLIMIT_NPROC does, because it counts refusals
+)
 # RLIMIT_CORE in bytes. Less than a page, so no core file is written. If core_pattern is a pipe, 0 doesn't prevent the
 # dump, but 1 does: Linux uses it to recognise the dumps of its own dump helpers and skips them.
-_NO_CORE = 1
-_PENDING = 256  # pending signals; each takes kernel memory
+_CORE_LIMIT = 1
+_MAX_PENDING_SIGNALS = 256  # pending signals; each takes kernel memory
 _ROOT_SIZE, _ROOT_INODES = MIB, 512  # the root tmpfs holds only directories, symlinks and the files of /etc
 
 
@@ -66,11 +70,11 @@ class Host:
     interpreter: Interpreter | None = None  # the kernel's own
 
 
-SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+SYSTEM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime")
 NETWORK_FILES = ("/etc/resolv.conf", "/etc/ssl", "/etc/pki", "/etc/ca-certificates")
 
-TOO_MUCH = frozenset(
+FORBIDDEN_PREFIXES = frozenset(
     {
         "/",
         "/dev",
@@ -92,157 +96,161 @@ TOO_MUCH = frozenset(
 
 
 @frozen
-class Outer:
+class HostIds:
     """The program's uid and gid on the host. Never root's; if the kernel runs as root, not the kernel's either."""
 
     uid: int
     gid: int
 
 
-def plan(policy: Policy, program: Program, host: Host, outer: Outer | None = None) -> tuple[Step, ...]:
+def plan_sandbox(policy: Policy, program: Program, host: Host, host_ids: HostIds | None = None) -> tuple[Step, ...]:
     """Return the steps for a new sandbox.
 
-    ``outer`` is needed if the kernel has root; without root the program has the kernel's uid and gid on the host.
+    ``host_ids`` is needed if the kernel has root; without root the program has the kernel's uid and gid on the host.
 
     :class:`BadPolicy` if the policy can't be a sandbox: root without a uid and gid for the program, an image workspace
     without root, or an interpreter prefix that contains too much of the host.
     """
-    who = _outer(host, outer)
+    ids = _check_host_ids(host, host_ids)
     if host.uid != 0 and isinstance(policy.workspace, Image):
-        raise BadPolicy("without root no image can be mounted")
-    binds = tuple(_binds(policy, host))
+        raise BadPolicy("workspace: mounting an image needs root")
+    binds = tuple(_bind_steps(policy, host))
     return (
-        birth(who, is_root=host.uid == 0, flags=AHEAD & ~NEWNET if policy.network else AHEAD),
-        *(_detached(policy, binds, who) if host.uid == 0 else []),
+        clone_step(
+            ids, is_root=host.uid == 0, flags=SPARE_NAMESPACES & ~NEWNET if policy.network else SPARE_NAMESPACES
+        ),
+        *(_detach_steps(policy, binds, ids) if host.uid == 0 else []),
         *([s.UnshareCgroup()] if host.cgroup_namespace else []),
         s.PrivateMounts(),
-        *(_opened(policy, binds) if host.uid != 0 else []),
+        *(_open_steps(policy, binds) if host.uid != 0 else []),
         *([s.ForbidExecutableMemfds()] if policy.profile == "strict" and host.memfd_noexec else []),
         s.TakeIdentity(UID, GID, drop_groups=host.uid == 0),
         s.ForbidNamespaces(),
         s.Hostname(policy.hostname),
         s.MountRoot(_ROOT_SIZE, _ROOT_INODES),
-        *_root(policy, host, binds),
+        *_root_steps(policy, host, binds),
         s.CloseSources(),
         s.SwitchRoot(),
         s.ReadOnlyRoot(),
         *([] if policy.network else [s.LoopbackUp()]),
         *([s.Listen(policy.port)] if policy.port is not None else []),
-        *_confined(policy, program, host, binds),
+        *_confine_steps(policy, program, host, binds),
     )
 
 
-def birth(who: Outer, is_root: bool, flags: int = AHEAD) -> s.Clone:
+def clone_step(host_ids: HostIds, is_root: bool, flags: int = SPARE_NAMESPACES) -> s.Clone:
     """Return the first step of a new sandbox; ``is_root``: the kernel runs as root."""
-    return s.Clone(flags, f"{UID} {who.uid} 1", f"{GID} {who.gid} 1", deny_setgroups=not is_root)
+    return s.Clone(flags, f"{UID} {host_ids.uid} 1", f"{GID} {host_ids.gid} 1", deny_setgroups=not is_root)
 
 
-def enter(policy: Policy, program: Program, host: Host) -> tuple[Step, ...]:
-    """Return the steps for a further program in a sandbox that was started by a :func:`plan` of the same policy."""
+def plan_entry(policy: Policy, program: Program, host: Host) -> tuple[Step, ...]:
+    """Return the steps for a further program in a sandbox started by :func:`plan_sandbox` of the same policy."""
     return (
         s.Join(),
         s.TakeIdentity(UID, GID, drop_groups=host.uid == 0),
         s.Descend(0),
         s.Descend(NEWPID | NEWNS),
         s.OwnProc("/proc"),
-        *_confined(policy, program, host, tuple(_binds(policy, host))),
+        *_confine_steps(policy, program, host, tuple(_bind_steps(policy, host))),
     )
 
 
-def _confined(policy: Policy, program: Program, host: Host, binds: tuple[s.Bind, ...]) -> Iterator[Step]:
+def _confine_steps(policy: Policy, program: Program, host: Host, binds: tuple[s.Bind, ...]) -> Iterator[Step]:
     """Yield the last steps, common to new sandboxes and further programs: limits, capabilities, filters, exec."""
-    yield s.SetLimits(_limits(policy, host))
+    yield s.SetLimits(_rlimits(policy, host))
     yield s.DropCapabilities()
     yield s.NoNewPrivileges()
-    yield from _landlock(policy, host, binds)
+    yield from _landlock_step(policy, host, binds)
     filters = seccomp.program(policy.profile, host.architecture, host.memory_cgroup, host.memfd_noexec)
     yield s.Seccomp(filters.hex())
-    yield _program(policy, program, host)
+    yield _program_step(policy, program, host)
 
 
-def _program(policy: Policy, program: Program, host: Host) -> s.Execute | s.RunScript:
-    argv, environment = tuple(program.argv), _environment(policy, program)
+def _program_step(policy: Policy, program: Program, host: Host) -> s.Execute | s.RunScript:
+    argv, environment = tuple(program.argv), _build_environment(policy, program)
     if not program.fast:
         return s.Execute(argv, environment, program.directory, stdin=program.stdin)
-    where = policy.interpreter
-    if where is None or where != host.interpreter:
-        raise BadPolicy(f"fast: the interpreter is the kernel's, {host.interpreter}, and not {where}")
-    if policy.code is None and (policy.script is None or argv[0] != _script_at(policy.script)):
+    interpreter = policy.interpreter
+    if interpreter is None or interpreter != host.interpreter:
+        raise BadPolicy(f"fast: the interpreter is the kernel's, {host.interpreter}, and not {interpreter}")
+    if policy.code is None and (policy.script is None or argv[0] != _script_path(policy.script)):
         raise BadPolicy(f"fast: {argv[0]} is not the script")
     if os.path.normpath(argv[0]) != argv[0] or not argv[0].startswith(f"{CODE}/"):
         raise BadPolicy(f"fast: {argv[0]} is not in {CODE}")
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    packages = (f"{where.prefix}/lib/{version}/site-packages",) if where.prefix != where.base_prefix else ()
+    packages = (
+        (f"{interpreter.prefix}/lib/{version}/site-packages",) if interpreter.prefix != interpreter.base_prefix else ()
+    )
     return s.RunScript(argv, environment, program.directory, (SDK,) if policy.sdk is not None else (), packages)
 
 
-def bare(program: Program, host: Host, limits: Limits | None, kept: bool = False) -> tuple[Step, ...]:
+def plan_unjailed(program: Program, host: Host, limits: Limits | None, keeper: bool = False) -> tuple[Step, ...]:
     """Return the steps for isolation ``none``: the kernel's uid, the host's files and network.
 
     Only resource limits are set, if there are any. Limits that count all processes of the uid are left out.
-    With ``kept``, all processes that the program starts end with it, or at the latest when it is killed.
+    With ``keeper``, all processes that the program starts end with it, or at the latest when it is killed.
     """
     own = {"NOFILE": limits.open_files, "FSIZE": limits.file_size} if limits is not None else {}
     wanted = {**own, "CORE": 0}
     environment = tuple(program.environment.items())
     return (
         s.Clone(0, "", "", deny_setgroups=False),
-        s.SetLimits(_attainable(wanted, host)),
-        s.Execute(tuple(program.argv), environment, program.directory, not kept, program.stdin, kept),
+        s.SetLimits(_cap_rlimits(wanted, host)),
+        s.Execute(tuple(program.argv), environment, program.directory, not keeper, program.stdin, keeper),
     )
 
 
-def _outer(host: Host, outer: Outer | None) -> Outer:
+def _check_host_ids(host: Host, host_ids: HostIds | None) -> HostIds:
     if host.uid != 0:
-        if outer not in (None, Outer(host.uid, host.gid)):
-            raise BadPolicy("without root a program can only be the kernel's own user outside")
-        return Outer(host.uid, host.gid)
-    if outer is None or 0 in (outer.uid, outer.gid):
-        raise BadPolicy("with root a program needs a user and a group of its own outside, and never root's")
-    return outer
+        if host_ids not in (None, HostIds(host.uid, host.gid)):
+            raise BadPolicy("without root a program has the kernel's own uid on the host; another uid can't be set")
+        return HostIds(host.uid, host.gid)
+    if host_ids is None or 0 in (host_ids.uid, host_ids.gid):
+        raise BadPolicy("with root a program needs a uid and gid of its own on the host, not root's")
+    return host_ids
 
 
-def _opened(policy: Policy, binds: Sequence[s.Bind]) -> Iterator[Step]:
+def _open_steps(policy: Policy, binds: Sequence[s.Bind]) -> Iterator[Step]:
     followed = dict.fromkeys((bind.source for bind in binds), True)
-    followed |= {bind.source: False for bind in binds if bind.target in _unfollowed(policy)}
+    followed |= {bind.source: False for bind in binds if bind.target in _targets_without_symlinks(policy)}
     return (s.OpenSource(path, follow) for path, follow in followed.items())
 
 
-def _detached(policy: Policy, binds: Sequence[s.Bind], who: Outer) -> Iterator[Step]:
+def _detach_steps(policy: Policy, binds: Sequence[s.Bind], host_ids: HostIds) -> Iterator[Step]:
     for bind in binds:
         if bind.writable and isinstance(policy.workspace, Image):
             yield s.DetachImage(bind.source, bind.target)
             continue
-        ours = bind.device or bind.source in (*SYSTEM, *SYSTEM_FILES, *NETWORK_FILES, policy.socket)
-        follow = bind.target not in _unfollowed(policy)
+        ours = bind.device or bind.source in (*SYSTEM_PATHS, *SYSTEM_FILES, *NETWORK_FILES, policy.socket)
+        follow = bind.target not in _targets_without_symlinks(policy)
         always = bind.target in (CODE, WORKSPACE)
-        owner = None if ours else (who.uid, who.gid)
+        owner = None if ours else (host_ids.uid, host_ids.gid)
         yield s.DetachSource(bind.source, bind.target, follow, owner, always, bind.writable)
 
 
-def _unfollowed(policy: Policy) -> Sequence[str]:
+def _targets_without_symlinks(policy: Policy) -> Sequence[str]:
     """Return the targets with sources that an agent may have made: symlinks in their paths are refused."""
-    return (CODE, WORKSPACE, *([_script_at(policy.script)] if policy.script is not None else ()))
+    return (CODE, WORKSPACE, *([_script_path(policy.script)] if policy.script is not None else ()))
 
 
-def _script_at(script: str) -> str:
+def _script_path(script: str) -> str:
     return f"{CODE}/{os.path.basename(script)}"
 
 
-def _binds(policy: Policy, host: Host) -> Iterator[s.Bind]:
+def _bind_steps(policy: Policy, host: Host) -> Iterator[s.Bind]:
     """Yield the host paths to mount inside; an outer directory comes before a path within it."""
-    wanted = [*SYSTEM, *SYSTEM_FILES, *(NETWORK_FILES if policy.network else ())]
+    wanted = [*SYSTEM_PATHS, *SYSTEM_FILES, *(NETWORK_FILES if policy.network else ())]
     trees = [path for path in wanted if path in host.directories]
     if policy.interpreter is not None:
         trees += [policy.interpreter.prefix, policy.interpreter.base_prefix]
-    shown: list[str] = []
+    bound: list[str] = []
     for path in sorted(trees, key=lambda path: path.count("/")):
         if any(path.startswith(own + "/") for own in ("/dev", "/proc", "/sys", CODE, WORKSPACE, SDK)):
-            raise BadPolicy(f"the interpreter's prefix is {path}, where a sandbox has something of its own")
-        if path in TOO_MUCH:
-            raise BadPolicy(f"the interpreter's prefix is {path}, which has more in it than an interpreter")
-        if not any(path == former or path.startswith(former + "/") for former in shown):
-            shown.append(path)
+            raise BadPolicy(f"the interpreter's prefix is {path}, which a sandbox uses for its own files")
+        if path in FORBIDDEN_PREFIXES:
+            raise BadPolicy(f"the interpreter's prefix is {path}, which contains more than an interpreter")
+        if not any(path == former or path.startswith(former + "/") for former in bound):
+            bound.append(path)
             yield s.Bind(path, path)
     for name in DEVICES:
         yield s.Bind(f"/dev/{name}", f"/dev/{name}", device=True)
@@ -250,7 +258,7 @@ def _binds(policy: Policy, host: Host) -> Iterator[s.Bind]:
         yield s.Bind(policy.sdk, f"{SDK}/agentos_sdk")
         yield s.Bind(f"{policy.sdk}/in_sandbox/agentos.py", f"{SDK}/agentos.py")
     if policy.script is not None:
-        yield s.Bind(policy.script, _script_at(policy.script))
+        yield s.Bind(policy.script, _script_path(policy.script))
     if policy.code is not None:
         yield s.Bind(policy.code, CODE)
     if policy.workspace is not None:
@@ -259,14 +267,14 @@ def _binds(policy: Policy, host: Host) -> Iterator[s.Bind]:
         yield s.Bind(policy.socket, SOCKET)
 
 
-def _root(policy: Policy, host: Host, binds: tuple[s.Bind, ...]) -> Iterator[Step]:
+def _root_steps(policy: Policy, host: Host, binds: tuple[s.Bind, ...]) -> Iterator[Step]:
     """Fill the new root. A mount over a directory comes before mounts within that directory."""
     limits, counted = policy.limits, not host.memory_cgroup
     for directory in ("/dev", "/etc", "/proc", "/run", "/tmp", CODE, WORKSPACE):
         yield s.MakeDirectory(directory)
     for path, target in sorted(host.links.items()):
         yield s.Link(path, target)
-    for name, text in {**_OUR_ETC, **_for_git(policy)}.items():
+    for name, text in {**_ETC_FILES, **_git_files(policy)}.items():
         yield s.WriteFile(f"/etc/{name}", text)
     executable = policy.profile != "strict"
     yield s.MountTmpfs("/tmp", limits.tmp, limits.inodes, executable, counted)
@@ -284,7 +292,7 @@ def _root(policy: Policy, host: Host, binds: tuple[s.Bind, ...]) -> Iterator[Ste
         yield s.Link("/tmp/agentos.sock", SOCKET)
 
 
-def _for_git(policy: Policy) -> Mapping[str, str]:
+def _git_files(policy: Policy) -> Mapping[str, str]:
     """Return files for /etc that make git ignore protected names, so that placeholder files aren't committed."""
     if not isinstance(policy.workspace, Directory) or not policy.workspace.protected:
         return {}
@@ -292,29 +300,29 @@ def _for_git(policy: Policy) -> Mapping[str, str]:
     return {"gitconfig": "[core]\n\texcludesFile = /etc/gitignore\n", "gitignore": ignored}
 
 
-def _limits(policy: Policy, host: Host) -> tuple[tuple[str, int], ...]:
+def _rlimits(policy: Policy, host: Host) -> tuple[tuple[str, int], ...]:
     limits = policy.limits
     wanted = {
         "NOFILE": limits.open_files,
         "FSIZE": limits.file_size,
-        "NPROC": limits.max_pids + 1 + (_SPARE if host.pids_cgroup else 0),  # the shim is one process
-        "CORE": _NO_CORE,
+        "NPROC": limits.max_pids + 1 + (_EXTRA_PROCESSES if host.pids_cgroup else 0),  # the shim is one process
+        "CORE": _CORE_LIMIT,
         "RTPRIO": 0,
         "NICE": 0,
         "MEMLOCK": 64 << 10,
         "MSGQUEUE": 800 << 10,
-        "SIGPENDING": _PENDING,
+        "SIGPENDING": _MAX_PENDING_SIGNALS,
         **({} if host.memory_cgroup else {"DATA": limits.data}),
     }
-    return _attainable(wanted, host)
+    return _cap_rlimits(wanted, host)
 
 
-def _attainable(wanted: Mapping[str, int], host: Host) -> tuple[tuple[str, int], ...]:
+def _cap_rlimits(wanted: Mapping[str, int], host: Host) -> tuple[tuple[str, int], ...]:
     """Cap the limits at the host's hard limits: raising a hard limit needs a capability that no sandbox has."""
     return tuple((name, min(value, host.hard_limits.get(name, value))) for name, value in wanted.items())
 
 
-def _landlock(policy: Policy, host: Host, binds: tuple[s.Bind, ...]) -> Iterator[Step]:
+def _landlock_step(policy: Policy, host: Host, binds: tuple[s.Bind, ...]) -> Iterator[Step]:
     if host.landlock_abi == 0:
         return
     scope = landlock.Scope.ABSTRACT_UNIX_SOCKET | landlock.Scope.SIGNAL
@@ -339,7 +347,7 @@ def _landlock(policy: Policy, host: Host, binds: tuple[s.Bind, ...]) -> Iterator
     )
 
 
-def _environment(policy: Policy, program: Program) -> tuple[tuple[str, str], ...]:
+def _build_environment(policy: Policy, program: Program) -> tuple[tuple[str, str], ...]:
     """Return the program's environment: defaults, then the program's own variables. Nothing comes from the kernel."""
     environment = {
         "PATH": "/usr/local/bin:/usr/bin:/bin",

@@ -15,7 +15,7 @@ class BadPolicy(ValueError):
     """No sandbox can be made of this policy; the text says why."""
 
 
-def _positive(_: object, attribute: "attrs.Attribute[int]", value: int) -> None:
+def _check_positive(_: object, attribute: "attrs.Attribute[int]", value: int) -> None:
     if value < 1:
         raise BadPolicy(f"{attribute.name}: {value} is less than 1")
 
@@ -27,15 +27,15 @@ _MAX_RLIMIT = (1 << 63) - 1  # a higher value overflows in Python's setrlimit
 class Limits:
     """Limits of a program and all processes that it starts. Sizes are bytes."""
 
-    memory: int = field(default=512 * MIB, validator=_positive)
-    max_pids: int = field(default=64, validator=_positive)
-    cpu_quota: int = field(default=100_000, validator=_positive)  # microseconds of CPU time in 100 ms
-    cpu_weight: int = field(default=100, validator=_positive)
-    open_files: int = field(default=1024, validator=_positive)
-    file_size: int = field(default=256 * MIB, validator=_positive)
-    disk: int = field(default=256 * MIB, validator=_positive)
-    inodes: int = field(default=16384, validator=_positive)
-    tmp: int = field(default=64 * MIB, validator=_positive)
+    memory: int = field(default=512 * MIB, validator=_check_positive)
+    max_pids: int = field(default=64, validator=_check_positive)
+    cpu_quota: int = field(default=100_000, validator=_check_positive)  # microseconds of CPU time in 100 ms
+    cpu_weight: int = field(default=100, validator=_check_positive)
+    open_files: int = field(default=1024, validator=_check_positive)
+    file_size: int = field(default=256 * MIB, validator=_check_positive)
+    disk: int = field(default=256 * MIB, validator=_check_positive)
+    inodes: int = field(default=16384, validator=_check_positive)
+    tmp: int = field(default=64 * MIB, validator=_check_positive)
 
     @property
     def data(self) -> int:
@@ -45,7 +45,7 @@ class Limits:
         """
         return min(2 * self.memory, _MAX_RLIMIT)
 
-    def within(self, parent: "Limits") -> "Limits":
+    def narrow_to(self, parent: "Limits") -> "Limits":
         """Take the lower of both, limit by limit."""
         return Limits(**{one.name: min(getattr(self, one.name), getattr(parent, one.name)) for one in _fields(Limits)})
 
@@ -54,12 +54,12 @@ def _fields(kind: type) -> "tuple[attrs.Attribute[object], ...]":
     return tuple(attrs.fields(kind))
 
 
-def _absolute(_: object, attribute: "attrs.Attribute[Any]", path: Any) -> None:
+def _check_absolute(_: object, attribute: "attrs.Attribute[Any]", path: Any) -> None:
     if path is not None and (not path.startswith("/") or os.path.normpath(path) != path or "\0" in path):
         raise BadPolicy(f"{attribute.name}: {path!r} is not an absolute path without . and ..")
 
 
-def _names(_: object, attribute: "attrs.Attribute[Any]", names: Sequence[str]) -> None:
+def _check_names(_: object, attribute: "attrs.Attribute[Any]", names: Sequence[str]) -> None:
     for name in names:
         if not name or name.startswith(("/", "../")) or name == ".." or os.path.normpath(name) != name or "\0" in name:
             raise BadPolicy(f"{attribute.name}: {name!r} is not a name below a directory")
@@ -69,21 +69,21 @@ def _names(_: object, attribute: "attrs.Attribute[Any]", names: Sequence[str]) -
 class Directory:
     """A writable host directory; the paths at ``protected``, relative to it, stay unchanged."""
 
-    path: str = field(validator=_absolute)
-    protected: tuple[str, ...] = field(default=(), validator=_names)
+    path: str = field(validator=_check_absolute)
+    protected: tuple[str, ...] = field(default=(), validator=_check_names)
 
-    def within(self, parent: "Directory | Image | None") -> "Directory":
+    def narrow_to(self, parent: "Directory | Image | None") -> "Directory":
         """Add the parent's protected paths; :class:`BadPolicy` if this is outside the parent's or protected there."""
-        if not isinstance(parent, Directory) or not _beneath(self.path, parent.path):
+        if not isinstance(parent, Directory) or not _is_beneath(self.path, parent.path):
             raise BadPolicy(f"workspace: {self.path} is not in the parent's workspace")
         held = [os.path.join(parent.path, name) for name in parent.protected]
-        if any(_beneath(self.path, path) for path in held):
+        if any(_is_beneath(self.path, path) for path in held):
             raise BadPolicy(f"workspace: {self.path} is protected in the parent's workspace")
-        also = (os.path.relpath(path, self.path) for path in held if _beneath(path, self.path))
+        also = (os.path.relpath(path, self.path) for path in held if _is_beneath(path, self.path))
         return Directory(self.path, tuple(dict.fromkeys((*self.protected, *also))))
 
 
-def _beneath(path: str, directory: str) -> bool:
+def _is_beneath(path: str, directory: str) -> bool:
     return os.path.commonpath([path, directory]) == directory
 
 
@@ -91,10 +91,10 @@ def _beneath(path: str, directory: str) -> bool:
 class Image:
     """An ext4 image file; needs a kernel with root. No other sandbox may use it meanwhile."""
 
-    path: str = field(validator=_absolute)
+    path: str = field(validator=_check_absolute)
 
 
-def _as_workspace(given: Directory | Image | str | None) -> Directory | Image | None:
+def _convert_workspace(given: Directory | Image | str | None) -> Directory | Image | None:
     if isinstance(given, str):
         try:
             return Directory(given)
@@ -107,9 +107,9 @@ def _as_workspace(given: Directory | Image | str | None) -> Directory | Image | 
 class Interpreter:
     """A Python interpreter: ``sys.executable``, ``sys.prefix`` and ``sys.base_prefix``."""
 
-    executable: str = field(validator=_absolute)
-    prefix: str = field(validator=_absolute)
-    base_prefix: str = field(validator=_absolute)
+    executable: str = field(validator=_check_absolute)
+    prefix: str = field(validator=_check_absolute)
+    base_prefix: str = field(validator=_check_absolute)
 
 
 @frozen
@@ -126,11 +126,11 @@ class Policy:
     """
 
     interpreter: Interpreter | None = None
-    script: str | None = field(default=None, validator=_absolute)
-    code: str | None = field(default=None, validator=_absolute)
-    workspace: Directory | Image | None = field(default=None, converter=_as_workspace)
-    sdk: str | None = field(default=None, validator=_absolute)
-    socket: str | None = field(default=None, validator=_absolute)
+    script: str | None = field(default=None, validator=_check_absolute)
+    code: str | None = field(default=None, validator=_check_absolute)
+    workspace: Directory | Image | None = field(default=None, converter=_convert_workspace)
+    sdk: str | None = field(default=None, validator=_check_absolute)
+    socket: str | None = field(default=None, validator=_check_absolute)
     network: bool = False  # the host's; otherwise loopback only
     port: int | None = None
     limits: Limits = Limits()
@@ -143,7 +143,7 @@ class Policy:
         if self.network and self.port is not None:
             raise BadPolicy("port: with the host's network there is no loopback of its own")
 
-    def within(self, parent: "Policy") -> "Policy":
+    def narrow_to(self, parent: "Policy") -> "Policy":
         """Narrow this policy to its parent's: lower limits, narrower profile, no network unless the parent has it.
 
         :class:`BadPolicy` if it names a writable host directory outside its parent's: there is no smaller directory to
@@ -152,9 +152,9 @@ class Policy:
         workspace = self.workspace
         return attrs.evolve(
             self,
-            workspace=workspace.within(parent.workspace) if isinstance(workspace, Directory) else workspace,
+            workspace=workspace.narrow_to(parent.workspace) if isinstance(workspace, Directory) else workspace,
             network=self.network and parent.network,
-            limits=self.limits.within(parent.limits),
+            limits=self.limits.narrow_to(parent.limits),
             profile=max(self.profile, parent.profile, key=PROFILES.index),
         )
 
@@ -170,14 +170,14 @@ class Program:
 
     argv: Sequence[str]
     environment: Mapping[str, str] = field(factory=dict)
-    directory: str = field(default="/workspace", validator=_absolute)
+    directory: str = field(default="/workspace", validator=_check_absolute)
     fast: bool = False
     stdin: bytes = b""
 
     def __attrs_post_init__(self) -> None:
         if not self.argv or not self.argv[0]:
-            raise BadPolicy("argv: there is no program to run")
+            raise BadPolicy("argv: empty, there is no program to run")
         if any("\0" in text for text in (*self.argv, *self.environment, *self.environment.values())):
-            raise BadPolicy("argv and environment: no text with NUL can be given to a program")
+            raise BadPolicy("argv and environment: a text contains NUL")
         if any(not name or "=" in name for name in self.environment):
-            raise BadPolicy("environment: a name is neither empty nor has it a =")
+            raise BadPolicy("environment: a name must not be empty or contain =")

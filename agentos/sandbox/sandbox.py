@@ -16,7 +16,7 @@ from .inside.shim import CONTINUE_ALL, STOP_ALL
 from .report.walls import Observed
 from .status import Status
 
-PATIENCE = keeper.PATIENCE + 1.0  # seconds that a keeper gets to kill all processes below it
+KEEPER_TIMEOUT = keeper.KILL_TIMEOUT + 1.0  # seconds that a keeper gets to kill all processes below it
 
 
 @define(eq=False)
@@ -25,8 +25,8 @@ class Sandbox:
     The user of ``listener`` closes that; it has been listening since before the program started.
 
     ``pid`` is the sandbox's PID 1 and ``program`` the program itself, both as host pids. Without isolation they are
-    equal: then only the program's process group can be signalled, and it ends with the program. If ``kept`` is set,
-    ``pid`` is the program's keeper, and :meth:`kill` ends all processes that the program has started.
+    equal: then only the program's process group can be signalled, and it ends with the program. If ``has_keeper`` is
+    set, ``pid`` is the program's keeper, and :meth:`kill` ends all processes that the program has started.
     """
 
     pid: int
@@ -36,19 +36,19 @@ class Sandbox:
     stderr: int
     namespaces: Mapping[str, int]  # name to descriptor for setns(2); closed at the end
     observed: Observed
-    _last_word: int  # a pipe: the program's wait status, written by PID 1
-    _reaped: Callable[[int], None]
+    _status_fd: int  # a pipe: the program's wait status, written by PID 1
+    _on_reaped: Callable[[int], None]
     status: Status | None = None
     tmpfs: Mapping[str, int] = Factory(dict)  # mount point to descriptor, for mounts to be counted; closed at the end
     listener: socket.socket | None = None  # on its own loopback, if its policy names a port
     frozen: bool = False  # also set by code that freezes its cgroup: no process can enter meanwhile
-    kept: bool = False
-    _beside: "list[Sandbox]" = Factory(list)  # programs that entered it
-    _waiting: trio.Lock = Factory(trio.Lock)
+    has_keeper: bool = False
+    _entered: "list[Sandbox]" = Factory(list)  # programs that entered it
+    _wait_lock: trio.Lock = Factory(trio.Lock)
 
     async def wait(self) -> Status:
         """Wait until all its processes have ended; its output may still be unread."""
-        async with self._waiting:
+        async with self._wait_lock:
             while self.status is None:
                 await trio.lowlevel.wait_readable(self.pidfd)
                 if has_ended(self.pidfd):
@@ -60,7 +60,7 @@ class Sandbox:
         """Send a signal to the program's process group; SIGKILL reaches all processes. No effect after it has ended."""
         if self.status is not None:
             return
-        if self._bare:
+        if self._unjailed:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
         else:
@@ -69,37 +69,37 @@ class Sandbox:
     def freeze(self) -> None:
         """Stop all processes inside, except PID 1."""
         self.frozen = True
-        self.signal(signal.SIGSTOP if self._bare else STOP_ALL)
-        for other in self._beside:  # our PID 1 may not be permitted to signal them
+        self.signal(signal.SIGSTOP if self._unjailed else STOP_ALL)
+        for other in self._entered:  # our PID 1 may not be permitted to signal them
             other.freeze()
 
     def thaw(self) -> None:
         """Continue all processes inside."""
         self.frozen = False
-        self.signal(signal.SIGCONT if self._bare else CONTINUE_ALL)
-        for other in self._beside:
+        self.signal(signal.SIGCONT if self._unjailed else CONTINUE_ALL)
+        for other in self._entered:
             other.thaw()
 
     async def kill(self) -> Status:
         """Kill all processes inside and wait for them; shielded from cancellation."""
         with trio.CancelScope(shield=True):
-            if self.kept:
-                await self._dismiss()
+            if self.has_keeper:
+                await self._stop_keeper()
             self.signal(signal.SIGKILL)
             await self.wait()
         assert self.status is not None
         return self.status
 
-    async def _dismiss(self) -> None:
+    async def _stop_keeper(self) -> None:
         """Make the keeper kill all its processes; if they have stopped it, kill them from here."""
-        self.signal(keeper.END)
+        self.signal(keeper.KILL_DESCENDANTS)
         self.signal(signal.SIGCONT)
-        with trio.move_on_after(PATIENCE):
+        with trio.move_on_after(KEEPER_TIMEOUT):
             await self.wait()
         if self.status is None:
-            await trio.to_thread.run_sync(keeper.end_below, self.pid)
+            await trio.to_thread.run_sync(keeper.kill_descendants_until_gone, self.pid)
 
-    def to_enter(self) -> dict[str, int]:
+    def namespaces_to_enter(self) -> dict[str, int]:
         """Return the namespaces that a further program has to join, by name. The sandbox still owns the descriptors.
 
         :class:`SandboxError` if the sandbox has ended, is frozen, or has no namespaces of its own.
@@ -111,20 +111,20 @@ class Sandbox:
             raise SandboxError(f"no sandbox to enter: the host's own namespaces {', '.join(sorted(missing))}")
         return namespaces
 
-    def to_listen_in(self) -> dict[str, int]:
-        """Return the namespaces to join for listening on the sandbox's loopback; otherwise as :meth:`to_enter`."""
+    def namespaces_to_listen(self) -> dict[str, int]:
+        """Return the namespaces to join to listen on the sandbox's loopback; as :meth:`namespaces_to_enter`."""
         namespaces = self._own_namespaces()
         if "net" not in namespaces:
             raise SandboxError("it has the host's network: there is no 127.0.0.1 of its own to listen on")
         return {name: namespaces[name] for name in ("user", "net") if name in namespaces}
 
-    def accompany(self, other: "Sandbox") -> None:
+    def register_entered(self, other: "Sandbox") -> None:
         """Register a program that has entered this sandbox.
 
         A task waits for it too: our PID 1 can't end before every process in its PID namespace is reaped, and this one
         isn't its child.
         """
-        self._beside = [*(one for one in self._beside if one.status is None), other]
+        self._entered = [*(one for one in self._entered if one.status is None), other]
         trio.lowlevel.spawn_system_task(other.wait)
         if self.frozen:
             other.freeze()
@@ -139,24 +139,24 @@ class Sandbox:
         }
 
     @property
-    def _bare(self) -> bool:
+    def _unjailed(self) -> bool:
         return self.program == self.pid
 
     def _reap(self) -> None:
-        if self._bare:  # kill the rest of its group while the zombie keeps the group id from being reused
+        if self._unjailed:  # kill the rest of its group while the zombie keeps the group id from being reused
             with contextlib.suppress(PermissionError):  # all of them have changed their uid
                 self.signal(signal.SIGKILL)
-        how = reap(self.pidfd)
-        self._reaped(self.pid)
-        word = b""
+        status = reap(self.pidfd)
+        self._on_reaped(self.pid)
+        data = b""
         with contextlib.suppress(BlockingIOError):  # the zygote hasn't closed its copy of the other end yet
-            word = os.read(self._last_word, 4)  # it has ended: no more data can come
-        if len(word) == 4:  # otherwise there was no PID 1, or PID 1 was killed with all the others
-            (wait_status,) = struct.unpack("=i", word)
+            data = os.read(self._status_fd, 4)  # it has ended: no more data can come
+        if len(data) == 4:  # otherwise there was no PID 1, or PID 1 was killed with all the others
+            (wait_status,) = struct.unpack("=i", data)
             code = os.waitstatus_to_exitcode(wait_status)
-            how = Status(code, None) if code >= 0 else Status(None, -code)
-        self.status = how
-        for fd in (self.pidfd, self._last_word, *self.namespaces.values(), *self.tmpfs.values()):
+            status = Status(code, None) if code >= 0 else Status(None, -code)
+        self.status = status
+        for fd in (self.pidfd, self._status_fd, *self.namespaces.values(), *self.tmpfs.values()):
             os.close(fd)
 
 

@@ -19,21 +19,21 @@ from .cgroups.values import CgroupEntry
 from .errors import SandboxError as SandboxError
 from .errors import StepFailed as StepFailed
 from .errors import ZygoteDied as ZygoteDied
-from .handshake import Born, Ends, close_all
+from .handshake import NewProcess, ProcessPipes, close_all
 from .inside import messages
-from .inside.janitor import Remains
+from .inside.janitor import Cleanup
 from .report.walls import Observed, observe
 from .sandbox import Sandbox, has_ended, reap
 from .steps import Step
-from .zygote import TIMEOUT, Zygote, as_file
+from .zygote import TIMEOUT, Zygote, plan_file
 
 REAP_AGAIN = 0.05  # seconds between two batches of zombies
-_NOWHERE = CgroupEntry()
+_NO_CGROUP = CgroupEntry()
 
 
-def _everybodys_birth() -> s.Clone | None:
+def _spare_clone_step() -> s.Clone | None:
     """Return the Clone step for processes cloned ahead; ``None`` with root, as the host uid isn't known ahead."""
-    return p.birth(p.Outer(os.geteuid(), os.getegid()), is_root=False) if os.geteuid() != 0 else None
+    return p.clone_step(p.HostIds(os.geteuid(), os.getegid()), is_root=False) if os.geteuid() != 0 else None
 
 
 @define
@@ -41,10 +41,10 @@ class Spawner:
     """Starts sandboxes. Call ``start`` before Trio runs, and ``close`` when no further sandbox is needed."""
 
     _zygote: Zygote
-    _turn: trio.Lock = Factory(trio.Lock)
-    _ours: set[int] = Factory(set)  # pids of the children that a task here waits for
-    _spare: Born | None = None  # cloned ahead
-    _birth: s.Clone | None = Factory(_everybodys_birth)
+    _lock: trio.Lock = Factory(trio.Lock)
+    _children: set[int] = Factory(set)  # pids of the children that a task here waits for
+    _spare: NewProcess | None = None  # cloned ahead
+    _spare_clone: s.Clone | None = Factory(_spare_clone_step)
 
     @classmethod
     def start(cls, zygote_timeout: float = TIMEOUT) -> "Spawner":
@@ -59,64 +59,64 @@ class Spawner:
         self._zygote.close()
         if self._spare is not None:
             signal.pidfd_send_signal(self._spare.pidfd, signal.SIGKILL)
-            self._lose(self._spare)
+            self._drop_spare(self._spare)
 
-    def bequeath(self, remains: Remains) -> None:
+    def set_cleanup(self, cleanup: Cleanup) -> None:
         """Set what the zygote kills and removes if the kernel is killed; replaces the former value."""
-        self._zygote.bequeath(remains)
+        self._zygote.set_cleanup(cleanup)
 
     @property
     def zygote(self) -> int:
         """The zygote's pid."""
         return self._zygote.pid
 
-    async def prepare(self) -> None:
+    async def prepare_spare(self) -> None:
         """Clone a spare process in new namespaces for the next plan that needs all of them.
 
         The next spawn is then some milliseconds shorter and uses the spare; call this again for another one. Mounts,
         visible files and control groups are decided only at that spawn.
         """
-        async with self._turn:
+        async with self._lock:
             if self._spare is None and not self._zygote.closed:
                 with contextlib.suppress(SandboxError, OSError):  # the next spawn reports the error
-                    self._spare = await self._born_ahead()
+                    self._spare = await self._clone_spare()
 
     async def spawn(
         self,
         plan: Sequence[Step],
         admit: Callable[[int], None] | None = None,
-        into: CgroupEntry = _NOWHERE,
-        look: Callable[[Observed, int], None] | None = None,
+        cgroup: CgroupEntry = _NO_CGROUP,
+        inspect: Callable[[Observed, int], None] | None = None,
     ) -> Sandbox:
         """Run the plan and its program in a new process; return when the program has been exec'ed.
 
-        ``admit`` is called with the pid while the process waits, before it is moved ``into`` its cgroups. ``look`` is
+        ``admit`` is called with the pid while the process waits, before it is moved into its ``cgroup``. ``inspect`` is
         called with what was observed of the program, and its pid, before the program starts; an exception from it ends
         the program. Both are called in a thread. :class:`StepFailed` if a step fails: the process has then ended.
         """
         try:
-            return await self._spawn(plan, admit, into, look)
+            return await self._spawn(plan, admit, cgroup, inspect)
         except ZygoteDied:
-            return await self._spawn(plan, admit, into, look)
+            return await self._spawn(plan, admit, cgroup, inspect)
 
     async def enter(
         self,
         sandbox: Sandbox,
         plan: Sequence[Step],
         admit: Callable[[int], None] | None = None,
-        into: CgroupEntry = _NOWHERE,
+        cgroup: CgroupEntry = _NO_CGROUP,
     ) -> Sandbox:
         """Run a further program in a sandbox, in its namespaces and in a PID namespace below the sandbox's own.
 
-        It ends with the sandbox, or before. The plan is one of :func:`agentos.sandbox.plan.enter`. The rest is as for
+        It ends with the sandbox, or before. The plan is one of :func:`.plan.plan_entry`. The rest is as for
         :meth:`spawn`, except that ``admit`` gets the pid of the process that the program descends from.
         :class:`SandboxError` if the sandbox has ended or is frozen. A program in the sandbox may be able to stop the
         entering process, so this can block until it is cancelled.
         """
         try:
-            return await self._enter(sandbox, plan, admit, into)
+            return await self._enter(sandbox, plan, admit, cgroup)
         except ZygoteDied:
-            return await self._enter(sandbox, plan, admit, into)
+            return await self._enter(sandbox, plan, admit, cgroup)
 
     async def listen(self, sandbox: Sandbox, port: int = 0) -> socket.socket:
         """Open a TCP listener on the sandbox's 127.0.0.1, not blocking. Port 0 is any free port.
@@ -128,13 +128,13 @@ class Spawner:
         except ZygoteDied:
             return await self._listen(sandbox, port)
 
-    async def reap_strangers(self) -> bool:
+    async def reap_orphans(self) -> bool:
         """Reap ended processes that programs left to us (we are their subreaper), so that none stays a zombie.
 
         False if an ended child of our own hides others until it is reaped: then call again.
         """
-        async with self._turn:  # a process that is being cloned isn't in _ours yet
-            return self._reap_strangers()
+        async with self._lock:  # a process that is being cloned isn't in _ours yet
+            return self._reap_orphans()
 
     async def serve(self) -> None:
         """Reap such processes until cancelled; as zombies they would use up the pids."""
@@ -142,16 +142,16 @@ class Spawner:
             async for _ in signals:
                 done = False
                 while not done:
-                    done = await self.reap_strangers()
+                    done = await self.reap_orphans()
                     await trio.sleep(REAP_AGAIN)  # many of them are reaped in batches
 
-    def _reap_strangers(self) -> bool:
+    def _reap_orphans(self) -> bool:
         with contextlib.suppress(ChildProcessError):
             while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
                 if self._spare is not None and found.si_pid == self._spare.pid:
-                    self._lose(self._spare)
+                    self._drop_spare(self._spare)
                     continue
-                if found.si_pid in self._ours:
+                if found.si_pid in self._children:
                     return False
                 if not self._zygote.is_dead(found.si_pid):
                     os.waitid(os.P_PID, found.si_pid, os.WEXITED | os.WNOHANG)
@@ -161,184 +161,192 @@ class Spawner:
         self,
         plan: Sequence[Step],
         admit: Callable[[int], None] | None,
-        into: CgroupEntry,
-        look: Callable[[Observed, int], None] | None,
+        cgroup: CgroupEntry,
+        inspect: Callable[[Observed, int], None] | None,
     ) -> Sandbox:
         with contextlib.ExitStack() as undo:
-            ends = handshake.pipes(undo)
-            born = await self._set_off(undo, ends, plan, admit, into)
-            async with self._or_end(born):
-                sandbox = await self._see_off(undo, ends, born, look)
-            sandbox.kept = isinstance(plan[-1], s.Execute) and plan[-1].kept
+            pipes = handshake.open_pipes(undo)
+            process = await self._launch(undo, pipes, plan, admit, cgroup)
+            async with self._kill_on_error(process):
+                sandbox = await self._wait_exec(undo, pipes, process, inspect)
+            sandbox.has_keeper = isinstance(plan[-1], s.Execute) and plan[-1].keeper
             return sandbox
 
     async def _enter(
-        self, sandbox: Sandbox, plan: Sequence[Step], admit: Callable[[int], None] | None, into: CgroupEntry
+        self, sandbox: Sandbox, plan: Sequence[Step], admit: Callable[[int], None] | None, cgroup: CgroupEntry
     ) -> Sandbox:
         with contextlib.ExitStack() as undo:
-            ends = handshake.pipes(undo)
-            born = await self._set_off(undo, ends, plan, admit, into, sandbox.to_enter)
+            pipes = handshake.open_pipes(undo)
+            process = await self._launch(undo, pipes, plan, admit, cgroup, sandbox.namespaces_to_enter)
             for step in plan:
                 if isinstance(step, s.Descend):
-                    born = await self._relieve(born)
-            async with self._or_end(born):
-                entered = await self._see_off(undo, ends, born)
-        sandbox.accompany(entered)
+                    process = await self._descend(process)
+            async with self._kill_on_error(process):
+                entered = await self._wait_exec(undo, pipes, process)
+        sandbox.register_entered(entered)
         return entered
 
-    async def _relieve(self, former: Born) -> Born:
+    async def _descend(self, former: NewProcess) -> NewProcess:
         """Return the child that continues in another process's place, and reap that process."""
         try:
-            pid, pidfd = await handshake.below(former.control, former.pid)
-            born = Born(pid, pidfd, former.control)
-            self._ours.add(born.pid)
-            await handshake.end(former.pidfd)
+            pid, pidfd = await handshake.receive_child(former.control, former.pid)
+            child = NewProcess(pid, pidfd, former.control)
+            self._children.add(child.pid)
+            await handshake.kill_and_reap(former.pidfd)
         except BaseException:
-            await handshake.end_group(former.pid, former.pidfd)  # noqa: ASYNC102 - it shields itself
+            await handshake.kill_and_reap_group(former.pid, former.pidfd)  # noqa: ASYNC102 - it shields itself
             raise
         finally:
-            self._ours.discard(former.pid)
+            self._children.discard(former.pid)
             os.close(former.pidfd)
-        handshake.go(born.control)
-        return born
+        handshake.send_go(child.control)
+        return child
 
     async def _listen(self, sandbox: Sandbox, port: int) -> socket.socket:
         with contextlib.ExitStack() as undo:
-            ends = handshake.pipes(undo)
+            pipes = handshake.open_pipes(undo)
             plan = (s.Join(), s.Listen(port))
-            born = await self._set_off(undo, ends, plan, None, _NOWHERE, sandbox.to_listen_in)
-            async with self._or_end(born):
-                listener = await handshake.listening(born.control)
-            await self._end(born)
+            process = await self._launch(undo, pipes, plan, None, _NO_CGROUP, sandbox.namespaces_to_listen)
+            async with self._kill_on_error(process):
+                listener = await handshake.receive_listener(process.control)
+            await self._kill(process)
         return listener
 
-    async def _see_off(
+    async def _wait_exec(
         self,
         undo: contextlib.ExitStack,
-        ends: Ends,
-        born: Born,
-        look: Callable[[Observed, int], None] | None = None,
+        pipes: ProcessPipes,
+        process: NewProcess,
+        inspect: Callable[[Observed, int], None] | None = None,
     ) -> Sandbox:
         """Wait until a process has done its plan and is exec'ed; its descriptors then belong to the sandbox."""
-        program, found = await handshake.confined(born.control)
+        program, found = await handshake.wait_confined(process.control)
         undo.callback(close_all, *found.values())
         listener = found.pop("listener", None)
         tmpfs = {place: found.pop(place) for place in tuple(found) if place.startswith("/")}
-        namespaces = {**born.namespaces, **found}
+        namespaces = {**process.namespaces, **found}
         try:
             observed = observe(program, {name: os.fstat(fd).st_ino for name, fd in namespaces.items()})
         except (FileNotFoundError, ProcessLookupError):
             raise SandboxError("the process ended before it was the program") from None
-        if look is not None:
-            await trio.to_thread.run_sync(look, observed, program)
-        await handshake.running(born.control)
+        if inspect is not None:
+            await trio.to_thread.run_sync(inspect, observed, program)
+        await handshake.wait_exec(process.control)
         undo.pop_all()
-        born.control.close()
+        process.control.close()
         return Sandbox(
-            *(born.pid, program, born.pidfd, ends.stdout, ends.stderr, namespaces, observed, ends.last_word),
-            self._ours.discard,
+            *(process.pid, program, process.pidfd, pipes.stdout, pipes.stderr, namespaces, observed, pipes.status),
+            self._children.discard,
             tmpfs=tmpfs,
-            listener=handshake.as_listener(listener) if listener is not None else None,
+            listener=handshake.wrap_listener(listener) if listener is not None else None,
         )
 
     @contextlib.asynccontextmanager
-    async def _or_end(self, born: Born) -> AsyncIterator[None]:
+    async def _kill_on_error(self, process: NewProcess) -> AsyncIterator[None]:
         """On any exception, kill the process and wait for it."""
         try:
             yield
         except BaseException:
-            await self._end(born)  # noqa: ASYNC102 - it shields itself
+            await self._kill(process)  # noqa: ASYNC102 - it shields itself
             raise
 
-    async def _end(self, born: Born) -> None:
-        await handshake.end(born.pidfd)
-        self._ours.discard(born.pid)
-        os.close(born.pidfd)
+    async def _kill(self, process: NewProcess) -> None:
+        await handshake.kill_and_reap(process.pidfd)
+        self._children.discard(process.pid)
+        os.close(process.pidfd)
 
-    def _lose(self, spare: Born) -> None:
+    def _drop_spare(self, spare: NewProcess) -> None:
         """Reap the spare process, which has ended or been killed, and forget it."""
         reap(spare.pidfd)
         os.close(spare.pidfd)
         spare.control.close()
-        self._ours.discard(spare.pid)
+        self._children.discard(spare.pid)
         self._spare = None
 
-    async def _set_off(
+    async def _launch(
         self,
         undo: contextlib.ExitStack,
-        ends: Ends,
+        pipes: ProcessPipes,
         plan: Sequence[Step],
         admit: Callable[[int], None] | None,
-        into: CgroupEntry,
-        to_join: Callable[[], Mapping[str, int]] = dict,
-    ) -> Born:
+        cgroup: CgroupEntry,
+        get_namespaces: Callable[[], Mapping[str, int]] = dict,
+    ) -> NewProcess:
         """Start a process on this plan; ``undo`` closes our descriptors of it."""
         with contextlib.ExitStack() as sent:
-            sent.callback(close_all, *ends.theirs.values())
-            if isinstance(plan[0], s.Join) != (to_join is not dict):
-                raise SandboxError("this plan is for another request")
-            async with self._turn:
-                born, rest = await self._bear(plan, into)
-                undo.callback(born.control.close)
-                async with self._or_end(born):
-                    born = evolve(born, namespaces=_opened(undo, born.pid, _namespaces_of(plan[0])))
-                    ours = s.encode(s.for_zygote(rest))
-                    file = sent.enter_context(as_file(ours, s.encode(s.for_child(rest))))
-                    walls = isinstance(rest[0], s.Clone) and rest[0].flags != 0
-                    trees = await self._zygote.dress(born, file, len(ours)) if walls else {}
+            sent.callback(close_all, *pipes.child_ends.values())
+            if isinstance(plan[0], s.Join) != (get_namespaces is not dict):
+                raise SandboxError("this plan does not fit the request: spawn needs Clone first, enter needs Join")
+            async with self._lock:
+                process, steps = await self._take_spare_or_clone(plan, cgroup)
+                undo.callback(process.control.close)
+                async with self._kill_on_error(process):
+                    process = evolve(
+                        process, namespaces=_open_namespaces(undo, process.pid, _namespaces_to_open(plan[0]))
+                    )
+                    zygote_steps = s.encode(s.select_zygote_steps(steps))
+                    file = sent.enter_context(plan_file(zygote_steps, s.encode(s.select_child_steps(steps))))
+                    jailed = isinstance(steps[0], s.Clone) and steps[0].flags != 0
+                    trees = await self._zygote.prepare_mounts(process, file, len(zygote_steps)) if jailed else {}
             sent.callback(close_all, *trees.values())
-            async with self._or_end(born):
+            async with self._kill_on_error(process):
                 if admit is not None:
-                    await trio.to_thread.run_sync(admit, born.pid)
-                groups = {f"{messages.GROUP}{number}": fd for number, fd in enumerate(into.tasks)}
-                join = to_join()  # must be last: at the next checkpoint these fds may be reused for other files
-                handshake.give(born.control, {"plan": file, **ends.theirs, **groups, **trees, **join})
-        return born
+                    await trio.to_thread.run_sync(admit, process.pid)
+                groups = {f"{messages.CGROUP_PREFIX}{number}": fd for number, fd in enumerate(cgroup.tasks)}
+                join = get_namespaces()  # must be last: at the next checkpoint these fds may be reused for other files
+                handshake.send_descriptors(
+                    process.control, {"plan": file, **pipes.child_ends, **groups, **trees, **join}
+                )
+        return process
 
-    async def _born_ahead(self) -> Born:
+    async def _clone_spare(self) -> NewProcess:
         with contextlib.ExitStack() as undo:
-            born = await self._clone(p.AHEAD)
-            undo.callback(born.control.close)
-            async with self._or_end(born):
-                ours = s.encode([self._birth]) if self._birth is not None else b""
-                with as_file(ours, s.encode([kind() for kind in p.READY])) as file:
-                    if ours:
-                        await self._zygote.dress(born, file, len(ours))
-                    handshake.give(born.control, {"plan": file})
+            process = await self._clone(p.SPARE_NAMESPACES)
+            undo.callback(process.control.close)
+            async with self._kill_on_error(process):
+                zygote_steps = s.encode([self._spare_clone]) if self._spare_clone is not None else b""
+                with plan_file(zygote_steps, s.encode([kind() for kind in p.SPARE_STEPS])) as file:
+                    if zygote_steps:
+                        await self._zygote.prepare_mounts(process, file, len(zygote_steps))
+                    handshake.send_descriptors(process.control, {"plan": file})
             undo.pop_all()
-        return born
+        return process
 
-    async def _bear(self, plan: Sequence[Step], into: CgroupEntry) -> tuple[Born, Sequence[Step]]:
+    async def _take_spare_or_clone(
+        self, plan: Sequence[Step], cgroup: CgroupEntry
+    ) -> tuple[NewProcess, Sequence[Step]]:
         """Return a waiting process and the steps that it has yet to do; uses the spare if it fits."""
         flags = plan[0].flags if isinstance(plan[0], s.Clone) else 0
-        if self._spare is not None and into.directory is None and self._can_be_ahead(plan):
-            born = self._spare
-            if not has_ended(born.pidfd):
+        if self._spare is not None and cgroup.directory is None and self._fits_spare(plan):
+            spare = self._spare
+            if not has_ended(spare.pidfd):
                 self._spare = None
-                return born, [step for step in plan if step != self._birth and not isinstance(step, p.READY)]
-            self._lose(born)
-        return await self._clone(flags, into.directory), plan
+                return spare, [
+                    step for step in plan if step != self._spare_clone and not isinstance(step, p.SPARE_STEPS)
+                ]
+            self._drop_spare(spare)
+        return await self._clone(flags, cgroup.directory), plan
 
-    async def _clone(self, flags: int, directory: int | None = None) -> Born:
-        born = await self._zygote.clone(flags, directory)
-        self._ours.add(born.pid)
-        return born
+    async def _clone(self, flags: int, directory: int | None = None) -> NewProcess:
+        process = await self._zygote.clone(flags, directory)
+        self._children.add(process.pid)
+        return process
 
-    def _can_be_ahead(self, plan: Sequence[Step]) -> bool:
+    def _fits_spare(self, plan: Sequence[Step]) -> bool:
         first = plan[0]
-        if not isinstance(first, s.Clone) or not set(map(type, plan)).issuperset(p.READY):
+        if not isinstance(first, s.Clone) or not set(map(type, plan)).issuperset(p.SPARE_STEPS):
             return False
-        return first == self._birth if self._birth is not None else first.flags == p.AHEAD
+        return first == self._spare_clone if self._spare_clone is not None else first.flags == p.SPARE_NAMESPACES
 
 
-def _namespaces_of(first: Step) -> Sequence[str]:
+def _namespaces_to_open(first: Step) -> Sequence[str]:
     """Return the namespaces to open at birth. A process itself sends those that it joins or unshares later."""
     if not isinstance(first, s.Clone):
         return ()
     return ("user", "pid", "net", "uts", "ipc") if first.flags else ("user", "pid", "net", "uts", "ipc", "mnt")
 
 
-def _opened(undo: contextlib.ExitStack, pid: int, names: Sequence[str]) -> Mapping[str, int]:
+def _open_namespaces(undo: contextlib.ExitStack, pid: int, names: Sequence[str]) -> Mapping[str, int]:
     """Open its namespaces. Must be done while it waits: later it isn't dumpable, and without root open is denied."""
     found = {}
     for name in names:

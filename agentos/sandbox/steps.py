@@ -217,30 +217,30 @@ class Seccomp(NamedTuple):
 class Execute(NamedTuple):
     """Leave a shim as PID 1 and exec the program, in a session of its own.
 
-    ``alone``: without a shim, if there is no PID namespace that needs one. ``kept``: likewise, but with a parent
+    ``no_shim``: without a shim, if there is no PID namespace that needs one. ``keeper``: likewise, but with a parent
     process that kills all processes it started. ``stdin`` is the data on its standard input.
     """
 
     argv: tuple[str, ...]
     environment: tuple[tuple[str, str], ...]
     directory: str
-    alone: bool = False
+    no_shim: bool = False
     stdin: bytes = b""
-    kept: bool = False
+    keeper: bool = False
 
 
 class RunScript(NamedTuple):
     """As :class:`Execute`, but run a Python file in the zygote's interpreter, without exec; ``argv[0]`` is that file.
 
-    ``first`` and ``last`` are directories to import from, before and after the standard library.
+    ``import_first`` and ``import_last`` are directories to import from, before and after the standard library.
     """
 
     argv: tuple[str, ...]
     environment: tuple[tuple[str, str], ...]
     directory: str
-    first: tuple[str, ...]
-    last: tuple[str, ...]
-    alone: bool = False
+    import_first: tuple[str, ...]
+    import_last: tuple[str, ...]
+    no_shim: bool = False
 
 
 Step = (
@@ -290,12 +290,12 @@ def encode(steps: Sequence[Step]) -> bytes:
     return marshal.dumps([(_NUMBERS[type(step)], *step) for step in steps], 0)
 
 
-def for_zygote(steps: Sequence[Step]) -> tuple[Step, ...]:
+def select_zygote_steps(steps: Sequence[Step]) -> tuple[Step, ...]:
     """Return the steps that the zygote does. It doesn't get the others: they may hold secrets."""
     return tuple(step for step in steps if isinstance(step, (Clone, Join, DetachSource, DetachImage)))
 
 
-def for_child(steps: Sequence[Step]) -> tuple[Step, ...]:
+def select_child_steps(steps: Sequence[Step]) -> tuple[Step, ...]:
     """Return the steps that the new process does, from its birth on."""
     return tuple(step for step in steps if not isinstance(step, (DetachSource, DetachImage)))
 

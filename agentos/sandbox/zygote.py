@@ -23,21 +23,21 @@ import agentos_sdk
 
 from . import handshake
 from .errors import SandboxError, StepFailed, ZygoteDied
-from .handshake import Born, close_all
+from .handshake import NewProcess, close_all
 from .inside import messages
-from .inside.janitor import Remains
+from .inside.janitor import Cleanup
 
 log = logging.getLogger(__name__)
 
 _CODE = str(Path(__file__).resolve().parents[2])  # the directory of the package agentos
-_START = (
+_START_CODE = (
     "import os, sys; sys.path.append(os.getcwd()); os.chdir('/'); "
     "from agentos.sandbox.inside.zygote import main; sys.path.pop(); main()"
 )
 _SDK = str(Path(agentos_sdk.__file__).resolve().parent)
 TIMEOUT = 10.0  # seconds; an idle host needs a few milliseconds
 REMEDY = "on a slow host set a longer zygote_timeout under [kernel]"
-_TOO_MANY = "too many files are open here to take"
+_TOO_MANY = "too many open files: the kernel can't take the descriptors of"
 
 
 @define
@@ -48,7 +48,7 @@ class Zygote:
     _channel: socket.socket
     _timeout: float  # seconds, for its start and for each answer
     closed: bool = False
-    _remains: Remains = Remains()
+    _cleanup: Cleanup = Cleanup()
 
     @classmethod
     def start(cls, timeout: float = TIMEOUT) -> "Zygote":
@@ -56,26 +56,26 @@ class Zygote:
         zygote = cls(*_launch(), timeout)
         zygote._channel.settimeout(timeout)
         try:
-            ready = bool(zygote._channel.recv(messages.MAX_MESSAGE))
+            ready = bool(zygote._channel.recv(messages.MAX_MESSAGE_BYTES))
         except TimeoutError:
-            raise zygote._not_ready(in_time=False) from None
+            raise zygote._startup_error(in_time=False) from None
         except ConnectionError:
             ready = False
         if not ready:
-            raise zygote._not_ready(in_time=True)
+            raise zygote._startup_error(in_time=True)
         zygote._channel.setblocking(False)
         return zygote
 
     def close(self) -> None:
         """End it permanently."""
         self.closed = True
-        self._end()
+        self._stop()
 
-    def bequeath(self, remains: Remains) -> None:
+    def set_cleanup(self, cleanup: Cleanup) -> None:
         """Set what the zygote kills and removes if the kernel is killed; replaces the former value."""
-        self._remains = remains
-        with contextlib.suppress(ConnectionError):  # the next zygote is told
-            self._channel.send(json.dumps({"remains": remains._asdict()}).encode())
+        self._cleanup = cleanup
+        with contextlib.suppress(ConnectionError):  # the next zygote gets it
+            self._channel.send(json.dumps({"cleanup": cleanup._asdict()}).encode())
 
     @property
     def pid(self) -> int:
@@ -89,32 +89,32 @@ class Zygote:
         self._process.poll()
         return True
 
-    async def clone(self, flags: int, directory: int | None = None) -> Born:
+    async def clone(self, flags: int, directory: int | None = None) -> NewProcess:
         """Clone a child of ours that waits. ``flags`` are CLONE_NEW*, ``directory`` is a cgroup v2 to clone it into."""
-        control, its = handshake.connect()
+        control, child_end = handshake.open_control_socket()
         try:
-            with its:
-                fds = [its.fileno(), *([] if directory is None else [directory])]
+            with child_end:
+                fds = [child_end.fileno(), *([] if directory is None else [directory])]
                 answer, new = await self._ask({"clone": flags}, fds)
             if "errno" not in answer and not new:
-                raise SandboxError(f"{_TOO_MANY} those of one more sandbox")
+                raise SandboxError(f"{_TOO_MANY} another sandbox")
         except BaseException:
-            await handshake.bury(control)  # noqa: ASYNC102 - it shields itself
+            await handshake.reap_unreported(control)  # noqa: ASYNC102 - it shields itself
             control.close()
             raise
         if "errno" in answer:
             control.close()
-            raise _failed(answer)
-        return Born(answer["pid"], new[0], control)
+            raise _step_failed(answer)
+        return NewProcess(answer["pid"], new[0], control)
 
-    async def dress(self, born: Born, plan: int, size: int) -> dict[str, int]:
+    async def prepare_mounts(self, born: NewProcess, plan: int, size: int) -> dict[str, int]:
         """Make the zygote do its part of a plan; returns the descriptors of the sources by target."""
-        answer, trees = await self._ask({"dress": born.pid, "size": size}, [plan])
+        answer, trees = await self._ask({"prepare": born.pid, "size": size}, [plan])
         if "errno" in answer:
-            raise _failed(answer)
+            raise _step_failed(answer)
         if len(trees) != len(answer["targets"]):
             close_all(*trees)
-            raise SandboxError(f"{_TOO_MANY} the sources of one more sandbox")
+            raise SandboxError(f"{_TOO_MANY} the sources of another sandbox")
         return dict(zip(answer["targets"], trees, strict=True))
 
     async def _ask(self, request: dict[str, object], fds: Sequence[int]) -> tuple[dict[str, Any], list[int]]:
@@ -134,44 +134,44 @@ class Zygote:
         what = "clone a process" if "clone" in request else "open the files of an agent"
         try:
             with trio.fail_after(self._timeout):
-                self._channel.sendmsg([json.dumps(request).encode()], [_rights(fds)])
+                self._channel.sendmsg([json.dumps(request).encode()], [_scm_rights(fds)])
                 answer, new = await _receive(self._channel)
         except OSError:
             answer, new = None, []
         except trio.TooSlowError:
-            late = f"took longer than {self._timeout:g} s to {what}: {REMEDY}"
-            raise ZygoteDied(f"the zygote, which starts all agents, {late}") from None
+            reason = f"took longer than {self._timeout:g} s to {what}: {REMEDY}"
+            raise ZygoteDied(f"the zygote, which starts all agents, {reason}") from None
         if answer is None:
             raise ZygoteDied("the zygote, which starts all agents, died")
         return answer, new
 
     async def _replace(self) -> None:
         """End it and start another one. The event loop continues meanwhile."""
-        self._end()
+        self._stop()
         self._process, self._channel = _launch()
         self._channel.setblocking(False)
         try:
             with trio.fail_after(self._timeout):
                 await trio.lowlevel.wait_readable(self._channel)
         except trio.TooSlowError:
-            raise self._not_ready(in_time=False) from None
+            raise self._startup_error(in_time=False) from None
         try:
-            ready = bool(self._channel.recv(messages.MAX_MESSAGE))
+            ready = bool(self._channel.recv(messages.MAX_MESSAGE_BYTES))
         except ConnectionError:
             ready = False
         if not ready:
-            raise self._not_ready(in_time=True)
-        self.bequeath(self._remains)
+            raise self._startup_error(in_time=True)
+        self.set_cleanup(self._cleanup)
 
-    def _not_ready(self, in_time: bool) -> ZygoteDied:
+    def _startup_error(self, in_time: bool) -> ZygoteDied:
         """End it, and return the exception that says why."""
-        self._end()
+        self._stop()
         what = "the zygote, which starts all agents,"
         if in_time:
             return ZygoteDied(f"{what} ended at once: exit status {self._process.returncode}")
         return ZygoteDied(f"{what} was not ready within {self._timeout:g} s: {REMEDY}")
 
-    def _end(self) -> None:
+    def _stop(self) -> None:
         self._process.kill()
         self._process.wait()
         self._channel.close()  # last: by its end of file the zygote learns that the kernel has ended
@@ -179,16 +179,16 @@ class Zygote:
 
 def _launch() -> tuple["subprocess.Popen[bytes]", socket.socket]:
     """Start a new zygote, which reports when it is ready; returns it and our end of its channel."""
-    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with its:
+    ours, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with child_end:
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-X", "utf8", "-c", _START, str(its.fileno()), str(os.getpid())],
+            [sys.executable, "-I", "-S", "-X", "utf8", "-c", _START_CODE, str(child_end.fileno()), str(os.getpid())],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             cwd=_CODE,  # not an argument: programs can read the arguments of their PID 1
             env={},
             start_new_session=True,
-            pass_fds=(its.fileno(),),
+            pass_fds=(child_end.fileno(),),
         )
     with contextlib.suppress(ConnectionError):  # it ended at once; the caller sees end of file
         ours.send(os.fsencode(_SDK))
@@ -200,7 +200,7 @@ async def _receive(channel: socket.socket) -> tuple[dict[str, Any] | None, list[
     space = socket.CMSG_SPACE(messages.MAX_FDS * 4)
     while True:
         try:
-            data, ancillary, _, _ = channel.recvmsg(messages.MAX_GIFT, space, socket.MSG_CMSG_CLOEXEC)
+            data, ancillary, _, _ = channel.recvmsg(messages.MAX_NAMES_BYTES, space, socket.MSG_CMSG_CLOEXEC)
             break
         except BlockingIOError:
             await trio.lowlevel.wait_readable(channel)
@@ -211,7 +211,7 @@ async def _receive(channel: socket.socket) -> tuple[dict[str, Any] | None, list[
 
 
 @contextlib.contextmanager
-def as_file(first: bytes, rest: bytes) -> Iterator[int]:
+def plan_file(first: bytes, rest: bytes) -> Iterator[int]:
     """Yield a memfd positioned at ``rest``: a plan with its environment is larger than a packet."""
     fd = os.memfd_create("plan", os.MFD_CLOEXEC)
     try:
@@ -224,9 +224,9 @@ def as_file(first: bytes, rest: bytes) -> Iterator[int]:
         os.close(fd)
 
 
-def _failed(answer: Mapping[str, Any]) -> StepFailed:
+def _step_failed(answer: Mapping[str, Any]) -> StepFailed:
     return StepFailed(answer["step"], answer["errno"], answer["text"])
 
 
-def _rights(fds: Sequence[int]) -> tuple[int, int, "array.array[int]"]:
+def _scm_rights(fds: Sequence[int]) -> tuple[int, int, "array.array[int]"]:
     return (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))

@@ -143,7 +143,7 @@ def test_the_sandboxes_own_limits_hold_the_order_too(child: AgentSpec, parent: A
         return
     if parent.jailed:
         inner, outer = layout.limits(given), layout.limits(parent)
-        assert inner.within(outer) == inner
+        assert inner.narrow_to(outer) == inner
 
 
 @given(CHILD, PARENT)

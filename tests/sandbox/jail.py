@@ -11,7 +11,7 @@ import trio
 from attrs import frozen
 
 import agentos_sdk
-from agentos.sandbox.plan import Outer, plan
+from agentos.sandbox.plan import HostIds, plan_sandbox
 from agentos.sandbox.policy import Interpreter, Policy, Program
 from agentos.sandbox.report import probe
 from agentos.sandbox.sandbox import Sandbox
@@ -33,18 +33,18 @@ class Ended:
     err: str
 
 
-def outer() -> Outer | None:
+def outer() -> HostIds | None:
     """Somebody else each time with root, and nobody to choose without."""
     if os.geteuid() != 0:
         return None
     uid = next(_UIDS)
-    return Outer(uid, uid)
+    return HostIds(uid, uid)
 
 
 def a_plan(*argv: str, env: dict[str, str] | None = None, cwd: str = "/workspace", **policy: Any) -> tuple[Step, ...]:
     """A plan for this host, with this Python inside."""
     given = {"interpreter": PYTHON, "sdk": SDK, **policy}
-    return plan(Policy(**given), Program(argv, env or {}, cwd), probe.host(), outer())
+    return plan_sandbox(Policy(**given), Program(argv, env or {}, cwd), probe.host(), outer())
 
 
 def python(code: str, *arguments: str, **policy: Any) -> tuple[Step, ...]:

@@ -28,7 +28,7 @@ def children() -> set[int]:
 async def prepare(spawner: Spawner) -> int:
     """The pid of the one that was made ready."""
     before = children()
-    await spawner.prepare()
+    await spawner.prepare_spare()
     (ahead,) = children() - before
     return ahead
 
@@ -50,7 +50,7 @@ async def test_who_was_made_ready_is_the_next_program(spawner: Spawner) -> None:
 async def test_no_namespace_is_used_twice(spawner: Spawner) -> None:
     sandboxes = []
     for _ in range(3):
-        await spawner.prepare()
+        await spawner.prepare_spare()
         sandboxes.append(await spawner.spawn(python(FOREVER)))
     sandboxes.append(await spawner.spawn(python(FOREVER)))
 
@@ -106,15 +106,15 @@ async def test_one_that_was_killed_meanwhile_hides_no_stranger(spawner: Spawner)
     await trio.lowlevel.wait_readable(pidfd)
     os.close(pidfd)
 
-    assert await spawner.reap_strangers()
+    assert await spawner.reap_orphans()
     assert Belongings.now() == before
 
 
 async def test_asking_twice_makes_one(spawner: Spawner) -> None:
-    await spawner.prepare()
+    await spawner.prepare_spare()
     before = children()
 
-    await spawner.prepare()
+    await spawner.prepare_spare()
 
     assert children() == before
     await run(spawner, a_plan("/bin/true"))
@@ -122,7 +122,7 @@ async def test_asking_twice_makes_one(spawner: Spawner) -> None:
 
 async def test_when_the_zygote_has_died_meanwhile_a_program_runs_and_nothing_is_left(spawner: Spawner) -> None:
     before = Belongings.now()
-    await spawner.prepare()
+    await spawner.prepare_spare()
     os.kill(spawner.zygote, signal.SIGKILL)
 
     for text in ("first\n", "second\n"):  # the first may need no zygote
@@ -135,7 +135,7 @@ async def test_closing_the_spawner_ends_it() -> None:
     ahead = await prepare(spawner)
 
     spawner.close()
-    await spawner.prepare()
+    await spawner.prepare_spare()
 
     assert not Path(f"/proc/{ahead}").exists()
     assert Belongings.now() == before
@@ -147,7 +147,7 @@ async def test_two_hundred_that_were_made_ready_leave_nothing(spawner: Spawner) 
     before, zygotes = Belongings.now(), len(os.listdir(f"/proc/{spawner.zygote}/fd"))
 
     for _ in range(200):
-        await spawner.prepare()
+        await spawner.prepare_spare()
         await kill(await spawner.spawn(steps))
 
     assert Belongings.now() == before
@@ -169,11 +169,11 @@ def group() -> Iterator[Group]:
 @pytest.mark.parametrize("ready", [False, True])
 async def test_a_program_is_in_its_groups_with_its_pid_1(spawner: Spawner, group: Group, ready: bool) -> None:
     if ready:
-        await spawner.prepare()
+        await spawner.prepare_spare()
     ways = group.open_entry()
     before = Belongings.now()
 
-    sandbox = await spawner.spawn(python(FOREVER), into=ways)
+    sandbox = await spawner.spawn(python(FOREVER), cgroup=ways)
 
     assert group.processes() == {sandbox.pid, sandbox.program}
     await kill(sandbox)

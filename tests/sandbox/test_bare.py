@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from agentos.sandbox.plan import bare
+from agentos.sandbox.plan import plan_unjailed
 from agentos.sandbox.policy import Limits, Program
 from agentos.sandbox.report import probe, walls
 from agentos.sandbox.spawner import Spawner, StepFailed
@@ -49,7 +49,7 @@ def subreaper() -> Iterator[None]:
 
 
 def a_plan(*argv: str, env: dict[str, str] | None = None, cwd: str = "/", **limits: int) -> tuple[Step, ...]:
-    return bare(Program(argv, PATH if env is None else env, cwd), probe.host(), Limits(**limits))
+    return plan_unjailed(Program(argv, PATH if env is None else env, cwd), probe.host(), Limits(**limits))
 
 
 def python(code: str) -> tuple[Step, ...]:
@@ -302,12 +302,12 @@ os.wait()
     await trio.lowlevel.wait_readable(pidfd)
     os.close(pidfd)
 
-    first = await spawner.reap_strangers()  # whether the orphan comes before the program is the host's affair
+    first = await spawner.reap_orphans()  # whether the orphan comes before the program is the host's affair
     await kill(sandbox)
 
     assert sandbox.status == Status(None, signal.SIGKILL)
     assert not first
-    assert await spawner.reap_strangers()
+    assert await spawner.reap_orphans()
     assert not Path(f"/proc/{orphan}").exists()
 
 
@@ -317,7 +317,7 @@ async def test_a_zygote_that_died_unnoticed_hides_no_stranger(spawner: Spawner, 
     os.kill(former, signal.SIGKILL)
     await jail.gone([pidfd])
 
-    assert await spawner.reap_strangers()
+    assert await spawner.reap_orphans()
 
     assert not Path(f"/proc/{former}").exists()
     assert (await run(spawner, a_plan("echo", "again"))).out == "again\n"

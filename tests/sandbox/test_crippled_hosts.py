@@ -163,7 +163,7 @@ SPAWN = """
 import trio
 from agentos.sandbox.report import probe
 from agentos.sandbox.errors import StepFailed
-from agentos.sandbox.plan import plan
+from agentos.sandbox.plan import plan_sandbox
 from agentos.sandbox.policy import Policy, Program
 from agentos.sandbox.spawner import Spawner
 
@@ -171,7 +171,7 @@ async def main(spawner):
     here = probe.host()
     for host in (here, probe.usable(here, await probe.probe(spawner, here))):
         try:
-            steps = plan(Policy(), Program(["/bin/true"]), host, probe.SOMEBODY if here.uid == 0 else None)
+            steps = plan_sandbox(Policy(), Program(["/bin/true"]), host, probe.SOMEBODY if here.uid == 0 else None)
             sandbox = await spawner.spawn(steps)
             print(await sandbox.wait())
         except StepFailed as failure:
@@ -327,7 +327,7 @@ def test_an_interpreter_that_lies_in_a_home_is_a_root_that_would_show_it(
     report = doctor("--replace", f"/etc/passwd={lives_in_our_prefix}")
 
     assert lost(report, whole) == {"root", "disk"}
-    why = f"for {sys.executable} a jail would show {sys.prefix}, with what people have there"
+    why = f"for {sys.executable} a jail would show {sys.prefix}, which contains a user's home directory"
     assert report["layers"]["root"]["reason"] == why
     assert knobs(report, "root").pop().startswith("install AgentOS into an environment in a directory of its own")
     assert report["verdict"].startswith("none: root can't be had here")

@@ -14,7 +14,7 @@ import trio
 from attrs import evolve
 
 from agentos.sandbox import steps as s
-from agentos.sandbox.plan import bare, enter
+from agentos.sandbox.plan import plan_entry, plan_unjailed
 from agentos.sandbox.policy import Limits, Policy, Program
 from agentos.sandbox.report import probe, walls
 from agentos.sandbox.sandbox import Sandbox
@@ -31,7 +31,9 @@ JOINED = ("user", "cgroup", "uts", "ipc", "net")
 
 def beside(*argv: str, env: dict[str, str] | None = None, cwd: str = "/workspace", **policy: Any) -> tuple[Step, ...]:
     """The steps of a program beside one of ``a_plan``."""
-    return enter(Policy(**{"interpreter": PYTHON, "sdk": SDK, **policy}), Program(argv, env or {}, cwd), probe.host())
+    return plan_entry(
+        Policy(**{"interpreter": PYTHON, "sdk": SDK, **policy}), Program(argv, env or {}, cwd), probe.host()
+    )
 
 
 def python_beside(code: str, **policy: Any) -> tuple[Step, ...]:
@@ -298,7 +300,7 @@ def _state(pid: int) -> str:
 
 async def test_a_program_without_walls_cant_be_entered(spawner: Spawner) -> None:
     program = Program(["/bin/sleep", "600"], {}, "/")
-    sandbox = await spawner.spawn(bare(program, probe.host(), Limits()))
+    sandbox = await spawner.spawn(plan_unjailed(program, probe.host(), Limits()))
 
     with pytest.raises(SandboxError, match="the host's own namespaces"):
         await spawner.enter(sandbox, beside("/bin/true"))

@@ -170,7 +170,7 @@ async def test_a_message_that_cant_be_read_is_an_error() -> None:
         its.send(b'{"what": "failed", "step": "Exec')
 
         with pytest.raises(SandboxError, match=r"unexpected: .*failed"):
-            await handshake.confined(control)
+            await handshake.wait_confined(control)
 
 
 async def test_a_process_that_is_killed_on_the_way_is_an_error(spawner: Spawner) -> None:

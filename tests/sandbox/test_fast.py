@@ -17,7 +17,7 @@ import trio
 
 from agentos.sandbox import steps as s
 from agentos.sandbox.filters.seccomp import Rule
-from agentos.sandbox.plan import plan
+from agentos.sandbox.plan import plan_sandbox
 from agentos.sandbox.policy import BadPolicy, Interpreter, Policy, Program
 from agentos.sandbox.report import probe, walls
 from agentos.sandbox.spawner import Spawner, StepFailed
@@ -46,7 +46,7 @@ def fast(text: str, /, *arguments: str, env: dict[str, str] | None = None, **pol
     file.write_text(text)
     given = {"interpreter": PYTHON, "sdk": SDK, "script": str(file), **policy}
     program = Program(("/agent/main.py", *arguments), env or {}, fast=True)
-    return plan(Policy(**given), program, probe.host(), outer())
+    return plan_sandbox(Policy(**given), program, probe.host(), outer())
 
 
 async def test_a_script_runs_as_main_with_its_arguments_and_its_status_comes_back(spawner: Spawner) -> None:
@@ -362,7 +362,7 @@ def test_only_a_script_of_the_agents_is_run_and_only_by_the_kernels_interpreter(
     path: str, policy: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(BadPolicy, match=why):
-        plan(Policy(**{"interpreter": PYTHON, **policy}), Program((path,), fast=True), probe.host(), outer())
+        plan_sandbox(Policy(**{"interpreter": PYTHON, **policy}), Program((path,), fast=True), probe.host(), outer())
 
 
 async def test_two_hundred_of_them_leave_nothing(spawner: Spawner) -> None:

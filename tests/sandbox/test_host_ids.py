@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from agentos.sandbox.host_ids import COUNT, FIRST, OuterIdError, OuterIds, choose
-from agentos.sandbox.plan import Outer
+from agentos.sandbox.host_ids import FIRST_ID, ID_COUNT, HostIdError, HostIdPool, assign_id
+from agentos.sandbox.plan import HostIds
 from tests.support.rounds import rounds
 
 names = st.text(min_size=1, max_size=3)
@@ -33,10 +33,10 @@ class Choosing(RuleBasedStateMachine):
         before = dict(self.given)
         known, idle = name in before, [other for other in self.order if other in before and other not in self.busy]
         if not known and len(before) == len(self.ids) and not idle:
-            with pytest.raises(OuterIdError, match="all 4 ids"):
-                choose(before, name, self.ids, self.busy)
+            with pytest.raises(HostIdError, match="all 4 uids"):
+                assign_id(before, name, self.ids, self.busy)
             return
-        self.given = choose(before, name, self.ids, self.busy)
+        self.given = assign_id(before, name, self.ids, self.busy)
         self.order = [other for other in self.order if other != name] + [name]
         self.busy.add(name)
         if known:
@@ -62,19 +62,19 @@ TestChoosing = Choosing.TestCase
 
 def test_a_name_keeps_its_id_from_one_life_of_the_kernel_to_the_next(tmp_path: Path) -> None:
     async def main() -> None:
-        ids = OuterIds(tmp_path / "ids")
+        ids = HostIdPool(tmp_path / "ids")
         first = [await ids.take(name) for name in ("a", "b", "ä\n\u2028")]
 
-        again = OuterIds(tmp_path / "ids")
+        again = HostIdPool(tmp_path / "ids")
         assert [await again.take(name) for name in ("ä\n\u2028", "b", "a")] == first[::-1]
-        assert first == [Outer(FIRST + number, FIRST + number) for number in range(3)]
+        assert first == [HostIds(FIRST_ID + number, FIRST_ID + number) for number in range(3)]
 
     trio.run(main)
 
 
 async def test_only_the_kernel_reads_the_file_and_no_half_of_it_is_ever_seen(tmp_path: Path) -> None:
     path = tmp_path / "ids"
-    ids = OuterIds(path)
+    ids = HostIdPool(path)
     await ids.take("a")
     former = os.open(path, os.O_RDONLY)
 
@@ -87,7 +87,7 @@ async def test_only_the_kernel_reads_the_file_and_no_half_of_it_is_ever_seen(tmp
 
 
 async def test_two_that_ask_at_once_get_two(tmp_path: Path) -> None:
-    ids, got = OuterIds(tmp_path / "ids"), []
+    ids, got = HostIdPool(tmp_path / "ids"), []
 
     async def take(name: str) -> None:
         got.append(await ids.take(name))
@@ -100,19 +100,19 @@ async def test_two_that_ask_at_once_get_two(tmp_path: Path) -> None:
 
 
 async def test_one_that_runs_or_has_files_is_not_given_away(tmp_path: Path) -> None:
-    ids = OuterIds(tmp_path / "ids", 70000, 2)
+    ids = HostIdPool(tmp_path / "ids", 70000, 2)
     await ids.take("runs")
     keeps = await ids.take("keeps")
 
-    with pytest.raises(OuterIdError, match="all 2 ids for agents are in use or belong to kept workspaces"):
-        await ids.take("new", in_use={"runs"}, kept=lambda: frozenset({"keeps"}))
+    with pytest.raises(HostIdError, match="all 2 uids for agents are in use or belong to kept workspaces"):
+        await ids.take("new", in_use={"runs"}, names_with_files=lambda: frozenset({"keeps"}))
 
     assert await ids.take("new", in_use={"runs"}) == keeps
 
 
 async def test_ten_names_one_after_the_other_share_six_ids_and_the_seventh_has_the_firsts(tmp_path: Path) -> None:
     """An id isn't a name's for good: with all of a range given, the one used longest ago goes to the next name."""
-    ids = OuterIds(tmp_path / "ids", 70000, 6)
+    ids = HostIdPool(tmp_path / "ids", 70000, 6)
     served = [(await ids.take(f"name-{number}")).uid for number in range(10)]
 
     assert served == [*range(70000, 70006), *range(70000, 70004)]
@@ -122,12 +122,12 @@ async def test_ten_names_one_after_the_other_share_six_ids_and_the_seventh_has_t
 
 @settings(max_examples=rounds(15))
 @example(1)
-@example(COUNT)
-@given(st.integers(1, COUNT))
+@example(ID_COUNT)
+@given(st.integers(1, ID_COUNT))
 def test_the_next_free_id_is_found_in_a_full_range_but_one(missing: int) -> None:
-    given = {str(number): number for number in range(1, COUNT + 1) if number != missing}
+    given = {str(number): number for number in range(1, ID_COUNT + 1) if number != missing}
 
-    assert choose(given, "new", range(1, COUNT + 1), set())["new"] == missing
+    assert assign_id(given, "new", range(1, ID_COUNT + 1), set())["new"] == missing
 
 
 @pytest.mark.parametrize(
@@ -150,13 +150,13 @@ def test_a_damaged_file_is_an_error_that_names_it_and_stays_as_it_is(tmp_path: P
     path = tmp_path / "ids"
     path.write_bytes(text.encode("latin-1"))
 
-    with pytest.raises(OuterIdError, match=r"ids can't be relied on .*: restore it, or remove it together with"):
-        OuterIds(path)
+    with pytest.raises(HostIdError, match=r"ids is damaged .*: restore it, or remove it together with"):
+        HostIdPool(path)
 
     assert path.read_bytes() == text.encode("latin-1")
 
 
 @pytest.mark.parametrize(("first", "count"), [(0, 10), (os.geteuid(), 1), ((1 << 32) - 2, 2), (70000, 0)])
 def test_no_range_has_root_the_kernels_user_or_nobody_at_all_in_it(tmp_path: Path, first: int, count: int) -> None:
-    with pytest.raises(OuterIdError, match="no range for agents"):
-        OuterIds(tmp_path / "ids", first, count)
+    with pytest.raises(HostIdError, match="not a valid uid range for agents"):
+        HostIdPool(tmp_path / "ids", first, count)

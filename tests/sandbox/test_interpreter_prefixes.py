@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agentos.sandbox.errors import SandboxError
-from agentos.sandbox.interpreter_prefixes import check, objection
+from agentos.sandbox.interpreter_prefixes import describe_exposure, validate_interpreter
 from agentos.sandbox.policy import Interpreter
 
 
@@ -22,32 +22,35 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("prefix", ["/", "/etc", "/root", "/workspace"])
 def test_a_directory_of_the_systems_that_has_everything_in_it_is_not_shown(prefix: str) -> None:
-    assert objection(prefix) == f"a jail would show {prefix}, with all that is there"
+    assert describe_exposure(prefix) == f"a jail would show {prefix}, with everything in it"
 
 
 @pytest.mark.parametrize("prefix", ["/usr", "/usr/local"])
 def test_the_systems_own_is_shown_anyway(prefix: str) -> None:
-    assert objection(prefix) is None
+    assert describe_exposure(prefix) is None
 
 
 def test_a_home_is_not_shown_nor_what_homes_are_in(home: Path) -> None:
     for prefix in (home, home.parent, home / ".local"):
-        assert objection(str(prefix)) == f"a jail would show {prefix}, with what people have there"
+        assert describe_exposure(str(prefix)) == f"a jail would show {prefix}, which contains a user's home directory"
 
 
 def test_a_directory_in_a_home_is_shown(home: Path) -> None:
-    assert objection(str(home / "venv")) is None
-    assert objection(str(home / ".pyenv" / "versions" / "3.11.7")) is None
+    assert describe_exposure(str(home / "venv")) is None
+    assert describe_exposure(str(home / ".pyenv" / "versions" / "3.11.7")) is None
 
 
 def test_a_link_to_a_home_is_no_way_around(home: Path, tmp_path: Path) -> None:
     (tmp_path / "python").symlink_to(home)
 
-    assert objection(str(tmp_path / "python")) == f"a jail would show {home}, with what people have there"
+    assert (
+        describe_exposure(str(tmp_path / "python"))
+        == f"a jail would show {home}, which contains a user's home directory"
+    )
 
 
 def test_both_prefixes_of_an_environment_are_looked_at(home: Path) -> None:
     for prefixes in ((home, "/usr"), (home / "venv", home)):
-        with pytest.raises(SandboxError, match="with what people have there: install AgentOS into"):
-            check(Interpreter(f"{home}/bin/python", *map(str, prefixes)))
-    check(Interpreter(f"{home}/venv/bin/python", f"{home}/venv", "/usr"))
+        with pytest.raises(SandboxError, match="which contains a user's home directory: install AgentOS into"):
+            validate_interpreter(Interpreter(f"{home}/bin/python", *map(str, prefixes)))
+    validate_interpreter(Interpreter(f"{home}/venv/bin/python", f"{home}/venv", "/usr"))

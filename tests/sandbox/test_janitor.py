@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agentos.sandbox.inside import janitor
-from agentos.sandbox.inside.janitor import Remains
+from agentos.sandbox.inside.janitor import Cleanup
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_a_directory_goes_with_all_in_it_and_links_are_not_followed(tmp_path: Pa
     (top / "dangling").symlink_to("/no/such")
     os.mkfifo(top / "fifo")
 
-    janitor.clean(Remains(directories=(str(top),)))
+    janitor.kill_and_remove(Cleanup(directories=(str(top),)))
 
     assert not top.exists()
 
@@ -39,7 +39,7 @@ def test_a_directory_goes_with_all_in_it_and_links_are_not_followed(tmp_path: Pa
 def test_a_directory_that_has_become_a_link_stays(tmp_path: Path, kept: Path) -> None:
     (tmp_path / "link").symlink_to(kept)
 
-    janitor.clean(Remains(directories=(str(tmp_path / "link"),)))
+    janitor.kill_and_remove(Cleanup(directories=(str(tmp_path / "link"),)))
 
     assert (tmp_path / "link").is_symlink()
 
@@ -48,7 +48,7 @@ def test_only_who_carries_the_mark_is_killed() -> None:
     environments = ({"RUN": "this"}, {"RUN": "that"}, {"XRUN": "this"}, {"RUN": "this-not"})
     programs = [subprocess.Popen(["sleep", "1000"], env=environment) for environment in environments]
     try:
-        janitor.clean(Remains(mark="RUN=this"))
+        janitor.kill_and_remove(Cleanup(mark="RUN=this"))
 
         assert programs[0].wait(10) == -9
         assert [program.poll() for program in programs[1:]] == [None, None, None]
@@ -61,14 +61,16 @@ def test_only_who_carries_the_mark_is_killed() -> None:
 def test_nothing_to_do_and_nothing_there_is_done_at_once(tmp_path: Path) -> None:
     began = time.monotonic()
 
-    janitor.clean(Remains())
-    janitor.clean(Remains(groups=(str(tmp_path / "no-group"),), directories=(str(tmp_path / "none"),), mark="NO=body"))
+    janitor.kill_and_remove(Cleanup())
+    janitor.kill_and_remove(
+        Cleanup(groups=(str(tmp_path / "no-group"),), directories=(str(tmp_path / "none"),), mark="NO=body")
+    )
 
-    assert time.monotonic() - began < janitor.PATIENCE / 2
+    assert time.monotonic() - began < janitor.CLEANUP_TIMEOUT / 2
 
 
 def test_a_living_parent_has_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(janitor, "PATIENCE", 0.05)
+    monkeypatch.setattr(janitor, "CLEANUP_TIMEOUT", 0.05)
 
-    assert not janitor.has_gone(os.getppid())
-    assert janitor.has_gone(os.getpid())
+    assert not janitor.wait_for_parent_exit(os.getppid())
+    assert janitor.wait_for_parent_exit(os.getpid())

@@ -11,8 +11,8 @@ import pytest
 import trio
 
 from agentos.sandbox import sandbox as sandbox_module
-from agentos.sandbox.inside.keeper import below
-from agentos.sandbox.plan import bare
+from agentos.sandbox.inside.keeper import list_descendants
+from agentos.sandbox.plan import plan_unjailed
 from agentos.sandbox.policy import Program
 from agentos.sandbox.report import probe
 from agentos.sandbox.spawner import Spawner, StepFailed
@@ -35,7 +35,7 @@ def spawner() -> Iterator[Spawner]:
 
 
 def kept(*argv: str, stdin: bytes = b"") -> tuple[Step, ...]:
-    return bare(Program(argv, PATH, "/", stdin=stdin), probe.host(), None, kept=True)
+    return plan_unjailed(Program(argv, PATH, "/", stdin=stdin), probe.host(), None, keeper=True)
 
 
 def shell(text: str) -> tuple[Step, ...]:
@@ -74,7 +74,7 @@ async def test_what_it_leaves_ends_with_it(spawner: Spawner) -> None:
 async def test_kill_ends_all_of_them(spawner: Spawner) -> None:
     sandbox = await spawner.spawn(shell(f"trap '' TERM HUP INT; {AWAY} sleep 1000; sleep 1000"))
     away = int(await line(sandbox))
-    everybody = [*below(sandbox.pid), away]
+    everybody = [*list_descendants(sandbox.pid), away]
 
     await kill(sandbox)
 
@@ -92,7 +92,7 @@ async def test_a_keeper_that_is_stopped_does_its_work_all_the_same(spawner: Spaw
 
 
 async def test_where_the_keeper_does_nothing_we_do_its_work(spawner: Spawner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox_module, "PATIENCE", 0.2)
+    monkeypatch.setattr(sandbox_module, "KEEPER_TIMEOUT", 0.2)
     harass = "import os, signal\nwhile True: os.kill(int(os.environ['K']), signal.SIGSTOP)"
     more = '(setsid env K=$PPID python3 -c "$0" &)'
     sandbox = await spawner.spawn(kept("bash", "-c", f"{more}; {more}; {AWAY} sleep 1000", harass))
@@ -129,7 +129,7 @@ async def test_a_frozen_one_stands_still_with_all_of_them(spawner: Spawner) -> N
     away = int(await line(sandbox))
 
     def states() -> set[str]:
-        return set(map(state, (*below(sandbox.pid), away)))
+        return set(map(state, (*list_descendants(sandbox.pid), away)))
 
     sandbox.freeze()
     with trio.fail_after(20):

@@ -8,7 +8,7 @@ import socket
 import pytest
 import trio
 
-from agentos.sandbox.plan import bare
+from agentos.sandbox.plan import plan_unjailed
 from agentos.sandbox.policy import Limits, Program
 from agentos.sandbox.report import probe
 from agentos.sandbox.sandbox import Sandbox
@@ -149,7 +149,7 @@ async def test_with_the_hosts_network_it_is_refused(spawner: Spawner) -> None:
 
 
 async def test_without_walls_it_is_refused(spawner: Spawner) -> None:
-    sandbox = await spawner.spawn(bare(Program(["/bin/sleep", "600"], {}, "/"), probe.host(), Limits()))
+    sandbox = await spawner.spawn(plan_unjailed(Program(["/bin/sleep", "600"], {}, "/"), probe.host(), Limits()))
 
     with pytest.raises(SandboxError, match="it has the host's network"):
         await spawner.listen(sandbox)

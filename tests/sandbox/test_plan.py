@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from agentos.sandbox import steps as s
 from agentos.sandbox.filters import seccomp
-from agentos.sandbox.plan import SYSTEM, SYSTEM_FILES, Host, Outer, enter, plan
+from agentos.sandbox.plan import SYSTEM_FILES, SYSTEM_PATHS, Host, HostIds, plan_entry, plan_sandbox
 from agentos.sandbox.policy import PROFILES, BadPolicy, Directory, Image, Interpreter, Limits, Policy, Program
 from agentos.sandbox.steps import Step
 
@@ -30,7 +30,7 @@ hosts = st.builds(
     uid=st.sampled_from((0, 1001)),
     gid=st.just(0),
     architecture=st.sampled_from(("x86_64", "aarch64")),
-    directories=st.frozensets(st.sampled_from(SYSTEM + SYSTEM_FILES)),
+    directories=st.frozensets(st.sampled_from(SYSTEM_PATHS + SYSTEM_FILES)),
     links=st.just({}),
     landlock_abi=st.integers(0, 9),
     cgroup_namespace=st.booleans(),
@@ -42,7 +42,7 @@ TRUE = Program(["/bin/true"])
 
 
 def made(policy: Policy, host: Host, program: Program = TRUE) -> tuple[Step, ...]:
-    return plan(policy, program, host, Outer(70000, 70000) if host.uid == 0 else None)
+    return plan_sandbox(policy, program, host, HostIds(70000, 70000) if host.uid == 0 else None)
 
 
 plans = st.builds(made, policies, hosts)
@@ -133,7 +133,7 @@ def test_an_image_is_mounted_with_root_and_refused_without() -> None:
     policy = Policy(workspace=Image("/state/a.img"))
 
     assert s.DetachImage("/state/a.img", "/workspace") in made(policy, Host(0, 0, "x86_64"))
-    with pytest.raises(BadPolicy, match="without root no image"):
+    with pytest.raises(BadPolicy, match="mounting an image needs root"):
         made(policy, Host(1001, 1001, "x86_64"))
 
 
@@ -148,7 +148,7 @@ def test_capabilities_go_after_all_that_needs_them_and_before_the_filters(steps:
 
 @given(policies, hosts)
 def test_who_enters_a_sandbox_gets_the_last_steps_of_who_was_there_first(policy: Policy, host: Host) -> None:
-    first, entered = made(policy, host), enter(policy, TRUE, host)
+    first, entered = made(policy, host), plan_entry(policy, TRUE, host)
 
     last = entered[at(entered, s.SetLimits) :]
     assert last == first[at(first, s.SetLimits) :]
@@ -221,26 +221,26 @@ def test_what_would_hold_memory_unseen_is_refused_where_no_group_counts_it(polic
     assert found == wanted.hex()
 
 
-@pytest.mark.parametrize("outer", [None, Outer(0, 70000), Outer(70000, 0)])
-def test_with_root_a_program_without_an_identity_of_its_own_is_refused(outer: Outer | None) -> None:
-    with pytest.raises(BadPolicy, match="user and a group of its own"):
-        plan(Policy(), TRUE, Host(0, 0, "x86_64"), outer)
+@pytest.mark.parametrize("outer", [None, HostIds(0, 70000), HostIds(70000, 0)])
+def test_with_root_a_program_without_an_identity_of_its_own_is_refused(outer: HostIds | None) -> None:
+    with pytest.raises(BadPolicy, match="uid and gid of its own"):
+        plan_sandbox(Policy(), TRUE, Host(0, 0, "x86_64"), outer)
 
 
 def test_without_root_nobody_else_can_be_chosen() -> None:
     with pytest.raises(BadPolicy, match="without root"):
-        plan(Policy(), TRUE, Host(1001, 1001, "x86_64"), Outer(70000, 70000))
+        plan_sandbox(Policy(), TRUE, Host(1001, 1001, "x86_64"), HostIds(70000, 70000))
 
 
 @pytest.mark.parametrize("prefix", ["/", "/root", "/home", "/etc", "/workspace"])
 def test_an_interpreter_that_would_show_everything_is_refused(prefix: str) -> None:
-    with pytest.raises(BadPolicy, match="more in it than an interpreter"):
+    with pytest.raises(BadPolicy, match="contains more than an interpreter"):
         made(Policy(Interpreter("/bin/python", prefix, prefix)), Host(1001, 1001, "x86_64"))
 
 
 @pytest.mark.parametrize("prefix", ["/workspace/venv", "/agent/python", "/proc/self/root"])
 def test_an_interpreter_in_a_place_that_the_sandbox_needs_is_refused(prefix: str) -> None:
-    with pytest.raises(BadPolicy, match="something of its own"):
+    with pytest.raises(BadPolicy, match="uses for its own files"):
         made(Policy(Interpreter("/bin/python", prefix, prefix)), Host(1001, 1001, "x86_64"))
 
 

@@ -12,7 +12,7 @@ policies = st.builds(Policy, network=st.booleans(), limits=limits, profile=st.sa
 
 @given(policies, policies)
 def test_a_child_never_has_more_than_its_parent(child: Policy, parent: Policy) -> None:
-    given = child.within(parent)
+    given = child.narrow_to(parent)
 
     assert all(ours <= theirs for ours, theirs in zip(*map(attrs.astuple, (given.limits, parent.limits)), strict=True))
     assert parent.network or not given.network
@@ -21,45 +21,45 @@ def test_a_child_never_has_more_than_its_parent(child: Policy, parent: Policy) -
 
 @given(policies, policies)
 def test_a_child_never_gets_more_than_it_asked_for(child: Policy, parent: Policy) -> None:
-    assert child.within(parent).within(child) == child.within(parent)
+    assert child.narrow_to(parent).narrow_to(child) == child.narrow_to(parent)
 
 
 @given(policies)
 def test_a_policy_is_within_itself(policy: Policy) -> None:
-    assert policy.within(policy) == policy
+    assert policy.narrow_to(policy) == policy
 
 
 @pytest.mark.parametrize("parent", [None, "/srv/other", "/srv/data2"])
 def test_a_directory_outside_of_the_parents_workspace_is_refused(parent: str | None) -> None:
     with pytest.raises(BadPolicy, match="not in the parent's workspace"):
-        Policy(workspace="/srv/data").within(Policy(workspace=parent))
+        Policy(workspace="/srv/data").narrow_to(Policy(workspace=parent))
 
 
 def test_a_directory_in_the_parents_workspace_is_kept() -> None:
     child = Policy(workspace="/srv/data/part")
 
-    assert child.within(Policy(workspace="/srv/data")).workspace == Directory("/srv/data/part")
+    assert child.narrow_to(Policy(workspace="/srv/data")).workspace == Directory("/srv/data/part")
 
 
 @pytest.mark.parametrize("path", ["/srv/.git/hooks", "/srv/.git/hooks/deep"])
 def test_what_is_protected_from_the_parent_cannot_be_the_childs(path: str) -> None:
     with pytest.raises(BadPolicy, match="is protected in the parent's workspace"):
-        Policy(workspace=path).within(Policy(workspace=Directory("/srv", (".git/hooks", ".envrc"))))
+        Policy(workspace=path).narrow_to(Policy(workspace=Directory("/srv", (".git/hooks", ".envrc"))))
 
 
 def test_what_is_protected_from_the_parent_is_protected_from_the_child() -> None:
     parent = Policy(workspace=Directory("/srv", (".git/hooks", ".git/config", ".envrc")))
     child = Policy(workspace=Directory("/srv/.git", ("x", "config")))
 
-    assert child.within(parent).workspace == Directory("/srv/.git", ("x", "config", "hooks"))
+    assert child.narrow_to(parent).workspace == Directory("/srv/.git", ("x", "config", "hooks"))
 
 
 def test_an_image_of_its_own_takes_nothing_from_the_parent() -> None:
     child = Policy(workspace=Image("/state/child.img"))
 
-    assert child.within(Policy()).workspace == child.workspace
+    assert child.narrow_to(Policy()).workspace == child.workspace
     with pytest.raises(BadPolicy, match="not in the parent's workspace"):
-        Policy(workspace="/state/child.img").within(child)
+        Policy(workspace="/state/child.img").narrow_to(child)
 
 
 @pytest.mark.parametrize("name", ["", "/etc", "..", "../x", "a/../b", "a/", "./a", "a\0"])

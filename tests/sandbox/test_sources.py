@@ -17,7 +17,7 @@ import pytest
 import trio
 
 from agentos.sandbox import steps as s
-from agentos.sandbox.plan import Outer, plan
+from agentos.sandbox.plan import HostIds, plan_sandbox
 from agentos.sandbox.policy import Directory, Policy, Program
 from agentos.sandbox.report import probe
 from agentos.sandbox.spawner import Spawner, StepFailed
@@ -282,7 +282,7 @@ async def test_where_files_cannot_be_mapped_a_workspace_is_refused_and_code_is_s
         with pytest.raises(StepFailed, match=r"can't be mapped to another user: chown it to \d+:\d+ or move"):
             await spawner.spawn(a_plan("/bin/true", workspace=str(merged)))
 
-        who = Outer(1610700000, 1610700000)
+        who = HostIds(1610700000, 1610700000)
         os.chown(merged, who.uid, who.gid)
         ended = await run(spawner, as_user(who, "echo x > made", str(merged)))
         assert (ended.err, (merged / "made").stat().st_uid) == ("", who.uid)
@@ -302,5 +302,5 @@ def overlay(place: Path) -> Iterator[Path]:
         subprocess.run(["umount", merged], check=True)
 
 
-def as_user(who: Outer, code: str, workspace: str) -> tuple[Step, ...]:
-    return plan(Policy(workspace=Directory(workspace)), Program(["/bin/sh", "-c", code]), probe.host(), who)
+def as_user(who: HostIds, code: str, workspace: str) -> tuple[Step, ...]:
+    return plan_sandbox(Policy(workspace=Directory(workspace)), Program(["/bin/sh", "-c", code]), probe.host(), who)

@@ -16,14 +16,14 @@ import os, tempfile
 from pathlib import Path
 import trio
 from agentos.agents.workspaces.workspace import Workspaces
-from agentos.sandbox.plan import Outer
+from agentos.sandbox.plan import HostIds
 from agentos.sandbox.policy import Limits
 from agentos.sandbox.spawner import Spawner, StepFailed
 from tests.sandbox import jail
 
 async def main(spawner, place):
     os.mkdir(place / "state"); os.mkdir(place / "project"); os.mkdir(place / "project" / ".git")
-    workspaces, who = Workspaces(place / "state", True), Outer(1610700000, 1610700000)
+    workspaces, who = Workspaces(place / "state", True), HostIds(1610700000, 1610700000)
     kept = await workspaces.prepare("a", "keep", Limits(), who)
     print(kept.kind, "|", kept.reason)
     project = await workspaces.prepare("a", str(place / "project"), Limits(), who)

@@ -18,8 +18,8 @@ from attrs import evolve
 from agentos.agents.workspaces.protected_files import IN_GIT, STUBS, lost
 from agentos.agents.workspaces.workspace import BadWorkspace, Workspace, Workspaces
 from agentos.sandbox import steps as s
-from agentos.sandbox.images import ImageInUse, NoImage, Size, provide
-from agentos.sandbox.plan import Outer, plan
+from agentos.sandbox.images import ImageInUse, ImageSize, ImageUnavailable, ensure_image
+from agentos.sandbox.plan import HostIds, plan_sandbox
 from agentos.sandbox.policy import MIB, Directory, Limits, Policy, Program
 from agentos.sandbox.report import probe
 from agentos.sandbox.spawner import Spawner, StepFailed
@@ -28,7 +28,7 @@ from tests.sandbox import jail
 from tests.sandbox.jail import Belongings, Ended
 
 ROOT = os.geteuid() == 0
-WHO = Outer(1610699999, 1610699999) if ROOT else None
+WHO = HostIds(1610699999, 1610699999) if ROOT else None
 LIMITS = Limits(disk=32 * MIB, inodes=1024)
 root_only = pytest.mark.skipif(not ROOT, reason="without root no image can be mounted")
 
@@ -77,7 +77,7 @@ def images() -> None:
 
 
 def steps(workspace: Workspace, code: str) -> tuple[Step, ...]:
-    return plan(Policy(workspace=workspace.mount), Program(["/bin/sh", "-c", code]), probe.host(), WHO)
+    return plan_sandbox(Policy(workspace=workspace.mount), Program(["/bin/sh", "-c", code]), probe.host(), WHO)
 
 
 async def live(spawner: Spawner, workspace: Workspace, code: str) -> Ended:
@@ -169,7 +169,7 @@ class TestImages:
             await spawner.spawn(steps(workspace, "true"))
         assert WHO is not None
         with pytest.raises(ImageInUse):
-            provide(state / "workspaces" / "a.img", Size(LIMITS.disk, 1024), WHO)
+            ensure_image(state / "workspaces" / "a.img", ImageSize(LIMITS.disk, 1024), WHO)
 
         await jail.kill(sandbox)
         again = await workspaces.prepare("a", "keep", LIMITS, WHO)
@@ -247,8 +247,8 @@ class TestImages:
 
     def test_what_cannot_become_a_file_system_leaves_nothing(self, state: Path) -> None:
         assert WHO is not None
-        with pytest.raises(NoImage, match=r"mkfs\.ext4 made no file system of 1024 bytes"):
-            provide(state / "x.img", Size(1024, 16), WHO)
+        with pytest.raises(ImageUnavailable, match=r"mkfs\.ext4 made no file system of 1024 bytes"):
+            ensure_image(state / "x.img", ImageSize(1024, 16), WHO)
 
         assert os.listdir(state) == []
 

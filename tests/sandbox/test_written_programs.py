@@ -11,7 +11,7 @@ from attrs import evolve
 
 from agentos.attacks.harness import ATTACKER, PROGRAM
 from agentos.attacks.inside import written
-from agentos.sandbox.plan import Host, enter, plan
+from agentos.sandbox.plan import Host, plan_entry, plan_sandbox
 from agentos.sandbox.policy import Policy
 from agentos.sandbox.policy import Program as Run
 from agentos.sandbox.report import probe, walls
@@ -40,7 +40,7 @@ def policy(profile: str, workspace: Path | None = None) -> Policy:
 
 async def attacked(spawner: Spawner, wanted: Policy, host: Host) -> dict[str, str]:
     """What came of each check, by name."""
-    ended = await jail.run(spawner, plan(wanted, ATTACK, host, jail.outer()))
+    ended = await jail.run(spawner, plan_sandbox(wanted, ATTACK, host, jail.outer()))
     return outcomes(ended.out)
 
 
@@ -75,8 +75,8 @@ async def test_strict_executes_nothing_in_a_workspace_of_the_hosts(spawner: Spaw
 @both_means
 async def test_a_command_beside_a_strict_program_executes_no_memory_file(spawner: Spawner, host: Host) -> None:
     wanted = policy("strict")
-    first = await spawner.spawn(plan(wanted, SLEEP, host, jail.outer()))
-    beside = await jail.ended(await spawner.enter(first, enter(wanted, ATTACK, host)))
+    first = await spawner.spawn(plan_sandbox(wanted, SLEEP, host, jail.outer()))
+    beside = await jail.ended(await spawner.enter(first, plan_entry(wanted, ATTACK, host)))
     await jail.kill(first)
 
     assert outcomes(beside.out) == dict.fromkeys(CHECKS, "blocked")
@@ -89,7 +89,7 @@ async def test_what_a_strict_program_reads_at_its_standard_input_can_not_be_exec
     """Its standard input may be a memory file with content of a caller's choosing."""
     code = "import os\ntry: os.execve('/proc/self/fd/0', ['it'], {})\nexcept OSError as error: print(error.errno)"
     run = Run([sys.executable, "-I", "-c", code], stdin=await trio.Path("/bin/true").read_bytes())
-    ended = await jail.run(spawner, plan(policy("strict"), run, host, jail.outer()))
+    ended = await jail.run(spawner, plan_sandbox(policy("strict"), run, host, jail.outer()))
 
     assert (ended.out, ended.err) == ("13\n", "")
 
@@ -99,7 +99,7 @@ async def test_a_strict_program_may_have_memory_files_that_are_no_programs(spawn
     flags = os.MFD_CLOEXEC | (0 if host.memfd_noexec else written.MFD_NOEXEC_SEAL)
     code = f"import os\ntry: print(os.memfd_create('data', {flags}) > 2)\nexcept OSError as error: print(error.errno)"
     run = Run([sys.executable, "-I", "-c", code])
-    ended = await jail.run(spawner, plan(policy("strict"), run, host, jail.outer()))
+    ended = await jail.run(spawner, plan_sandbox(policy("strict"), run, host, jail.outer()))
 
     sealed = ended.out == "22\n" and not host.memfd_noexec  # EINVAL: Linux before 6.3 knows no such flag
     assert ended.out == "True\n" or sealed, ended.err
@@ -107,7 +107,7 @@ async def test_a_strict_program_may_have_memory_files_that_are_no_programs(spawn
 
 @both_means
 async def test_the_record_says_which_means_forbids_executing_memory(spawner: Spawner, host: Host) -> None:
-    steps = plan(policy("strict"), SLEEP, host, jail.outer())
+    steps = plan_sandbox(policy("strict"), SLEEP, host, jail.outer())
     sandbox = await spawner.spawn(steps)
     layer = walls.layers(steps, sandbox.observed)["seccomp"]
     await jail.kill(sandbox)

@@ -24,7 +24,7 @@ from agentos.permissions.authorizer import AgentTree, PermissionAuthorizer
 from agentos.permissions.exec_request import ExecRequest
 from agentos.permissions.patterns.base import Names
 from agentos.permissions.rule import Kind, PermissionSet
-from agentos.sandbox.plan import Outer, enter, plan
+from agentos.sandbox.plan import HostIds, plan_entry, plan_sandbox
 from agentos.sandbox.policy import Policy, Program
 from agentos.sandbox.report import probe
 from agentos.sandbox.sandbox import Sandbox
@@ -182,9 +182,9 @@ def commands(place: Place) -> list[Row]:
 async def _both(spawner: Spawner, through: Callable[[], object], rounds: int) -> tuple[list[float], list[float]]:
     """Milliseconds, in turn."""
     host, policy = probe.host(), Policy()
-    outer = Outer(1610612736 + 65000, 1610612736 + 65000) if os.geteuid() == 0 else None
-    around = await spawner.spawn(plan(policy, Program(("sleep", "1000")), host, outer))
-    steps = enter(policy, Program(("true",)), host)
+    outer = HostIds(1610612736 + 65000, 1610612736 + 65000) if os.geteuid() == 0 else None
+    around = await spawner.spawn(plan_sandbox(policy, Program(("sleep", "1000")), host, outer))
+    steps = plan_entry(policy, Program(("true",)), host)
     try:
         return await _alternate([_called(through), partial(_entered, spawner, around, steps)], rounds)
     finally:

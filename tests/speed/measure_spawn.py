@@ -19,7 +19,7 @@ import trio
 from attrs import frozen
 
 import agentos_sdk
-from agentos.sandbox.plan import Outer, plan
+from agentos.sandbox.plan import HostIds, plan_sandbox
 from agentos.sandbox.policy import Interpreter, Policy, Program
 from agentos.sandbox.report import probe
 from agentos.sandbox.sandbox import Sandbox
@@ -45,7 +45,7 @@ MIB = 1 << 20
 REST = 0.01  # seconds before each, for what the one before it has left to the host's kernel to tidy up
 AT_ONCE = 4  # spawned, where it is asked how many there can be
 AGENTS = 10  # at a time, when they are weighed
-_OUTER = Outer(1610612736 + 65000, 1610612736 + 65000)
+_OUTER = HostIds(1610612736 + 65000, 1610612736 + 65000)
 
 
 @frozen
@@ -64,7 +64,7 @@ class Bench:
             socket=kernel,
         )
         program = Program(argv, fast=fast)
-        return plan(policy, program, probe.host(), _OUTER if os.geteuid() == 0 else None)
+        return plan_sandbox(policy, program, probe.host(), _OUTER if os.geteuid() == 0 else None)
 
 
 def bwrap_argv(*argv: str) -> list[str]:
@@ -106,7 +106,7 @@ async def over(sandbox: Sandbox) -> None:
 
 def _spawned(bench: Bench, steps: tuple[Step, ...]) -> Callable[[], Awaitable[float]]:
     async def once() -> float:
-        await bench.spawner.prepare()  # as the kernel does after each agent
+        await bench.spawner.prepare_spare()  # as the kernel does after each agent
         await trio.sleep(REST)
         return await _spawn(bench, steps)
 

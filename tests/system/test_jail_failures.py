@@ -269,7 +269,7 @@ def test_what_names_it_asks_for_with_files_to_keep_use_up_is_said(start_kernel: 
         reply = client.spawn("one-more", command=SLEEP)
 
         assert (reply["success"], reply["code"]) == (False, "isolation_unavailable")
-        assert "all 4 ids for agents are in use" in reply["error"]
+        assert "all 4 uids for agents are in use" in reply["error"]
         up(client.spawn("kept-1", command=SLEEP, workspace="keep", limits={"disk": "1M", "inodes": 64}))
 
 

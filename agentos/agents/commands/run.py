@@ -18,7 +18,7 @@ from agentos.sandbox.cgroups.discover import Group
 from agentos.sandbox.cgroups.values import CgroupEntry, CgroupError
 from agentos.sandbox.cgroups.values import Limits as GroupLimits
 from agentos.sandbox.errors import SandboxError, StepFailed
-from agentos.sandbox.plan import bare, enter
+from agentos.sandbox.plan import plan_entry, plan_unjailed
 from agentos.sandbox.policy import BadPolicy, Limits, Program
 from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.status import Status
@@ -132,11 +132,11 @@ class CommandRunner:
                 ways = await self._ways(undo, jail.group)
                 if jail.policy is None:
                     guest = await self._kept(undo, program, jail.limits, ways)
-                    jail.sandbox.accompany(guest)
+                    jail.sandbox.register_entered(guest)
                 else:
                     with trio.fail_after(WAY_IN):
-                        steps = enter(jail.policy, program, jail.host)
-                        guest = await self.jails.spawner.enter(jail.sandbox, steps, into=ways)
+                        steps = plan_entry(jail.policy, program, jail.host)
+                        guest = await self.jails.spawner.enter(jail.sandbox, steps, cgroup=ways)
                     undo.push_async_callback(guest.kill)
                     self.jails.memory.join(agent.id, guest.pid)  # the memory watcher counts it as part of the agent
             yield guest
@@ -158,8 +158,8 @@ class CommandRunner:
     ) -> Sandbox:
         """Start the program without a sandbox, but with a keeper process that kills its descendants."""
         with trio.CancelScope(shield=True):  # from its first instruction on only the keeper can kill what it starts
-            steps = bare(program, self.jails.host, limits, kept=True)
-            guest = await self.jails.spawner.spawn(steps, into=ways)
+            steps = plan_unjailed(program, self.jails.host, limits, keeper=True)
+            guest = await self.jails.spawner.spawn(steps, cgroup=ways)
             undo.push_async_callback(guest.kill)
         return guest
 

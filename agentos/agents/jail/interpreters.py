@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from agentos.sandbox import interpreter_prefixes
-from agentos.sandbox.interpreter_prefixes import within
-from agentos.sandbox.plan import SYSTEM
+from agentos.sandbox.interpreter_prefixes import is_within
+from agentos.sandbox.plan import SYSTEM_PATHS
 from agentos.sandbox.policy import Interpreter
 
 _INSTEAD = "install it in a directory of its own (pyenv, uv and conda do), or name the system's"
@@ -33,11 +33,11 @@ def interpreter(executable: str) -> Interpreter:
     base = str(Path(real).parent.parent)
     _check_installation(base, real)
     if home is None:
-        return Interpreter(executable if within(executable, base) else real, base, base)
+        return Interpreter(executable if is_within(executable, base) else real, base, base)
     prefix = str(environment)
     _check_nothing_else(prefix, executable)
     for hop in _hops(executable):
-        if not any(within(hop, place) for place in (prefix, base, *SYSTEM)):
+        if not any(is_within(hop, place) for place in (prefix, base, *SYSTEM_PATHS)):
             raise NoInterpreter(
                 f"{executable} leads to {base} by way of {hop}, which no jail has: "
                 f"make the environment anew with {real} -m venv"
@@ -68,7 +68,7 @@ def _in(home: str, name: str) -> str:
 
 def _check_installation(prefix: str, executable: str) -> None:
     """Check that a directory is a Python installation of its own, not one with a Python in bin beside other things."""
-    if prefix in interpreter_prefixes.SYSTEM:
+    if prefix in interpreter_prefixes.SYSTEM_PREFIXES:
         return
     _check_nothing_else(prefix, executable)
     if not any(library.is_file() for way in ("lib", "lib64") for library in Path(prefix, way).glob("py*/os.py")):
@@ -76,7 +76,7 @@ def _check_installation(prefix: str, executable: str) -> None:
 
 
 def _check_nothing_else(prefix: str, executable: str) -> None:
-    if (why := interpreter_prefixes.objection(prefix)) is not None:
+    if (why := interpreter_prefixes.describe_exposure(prefix)) is not None:
         raise NoInterpreter(f"for {executable} {why}: {_INSTEAD}")
 
 

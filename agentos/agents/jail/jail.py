@@ -21,8 +21,8 @@ from agentos.sandbox.cgroups.discover import Cgroups, Group
 from agentos.sandbox.cgroups.values import MAX_MEMORY, MIN_CPU, CgroupEntry, CgroupError, Evidence, Usage
 from agentos.sandbox.cgroups.values import Limits as GroupLimits
 from agentos.sandbox.errors import SandboxError, StepFailed, ZygoteDied
-from agentos.sandbox.host_ids import OuterIdError, OuterIds
-from agentos.sandbox.plan import Host, Outer, bare, plan
+from agentos.sandbox.host_ids import HostIdError, HostIdPool
+from agentos.sandbox.plan import Host, HostIds, plan_sandbox, plan_unjailed
 from agentos.sandbox.policy import BadPolicy, Directory, Limits, Policy
 from agentos.sandbox.report import remedies
 from agentos.sandbox.report.limits import SHIM, ending
@@ -104,7 +104,7 @@ class JailParts:
 
     agent: JailOwner
     environment: Mapping[str, str]
-    outer: Outer | None
+    outer: HostIds | None
     workspace: Workspace | None
     group: Group | None
     open_entry: CgroupEntry  # into the group; closed when the program has joined it
@@ -123,7 +123,7 @@ class Jails:
     spawner: Spawner
     host: Host
     cgroups: Cgroups
-    outer_ids: OuterIds | None
+    outer_ids: HostIdPool | None
     workspaces: Workspaces
     sdk: str
     sdk_alone: str
@@ -163,7 +163,7 @@ class Jails:
                 undo.push_async_callback(self._close, parts, jail)
                 self._living[lineage(agent)] = jail
                 self._watch(parts, jail)
-            except (NotIsolated, CgroupError, OuterIdError) as error:
+            except (NotIsolated, CgroupError, HostIdError) as error:
                 raise JailError(str(error), IsolationUnavailable) from None
             except StepFailed as failure:
                 raise await self._too_little(parts, failure) or refusal(agent.spec, failure) from None
@@ -208,7 +208,7 @@ class Jails:
         agent: JailOwner,
         socket: str | None,
         environment: Mapping[str, str],
-        outer: Outer | None,
+        outer: HostIds | None,
         workspace: Workspace | None,
     ) -> JailParts:
         """Do all blocking preparation in one thread call: a thread switch costs as much as most of these steps."""
@@ -231,7 +231,7 @@ class Jails:
         agent: JailOwner,
         socket: str | None,
         environment: Mapping[str, str],
-        outer: Outer | None,
+        outer: HostIds | None,
         workspace: Workspace | None,
         host: Host,
     ) -> tuple[Policy | None, Sequence[Step]]:
@@ -241,14 +241,14 @@ class Jails:
             python = interpreter(spec.python)
         if workspace is None:
             program = layout.bare_program(spec, python.executable, self.sdk_alone, environment)
-            return None, bare(program, host, layout.limits(spec))
+            return None, plan_unjailed(program, host, layout.limits(spec))
         if isinstance(agent, Visitor):
             policy = layout.policy(spec, Shown(), python, workspace, None, self.sdk)
-            return policy, plan(policy, agent.program, host, outer)
+            return policy, plan_sandbox(policy, agent.program, host, outer)
         shown = layout.shown(spec)
         policy = layout.policy(spec, shown, python, workspace, socket, self.sdk, self.port)
         program = layout.program(spec, shown, python.executable, environment)
-        return policy, plan(policy, program, host, outer)
+        return policy, plan_sandbox(policy, program, host, outer)
 
     async def _start(self, parts: JailParts) -> Jail:
         spec, limits = parts.agent.spec, layout.limits(parts.agent.spec)
@@ -261,7 +261,7 @@ class Jails:
             judge(spec, seen[-1], self.waived)
 
         try:
-            sandbox = await self.spawner.spawn(parts.steps, into=parts.open_entry, look=look)
+            sandbox = await self.spawner.spawn(parts.steps, cgroup=parts.open_entry, inspect=look)
         except BaseException:
             if parts.workspace is not None:
                 await self.workspaces.forget(parts.workspace)  # noqa: ASYNC102, ASYNC120 - it shields itself
@@ -338,7 +338,7 @@ class Jails:
         while True:
             await self._made.park()
             await trio.sleep(REST)
-            await self.spawner.prepare()
+            await self.spawner.prepare_spare()
 
 
 async def remove(group: Group) -> None:

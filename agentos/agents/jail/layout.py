@@ -14,7 +14,7 @@ from attrs import evolve, frozen
 from agentos.agents.inherit import effective, named
 from agentos.agents.spec import AgentSpec, BadField
 from agentos.agents.workspaces.workspace import Workspace, unfit
-from agentos.sandbox.plan import CODE, SDK, SYSTEM, WORKSPACE
+from agentos.sandbox.plan import CODE, SDK, SYSTEM_PATHS, WORKSPACE
 from agentos.sandbox.policy import Interpreter, Limits, Policy, Program
 
 from .interpreters import NoInterpreter, interpreter
@@ -122,7 +122,7 @@ def own_program(spec: AgentSpec) -> str | None:
     program = (spec.command or ("",))[0]
     if "/" not in program:
         return None
-    there = (*SYSTEM, WORKSPACE, CODE, *prefixes(spec))
+    there = (*SYSTEM_PATHS, WORKSPACE, CODE, *prefixes(spec))
     return None if any(program.startswith(f"{place}/") for place in there) else program
 
 

@@ -18,8 +18,8 @@ import supervisors
 from agentos.private_files import check_file, hold_directory, shown
 from agentos.sandbox import images
 from agentos.sandbox.errors import EXHAUSTED
-from agentos.sandbox.images import ImageInUse, NoImage, Size
-from agentos.sandbox.plan import Outer
+from agentos.sandbox.images import ImageInUse, ImageSize, ImageUnavailable
+from agentos.sandbox.plan import HostIds
 from agentos.sandbox.policy import MIB, Directory, Image, Limits
 
 from .nested_repositories import Repositories, look
@@ -71,7 +71,7 @@ class Workspaces:
         found = os.listdir(self._kept) if self._kept.is_dir() else []
         return {name.removesuffix(".img") for name in found} | set(found)
 
-    async def prepare(self, name: str, wanted: str, limits: Limits, outer: Outer | None) -> Workspace:
+    async def prepare(self, name: str, wanted: str, limits: Limits, outer: HostIds | None) -> Workspace:
         """Prepare a workspace: ``tmp``, ``keep`` or an absolute path without symlinks.
 
         Called for each life; :meth:`release` undoes it. ``outer`` is the agent's uid and gid on the host. Raises
@@ -106,7 +106,7 @@ class Workspaces:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(partial(Path(workspace.mount.path).unlink, missing_ok=True))
 
-    async def _keep(self, name: str, limits: Limits, outer: Outer | None) -> Workspace:
+    async def _keep(self, name: str, limits: Limits, outer: HostIds | None) -> Workspace:
         deadline = trio.current_time() + _PATIENCE
         while True:
             try:
@@ -118,7 +118,7 @@ class Workspaces:
             except OSError as error:
                 raise BadWorkspace(f"workspace keep: can't be used: {error}") from None
 
-    def _kept_by_name(self, name: str, limits: Limits, outer: Outer | None) -> Workspace:
+    def _kept_by_name(self, name: str, limits: Limits, outer: HostIds | None) -> Workspace:
         with hold_directory(self._kept) as held:
             kept = Path(shown(held))  # another process mounts it, without this file descriptor
         directory, reason = kept / name, "without root no image can be mounted"
@@ -128,7 +128,7 @@ class Workspaces:
             else:
                 try:
                     return _image(kept / f"{name}.img", limits, outer)
-                except NoImage as error:
+                except ImageUnavailable as error:
                     reason = str(error)
         _own_directory(directory, outer)
         return Workspace("directory", Directory(str(directory)), _WATCHED, reason)
@@ -163,16 +163,16 @@ def unfit(path: str) -> str | None:
     return f"in {code}, which the kernel runs" if code is not None else None
 
 
-def _image(path: Path, limits: Limits, outer: Outer) -> Workspace:
+def _image(path: Path, limits: Limits, outer: HostIds) -> Workspace:
     check_file(path)
     new = not path.exists()
-    size = images.provide(path, Size(limits.disk, limits.inodes), outer)
+    size = images.ensure_image(path, ImageSize(limits.disk, limits.inodes), outer)
     mechanism = f"ext4 in an image of {_sized(size.bytes)}, {size.inodes} inodes"
     other = f"{_sized(limits.disk)} was asked for, but it was made with another size"
     return Workspace("image", Image(str(path)), mechanism, "" if size.bytes == limits.disk else other, new)
 
 
-def _own_directory(path: Path, outer: Outer | None) -> None:
+def _own_directory(path: Path, outer: HostIds | None) -> None:
     path.mkdir(mode=0o700, exist_ok=True)
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:

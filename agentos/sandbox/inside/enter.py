@@ -17,7 +17,7 @@ from . import libc, messages
 from .mounts import MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_PRIVATE, MS_REC
 
 _NEWNS, _NEWPID = 0x20000, 0x20000000
-_KINDS = {  # by CLONE_NEW*; user first, as it gives the capabilities for the others; mnt last, as it changes "/"
+_CLONE_FLAGS = {  # by CLONE_NEW*; user first, as it gives the capabilities for the others; mnt last, as it changes "/"
     "user": 0x10000000,
     "cgroup": 0x2000000,
     "uts": 0x4000000,
@@ -35,8 +35,8 @@ def join(namespaces: Mapping[str, int]) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     sys.meta_path.clear()  # a module's path may soon resolve to the program's files
     libc.prctl(libc.PR_SET_DUMPABLE, 0)
-    for name in sorted(namespaces, key=list(_KINDS).index):
-        libc.setns(namespaces[name], _KINDS[name])
+    for name in sorted(namespaces, key=list(_CLONE_FLAGS).index):
+        libc.setns(namespaces[name], _CLONE_FLAGS[name])
         os.close(namespaces[name])
 
 
@@ -50,17 +50,17 @@ def descend(step: s.Descend, control: socket.socket) -> None:
     pid, _ = libc.clone(step.flags)
     if pid != 0:
         os._exit(0)
-    messages.say(control, messages.BELOW)
-    messages.await_go(control)
+    messages.send(control, messages.BELOW)
+    messages.wait_for_go(control)
     os.setsid()
 
 
-def show_own(step: s.OwnProc) -> dict[str, int]:
+def mount_own_proc(step: s.OwnProc) -> dict[str, int]:
     """Mount a /proc over that of the PID namespace above; returns our namespaces as descriptors."""
     libc.mount("none", "/", None, MS_REC | MS_PRIVATE)
     libc.mount("proc", step.target, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, "subset=pid")
     place = f"{step.target}/self/ns"  # no other process may open these: this one isn't dumpable
-    names = [name for name in _KINDS if os.path.exists(f"{place}/{name}")]
+    names = [name for name in _CLONE_FLAGS if os.path.exists(f"{place}/{name}")]
     return {name: os.open(f"{place}/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in names}
 
 
@@ -70,4 +70,4 @@ def listen(step: s.Listen, control: socket.socket) -> None:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", step.port))
         listener.listen()
-        messages.say(control, messages.LISTENING, {"listener": listener.fileno()})
+        messages.send(control, messages.LISTENING, {"listener": listener.fileno()})

@@ -2,7 +2,7 @@
 
 Only what the kernel has named: cgroups with all processes in them, processes with a mark in the environment that they
 were started with, directories with the files in them. Symbolic links aren't followed. Anything that can't be removed
-stays for the sweep of the next kernel.
+stays until the next kernel removes it.
 """
 
 import contextlib
@@ -12,11 +12,11 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-PATIENCE = 10.0  # seconds; usually it takes some milliseconds
-TICK = 0.005  # seconds between two tries
+CLEANUP_TIMEOUT = 10.0  # seconds; usually it takes some milliseconds
+POLL_INTERVAL = 0.005  # seconds between two tries
 
 
-class Remains(NamedTuple):
+class Cleanup(NamedTuple):
     """``groups`` and ``directories`` are absolute paths; ``mark`` is ``NAME=value``, or empty for no process."""
 
     groups: Sequence[str] = ()
@@ -24,31 +24,31 @@ class Remains(NamedTuple):
     mark: str = ""
 
 
-def has_gone(kernel: int) -> bool:
+def wait_for_parent_exit(kernel: int) -> bool:
     """Whether the kernel, our parent, has ended. Its files may be closed a moment earlier, or only its channel."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + CLEANUP_TIMEOUT
     while os.getppid() == kernel:
         if time.monotonic() > deadline:
             return False
-        time.sleep(TICK)
+        time.sleep(POLL_INTERVAL)
     return True
 
 
-def clean(remains: Remains) -> None:
+def kill_and_remove(cleanup: Cleanup) -> None:
     """Kill, then remove; continues after each failure."""
-    deadline = time.monotonic() + PATIENCE
-    while _kill(remains) and time.monotonic() < deadline:
-        time.sleep(TICK)
-    for group in remains.groups:
-        for directory in _groups_in(group):
+    deadline = time.monotonic() + CLEANUP_TIMEOUT
+    while _kill_processes(cleanup) and time.monotonic() < deadline:
+        time.sleep(POLL_INTERVAL)
+    for group in cleanup.groups:
+        for directory in _list_cgroups(group):
             _remove_group(directory, deadline)
-    for directory in remains.directories:
+    for directory in cleanup.directories:
         _remove_tree(directory)
 
 
-def _kill(remains: Remains) -> bool:
+def _kill_processes(cleanup: Cleanup) -> bool:
     """Send SIGKILL to all processes; returns whether there were any."""
-    groups = [directory for group in remains.groups for directory in _groups_in(group)]
+    groups = [directory for group in cleanup.groups for directory in _list_cgroups(group)]
     for directory in groups:
         # They must not fork meanwhile, nor be frozen; each kernel has some of these files.
         for name, value in (
@@ -58,27 +58,27 @@ def _kill(remains: Remains) -> bool:
             ("cgroup.kill", "1"),
         ):
             _write(f"{directory}/{name}", value)
-    found = {pid for directory in groups for pid in _processes_in(directory)}
-    if remains.mark:
-        found.update(_marked(os.fsencode(remains.mark)))
+    found = {pid for directory in groups for pid in _list_processes(directory)}
+    if cleanup.mark:
+        found.update(_find_marked_processes(os.fsencode(cleanup.mark)))
     for pid in found:
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
     return bool(found)
 
 
-def _groups_in(group: str) -> Sequence[str]:
+def _list_cgroups(group: str) -> Sequence[str]:
     """A cgroup and all cgroups in it, innermost first."""
     return [directory for directory, _, _ in os.walk(group, topdown=False)]
 
 
-def _processes_in(group: str) -> Sequence[int]:
+def _list_processes(group: str) -> Sequence[int]:
     with contextlib.suppress(OSError), open(f"{group}/cgroup.procs", "rb") as file:
         return [pid for pid in map(int, file.read().split()) if pid > 0]  # 0: not visible in our PID namespace
     return []
 
 
-def _marked(mark: bytes) -> Iterator[int]:
+def _find_marked_processes(mark: bytes) -> Iterator[int]:
     for name in os.listdir("/proc"):
         with contextlib.suppress(OSError):
             if name.isdigit() and int(name) != os.getpid():
@@ -106,7 +106,7 @@ def _remove_group(directory: str, deadline: float) -> None:
         except OSError:
             if time.monotonic() > deadline:
                 return
-            time.sleep(TICK)
+            time.sleep(POLL_INTERVAL)
         else:
             return
 

@@ -24,9 +24,9 @@ from . import libc, messages, program
 from .shim import CONTINUE_ALL, STOP_ALL
 
 NAME = "agentos-keeper"  # as shown by ps
-END = signal.SIGTERM  # from the kernel: kill all descendants
-PATIENCE = 5.0  # seconds before it gives up on processes that don't end
-_TICK = 0.005  # seconds between two looks for processes that were forked meanwhile
+KILL_DESCENDANTS = signal.SIGTERM  # from the kernel: kill all descendants
+KILL_TIMEOUT = 5.0  # seconds before it gives up on processes that don't end
+_POLL_INTERVAL = 0.005  # seconds between two looks for processes that were forked meanwhile
 _SENT_BY_KILL = 0  # SI_USER: only Linux sets the sender's pid
 _EVERY_SIGNAL = frozenset(map(int, signal.valid_signals()))
 
@@ -36,7 +36,7 @@ def execute(step: s.Execute, control: socket.socket, status: int, stdout: int, s
     kernel = os.getppid()
     libc.prctl(libc.PR_SET_DUMPABLE, 0)
     libc.prctl(libc.PR_SET_CHILD_SUBREAPER, 1)
-    libc.prctl(libc.PR_SET_PDEATHSIG, END)
+    libc.prctl(libc.PR_SET_PDEATHSIG, KILL_DESCENDANTS)
     libc.set_name(NAME)
     libc.set_signal_mask(blocked=True)
     own, child = os.getpid(), os.fork()
@@ -47,7 +47,7 @@ def execute(step: s.Execute, control: socket.socket, status: int, stdout: int, s
         libc.close_range(status + 1)
         _serve(child, kernel, status)
     except BaseException as error:
-        messages.say_failed(control, s.describe(step), error)
+        messages.send_failure(control, s.describe(step), error)
     finally:
         os._exit(messages.EX_SETUP)
 
@@ -58,91 +58,91 @@ def _become_program(step: s.Execute, control: socket.socket, stdout: int, stderr
         libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != keeper:
             raise messages.KernelGone
-        program.become(step, control, stdout, stderr)
+        program.exec_program(step, control, stdout, stderr)
     except messages.KernelGone:
         pass
     except BaseException as error:
-        messages.say_failed(control, s.describe(step), error)
+        messages.send_failure(control, s.describe(step), error)
     os._exit(messages.EX_SETUP)
 
 
 def _serve(child: int, kernel: int, status: int) -> NoReturn:
-    how: int | None = None
-    while how is None:
+    wait_status: int | None = None
+    while wait_status is None:
         info = signal.sigwaitinfo(_EVERY_SIGNAL)
         if os.getppid() != kernel:
             break
         if info.si_signo == signal.SIGCHLD:
-            how = _reap(child)
+            wait_status = _reap(child)
         elif info.si_pid != kernel or info.si_code != _SENT_BY_KILL:
             pass  # from a process below the keeper
-        elif info.si_signo == END:
+        elif info.si_signo == KILL_DESCENDANTS:
             break
         elif info.si_signo in (STOP_ALL, CONTINUE_ALL):
             _signal_all(signal.SIGSTOP if info.si_signo == STOP_ALL else signal.SIGCONT)
         else:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child, info.si_signo)
-    found = _end_all(child)
-    how = found if how is None else how
-    if how is not None:
-        os.write(status, struct.pack("=i", how))
+    found = _kill_all(child)
+    wait_status = found if wait_status is None else wait_status
+    if wait_status is not None:
+        os.write(status, struct.pack("=i", wait_status))
     os._exit(0)
 
 
 def _reap(child: int) -> int | None:
     """Reap all ended children; returns the program's wait status if it is among them."""
-    how = None
+    wait_status = None
     with contextlib.suppress(ChildProcessError):
         while (found := os.waitpid(-1, os.WNOHANG))[0] != 0:
-            how = found[1] if found[0] == child else how
-    return how
+            wait_status = found[1] if found[0] == child else wait_status
+    return wait_status
 
 
-def _end_all(child: int) -> int | None:
+def _kill_all(child: int) -> int | None:
     """Kill until there are no children, and so no descendants. Returns the program's wait status if reaped here.
 
     Each look finds only processes that exist at that moment: new forks are found by the next look.
     """
-    deadline, how = time.monotonic() + PATIENCE, None
+    deadline, wait_status = time.monotonic() + KILL_TIMEOUT, None
     while time.monotonic() < deadline:
         try:
             while (found := os.waitpid(-1, os.WNOHANG))[0] != 0:
-                how = found[1] if found[0] == child else how
+                wait_status = found[1] if found[0] == child else wait_status
         except ChildProcessError:
             break
-        kill_below(os.getpid())
-        signal.sigtimedwait({signal.SIGCHLD}, _TICK)
-    return how
+        kill_descendants(os.getpid())
+        signal.sigtimedwait({signal.SIGCHLD}, _POLL_INTERVAL)
+    return wait_status
 
 
 def _signal_all(number: int) -> None:
     """Send a signal to all descendants, also to those that are forked meanwhile."""
     reached: set[int] = set()
-    while new := set(below(os.getpid())) - reached:
+    while new := set(list_descendants(os.getpid())) - reached:
         for pid in new:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
         reached |= new
 
 
-def end_below(top: int) -> None:
+def kill_descendants_until_gone(top: int) -> None:
     """Kill all descendants from outside, if the keeper doesn't: they may stop it, but not the kernel. Blocks."""
-    deadline = time.monotonic() + PATIENCE
-    while kill_below(top) and time.monotonic() < deadline:
-        time.sleep(_TICK)
+    deadline = time.monotonic() + KILL_TIMEOUT
+    while kill_descendants(top) and time.monotonic() < deadline:
+        time.sleep(_POLL_INTERVAL)
 
 
-def kill_below(top: int) -> bool:
+def kill_descendants(top: int) -> bool:
     """Send SIGKILL to all descendants of a process; returns whether there were any."""
-    found = below(top)
+    found = list_descendants(top)
     for pid in found:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
     return bool(found)
 
 
-def below(top: int) -> Sequence[int]:
+def list_descendants(top: int) -> Sequence[int]:
     """The pids of all living descendants of this process, as found by one pass over /proc."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
@@ -151,7 +151,7 @@ def below(top: int) -> Sequence[int]:
                 state, parent = file.read().rpartition(b")")[2].split()[:2]
                 if state not in (b"Z", b"X"):
                     children.setdefault(int(parent), []).append(int(name))
-    line = [top]
-    for pid in line:
-        line += children.get(pid, ())
-    return line[1:]
+    pids = [top]
+    for pid in pids:
+        pids += children.get(pid, ())
+    return pids[1:]

@@ -74,7 +74,7 @@ _sigprocmask = _function("sigprocmask", _int, _bytes, ctypes.c_void_p)
 _sethostname = _function("sethostname", _bytes, ctypes.c_size_t)
 _capget = _function("capget", _bytes, ctypes.c_char_p)
 _capset = _function("capset", _bytes, _bytes)
-_found = ctypes.create_string_buffer(24)  # here, as ctypes makes a type per length: expensive in a child
+_capget_buffer = ctypes.create_string_buffer(24)  # here, as ctypes makes a type per length: expensive in a child
 _before_fork = ctypes.pythonapi.PyOS_BeforeFork
 _after_fork_here, _after_fork_in_child = ctypes.pythonapi.PyOS_AfterFork_Parent, ctypes.pythonapi.PyOS_AfterFork_Child
 
@@ -85,7 +85,7 @@ class _Fprog(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("filter", _bytes))
 
 
-def _checked(result: int, what: str) -> int:
+def _check(result: int, what: str) -> int:
     if result < 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error), what)
@@ -121,55 +121,55 @@ def clone(flags: int, cgroup: int | None = None) -> tuple[int, int]:
 
 def setns(namespace: int, kind: int) -> None:
     """Join a namespace; ``kind`` is its CLONE_NEW*."""
-    _checked(_setns(namespace, kind), "setns")
+    _check(_setns(namespace, kind), "setns")
 
 
 def unshare(flags: int) -> None:
-    _checked(_unshare(flags), "unshare")
+    _check(_unshare(flags), "unshare")
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
     kinds, options = (None if text is None else text.encode() for text in (kind, data))
-    _checked(_mount(os.fsencode(source), os.fsencode(target), kinds, flags, options), "mount")
+    _check(_mount(os.fsencode(source), os.fsencode(target), kinds, flags, options), "mount")
 
 
 def unmount(target: str, flags: int) -> None:
-    _checked(_umount2(os.fsencode(target), flags), "umount2")
+    _check(_umount2(os.fsencode(target), flags), "umount2")
 
 
 def open_tree(fd: int, path: str = "") -> int:
     """Copy the mounts at ``path`` and below as a detached tree (relative to ``fd``; "" is ``fd`` itself)."""
     flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH | AT_RECURSIVE
-    return _checked(_open_tree(_OPEN_TREE, fd, os.fsencode(path), flags), "open_tree")
+    return _check(_open_tree(_OPEN_TREE, fd, os.fsencode(path), flags), "open_tree")
 
 
 def move_mount(fd: int, target: str) -> None:
     result = _move_mount(_MOVE_MOUNT, fd, b"", AT_FDCWD, os.fsencode(target), MOVE_MOUNT_F_EMPTY_PATH)
-    _checked(result, "move_mount")
+    _check(result, "move_mount")
 
 
 def move_mount_onto(fd: int, target: int) -> None:
     """As :func:`move_mount`, onto the file open as ``target``."""
     flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH
-    _checked(_move_mount(_MOVE_MOUNT, fd, b"", target, b"", flags), "move_mount")
+    _check(_move_mount(_MOVE_MOUNT, fd, b"", target, b"", flags), "move_mount")
 
 
 def open_without_links(directory: int, path: str, flags: int = 0, resolve: int = 0) -> int:
     """Open as O_PATH; ELOOP if a component is a symbolic link. ``flags`` are O_*, ``resolve`` RESOLVE_*."""
     resolve |= RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS
     how = struct.pack("=3Q", os.O_PATH | os.O_CLOEXEC | flags, 0, resolve)
-    return _checked(_openat2(_OPENAT2, directory, os.fsencode(path), how, len(how)), "openat2")
+    return _check(_openat2(_OPENAT2, directory, os.fsencode(path), how, len(how)), "openat2")
 
 
 def mount_detached(kind: str, source: str) -> int:
     """Mount a device's file system detached, with nosuid and nodev."""
-    context = _checked(_fsopen(_FSOPEN, kind.encode(), 1), "fsopen")  # FSOPEN_CLOEXEC
+    context = _check(_fsopen(_FSOPEN, kind.encode(), 1), "fsopen")  # FSOPEN_CLOEXEC
     try:
         set_source = _fsconfig(_FSCONFIG, context, FSCONFIG_SET_STRING, b"source", os.fsencode(source), 0)
-        _checked(set_source, "fsconfig")
-        _checked(_fsconfig(_FSCONFIG, context, FSCONFIG_CMD_CREATE, None, None, 0), f"mount {kind}")
+        _check(set_source, "fsconfig")
+        _check(_fsconfig(_FSCONFIG, context, FSCONFIG_CMD_CREATE, None, None, 0), f"mount {kind}")
         attributes = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV
-        return _checked(_fsmount(_FSMOUNT, context, 1, attributes), "fsmount")  # FSMOUNT_CLOEXEC
+        return _check(_fsmount(_FSMOUNT, context, 1, attributes), "fsmount")  # FSMOUNT_CLOEXEC
     finally:
         os.close(context)
 
@@ -179,18 +179,18 @@ def set_mount_attributes(fd: int, path: str, attributes: int, recursive: bool, u
     arguments = struct.pack("=4Q", attributes, 0, 0, user_namespace)
     flags = AT_EMPTY_PATH | (AT_RECURSIVE if recursive else 0)
     result = _mount_setattr(_MOUNT_SETATTR, fd, os.fsencode(path), flags, arguments, len(arguments))
-    _checked(result, "mount_setattr")
+    _check(result, "mount_setattr")
 
 
 def pivot_root(new: str, old: str) -> None:
     number = _PIVOT_ROOT[os.uname().machine]
-    _checked(_pivot_root(number, os.fsencode(new), os.fsencode(old)), "pivot_root")
+    _check(_pivot_root(number, os.fsencode(new), os.fsencode(old)), "pivot_root")
 
 
 def close_range(first: int, last: int = 0xFFFF_FFFF) -> None:
     """Close all descriptors from ``first`` to ``last``; Linux 5.9."""
     if first <= last:
-        _checked(_close_range(_CLOSE_RANGE, first, last, 0), "close_range")
+        _check(_close_range(_CLOSE_RANGE, first, last, 0), "close_range")
 
 
 def keep_only(*fds: int) -> None:
@@ -203,7 +203,7 @@ def keep_only(*fds: int) -> None:
 
 
 def prctl(option: int, argument: int = 0, second: int = 0) -> int:
-    return _checked(_prctl(option, argument, second, 0, 0), "prctl")
+    return _check(_prctl(option, argument, second, 0, 0), "prctl")
 
 
 def empty_bounding_set() -> None:
@@ -212,34 +212,36 @@ def empty_bounding_set() -> None:
     while _prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0:
         capability += 1
     if ctypes.get_errno() != errno.EINVAL or capability == 0:  # EINVAL: no more capabilities
-        _checked(-1, "prctl")
+        _check(-1, "prctl")
 
 
 def set_signal_mask(blocked: bool) -> None:
     """Block all signals, or none. (The signal module would create an object for each.)"""
     mask = (b"\xff" if blocked else b"\0") * 128  # sigset_t
-    _checked(_sigprocmask(_SIG_SETMASK, mask, None), "sigprocmask")
+    _check(_sigprocmask(_SIG_SETMASK, mask, None), "sigprocmask")
 
 
 def set_name(name: str) -> None:
     """Set the process name that ps shows; 15 bytes."""
-    _checked(_prctl_name(PR_SET_NAME, os.fsencode(name)), "prctl")
+    _check(_prctl_name(PR_SET_NAME, os.fsencode(name)), "prctl")
 
 
 def set_hostname(name: str) -> None:
-    _checked(_sethostname(name.encode(), len(name.encode())), "sethostname")
+    _check(_sethostname(name.encode(), len(name.encode())), "sethostname")
 
 
 def raise_capabilities() -> None:
     """Make all permitted capabilities effective, and none inheritable."""
-    _checked(_capget(_CAPABILITIES, _found), "capget")
-    _, low, _, _, high, _ = struct.unpack("=6I", _found.raw)  # effective, permitted, inheritable: low bits, then high
-    _checked(_capset(_CAPABILITIES, struct.pack("=6I", low, low, 0, high, high, 0)), "capset")
+    _check(_capget(_CAPABILITIES, _capget_buffer), "capget")
+    _, low, _, _, high, _ = struct.unpack(
+        "=6I", _capget_buffer.raw
+    )  # effective, permitted, inheritable: low bits, then high
+    _check(_capset(_CAPABILITIES, struct.pack("=6I", low, low, 0, high, high, 0)), "capset")
 
 
 def drop_capabilities() -> None:
     """Clear the effective, permitted and inheritable sets."""
-    _checked(_capset(_CAPABILITIES, bytes(24)), "capset")
+    _check(_capset(_CAPABILITIES, bytes(24)), "capset")
 
 
 def set_seccomp_filter(program: bytes) -> None:
@@ -249,12 +251,12 @@ def set_seccomp_filter(program: bytes) -> None:
 
 
 def landlock_create(attributes: bytes) -> int:
-    return _checked(_landlock_create(_LANDLOCK_CREATE, attributes, len(attributes), 0), "landlock_create_ruleset")
+    return _check(_landlock_create(_LANDLOCK_CREATE, attributes, len(attributes), 0), "landlock_create_ruleset")
 
 
 def landlock_add(ruleset: int, kind: int, rule: bytes) -> None:
-    _checked(_landlock_add(_LANDLOCK_ADD, ruleset, kind, rule, 0), "landlock_add_rule")
+    _check(_landlock_add(_LANDLOCK_ADD, ruleset, kind, rule, 0), "landlock_add_rule")
 
 
 def landlock_restrict(ruleset: int) -> None:
-    _checked(_landlock_restrict(_LANDLOCK_RESTRICT, ruleset, 0), "landlock_restrict_self")
+    _check(_landlock_restrict(_LANDLOCK_RESTRICT, ruleset, 0), "landlock_restrict_self")

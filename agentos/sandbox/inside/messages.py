@@ -30,12 +30,12 @@ from collections.abc import Mapping
 
 BORN, BELOW, FOUND, CONFINED, LISTENING = "born", "below", "found", "confined", "listening"
 FAILED, GO = "failed", "go"
-GROUP = "group "  # prefix of the names of cgroups
-MAX_MESSAGE = 4096  # bytes
-MAX_GIFT = 1 << 15  # bytes of names
+CGROUP_PREFIX = "group "  # prefix of the names of cgroups
+MAX_MESSAGE_BYTES = 4096  # bytes
+MAX_NAMES_BYTES = 1 << 15  # bytes of names
 MAX_FDS = 64  # descriptors per message
-_MAX_TEXT = 1900  # bytes; a failure has two texts
-NOTHING: Mapping[str, int] = {}
+_MAX_TEXT_BYTES = 1900  # bytes; a failure has two texts
+NO_FDS: Mapping[str, int] = {}
 EX_SETUP = 125  # exit status of a process that failed before exec
 
 
@@ -43,7 +43,7 @@ class KernelGone(Exception):
     """The other end of the control socket is closed."""
 
 
-def say(control: socket.socket, what: str, fds: Mapping[str, int] = NOTHING) -> None:
+def send(control: socket.socket, what: str, fds: Mapping[str, int] = NO_FDS) -> None:
     """Send a message with these descriptors."""
     # Avoids json and array: each object that a new process touches is copied.
     names = ", ".join([f'"{name}"' for name in fds])
@@ -51,39 +51,39 @@ def say(control: socket.socket, what: str, fds: Mapping[str, int] = NOTHING) -> 
     control.sendmsg([f'{{"what": "{what}", "fds": [{names}]}}'.encode()], rights)
 
 
-def await_gift(control: socket.socket) -> dict[str, int]:
+def receive_fds(control: socket.socket) -> dict[str, int]:
     """Receive descriptors by name."""
     room = socket.CMSG_SPACE(MAX_FDS * 4)
-    data, ancillary, _, _ = control.recvmsg(MAX_GIFT, room, socket.MSG_CMSG_CLOEXEC)
+    data, ancillary, _, _ = control.recvmsg(MAX_NAMES_BYTES, room, socket.MSG_CMSG_CLOEXEC)
     if not data:
         raise KernelGone
     fds = [fd for _, _, rights in ancillary for fd in struct.unpack(f"={len(rights) // 4}i", rights)]
     return dict(zip(os.fsdecode(data).split("\0"), fds, strict=True))
 
 
-def say_failed(control: socket.socket, step: str, error: BaseException) -> None:
+def send_failure(control: socket.socket, step: str, error: BaseException) -> None:
     """Report a failure; errors are ignored, as the kernel may be gone."""
     number = error.errno if isinstance(error, OSError) and error.errno else 0
     reason = os.strerror(number) if number else f"{type(error).__name__}: {error}"
     about = error.filename if isinstance(error, OSError) else None
     text = f"{os.fsdecode(about)}: {reason}" if about else reason
     with contextlib.suppress(OSError):
-        control.send(json.dumps({"what": FAILED, **failure(step, number, text)}).encode())
+        control.send(json.dumps({"what": FAILED, **failure_fields(step, number, text)}).encode())
 
 
-def failure(step: str, number: int, text: str) -> dict[str, object]:
+def failure_fields(step: str, number: int, text: str) -> dict[str, object]:
     """Return the fields of a failure, shortened to fit a message: either text may contain a path of maximum length."""
-    return {"step": _cut(step), "errno": number, "text": _cut(text)}
+    return {"step": _shorten(step), "errno": number, "text": _shorten(text)}
 
 
-def _cut(text: str) -> str:
+def _shorten(text: str) -> str:
     """Shorten a text to its start and end: JSON needs up to twelve bytes for a character."""
-    cut, half = text, _MAX_TEXT // 2
-    while len(json.dumps(cut)) > _MAX_TEXT:
+    cut, half = text, _MAX_TEXT_BYTES // 2
+    while len(json.dumps(cut)) > _MAX_TEXT_BYTES:
         cut, half = f"{text[:half]}...{text[-half:]}", half * 3 // 4
     return cut
 
 
-def await_go(control: socket.socket) -> None:
-    if not control.recv(MAX_MESSAGE):
+def wait_for_go(control: socket.socket) -> None:
+    if not control.recv(MAX_MESSAGE_BYTES):
         raise KernelGone

@@ -25,7 +25,7 @@ class Root:
         self._sources: dict[str, int] = {}
         self._trees = trees
         self.counted: dict[str, int] = {}  # descriptors of tmpfs mounts to be measured by the kernel
-        self._made = {""}  # directories of the new root; only these exist
+        self._existing = {""}  # directories of the new root; only these exist
 
     def make_private(self) -> None:
         libc.mount("none", "/", None, MS_REC | MS_PRIVATE)
@@ -36,7 +36,7 @@ class Root:
     def close_sources(self, _: s.CloseSources) -> None:
         while self._sources:
             os.close(self._sources.popitem()[1])
-        sources.close(self._trees)
+        sources.close_trees(self._trees)
 
     def mount(self, step: s.MountRoot) -> None:
         options = f"size={step.size},nr_inodes={step.inodes},mode=755"
@@ -49,9 +49,9 @@ class Root:
             tree = libc.open_tree(self._sources[step.source])
         try:
             if stat.S_ISDIR(os.stat(tree).st_mode):
-                self._make(step.target)
+                self._make_directories(step.target)
             else:
-                self._make(step.target.rpartition("/")[0])
+                self._make_directories(step.target.rpartition("/")[0])
                 os.mknod(target, stat.S_IFREG | 0o644)
             attributes = NOSUID | (0 if step.writable else RDONLY) | (0 if step.device else NODEV)
             attributes |= NOEXEC if step.device or not step.executable else 0
@@ -70,7 +70,7 @@ class Root:
             os.close(top)
 
     def mount_tmpfs(self, step: s.MountTmpfs) -> None:
-        self._make(step.target)
+        self._make_directories(step.target)
         flags = MS_NOSUID | MS_NODEV | (0 if step.executable else MS_NOEXEC)
         options = f"size={step.size},nr_inodes={step.inodes},mode=755"
         libc.mount("agent", NEW_ROOT + step.target, "tmpfs", flags, options)
@@ -82,13 +82,13 @@ class Root:
         libc.mount("proc", NEW_ROOT + step.target, "proc", flags, "subset=pid")
 
     def make_directory(self, step: s.MakeDirectory) -> None:
-        self._make(step.path)
+        self._make_directories(step.path)
 
-    def _make(self, path: str) -> None:
-        if path not in self._made:
-            self._make(path.rpartition("/")[0])
+    def _make_directories(self, path: str) -> None:
+        if path not in self._existing:
+            self._make_directories(path.rpartition("/")[0])
             os.mkdir(NEW_ROOT + path)
-            self._made.add(path)
+            self._existing.add(path)
 
     def write_file(self, step: s.WriteFile) -> None:
         fd = os.open(NEW_ROOT + step.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644)

@@ -10,35 +10,35 @@ from agentos.sandbox import steps as s
 from . import libc, messages, script
 
 # Python ignores two of them, and the kernel may inherit more (nohup): an exec'ed program would inherit that.
-_IGNORED = [number for number in signal.valid_signals() if signal.getsignal(number) == signal.SIG_IGN]
+_IGNORED_SIGNALS = [number for number in signal.valid_signals() if signal.getsignal(number) == signal.SIG_IGN]
 
 
-def alone(step: s.Execute | s.RunScript, control: socket.socket, stdout: int, stderr: int) -> NoReturn:
+def exec_without_shim(step: s.Execute | s.RunScript, control: socket.socket, stdout: int, stderr: int) -> NoReturn:
     """Become the program without a PID 1; the session is its own already."""
     libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)  # if the kernel died before this, the control socket is closed
     libc.set_signal_mask(blocked=True)
-    become(step, control, stdout, stderr)
+    exec_program(step, control, stdout, stderr)
 
 
-def become(step: s.Execute | s.RunScript, control: socket.socket, stdout: int, stderr: int) -> NoReturn:
+def exec_program(step: s.Execute | s.RunScript, control: socket.socket, stdout: int, stderr: int) -> NoReturn:
     """Report that the process is confined, wait for go, and become the program; all signals are blocked until then.
 
     Errors are raised, and for a script :class:`script.Ready`.
     """
-    os.dup2(_stdin(step), 0)
+    os.dup2(_open_stdin(step), 0)
     os.dup2(stdout, 1)
     os.dup2(stderr, 2)
     libc.keep_only(control.fileno())
     os.chdir(step.directory)
     if isinstance(step, s.RunScript):
         libc.prctl(libc.PR_SET_DUMPABLE, 1)  # as after an exec
-    messages.say(control, messages.CONFINED)
-    messages.await_go(control)
+    messages.send(control, messages.CONFINED)
+    messages.wait_for_go(control)
     if isinstance(step, s.RunScript):
-        ready = script.ready(step)
+        ready = script.read_script(step)
         control.close()  # as an exec does
         raise ready
-    for number in _IGNORED:
+    for number in _IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     libc.set_signal_mask(blocked=False)
     try:
@@ -47,7 +47,7 @@ def become(step: s.Execute | s.RunScript, control: socket.socket, stdout: int, s
         raise FileNotFoundError(error.errno, error.strerror, step.argv[0]) from None
 
 
-def _stdin(step: s.Execute | s.RunScript) -> int:
+def _open_stdin(step: s.Execute | s.RunScript) -> int:
     """Return a descriptor for standard input: its data in memory, which counts for the program's own limits."""
     if not isinstance(step, s.Execute) or not step.stdin:
         return os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)

@@ -60,20 +60,20 @@ def preload(package: str) -> None:
             module.__loader__ = module.__spec__.loader = machinery.SourceFileLoader(name, module.__file__)
     site.setquit()
     site.sethelper()
-    for place in sys.path_importer_cache.keys() - set(sys.path):
-        del sys.path_importer_cache[place]
+    for directory in sys.path_importer_cache.keys() - set(sys.path):
+        del sys.path_importer_cache[directory]
     sys.dont_write_bytecode = True
-    sys.stdin = _stream(0, "r", "surrogateescape")
-    sys.stdout = _stream(1, "w", "surrogateescape")
-    sys.stderr = _stream(2, "w", "backslashreplace")
+    sys.stdin = _open_stream(0, "r", "surrogateescape")
+    sys.stdout = _open_stream(1, "w", "surrogateescape")
+    sys.stderr = _open_stream(2, "w", "backslashreplace")
     vars(sys).update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
     os.environ.clear()  # filled by run()
-    _arguments_at()
-    _ours()
+    _argv_range()
+    _own_modules()
 
 
 @functools.cache
-def _ours() -> tuple[str, ...]:
+def _own_modules() -> tuple[str, ...]:
     """The names of AgentOS's own modules."""
     return tuple(name for name in sys.modules if name.partition(".")[0] == "agentos")
 
@@ -98,15 +98,15 @@ class _Finder:
 
 
 class _Loader(machinery.SourceFileLoader):
-    def __init__(self, name: str, path: str, really: str) -> None:
+    def __init__(self, name: str, path: str, real_path: str) -> None:
         super().__init__(name, path)
-        self._really = really
+        self._real_path = real_path
 
     def get_data(self, path: str) -> bytes:
-        return super().get_data(self._really)
+        return super().get_data(self._real_path)
 
 
-def ready(step: s.RunScript) -> Ready:
+def read_script(step: s.RunScript) -> Ready:
     """Return the exception that starts the script; ``OSError`` if it can't be read."""
     fd = os.open(step.argv[0], os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -122,46 +122,48 @@ def ready(step: s.RunScript) -> Ready:
 def run(step: s.RunScript, source: bytes) -> None:
     """Run this script as ``__main__``; ends and raises as the script does."""
     path = step.argv[0]
-    _rename(step.argv)
-    _kept = [sys.modules.pop(name) for name in _ours()]  # inside, agentos is the SDK's; kept, as freeing costs more
-    _surround(step)
+    _set_process_title(step.argv)
+    _kept = [
+        sys.modules.pop(name) for name in _own_modules()
+    ]  # inside, agentos is the SDK's; kept, as freeing costs more
+    _set_interpreter_state(step)
     module = types.ModuleType("__main__")
     module.__dict__.update(
         __file__=path, __builtins__=builtins, __loader__=machinery.SourceFileLoader("__main__", path), __cached__=None
     )
     sys.modules["__main__"] = module
 
-    def show(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
+    def show_exception(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
         while trace is not None and trace.tb_frame.f_globals is not module.__dict__:
             trace = trace.tb_next  # tracebacks begin in the script
         sys.__excepthook__(kind, error.with_traceback(trace), trace)
 
-    sys.excepthook = show
-    _hear_signals()
+    sys.excepthook = show_exception
+    _restore_signals()
     gc.freeze()
     gc.enable()
     exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - it is what this file is for
 
 
-def _surround(step: s.RunScript) -> None:
+def _set_interpreter_state(step: s.RunScript) -> None:
     """Set environment, time zone, sys.argv, sys.path and the random seed."""
     for name, value in step.environment:
         os.environ[name] = value
     if "TZ" in os.environ:
         time.tzset()
     sys.argv[:] = step.argv
-    sys.path[:] = [os.path.dirname(step.argv[0]), *step.first, *sys.path, *step.last]
+    sys.path[:] = [os.path.dirname(step.argv[0]), *step.import_first, *sys.path, *step.import_last]
     if "random" in sys.modules:
         sys.modules["random"].seed()
 
 
-def _stream(fd: int, mode: str, errors: str) -> io.TextIOWrapper:
+def _open_stream(fd: int, mode: str, errors: str) -> io.TextIOWrapper:
     stream = open(fd, mode, buffering=1, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115
     assert isinstance(stream, io.TextIOWrapper)
     return stream
 
 
-def _hear_signals() -> None:
+def _restore_signals() -> None:
     for number in _IGNORED_BY_OTHERS:
         signal.signal(number, signal.SIG_DFL)
     if signal.SIGINT in _IGNORED_BY_OTHERS:
@@ -169,17 +171,17 @@ def _hear_signals() -> None:
     libc.set_signal_mask(blocked=False)
 
 
-def _rename(argv: tuple[str, ...]) -> None:
+def _set_process_title(argv: tuple[str, ...]) -> None:
     """Set the process name and the command line in /proc, as far as there is room."""
     libc.set_name(os.path.basename(argv[0]))
-    begin, end = _arguments_at()
+    begin, end = _argv_range()
     text = b"\0".join([b"python3", *map(os.fsencode, argv)])[: end - begin - 1]
     ctypes.memset(begin, 0, end - begin)
     ctypes.memmove(begin, text, len(text))
 
 
 @functools.cache
-def _arguments_at() -> tuple[int, int]:
+def _argv_range() -> tuple[int, int]:
     """The address range from which the kernel reads our command line."""
     with open("/proc/self/stat", encoding="utf-8") as file:
         fields = file.read().rpartition(")")[2].split()

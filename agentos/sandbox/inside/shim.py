@@ -34,7 +34,7 @@ def execute(step: s.Execute | s.RunScript, control: socket.socket, status: int, 
         libc.close_range(status + 1)
         _serve(child, status)
     except BaseException as error:
-        messages.say_failed(control, s.describe(step), error)
+        messages.send_failure(control, s.describe(step), error)
     finally:
         os._exit(messages.EX_SETUP)
 
@@ -45,13 +45,13 @@ def _become_program(step: s.Execute | s.RunScript, control: socket.socket, stdou
         libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != 1:
             raise messages.KernelGone
-        program.become(step, control, stdout, stderr)
+        program.exec_program(step, control, stdout, stderr)
     except script.Ready:
         raise
     except messages.KernelGone:
         pass
     except BaseException as error:
-        messages.say_failed(control, s.describe(step), error)
+        messages.send_failure(control, s.describe(step), error)
     os._exit(messages.EX_SETUP)
 
 
@@ -73,9 +73,9 @@ def _serve(child: int, status: int) -> NoReturn:
 def _reap(child: int, status: int) -> None:
     """Reap all ended children. If the program has ended, write its status and exit; Linux then kills the rest."""
     while True:
-        pid, how = os.waitpid(-1, os.WNOHANG)
+        pid, wait_status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
             return
         if pid == child:
-            os.write(status, struct.pack("=i", how))
-            os._exit(os.WEXITSTATUS(how) if os.WIFEXITED(how) else 128 + os.WTERMSIG(how))
+            os.write(status, struct.pack("=i", wait_status))
+            os._exit(os.WEXITSTATUS(wait_status) if os.WIFEXITED(wait_status) else 128 + os.WTERMSIG(wait_status))

@@ -34,23 +34,23 @@ class SourceFailed(Exception):
 Trees = dict[str, int]  # detached mounts by target
 
 
-def detach(steps: Sequence[s.Step]) -> Trees:
-    """Open the sources of these steps, all or none (:class:`SourceFailed`); :func:`close` them after the clone."""
+def detach_all(steps: Sequence[s.Step]) -> Trees:
+    """Open the sources of these steps, all or none (:class:`SourceFailed`); :func:`close_trees` after the clone."""
     trees: Trees = {}
     with _Namespaces() as namespaces:
         for step in steps:
             try:
                 if isinstance(step, s.DetachSource):
-                    trees[step.target] = _copy(step, namespaces)
+                    trees[step.target] = _detach_source(step, namespaces)
                 elif isinstance(step, s.DetachImage):
                     trees[step.target] = mount_image(step.path)
             except OSError as error:
-                close(trees)
+                close_trees(trees)
                 raise SourceFailed(step, error) from None
     return trees
 
 
-def close(trees: Trees) -> None:
+def close_trees(trees: Trees) -> None:
     while trees:
         os.close(trees.popitem()[1])
 
@@ -73,7 +73,7 @@ def mount_image(path: str) -> int:
     """
     image = open_locked(path)
     try:
-        loop, name = _attach(image)
+        loop, name = _attach_loop_device(image)
         try:
             return libc.mount_detached("ext4", name)
         finally:
@@ -93,7 +93,7 @@ def open_locked(path: str) -> int:
     return image
 
 
-def _attach(image: int) -> tuple[int, str]:
+def _attach_loop_device(image: int) -> tuple[int, str]:
     """Attach the file to a loop device; returns it and its name. It is detached after the last close or unmount."""
     control = os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -115,7 +115,7 @@ def _attach(image: int) -> tuple[int, str]:
         os.close(control)
 
 
-def _copy(step: s.DetachSource, namespaces: "_Namespaces") -> int:
+def _detach_source(step: s.DetachSource, namespaces: "_Namespaces") -> int:
     if step.follow and step.owner is None:  # shown with its own owner
         try:
             return libc.open_tree(libc.AT_FDCWD, step.path)
@@ -128,7 +128,7 @@ def _copy(step: s.DetachSource, namespaces: "_Namespaces") -> int:
     finally:
         os.close(source)
     try:
-        if step.owner is not None and _must_be_mapped(step, found):
+        if step.owner is not None and _needs_mapping(step, found):
             _map_owner(tree, step, found, namespaces)
     except BaseException:
         os.close(tree)
@@ -136,11 +136,13 @@ def _copy(step: s.DetachSource, namespaces: "_Namespaces") -> int:
     return tree
 
 
-def _must_be_mapped(step: s.DetachSource, found: os.stat_result) -> bool:
-    return (found.st_uid, found.st_gid) != step.owner and (step.always or not _open_to_others(found, step.writable))
+def _needs_mapping(step: s.DetachSource, found: os.stat_result) -> bool:
+    return (found.st_uid, found.st_gid) != step.owner and (
+        step.always or not _is_accessible_to_others(found, step.writable)
+    )
 
 
-def _open_to_others(found: os.stat_result, writable: bool) -> bool:
+def _is_accessible_to_others(found: os.stat_result, writable: bool) -> bool:
     needed = (0o005 if stat.S_ISDIR(found.st_mode) else 0o004) | (0o002 if writable else 0)
     return found.st_mode & needed == needed
 
@@ -152,7 +154,7 @@ def _map_owner(tree: int, step: s.DetachSource, found: os.stat_result, namespace
     try:
         libc.set_mount_attributes(tree, "", libc.MOUNT_ATTR_IDMAP, recursive=True, user_namespace=namespace)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.EPERM) or not _open_to_others(found, step.writable):
+        if error.errno not in (errno.EINVAL, errno.EPERM) or not _is_accessible_to_others(found, step.writable):
             fix = f"chown it to {step.owner[0]}:{step.owner[1]} or move it to ext4"
             why = f"{step.path} (its files can't be mapped to another user: {fix})"
             raise OSError(error.errno, error.strerror, why) from None
@@ -162,41 +164,41 @@ class _Namespaces(contextlib.AbstractContextManager["_Namespaces"]):
     """User namespaces for id-mapped mounts; no process runs in them."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[tuple[int, int], tuple[int, int]], int] = {}
+        self._namespaces: dict[tuple[tuple[int, int], tuple[int, int]], int] = {}
 
     def mapping(self, owner: tuple[int, int], shown: tuple[int, int]) -> int:
-        if (owner, shown) not in self._made:
-            self._made[owner, shown] = _make_namespace(owner, shown)
-        return self._made[owner, shown]
+        if (owner, shown) not in self._namespaces:
+            self._namespaces[owner, shown] = _make_namespace(owner, shown)
+        return self._namespaces[owner, shown]
 
     def __exit__(self, *_: object) -> None:
-        while self._made:
-            os.close(self._made.popitem()[1])
+        while self._namespaces:
+            os.close(self._namespaces.popitem()[1])
 
 
 def _make_namespace(owner: tuple[int, int], shown: tuple[int, int]) -> int:
     """Make a user namespace with these maps. A child makes it, and exits once our descriptor keeps it alive."""
-    made, tell = os.pipe2(os.O_CLOEXEC)
+    ready, ready_writer = os.pipe2(os.O_CLOEXEC)
     wait, go = os.pipe2(os.O_CLOEXEC)
     child = os.fork()
     if child == 0:
         try:
             os.close(go)  # or it would never see end of file
             libc.unshare(_NEWUSER)
-            os.write(tell, b"!")
+            os.write(ready_writer, b"!")
             os.read(wait, 1)
         finally:
             os._exit(0)
     try:
-        os.close(tell)
+        os.close(ready_writer)
         os.close(wait)
-        if not os.read(made, 1):
+        if not os.read(ready, 1):
             raise OSError(errno.EPERM, os.strerror(errno.EPERM), "unshare")
         for name, outside, inside in (("gid_map", owner[1], shown[1]), ("uid_map", owner[0], shown[0])):
             with open(f"/proc/{child}/{name}", "w", encoding="ascii") as file:
                 file.write(f"{outside} {inside} 1")
         return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     finally:
-        os.close(made)
+        os.close(ready)
         os.close(go)
         os.waitpid(child, 0)

@@ -12,56 +12,56 @@ from .mounts import Root
 
 _NEWNS, _NEWCGROUP = 0x20000, 0x2000000
 NAME = "agentos-init"  # as shown by ps, for PID 1 and processes on the way to it
-_BIRTH = "Clone"  # reported if it fails before the first step
+_CLONE_STEP = "Clone"  # reported if it fails before the first step
 
 
-def become(channel: int) -> NoReturn:
+def run_plan(channel: int) -> NoReturn:
     """Set up the new process from its clone to its program. Never returns, and never continues after a failure.
 
     If the program is a script, :class:`script.Ready` is raised for it.
     """
-    doing: s.Step | None = None
+    current: s.Step | None = None
     control = socket.socket(fileno=channel)
     try:
         libc.keep_only(channel)
         os.setsid()
-        messages.say(control, messages.BORN)
+        messages.send(control, messages.BORN)
         while True:  # until the part of the plan that ends with Execute
-            given = messages.await_gift(control)
-            _enter_groups(given)
-            steps = _read(given.pop("plan"))
-            streams = {name: given.pop(name) for name in ("status", "stdout", "stderr") if name in given}
+            fds = messages.receive_fds(control)
+            _enter_cgroups(fds)
+            steps = _read_plan(fds.pop("plan"))
+            streams = {name: fds.pop(name) for name in ("status", "stdout", "stderr") if name in fds}
             if streams:
                 libc.set_name(NAME)
-            walker = _Walker(control, given)
+            runner = _StepRunner(control, fds)
             for step in steps:
-                doing = step
+                current = step
                 if isinstance(step, s.SetLimits | s.Execute | s.RunScript):
-                    walker.hand_over()
+                    runner.send_descriptors()
                 if isinstance(step, s.Execute | s.RunScript):
-                    if step.alone:
-                        program.alone(step, control, streams["stdout"], streams["stderr"])
-                    if isinstance(step, s.Execute) and step.kept:
+                    if step.no_shim:
+                        program.exec_without_shim(step, control, streams["stdout"], streams["stderr"])
+                    if isinstance(step, s.Execute) and step.keeper:
                         keeper.execute(step, control, **streams)
                     shim.execute(step, control, **streams)
-                walker.do(step)
+                runner.execute(step)
     except script.Ready:
         raise
     except messages.KernelGone:
         pass
     except BaseException as error:
-        messages.say_failed(control, s.describe(doing) if doing is not None else _BIRTH, error)
+        messages.send_failure(control, s.describe(current) if current is not None else _CLONE_STEP, error)
     os._exit(messages.EX_SETUP)
 
 
-def _enter_groups(given: dict[str, int]) -> None:
+def _enter_cgroups(fds: dict[str, int]) -> None:
     """Move into the given cgroups of version 1.
 
     A single-threaded process that moves itself doesn't have to wait until no process in the whole system is about to
     fork, which takes milliseconds.
     """
-    for name in [name for name in given if name.startswith(messages.GROUP)]:
-        group = given.pop(name)
+    for name in [name for name in fds if name.startswith(messages.CGROUP_PREFIX)]:
+        group = fds.pop(name)
         try:
             os.write(group, b"0")
         except OSError as error:
@@ -69,67 +69,67 @@ def _enter_groups(given: dict[str, int]) -> None:
         os.close(group)
 
 
-def _read(plan: int) -> tuple[s.Step, ...]:
+def _read_plan(plan: int) -> tuple[s.Step, ...]:
     with open(plan, "rb", buffering=0) as file:
         return s.decode(file.readall())
 
 
-class _Walker:
-    def __init__(self, control: socket.socket, given: dict[str, int]) -> None:
-        """``given`` are sources by target, or namespaces to join by name."""
-        self.control, self.given = control, given
-        self.root = Root(given)
-        self.found: dict[str, int] = {}  # namespaces that the kernel can't open itself, as descriptors
+class _StepRunner:
+    def __init__(self, control: socket.socket, fds: dict[str, int]) -> None:
+        """``fds`` are sources by target, or namespaces to join by name."""
+        self.control, self.fds = control, fds
+        self.root = Root(fds)
+        self.descriptors: dict[str, int] = {}  # namespaces that the kernel can't open itself, as descriptors
 
-    def do(self, step: s.Step) -> None:
+    def execute(self, step: s.Step) -> None:
         kind = type(step)
-        if kind in _BUILD:
-            _BUILD[kind](self.root, step)
-        elif kind in _CONFINE:
-            _CONFINE[kind](step)
+        if kind in _ROOT_STEPS:
+            _ROOT_STEPS[kind](self.root, step)
+        elif kind in _CONFINE_STEPS:
+            _CONFINE_STEPS[kind](step)
         else:
-            self._move(step)
+            self._change_namespace(step)
 
-    def hand_over(self) -> None:
+    def send_descriptors(self) -> None:
         """Send the kernel the descriptors that were opened for it.
 
         Done before the limits apply: Linux refuses a descriptor if the same uid has more of them in transit than the
         sender may have open, and without root all agents share that uid.
         """
-        found = {**self.found, **self.root.counted}
+        found = {**self.descriptors, **self.root.counted}
         if found:
-            messages.say(self.control, messages.FOUND, found)
+            messages.send(self.control, messages.FOUND, found)
         for fd in found.values():
             os.close(fd)
-        self.found, self.root.counted = {}, {}
+        self.descriptors, self.root.counted = {}, {}
 
-    def _move(self, step: s.Step) -> None:
+    def _change_namespace(self, step: s.Step) -> None:
         """Execute a step that changes namespaces."""
         match step:
             case s.Clone():
                 pass  # done by the zygote
             case s.Join():
-                enter.join(self.given)
-                self.given.clear()
+                enter.join(self.fds)
+                self.fds.clear()
             case s.Descend():
                 enter.descend(step, self.control)
             case s.OwnProc():
-                self.found = enter.show_own(step)
+                self.descriptors = enter.mount_own_proc(step)
             case s.Listen():
                 enter.listen(step, self.control)
             case s.PrivateMounts():
                 libc.unshare(_NEWNS)
-                self.found["mnt"] = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+                self.descriptors["mnt"] = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
                 self.root.make_private()
             case s.UnshareCgroup():
                 libc.unshare(_NEWCGROUP)
-                self.found["cgroup"] = os.open("/proc/self/ns/cgroup", os.O_RDONLY | os.O_CLOEXEC)
+                self.descriptors["cgroup"] = os.open("/proc/self/ns/cgroup", os.O_RDONLY | os.O_CLOEXEC)
             case _:
-                raise AssertionError(f"nobody knows how to do {step}")
+                raise AssertionError(f"no handler for the step {step}")
 
 
 # By kind: comparing each step with one kind after the other would touch, and so copy, the memory of all kinds.
-_BUILD: Mapping[type, Callable[[Root, Any], None]] = {
+_ROOT_STEPS: Mapping[type, Callable[[Root, Any], None]] = {
     s.OpenSource: Root.open_source,
     s.MountRoot: Root.mount,
     s.MakeDirectory: Root.make_directory,
@@ -143,7 +143,7 @@ _BUILD: Mapping[type, Callable[[Root, Any], None]] = {
     s.SwitchRoot: Root.switch,
     s.ReadOnlyRoot: Root.make_read_only,
 }
-_CONFINE: Mapping[type, Callable[[Any], None]] = {
+_CONFINE_STEPS: Mapping[type, Callable[[Any], None]] = {
     s.ForbidExecutableMemfds: identity.forbid_executable_memfds,
     s.TakeIdentity: identity.take,
     s.ForbidNamespaces: identity.forbid_namespaces,

@@ -5,9 +5,9 @@ answer, or the error::
 
     clone: flags                        its control socket, and optionally a cgroup v2 directory to clone it into
                                    →    pid; a pidfd
-    dress: pid, size                    the plan; the zygote reads its first ``size`` bytes
+    prepare: pid, size                  the plan; the zygote reads its first ``size`` bytes
                                    →    targets; a source for each, which a process in a namespace can't open itself
-    remains                             no answer: what to remove when the kernel has been killed
+    cleanup                             no answer: what to remove when the kernel has been killed
 
 A cloned process waits for a message from the kernel: it may be cloned long before its plan is known. Its parent is the
 kernel and not the zygote, so no process depends on the zygote's life. The zygote outlives the kernel only to remove
@@ -36,21 +36,21 @@ def main() -> None:
     """Serve until the kernel closes its end. In a child that has a script to run, run that script."""
     kernel = int(sys.argv[2])
     try:
-        remains = _serve_forever(socket.socket(fileno=int(sys.argv[1])), kernel)
-        if janitor.has_gone(kernel):
-            janitor.clean(remains)
+        cleanup = _serve_forever(socket.socket(fileno=int(sys.argv[1])), kernel)
+        if janitor.wait_for_parent_exit(kernel):
+            janitor.kill_and_remove(cleanup)
         return
     except script.Ready as ready:
         step, source = ready.step, ready.source
     script.run(step, source)
 
 
-def _serve_forever(channel: socket.socket, kernel: int) -> janitor.Remains:
+def _serve_forever(channel: socket.socket, kernel: int) -> janitor.Cleanup:
     """Serve until the kernel closes its end of the channel; returns what to clean up after it."""
     libc.set_name(NAME)
-    remains = janitor.Remains()
+    cleanup = janitor.Cleanup()
     if not (package := channel.recv(MAX_REQUEST)):
-        return remains
+        return cleanup
     script.preload(os.fsdecode(package))
     gc.disable()
     gc.collect()
@@ -59,22 +59,22 @@ def _serve_forever(channel: socket.socket, kernel: int) -> janitor.Remains:
         channel.send(b"ready")
         while received := _receive(channel):
             request, fds = received
-            if "remains" in request:
-                remains = janitor.Remains(**request["remains"])
+            if "cleanup" in request:
+                cleanup = janitor.Cleanup(**request["cleanup"])
                 continue
             try:
-                answer, new = _clone(request, fds) if "clone" in request else _dress(request, fds)
+                answer, new = _clone(request, fds) if "clone" in request else _prepare_mounts(request, fds)
             except OSError as error:
                 answer, new = _failure("Clone", error), []
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", new))] if new else []
             channel.sendmsg([json.dumps(answer).encode()], rights)
             for fd in (*fds, *new):
                 os.close(fd)
-    return remains
+    return cleanup
 
 
 def _failure(step: str, error: OSError) -> dict[str, object]:
-    return messages.failure(step, error.errno or 0, f"{error.filename}: {error.strerror}")
+    return messages.failure_fields(step, error.errno or 0, f"{error.filename}: {error.strerror}")
 
 
 def _receive(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
@@ -89,29 +89,29 @@ def _receive(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
 def _clone(request: dict[str, Any], fds: list[int]) -> tuple[dict[str, object], list[int]]:
     pid, pidfd = libc.clone(request["clone"], fds[1] if len(fds) > 1 else None)
     if pid == 0:
-        _child(fds[0])
+        _run_child(fds[0])
     return {"pid": pid}, [pidfd]
 
 
-def _dress(request: dict[str, Any], fds: list[int]) -> tuple[dict[str, object], list[int]]:
+def _prepare_mounts(request: dict[str, Any], fds: list[int]) -> tuple[dict[str, object], list[int]]:
     steps = s.decode(os.pread(fds[0], request["size"], 0))
     clone = steps[0]
     assert isinstance(clone, s.Clone), "a plan with namespaces of its own begins with Clone"
     try:
-        trees = sources.detach(steps)
+        trees = sources.detach_all(steps)
     except sources.SourceFailed as failed:
         return _failure(s.describe(failed.step), failed.error), []
     try:
-        identity.write_maps(request["dress"], clone)
+        identity.write_maps(request["prepare"], clone)
     except OSError:
-        sources.close(trees)
+        sources.close_trees(trees)
         raise
     return {"targets": list(trees)}, list(trees.values())
 
 
-def _child(control: int) -> NoReturn:
+def _run_child(control: int) -> NoReturn:
     try:
-        walk.become(control)
+        walk.run_plan(control)
     except script.Ready:
         raise
     except BaseException:

@@ -264,8 +264,8 @@ def _kept() -> str:
         return f"{watched}: only root can mount an image"
     try:
         with tempfile.TemporaryDirectory(prefix="agentos-doctor-") as place:
-            images.provide(Path(place, "image"), images.Size(4 << 20, 64), probe.SOMEBODY)
-    except (images.NoImage, OSError) as error:
+            images.ensure_image(Path(place, "image"), images.ImageSize(4 << 20, 64), probe.SOMEBODY)
+    except (images.ImageUnavailable, OSError) as error:
         return f"{watched}: {error}"
     return "an ext4 image of its size each"
 

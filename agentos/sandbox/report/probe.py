@@ -16,7 +16,7 @@ from agentos.sandbox import plan as p
 from agentos.sandbox import steps as s
 from agentos.sandbox.cgroups.discover import Cgroups
 from agentos.sandbox.filters import landlock, seccomp
-from agentos.sandbox.plan import Host, Outer
+from agentos.sandbox.plan import Host, HostIds
 from agentos.sandbox.policy import Interpreter
 from agentos.sandbox.spawner import SandboxError, Spawner, StepFailed
 from agentos.sandbox.steps import Step
@@ -33,14 +33,14 @@ _MECHANISMS = {
     "no_new_privs": "prctl",
     "rlimits": "setrlimit",
 }
-SOMEBODY = Outer(host_ids.FIRST, host_ids.FIRST)
+SOMEBODY = HostIds(host_ids.FIRST_ID, host_ids.FIRST_ID)
 _NOTHING = s.Execute(("/bin/true",), (("PATH", "/usr/bin:/bin"),), "/")
 
 
 def host(memory_cgroup: bool = False) -> Host:
     """Return the properties of this host that a plan needs. ``memory_cgroup``: a cgroup limits the programs' memory."""
-    paths = (*p.SYSTEM, *p.SYSTEM_FILES, *p.NETWORK_FILES)
-    links = {path: os.readlink(path) for path in p.SYSTEM if os.path.islink(path)}
+    paths = (*p.SYSTEM_PATHS, *p.SYSTEM_FILES, *p.NETWORK_FILES)
+    links = {path: os.readlink(path) for path in p.SYSTEM_PATHS if os.path.islink(path)}
     hard = {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[1] for name in _LIMITS}
     return Host(
         os.geteuid(),
@@ -100,17 +100,17 @@ async def examine(spawner: Spawner, here: Host, cgroups: Cgroups) -> tuple[Host,
     return usable(here, found), levels.verdict({**found, **limits}, here.uid)
 
 
-async def probe(spawner: Spawner, here: Host, outer: Outer | None = None) -> Mapping[str, Finding]:
+async def probe(spawner: Spawner, here: Host, outer: HostIds | None = None) -> Mapping[str, Finding]:
     """Return a finding for each layer that doesn't need a cgroup, by the layer's name on the wire.
 
     With root the programs run as ``outer``. If that doesn't work, the other layers are tried as the kernel's uid.
     """
     around = remedies.surroundings()
-    who = outer or (SOMEBODY if here.uid == 0 else Outer(here.uid, here.gid))
-    own_uid = Finding(False, "without root a program is the kernel's own user outside", asked=False)
+    who = outer or (SOMEBODY if here.uid == 0 else HostIds(here.uid, here.gid))
+    own_uid = Finding(False, "without root a program has the kernel's own uid on the host", asked=False)
     if here.uid == 0:
         own_uid = await _try(spawner, _trials(here, who)["user_ns"], around)
-        who = who if own_uid.works else Outer(here.uid, here.gid)
+        who = who if own_uid.works else HostIds(here.uid, here.gid)
     found = {layer: await _try(spawner, steps, around) for layer, steps in _trials(here, who).items()}
     return {
         layer: evolve(finding, mechanism=_mechanism(layer, here) if finding.works else "")
@@ -126,7 +126,7 @@ def _absent(here: Host) -> Mapping[str, Finding]:
     if here.architecture not in seccomp.ARCHITECTURES:
         known = ", ".join(seccomp.ARCHITECTURES)
         absent["seccomp"] = Finding(False, f"there are filters for {known}, and none for {here.architecture}")
-    if here.interpreter is not None and (why := interpreter_prefixes.unfit(here.interpreter)) is not None:
+    if here.interpreter is not None and (why := interpreter_prefixes.explain_unfit(here.interpreter)) is not None:
         absent["root"] = Finding(False, why, interpreter_prefixes.REMEDY)
     return absent
 
@@ -139,7 +139,7 @@ def _mechanism(layer: str, here: Host) -> str:
     return _MECHANISMS.get(layer, "clone3")
 
 
-def _trials(here: Host, who: Outer) -> Mapping[str, Sequence[Step]]:
+def _trials(here: Host, who: HostIds) -> Mapping[str, Sequence[Step]]:
     """Return the steps that test each layer."""
 
     def trial(flags: int, *steps: Step) -> tuple[Step, ...]:
@@ -167,7 +167,7 @@ def _trials(here: Host, who: Outer) -> Mapping[str, Sequence[Step]]:
 
 def _a_small_root(here: Host) -> Sequence[Step]:
     """Steps for a minimal root in which a program can start. Sources may be opened late: nothing here hides them."""
-    shown = [path for path in p.SYSTEM if path in here.directories]
+    shown = [path for path in p.SYSTEM_PATHS if path in here.directories]
     return (
         s.MakeDirectory("/dev"),
         *(s.OpenSource(path) for path in (*shown, "/dev/null")),

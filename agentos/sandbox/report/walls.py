@@ -144,7 +144,7 @@ def _by_step(plan: Sequence[Step], kind: type, mechanism: str, evidence: str) ->
 def _own_uid(observed: Observed) -> Layer:
     uids = observed.status.get("Uid", "").split()
     active = bool(uids) and len(set(uids)) == 1 and uids[0] not in ("0", str(os.geteuid()))
-    reason = "" if active else "without root it is the kernel's own user outside"
+    reason = "" if active else "without root it has the kernel's own uid on the host"
     return Layer(os.geteuid() == 0, active, "uid_map" if active else "", f"Uid {' '.join(uids)}", reason)
 
 

@@ -101,14 +101,14 @@ def test_a_home_is_no_prefix_whatever_is_in_it(home: Path, place: str) -> None:
     (prefix / "bin" / "python3").write_bytes(b"\x7fELF")
     library(prefix)
 
-    with pytest.raises(NoInterpreter, match=f"would show {prefix}, with what people have there"):
+    with pytest.raises(NoInterpreter, match=f"would show {prefix}, which contains a user's home directory"):
         interpreter(str(prefix / "bin" / "python3"))
 
 
 def test_a_home_is_no_virtual_environment(base: Path, home: Path) -> None:
     python = environment(home, f"{base}/bin", base / "bin" / "python3")
 
-    with pytest.raises(NoInterpreter, match="with what people have there"):
+    with pytest.raises(NoInterpreter, match="which contains a user's home directory"):
         interpreter(str(python))
 
 

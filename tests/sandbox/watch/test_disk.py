@@ -15,7 +15,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.sandbox.plan import plan
+from agentos.sandbox.plan import plan_sandbox
 from agentos.sandbox.policy import MIB, Limits, Policy, Program
 from agentos.sandbox.report import probe
 from agentos.sandbox.sandbox import Sandbox
@@ -216,7 +216,7 @@ async def at_work(spawner: Spawner, place: int, code: str) -> AsyncIterator[Sand
         os.chown(place, who.uid, who.gid)
     policy = Policy(interpreter=PYTHON, workspace=path, limits=Limits(inodes=1000))
     argv = (sys.executable, "-I", "-S", "-c", f"import os, signal\nMIB = 1 << 20\n{code}")
-    sandbox = await spawner.spawn(plan(policy, Program(argv), probe.host(), who))
+    sandbox = await spawner.spawn(plan_sandbox(policy, Program(argv), probe.host(), who))
     try:
         yield sandbox
     finally:

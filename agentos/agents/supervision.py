@@ -1,6 +1,6 @@
-"""Agent supervision: builds the supervisor tree from the specs, spawns and kills agents, and tracks their state."""
+"""Agent supervision: builds the supervisor tree from the specs, runs and stops it, spawns and kills agents."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import trio
@@ -8,18 +8,10 @@ from attrs import define, field, frozen
 
 from agentos.kernel.caller import Caller
 from agentos.llm.settings import Account, QueuePath, Share
-from agentos.services.events import (
-    AgentEscalated,
-    AgentExited,
-    AgentFailed,
-    AgentOutput,
-    AgentOver,
-    AgentRestarting,
-)
+from agentos.services.events import AgentOutput
 from agentos_sdk.errors import Unavailable
-from supervisors import ChildSpec, Exit, GaveUp, NoProc, Refused, StartFailed, Supervisor, SupervisorSpec, reports
-from supervisors.exits import IntensityExceeded, TooManyFailures, gave_up
-from supervisors.strategy import comes_back
+from supervisors import ChildSpec, Exit, GaveUp, NoProc, Refused, StartFailed, Supervisor, SupervisorSpec
+from supervisors.exits import gave_up
 
 from .container import Container, Group, Overlapped, Path, specify_one_child
 from .event_lines import ROOT
@@ -27,8 +19,8 @@ from .life import FOR_SPAWNED, Life, LifeDeps, first
 from .output import Line, Output
 from .rate_limit import Rate
 from .registry import Agent, End, Registry, StartError
-from .spec import AgentSpec, GroupSpec, Restart, Shutdown
-from .workspaces import script_copies
+from .spec import AgentSpec, GroupSpec, Shutdown
+from .tracker import Tracker
 
 NOT_NOW = "no agent can be started now: what would supervise it is stopping or being restarted"
 FORCED_STOP = 3.0  # seconds from a forced stop until what still runs is cancelled
@@ -53,20 +45,19 @@ class OneAgent:
 
     spec: SupervisorSpec
     agent: Agent
-    observe: reports.Observer
-    over: Callable[[Agent], None]
+    tracker: Tracker
 
     async def run(self, stop: trio.Event, *, task_status: trio.TaskStatus[Supervisor]) -> None:
         agent = self.agent
         *within, name = agent.path
-        agent.keeper = Supervisor(self.spec, id=name, within=tuple(within), observe=self.observe)
+        agent.keeper = Supervisor(self.spec, id=name, within=tuple(within), observe=self.tracker.observe)
         task_status.started(agent.keeper)
         try:
             if not agent.dismissed.is_set():
                 await agent.keeper.run(stop)
         finally:  # in every case, because the spawner waits for the result
             agent.settle(StartError(agent.end or End(None, None, "stopped before it had begun"), []))
-            self.over(agent)
+            self.tracker.finish(agent)
 
 
 @define(eq=False)
@@ -85,22 +76,21 @@ class Supervision:
     queue_path: Callable[[Caller], QueuePath]
     root: Supervisor = field(init=False)
     stopping: bool = field(default=False, init=False)
+    tracker: Tracker = field(init=False)
     _running: trio.CancelScope = field(factory=trio.CancelScope, init=False)  # around the run of the tree
-    _by_place: dict[tuple[Path, str], Agent] = field(factory=dict)
-    _supervisors: dict[Path, Supervisor] = field(factory=dict)
-    _groups: dict[Path, GroupSpec] = field(factory=dict)
-    _contained: set[tuple[Path, str]] = field(factory=set)  # the places that have a container
-    _news: trio.Event = field(factory=trio.Event)  # set when a supervisor is up, then replaced
+
+    def __attrs_post_init__(self) -> None:
+        self.tracker = Tracker(self.registry)
 
     def build(self, group: GroupSpec) -> Supervisor:
         """The root supervisor of a declared tree, not running yet."""
         spawned = ChildSpec(SPAWNED, FOR_SPAWNED)
-        self.root = Supervisor(self._group(group, (ROOT,), spawned), id=ROOT, observe=self.observe)
-        self._supervisors[(ROOT,)] = self.root
+        self.root = Supervisor(self._group(group, (ROOT,), spawned), id=ROOT, observe=self.tracker.observe)
+        self.tracker.add_supervisor(self.root)
         return self.root
 
     def _group(self, group: GroupSpec, path: Path, *before: ChildSpec) -> SupervisorSpec:
-        self._groups[path] = group
+        self.tracker.groups[path] = group
         contains = group.strategy == "one_for_one"
         children = [
             self._make_container(spec, path, group) if contains else self._make_member(spec, path)
@@ -119,9 +109,9 @@ class Supervision:
         start: Life | SupervisorSpec
         shutdown: Shutdown
         if isinstance(spec, AgentSpec):
-            agent = self._enlist(spec, path, None, None)
+            agent = self._add_agent(spec, path, None, None)
             # A life limits its own shutdown time; the agents that it spawned end first.
-            start, shutdown = Life(agent, self.deps, self.observe), "infinity"
+            start, shutdown = Life(agent, self.deps, self.tracker.observe), "infinity"
         else:
             start, shutdown = self._group(spec, (*path, spec.name)), spec.shutdown
         return ChildSpec(
@@ -139,13 +129,14 @@ class Supervision:
         start: Overlapped | Group
         shutdown: Shutdown
         if isinstance(spec, AgentSpec):
-            agent = self._enlist(spec, path, None, None, inside)
-            start, shutdown = Overlapped(Life(agent, self.deps, self.observe)), "infinity"
+            agent = self._add_agent(spec, path, None, None, inside)
+            start, shutdown = Overlapped(Life(agent, self.deps, self.tracker.observe)), "infinity"
         else:
-            start, shutdown = Group(inside, self._group(spec, inside), self.observe, self._register), spec.shutdown
-        self._contained.add((path, spec.name))
+            start = Group(inside, self._group(spec, inside), self.tracker.observe, self.tracker.add_supervisor)
+            shutdown = spec.shutdown
+        self.tracker.containers.add((path, spec.name))
         one = specify_one_child(spec.name, start, spec.restart, spec.backoff, group.intensity, group.period)
-        container = Container(inside, one, spec.on_give_up == "escalate", self.observe)
+        container = Container(inside, one, spec.on_give_up == "escalate", self.tracker.observe)
         return ChildSpec(
             spec.name,
             container,
@@ -172,7 +163,7 @@ class Supervision:
             except* (GaveUp, StartFailed):
                 pass  # the root's exit says why
         assert self.root.exit is not None
-        return why(self.root.exit)
+        return explain_exit(self.root.exit)
 
     def stop(self) -> None:
         """End the tree in order: each agent after the agents it spawned and the siblings started after it."""
@@ -194,17 +185,17 @@ class Supervision:
         Raises ``AlreadyExists``, ``Unavailable`` or :class:`~agentos.agents.registry.StartError`. If cancelled, no
         agent is left.
         """
-        home = parent.children if parent is not None else self._supervisors.get((ROOT, SPAWNED))
+        home = parent.children if parent is not None else self.tracker.find_supervisor((ROOT, SPAWNED))
         if home is None:
             raise Unavailable(NOT_NOW)
-        agent = self._enlist(spec, (*home.path, spec.name), parent, spawner)
-        life = Life(agent, self.deps, self.observe)
+        agent = self._add_agent(spec, (*home.path, spec.name), parent, spawner)
+        life = Life(agent, self.deps, self.tracker.observe)
         try:
             one = specify_one_child(spec.name, life, spec.restart, spec.backoff, spec.max_restarts, spec.restart_window)
-            await home.start_child(OneAgent(one, agent, self.observe, self._over))
+            await home.start_child(OneAgent(one, agent, self.tracker))
             await agent.settled.wait()
         except (NoProc, Refused, StartFailed):  # its supervisor or an agent of that name is ending
-            self._over(agent)
+            self.tracker.finish(agent)
             raise Unavailable(NOT_NOW) from None
         except BaseException:
             self._dismiss(agent)
@@ -239,14 +230,14 @@ class Supervision:
         if agent.keeper is not None:
             agent.keeper.stop()
         else:
-            self._over(agent)  # it has not begun, and won't
+            self.tracker.finish(agent)  # it has not begun, and won't
 
     async def _terminate(self, agent: Agent) -> None:
         """End a declared agent, waiting for its group's supervisor if that isn't up."""
         while not agent.over.is_set():
-            supervisor = self._supervisors.get(agent.path)
+            supervisor = self.tracker.find_supervisor(agent.path)
             if supervisor is None:
-                await first(self._news.wait, agent.over.wait)
+                await first(self.tracker.wait_supervisor, agent.over.wait)
                 continue
             try:
                 await supervisor.terminate_child(agent.name)
@@ -254,9 +245,9 @@ class Supervision:
                 continue  # its group has ended meanwhile: for good, or a new one comes that would start the agent again
             except Refused:
                 pass  # it has ended by itself and isn't known any more
-            self._over(agent)
+            self.tracker.finish(agent)
 
-    def _enlist(
+    def _add_agent(
         self, spec: AgentSpec, path: Path, parent: Agent | None, spawner: Caller | None, keeper: Path | None = None
     ) -> Agent:
         """Create and register an agent. ``keeper`` is the path of the supervisor that restarts it, if not ``path``."""
@@ -274,8 +265,7 @@ class Supervision:
             Rate(self.limits.per_second, self.limits.children),
             Output(partial(self._publish_line, caller.id, spec.name)),
         )
-        self.registry.add(agent)
-        self._by_place[keeper or path, spec.name] = agent
+        self.tracker.add_agent(agent, keeper or path)
         return agent
 
     def _publish_line(self, agent_id: int, name: str, line: Line) -> None:
@@ -288,114 +278,13 @@ class Supervision:
         """An agent's place in the model's queue. A group counts in it only with a weight or a budget in the file."""
         if above is not None:
             return (*above, Account(f"{above[-1].name}/{spec.name}", spec.share))
-        around = [self._groups[path[:depth]] for depth in range(1, len(path) + 1) if path[:depth] in self._groups]
+        declared = self.tracker.groups
+        around = [declared[path[:depth]] for depth in range(1, len(path) + 1) if path[:depth] in declared]
         groups = tuple(Account(f"group {group.name}", group.llm) for group in around if group.llm != Share())
         return (self.kernel_account, *groups, Account(spec.name, spec.share))
 
-    # -- Reports of the supervisors --------------------------------------------------------------------------------
 
-    def observe(self, report: reports.Report) -> None:
-        """Update the registry from a supervisor's report."""
-        match report:
-            case reports.ChildStarted(path, id, Supervisor() as supervisor) if supervisor.path == (*path, id):
-                self._register(supervisor)
-            case reports.ChildStartFailed(path, id):
-                if agent := self._by_place.get((path, id)):
-                    self._note_end(agent)
-            case reports.ChildDeclined(path, id):
-                if agent := self._by_place.get((path, id)):
-                    self._note_end(agent)
-                    self._over(agent)
-            case reports.ChildEnded(path, id, exit) | reports.ChildTerminated(path, id, exit):
-                self._child_ended(path, id, exit, isinstance(report, reports.ChildEnded))
-            case reports.RestartScheduled(path, id, delay, attempt):
-                if agent := self._by_place.get((path, id)):
-                    self.registry.change(agent, AgentRestarting(agent.id, agent.name, delay, attempt))
-            case reports.SupervisorGaveUp(path, exit):
-                self._gave_up(path, exit)
-            case reports.SupervisorEnded(path):
-                self._supervisors.pop(path, None)
-                if path == (ROOT,):
-                    self._all_over(path)
-
-    def _register(self, supervisor: Supervisor) -> None:
-        """Record a declared supervisor that is up, so that its children can be terminated."""
-        self._supervisors[supervisor.path] = supervisor
-        self._news.set()
-        self._news = trio.Event()
-
-    def _child_ended(self, path: Path, id: str, exit: Exit, by_itself: bool) -> None:
-        place = (*path, id)
-        if agent := self._by_place.get((path, id)):
-            self._note_end(agent)
-            final = agent.path == path and is_final(agent.spec.restart, exit, by_itself)  # else its container's end is
-            if agent.declared and (final or agent.dismissed.is_set()):
-                self._over(agent)
-        elif (path, id) in self._contained:
-            if by_itself and exit.clean:
-                self._all_over(place)
-        elif path in self._groups and id == path[-1]:  # a group in its container; some of its agents may not have begun
-            for agent in self._find_declared(path):
-                agent.settle()
-        elif (group := self._groups.get(place)) is not None and is_final(group.restart, exit, by_itself):
-            self._all_over(place)
-
-    def _find_declared(self, path: Path) -> Sequence[Agent]:
-        """The declared agents below the supervisor with that path, or the one in the container with that path."""
-        return [one for one in self.registry if one.declared and (*one.path, one.name)[: len(path)] == path]
-
-    def _all_over(self, path: Path) -> None:
-        for agent in self._find_declared(path):
-            self._over(agent)
-
-    def _note_end(self, agent: Agent) -> None:
-        reason = agent.end.reason if agent.end is not None else "did not start"
-        self.registry.change(agent, AgentExited(agent.id, agent.name, reason))
-        if agent.declared:
-            agent.settle()
-
-    def _gave_up(self, path: Path, exit: Exit) -> None:
-        agent, reason, supervisor = self._find_culprit(path, exit), str(exit.detail), "/".join(path)
-        if agent is None:
-            self.registry.publish(AgentEscalated(supervisor, reason))
-            return
-        if agent.end is not None:
-            member = "" if agent.name == path[-1] else f"{agent.name}: "
-            reason = f"{reason.partition(';')[0]}; the last time: {member}{agent.end.reason}"
-        self.registry.change(agent, AgentFailed(agent.id, agent.name, reason))
-        self.registry.publish(AgentEscalated(supervisor, reason, agent.id, agent.name, agent.spawner))
-
-    def _find_culprit(self, path: Path, exit: Exit) -> Agent | None:
-        """The agent that made a supervisor give up: its child, or the member of its child's group that failed."""
-        if not isinstance(exit.detail, IntensityExceeded | TooManyFailures):
-            return None
-        name, failure = exit.detail.child, exit.detail.last.detail
-        if isinstance(failure, StartFailed):
-            group = path if name == path[-1] else (*path, name)  # a container has its group's path
-            *within, name = failure.path
-            path = (*group, *within)
-        return self._by_place.get((path, name))
-
-    def _over(self, agent: Agent) -> None:
-        """Record that an agent has ended for good, unless it was KILLed and its whole group is restarted later."""
-        if agent.over.is_set():
-            return
-        agent.over.set()
-        agent.program = agent.keeper = None  # ended agents are kept for long, and these are big
-        if agent.declared:
-            agent.settle()
-        else:
-            del self._by_place[agent.path, agent.name]
-            script_copies.discard(agent.spec)
-        self.registry.change(agent, AgentOver(agent.id, agent.name))
-
-
-def is_final(restart: Restart, exit: Exit, by_itself: bool) -> bool:
-    """Whether the supervisor won't restart a child that ended, or was stopped with its group."""
-    return not comes_back(restart, exit) if by_itself else restart == "temporary"
-
-
-def why(exit: Exit) -> str | None:
+def explain_exit(exit: Exit) -> str | None:
     """Why the root supervisor ended, for people; None if it was asked to."""
     if isinstance(exit.detail, StartFailed):
         return f"{'/'.join(exit.detail.path)} did not start: {exit.detail.root_cause}"

@@ -1,0 +1,146 @@
+"""The state of the agent tree: kept from the reports of the supervisors, and published as events."""
+
+from collections.abc import Sequence
+
+import trio
+from attrs import define, field
+
+from agentos.services.events import AgentEscalated, AgentExited, AgentFailed, AgentOver, AgentRestarting
+from supervisors import Exit, StartFailed, Supervisor, reports
+from supervisors.exits import IntensityExceeded, TooManyFailures
+from supervisors.strategy import comes_back
+
+from .container import Path
+from .event_lines import ROOT
+from .registry import Agent, Registry
+from .spec import GroupSpec, Restart
+from .workspaces import script_copies
+
+
+@define(eq=False)
+class Tracker:
+    """Observes all supervisors of a kernel.
+
+    ``groups`` are the declared groups by the path of their supervisor. ``containers`` are the children that run in a
+    container, by the path of the supervisor above it and their name.
+    """
+
+    registry: Registry
+    groups: dict[Path, GroupSpec] = field(factory=dict)
+    containers: set[tuple[Path, str]] = field(factory=set)
+    _agents: dict[tuple[Path, str], Agent] = field(factory=dict)  # by the path of the supervisor that restarts it
+    _supervisors: dict[Path, Supervisor] = field(factory=dict)  # those that are up
+    _started: trio.Event = field(factory=trio.Event)  # set when a supervisor is up, then replaced
+
+    def add_agent(self, agent: Agent, supervisor: Path) -> None:
+        """Add an agent that the supervisor with that path restarts; raises ``AlreadyExists``."""
+        self.registry.add(agent)
+        self._agents[supervisor, agent.name] = agent
+
+    def add_supervisor(self, supervisor: Supervisor) -> None:
+        """Record a supervisor that is up, so that its children can be terminated."""
+        self._supervisors[supervisor.path] = supervisor
+        self._started.set()
+        self._started = trio.Event()
+
+    def find_supervisor(self, path: Path) -> Supervisor | None:
+        """The supervisor with that path if it is up."""
+        return self._supervisors.get(path)
+
+    async def wait_supervisor(self) -> None:
+        """Return when a supervisor has started."""
+        await self._started.wait()
+
+    def observe(self, report: reports.Report) -> None:
+        """Update the registry from a supervisor's report."""
+        match report:
+            case reports.ChildStarted(path, id, Supervisor() as supervisor) if supervisor.path == (*path, id):
+                self.add_supervisor(supervisor)
+            case reports.ChildStartFailed(path, id):
+                if agent := self._agents.get((path, id)):
+                    self._record_exit(agent)
+            case reports.ChildDeclined(path, id):
+                if agent := self._agents.get((path, id)):
+                    self._record_exit(agent)
+                    self.finish(agent)
+            case reports.ChildEnded(path, id, exit) | reports.ChildTerminated(path, id, exit):
+                self._record_child_end(path, id, exit, isinstance(report, reports.ChildEnded))
+            case reports.RestartScheduled(path, id, delay, attempt):
+                if agent := self._agents.get((path, id)):
+                    self.registry.change(agent, AgentRestarting(agent.id, agent.name, delay, attempt))
+            case reports.SupervisorGaveUp(path, exit):
+                self._record_failure(path, exit)
+            case reports.SupervisorEnded(path):
+                self._supervisors.pop(path, None)
+                if path == (ROOT,):
+                    self._finish_all(path)
+
+    def _record_child_end(self, path: Path, id: str, exit: Exit, unasked: bool) -> None:
+        place = (*path, id)
+        if agent := self._agents.get((path, id)):
+            self._record_exit(agent)
+            final = agent.path == path and is_final_exit(agent.spec.restart, exit, unasked)  # else its container's
+            if agent.declared and (final or agent.dismissed.is_set()):
+                self.finish(agent)
+        elif (path, id) in self.containers:
+            if unasked and exit.clean:
+                self._finish_all(place)
+        elif path in self.groups and id == path[-1]:  # a group in its container; some of its agents may not have begun
+            for agent in self._find_declared(path):
+                agent.settle()
+        elif (group := self.groups.get(place)) is not None and is_final_exit(group.restart, exit, unasked):
+            self._finish_all(place)
+
+    def _find_declared(self, path: Path) -> Sequence[Agent]:
+        """The declared agents below the supervisor with that path, or the one in the container with that path."""
+        return [one for one in self.registry if one.declared and (*one.path, one.name)[: len(path)] == path]
+
+    def _finish_all(self, path: Path) -> None:
+        for agent in self._find_declared(path):
+            self.finish(agent)
+
+    def _record_exit(self, agent: Agent) -> None:
+        reason = agent.end.reason if agent.end is not None else "did not start"
+        self.registry.change(agent, AgentExited(agent.id, agent.name, reason))
+        if agent.declared:
+            agent.settle()
+
+    def _record_failure(self, path: Path, exit: Exit) -> None:
+        agent, reason, supervisor = self._find_cause(path, exit), str(exit.detail), "/".join(path)
+        if agent is None:
+            self.registry.publish(AgentEscalated(supervisor, reason))
+            return
+        if agent.end is not None:
+            member = "" if agent.name == path[-1] else f"{agent.name}: "
+            reason = f"{reason.partition(';')[0]}; the last time: {member}{agent.end.reason}"
+        self.registry.change(agent, AgentFailed(agent.id, agent.name, reason))
+        self.registry.publish(AgentEscalated(supervisor, reason, agent.id, agent.name, agent.spawner))
+
+    def _find_cause(self, path: Path, exit: Exit) -> Agent | None:
+        """The agent that made a supervisor give up: its child, or the member of its child's group that failed."""
+        if not isinstance(exit.detail, IntensityExceeded | TooManyFailures):
+            return None
+        name, failure = exit.detail.child, exit.detail.last.detail
+        if isinstance(failure, StartFailed):
+            group = path if name == path[-1] else (*path, name)  # a container has its group's path
+            *within, name = failure.path
+            path = (*group, *within)
+        return self._agents.get((path, name))
+
+    def finish(self, agent: Agent) -> None:
+        """Record that an agent has ended for good, unless it was KILLed and its whole group is restarted later."""
+        if agent.over.is_set():
+            return
+        agent.over.set()
+        agent.program = agent.keeper = None  # ended agents are kept for long, and these are big
+        if agent.declared:
+            agent.settle()
+        else:
+            del self._agents[agent.path, agent.name]
+            script_copies.discard(agent.spec)
+        self.registry.change(agent, AgentOver(agent.id, agent.name))
+
+
+def is_final_exit(restart: Restart, exit: Exit, unasked: bool) -> bool:
+    """Whether the supervisor won't restart a child that ended, or was stopped with its group."""
+    return not comes_back(restart, exit) if unasked else restart == "temporary"

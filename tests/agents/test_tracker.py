@@ -1,0 +1,94 @@
+"""What the reports of supervisors make of the agents' states, and which events they publish."""
+
+from collections.abc import Sequence
+
+from agentos.agents.lifecycle import State
+from agentos.agents.registry import Agent, End, Registry
+from agentos.agents.spec import Restart
+from agentos.agents.tracker import Tracker
+from agentos.services.events import (
+    AgentEscalated,
+    AgentExited,
+    AgentFailed,
+    AgentOver,
+    AgentReady,
+    AgentRestarting,
+    Event,
+)
+from supervisors import Exit
+from supervisors.exits import IntensityExceeded
+from supervisors.reports import ChildEnded, Report, RestartScheduled, SupervisorGaveUp
+
+from .test_registry import agent
+
+CRASH, NORMAL = Exit("crash"), Exit("normal")
+
+
+def tracked(*agents: Agent) -> tuple[Tracker, list[Event]]:
+    """A tracker of running agents, and the events that it publishes from now on."""
+    published = list[Event]()
+    tracker = Tracker(Registry(published.append))
+    for one in agents:
+        tracker.add_agent(one, one.path)
+        tracker.registry.change(one, AgentReady(one.id, one.name, 77))
+    published.clear()
+    return tracker, published
+
+
+def run(tracker: Tracker, *reported: Report) -> None:
+    for report in reported:
+        tracker.observe(report)
+
+
+def test_an_agent_that_crashed_waits_for_its_restart() -> None:
+    one = agent("a")
+    tracker, published = tracked(one)
+    one.end = End(3, None, "exit status 3")
+
+    run(tracker, ChildEnded(("root",), "a", CRASH, 1.0), RestartScheduled(("root",), "a", 0.5, 2))
+
+    assert one.state is State.BACKING_OFF
+    assert published == [AgentExited(one.id, "a", "exit status 3"), AgentRestarting(one.id, "a", 0.5, 2)]
+
+
+def test_a_supervisor_that_gave_up_names_the_agent_that_failed_last() -> None:
+    one = agent("a")
+    tracker, published = tracked(one)
+    one.end = End(3, None, "exit status 3")
+    failure = Exit("shutdown", IntensityExceeded("a", CRASH, 1, 5.0))
+
+    run(tracker, ChildEnded(("root",), "a", CRASH, 1.0), SupervisorGaveUp(("root",), failure))
+
+    assert one.state is State.FAILED
+    _, failed, escalated = published
+    assert isinstance(failed, AgentFailed)
+    assert failed.reason.endswith("; the last time: a: exit status 3")
+    assert escalated == AgentEscalated("root", failed.reason, one.id, "a", one.spawner)
+
+
+def test_a_group_that_made_a_supervisor_give_up_is_an_escalation_without_an_agent() -> None:
+    tracker, published = tracked()
+
+    run(tracker, SupervisorGaveUp(("root",), Exit("shutdown", IntensityExceeded("team", CRASH, 1, 5.0))))
+
+    [escalated] = published
+    assert isinstance(escalated, AgentEscalated)
+    assert (escalated.supervisor, escalated.agent_id) == ("root", None)
+
+
+def test_a_declared_agent_is_over_when_its_supervisor_will_not_restart_it() -> None:
+    lasting = [declared("a", "permanent", CRASH), declared("b", "transient", CRASH)]
+    over = [declared("c", "transient", NORMAL), declared("d", "temporary", CRASH)]
+
+    assert [events[-1] for one, events in lasting] == [AgentExited(one.id, one.name, "x") for one, _ in lasting]
+    assert [events[-1] for one, events in over] == [AgentOver(one.id, one.name) for one, _ in over]
+    assert [one.over.is_set() for one, _ in (*lasting, *over)] == [False, False, True, True]
+
+
+def declared(name: str, restart: Restart, exit: Exit) -> tuple[Agent, Sequence[Event]]:
+    """A declared agent after it has ended by itself with ``exit``, and what was published about that."""
+    one = agent(name, restart=restart)
+    one.spawner, one.end = None, End(1, None, "x")
+    tracker, published = tracked(one)
+    run(tracker, ChildEnded(("root",), name, exit, 1.0))
+    return one, published

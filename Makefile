@@ -6,9 +6,10 @@ READY := $(VENV)/ready
 # What ruff's ASYNC rules lack: a Cancelled that is swallowed, an await in a finally that cancellation interrupts, ...
 ASYNC_RULES := ASYNC101,ASYNC102,ASYNC103,ASYNC104,ASYNC105,ASYNC106,ASYNC111,ASYNC112,ASYNC118,ASYNC120,ASYNC300
 RUN_READY := $(VENV)/run-ready
-# Two workers get whole files; the tests that measure time, or need both cores, run after them. Both stages always run.
+# Three workers, as a test waits for a third of its time, get whole files; tests that measure time, or need both cores,
+# run after them. Both stages always run.
 define PYTEST
-@$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone" $(1); status=$$?; \
+@$(BIN)/python -m pytest -n 3 --dist loadfile -m "not alone" $(1); status=$$?; \
   $(BIN)/python -m pytest -m alone $(1) && exit $$status
 endef
 

@@ -41,6 +41,8 @@ class EffectivePermissions:
     names: Names
     giver: "EffectivePermissions | None" = None  # the caller that gave ``own``, if it isn't in ``above``
     layers_added: int = 0  # number of sets that the caller added on top of its own
+    # The last decision about a path, until rules change: READ and WRITE decide before they look at the file, and after.
+    last: tuple[int, Right | None, Decision | None] = (-1, None, None)
     _layers_version: int = -1
     _layers: Mapping[PermissionSet, Rules] = field(factory=dict)
 
@@ -175,6 +177,15 @@ class PermissionAuthorizer:
         permissions = self._held.get(caller.id)
         if permissions is None:
             return Decision("deny", "the caller has ended", f"{describe_right(right)}: {caller.name} has ended")
+        if right.action not in ("read", "write"):
+            return self._decide(caller, right, permissions)
+        version, last, decision = permissions.last
+        if version != self._version or last != right or decision is None:
+            decision = self._decide(caller, right, permissions)
+            permissions.last = (self._version, right, decision)
+        return decision
+
+    def _decide(self, caller: Caller, right: Right, permissions: EffectivePermissions) -> Decision:
         if (denied := self._deny_reserved(right) or apply_default_denials(right, permissions.names)) is not None:
             return denied
         if right.action == "set_audit_config" and caller.kind != "operator":

@@ -73,7 +73,8 @@ class Files:
     @asynccontextmanager
     async def prepare_read(self, caller: Caller, request: Read) -> AsyncIterator[Prepared]:
         """Read a part of a file, or all of it."""
-        async with self._opened(caller, "read", request.path, resolve.find) as found:
+        async with self._turn(caller):
+            found = await self._found(caller, "read", request.path, resolve.find)
 
             async def act(call: Call) -> bytes:
                 found.require()
@@ -84,7 +85,8 @@ class Files:
                 async with self._large:
                     return await self._content(found, request)
 
-            yield Prepared((self._right(caller, "read", found),), act)
+            with found:
+                yield Prepared((self._right(caller, "read", found),), act)
 
     async def parse_write(self, caller: Caller, body: bytes) -> "WriteRequest":
         """Parse the body. A caller's large bodies are parsed one after the other."""
@@ -96,29 +98,23 @@ class Files:
     @asynccontextmanager
     async def prepare_write(self, caller: Caller, request: "WriteRequest") -> AsyncIterator[Prepared]:
         """Replace a file or append to it."""
-        async with self._opened(caller, "write", request.path, resolve.find_spot) as found:
+        async with self._turn(caller):
+            found = await self._found(caller, "write", request.path, resolve.find_spot)
 
             async def act(call: Call) -> Written:
                 write = io.replace if request.mode == "write" else io.append
                 await trio.to_thread.run_sync(write, found, request.data, limiter=self._workers(found.place))
                 return Written(bytes_written=len(request.data))
 
-            yield Prepared((self._right(caller, "write", found),), act)
+            with found:
+                yield Prepared((self._right(caller, "write", found),), act)
 
-    @asynccontextmanager
-    async def _opened(
-        self, caller: Caller, action: str, path: str, find: Callable[[Place], Found]
-    ) -> AsyncIterator[Found]:
-        """Open the file; a caller's further calls wait meanwhile. Only an allowed caller learns if it is missing."""
+    def _turn(self, caller: Caller) -> trio.CapacityLimiter:
+        """The limit of one caller's calls: further ones wait, those of other callers do not."""
         limiter = self._turns.get(caller)
         if limiter is None:
             limiter = self._turns[caller] = trio.CapacityLimiter(EACH)
-        async with limiter:
-            found = await self._found(caller, action, path, find)
-            try:
-                yield found
-            finally:
-                found.close()
+        return limiter
 
     def _right(self, caller: Caller, action: str, found: Found) -> Right:
         """The right to act on the real path. A symlink's target is never told, its existence only if permitted."""
@@ -140,10 +136,14 @@ class Files:
         return b"".join(pieces)
 
     async def _found(self, caller: Caller, action: str, path: str, find: Callable[[Place], Found]) -> Found:
+        """Resolve a path. Only a caller that may read it learns, when it acts, that the file is missing."""
         try:
             place = self.whose.place(caller, path)
             limiter = self._workers(place)
-            if not place.top and caller.authorizer.decide(caller, Right(action, place.name)).effect != "allow":
+            if (
+                not place.top
+                and caller.authorizer.decide(caller, Right(action, place.name, told=place.asked)).effect != "allow"
+            ):
                 limiter = self._strangers  # the path may lead to an allowed file, but mostly such requests are refused
             return await trio.to_thread.run_sync(find, place, limiter=limiter)
         except PermissionDenied as error:

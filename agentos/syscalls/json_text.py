@@ -23,8 +23,10 @@ async def json_pieces(data: bytes | bytearray, errors: str, whole: bool = True, 
     ``whole`` text, an incomplete character at its end is omitted. Encoding stops above ``most`` bytes.
     """
     decoder = codecs.getincrementaldecoder("utf-8")(errors)
-    pieces = []
+    pieces: list[bytes] = []
     for start in range(0, len(data), PIECE):
+        if start:
+            await trio.lowlevel.checkpoint()
         held = len(decoder.getstate()[0])
         try:
             text = decoder.decode(data[start : start + PIECE], final=whole and start + PIECE >= len(data))
@@ -35,14 +37,14 @@ async def json_pieces(data: bytes | bytearray, errors: str, whole: bool = True, 
         most -= len(pieces[-1])
         if most < 0:
             break
-        await trio.lowlevel.checkpoint()
     return pieces
 
 
 async def base64_pieces(data: bytes | bytearray) -> list[bytes]:
     """Encode data as base64, in pieces."""
-    pieces = []
+    pieces: list[bytes] = []
     for start in range(0, len(data), PIECE):
+        if start:
+            await trio.lowlevel.checkpoint()
         pieces.append(b2a_base64(data[start : start + PIECE], newline=False))
-        await trio.lowlevel.checkpoint()
     return pieces

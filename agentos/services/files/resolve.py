@@ -11,6 +11,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from itertools import takewhile
+from typing import Self
 
 from attrs import define, frozen
 
@@ -106,6 +107,12 @@ class Found:
     last: str = ""
     size: int = 0  # of the file, when it was opened
     error: CallError | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def close(self) -> None:
         if self.fd >= 0:

@@ -4,6 +4,7 @@ from binascii import a2b_base64
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import trio
@@ -27,6 +28,8 @@ from agentos_sdk.opcodes import Op
 from .file_paths import PathResolver
 from .json_text import base64_pieces, json_pieces
 
+T = TypeVar("T")
+
 AT_ONCE = 4 << 10  # bytes of a body that are parsed in the event loop
 LARGE = 1 << 20  # bytes of a file; at most two larger reads are held in memory at once
 PIECE = 256 << 10  # characters of base64 decoded at a time, so that other threads run in between
@@ -35,18 +38,44 @@ EACH = 4  # calls of one caller that are in flight at once
 PLACES = "whose a path is"  # the rule's name in the audit log if no rule applies
 
 
+class Slots:
+    """A capacity limiter, also for threads, that costs no pass of the event loop while it has a free slot."""
+
+    def __init__(self, total: int) -> None:
+        self._limiter = trio.CapacityLimiter(total)
+
+    async def acquire_on_behalf_of(self, borrower: object) -> None:
+        try:
+            self._limiter.acquire_on_behalf_of_nowait(borrower)
+        except trio.WouldBlock:
+            await self._limiter.acquire_on_behalf_of(borrower)
+
+    def release_on_behalf_of(self, borrower: object) -> None:
+        self._limiter.release_on_behalf_of(borrower)
+
+    async def __aenter__(self) -> None:
+        await self.acquire_on_behalf_of(trio.lowlevel.current_task())
+
+    async def __aexit__(self, *error: object) -> None:
+        self.release_on_behalf_of(trio.lowlevel.current_task())
+
+    async def run(self, function: Callable[[], T]) -> T:
+        """Run the function in a thread."""
+        return await trio.to_thread.run_sync(function, limiter=self)  # type: ignore[arg-type]
+
+
 @frozen(eq=False)
 class Files:
     """Answers READ and WRITE. No reply has more than ``most`` bytes of a file."""
 
     whose: PathResolver
     most: int
-    _own: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(WORKERS), init=False)
-    _hosts: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(WORKERS), init=False)
-    _strangers: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(2), init=False)
-    _large: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(2), init=False)
-    _reading: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)
-    _turns: WeakKeyDictionary[Caller, trio.CapacityLimiter] = field(factory=WeakKeyDictionary, init=False)
+    _own: Slots = field(factory=lambda: Slots(WORKERS), init=False)
+    _hosts: Slots = field(factory=lambda: Slots(WORKERS), init=False)
+    _strangers: Slots = field(factory=lambda: Slots(2), init=False)
+    _large: Slots = field(factory=lambda: Slots(2), init=False)
+    _reading: Slots = field(factory=lambda: Slots(1), init=False)
+    _turns: WeakKeyDictionary[Caller, Slots] = field(factory=WeakKeyDictionary, init=False)
 
     def syscalls(self) -> tuple[Syscall, ...]:
         """READ and WRITE."""
@@ -93,7 +122,7 @@ class Files:
         if len(body) <= AT_ONCE:
             return parse_write(body)
         async with caller.turn:
-            return await trio.to_thread.run_sync(parse_write, body, limiter=self._reading)
+            return await self._reading.run(partial(parse_write, body))
 
     @asynccontextmanager
     async def prepare_write(self, caller: Caller, request: "WriteRequest") -> AsyncIterator[Prepared]:
@@ -103,18 +132,18 @@ class Files:
 
             async def act(call: Call) -> Written:
                 write = io.replace if request.mode == "write" else io.append
-                await trio.to_thread.run_sync(write, found, request.data, limiter=self._workers(found.place))
+                await self._workers(found.place).run(partial(write, found, request.data))
                 return Written(bytes_written=len(request.data))
 
             with found:
                 yield Prepared((self._right(caller, "write", found),), act)
 
-    def _turn(self, caller: Caller) -> trio.CapacityLimiter:
+    def _turn(self, caller: Caller) -> Slots:
         """The limit of one caller's calls: further ones wait, those of other callers do not."""
-        limiter = self._turns.get(caller)
-        if limiter is None:
-            limiter = self._turns[caller] = trio.CapacityLimiter(EACH)
-        return limiter
+        slots = self._turns.get(caller)
+        if slots is None:
+            slots = self._turns[caller] = Slots(EACH)
+        return slots
 
     def _right(self, caller: Caller, action: str, found: Found) -> Right:
         """The right to act on the real path. A symlink's target is never told, its existence only if permitted."""
@@ -127,7 +156,7 @@ class Files:
 
     async def _content(self, found: Found, request: Read) -> bytes:
         read = partial(io.read, found, request.offset, request.limit, self.most)
-        part = await trio.to_thread.run_sync(read, limiter=self._workers(found.place))
+        part = await self._workers(found.place).run(read)
         written = await content(part, request, self.most)
         pieces = [b'{"success":true,"content":"', *written, b'","size":%d}' % part.size]
         if sum(map(len, pieces)) > self.most:
@@ -139,17 +168,17 @@ class Files:
         """Resolve a path. Only a caller that may read it learns, when it acts, that the file is missing."""
         try:
             place = self.whose.place(caller, path)
-            limiter = self._workers(place)
+            threads = self._workers(place)
             if (
                 not place.top
                 and caller.authorizer.decide(caller, Right(action, place.name, told=place.asked)).effect != "allow"
             ):
-                limiter = self._strangers  # the path may lead to an allowed file, but mostly such requests are refused
-            return await trio.to_thread.run_sync(find, place, limiter=limiter)
+                threads = self._strangers  # the path may lead to an allowed file, but mostly such requests are refused
+            return await threads.run(partial(find, place))
         except PermissionDenied as error:
             raise Refused(error, path, PLACES) from None
 
-    def _workers(self, place: Place) -> trio.CapacityLimiter:
+    def _workers(self, place: Place) -> Slots:
         return self._own if place.top else self._hosts
 
 

@@ -52,7 +52,7 @@ def guest_kernel() -> None:
 
 def guest(*argv: str, user: bool = False) -> Ended:
     env = {"AGENTOS_MUST_SANDBOX": "1", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    return cgroup2_vm.run(Job([sys.executable, *argv], user=user, env=env), timeout=170)
+    return cgroup2_vm.run(Job([sys.executable, *argv], user=user, env=env))
 
 
 @pytest.mark.parametrize("user", [False, True], ids=["root", "user"])

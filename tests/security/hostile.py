@@ -5,6 +5,7 @@ from typing import Any
 
 from agentos_sdk import AgentOSClient
 from tests.support.kernel import Kernel, until
+from tests.support.wire import PATIENCE
 from tests.system.agents import lines, up, write
 
 PRELUDE = """
@@ -45,7 +46,7 @@ def begin(kernel: Kernel, client: AgentOSClient, name: str, code: str, **more: A
     return int(up(client.spawn(name, write(kernel, f"{name}.py", PRELUDE + code + WAITS), **more))["id"])
 
 
-def told(client: AgentOSClient, name: str, seconds: float = 30.0) -> Any:
+def told(client: AgentOSClient, name: str, seconds: float = PATIENCE) -> Any:
     """What an attacker says came of it: the first that it says."""
 
     def said() -> list[str]:

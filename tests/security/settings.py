@@ -60,7 +60,7 @@ class Guest:
         """On the first CPU that the calling thread may use."""
         env = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         argv = [sys.executable, "-m", "tests.security.settings", "--json", *(["--bare"] if self.bare else [])]
-        ended = cgroup2_vm.run(cgroup2_vm.Job(argv, user=self.user, env=env), timeout=300)
+        ended = cgroup2_vm.run(cgroup2_vm.Job(argv, user=self.user, env=env))
         if ended.code:
             raise RuntimeError(f"the guest: {ended.out} {ended.err}")
         return verdicts.loaded(ended.out)

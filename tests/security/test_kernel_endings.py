@@ -99,7 +99,7 @@ for number in range(10000):
     started = reply["success"] or reply.get("exit_code") is not None
     counts[started] += 1
     if not started: codes.add(reply["code"])
-    if time.monotonic() - began > 3 and counts[0] > counts[1]: break
+    if time.monotonic() - began > 3 and counts[0] >= 10: break
 say([counts, time.monotonic() - began, sorted(codes)])
 """
     with kernel.client() as client:
@@ -107,7 +107,7 @@ say([counts, time.monotonic() - began, sorted(codes)])
         (refused, started), seconds, codes = told(client, "breeder")
 
         assert codes == ["quota_exceeded"]
-        assert refused > started
+        assert refused >= 10
         assert started <= 5 * seconds + 5 + 1
         assert len([one for one in client.list_agents() if one["running"]]) <= 1 + 8
         assert kernel.answers()

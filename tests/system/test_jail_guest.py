@@ -69,7 +69,7 @@ def test_what_holds_here_holds_under_version_2(user: bool) -> None:
     tests = [f"tests/system/{name}" for name in CHOSEN]
     options = ("-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest")
 
-    ended = cgroup2_vm.run(Job([sys.executable, "-c", RUNNER, *options, *tests], user=user, env=env), timeout=165)
+    ended = cgroup2_vm.run(Job([sys.executable, "-c", RUNNER, *options, *tests], user=user, env=env))
 
     assert ended.code == 0, ended.out + ended.err
     assert re.search(rf"^{len(CHOSEN)} passed", ended.out, re.MULTILINE), ended.out  # and none skipped

@@ -140,7 +140,7 @@ def _overlay(modules: Path) -> Path | None:
     return next(modules.rglob("overlay.ko*"), None)
 
 
-def run(job: Job, timeout: float = 120) -> Ended:
+def run(job: Job, timeout: float = 300) -> Ended:
     """Boot, run the command, power off. :class:`NoGuest` when that takes longer than ``timeout`` seconds.
 
     An emulated CPU has four times as long, and the tests in its guest are told to be patient.
@@ -395,7 +395,7 @@ def main() -> int:
     parser.add_argument("--user", action="store_true", help=f"as uid {USER}, to whom the group belongs")
     parser.add_argument("--no-delegate", action="store_true", help="the group belongs to root")
     parser.add_argument("--hide", action="append", default=[], metavar="PATH", help="an empty directory there")
-    parser.add_argument("--timeout", type=float, default=120, help="seconds")
+    parser.add_argument("--timeout", type=float, default=300, help="seconds")
     parser.add_argument("command", nargs="+")
     args = parser.parse_args()
     if why := lacking():

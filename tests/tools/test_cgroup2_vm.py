@@ -78,7 +78,7 @@ def test_a_guest_runs_a_command_with_control_groups_of_version_2(engine: str, mo
     need_guest()
     script = "cat $CGROUP2_SCOPE/cgroup.controllers; id -u; echo no >&2; touch /usr/written; exit 3"
 
-    ended = cgroup2_vm.run(cgroup2_vm.Job(["sh", "-c", script], user=True), timeout=150)
+    ended = cgroup2_vm.run(cgroup2_vm.Job(["sh", "-c", script], user=True))
 
     assert (ended.code, ended.out) == (3, f"cpu memory pids\n{cgroup2_vm.USER}\n")
     assert ended.err.startswith("no\n")

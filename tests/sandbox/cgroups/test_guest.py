@@ -28,7 +28,7 @@ def guest_kernel() -> None:
 
 def guest(*argv: str, user: bool = False, delegate: bool = True, hide: tuple[str, ...] = ()) -> Ended:
     env = {"AGENTOS_MUST_SANDBOX": "1", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    return cgroup2_vm.run(Job(list(argv), user=user, delegate=delegate, hide=list(hide), env=env), timeout=150)
+    return cgroup2_vm.run(Job(list(argv), user=user, delegate=delegate, hide=list(hide), env=env))
 
 
 @pytest.mark.parametrize("user", [False, True], ids=["root", "user"])

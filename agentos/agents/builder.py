@@ -1,6 +1,6 @@
 """The builder of agent specs: the rules for what SPAWN and a configuration file say about an agent, each once.
 
-Paths are resolved by ``HostPaths`` of the module ``paths``.
+Paths are resolved by ``HostPaths`` or ``JailPaths`` of the module ``paths``.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""The resolvers of paths in an agent's description."""
+"""The two resolvers of paths in an agent's description: on the host, and in the jail of the agent that spawns it."""
 
 import os
 import shutil
@@ -7,13 +7,15 @@ from collections.abc import Sequence
 
 from attrs import evolve, frozen
 
+from agentos.sandbox.plan import WORKSPACE
 from agentos.services.files.resolve import check_all_sole, check_sole
-from agentos_sdk.errors import NotFound
+from agentos_sdk.errors import NotFound, PermissionDenied
 
 from .builder import Request, Wrong, reported
 from .jail import layout
 from .jail.interpreters import NoInterpreter, interpreter
 from .life import PATH
+from .registry import Agent
 from .spec import AgentSpec, BadField
 
 KINDS = ("tmp", "keep")  # workspaces that aren't a host directory
@@ -121,6 +123,48 @@ class HostPaths:
         ):
             if path is not None:
                 check_no_links(field, path)
+
+
+@frozen
+class JailPaths:
+    """Resolves paths in the jail of the agent that spawns another: none leads to a host file that its jail hasn't."""
+
+    parent: Agent
+
+    def resolve(self, spec: AgentSpec, request: Request, wrong: Wrong) -> AgentSpec:
+        """The spec; the path of a script that must be copied is the one in the jail, and ``copied`` is true."""
+        python, own = self.parent.spec.python, layout.shown(self.parent.spec)
+        if request.python is not None and request.python not in (python, os.path.basename(python or "")):
+            raise self._hosts("python", request.python, "; leave it out")
+        if request.workspace == "keep":  # files that outlive the caller, on the host's disk under a name of its choice
+            raise BadField("workspace", "keep is the operator's to give: say tmp", PermissionDenied)
+        if request.workspace not in (None, "tmp"):
+            raise self._hosts("workspace", request.workspace, ": say tmp")
+        code, command = None, tuple(request.command or ())
+        if request.code is not None and (code := layout.outside(absolute_inside(request.code), own)) is None:
+            raise BadField("code", f"{request.code}: expected a directory in your own /agent", PermissionDenied)
+        if command and "/" in command[0]:
+            command = (absolute_inside(command[0]), *command[1:])
+            if layout.own_program(evolve(self.parent.spec, command=command)) is not None:
+                raise self._hosts("command", command[0])
+        spec = evolve(spec, code=code, command=command or None, python=python, cwd=layout.directory_inside(request.cwd))
+        if request.script is None:
+            return spec
+        path = absolute_inside(request.script)
+        script = layout.outside(path, own)
+        if script is None and not any(path.startswith(f"{place}/") for place in layout.INSIDE):
+            raise self._hosts("script", path)
+        return evolve(spec, script=script or path, copied=script is None)
+
+    def _hosts(self, field: str, path: str, instead: str = "") -> BadField:
+        name = self.parent.name
+        message = f"{path} is a path of the host's, and {name} has none of these: it has its own /agent and /workspace"
+        return BadField(field, message + instead, PermissionDenied)
+
+
+def absolute_inside(path: str) -> str:
+    """The path in a jail that a path in its agent's request means."""
+    return os.path.normpath(os.path.join(WORKSPACE, path))
 
 
 def check_readable(script: str) -> None:

@@ -1,10 +1,9 @@
 """Agent specifications: the values that both the configuration file and SPAWN are converted to."""
 
 import itertools
-import os.path
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from attrs import evolve, field, frozen
@@ -122,7 +121,7 @@ class AgentSpec:
     runtime: Runtime = "exec"
     llm: Share = Share()
     permissions: PermissionSet | None = None  # None: the default of its kind
-    copied: bool = False  # the script is a copy made for this agent, removed after its end
+    copied: bool = False  # the script is a copy made for this agent (until it's made, a path in the spawner's jail)
 
     @property
     def share(self) -> Share:
@@ -134,26 +133,6 @@ class AgentSpec:
     def jailed(self) -> bool:
         """Whether the agent runs in a sandbox."""
         return self.isolation != "none"
-
-
-def isolation_of(level: str | None, sandboxed: bool | None) -> Isolation:
-    """Combine ``isolation`` and ``sandboxed`` from a file or a SPAWN; raises ``ValueError`` if they conflict."""
-    if sandboxed is False and level == "strict":
-        raise ValueError("strict isolation needs a sandbox, and sandboxed is false: leave one of them out")
-    if sandboxed is False or level == "none":
-        return "none"
-    return "strict" if level == "strict" else "standard"
-
-
-def workspace_of(given: str | None, place: Callable[[str], str | None]) -> str:
-    """``tmp``, ``keep``, or a host directory, which ``place`` converts to an absolute path.
-
-    No symlink in it is followed: an agent with write access to a parent directory could have created it.
-    """
-    if given in (None, "tmp", "keep"):
-        return given or "tmp"
-    assert given is not None
-    return os.path.normpath(place(given) or given)
 
 
 @frozen

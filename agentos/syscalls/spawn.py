@@ -1,36 +1,48 @@
-"""Handler of SPAWN: turns a request into an agent's spec and starts the agent."""
+"""Handler of SPAWN: prepares the spec of the requested agent, and starts the agent."""
 
 from collections.abc import Callable, Sequence
 
+import attrs
 import trio
-from attrs import asdict, field, frozen
+from attrs import field, frozen
 
-from agentos.agents.inherit import ExceedsParent, cut, inherit
+from agentos.agents.builder import Paths, Request, build, check_reach, price_missing
 from agentos.agents.jail import layout
+from agentos.agents.paths import HostPaths, JailPaths
 from agentos.agents.rate_limit import Rate
 from agentos.agents.registry import Agent, Registry, StartError
-from agentos.agents.spec import AgentSpec, Limits, Restart, check_name, isolation_of
+from agentos.agents.spec import AgentSpec, BadField, Limits, Restart, check_name
 from agentos.agents.supervision import Supervision
 from agentos.agents.workspaces import script_copies
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Right
-from agentos.llm.settings import Share
 from agentos.permissions.authorizer import NOT_HELD
 from agentos.permissions.rule import PermissionSet
-from agentos.services.quotas import Quota, budget_of
 from agentos_sdk.calls import agents as calls
-from agentos_sdk.errors import AlreadyExists, BadRequest, PermissionDenied, QuotaExceeded
-from agentos_sdk.quantities import duration
-from supervisors import Backoff, SpecError
+from agentos_sdk.errors import AlreadyExists, BadRequest, CallError, PermissionDenied, QuotaExceeded
 
 from . import permissions
 from .rights import Rights
-from .spawn_paths import Places
 
 RESTARTS: dict[str, Restart] = {"always": "permanent", "on-failure": "transient", "never": "temporary"}
 POLICIES = {restart: policy for policy, restart in RESTARTS.items()}
-MAX_RESTARTS = 1000  # as in a configuration file
+
+
+@frozen
+class Draft:
+    """A SPAWN to be decided about: the rights that it needs, its description for the audit log, and what it starts.
+
+    ``error`` is why it can't be started, which only a caller with these rights may see. ``script`` is one in the
+    caller's jail, which is copied after the decision.
+    """
+
+    rights: Sequence[Right]
+    about: str
+    parent: Agent | None
+    spec: AgentSpec | None = None
+    script: script_copies.JailScript | None = None
+    error: CallError | None = None
 
 
 @frozen
@@ -47,19 +59,54 @@ class Spawning:
     async def spawn(self, call: Call, request: calls.Spawn) -> calls.Spawned:
         """Start an agent and wait until it is running."""
         caller = call.caller
-        parent = self.registry.find(caller.id, None) if caller.kind == "agent" else None
-        rate = self._rate_of(caller, parent)
-        if rate is not None:  # before permissions are parsed, files are read and the script is copied
-            self._pace(caller, rate)
         try:
-            given = await self._given(caller, request)
+            draft = await self.prepare(caller, request)
         except PermissionDenied as error:
             decision = Decision("deny", NOT_HELD, str(error))
-            caller.audit.note(caller.entry("SPAWN", told(request, None), decision, "outcome", error.code))
+            caller.audit.note(caller.entry("SPAWN", describe_request(request, None), decision, "outcome", error.code))
             raise
-        rights = await self._rights(caller, request)
-        await call.require(*rights, about=told(request, given))
-        spec = await self._understood(caller, request, given, rights)
+        await call.require(*draft.rights, about=draft.about)
+        self.charge(caller, draft.parent)
+        return await self.act(caller, draft)
+
+    async def rights(self, caller: Caller, request: calls.Spawn) -> Sequence[Right]:
+        """The rights that SPAWN would need. If the caller holds them, other refusals are raised here."""
+        draft = await self.prepare(caller, request)
+        if draft.error and all(caller.authorizer.decide(caller, right).effect == "allow" for right in draft.rights):
+            raise draft.error
+        return draft.rights
+
+    async def prepare(self, caller: Caller, request: calls.Spawn) -> Draft:
+        """What is decided about. Nothing is changed: no copy is made and the caller's rate isn't charged."""
+        given = await self._read_permissions(caller, request)
+        parent = self.registry.find(caller.id, None) if caller.kind == "agent" else None
+        bounds = self.callers.limits(caller)
+        return await trio.to_thread.run_sync(self._prepare, caller, parent, request, given, bounds)
+
+    def charge(self, caller: Caller, parent: Agent | None) -> None:
+        """Take a token of the caller's spawn rate. A guest's rate belongs to its name; the operator has none."""
+        limits = self.supervision.limits
+        if caller.kind == "guest":
+            rate = self._rates.setdefault(caller.name, Rate(limits.per_second, limits.children))
+        elif parent is not None:
+            rate = parent.rate
+        else:
+            return
+        if (wait := rate.wait(trio.current_time())) > 0:
+            raise QuotaExceeded(
+                f"{caller.name} may spawn {limits.per_second:g} agents per second (kernel.spawn_rate): "
+                f"the next in {wait:.2f} s"
+            )
+
+    async def act(self, caller: Caller, draft: Draft) -> calls.Spawned:
+        """Start the agent, with a copy of its script if that is in the caller's jail."""
+        if draft.error is not None:
+            raise draft.error
+        spec, parent = draft.spec, draft.parent
+        assert spec is not None, "a draft has a spec or an error"
+        if draft.script is not None:
+            copy = await trio.to_thread.run_sync(draft.script.copy, self.supervision.deps.run.directory)
+            spec = attrs.evolve(spec, script=copy)
         try:
             agent = await self._start(spec, caller, parent)
         except BaseException:
@@ -77,14 +124,9 @@ class Spawning:
     async def _start(self, spec: AgentSpec, caller: Caller, parent: Agent | None) -> Agent:
         if self.registry.is_taken(spec.name) or self.is_taken(spec.name):
             raise AlreadyExists(f"name: {spec.name!r} is taken")
-        if parent is not None:
-            self._ration(parent)
-        elif caller.kind == "guest":
-            self._ration_guest(caller)
+        self._check_child_count(caller, parent)
         try:
             return await self.supervision.spawn(spec, caller, parent)
-        except SpecError as error:
-            raise BadRequest(f"backoff: {error}") from None
         except StartError as error:
             raise error.error(
                 f"{spec.name} did not start: {error}",
@@ -93,67 +135,22 @@ class Spawning:
                 stderr=error.stderr,
             ) from None
 
-    def _rate_of(self, caller: Caller, parent: Agent | None) -> Rate | None:
-        """The caller's rate limit; a guest's belongs to its name. None for the operator."""
-        if caller.kind != "guest":
-            return parent.rate if parent is not None else None
-        limits = self.supervision.limits
-        return self._rates.setdefault(caller.name, Rate(limits.per_second, limits.children))
-
-    def _pace(self, caller: Caller, rate: Rate) -> None:
-        limits, wait = self.supervision.limits, rate.wait(trio.current_time())
-        if wait > 0:
-            raise QuotaExceeded(
-                f"{caller.name} may spawn {limits.per_second:g} agents per second (kernel.spawn_rate): "
-                f"the next in {wait:.2f} s"
-            )
-
-    def _ration(self, parent: Agent) -> None:
-        limits = self.supervision.limits
-        above: Agent | None = parent
+    def _check_child_count(self, caller: Caller, parent: Agent | None) -> None:
+        """Raise ``QuotaExceeded`` if the guest, the agent or one that it descends from has too many living agents."""
+        most, above = self.supervision.limits.children, parent
+        if caller.kind == "guest":
+            own = [one for one in self.registry if not one.over.is_set() and self.registry.is_own(caller, one.id)]
+            if len(own) >= most:
+                raise QuotaExceeded(f"{caller.name} may have {most} living agents (kernel.max_children)")
         while above is not None:
-            if len(self.registry.living_below(above)) >= limits.children:
+            if len(self.registry.living_below(above)) >= most:
                 raise QuotaExceeded(
-                    f"{above.name} may have {limits.children} living agents below it (kernel.max_children): "
+                    f"{above.name} may have {most} living agents below it (kernel.max_children): "
                     "there is room again when one of them has ended"
                 )
             above = above.parent
 
-    def _ration_guest(self, guest: Caller) -> None:
-        most = self.supervision.limits.children
-        if sum(not agent.over.is_set() and self.registry.is_own(guest, agent.id) for agent in self.registry) >= most:
-            raise QuotaExceeded(f"{guest.name} may have {most} living agents (kernel.max_children)")
-
-    async def rights(self, caller: Caller, request: calls.Spawn) -> Sequence[Right]:
-        """The rights that SPAWN would need. If the caller holds them, other refusals are raised here."""
-        given, rights = await self._given(caller, request), await self._rights(caller, request)
-        if all(caller.authorizer.decide(caller, right).effect == "allow" for right in rights):
-            script_copies.discard(await self._understood(caller, request, given, rights))
-        return rights
-
-    async def _understood(
-        self, caller: Caller, request: calls.Spawn, given: PermissionSet | None, rights: Sequence[Right]
-    ) -> AgentSpec:
-        """The agent's spec for a caller with these rights; a host path must still lead to the checked file."""
-        parent = self.registry.find(caller.id, None) if caller.kind == "agent" else None
-        if caller.kind == "guest":
-            refuse_to_guests(request)
-        spec = await trio.to_thread.run_sync(self._spec, caller, parent, request, given, self.callers.limits(caller))
-        if caller.kind == "guest":
-            shown = spec.script or await trio.to_thread.run_sync(layout.own_program, spec)
-            if shown not in (None, *(right.object for right in rights)):
-                raise PermissionDenied("script, command: somebody replaced it while it was looked at")
-        return spec
-
-    async def _rights(self, caller: Caller, request: calls.Spawn) -> Sequence[Right]:
-        """The right to spawn; for a guest, which uses host paths, also the right to read the named program."""
-        if caller.kind != "guest":
-            return [Right("spawn")]
-        places = Places(self.base, None, self.supervision.deps.run.directory)
-        asked, real = await trio.to_thread.run_sync(places.program_of, request)
-        return [Right("spawn"), *([Right("read", real, told=asked)] if asked is not None else [])]
-
-    async def _given(self, caller: Caller, request: calls.Spawn) -> PermissionSet | None:
+    async def _read_permissions(self, caller: Caller, request: calls.Spawn) -> PermissionSet | None:
         """The new agent's permissions, if the request names them; never more than its spawner has."""
         if request.permissions is None:
             return None
@@ -161,72 +158,54 @@ class Spawning:
         self.callers.authorizer.check_not_wider(given, caller.id, "permissions")
         return given
 
-    def _spec(
-        self,
-        caller: Caller,
-        parent: Agent | None,
-        request: calls.Spawn,
-        given: PermissionSet | None,
-        bounds: Limits,
-    ) -> AgentSpec:
-        """Build the spec of the requested agent. Blocks: it reads files."""
-        check_name(request.name, "name")
-        if (request.script is None) == (not request.command):
-            raise BadRequest("script: expected exactly one of script (a Python file) and command (an argv)")
-        if not 0 <= request.max_restarts <= MAX_RESTARTS:
-            raise BadRequest(f"max_restarts: expected 0 to {MAX_RESTARTS}, got {request.max_restarts}")
-        if request.restart_window <= 0:
-            raise BadRequest(f"restart_window: expected more than 0 seconds, got {request.restart_window:g}")
-        for name in request.env:
-            if not name or "=" in name or name.startswith("AGENTOS_"):
-                raise BadRequest(f"env.{name}: expected a variable's name, without '=' and not AGENTOS_... (ours)")
+    def _prepare(
+        self, caller: Caller, parent: Agent | None, request: calls.Spawn, given: PermissionSet | None, bounds: Limits
+    ) -> Draft:
+        """The blocking part of :meth:`prepare`: it reads files."""
+        draft, host = Draft([Right("spawn")], describe_request(request, given), parent), HostPaths(self.base)
         try:
-            isolated = isolation_of(request.isolation, request.sandboxed)
-        except ValueError as error:
-            raise BadRequest(f"isolation: {error}") from None
-        spec = AgentSpec(
-            name=request.name,
-            args=tuple(request.args),
-            env=dict(request.env),
-            ready=request.ready,
-            restart=restart_of(request),
-            max_restarts=request.max_restarts,
-            restart_window=request.restart_window,
-            shutdown=request.shutdown,
-            backoff=backoff_of(request),
-            network=request.network,
-            isolation=isolated,
-            limits=cut(Limits(**asdict(request.limits)), bounds),
-            runtime=request.runtime,
-            llm=self._share(request.llm),
-            permissions=given,
-        )
-        try:
-            spec = inherit(spec, parent.spec) if parent is not None else spec
-            sole = caller.kind != "operator"
-            places = Places(self.base, parent, self.supervision.deps.run.directory, sole)
-            spec = places.inside(spec, request) if spec.jailed else places.outside(spec, request)
-        except ExceedsParent as error:
-            raise PermissionDenied(str(error)) from None
-        except layout.LayoutError as error:
-            raise BadRequest(str(error)) from None
+            if caller.kind == "guest":  # uses host paths: the program must be one that it may read
+                if (program := host.program_of(request.script, request.command)) is not None:
+                    named, real = program
+                    draft = attrs.evolve(draft, rights=[*draft.rights, Right("read", real, told=named)])
+                check_guest_options(request)
+            spec = self._build(caller, parent, request, given, bounds)
+            if caller.kind == "guest":
+                shown = spec.script or layout.own_program(spec)
+                if shown not in (None, *(right.object for right in draft.rights)):
+                    raise PermissionDenied(f"{'script' if spec.script else 'command'}: {script_copies.CHANGED}")
+            script = None
+            if spec.copied and spec.script is not None and parent is not None:
+                script = script_copies.JailScript.look_at(parent, spec.script)
+            return attrs.evolve(draft, spec=spec, script=script)
+        except CallError as error:
+            return attrs.evolve(draft, error=error)
         except OSError as error:  # a part of the path is being replaced meanwhile
-            raise BadRequest(f"a path that is named here can't be followed: {error.strerror}") from None
+            sentence = f"a path that is named here can't be followed: {error.strerror}"
+            return attrs.evolve(draft, error=BadRequest(sentence))
+
+    def _build(
+        self, caller: Caller, parent: Agent | None, request: calls.Spawn, given: PermissionSet | None, bounds: Limits
+    ) -> AgentSpec:
+        above = parent.spec if parent is not None else None
+
+        def refuse(mistake: BadField) -> None:
+            raise mistake.error(f"{mistake.field}: {layout.as_told(mistake.message, None, above)}")
+
+        check_name(request.name, "name")
+        fields = {**attrs.asdict(request, recurse=False), "restart": restart_of(request), "permissions": given}
+        del fields["restart_policy"]
+        paths: Paths = HostPaths(self.base, sole=caller.kind != "operator")
+        if parent is not None and parent.spec.jailed:
+            paths = JailPaths(parent)
+        spec = build(Request(**fields), paths, refuse, above, bounds)
+        check_reach(spec, spec.max_restarts, spec.restart_window, refuse)
+        if not self.callers.priced and any(quota.what == "money" for quota in spec.llm.budget):
+            raise BadRequest(f"llm.budget: {price_missing()}")
         return spec
 
-    def _share(self, given: calls.Share) -> Share:
-        quotas: dict[tuple[str, float], Quota] = {}
-        for line in given.budget:
-            if line.money is not None and not self.callers.priced:
-                raise BadRequest("llm.budget: a budget of money needs the model's price, and there is no [llm.prices]")
-            for quota in budget_of(line.per, line.tokens, line.calls, line.money):
-                if (quota.what, quota.per) in quotas:
-                    raise BadRequest(f"llm.budget: two budgets of {quota.what} per {duration(quota.per)}")
-                quotas[quota.what, quota.per] = quota
-        return Share(given.weight, tuple(quotas.values()))
 
-
-def refuse_to_guests(request: calls.Spawn) -> None:
+def check_guest_options(request: calls.Spawn) -> None:
     """Raise ``PermissionDenied`` for options that are reserved for the operator."""
     if request.isolation == "none" or request.sandboxed is False:
         raise PermissionDenied("isolation: an agent without isolation is the operator's alone to start")
@@ -234,12 +213,12 @@ def refuse_to_guests(request: calls.Spawn) -> None:
         raise PermissionDenied("network: an agent with the host's network is the operator's alone to start")
     for name in ("code", "python"):
         if getattr(request, name) is not None:
-            raise PermissionDenied(f"{name}: what else of the host's an agent sees is the operator's to say")
+            raise PermissionDenied(f"{name}: only the operator may give an agent further host files: leave it out")
     if request.workspace not in (None, "tmp"):
-        raise PermissionDenied("workspace: one that outlives the agent is the operator's to give: say tmp")
+        raise PermissionDenied("workspace: only the operator may give one that outlives the agent: say tmp")
 
 
-def told(request: calls.Spawn, given: PermissionSet | None) -> str:
+def describe_request(request: calls.Spawn, given: PermissionSet | None) -> str:
     """The description of a request for the audit log."""
     program = request.script if request.script is not None else " ".join(request.command or ())
     parts = [f"{request.name}: {program}"]
@@ -256,24 +235,6 @@ def restart_of(request: calls.Spawn) -> Restart:
     if request.restart is not None and request.restart_policy is not None:
         raise BadRequest("restart_policy: restart says it already; leave one of them out")
     return request.restart or RESTARTS[request.restart_policy or "never"]
-
-
-def backoff_of(request: calls.Spawn) -> Backoff | None:
-    if request.backoff is None:
-        return None
-    given = request.backoff
-    try:
-        return Backoff(
-            first=given.first,
-            min=given.min,
-            factor=given.factor,
-            max=given.max,
-            jitter=given.jitter,
-            reset_after=given.reset_after,
-            max_failures=given.max_failures,
-        )
-    except ValueError as error:
-        raise BadRequest(f"backoff: {error}") from None
 
 
 def isolation(agent: Agent) -> calls.Isolation:

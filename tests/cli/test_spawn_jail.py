@@ -171,7 +171,7 @@ def test_a_fast_one_is_a_script_that_was_never_executed(agentos: Agentos, kernel
             ("--cwd", "/etc"),
             "cwd: expected a directory in /workspace, /agent, /tmp, which are all that a jail has, got",
         ),
-        (("--code", ".", "--isolation", "none"), "code, workspace, runtime: only a jail has these, and none was asked"),
+        (("--code", ".", "--isolation", "none"), "code: only a jail has this, and isolation is none: leave it out"),
     ],
 )
 def test_what_a_jail_cannot_have_is_said(agentos: Agentos, options: tuple[str, ...], sentence: str) -> None:

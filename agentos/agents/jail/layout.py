@@ -168,11 +168,14 @@ def outside(path: str, what: Shown) -> str | None:
     return found if os.path.commonpath([found, what.code]) == what.code and os.path.exists(found) else None
 
 
-def as_told(text: str, spec: AgentSpec, parent: AgentSpec | None) -> str:
-    """An error about an agent, worded for its parent: host paths are replaced by paths in the parent's jail."""
+def as_told(text: str, spec: AgentSpec | None, parent: AgentSpec | None) -> str:
+    """An error about an agent, worded for its parent: host paths are replaced by paths in the parent's jail.
+
+    ``spec``: of the agent, None before it is made.
+    """
     if parent is None or not parent.jailed:
         return text
-    if spec.copied and spec.script is not None:
+    if spec is not None and spec.copied and spec.script is not None:
         text = text.replace(spec.script, os.path.basename(spec.script))
     if parent.code is not None:
         return text.replace(parent.code, CODE)

@@ -1,13 +1,16 @@
 """Copies of scripts from an agent's jail, for a child that runs one of them.
 
-The agent can change or replace its files at any moment. So the script is opened beneath the agent's root without
-following symlinks, and the copy made at that time is what the child runs in each of its lives.
+The agent can change or replace its files at any moment. So a script is opened beneath the agent's root without
+following symlinks, the decision is about its digest, and the child runs a copy with that digest in each of its lives.
 """
 
 import contextlib
+import hashlib
 import os
 import stat
 import tempfile
+
+from attrs import frozen
 
 from agentos.agents.jail.root_access import Ended, root_of
 from agentos.agents.registry import Agent
@@ -16,20 +19,33 @@ from agentos.sandbox import openat2
 from agentos_sdk.errors import BadRequest, NotFound, PermissionDenied
 
 MAX_SCRIPT = 4 << 20  # bytes
-READABLE = ("/workspace", "/agent", "/tmp")
+CHANGED = "changed since it was looked at"
 
 
-def of_script(agent: Agent, path: str, runtime: str) -> str:
-    """Copy the script at ``path`` in a running agent's jail; returns the path of the copy. Blocks."""
-    if not any(path.startswith(f"{place}/") for place in READABLE):
-        raise PermissionDenied(f"script: {path} is a path of the host's, and {agent.name} has none of these")
-    data = read(agent, path)
-    directory = tempfile.mkdtemp(prefix="script-", dir=runtime)
-    copy = os.path.join(directory, os.path.basename(path))
-    with open(copy, "xb") as file:
-        file.write(data)
-    os.chmod(copy, 0o444)
-    return copy
+@frozen
+class JailScript:
+    """A script in a running agent's jail, with its SHA-256 when it was looked at."""
+
+    agent: Agent
+    path: str
+    digest: bytes
+
+    @classmethod
+    def look_at(cls, agent: Agent, path: str) -> "JailScript":
+        """Raises ``NotFound`` or ``BadRequest``. Blocks."""
+        return cls(agent, path, hashlib.sha256(read(agent, path)).digest())
+
+    def copy(self, runtime: str) -> str:
+        """Copy the script; returns the path of the copy. Raises ``PermissionDenied`` if it has changed. Blocks."""
+        data = read(self.agent, self.path)
+        if hashlib.sha256(data).digest() != self.digest:
+            raise PermissionDenied(f"script: {CHANGED}")
+        directory = tempfile.mkdtemp(prefix="script-", dir=runtime)
+        copy = os.path.join(directory, os.path.basename(self.path))
+        with open(copy, "xb") as file:
+            file.write(data)
+        os.chmod(copy, 0o444)
+        return copy
 
 
 def discard(spec: AgentSpec) -> None:

@@ -212,6 +212,48 @@ def test_what_is_swapped_all_the_time_is_honest_or_refused(kernel: Kernel, clien
     until(lambda: kernel.open_files < files + 10, "no file is left open")
 
 
+ALTERNATES = """
+import os, threading
+for name, word in (("one", "one"), ("other", "another")):
+    open(name + ".py", "w").write(f"import time; print('it is {word}', flush=True); time.sleep(1000)")
+os.link("one.py", "x.py")
+def alternate():
+    while True:
+        for name in ("other.py", "one.py"):
+            os.link(name, "next")
+            os.rename("next", "x.py")
+threading.Thread(target=alternate, daemon=True).start()
+"""
+
+
+def test_a_script_that_is_replaced_after_the_decision_is_refused(kernel: Kernel, client: AgentOSClient) -> None:
+    agent = boss(kernel, client, ALTERNATES)
+    refused: list[str] = []
+
+    def tried() -> bool:
+        number = len(refused)
+        reply = spawn(client, agent, "x.py", f"child-{number}")
+        if reply["success"]:
+            until(lambda: lines(client, f"child-{number}")[:1] in (["it is one"], ["it is another"]), "it is whole")
+            client.kill(f"child-{number}", grace=0)
+        refused.append(reply.get("error", ""))
+        return "script: changed since it was looked at" in refused
+
+    until(tried, "it is replaced between the two looks at it")
+    assert {text for text in refused if "may spawn" not in text} <= {"", "script: changed since it was looked at"}
+
+
+def test_explain_copies_nothing(kernel: Kernel, client: AgentOSClient) -> None:
+    boss(kernel, client, f"open('mine.py', 'w').write({SAYS.format(word='mine')!r})")
+    before = kernel.runtime.stat().st_mtime_ns
+
+    explained = client.explain("boss", "SPAWN", {"name": "child", "script": "mine.py"})
+    missing = client.explain("boss", "SPAWN", {"name": "child", "script": "none.py"})
+
+    assert (explained["decision"], missing["code"]) == ("allow", "not_found")
+    assert kernel.runtime.stat().st_mtime_ns == before
+
+
 def test_refusals_leave_no_file_open(kernel: Kernel, client: AgentOSClient) -> None:
     agent = boss(kernel, client, "import os; os.mkdir('d.py'); os.mkfifo('f.py'); open('c.py', 'w')")
     files = kernel.open_files

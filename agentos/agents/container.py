@@ -40,7 +40,7 @@ class Container:
     spec: SupervisorSpec
     escalates: bool
     observe: Observer
-    keeper: Supervisor | None = None  # of the present life or the last one
+    supervisor: Supervisor | None = None  # of the present life or the last one
 
     @property
     def child(self) -> ChildSpec:
@@ -58,13 +58,13 @@ class Container:
     async def run(self, stop: trio.Event, *, task_status: trio.TaskStatus["Container"]) -> None:
         """Run one life of the supervisor, with any number of lives of its child."""
         *within, name = self.path
-        self.keeper = Supervisor(self.spec, id=name, within=tuple(within), observe=self.observe)
+        self.supervisor = Supervisor(self.spec, id=name, within=tuple(within), observe=self.observe)
         task_status.started(self)
         # StartFailed: stopped before the child's task ran. The child itself can't fail before it reports its start.
         with contextlib.suppress(GaveUp, StartFailed):
-            await self.keeper.run(stop)
-        assert self.keeper.exit is not None
-        cause = cause_of(self.keeper.exit)
+            await self.supervisor.run(stop)
+        assert self.supervisor.exit is not None
+        cause = cause_of(self.supervisor.exit)
         raise Ended("crash" if self.escalates and gave_up(cause) else "shutdown", cause.detail)
 
 

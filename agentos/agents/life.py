@@ -29,7 +29,7 @@ from .lifecycle import State
 from .output import Pump
 from .registry import Agent, End, Registry, StartError
 
-SETTLED = 0.2  # seconds a program must stay alive after exec to count as started
+MIN_UPTIME = 0.2  # seconds a program must stay alive after exec to count as started
 READY_TIMEOUT = 30.0  # seconds for an agent with ready="hello" to send HELLO
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -80,8 +80,8 @@ class Life:
                 async with self._jail(path, http) as jail:
                     if http is not None:
                         inside = jail.sandbox.listener
-                        life.start_soon(self._answer, http, inside)
-                    status = await self._accompany(jail, stop, task_status)
+                        life.start_soon(self._serve_http, http, inside)
+                    status = await self._run_program(jail, stop, task_status)
                 life.cancel_scope.cancel()
         finally:
             agent.children = None
@@ -118,27 +118,27 @@ class Life:
                 finally:
                     agent.jail, agent.used = None, jail.usage
         except JailError as error:
-            told = layout.as_told(str(error), agent.spec, agent.parent.spec if agent.parent is not None else None)
-            raise self._not_started(End(None, None, told), error.error) from None
+            text = layout.as_told(str(error), agent.spec, agent.parent.spec if agent.parent is not None else None)
+            raise self._not_started(End(None, None, text), error.error) from None
 
-    async def _accompany(self, jail: Jail, stop: trio.Event, up: trio.TaskStatus[Agent]) -> Status:
+    async def _run_program(self, jail: Jail, stop: trio.Event, task_status: trio.TaskStatus[Agent]) -> Status:
         """Run a started program until it ends; it has ended on return in every case."""
         agent, program = self.agent, jail.sandbox
         streams = {"stdout": program.stdout, "stderr": program.stderr}
         pumps = [Pump(fd, name, agent.output, self.deps.jails.turns) for name, fd in streams.items()]
-        began, problem = False, None
+        ready, problem = False, None
         try:
             async with trio.open_nursery() as reading:
                 for pump in pumps:
                     reading.start_soon(pump.run)
                 try:
-                    problem = await self._settle(program)
+                    problem = await self._wait_until_ready(program)
                     if program.status is None and problem is None:
-                        began = True
+                        ready = True
                         self.deps.registry.change(agent, AgentReady(agent.id, agent.name, agent.pid))
                         agent.settle()
-                        up.started(agent)
-                        await self._until_over(program, stop)
+                        task_status.started(agent)
+                        await self._wait_for_end(program, stop)
                 finally:
                     status = await jail.end()  # noqa: ASYNC102 - it shields itself, and SIGKILL is soon over
                     agent.end = End.of(status, stop.is_set() or agent.dismissed.is_set(), jail.why(status))
@@ -146,7 +146,7 @@ class Life:
         finally:
             for pump in pumps:
                 pump.finish()
-        if began:
+        if ready:
             return status
         if status == Status(0, None) and agent.declared and agent.spec.restart != "permanent":
             raise Ignore  # a short job that is done counts as success: a failed start would never be retried
@@ -154,22 +154,25 @@ class Life:
             raise self._not_started(End(status.code, status.signal, problem))
         raise self._not_started(agent.end, early=True)
 
-    async def _settle(self, program: Sandbox) -> str | None:
-        """Wait until the program ends, becomes ready, has lived long enough, or is dismissed.
+    async def _wait_until_ready(self, program: Sandbox) -> str | None:
+        """Wait until the program ends, becomes ready, has lived long enough, or its agent is dismissed.
 
-        Returns what is wrong, or None.
+        Returns why it doesn't count as ready, or None.
         """
-        ready, patience = self.agent.connected, SETTLED
+        ready, time = self.agent.connected, MIN_UPTIME
         if self.agent.spec.ready == "hello":
-            ready, patience = self.agent.caller.greeted, READY_TIMEOUT
-        with trio.move_on_after(patience) as deadline:
+            ready, time = self.agent.caller.greeted, READY_TIMEOUT
+        with trio.move_on_after(time) as deadline:
             await first(program.wait, ready.wait, self.agent.dismissed.wait)
         if deadline.cancelled_caught and self.agent.spec.ready == "hello":
             return f'it didn\'t say HELLO within {READY_TIMEOUT:g} s, and ready = "hello" waits for that'
         return None
 
-    async def _until_over(self, program: Sandbox, stop: trio.Event) -> None:
-        """Wait until the program has ended, or its shutdown time after ``stop`` is over; its children end before it."""
+    async def _wait_for_end(self, program: Sandbox, stop: trio.Event) -> None:
+        """Wait until the program has ended, or until its shutdown time after ``stop`` is over.
+
+        The agents that it spawned end first.
+        """
         agent = self.agent
         await first(program.wait, stop.wait)
         assert agent.children is not None
@@ -179,20 +182,20 @@ class Life:
             return
         paused = agent.state is State.PAUSED
         self.deps.registry.change(agent, AgentStopping(agent.id, agent.name))
-        if agent.allowed == 0:
+        if agent.shutdown_time == 0:
             return
         program.signal(signal.SIGTERM)
         if paused:
             program.thaw()  # a frozen process can't receive SIGTERM
-        with trio.move_on_after(agent.allowed) as agent.patience:
+        with trio.move_on_after(agent.shutdown_time) as agent.stop_scope:
             await program.wait()
-        agent.patience = None
+        agent.stop_scope = None
 
-    async def _answer(self, http: Endpoint, inside: socket.socket | None) -> None:
+    async def _serve_http(self, http: Endpoint, inside: socket.socket | None) -> None:
         """Serve the program's HTTP requests; requests sent before this wait in the backlog."""
         listener = http.listener or inside
-        assert listener is not None, "a jail with a network of its own has been made with one"
-        assert self.deps.serve is not None, "there is an endpoint only where somebody serves it"
+        assert listener is not None, "a jail with its own network has a listener"
+        assert self.deps.serve is not None, "an endpoint is only opened if `serve` is given"
         with listener:
             await self.deps.serve(listener, self.agent.caller, http.key)
 
@@ -201,16 +204,16 @@ class Life:
         return self.agent.caller
 
     def _not_started(self, end: End, error: type[CallError] = Unavailable, early: bool = False) -> StartError:
-        """``early``: the program ended before it was ready, which a short job may; only the spawner is told."""
+        """``early``: the program ended before it was ready; only the error that the spawner gets says so."""
         agent = self.agent
         agent.end = end
-        said = evolve(end, reason=f"{end.reason} before it was ready") if early else end
+        reported = evolve(end, reason=f"{end.reason} before it was ready") if early else end
         if not early or end.code != 0:
-            agent.output.add("kernel", f"did not start: {said.reason}")
+            agent.output.add("kernel", f"did not start: {reported.reason}")
         stderr = [line.text for line in agent.output.last(10, "stderr")]
         if not agent.declared:  # a declared one settles when its supervisor has reported the failure
-            agent.settle(StartError(said, stderr, error))  # not the raised one, which references all its frames
-        return StartError(said, stderr, error)
+            agent.settle(StartError(reported, stderr, error))  # not the raised one, which references all its frames
+        return StartError(reported, stderr, error)
 
 
 async def first(*waits: Callable[[], Awaitable[object]]) -> None:

@@ -73,8 +73,8 @@ class Output:
 
     def last(self, count: int, stream: str | None = None) -> Sequence[Line]:
         """The last ``count`` lines, of one stream or of all."""
-        wanted = [line for line in self._lines if stream is None or line.stream == stream]
-        return wanted[-count:] if count > 0 else []
+        found = [line for line in self._lines if stream is None or line.stream == stream]
+        return found[-count:] if count > 0 else []
 
     async def wait_beyond(self, number: int) -> None:
         """Return when the line ``number`` has been written."""
@@ -88,7 +88,7 @@ class Pump:
     """Reads one stream of a program from a pipe into an :class:`Output`, scheduled by ``turns``."""
 
     def __init__(self, fd: int, stream: str, output: Output, turns: Turns) -> None:
-        self._pipe = Pipe(fd, turns, output, READ_SIZE, self._take)
+        self._pipe = Pipe(fd, turns, output, READ_SIZE, self._add_data)
         self._stream = stream
         self._output = output
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -101,15 +101,15 @@ class Pump:
     def finish(self) -> None:
         """Read what the pipe holds now, then close it."""
         self._pipe.finish()
-        self._keep(self._decoder.decode(b"", final=True))
+        self._add_text(self._decoder.decode(b"", final=True))
         if self._rest:
-            self._keep("\n")
+            self._add_text("\n")
 
-    def _take(self, data: bytes) -> float:
-        lines = self._keep(self._decoder.decode(data))
+    def _add_data(self, data: bytes) -> float:
+        lines = self._add_text(self._decoder.decode(data))
         return (len(data) + lines * LINE_COST) / RATE
 
-    def _keep(self, text: str) -> int:
+    def _add_text(self, text: str) -> int:
         """Add complete lines to the output; returns the number of newlines in ``text``."""
         count = text.count("\n")
         if count > MAX_LINES:  # all but the last MAX_LINES would be dropped at once

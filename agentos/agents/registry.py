@@ -39,9 +39,9 @@ class End:
     reason: str
 
     @classmethod
-    def of(cls, status: Status, asked: bool = False, limits: str | None = None) -> "End":
-        """``asked``: the end was requested; ``limits``: the limits that the program hit."""
-        reason = f"stopped: {status}" if asked else str(status)
+    def of(cls, status: Status, requested: bool = False, limits: str | None = None) -> "End":
+        """``requested``: by KILL or a supervisor; ``limits``: the limits that the program hit."""
+        reason = f"stopped: {status}" if requested else str(status)
         if limits is not None and limits.startswith("killed"):
             reason = limits
         elif limits is not None:
@@ -83,13 +83,13 @@ class Agent:
     since: float = 0.0  # trio's clock, seconds: start of the present life
     program: Sandbox | None = None
     jail: "Jail | None" = None  # while that program runs
-    layers: Mapping[str, Mapping[str, Any]] = field(factory=dict)  # of isolation, in the present life or the last
+    layers: Mapping[str, Mapping[str, Any]] = field(factory=dict)  # isolation layers, in the present life or the last
     lacking: Sequence[str] = ()  # requested layers that are not in force
     used: Usage | None = None  # in the last life, from its cgroup's counters
     children: Supervisor | None = None  # of the agents that it spawned, while it lives
-    keeper: Supervisor | None = None  # its own supervisor, if it was spawned and has begun
+    supervisor: Supervisor | None = None  # its own, if it was spawned and has begun
     grace: float | None = None  # seconds; set by KILL, for this stop only
-    patience: trio.CancelScope | None = None  # around the time between SIGTERM and SIGKILL
+    stop_scope: trio.CancelScope | None = None  # around the time between SIGTERM and SIGKILL
     dismissed: trio.Event = field(factory=trio.Event)  # it is being stopped for good
     end: End | None = None
     connected: trio.Event = field(factory=trio.Event)  # in the present life
@@ -120,18 +120,18 @@ class Agent:
         return self.state in ALIVE
 
     @property
-    def allowed(self) -> float:
+    def shutdown_time(self) -> float:
         """Seconds between SIGTERM and SIGKILL."""
         if self.grace is not None:
             return self.grace
         shutdown = self.spec.shutdown
         return shutdown if not isinstance(shutdown, str) else 0.0 if shutdown == "brutal_kill" else math.inf
 
-    def allow(self, grace: float) -> None:
+    def limit_shutdown_time(self, grace: float) -> None:
         """Limit the shutdown time to ``grace`` seconds; if it is stopping already, this never extends the time."""
         self.grace = grace
-        if self.patience is not None:
-            self.patience.deadline = min(self.patience.deadline, trio.current_time() + grace)
+        if self.stop_scope is not None:
+            self.stop_scope.deadline = min(self.stop_scope.deadline, trio.current_time() + grace)
 
     def settle(self, problem: StartError | None = None) -> None:
         """Record the result of the first start; later results change nothing."""

@@ -22,7 +22,7 @@ from .registry import Agent, End, Registry, StartError
 from .spec import AgentSpec, GroupSpec, Shutdown
 from .tracker import Tracker
 
-NOT_NOW = "no agent can be started now: what would supervise it is stopping or being restarted"
+NOT_NOW = "no agent can be started now: the supervisor above it is stopping or being restarted"
 FORCED_STOP = 3.0  # seconds from a forced stop until what still runs is cancelled
 SPAWNED = "spawned"  # the supervisor below the root that keeps the agents spawned by the operator
 
@@ -50,11 +50,11 @@ class OneAgent:
     async def run(self, stop: trio.Event, *, task_status: trio.TaskStatus[Supervisor]) -> None:
         agent = self.agent
         *within, name = agent.path
-        agent.keeper = Supervisor(self.spec, id=name, within=tuple(within), observe=self.tracker.observe)
-        task_status.started(agent.keeper)
+        agent.supervisor = Supervisor(self.spec, id=name, within=tuple(within), observe=self.tracker.observe)
+        task_status.started(agent.supervisor)
         try:
             if not agent.dismissed.is_set():
-                await agent.keeper.run(stop)
+                await agent.supervisor.run(stop)
         finally:  # in every case, because the spawner waits for the result
             agent.settle(StartError(agent.end or End(None, None, "stopped before it had begun"), []))
             self.tracker.finish(agent)
@@ -85,11 +85,11 @@ class Supervision:
     def build(self, group: GroupSpec) -> Supervisor:
         """The root supervisor of a declared tree, not running yet."""
         spawned = ChildSpec(SPAWNED, FOR_SPAWNED)
-        self.root = Supervisor(self._group(group, (ROOT,), spawned), id=ROOT, observe=self.tracker.observe)
+        self.root = Supervisor(self._make_group(group, (ROOT,), spawned), id=ROOT, observe=self.tracker.observe)
         self.tracker.add_supervisor(self.root)
         return self.root
 
-    def _group(self, group: GroupSpec, path: Path, *before: ChildSpec) -> SupervisorSpec:
+    def _make_group(self, group: GroupSpec, path: Path, *before: ChildSpec) -> SupervisorSpec:
         self.tracker.groups[path] = group
         contains = group.strategy == "one_for_one"
         children = [
@@ -113,7 +113,7 @@ class Supervision:
             # A life limits its own shutdown time; the agents that it spawned end first.
             start, shutdown = Life(agent, self.deps, self.tracker.observe), "infinity"
         else:
-            start, shutdown = self._group(spec, (*path, spec.name)), spec.shutdown
+            start, shutdown = self._make_group(spec, (*path, spec.name)), spec.shutdown
         return ChildSpec(
             spec.name,
             start,
@@ -132,7 +132,7 @@ class Supervision:
             agent = self._add_agent(spec, path, None, None, inside)
             start, shutdown = Overlapped(Life(agent, self.deps, self.tracker.observe)), "infinity"
         else:
-            start = Group(inside, self._group(spec, inside), self.tracker.observe, self.tracker.add_supervisor)
+            start = Group(inside, self._make_group(spec, inside), self.tracker.observe, self.tracker.add_supervisor)
             shutdown = spec.shutdown
         self.tracker.containers.add((path, spec.name))
         one = specify_one_child(spec.name, start, spec.restart, spec.backoff, group.intensity, group.period)
@@ -176,7 +176,7 @@ class Supervision:
         What still runs :data:`FORCED_STOP` seconds later is cancelled.
         """
         for agent in self.registry:
-            agent.allow(0)
+            agent.limit_shutdown_time(0)
         self._running.deadline = trio.current_time() + FORCED_STOP
 
     async def spawn(self, spec: AgentSpec, spawner: Caller, parent: Agent | None) -> Agent:
@@ -185,14 +185,14 @@ class Supervision:
         Raises ``AlreadyExists``, ``Unavailable`` or :class:`~agentos.agents.registry.StartError`. If cancelled, no
         agent is left.
         """
-        home = parent.children if parent is not None else self.tracker.find_supervisor((ROOT, SPAWNED))
-        if home is None:
+        above = parent.children if parent is not None else self.tracker.find_supervisor((ROOT, SPAWNED))
+        if above is None:
             raise Unavailable(NOT_NOW)
-        agent = self._add_agent(spec, (*home.path, spec.name), parent, spawner)
+        agent = self._add_agent(spec, (*above.path, spec.name), parent, spawner)
         life = Life(agent, self.deps, self.tracker.observe)
         try:
             one = specify_one_child(spec.name, life, spec.restart, spec.backoff, spec.max_restarts, spec.restart_window)
-            await home.start_child(OneAgent(one, agent, self.tracker))
+            await above.start_child(OneAgent(one, agent, self.tracker))
             await agent.settled.wait()
         except (NoProc, Refused, StartFailed):  # its supervisor or an agent of that name is ending
             self.tracker.finish(agent)
@@ -211,7 +211,7 @@ class Supervision:
         ``grace`` overrides its shutdown time, in seconds; its descendants get no more than that either.
         """
         if grace is not None:
-            self._allow(agent, grace)
+            self._limit_shutdown_times(agent, grace)
         if agent.declared:
             agent.dismissed.set()
             await self._terminate(agent)
@@ -219,18 +219,18 @@ class Supervision:
             self._dismiss(agent)
         await agent.over.wait()
 
-    def _allow(self, agent: Agent, grace: float) -> None:
-        agent.allow(grace)
+    def _limit_shutdown_times(self, agent: Agent, grace: float) -> None:
+        agent.limit_shutdown_time(grace)
         for other in self.registry.living_below(agent):
-            other.allow(min(grace, other.allowed))
+            other.limit_shutdown_time(min(grace, other.shutdown_time))
 
     def _dismiss(self, agent: Agent) -> None:
         """Stop the supervisor of a spawned agent. Waiting would block the supervisor above."""
         agent.dismissed.set()
-        if agent.keeper is not None:
-            agent.keeper.stop()
+        if agent.supervisor is not None:
+            agent.supervisor.stop()
         else:
-            self.tracker.finish(agent)  # it has not begun, and won't
+            self.tracker.finish(agent)  # its supervisor has not begun, and won't
 
     async def _terminate(self, agent: Agent) -> None:
         """End a declared agent, waiting for its group's supervisor if that isn't up."""
@@ -242,15 +242,15 @@ class Supervision:
             try:
                 await supervisor.terminate_child(agent.name)
             except NoProc:
-                continue  # its group has ended meanwhile: for good, or a new one comes that would start the agent again
+                continue  # its group has ended: for good, or until a restart that would start the agent again
             except Refused:
-                pass  # it has ended by itself and isn't known any more
+                pass  # it has ended by itself, and the supervisor has forgotten it
             self.tracker.finish(agent)
 
     def _add_agent(
-        self, spec: AgentSpec, path: Path, parent: Agent | None, spawner: Caller | None, keeper: Path | None = None
+        self, spec: AgentSpec, path: Path, parent: Agent | None, spawner: Caller | None, supervisor: Path | None = None
     ) -> Agent:
-        """Create and register an agent. ``keeper`` is the path of the supervisor that restarts it, if not ``path``."""
+        """Create and register an agent. ``supervisor`` is the path of the one that restarts it, if not ``path``."""
         caller = self.make_caller(spec, spawner)
         agent = Agent(
             spec,
@@ -259,22 +259,22 @@ class Supervision:
             parent,
             spawner.id if spawner is not None else None,
             spawner.name if spawner is not None and spawner.kind == "guest" else None,
-            self._queue_path(
-                spec, path, parent.queue_path if parent is not None else self._queue_path_of_guest(spawner)
+            self._make_queue_path(
+                spec, path, parent.queue_path if parent is not None else self._guest_queue_path(spawner)
             ),
             Rate(self.limits.per_second, self.limits.children),
             Output(partial(self._publish_line, caller.id, spec.name)),
         )
-        self.tracker.add_agent(agent, keeper or path)
+        self.tracker.add_agent(agent, supervisor or path)
         return agent
 
     def _publish_line(self, agent_id: int, name: str, line: Line) -> None:
         self.registry.publish(AgentOutput(agent_id, name, line.stream, line.text))
 
-    def _queue_path_of_guest(self, spawner: Caller | None) -> QueuePath | None:
+    def _guest_queue_path(self, spawner: Caller | None) -> QueuePath | None:
         return self.queue_path(spawner) if spawner is not None and spawner.kind == "guest" else None
 
-    def _queue_path(self, spec: AgentSpec, path: Path, above: QueuePath | None) -> QueuePath:
+    def _make_queue_path(self, spec: AgentSpec, path: Path, above: QueuePath | None) -> QueuePath:
         """An agent's place in the model's queue. A group counts in it only with a weight or a budget in the file."""
         if above is not None:
             return (*above, Account(f"{above[-1].name}/{spec.name}", spec.share))

@@ -132,7 +132,7 @@ class Tracker:
         if agent.over.is_set():
             return
         agent.over.set()
-        agent.program = agent.keeper = None  # ended agents are kept for long, and these are big
+        agent.program = agent.supervisor = None  # ended agents are kept for long, and these are big
         if agent.declared:
             agent.settle()
         else:

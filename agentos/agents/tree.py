@@ -11,16 +11,16 @@ from .registry import Agent, Registry
 Places = dict[tuple[tuple[str, ...], str], Agent]
 
 
-def picture(supervisor: Supervisor, registry: Registry) -> dict[str, Any]:
+def describe_tree(supervisor: Supervisor, registry: Registry) -> dict[str, Any]:
     """A supervisor with everything below it, in start order, as plain values.
 
     Containers aren't shown; their child takes their place.
     """
     places = {(agent.path, agent.name): agent for agent in registry}
-    return _supervisor(supervisor, places)
+    return _describe_supervisor(supervisor, places)
 
 
-def _supervisor(supervisor: Supervisor, places: Places) -> dict[str, Any]:
+def _describe_supervisor(supervisor: Supervisor, places: Places) -> dict[str, Any]:
     spec = supervisor.spec
     containers = {child.id: child.start for child in spec.children if isinstance(child.start, Container)}
     return {
@@ -30,24 +30,26 @@ def _supervisor(supervisor: Supervisor, places: Places) -> dict[str, Any]:
         "intensity": spec.intensity,
         "period": spec.period,
         "children": [
-            _child(child, containers.get(child.id), supervisor.path, places)
+            _describe_child(child, containers.get(child.id), supervisor.path, places)
             for child in reversed(supervisor.children())
         ],
     }
 
 
-def _child(child: ChildInfo, container: Container | None, path: tuple[str, ...], places: Places) -> dict[str, Any]:
+def _describe_child(
+    child: ChildInfo, container: Container | None, path: tuple[str, ...], places: Places
+) -> dict[str, Any]:
     restart, state, group = child.restart, child.state, child.child
     if container is not None:
         restart, group = container.child.restart, container.group
         state = "restarting" if state == "running" else state  # a group without a supervisor waits for its restart
     common = {"restart": restart, "significant": child.significant}
     if isinstance(group, Supervisor):
-        return _supervisor(group, places) | common
+        return _describe_supervisor(group, places) | common
     agent = places.get((path, child.id))
     if agent is None:
         return {"name": child.id, "type": "supervisor", "state": state, "children": [], **common}
-    below = _supervisor(agent.children, places)["children"] if agent.children is not None else []
+    below = _describe_supervisor(agent.children, places)["children"] if agent.children is not None else []
     return {
         "name": agent.name,
         "type": "agent",

@@ -13,7 +13,7 @@ from agentos.agents.lifecycle import NEXT, State
 from agentos.agents.output import Line
 from agentos.agents.registry import Agent, Registry
 from agentos.agents.supervision import Supervision
-from agentos.agents.tree import picture
+from agentos.agents.tree import describe_tree
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
@@ -122,7 +122,7 @@ class Known:
 
     def prepare_tree(self, caller: Caller, request: calls.Tree) -> Prepared:
         def act(caller: Caller) -> calls.TreeReply:
-            return calls.TreeReply(tree=picture(self.supervision.root, self.registry))
+            return calls.TreeReply(tree=describe_tree(self.supervision.root, self.registry))
 
         return Prepared((Right("tree"),), act)
 

@@ -123,18 +123,18 @@ def test_a_new_life_after_the_end_of_a_group_begins_with_fresh_events() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shutdown", "grace", "allowed"),
+    ("shutdown", "grace", "seconds"),
     [(5.0, None, 5.0), ("brutal_kill", None, 0.0), ("infinity", None, float("inf")), (5.0, 0.0, 0.0), (5.0, 9.0, 9.0)],
 )
-def test_how_long_an_agent_may_take_to_stop(shutdown: Any, grace: float | None, allowed: float) -> None:
+def test_how_long_an_agent_may_take_to_stop(shutdown: Any, grace: float | None, seconds: float) -> None:
     one = agent("a", shutdown=shutdown)
     if grace is not None:
-        one.allow(grace)
+        one.limit_shutdown_time(grace)
 
-    assert one.allowed == allowed
+    assert one.shutdown_time == seconds
 
 
 def test_an_end_that_was_asked_for_says_so() -> None:
-    assert End.of(Status(None, 15), asked=True) == End(None, 15, "stopped: killed by SIGTERM")
+    assert End.of(Status(None, 15), requested=True) == End(None, 15, "stopped: killed by SIGTERM")
     assert End.of(Status(3, None)) == End(3, None, "exit status 3")
     assert str(Status(None, 40)) == "killed by signal 40"

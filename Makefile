@@ -9,7 +9,7 @@ RUN_READY := $(VENV)/run-ready
 # Three workers, as a test waits for a third of its time, get whole files; tests that measure time, or need both cores,
 # run after them. Both stages always run.
 define PYTEST
-@$(BIN)/python -m pytest -n 3 --dist loadfile -m "not alone" $(1); status=$$?; \
+@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not alone" $(1); status=$$?; \
   $(BIN)/python -m pytest -m alone $(1) && exit $$status
 endef
 

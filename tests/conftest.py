@@ -3,11 +3,10 @@
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
-from tests.support import rounds, workers
+from tests.support import rounds
 from tests.support.kernel import Kernel, running
 from tests.support.wire import Wire
 
@@ -21,14 +20,9 @@ Connect = Callable[[], Wire]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    workers.check_attacks(items)
-    workers.sort_slow_first(items)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> workers.WholeFiles:
-    config.option.loadscopereorder = False  # as sorted above
-    return workers.WholeFiles(config, log)
+    """Files with a test marked ``slow`` come first, so that the workers end at about the same time."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Each setting is attacked once; each test asks for one of the verdicts. All guests run at once, each on one CPU."""
 
-import functools
 import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,7 +15,6 @@ from tests.support.kernel import Kernel
 
 GUESTS = {"guest-root": settings.Guest(), "guest-user": settings.Guest(user=True), "bare": settings.Guest(bare=True)}
 SETTINGS = ("here", "guest-root", "guest-user")  # here: whoever runs the tests, with the groups that this host has
-attack_here = functools.cache(settings.here)  # a worker gets the files one by one, each with all settings
 
 
 @frozen
@@ -39,11 +37,19 @@ class Attacked:
         assert verdict.outcome == "blocked", verdict.detail
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of the verdicts run alone: the guests take all CPUs, and each worker would boot guests of its own."""
+    for item in items:
+        if {"attacked", "guests"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker("alone")
+
+
 @pytest.fixture(scope="session", params=SETTINGS)
 def attacked(request: pytest.FixtureRequest) -> Attacked:
     """The attacks of one setting; a host that can't have it skips loudly, unless it must."""
     setting: str = request.param
-    found = attack_here() if setting == "here" else request.getfixturevalue("guests")[setting].result()
+    found = settings.here() if setting == "here" else request.getfixturevalue("guests")[setting].result()
     if all(verdict.outcome in ("unclear", "n/a") for verdict in found):
         skip(found[0].detail)
     return Attacked(setting, {verdict.check: verdict for verdict in found})

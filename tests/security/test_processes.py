@@ -1,11 +1,8 @@
 """Other processes: what an attacker in a sandbox must not see, hit, take over or outlive."""
 
-import pytest
-
 from tests.security.conftest import Attacked
 
 
-@pytest.mark.slow
 def test_an_agent_cannot_see_other_programs(attacked: Attacked) -> None:
     attacked.stopped("proc.see_other_processes")
 

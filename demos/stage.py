@@ -25,7 +25,7 @@ from agentos.sandbox.report.doctor import room_for_a_kernel
 from agentos_sdk import AgentOSClient, AgentOSError
 
 WIDTH = 96  # columns that a narrated line may take
-START, STOP = 20.0, 20.0  # seconds a kernel may take to be ready, and to have stopped every agent
+START, STOP = 60.0, 60.0  # seconds a kernel may take to be ready, and to have stopped every agent
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 

@@ -122,7 +122,7 @@ class Kernel:
         self.sweeper = Sweeper(host.run)
         self.jails = Jails(
             spawner=host.spawner,
-            host=probe.host(),
+            host=probe.read_host(),
             cgroups=host.cgroups,
             outer_ids=host.outer_ids,
             workspaces=Workspaces(host.state_dir, is_root(), [Path(host.run.directory), Path(settings.socket)]),

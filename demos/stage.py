@@ -21,7 +21,7 @@ from typing import Any
 import click
 from attrs import frozen
 
-from agentos.sandbox.report.doctor import room_for_a_kernel
+from agentos.sandbox.report.doctor import kernel_cgroup
 from agentos_sdk import AgentOSClient, AgentOSError
 
 WIDTH = 96  # columns that a narrated line may take
@@ -222,7 +222,7 @@ def kernel(config: Path | None = None, show: bool = False) -> Iterator[Kernel]:
     """A kernel that is ready, and is gone afterwards whatever happens."""
     directory = tempfile.mkdtemp(prefix="aos-demo-")
     try:
-        with room_for_a_kernel() as begin:  # in the control group that is ours it would be with us
+        with kernel_cgroup() as begin:  # in the control group that is ours it would be with us
             running = Kernel(directory, config, begin)
             try:
                 running.until(r"kernel \| ready, ", START, show)

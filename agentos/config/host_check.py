@@ -9,7 +9,7 @@ from agentos.agents.spec import AgentSpec, GroupSpec
 from agentos.llm.api_keys import read_variables
 from agentos.llm.providers.choose import NoProvider, choose_provider
 from agentos.llm.settings import LLMSettings
-from agentos.sandbox.report.doctor import layers_here
+from agentos.sandbox.report.doctor import try_layers
 from agentos.sandbox.report.levels import Finding
 
 from .load import Config
@@ -19,7 +19,7 @@ BY_GROUPS = ("memory", "pids", "cpu")
 
 def refused(config: Config) -> Mapping[str, Sequence[str]]:
     """Why a kernel on this host would not start some agents, with their names. Blocks: it tries every layer."""
-    layers = layers_here()
+    layers = try_layers()
     found: dict[str, list[str]] = {}
     for spec in _agents(config.root):
         try:
@@ -49,7 +49,7 @@ def _record(spec: AgentSpec, found: Mapping[str, Finding]) -> Layers:
             "asked": one.asked and not (name == "net_ns" and spec.network),
             "active": one.works if spec.jailed else name == "rlimits" or _is_grouped(name, one),
             "mechanism": one.mechanism,
-            "reason": (one.reason or "without a jail nothing bounds it") + (f" ({one.knob})" if one.knob else ""),
+            "reason": (one.reason or "without a jail nothing bounds it") + (f" ({one.remedy})" if one.remedy else ""),
         }
         for name, one in found.items()
     }

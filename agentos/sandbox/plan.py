@@ -161,7 +161,7 @@ def _confine_steps(policy: Policy, program: Program, host: Host, binds: tuple[s.
     yield s.DropCapabilities()
     yield s.NoNewPrivileges()
     yield from _landlock_step(policy, host, binds)
-    filters = seccomp.program(policy.profile, host.architecture, host.memory_cgroup, host.memfd_noexec)
+    filters = seccomp.filter_bytes(policy.profile, host.architecture, host.memory_cgroup, host.memfd_noexec)
     yield s.Seccomp(filters.hex())
     yield _program_step(policy, program, host)
 
@@ -326,20 +326,20 @@ def _landlock_step(policy: Policy, host: Host, binds: tuple[s.Bind, ...]) -> Ite
     if host.landlock_abi == 0:
         return
     scope = landlock.Scope.ABSTRACT_UNIX_SOCKET | landlock.Scope.SIGNAL
-    asked = landlock.Walls(landlock.ALL_FILES & ~landlock.Files.RESOLVE_UNIX, scope=scope)
+    asked = landlock.HandledRights(landlock.ALL_FILES & ~landlock.FileRights.RESOLVE_UNIX, scope=scope)
     read, write, execute = landlock.READ, landlock.WRITE, landlock.EXECUTE
     if policy.profile == "strict":  # no path is both writable and executable
         run = [PathRule(bind.target, execute) for bind in binds if not (bind.device or bind.writable)]
     else:
         run = [PathRule("/", execute)]
-    rules = landlock.ruleset(
+    rules = landlock.build_ruleset(
         host.landlock_abi,
         asked,
         [
             PathRule("/", read),
             *run,
             *(PathRule(path, write) for path in ("/tmp", WORKSPACE, "/dev/shm")),
-            PathRule("/dev", landlock.Files.WRITE_FILE | landlock.Files.TRUNCATE),
+            PathRule("/dev", landlock.FileRights.WRITE_FILE | landlock.FileRights.TRUNCATE),
         ],
     )
     yield s.Landlock(

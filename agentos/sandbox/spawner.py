@@ -22,7 +22,7 @@ from .errors import ZygoteDied as ZygoteDied
 from .handshake import NewProcess, ProcessPipes, close_all
 from .inside import messages
 from .inside.janitor import Cleanup
-from .report.walls import Observed, observe
+from .report.walls import Observed, read_observed
 from .sandbox import Sandbox, has_ended, reap
 from .steps import Step
 from .zygote import TIMEOUT, Zygote, plan_file
@@ -226,7 +226,7 @@ class Spawner:
         tmpfs = {place: found.pop(place) for place in tuple(found) if place.startswith("/")}
         namespaces = {**process.namespaces, **found}
         try:
-            observed = observe(program, {name: os.fstat(fd).st_ino for name, fd in namespaces.items()})
+            observed = read_observed(program, {name: os.fstat(fd).st_ino for name, fd in namespaces.items()})
         except (FileNotFoundError, ProcessLookupError):
             raise SandboxError("the process ended before it was the program") from None
         if inspect is not None:

@@ -182,8 +182,8 @@ def of_cgroup(used: values.Usage, source: str) -> calls.Usage:
 
 def of_processes(jail: Jail) -> calls.Usage:
     """Usage from /proc: all processes below the sandbox's PID 1, or only the program without a sandbox."""
-    living = processes.Census().of({0: processes.roots(jail.sandbox.pid)})[0]
-    held = sum(map(processes.memory, processes.distinct(living)), processes.Memory())
+    living = processes.ProcessCache().list_by_group({0: processes.root_start_times(jail.sandbox.pid)})[0]
+    held = sum(map(processes.read_memory, processes.distinct_memory(living)), processes.Memory())
     return calls.Usage(
         memory=held.own + held.shared,
         pids=sum(process.threads for process in living),

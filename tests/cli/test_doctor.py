@@ -12,7 +12,7 @@ import pytest
 from agentos.sandbox.cgroups import discover
 from agentos.sandbox.cgroups.discover import V1Hierarchies, V2Scope
 from agentos.sandbox.report import remedies
-from agentos.sandbox.report.doctor import Report, limits_here
+from agentos.sandbox.report.doctor import Report, try_cgroup_limits
 from agentos.sandbox.report.levels import Finding
 from agentos.sandbox.report.walls import LAYERS
 from agentos.userland.cli.doctor import described
@@ -36,8 +36,8 @@ def test_the_first_line_is_the_verdict_and_every_layer_has_a_row() -> None:
     done = doctor()
 
     verdict, strict, empty, header, *rows = done.stdout.splitlines()
-    assert re.match(r"(standard: all walls; .*|none: .* can't be had here: no agent starts in a sandbox)$", verdict)
-    assert re.match(r"strict: (can be had too|no: .* missing)$", strict)
+    assert re.match(r"(standard: all walls; .*|none: .* not available: no agent can start in a sandbox)$", verdict)
+    assert re.match(r"strict: (available too|no: .* missing)$", strict)
     assert (empty, header.split()[:2]) == ("", ["LAYER", "WORKS"])
     table = [row.split()[:2] for row in rows[: rows.index("")] if not row.startswith(" ")]
     assert [name for name, _ in table] == list(LAYERS)
@@ -51,7 +51,7 @@ def test_programs_get_the_same_as_json() -> None:
 
     report = json.loads(done.stdout)
     assert report["verdict"] == said[0]
-    assert (report["level"] == "strict") == (said[1] == "strict: can be had too")
+    assert (report["level"] == "strict") == (said[1] == "strict: available too")
     assert list(report["layers"]) == list(LAYERS)
     assert all(set(one) == {"asked", "works", "mechanism", "reason", "knob"} for one in report["layers"].values())
     assert all(one["works"] or one["reason"] for one in report["layers"].values())
@@ -82,13 +82,13 @@ def test_no_control_group_is_left() -> None:
     places = [found.directory] if isinstance(found, V2Scope) else []
     places += found.directories.values() if isinstance(found, V1Hierarchies) else []
 
-    limits_here()
+    try_cgroup_limits()
 
     assert [place for place in places if os.path.exists(f"{place}/{discover.instance_name()}")] == []
 
 
 def test_knobs_are_told_once_and_a_profile_is_printed_whole() -> None:
-    no = Finding(False, "TakeIdentity: Operation not permitted", remedies.APPARMOR)
+    no = Finding(False, "TakeIdentity: Operation not permitted", remedies.APPARMOR_REMEDY)
     layers = {name: no if name in ("user_ns", "pid_ns") else Finding(True, mechanism="m") for name in LAYERS}
     report = Report("none", "none: ...", "strict: no: ...", layers, {"kernel": "Linux"}, remedies.apparmor_profile())
 

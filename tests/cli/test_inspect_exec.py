@@ -76,7 +76,7 @@ def test_inspect_says_what_an_agent_without_walls_hasnt_got(agentos: Agentos, ke
     shown = agentos("inspect", "bare").stdout
 
     assert re.search(r"^isolation +none: no walls$", shown, re.MULTILINE)
-    assert re.search(r"^seccomp +no +no +- +isolation none was asked for$", shown, re.MULTILINE)
+    assert re.search(r"^seccomp +no +no +- +the agent's isolation is none$", shown, re.MULTILINE)
 
 
 def test_inspect_gives_json_and_takes_ids_and_those_who_have_ended(agentos: Agentos) -> None:

@@ -16,9 +16,9 @@ def spawner() -> Iterator[Spawner]:
     """A running spawner, on a host where a root of one's own can be made."""
     spawner = Spawner.start()
     try:
-        found = trio.run(probe.probe, spawner, probe.host(), outer())
+        found = trio.run(probe.probe_layers, spawner, probe.read_host(), outer())
         if not found["root"].works and "AGENTOS_MUST_SANDBOX" not in os.environ:
-            pytest.skip(f"no sandbox on this host: {found['root'].reason} ({found['root'].knob})")
+            pytest.skip(f"no sandbox on this host: {found['root'].reason} ({found['root'].remedy})")
         yield spawner
     finally:
         spawner.close()

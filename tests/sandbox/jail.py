@@ -44,7 +44,7 @@ def outer() -> HostIds | None:
 def a_plan(*argv: str, env: dict[str, str] | None = None, cwd: str = "/workspace", **policy: Any) -> tuple[Step, ...]:
     """A plan for this host, with this Python inside."""
     given = {"interpreter": PYTHON, "sdk": SDK, **policy}
-    return plan_sandbox(Policy(**given), Program(argv, env or {}, cwd), probe.host(), outer())
+    return plan_sandbox(Policy(**given), Program(argv, env or {}, cwd), probe.read_host(), outer())
 
 
 def python(code: str, *arguments: str, **policy: Any) -> tuple[Step, ...]:

@@ -49,7 +49,7 @@ def subreaper() -> Iterator[None]:
 
 
 def a_plan(*argv: str, env: dict[str, str] | None = None, cwd: str = "/", **limits: int) -> tuple[Step, ...]:
-    return plan_unjailed(Program(argv, PATH if env is None else env, cwd), probe.host(), Limits(**limits))
+    return plan_unjailed(Program(argv, PATH if env is None else env, cwd), probe.read_host(), Limits(**limits))
 
 
 def python(code: str) -> tuple[Step, ...]:
@@ -145,14 +145,14 @@ async def test_no_wall_is_said_to_stand_and_the_limits_are(spawner: Spawner) -> 
     steps = a_plan("sleep", "1000", open_files=99)
     sandbox = await spawner.spawn(steps)
 
-    layers = walls.layers(steps, sandbox.observed)
+    layers = walls.isolation_layers(steps, sandbox.observed)
 
     assert list(layers) == [name for name in walls.LAYERS if name not in ("memory", "pids", "cpu", "disk")]
     limits = layers.pop("rlimits")
     assert (limits["asked"], limits["active"], limits["evidence"]) == (True, True, "NOFILE=99 FSIZE=268435456 CORE=0")
     for layer in layers.values():
         assert (layer["asked"], layer["active"], layer["mechanism"]) == (False, False, "")
-        assert layer["reason"] == "isolation none was asked for"
+        assert layer["reason"] == "the agent's isolation is none"
     own = os.stat("/proc/self/ns/net").st_ino
     assert layers["net_ns"]["evidence"] == f"net:[{own}], ours is net:[{own}]"
     await kill(sandbox)

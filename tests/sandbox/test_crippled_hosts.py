@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agentos.sandbox.report.levels import WALLS
+from agentos.sandbox.report.levels import WALL_LAYERS
 from agentos.sandbox.report.walls import LAYERS
 from tests.support.guest import need_guest
 from tests.tools import cgroup2_vm, crippled
@@ -55,7 +55,7 @@ def knobs(report: dict[str, Any], *names: str) -> set[str]:
 def test_without_user_namespaces_there_is_no_wall_and_the_sysctl_is_named(whole: dict[str, Any]) -> None:
     report = doctor("--sysctl", "user.max_user_namespaces=0")
 
-    asked = [name for name in WALLS if report["layers"][name]["asked"]]
+    asked = [name for name in WALL_LAYERS if report["layers"][name]["asked"]]
     assert not any(report["layers"][name]["works"] for name in asked)
     assert report["verdict"].startswith("none: user_ns, pid_ns, mount_ns and ")
     assert report["layers"]["user_ns"]["reason"] == "Clone: clone3: No space left on device"
@@ -66,7 +66,7 @@ def test_without_network_namespaces_it_is_that_wall_alone(whole: dict[str, Any])
     report = doctor("--sysctl", "user.max_net_namespaces=0")
 
     assert lost(report, whole) == {"net_ns"}
-    assert report["verdict"].startswith("none: net_ns can't be had here")
+    assert report["verdict"].startswith("none: net_ns not available")
     assert knobs(report, "net_ns") == {"sysctl user.max_net_namespaces=10000"}
 
 
@@ -168,10 +168,10 @@ from agentos.sandbox.policy import Policy, Program
 from agentos.sandbox.spawner import Spawner
 
 async def main(spawner):
-    here = probe.host()
-    for host in (here, probe.usable(here, await probe.probe(spawner, here))):
+    here = probe.read_host()
+    for host in (here, probe.remove_broken_layers(here, await probe.probe_layers(spawner, here))):
         try:
-            steps = plan_sandbox(Policy(), Program(["/bin/true"]), host, probe.SOMEBODY if here.uid == 0 else None)
+            steps = plan_sandbox(Policy(), Program(["/bin/true"]), host, probe.TRIAL_IDS if here.uid == 0 else None)
             sandbox = await spawner.spawn(steps)
             print(await sandbox.wait())
         except StepFailed as failure:
@@ -235,9 +235,9 @@ except SystemExit as end:
 NOT_LIMITED = """
 from agentos.sandbox.cgroups.values import Limits
 from agentos.sandbox.cgroups.discover import discover_here, open_root
-from agentos.sandbox.report.doctor import shortfall
+from agentos.sandbox.report.doctor import describe_shortfall
 group = open_root(discover_here()).root.create_child("unlimited", Limits())
-print(shortfall(group, "pids"))
+print(describe_shortfall(group, "pids"))
 """
 
 
@@ -261,7 +261,7 @@ def row(lines: list[str], layer: str) -> str:
 def test_in_a_delegated_scope_all_limits_hold_and_the_scope_is_left_as_it_was(user: bool) -> None:
     lines = in_guest(sys.executable, "-c", BEFORE_AND_AFTER, user=user)
 
-    who = "agents run as uid 1000" if user else "each agent a user of its own"
+    who = "agents run as uid 1000" if user else "each agent has its own uid"
     assert lines[0] == f"standard: all walls; limits by cgroup v2; no Landlock; {who}"
     assert row(lines, "landlock") == "landlock no Landlock: landlock_create_ruleset: Function not implemented"
     assert "For landlock: a kernel with it: Linux 5.13 or later, built with CONFIG_SECURITY_LANDLOCK" in lines
@@ -277,7 +277,7 @@ def test_in_a_delegated_scope_all_limits_hold_and_the_scope_is_left_as_it_was(us
 def test_a_limit_that_does_not_hold_is_noticed() -> None:
     lines = in_guest(sys.executable, "-c", NOT_LIMITED)
 
-    assert lines == ["a program forked although its group was full"]
+    assert lines == ["a program forked although its cgroup was at its limit"]
 
 
 @pytest.mark.usefixtures("guest_kernel")
@@ -306,7 +306,7 @@ def test_the_machine_wide_sysctl_and_hidden_groups_are_both_told() -> None:
 
     lines = in_guest("sh", "-c", close, "sh", *DOCTOR, hide=["/sys/fs/cgroup"])
 
-    assert lines[0] == "none: user_ns, pid_ns, mount_ns and 10 more can't be had here: no agent starts in a sandbox"
+    assert lines[0] == "none: user_ns, pid_ns, mount_ns and 10 more not available: no agent can start in a sandbox"
     assert row(lines, "user_ns") == "user_ns no Clone: clone3: No space left on device"
     assert any("sysctl user.max_user_namespaces=10000" in line for line in lines)
     assert "isn't visible in any cgroup2 mount" in row(lines, "cpu")
@@ -330,7 +330,7 @@ def test_an_interpreter_that_lies_in_a_home_is_a_root_that_would_show_it(
     why = f"for {sys.executable} a jail would show {sys.prefix}, which contains a user's home directory"
     assert report["layers"]["root"]["reason"] == why
     assert knobs(report, "root").pop().startswith("install AgentOS into an environment in a directory of its own")
-    assert report["verdict"].startswith("none: root can't be had here")
+    assert report["verdict"].startswith("none: root not available")
 
 
 def test_no_kernel_starts_with_an_interpreter_that_lies_in_a_home(tmp_path: Path, lives_in_our_prefix: str) -> None:
@@ -339,5 +339,7 @@ def test_no_kernel_starts_with_an_interpreter_that_lies_in_a_home(tmp_path: Path
     done = crippled.run("--replace", f"/etc/passwd={lives_in_our_prefix}", command=kernel, env=PATHS)
 
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"agentos: for {sys.executable} a jail would show {sys.prefix}, with what people ")
+    assert done.stderr.startswith(
+        f"agentos: for {sys.executable} a jail would show {sys.prefix}, which contains a user"
+    )
     assert "python3 -m venv" in done.stderr

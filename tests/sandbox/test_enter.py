@@ -32,7 +32,7 @@ JOINED = ("user", "cgroup", "uts", "ipc", "net")
 def beside(*argv: str, env: dict[str, str] | None = None, cwd: str = "/workspace", **policy: Any) -> tuple[Step, ...]:
     """The steps of a program beside one of ``a_plan``."""
     return plan_entry(
-        Policy(**{"interpreter": PYTHON, "sdk": SDK, **policy}), Program(argv, env or {}, cwd), probe.host()
+        Policy(**{"interpreter": PYTHON, "sdk": SDK, **policy}), Program(argv, env or {}, cwd), probe.read_host()
     )
 
 
@@ -99,7 +99,10 @@ async def test_its_walls_are_as_high_as_the_others(spawner: Spawner) -> None:
     for field in ("Uid", "Gid", "Groups", "NoNewPrivs", "Seccomp", "Seccomp_filters"):
         assert entered.observed.status[field] == agent.observed.status[field]
     assert entered.observed.limits == agent.observed.limits
-    shown, of_the_other = walls.layers(steps, entered.observed), walls.layers(python(FOREVER), agent.observed)
+    shown, of_the_other = (
+        walls.isolation_layers(steps, entered.observed),
+        walls.isolation_layers(python(FOREVER), agent.observed),
+    )
     assert {name: row["active"] for name, row in shown.items()} == {
         name: row["active"] for name, row in of_the_other.items()
     }
@@ -170,7 +173,7 @@ async def test_where_the_other_has_the_hosts_network_it_has_that_too(spawner: Sp
     entered = await spawner.enter(agent, steps)
 
     assert entered.observed.namespaces["net"] == os.stat("/proc/self/ns/net").st_ino
-    net = walls.layers(steps, entered.observed)["net_ns"]
+    net = walls.isolation_layers(steps, entered.observed)["net_ns"]
     assert (net["asked"], net["active"]) == (False, False)
     await kill(agent)
     await kill(entered)
@@ -300,7 +303,7 @@ def _state(pid: int) -> str:
 
 async def test_a_program_without_walls_cant_be_entered(spawner: Spawner) -> None:
     program = Program(["/bin/sleep", "600"], {}, "/")
-    sandbox = await spawner.spawn(plan_unjailed(program, probe.host(), Limits()))
+    sandbox = await spawner.spawn(plan_unjailed(program, probe.read_host(), Limits()))
 
     with pytest.raises(SandboxError, match="the host's own namespaces"):
         await spawner.enter(sandbox, beside("/bin/true"))

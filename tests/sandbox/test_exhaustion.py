@@ -65,11 +65,11 @@ time.sleep(600)
     policy = Policy(interpreter=PYTHON, sdk=SDK, limits=limits)
     hello = Program(("/bin/sh", "-c", "echo hello"), {}, "/workspace")
     parks = Program((sys.executable, "-I", "-S", "-c", PRELUDE + park), {}, "/workspace")
-    parker = await spawner.spawn(plan_sandbox(policy, parks, probe.host(), who))
+    parker = await spawner.spawn(plan_sandbox(policy, parks, probe.read_host(), who))
     assert await line(parker) == "ETOOMANYREFS\n"
 
-    spawned = await run(spawner, plan_sandbox(policy, hello, probe.host(), who))
-    entered = await ended(await spawner.enter(parker, plan_entry(policy, hello, probe.host())))
+    spawned = await run(spawner, plan_sandbox(policy, hello, probe.read_host(), who))
+    entered = await ended(await spawner.enter(parker, plan_entry(policy, hello, probe.read_host())))
 
     assert (spawned.out, entered.out) == ("hello\n", "hello\n")
     await kill(parker)

@@ -18,7 +18,7 @@ from agentos.sandbox.spawner import SandboxError, Spawner, StepFailed
 from agentos.sandbox.steps import Step
 from tests.sandbox.jail import Belongings, a_plan
 
-NO = seccomp.refuse(errno.EPERM)
+NO = seccomp.errno_verdict(errno.EPERM)
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, PR_SET_DUMPABLE = 38, 22, 4
 
 

@@ -46,7 +46,7 @@ def fast(text: str, /, *arguments: str, env: dict[str, str] | None = None, **pol
     file.write_text(text)
     given = {"interpreter": PYTHON, "sdk": SDK, "script": str(file), **policy}
     program = Program(("/agent/main.py", *arguments), env or {}, fast=True)
-    return plan_sandbox(Policy(**given), program, probe.host(), outer())
+    return plan_sandbox(Policy(**given), program, probe.read_host(), outer())
 
 
 async def test_a_script_runs_as_main_with_its_arguments_and_its_status_comes_back(spawner: Spawner) -> None:
@@ -207,7 +207,7 @@ print(signal.getsignal(signal.SIGINT) is signal.default_int_handler, os.getppid(
 
 async def test_the_walls_are_those_of_an_execed_program(spawner: Spawner) -> None:
     def without_numbers(steps: tuple[Step, ...], observed: walls.Observed) -> str:
-        layers = walls.layers(steps, observed)
+        layers = walls.isolation_layers(steps, observed)
         return re.sub(r"\[\d+\]|Uid [\d ]+", "-", str(layers))
 
     script = fast(FOREVER)
@@ -362,7 +362,9 @@ def test_only_a_script_of_the_agents_is_run_and_only_by_the_kernels_interpreter(
     path: str, policy: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(BadPolicy, match=why):
-        plan_sandbox(Policy(**{"interpreter": PYTHON, **policy}), Program((path,), fast=True), probe.host(), outer())
+        plan_sandbox(
+            Policy(**{"interpreter": PYTHON, **policy}), Program((path,), fast=True), probe.read_host(), outer()
+        )
 
 
 async def test_two_hundred_of_them_leave_nothing(spawner: Spawner) -> None:

@@ -35,7 +35,7 @@ def spawner() -> Iterator[Spawner]:
 
 
 def kept(*argv: str, stdin: bytes = b"") -> tuple[Step, ...]:
-    return plan_unjailed(Program(argv, PATH, "/", stdin=stdin), probe.host(), None, keeper=True)
+    return plan_unjailed(Program(argv, PATH, "/", stdin=stdin), probe.read_host(), None, keeper=True)
 
 
 def shell(text: str) -> tuple[Step, ...]:

@@ -149,7 +149,7 @@ async def test_with_the_hosts_network_it_is_refused(spawner: Spawner) -> None:
 
 
 async def test_without_walls_it_is_refused(spawner: Spawner) -> None:
-    sandbox = await spawner.spawn(plan_unjailed(Program(["/bin/sleep", "600"], {}, "/"), probe.host(), Limits()))
+    sandbox = await spawner.spawn(plan_unjailed(Program(["/bin/sleep", "600"], {}, "/"), probe.read_host(), Limits()))
 
     with pytest.raises(SandboxError, match="it has the host's network"):
         await spawner.listen(sandbox)

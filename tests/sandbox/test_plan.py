@@ -217,7 +217,7 @@ def test_no_limit_is_above_the_hosts(policy: Policy, host: Host) -> None:
 def test_what_would_hold_memory_unseen_is_refused_where_no_group_counts_it(policy: Policy, host: Host) -> None:
     found = next(step.program for step in made(policy, host) if isinstance(step, s.Seccomp))
 
-    wanted = seccomp.program(policy.profile, host.architecture, host.memory_cgroup, host.memfd_noexec)
+    wanted = seccomp.filter_bytes(policy.profile, host.architecture, host.memory_cgroup, host.memfd_noexec)
     assert found == wanted.hex()
 
 

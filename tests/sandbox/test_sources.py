@@ -303,4 +303,6 @@ def overlay(place: Path) -> Iterator[Path]:
 
 
 def as_user(who: HostIds, code: str, workspace: str) -> tuple[Step, ...]:
-    return plan_sandbox(Policy(workspace=Directory(workspace)), Program(["/bin/sh", "-c", code]), probe.host(), who)
+    return plan_sandbox(
+        Policy(workspace=Directory(workspace)), Program(["/bin/sh", "-c", code]), probe.read_host(), who
+    )

@@ -77,7 +77,7 @@ def images() -> None:
 
 
 def steps(workspace: Workspace, code: str) -> tuple[Step, ...]:
-    return plan_sandbox(Policy(workspace=workspace.mount), Program(["/bin/sh", "-c", code]), probe.host(), WHO)
+    return plan_sandbox(Policy(workspace=workspace.mount), Program(["/bin/sh", "-c", code]), probe.read_host(), WHO)
 
 
 async def live(spawner: Spawner, workspace: Workspace, code: str) -> Ended:

@@ -23,7 +23,7 @@ ORDER = json.dumps({"checks": CHECKS, "targets": {}, "seconds": 20})
 ATTACK = Run([sys.executable, f"/agent/{PROGRAM}", ORDER])
 SLEEP = Run(["/bin/sleep", "600"])
 
-HERE = probe.host(memory_cgroup=True)  # otherwise there are no memory files at all
+HERE = probe.read_host(memory_cgroup=True)  # otherwise there are no memory files at all
 needs_sysctl = pytest.mark.skipif(
     not HERE.memfd_noexec, reason="vm.memfd_noexec can't be written: no root, or no Linux 6.3"
 )
@@ -109,7 +109,7 @@ async def test_a_strict_program_may_have_memory_files_that_are_no_programs(spawn
 async def test_the_record_says_which_means_forbids_executing_memory(spawner: Spawner, host: Host) -> None:
     steps = plan_sandbox(policy("strict"), SLEEP, host, jail.outer())
     sandbox = await spawner.spawn(steps)
-    layer = walls.layers(steps, sandbox.observed)["seccomp"]
+    layer = walls.isolation_layers(steps, sandbox.observed)["seccomp"]
     await jail.kill(sandbox)
 
     said = (layer["active"], layer["mechanism"], layer["evidence"])

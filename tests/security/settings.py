@@ -15,14 +15,14 @@ from agentos.attacks import harness, kernel, verdicts
 from agentos.attacks.canaries import Canaries
 from agentos.attacks.harness import Ended, Outcome, Shot
 from agentos.attacks.verdicts import Verdict
-from agentos.sandbox.report.doctor import room_for_a_kernel
+from agentos.sandbox.report.doctor import kernel_cgroup
 from tests.support.wire import PATIENCE
 from tests.tools import cgroup2_vm
 
 
 def run(shots: Sequence[Shot], canaries: Canaries) -> Outcome:
     """Agents of a kernel's."""
-    with room_for_a_kernel() as join, kernel.running(canaries, join, PATIENCE) as client:
+    with kernel_cgroup() as join, kernel.running(canaries, join, PATIENCE) as client:
         return kernel.attacked(client, shots)
 
 

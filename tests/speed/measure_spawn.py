@@ -64,7 +64,7 @@ class Bench:
             socket=kernel,
         )
         program = Program(argv, fast=fast)
-        return plan_sandbox(policy, program, probe.host(), _OUTER if os.geteuid() == 0 else None)
+        return plan_sandbox(policy, program, probe.read_host(), _OUTER if os.geteuid() == 0 else None)
 
 
 def bwrap_argv(*argv: str) -> list[str]:

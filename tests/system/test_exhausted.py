@@ -27,7 +27,7 @@ def test_a_kernel_without_descriptors_goes_on_and_recovers(kernel: Kernel, clien
                 crowd.append(socket.socket(socket.AF_UNIX))
                 crowd[-1].connect(kernel.socket)
 
-            kernel.wait_line("workspaces could not be looked at")
+            kernel.wait_line("workspaces could not be measured")
             assert not client.spawn("one more", command=["sleep", "1000"])["success"]
             assert info(client, "watched")["state"] == "running"
         finally:

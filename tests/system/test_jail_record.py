@@ -112,7 +112,7 @@ def test_without_control_groups_the_record_says_what_is_watched_and_what_cant_be
     assert found["memory"]["mechanism"] == "watcher + RLIMIT_DATA"
     assert found["pids"]["mechanism"].startswith("RLIMIT_NPROC")
     assert not found["cpu"]["active"]
-    assert "CPU shares can't be had" in found["cpu"]["reason"]
+    assert "CPU shares can't be limited" in found["cpu"]["reason"]
     assert found["user_ns"]["active"]
 
 

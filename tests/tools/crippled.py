@@ -74,7 +74,7 @@ def refuse(calls: list[str], namespaces: bool) -> None:
     rules: dict[str, Rule] = {}
     for call in calls:
         name, _, error = call.partition("=")
-        rules[name] = seccomp.refuse(getattr(errno, error))
+        rules[name] = seccomp.errno_verdict(getattr(errno, error))
     if namespaces:
         rules["clone"] = (Refusal(errno.EPERM, (AnyBit(0, NAMESPACES),)),)
     program = seccomp.compile_filter(Profile("outer", rules, seccomp.ALLOW), os.uname().machine)

@@ -203,7 +203,7 @@ def _eldest(agent: Agent) -> Agent:
 
 def _is_ending(sandbox: Sandbox) -> bool:
     """Whether the sandbox's PID 1 is exiting: it waits for all processes inside, so these end earlier."""
-    stat = processes.read(f"/proc/{sandbox.pid}/stat") if sandbox.status is None else b""
+    stat = processes.read_small_file(f"/proc/{sandbox.pid}/stat") if sandbox.status is None else b""
     return not stat or bool(int(stat[stat.rindex(b")") + 2 :].split()[6]) & PF_EXITING)
 
 

@@ -13,11 +13,11 @@ from agentos.sandbox.cgroups.discover import Group, MissingLimit
 from agentos.sandbox.cgroups.values import EnforcedLimits
 from agentos.sandbox.policy import Limits
 from agentos.sandbox.report import levels, walls
-from agentos.sandbox.report.limits import Found, limit_layers
+from agentos.sandbox.report.limits import ObservedLimits, limit_layers
 from agentos.sandbox.report.walls import Observed
 from agentos.sandbox.steps import Step
 from agentos.sandbox.watch import disk
-from agentos.sandbox.watch.tree_usage import Usage, measure
+from agentos.sandbox.watch.tree_usage import Usage, measure_tree
 
 NO_LIMIT = "no such limit was asked for"
 Layers = Mapping[str, Mapping[str, Any]]  # in the format of the wire protocol
@@ -41,8 +41,8 @@ class Walls:
 
     def record(self, observed: Observed, program: int) -> Layers:
         """All layers in force, read from the Linux kernel before the program's first instruction. Blocks."""
-        layers: Layers = walls.layers(self.steps, observed)
-        found = Found(
+        layers: Layers = walls.isolation_layers(self.steps, observed)
+        found = ObservedLimits(
             enforced=self.group.read_limits() if self.group is not None else None,
             version=self.group.version if self.group is not None else None,
             missing=self.missing,
@@ -60,14 +60,14 @@ class Walls:
         if self.workspace is None:
             return None
         if self.workspace.kind == "tmp":
-            return disk.tmpfs_at(program)
+            return disk.read_tmpfs(program)
         place = self.workspace.watched or f"/proc/{program}/root/workspace"
         directory = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             if self.workspace.kind == "image":
-                return disk.image_at(directory)
-            usage = measure(directory, self.limits.disk, self.limits.inodes)
-            if (over := disk.judge(usage, self.limits.disk, self.limits.inodes)) is not None:
+                return disk.read_image(directory)
+            usage = measure_tree(directory, self.limits.disk, self.limits.inodes)
+            if (over := disk.exceeded_limit(usage, self.limits.disk, self.limits.inodes)) is not None:
                 raise NotIsolated(f"{over} already: make room in {place}, or give it a higher limit")
             return usage
         finally:
@@ -102,9 +102,11 @@ def lacking(layers: Layers) -> Sequence[str]:
 
 def judge(spec: AgentSpec, layers: Layers, waived: Collection[str]) -> None:
     """Raise :class:`NotIsolated` if less is in force than the agent's level, or a limit that was set, requires."""
-    lacking: Sequence[object] = levels.missing_for(spec.isolation, levels.of_record(layers), named(spec.limits), waived)
+    lacking: Sequence[object] = levels.missing_layers(
+        spec.isolation, levels.findings_of_record(layers), named(spec.limits), waived
+    )
     if not spec.jailed:
-        by_layer = {levels.LIMITS[name]: name for name in named(spec.limits) if name not in waived}
+        by_layer = {levels.LIMIT_LAYERS[name]: name for name in named(spec.limits) if name not in waived}
         lacking = [
             f"{by_layer[name]}: {layer['reason']}"
             for name, layer in layers.items()
@@ -113,7 +115,7 @@ def judge(spec: AgentSpec, layers: Layers, waived: Collection[str]) -> None:
     if lacking:
         what = "; ".join(map(str, lacking))
         waivable = ", ".join(
-            f'"{name}"' for name in sorted(named(spec.limits)) if not layers[levels.LIMITS[name]]["active"]
+            f'"{name}"' for name in sorted(named(spec.limits)) if not layers[levels.LIMIT_LAYERS[name]]["active"]
         )
         waiver = f", and waive = [{waivable}] under [kernel] lets it run without" if waivable else ""
         raise NotIsolated(f"isolation {spec.isolation} can't be had here: {what}. `agentos doctor` tells more{waiver}")

@@ -25,7 +25,7 @@ from agentos.sandbox.host_ids import HostIdError, HostIdPool
 from agentos.sandbox.plan import Host, HostIds, plan_sandbox, plan_unjailed
 from agentos.sandbox.policy import BadPolicy, Directory, Limits, Policy
 from agentos.sandbox.report import remedies
-from agentos.sandbox.report.limits import SHIM, ending
+from agentos.sandbox.report.limits import SHIM_PROCESSES, describe_ending
 from agentos.sandbox.report.walls import Observed
 from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.spawner import Spawner
@@ -95,7 +95,7 @@ class Jail:
 
     def why(self, status: Status) -> str | None:
         """The limits that the program hit, as text; None if there are none."""
-        return ending(status, self.limits, self.evidence, self.over)
+        return describe_ending(status, self.limits, self.evidence, self.over)
 
 
 @frozen
@@ -283,7 +283,7 @@ class Jails:
             raise BadPolicy(f"limits.cpu_quota: the least that Linux can give is {MIN_CPU * 100:g}% of a CPU")
         limits = GroupLimits(
             memory=min(asked.memory, MAX_MEMORY) if asked.memory is not None else None,
-            pids=asked.max_pids + SHIM if asked.max_pids is not None else None,
+            pids=asked.max_pids + SHIM_PROCESSES if asked.max_pids is not None else None,
             cpu=asked.cpu_quota,
             weight=asked.cpu_weight,
         )
@@ -366,7 +366,7 @@ def refusal(spec: AgentSpec, failure: StepFailed) -> JailError:
         return JailError(f"{failure.text}{where}", NotFound if failure.errno == errno.ENOENT else Unavailable)
     if failure.step.startswith(("OpenSource", "DetachSource", "Bind")):
         return JailError(failure.text)
-    knob = remedies.knob(failure.step, failure.text, failure.errno, remedies.surroundings())
+    knob = remedies.find_remedy(failure.step, failure.text, failure.errno, remedies.read_surroundings())
     text = f"isolation {spec.isolation} can't be had here: {failure}" + (f": {knob}" if knob else "")
     return JailError(text, IsolationUnavailable)
 

@@ -70,9 +70,9 @@ class CgroupDirectory:
 class MissingLimit:
     """A limit that isn't available on this host, the reason, and what to change."""
 
-    what: str  # memory, pids, cpu
+    limit: str  # memory, pids, cpu
     reason: str
-    knob: str
+    remedy: str
 
 
 @frozen
@@ -193,8 +193,8 @@ def _discover_v2(
         return NoCgroups(_missing_limits(CONTROLLERS, why, delegate))
     lacking = CONTROLLERS - usable
     why = f"the controller isn't handed down to {directory}"
-    knob = f"in the unit or in user@.service: Delegate={' '.join(sorted(CONTROLLERS))}"
-    return V2Scope(directory, usable, _missing_limits(lacking, why, knob), in_leaf)
+    remedy = f"in the unit or in user@.service: Delegate={' '.join(sorted(CONTROLLERS))}"
+    return V2Scope(directory, usable, _missing_limits(lacking, why, remedy), in_leaf)
 
 
 def _discover_v1(
@@ -225,8 +225,8 @@ def _find_own_directory(path: str, mounts: Sequence[Mount], read_directory: Read
     return None
 
 
-def _missing_limits(names: Collection[str], reason: str, knob: str) -> tuple[MissingLimit, ...]:
-    return tuple(MissingLimit(name, reason, knob) for name in sorted(names))
+def _missing_limits(names: Collection[str], reason: str, remedy: str) -> tuple[MissingLimit, ...]:
+    return tuple(MissingLimit(name, reason, remedy) for name in sorted(names))
 
 
 def _join_names(names: Collection[str]) -> str:
@@ -266,12 +266,12 @@ def open_root(found: HostCgroups) -> Cgroups:
             own = v1.Group(found.directories)
             return Cgroups(own.create_child(instance_name(), Limits()), found.missing)
     except CgroupError as error:
-        knob = (
+        remedy = (
             ROOT_ADVICE
             if isinstance(found, V1Hierarchies)
             else DELEGATE_ADVICE.format(user="--user " if os.geteuid() else "")
         )
-        return Cgroups(None, _missing_limits(CONTROLLERS, str(error), knob))
+        return Cgroups(None, _missing_limits(CONTROLLERS, str(error), remedy))
     return Cgroups(None, found.missing)
 
 

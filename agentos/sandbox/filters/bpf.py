@@ -34,10 +34,10 @@ K, X, A = 0x00, 0x08, 0x10  # operands; A is only RET's
 TAX, TXA = 0x00, 0x80
 
 MAX_INSTRUCTIONS = 4096
-CELLS = 16
+MEMORY_CELLS = 16
 DATA_SIZE = 64  # bytes of struct seccomp_data
 NR, ARCH = 0, 4  # offsets in it
-FAR = 255  # instructions: the longest conditional jump
+MAX_BRANCH = 255  # instructions: the longest conditional jump
 
 _ARITHMETIC: Mapping[int, Callable[[int, int], int]] = {
     ADD: operator.add,
@@ -56,7 +56,7 @@ _CONDITIONS: Mapping[int, Callable[[int, int], int]] = {
     JGE: operator.ge,
     JSET: operator.and_,
 }
-ALLOWED = frozenset(
+ALLOWED_CODES = frozenset(
     {LD | ABS, LD | LEN, LDX | LEN, LD | IMM, LDX | IMM, LD | MEM, LDX | MEM, ST, STX, RET | K, RET | A}
     | {ALU | operation | operand for operation in _ARITHMETIC for operand in (K, X)}
     | {ALU | NEG, MISC | TAX, MISC | TXA, JMP | JA}
@@ -64,7 +64,7 @@ ALLOWED = frozenset(
 )
 
 
-class BadProgram(ValueError):
+class InvalidProgram(ValueError):
     """The kernel would reject this program with EINVAL; the text names the instruction and the reason."""
 
 
@@ -93,7 +93,7 @@ class Label:
 class Jump:
     """Jump to a label."""
 
-    to: str
+    label: str
 
 
 @frozen
@@ -113,7 +113,7 @@ Source = Instruction | Label | Jump | Branch
 
 
 @frozen
-class Data:
+class SyscallData:
     """A system call as a filter sees it."""
 
     nr: int
@@ -141,7 +141,7 @@ def load(offset: int) -> Instruction:
     return Instruction(LD | ABS, k=offset)
 
 
-def give(value: int) -> Instruction:
+def return_value(value: int) -> Instruction:
     """Return this value."""
     return Instruction(RET | K, k=value)
 
@@ -164,105 +164,105 @@ def assemble(source: Sequence[Source]) -> tuple[Instruction, ...]:
     """
     far: set[tuple[int, str]] = set()
     while True:
-        places = _places(source, far)
-        further = far | set(_out_of_reach(source, places, far))
+        layout = _lay_out(source, far)
+        further = far | set(_find_far_jumps(source, layout, far))
         if further == far:
             break
         far = further
-    program = tuple(_emit(source, places.labels, far))
+    program = tuple(_emit(source, layout.labels, far))
     validate(program)
     return program
 
 
 @frozen
-class _Places:
+class _Layout:
     labels: Mapping[str, int]
     starts: Sequence[int]
 
 
-def _places(source: Sequence[Source], far: set[tuple[int, str]]) -> _Places:
+def _lay_out(source: Sequence[Source], far: set[tuple[int, str]]) -> _Layout:
     labels: dict[str, int] = {}
     starts = []
-    at = 0
+    position = 0
     for index, item in enumerate(source):
-        starts.append(at)
+        starts.append(position)
         if isinstance(item, Label):
             if item.name in labels:
-                raise BadProgram(f"label {item.name!r} is set twice")
-            labels[item.name] = at
+                raise InvalidProgram(f"label {item.name!r} is set twice")
+            labels[item.name] = position
         else:
-            at += 1 + ((index, "yes") in far) + ((index, "no") in far)
-    return _Places(labels, starts)
+            position += 1 + ((index, "yes") in far) + ((index, "no") in far)
+    return _Layout(labels, starts)
 
 
 def _distance(labels: Mapping[str, int], label: str, after: int) -> int:
     if label not in labels:
-        raise BadProgram(f"label {label!r} is jumped to and never set")
+        raise InvalidProgram(f"label {label!r} is jumped to and never set")
     distance = labels[label] - after
     if distance < 0:
-        raise BadProgram(f"label {label!r} is behind the instruction that jumps to it; BPF only jumps forward")
+        raise InvalidProgram(f"label {label!r} is behind the instruction that jumps to it; BPF only jumps forward")
     return distance
 
 
-def _out_of_reach(source: Sequence[Source], places: _Places, far: set[tuple[int, str]]) -> Iterable[tuple[int, str]]:
+def _find_far_jumps(source: Sequence[Source], layout: _Layout, far: set[tuple[int, str]]) -> Iterable[tuple[int, str]]:
     for index, item in enumerate(source):
         if isinstance(item, Branch):
             for side, label in (("yes", item.yes), ("no", item.no)):
                 known = (index, side) in far
-                if label and not known and _distance(places.labels, label, places.starts[index] + 1) > FAR:
+                if label and not known and _distance(layout.labels, label, layout.starts[index] + 1) > MAX_BRANCH:
                     yield index, side
 
 
 def _emit(source: Sequence[Source], labels: Mapping[str, int], far: set[tuple[int, str]]) -> Iterable[Instruction]:
-    at = 0
+    position = 0
     for index, item in enumerate(source):
         match item:
             case Instruction():
                 emitted = [item]
-            case Jump(to):
-                emitted = [Instruction(JMP | JA, k=_distance(labels, to, at + 1))]
+            case Jump(label):
+                emitted = [Instruction(JMP | JA, k=_distance(labels, label, position + 1))]
             case Branch():
-                emitted = _branch(item, labels, at, [side for side in ("yes", "no") if (index, side) in far])
+                emitted = _emit_branch(item, labels, position, [side for side in ("yes", "no") if (index, side) in far])
             case Label():
                 emitted = []
         yield from emitted
-        at += len(emitted)
+        position += len(emitted)
 
 
-def _branch(branch: Branch, labels: Mapping[str, int], at: int, far: list[str]) -> list[Instruction]:
+def _emit_branch(branch: Branch, labels: Mapping[str, int], position: int, far: list[str]) -> list[Instruction]:
     jumps: list[Instruction] = []
     skips = {}
     for side, label in (("yes", branch.yes), ("no", branch.no)):
         if side in far:
             assert label is not None
             skips[side] = len(jumps)
-            jumps.append(Instruction(JMP | JA, k=_distance(labels, label, at + len(jumps) + 2)))
+            jumps.append(Instruction(JMP | JA, k=_distance(labels, label, position + len(jumps) + 2)))
         else:
-            skips[side] = len(far) if label is None else _distance(labels, label, at + 1)
+            skips[side] = len(far) if label is None else _distance(labels, label, position + 1)
     return [Instruction(JMP | branch.condition | K, skips["yes"], skips["no"], branch.k), *jumps]
 
 
 def validate(program: Sequence[Instruction]) -> None:
-    """Raise :class:`BadProgram` if the kernel would return EINVAL from ``seccomp(SECCOMP_SET_MODE_FILTER)``.
+    """Raise :class:`InvalidProgram` if the kernel would return EINVAL from ``seccomp(SECCOMP_SET_MODE_FILTER)``.
 
     The checks are those of net/core/filter.c (bpf_check_classic) and kernel/seccomp.c (seccomp_check_filter).
     """
     if not 0 < len(program) <= MAX_INSTRUCTIONS:
-        raise BadProgram(f"a program has 1 to {MAX_INSTRUCTIONS} instructions, not {len(program)}")
-    for at, instruction in enumerate(program):
-        if problem := _problem(instruction, len(program) - at - 1):
-            raise BadProgram(f"instruction {at} ({instruction}): {problem}")
+        raise InvalidProgram(f"a program has 1 to {MAX_INSTRUCTIONS} instructions, not {len(program)}")
+    for position, instruction in enumerate(program):
+        if problem := _describe_problem(instruction, len(program) - position - 1):
+            raise InvalidProgram(f"instruction {position} ({instruction}): {problem}")
     if program[-1].code not in (RET | K, RET | A):
-        raise BadProgram("the last instruction must be RET")
+        raise InvalidProgram("the last instruction must be RET")
     _check_cells(program)
 
 
-def _problem(instruction: Instruction, behind: int) -> str | None:
+def _describe_problem(instruction: Instruction, behind: int) -> str | None:
     """Describe the error in one instruction that has ``behind`` others behind it."""
     code, k = instruction.code, instruction.k
-    if not (0 <= k <= 0xFFFF_FFFF and 0 <= instruction.jt <= FAR and 0 <= instruction.jf <= FAR):
+    if not (0 <= k <= 0xFFFF_FFFF and 0 <= instruction.jt <= MAX_BRANCH and 0 <= instruction.jf <= MAX_BRANCH):
         return "a field doesn't fit"
-    if code not in ALLOWED:
+    if code not in ALLOWED_CODES:
         return "not an instruction that seccomp allows"
     if code == LD | ABS and (k >= DATA_SIZE or k % 4):
         return "loads a word that the system call's data doesn't have"
@@ -270,45 +270,47 @@ def _problem(instruction: Instruction, behind: int) -> str | None:
         return "divides by zero"
     if code in (ALU | LSH | K, ALU | RSH | K) and k >= 32:
         return "shifts by 32 bits or more"
-    if code in (LD | MEM, LDX | MEM, ST, STX) and k >= CELLS:
-        return f"there are {CELLS} memory cells"
+    if code in (LD | MEM, LDX | MEM, ST, STX) and k >= MEMORY_CELLS:
+        return f"there are {MEMORY_CELLS} memory cells"
     skips = (k,) if code == JMP | JA else (instruction.jt, instruction.jf) if code & 7 == JMP else ()
     return "jumps behind the end" if any(skip >= behind for skip in skips) else None
 
 
 def _check_cells(program: Sequence[Instruction]) -> None:
     """Check that no memory cell is read that isn't written on every path to the read."""
-    everything = (1 << CELLS) - 1
-    arriving = [everything] * len(program)  # the cells that are written on every jump to this instruction
+    all_cells = (1 << MEMORY_CELLS) - 1
+    written_on_jump = [all_cells] * len(program)  # the cells that are written on every jump to this instruction
     written = 0  # the cells that are written on the path without a jump
-    for at, instruction in enumerate(program):
-        written &= arriving[at]
+    for position, instruction in enumerate(program):
+        written &= written_on_jump[position]
         code = instruction.code
         if code in (ST, STX):
             written |= 1 << instruction.k
         elif code in (LD | MEM, LDX | MEM) and not written & 1 << instruction.k:
-            raise BadProgram(f"instruction {at} reads memory cell {instruction.k}, which may not be written yet")
+            raise InvalidProgram(
+                f"instruction {position} reads memory cell {instruction.k}, which may not be written yet"
+            )
         elif code & 7 == JMP:
             for skip in (instruction.k,) if code == JMP | JA else (instruction.jt, instruction.jf):
-                arriving[at + 1 + skip] &= written
-            written = everything  # no path without a jump leads past here
+                written_on_jump[position + 1 + skip] &= written
+            written = all_cells  # no path without a jump leads past here
 
 
-def run(program: Sequence[Instruction], data: Data | bytes) -> Outcome:
+def run(program: Sequence[Instruction], data: SyscallData | bytes) -> Outcome:
     """Interpret a valid program for this system call; returns what the kernel would get."""
     words = struct.unpack("<16I", data if isinstance(data, bytes) else data.pack())
     machine = _Machine(words)
-    at = steps = 0
+    position = steps = 0
     while True:
-        instruction = program[at]
+        instruction = program[position]
         steps += 1
         if instruction.code & 7 == RET:
             return Outcome(machine.a if instruction.code & A else instruction.k, steps)
         if instruction.code & 7 == JMP:
-            at += machine.skip(instruction)
+            position += machine.skip(instruction)
         elif not machine.step(instruction):
             return Outcome(0, steps)
-        at += 1
+        position += 1
 
 
 class _Machine:
@@ -317,7 +319,7 @@ class _Machine:
     def __init__(self, words: Sequence[int]) -> None:
         self.words = words
         self.a = self.x = 0
-        self.cells = [0] * CELLS
+        self.cells = [0] * MEMORY_CELLS
 
     def skip(self, instruction: Instruction) -> int:
         """The number of instructions that a jump skips."""

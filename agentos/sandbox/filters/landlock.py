@@ -30,7 +30,7 @@ RULE_PATH_BENEATH, RULE_NET_PORT = 1, 2
 CREATE_RULESET_VERSION = 1  # the flag that asks for the ABI version
 
 
-class Files(IntFlag):
+class FileRights(IntFlag):
     """Rights on files and directories (LANDLOCK_ACCESS_FS_*)."""
 
     EXECUTE = 1 << 0
@@ -52,7 +52,7 @@ class Files(IntFlag):
     RESOLVE_UNIX = 1 << 16  # connect to a socket by its path, unless it was created in the same Landlock domain
 
 
-class Ports(IntFlag):
+class PortRights(IntFlag):
     """Rights on TCP ports (LANDLOCK_ACCESS_NET_*)."""
 
     BIND_TCP = 1 << 0
@@ -66,41 +66,46 @@ class Scope(IntFlag):
     SIGNAL = 1 << 1
 
 
-READ = Files.READ_FILE | Files.READ_DIR
-EXECUTE = Files.EXECUTE
-MAKE = Files.MAKE_DIR | Files.MAKE_REG | Files.MAKE_SOCK | Files.MAKE_FIFO | Files.MAKE_SYM
-REMOVE = Files.REMOVE_DIR | Files.REMOVE_FILE
-WRITE = Files.WRITE_FILE | Files.TRUNCATE | MAKE | REMOVE | Files.REFER  # but no device nodes
-ALL_FILES = Files((1 << 17) - 1)
-ON_FILES = (  # rights that a rule for something other than a directory may allow
-    Files.EXECUTE | Files.WRITE_FILE | Files.READ_FILE | Files.TRUNCATE | Files.IOCTL_DEV | Files.RESOLVE_UNIX
+READ = FileRights.READ_FILE | FileRights.READ_DIR
+EXECUTE = FileRights.EXECUTE
+MAKE = FileRights.MAKE_DIR | FileRights.MAKE_REG | FileRights.MAKE_SOCK | FileRights.MAKE_FIFO | FileRights.MAKE_SYM
+REMOVE = FileRights.REMOVE_DIR | FileRights.REMOVE_FILE
+WRITE = FileRights.WRITE_FILE | FileRights.TRUNCATE | MAKE | REMOVE | FileRights.REFER  # but no device nodes
+ALL_FILES = FileRights((1 << 17) - 1)
+FILE_RULE_RIGHTS = (  # rights that a rule for something other than a directory may allow
+    FileRights.EXECUTE
+    | FileRights.WRITE_FILE
+    | FileRights.READ_FILE
+    | FileRights.TRUNCATE
+    | FileRights.IOCTL_DEV
+    | FileRights.RESOLVE_UNIX
 )
 
-Right = Files | Ports | Scope
-SINCE: Sequence[tuple[int, Right]] = (
-    (1, Files((1 << 13) - 1)),
-    (2, Files.REFER),
-    (3, Files.TRUNCATE),
-    (4, Ports.BIND_TCP | Ports.CONNECT_TCP),
-    (5, Files.IOCTL_DEV),
+Right = FileRights | PortRights | Scope
+RIGHTS_BY_ABI: Sequence[tuple[int, Right]] = (
+    (1, FileRights((1 << 13) - 1)),
+    (2, FileRights.REFER),
+    (3, FileRights.TRUNCATE),
+    (4, PortRights.BIND_TCP | PortRights.CONNECT_TCP),
+    (5, FileRights.IOCTL_DEV),
     (6, Scope.ABSTRACT_UNIX_SOCKET | Scope.SIGNAL),
-    (9, Files.RESOLVE_UNIX),  # 7 and 8 brought flags for logging and for threads
+    (9, FileRights.RESOLVE_UNIX),  # 7 and 8 brought flags for logging and for threads
 )
 """The ABI that introduced each right; every later one has it too."""
 
 
 @frozen
-class Walls:
+class HandledRights:
     """A set of rights to handle; in a ruleset, the rights that the kernel handles."""
 
-    files: Files = Files(0)
-    ports: Ports = Ports(0)
+    files: FileRights = FileRights(0)
+    ports: PortRights = PortRights(0)
     scope: Scope = Scope(0)
 
-    def under(self, abi: int) -> "Walls":
+    def known_to(self, abi: int) -> "HandledRights":
         """The part of these rights that this ABI can deny."""
-        known = known_under(abi)
-        return Walls(self.files & known.files, self.ports & known.ports, self.scope & known.scope)
+        known = rights_known_to(abi)
+        return HandledRights(self.files & known.files, self.ports & known.ports, self.scope & known.scope)
 
     def names(self) -> tuple[str, ...]:
         """The names of the rights, in lower case."""
@@ -108,12 +113,12 @@ class Walls:
         return tuple(str(right.name).lower() for right in rights)
 
 
-def known_under(abi: int) -> Walls:
+def rights_known_to(abi: int) -> HandledRights:
     """All rights that a kernel with this ABI knows; none under ABI 0, which is a kernel without Landlock."""
-    brought = [right for since, right in SINCE if since <= abi]
-    return Walls(
-        files=Files(sum(right for right in brought if isinstance(right, Files))),
-        ports=Ports(sum(right for right in brought if isinstance(right, Ports))),
+    brought = [right for since, right in RIGHTS_BY_ABI if since <= abi]
+    return HandledRights(
+        files=FileRights(sum(right for right in brought if isinstance(right, FileRights))),
+        ports=PortRights(sum(right for right in brought if isinstance(right, PortRights))),
         scope=Scope(sum(right for right in brought if isinstance(right, Scope))),
     )
 
@@ -123,16 +128,16 @@ class PathRule:
     """Allow ``allowed`` at ``path`` and beneath it. If the path isn't a directory, ``directory`` must be False."""
 
     path: str
-    allowed: Files
+    allowed: FileRights
     directory: bool = True
 
-    def pack(self, fd: int, walls: Walls) -> bytes:
+    def pack(self, fd: int, walls: HandledRights) -> bytes:
         """``struct landlock_path_beneath_attr`` for the path opened as ``fd``, with the handled rights."""
         return struct.pack("=Qi", self.effective(walls), fd)
 
-    def effective(self, walls: Walls) -> Files:
+    def effective(self, walls: HandledRights) -> FileRights:
         """The rights to pass to the kernel, which refuses rights that aren't handled or don't apply to a file."""
-        return self.allowed & walls.files & (ALL_FILES if self.directory else ON_FILES)
+        return self.allowed & walls.files & (ALL_FILES if self.directory else FILE_RULE_RIGHTS)
 
 
 @frozen
@@ -140,18 +145,18 @@ class PortRule:
     """Allow ``allowed`` on a TCP port; port 0 stands for binding to any free port."""
 
     port: int = field()
-    allowed: Ports
+    allowed: PortRights
 
     @port.validator
     def _check_port(self, _: object, port: int) -> None:
         if not 0 <= port <= 0xFFFF:
             raise ValueError(f"a TCP port is 0 to 65535, not {port}")
 
-    def pack(self, walls: Walls) -> bytes:
+    def pack(self, walls: HandledRights) -> bytes:
         """``struct landlock_net_port_attr``."""
         return struct.pack("=QQ", self.effective(walls), self.port)
 
-    def effective(self, walls: Walls) -> Ports:
+    def effective(self, walls: HandledRights) -> PortRights:
         """The rights to pass to the kernel: those that are handled."""
         return self.allowed & walls.ports
 
@@ -161,8 +166,8 @@ class Ruleset:
     """A ruleset that a kernel of this ABI accepts. ``missing`` are the asked rights that can't be denied."""
 
     abi: int
-    walls: Walls
-    missing: Walls
+    walls: HandledRights
+    missing: HandledRights
     paths: tuple[PathRule, ...]
     ports: tuple[PortRule, ...]
 
@@ -173,19 +178,23 @@ class Ruleset:
         return struct.pack(f"={fields}Q", *values)
 
 
-def ruleset(abi: int, asked: Walls, paths: Sequence[PathRule] = (), ports: Sequence[PortRule] = ()) -> Ruleset:
+def build_ruleset(
+    abi: int, asked: HandledRights, paths: Sequence[PathRule] = (), ports: Sequence[PortRule] = ()
+) -> Ruleset:
     """Build a ruleset that denies the ``asked`` rights, as far as the ABI can, except where a rule allows them.
 
     Rules without a handled right are left out: the kernel refuses empty ones. ``ValueError`` if there is nothing to
     deny, ABI 0 included: the kernel refuses that too (ENOMSG), and there would be no protection.
     """
-    walls = asked.under(abi)
-    if walls == Walls():
+    walls = asked.known_to(abi)
+    if walls == HandledRights():
         raise ValueError(f"Landlock ABI {abi} handles nothing of what was asked for")
     return Ruleset(
         abi,
         walls,
-        Walls(asked.files & ~walls.files & ~Files.REFER, asked.ports & ~walls.ports, asked.scope & ~walls.scope),
+        HandledRights(
+            asked.files & ~walls.files & ~FileRights.REFER, asked.ports & ~walls.ports, asked.scope & ~walls.scope
+        ),
         tuple(rule for rule in paths if rule.effective(walls)),
         tuple(rule for rule in ports if rule.effective(walls)),
     )

@@ -39,7 +39,7 @@ KILL_PROCESS = 0x8000_0000
 ERRNO = 0x0005_0000  # the lower 16 bits are the error
 
 
-def refuse(error: int) -> int:
+def errno_verdict(error: int) -> int:
     """Return the verdict that makes a call fail with this errno."""
     return ERRNO | error
 
@@ -104,70 +104,84 @@ class Profile:
         return self.rules.get(call, self.others)
 
 
-def _each(names: str, rule: Rule) -> dict[str, Rule]:
+def _rules_for(names: str, rule: Rule) -> dict[str, Rule]:
     return dict.fromkeys(names.split(), rule)
 
 
 # CLONE_NEWNS CGROUP UTS IPC USER PID NET. CLONE_NEWTIME (0x80) is part of the exit signal in clone(2), no namespace.
 _CLONE_NAMESPACES = 0x7E02_0000
-_UNSHARE_HARMLESS = 0x200 | 0x400 | 0x40000  # CLONE_FS FILES SYSVSEM
+_UNSHARE_ALLOWED = 0x200 | 0x400 | 0x40000  # CLONE_FS FILES SYSVSEM
 _FAMILIES = (1, 2, 10)  # AF_UNIX AF_INET AF_INET6
 _PROTOCOLS = (0, 1, 6, 17, 58)  # 0 (default), ICMP (and AF_UNIX itself), TCP, UDP, ICMPv6; not SCTP, DCCP, SMC
-_TERMINAL_TRICKS = (0x5412, 0x541C, 0x5423)  # TIOCSTI TIOCLINUX TIOCSETD: inject input, line disciplines
+_TERMINAL_IOCTLS = (0x5412, 0x541C, 0x5423)  # TIOCSTI TIOCLINUX TIOCSETD: inject input, line disciplines
 _SET_ID = 0o6000  # set-uid or set-gid files in a host directory would give the agent's uid or gid to other users
 _REAL_TIME = 0x60  # bits that are set in signal numbers from 32 on, and in none below
-_CREATES = 0o100 | 0o20000000  # O_CREAT __O_TMPFILE: without them the mode register is undefined
+_CREATE_FLAGS = 0o100 | 0o20000000  # O_CREAT __O_TMPFILE: without them the mode register is undefined
 
 
 def _no_set_id(mode: int, flags: int | None = None) -> tuple[Refusal, ...]:
-    creates = () if flags is None else (AnyBit(flags, _CREATES),)
+    creates = () if flags is None else (AnyBit(flags, _CREATE_FLAGS),)
     return (Refusal(errno.EPERM, (AnyBit(mode, _SET_ID), *creates)),)
 
 
 _DENIED: Mapping[str, Rule] = {
     # Namespaces and root directories.
-    **_each("setns chroot pivot_root mount umount2", refuse(errno.EPERM)),
-    **_each("fsopen fsconfig fsmount fspick open_tree open_tree_attr move_mount mount_setattr", refuse(errno.EPERM)),
+    **_rules_for("setns chroot pivot_root mount umount2", errno_verdict(errno.EPERM)),
+    **_rules_for(
+        "fsopen fsconfig fsmount fspick open_tree open_tree_attr move_mount mount_setattr", errno_verdict(errno.EPERM)
+    ),
     # Other processes.
-    **_each("ptrace process_vm_readv process_vm_writev process_madvise process_mrelease", refuse(errno.EPERM)),
-    **_each("pidfd_getfd kcmp move_pages migrate_pages", refuse(errno.EPERM)),
+    **_rules_for(
+        "ptrace process_vm_readv process_vm_writev process_madvise process_mrelease", errno_verdict(errno.EPERM)
+    ),
+    **_rules_for("pidfd_getfd kcmp move_pages migrate_pages", errno_verdict(errno.EPERM)),
     # Large attack surface for little use, and source of most kernel exploits. io_uring would also bypass this filter.
-    **_each("io_uring_setup io_uring_enter io_uring_register bpf userfaultfd perf_event_open", refuse(errno.EPERM)),
-    **_each("keyctl add_key request_key fanotify_init fanotify_mark lsm_set_self_attr", refuse(errno.EPERM)),
-    **_each("name_to_handle_at open_by_handle_at", refuse(errno.EPERM)),
+    **_rules_for(
+        "io_uring_setup io_uring_enter io_uring_register bpf userfaultfd perf_event_open", errno_verdict(errno.EPERM)
+    ),
+    **_rules_for(
+        "keyctl add_key request_key fanotify_init fanotify_mark lsm_set_self_attr", errno_verdict(errno.EPERM)
+    ),
+    **_rules_for("name_to_handle_at open_by_handle_at", errno_verdict(errno.EPERM)),
     # The machine. adjtimex can also only read, but its mode is in memory.
-    **_each("kexec_load kexec_file_load init_module finit_module delete_module reboot", refuse(errno.EPERM)),
-    **_each("swapon swapoff iopl ioperm syslog acct quotactl quotactl_fd vhangup", refuse(errno.EPERM)),
-    **_each("settimeofday clock_settime adjtimex clock_adjtime sethostname setdomainname", refuse(errno.EPERM)),
+    **_rules_for(
+        "kexec_load kexec_file_load init_module finit_module delete_module reboot", errno_verdict(errno.EPERM)
+    ),
+    **_rules_for("swapon swapoff iopl ioperm syslog acct quotactl quotactl_fd vhangup", errno_verdict(errno.EPERM)),
+    **_rules_for(
+        "settimeofday clock_settime adjtimex clock_adjtime sethostname setdomainname", errno_verdict(errno.EPERM)
+    ),
     # Absent from many kernels, so programs have fallbacks; the first two have their arguments in memory.
-    **_each("clone3 openat2 memfd_secret modify_ldt statmount listmount listns", refuse(errno.ENOSYS)),
-    **_each("create_module get_kernel_syms query_module nfsservctl getpmsg putpmsg afs_syscall", refuse(errno.ENOSYS)),
-    **_each("tuxcall security vserver epoll_ctl_old epoll_wait_old lookup_dcookie", refuse(errno.ENOSYS)),
-    **_each("_sysctl uselib ustat sysfs set_thread_area get_thread_area", refuse(errno.ENOSYS)),
+    **_rules_for("clone3 openat2 memfd_secret modify_ldt statmount listmount listns", errno_verdict(errno.ENOSYS)),
+    **_rules_for(
+        "create_module get_kernel_syms query_module nfsservctl getpmsg putpmsg afs_syscall", errno_verdict(errno.ENOSYS)
+    ),
+    **_rules_for("tuxcall security vserver epoll_ctl_old epoll_wait_old lookup_dcookie", errno_verdict(errno.ENOSYS)),
+    **_rules_for("_sysctl uselib ustat sysfs set_thread_area get_thread_area", errno_verdict(errno.ENOSYS)),
 }
 
 _ARGUMENTS: Mapping[str, Rule] = {
     "clone": (Refusal(errno.EPERM, (AnyBit(0, _CLONE_NAMESPACES),)),),
-    "unshare": (Refusal(errno.EPERM, (AnyBit(0, 0xFFFF_FFFF_FFFF_FFFF & ~_UNSHARE_HARMLESS),)),),
+    "unshare": (Refusal(errno.EPERM, (AnyBit(0, 0xFFFF_FFFF_FFFF_FFFF & ~_UNSHARE_ALLOWED),)),),
     "socket": (
         Refusal(errno.EAFNOSUPPORT, (NoneOf(0, _FAMILIES),)),
         Refusal(errno.EPROTONOSUPPORT, (NoneOf(2, _PROTOCOLS),)),
     ),
     "socketpair": (Refusal(errno.EAFNOSUPPORT, (NoneOf(0, _FAMILIES),)),),
-    "ioctl": (Refusal(errno.EPERM, (OneOf(1, _TERMINAL_TRICKS),)),),
+    "ioctl": (Refusal(errno.EPERM, (OneOf(1, _TERMINAL_IOCTLS),)),),
     "personality": (Refusal(errno.EPERM, (NoneOf(0, (0, 0xFFFF_FFFF)),)),),  # PER_LINUX, and the query
     "seccomp": (Refusal(errno.EPERM, (AnyBit(1, 8),)),),  # SECCOMP_FILTER_FLAG_NEW_LISTENER
     # If no more signals can be queued, Linux delivers a real-time signal without the sender's pid: PID 1 would take it
     # for a signal from outside. A pidfd may be PID 1's.
     "kill": (Refusal(errno.EPERM, (OneOf(0, (1,)), AnyBit(1, _REAL_TIME))),),
     "pidfd_send_signal": (Refusal(errno.EPERM, (AnyBit(1, _REAL_TIME),)),),
-    **_each("chmod fchmod creat mknod", _no_set_id(mode=1)),
-    **_each("fchmodat fchmodat2 mknodat", _no_set_id(mode=2)),
+    **_rules_for("chmod fchmod creat mknod", _no_set_id(mode=1)),
+    **_rules_for("fchmodat fchmodat2 mknodat", _no_set_id(mode=2)),
     "open": _no_set_id(mode=2, flags=1),
     "openat": _no_set_id(mode=3, flags=2),
 }
 
-_NEEDED = _each(
+_ALLOWED_BY_STRICT = _rules_for(
     """
     read write readv writev pread64 pwrite64 preadv pwritev preadv2 pwritev2 close close_range lseek dup dup2 dup3 fcntl
     pipe pipe2 poll ppoll select pselect6 epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait epoll_pwait2
@@ -207,18 +221,20 @@ _SEALED_MEMFD: Mapping[str, Rule] = {"memfd_create": (Refusal(errno.EACCES, (NoB
 # For vm.memfd_noexec at 2. Linux 6.3 and 6.4 allow MFD_EXEC nevertheless.
 _NO_MFD_EXEC: Mapping[str, Rule] = {"memfd_create": (Refusal(errno.EACCES, (AnyBit(1, _MFD_EXEC),)),)}
 
-_UNCOUNTED = _each("shmget msgget semget memfd_create", refuse(errno.ENOSYS))
+_UNCOUNTED_MEMORY = _rules_for("shmget msgget semget memfd_create", errno_verdict(errno.ENOSYS))
 
 PROFILES: Mapping[str, Profile] = MappingProxyType(
     {
         "standard": Profile("standard", {**_DENIED, **_ARGUMENTS}, ALLOW),
-        "strict": Profile("strict", {**_DENIED, **_ARGUMENTS, **_NEEDED, **_SEALED_MEMFD}, refuse(errno.ENOSYS)),
+        "strict": Profile(
+            "strict", {**_DENIED, **_ARGUMENTS, **_ALLOWED_BY_STRICT, **_SEALED_MEMFD}, errno_verdict(errno.ENOSYS)
+        ),
     }
 )
 
 
 @cache
-def filter_for(
+def build_filter(
     profile: str, architecture: str, counted: bool = True, memfd_noexec: bool = False
 ) -> tuple[Instruction, ...]:
     """Return the filter of a profile for an architecture, as ``os.uname().machine``; ``KeyError`` for an unknown one.
@@ -229,20 +245,20 @@ def filter_for(
     found = PROFILES[profile]
     if profile == "strict" and memfd_noexec:
         found = evolve(found, rules={**found.rules, **_NO_MFD_EXEC})
-    return compile_filter(found if counted else evolve(found, rules={**found.rules, **_UNCOUNTED}), architecture)
+    return compile_filter(found if counted else evolve(found, rules={**found.rules, **_UNCOUNTED_MEMORY}), architecture)
 
 
 @cache
-def program(profile: str, architecture: str, counted: bool = True, memfd_noexec: bool = False) -> bytes:
-    """As :func:`filter_for`, as the bytes for seccomp(2): an array of ``struct sock_filter``."""
-    return bpf.pack(filter_for(profile, architecture, counted, memfd_noexec))
+def filter_bytes(profile: str, architecture: str, counted: bool = True, memfd_noexec: bool = False) -> bytes:
+    """As :func:`build_filter`, as the bytes for seccomp(2): an array of ``struct sock_filter``."""
+    return bpf.pack(build_filter(profile, architecture, counted, memfd_noexec))
 
 
 @cache
 def memfd_refusal(filters: bytes, architecture: str) -> int | None:
     """Return the errno of memfd_create(2) without MFD_NOEXEC_SEAL under this filter; ``None`` if it is allowed."""
     number = NUMBERS[architecture]["memfd_create"]
-    verdict = bpf.run(bpf.unpack(filters), bpf.Data(number, ARCHITECTURES[architecture], (0, _MFD_EXEC))).value
+    verdict = bpf.run(bpf.unpack(filters), bpf.SyscallData(number, ARCHITECTURES[architecture], (0, _MFD_EXEC))).value
     return None if verdict == ALLOW else verdict & 0xFFFF
 
 
@@ -251,36 +267,38 @@ def compile_filter(profile: Profile, architecture: str) -> tuple[Instruction, ..
     if unknown := set(profile.rules) - {name for table in NUMBERS.values() for name in table}:
         raise ValueError(f"no such system call: {', '.join(sorted(unknown))}")
     rules = {number: profile.rule(name) for name, number in NUMBERS[architecture].items()}
-    labels = {rule: f"rule {at}" for at, rule in enumerate(dict.fromkeys((*rules.values(), refuse(errno.ENOSYS))))}
+    labels = {
+        rule: f"rule {at}" for at, rule in enumerate(dict.fromkeys((*rules.values(), errno_verdict(errno.ENOSYS))))
+    }
     foreign: list[Source] = []
     if architecture == "x86_64":
         # -1 has that bit too; some libraries pass it for an unknown system call.
-        foreign = [Label("foreign"), Branch(bpf.JEQ, 0xFFFF_FFFF, labels[refuse(errno.ENOSYS)], "kill")]
+        foreign = [Label("foreign"), Branch(bpf.JEQ, 0xFFFF_FFFF, labels[errno_verdict(errno.ENOSYS)], "kill")]
     return bpf.assemble(
         [
             bpf.load(bpf.ARCH),
             Branch(bpf.JEQ, ARCHITECTURES[architecture], no="kill"),
             bpf.load(bpf.NR),
             *([Branch(bpf.JGE, X32, yes="foreign")] if foreign else []),
-            *_search([(first, labels[rule]) for first, rule in _ranges(rules)], "search"),
+            *_emit_search([(first, labels[rule]) for first, rule in _rule_ranges(rules)], "search"),
             *foreign,
-            *(item for rule, label in labels.items() for item in _judge(rule, label)),
-            *(Label("kill"), bpf.give(KILL_PROCESS)),
+            *(item for rule, label in labels.items() for item in _emit_rule(rule, label)),
+            *(Label("kill"), bpf.return_value(KILL_PROCESS)),
         ]
     )
 
 
-def _ranges(rules: Mapping[int, Rule]) -> Iterator[tuple[int, Rule]]:
+def _rule_ranges(rules: Mapping[int, Rule]) -> Iterator[tuple[int, Rule]]:
     """Yield the first number of each range with the same rule; the last range has no end."""
     former: Rule | None = None
     for number in range(max(rules) + 2):
-        rule = rules.get(number, refuse(errno.ENOSYS))
+        rule = rules.get(number, errno_verdict(errno.ENOSYS))
         if rule != former:
             yield number, rule
         former = rule
 
 
-def _search(ranges: Sequence[tuple[int, str]], name: str) -> Iterator[Source]:
+def _emit_search(ranges: Sequence[tuple[int, str]], name: str) -> Iterator[Source]:
     """Jump to the label of the range that contains A."""
     if len(ranges) == 1:
         yield Jump(ranges[0][1])
@@ -296,27 +314,27 @@ def _search(ranges: Sequence[tuple[int, str]], name: str) -> Iterator[Source]:
             no=low[0][1] if len(low) == 1 else None,
         )
         if len(low) > 1:
-            yield from _search(low, f"{name}-")
+            yield from _emit_search(low, f"{name}-")
         if len(high) > 1:
             yield Label(f"{name}+")
-            yield from _search(high, f"{name}+")
+            yield from _emit_search(high, f"{name}+")
 
 
-def _judge(rule: Rule, label: str) -> Iterator[Source]:
+def _emit_rule(rule: Rule, label: str) -> Iterator[Source]:
     yield Label(label)
     if isinstance(rule, int):
-        yield bpf.give(rule)
+        yield bpf.return_value(rule)
         return
     for at, refusal in enumerate(rule):
         holds_not = f"{label} refusal {at} no"
         for index, condition in enumerate(refusal.when):
-            yield from _test(condition, f"{label} refusal {at} condition {index} yes", holds_not)
-        yield bpf.give(refuse(refusal.error))
+            yield from _emit_condition(condition, f"{label} refusal {at} condition {index} yes", holds_not)
+        yield bpf.return_value(errno_verdict(refusal.error))
         yield Label(holds_not)
-    yield bpf.give(ALLOW)
+    yield bpf.return_value(ALLOW)
 
 
-def _test(condition: Condition, yes: str, no: str) -> Iterator[Source]:
+def _emit_condition(condition: Condition, yes: str, no: str) -> Iterator[Source]:
     """Fall through if the condition holds, else jump to ``no``."""
     low = 16 + 8 * condition.argument
     match condition:

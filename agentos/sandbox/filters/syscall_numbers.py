@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 
-def _run(first: int, names: str) -> dict[str, int]:
+def _number_from(first: int, names: str) -> dict[str, int]:
     return {name: number for number, name in enumerate(names.split(), first)}
 
 
 # Since Linux 5.1 a new call has the same number everywhere.
-_COMMON = _run(
+_COMMON = _number_from(
     424,
     """
     pidfd_send_signal io_uring_setup io_uring_enter io_uring_register open_tree move_mount fsopen fsconfig fsmount
@@ -26,7 +26,7 @@ _COMMON = _run(
 )
 
 _X86_64 = (
-    _run(
+    _number_from(
         0,
         """
         read write open close stat fstat lstat poll lseek mmap mprotect munmap brk rt_sigaction rt_sigprocmask
@@ -69,7 +69,7 @@ _X86_64 = (
 )
 
 _AARCH64 = (
-    _run(
+    _number_from(
         0,
         """
         io_setup io_destroy io_submit io_cancel io_getevents setxattr lsetxattr fsetxattr getxattr lgetxattr
@@ -99,7 +99,7 @@ _AARCH64 = (
         perf_event_open accept4 recvmmsg
         """,
     )
-    | _run(
+    | _number_from(
         260,
         """
         wait4 prlimit64 fanotify_init fanotify_mark name_to_handle_at open_by_handle_at clock_adjtime syncfs

@@ -30,20 +30,24 @@ from agentos.sandbox.cgroups.discover import (
     open_root,
 )
 from agentos.sandbox.cgroups.values import CgroupError
-from agentos.sandbox.cgroups.values import Limits as Most
+from agentos.sandbox.cgroups.values import Limits as CgroupLimits
 from agentos.sandbox.spawner import SandboxError, Spawner
 
 from . import levels, probe, remedies
 from .levels import Finding
 from .walls import LAYERS
 
-_PATIENCE = 60.0  # seconds for the zygote: no configuration file says how slow this host is
-_PAGES = 1 << 20  # bytes
-_TRIALS = {"memory": Most(memory=64 * _PAGES), "pids": Most(pids=1), "cpu": Most(cpu=0.5)}
-_PROGRAM = f"""
+_ZYGOTE_TIMEOUT = 60.0  # seconds for the zygote: no configuration file says how slow this host is
+_TRIAL_BYTES = 1 << 20  # bytes
+_TRIAL_LIMITS = {
+    "memory": CgroupLimits(memory=64 * _TRIAL_BYTES),
+    "pids": CgroupLimits(pids=1),
+    "cpu": CgroupLimits(cpu=0.5),
+}
+_TRIAL_PROGRAM = f"""
 import os, sys
 sys.stdin.read(1)
-pages = b"x" * {_PAGES}
+pages = b"x" * {_TRIAL_BYTES}
 try:
     child = os.fork()
 except OSError as error:
@@ -68,53 +72,53 @@ class Report:
     profile: str | None = None  # the AppArmor profile to install, if one is needed
 
 
-def examine(state: Path) -> Report:
+def examine_host(state: Path) -> Report:
     """Try every layer as the current user. ``state`` is the kernel's state directory. Blocks for less than a second."""
-    layers = layers_here()
+    layers = try_layers()
     return Report(
-        levels.best(layers),
-        levels.verdict(layers, os.geteuid()),
-        levels.about_strict(layers),
+        levels.best_level(layers),
+        levels.describe_default(layers, os.geteuid()),
+        levels.describe_strict(layers),
         layers,
-        _facts(state),
-        remedies.apparmor_profile() if any(one.knob == remedies.APPARMOR for one in layers.values()) else None,
+        _collect_facts(state),
+        remedies.apparmor_profile() if any(one.remedy == remedies.APPARMOR_REMEDY for one in layers.values()) else None,
     )
 
 
-def layers_here() -> Mapping[str, Finding]:
+def try_layers() -> Mapping[str, Finding]:
     """Try every layer as the current user; returns findings in wire order. Blocks."""
-    limits = limits_here()
-    walls = _walls_here()
-    found = {**walls, **_without_cgroups(limits, walls), "disk": _disk(walls["root"])}
+    limits = try_cgroup_limits()
+    walls = _try_walls()
+    found = {**walls, **_without_cgroups(limits, walls), "disk": _disk_finding(walls["root"])}
     return {name: found[name] for name in LAYERS}
 
 
-def _walls_here() -> Mapping[str, Finding]:
+def _try_walls() -> Mapping[str, Finding]:
     try:
-        spawner = Spawner.start(_PATIENCE)
+        spawner = Spawner.start(_ZYGOTE_TIMEOUT)
     except (OSError, SandboxError) as error:
         number = error.errno if isinstance(error, OSError) and error.errno else 0
-        knob = remedies.knob("zygote", str(error), number, remedies.surroundings())
-        return dict.fromkeys(LAYERS, Finding(False, f"no process can be started: {error}", knob))
+        remedy = remedies.find_remedy("zygote", str(error), number, remedies.read_surroundings())
+        return dict.fromkeys(LAYERS, Finding(False, f"no process can be started: {error}", remedy))
     try:
-        return trio.run(probe.probe, spawner, probe.host())
+        return trio.run(probe.probe_layers, spawner, probe.read_host())
     finally:
         spawner.close()
 
 
-def limits_here() -> Mapping[str, Finding]:
+def try_cgroup_limits() -> Mapping[str, Finding]:
     """Try whether cgroups can limit memory, pids and CPU. Blocks."""
     try:
         found = discover_here()
-        with _our_groups(found) as made:
-            missing = {one.what: Finding(False, one.reason, one.knob) for one in made.missing}
-            return {**{name: _limit(made.root, name) for name in sorted(made.controllers)}, **missing}
+        with _own_cgroups(found) as made:
+            missing = {one.limit: Finding(False, one.reason, one.remedy) for one in made.missing}
+            return {**{name: _try_limit(made.root, name) for name in sorted(made.controllers)}, **missing}
     except (CgroupError, OSError) as error:
-        return dict.fromkeys(_TRIALS, Finding(False, f"control groups: {error}"))
+        return dict.fromkeys(_TRIAL_LIMITS, Finding(False, f"control groups: {error}"))
 
 
 @contextlib.contextmanager
-def room_for_a_kernel() -> Iterator[Callable[[], None]]:
+def kernel_cgroup() -> Iterator[Callable[[], None]]:
     """Make a cgroup for a kernel that we start; yields a function that the new process must call first.
 
     With version 2 a kernel doesn't use a cgroup that contains other processes, such as ours.
@@ -123,24 +127,24 @@ def room_for_a_kernel() -> Iterator[Callable[[], None]]:
     if not isinstance(found, V2Scope):
         yield lambda: None
         return
-    with _our_groups(found) as made:
+    with _own_cgroups(found) as made:
         if made.root is None:
             yield lambda: None
             return
-        room = f"{found.directory}/agentos-doctor"
-        files.create_directory(room)
+        directory = f"{found.directory}/agentos-doctor"
+        files.create_directory(directory)
         try:
-            yield lambda: files.write_value(f"{room}/cgroup.procs", 0)
+            yield lambda: files.write_value(f"{directory}/cgroup.procs", 0)
         finally:
-            files.remove_directories(files.list_tree(room))
+            files.remove_directories(files.list_tree(directory))
 
 
 @contextlib.contextmanager
-def _our_groups(found: HostCgroups) -> Iterator[Cgroups]:
+def _own_cgroups(found: HostCgroups) -> Iterator[Cgroups]:
     """Create the cgroups that a kernel would create here; restore the former state afterwards."""
     with contextlib.ExitStack() as undo:
         if isinstance(found, V2Scope):
-            undo.enter_context(_as_it_was(found.directory))
+            undo.enter_context(_restore_cgroups(found.directory))
         made = open_root(found)
         if made.root is not None:
             undo.callback(made.root.remove)
@@ -148,15 +152,15 @@ def _our_groups(found: HostCgroups) -> Iterator[Cgroups]:
 
 
 @contextlib.contextmanager
-def _as_it_was(directory: str) -> Iterator[None]:
+def _restore_cgroups(directory: str) -> Iterator[None]:
     """Undo :func:`open_root` with version 2: move us back, disable what was enabled, remove the leaf."""
     leaf = f"{directory}/{KERNEL_LEAF}"
-    enabled = _enabled(directory)
+    enabled = _read_enabled_controllers(directory)
     existed, others = os.path.isdir(leaf), files.list_processes([leaf])
     try:
         yield
     finally:
-        for name in _enabled(directory) - enabled:
+        for name in _read_enabled_controllers(directory) - enabled:
             files.write_value(f"{directory}/cgroup.subtree_control", f"-{name}")
         for pid in files.list_processes([leaf]) - others:
             files.write_value(f"{directory}/cgroup.procs", pid)
@@ -164,29 +168,29 @@ def _as_it_was(directory: str) -> Iterator[None]:
             files.remove_directories([leaf])
 
 
-def _enabled(directory: str) -> frozenset[str]:
+def _read_enabled_controllers(directory: str) -> frozenset[str]:
     return frozenset(files.read_text(f"{directory}/cgroup.subtree_control").split())
 
 
-def _limit(root: Group | None, name: str) -> Finding:
+def _try_limit(root: Group | None, name: str) -> Finding:
     """Limit a program that takes a few pages and forks once; check that the kernel counts and refuses."""
     assert root is not None, "there is no controller without a group"
-    knob = DELEGATE_ADVICE.format(user="--user " if os.geteuid() else "")
+    remedy = DELEGATE_ADVICE.format(user="--user " if os.geteuid() else "")
     try:
-        group = root.create_child(f"trial-{name}", _TRIALS[name])
+        group = root.create_child(f"trial-{name}", _TRIAL_LIMITS[name])
         try:
-            problem = shortfall(group, name)
+            problem = describe_shortfall(group, name)
         finally:
             group.remove()
     except (CgroupError, OSError) as error:
-        return Finding(False, str(error), knob)
-    return Finding(not problem, problem, knob if problem else "", f"cgroup v{group.version}" if not problem else "")
+        return Finding(False, str(error), remedy)
+    return Finding(not problem, problem, remedy if problem else "", f"cgroup v{group.version}" if not problem else "")
 
 
-def shortfall(group: Group, name: str) -> str:
+def describe_shortfall(group: Group, name: str) -> str:
     """Describe a limit that didn't hold for a program in the cgroup; empty if it holds."""
     with subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _PROGRAM],
+        [sys.executable, "-I", "-S", "-c", _TRIAL_PROGRAM],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -198,14 +202,14 @@ def shortfall(group: Group, name: str) -> str:
             group.admit(program.pid)
             program.stdin.write(b"x")
             program.stdin.flush()
-            said = program.stdout.readline().strip()
+            output = program.stdout.readline().strip()
             used = group.usage()
         finally:
             program.kill()
-    if name == "memory" and (used.memory or 0) < _PAGES:
-        return f"a program took {_PAGES} bytes, and {used.memory} were counted"
-    if name == "pids" and said != str(errno.EAGAIN).encode():
-        return "a program forked although its group was full"
+    if name == "memory" and (used.memory or 0) < _TRIAL_BYTES:
+        return f"a program took {_TRIAL_BYTES} bytes, and {used.memory} were counted"
+    if name == "pids" and output != str(errno.EAGAIN).encode():
+        return "a program forked although its cgroup was at its limit"
     return ""
 
 
@@ -220,61 +224,65 @@ def _without_cgroups(limits: Mapping[str, Finding], walls: Mapping[str, Finding]
     }
 
 
-def _disk(root: Finding) -> Finding:
+def _disk_finding(root: Finding) -> Finding:
     """A workspace in memory has a size limit wherever it can be mounted."""
     return evolve(root, mechanism="tmpfs of its size" if root.works else "")
 
 
-def _facts(state: Path) -> Mapping[str, str]:
-    around = remedies.surroundings()
-    count = around.settings.get("user.max_user_namespaces", "can't be read")
-    stands = [f"AppArmor profile {around.apparmor}"] if around.apparmor else []
-    stands += ["a seccomp filter"] if around.filtered else []
-    stands += ["a chroot"] if around.chroot else []
-    stands += [f"{len(around.covered)} places in /proc are covered"] if around.covered else []
+def _collect_facts(state: Path) -> Mapping[str, str]:
+    surroundings = remedies.read_surroundings()
+    count = surroundings.settings.get("user.max_user_namespaces", "can't be read")
+    restrictions = [f"AppArmor profile {surroundings.apparmor}"] if surroundings.apparmor else []
+    restrictions += ["a seccomp filter"] if surroundings.filtered else []
+    restrictions += ["a chroot"] if surroundings.chroot else []
+    restrictions += (
+        [f"{len(surroundings.covered)} paths in /proc are covered by mounts"] if surroundings.covered else []
+    )
     return {
         "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
         "user": f"uid {os.geteuid()}, gid {os.getegid()}",
         "python": f"{sys.executable} ({platform.python_version()})",
         "user namespaces": f"at most {count} for this user (user.max_user_namespaces)",
-        "control groups": _where(),
-        "around us": ", ".join(stands) or "no container's filter, profile or mask",
-        "kept workspaces": _kept(),
-        "state directory": f"{state}: {_writable(state)}",
+        "control groups": _describe_cgroups(),
+        "around us": ", ".join(restrictions) or "no container's filter, profile or mask",
+        "kept workspaces": _describe_kept_workspaces(),
+        "state directory": f"{state}: {_describe_state_directory(state)}",
     }
 
 
-def _where() -> str:
+def _describe_cgroups() -> str:
     try:
         found = discover_here()
     except OSError as error:
         return f"none: {error}"
     if isinstance(found, V2Scope):
-        return f"version 2, {found.directory} is ours"
+        return f"version 2, {found.directory} is delegated"
     if isinstance(found, V1Hierarchies):
-        places = dict.fromkeys(found.directories[name] for name in sorted(_TRIALS.keys() & found.directories.keys()))
+        places = dict.fromkeys(
+            found.directories[name] for name in sorted(_TRIAL_LIMITS.keys() & found.directories.keys())
+        )
         return f"version 1, {', '.join(places)}"
-    return "none that is ours to divide"
+    return "none that can be divided by this user"
 
 
-def _kept() -> str:
+def _describe_kept_workspaces() -> str:
     """Say how a kept workspace is limited: with root by an ext4 image, which is tried; otherwise by a watcher."""
     watched = "watched, may overshoot"
     if os.geteuid() != 0:
         return f"{watched}: only root can mount an image"
     try:
-        with tempfile.TemporaryDirectory(prefix="agentos-doctor-") as place:
-            images.ensure_image(Path(place, "image"), images.ImageSize(4 << 20, 64), probe.SOMEBODY)
+        with tempfile.TemporaryDirectory(prefix="agentos-doctor-") as directory:
+            images.ensure_image(Path(directory, "image"), images.ImageSize(4 << 20, 64), probe.TRIAL_IDS)
     except (images.ImageUnavailable, OSError) as error:
         return f"{watched}: {error}"
     return "an ext4 image of its size each"
 
 
-def _writable(state: Path) -> str:
+def _describe_state_directory(state: Path) -> str:
     """Test by writing to the directory or, if it doesn't exist yet, to the parent in which it would be created."""
-    place = next(path for path in (state, *state.parents) if path.exists())
+    parent = next(path for path in (state, *state.parents) if path.exists())
     try:
-        with tempfile.TemporaryDirectory(prefix=".agentos-doctor-", dir=place):
-            return "writable" if place == state else f"isn't there, can be made in {place}"
+        with tempfile.TemporaryDirectory(prefix=".agentos-doctor-", dir=parent):
+            return "writable" if parent == state else f"doesn't exist, can be created in {parent}"
     except OSError as error:
         return f"not writable: {error.strerror}: use agentos run --state-dir DIR"

@@ -10,14 +10,19 @@ from attrs import frozen
 
 from .walls import LAYERS
 
-WALLS = (
+WALL_LAYERS = (
     *("user_ns", "pid_ns", "mount_ns", "net_ns", "ipc_ns", "uts_ns", "cgroup_ns", "root", "own_uid", "capabilities"),
     *("no_new_privs", "seccomp", "rlimits"),
 )
-REQUIRED: Mapping[str, Collection[str]] = {"none": (), "standard": WALLS, "best_effort": WALLS, "strict": LAYERS}
+REQUIRED_LAYERS: Mapping[str, Collection[str]] = {
+    "none": (),
+    "standard": WALL_LAYERS,
+    "best_effort": WALL_LAYERS,
+    "strict": LAYERS,
+}
 """The layers that each level requires, unless a layer doesn't apply (``asked`` is false)."""
 
-LIMITS: Mapping[str, str] = {
+LIMIT_LAYERS: Mapping[str, str] = {
     "memory": "memory",
     "max_pids": "pids",
     "cpu_quota": "cpu",
@@ -41,47 +46,47 @@ class Finding:
 
     works: bool
     reason: str = ""
-    knob: str = ""
+    remedy: str = ""
     mechanism: str = ""
     asked: bool = True
 
 
 @frozen
-class Lack:
+class MissingLayer:
     """A required layer that is missing."""
 
     layer: str
     reason: str
-    knob: str
+    remedy: str
 
     def __str__(self) -> str:
-        return f"{self.layer}: {self.reason}" + (f" ({self.knob})" if self.knob else "")
+        return f"{self.layer}: {self.reason}" + (f" ({self.remedy})" if self.remedy else "")
 
 
-def missing_for(
+def missing_layers(
     level: str,
     layers: Mapping[str, Finding],
     named: Collection[str] = (),
     waived: Collection[str] = (),
-) -> Sequence[Lack]:
+) -> Sequence[MissingLayer]:
     """Return the missing layers for a level, in the order of the layers; empty if none is missing.
 
     ``named`` are the limits that the caller named: they must be enforced at any level but ``none``, unless they are
     ``waived``. ``strict`` ignores waivers. A layer without a finding counts as missing.
     ``KeyError`` for an unknown level or limit.
     """
-    required = set(REQUIRED[level])
+    required = set(REQUIRED_LAYERS[level])
     if required:
-        required |= {LIMITS[limit] for limit in set(named) - set(waived)}
-    found = {name: layers.get(name, Finding(False, "nobody tried")) for name in LAYERS if name in required}
+        required |= {LIMIT_LAYERS[limit] for limit in set(named) - set(waived)}
+    found = {name: layers.get(name, Finding(False, "not tried")) for name in LAYERS if name in required}
     return [
-        Lack(name, finding.reason, finding.knob)
+        MissingLayer(name, finding.reason, finding.remedy)
         for name, finding in found.items()
         if finding.asked and not finding.works
     ]
 
 
-def of_record(record: Mapping[str, Mapping[str, object]]) -> Mapping[str, Finding]:
+def findings_of_record(record: Mapping[str, Mapping[str, object]]) -> Mapping[str, Finding]:
     """Convert the record of a spawn to findings: ``asked``, ``active``, ``mechanism``, ``reason`` by layer."""
     return {
         name: Finding(
@@ -94,29 +99,31 @@ def of_record(record: Mapping[str, Mapping[str, object]]) -> Mapping[str, Findin
     }
 
 
-def best(layers: Mapping[str, Finding]) -> str:
+def best_level(layers: Mapping[str, Finding]) -> str:
     """The highest level that these layers allow: ``strict``, ``standard`` or ``none``."""
-    return next(level for level in ("strict", "standard", "none") if not missing_for(level, layers))
+    return next(level for level in ("strict", "standard", "none") if not missing_layers(level, layers))
 
 
-def verdict(layers: Mapping[str, Finding], uid: int) -> str:
+def describe_default(layers: Mapping[str, Finding], uid: int) -> str:
     """One sentence: the isolation that an agent gets by default from a kernel with this uid, and the agent's uid."""
-    if lacks := missing_for("standard", layers):
-        names = _listed([lack.layer for lack in lacks])
-        return f"none: {names} can't be had here: no agent starts in a sandbox"
+    if missing := missing_layers("standard", layers):
+        names = _join_names([layer.layer for layer in missing])
+        return f"none: {names} not available: no agent can start in a sandbox"
     landlock = layers["landlock"]
-    second = f"Landlock {landlock.mechanism}" if landlock.works else "no Landlock"
-    who = "each agent a user of its own" if layers["own_uid"].works else f"agents run as uid {uid}"
-    return f"standard: all walls; {_about_limits(layers)}; {second}; {who}"
+    landlock_text = f"Landlock {landlock.mechanism}" if landlock.works else "no Landlock"
+    uids = "each agent has its own uid" if layers["own_uid"].works else f"agents run as uid {uid}"
+    return f"standard: all walls; {_describe_limits(layers)}; {landlock_text}; {uids}"
 
 
-def about_strict(layers: Mapping[str, Finding]) -> str:
+def describe_strict(layers: Mapping[str, Finding]) -> str:
     """Say whether ``strict`` is available, or which layers are missing."""
-    lacks = missing_for("strict", layers)
-    return f"strict: no: {_listed([lack.layer for lack in lacks])} missing" if lacks else "strict: can be had too"
+    missing = missing_layers("strict", layers)
+    return (
+        f"strict: no: {_join_names([lack.layer for lack in missing])} missing" if missing else "strict: available too"
+    )
 
 
-def _about_limits(layers: Mapping[str, Finding]) -> str:
+def _describe_limits(layers: Mapping[str, Finding]) -> str:
     grouped = [name for name in ("memory", "pids", "cpu") if layers[name].mechanism.startswith("cgroup")]
     if not grouped:
         return "limits by rlimits, not of CPU"
@@ -125,5 +132,5 @@ def _about_limits(layers: Mapping[str, Finding]) -> str:
     return f"{by}, but not {' and '.join(others)}" if others else by
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:3])} and {len(names) - 3} more"

@@ -16,22 +16,22 @@ from agentos.sandbox.watch.tree_usage import Usage
 
 from .walls import Layer
 
-SHIM = 1  # one process of ours, on top of the agent's max_pids
-PERIOD = 100_000  # microseconds: the period of ``cpu_quota``
+SHIM_PROCESSES = 1  # one process of ours, on top of the agent's max_pids
+CPU_PERIOD = 100_000  # microseconds: the period of ``cpu_quota``
 INODE_ROUNDING = 1 << 20  # bytes of an ext4 per inode that mkfs may add, to fill the blocks of its inode tables
-NOT_DELEGATED = {
-    "memory": "no cgroup delegated, and nobody watches its memory",
+NO_CGROUP_REASONS = {
+    "memory": "no cgroup delegated, and no watcher for its memory",
     "pids": "no cgroup delegated, and no limit on processes is in force",
-    "cpu": "no cgroup delegated: CPU shares can't be had",
+    "cpu": "no cgroup delegated: CPU shares can't be limited",
 }
-_FILES = {  # by version
+_CGROUP_FILES = {  # by version
     1: ("memory.limit_in_bytes", "pids.max", "cpu.cfs_quota_us", "cpu.shares"),
     2: ("memory.max", "pids.max", "cpu.max", "cpu.weight"),
 }
 
 
 @frozen
-class Found:
+class ObservedLimits:
     """Limits read back before the program's first instruction, or enforced from outside."""
 
     enforced: EnforcedLimits | None = None  # of its cgroup
@@ -42,107 +42,116 @@ class Found:
     workspace: Tmpfs | Image | Usage | None = None  # a Usage is that of a watched directory at the start
 
 
-def limit_layers(asked: Limits, found: Found) -> dict[str, Layer]:
+def limit_layers(asked: Limits, observed: ObservedLimits) -> dict[str, Layer]:
     """The layers ``memory``, ``pids``, ``cpu`` and ``disk``."""
     return {
-        "memory": _memory(asked, found),
-        "pids": _pids(asked, found),
-        "cpu": _cpu(asked, found),
-        "disk": _disk(asked, found),
+        "memory": _memory_layer(asked, observed),
+        "pids": _pids_layer(asked, observed),
+        "cpu": _cpu_layer(asked, observed),
+        "disk": _disk_layer(asked, observed),
     }
 
 
-def _memory(asked: Limits, found: Found) -> Layer:
-    enforced = found.enforced
+def _memory_layer(asked: Limits, observed: ObservedLimits) -> Layer:
+    enforced = observed.enforced
     if enforced is not None and enforced.memory is not None:
-        file, *_ = _FILES[found.version or 2]
+        file, *_ = _CGROUP_FILES[observed.version or 2]
         weaker = enforced.describe_weaker(CgroupLimits(memory=asked.memory))
         swap = "" if enforced.swap is None else f" swap={enforced.swap}"
-        reason = weaker or ("" if enforced.swap == 0 else "what is swapped out comes on top: no limit on it can be had")
-        return Layer(asked.memory, weaker is None, _cgroup(found, file), f"{file}={enforced.memory}{swap}", reason)
-    each = _rlimit(found, "Max data size")
-    if found.watched and each is not None and each <= asked.data:
-        evidence = f"Max data size={each} of each process; looked at every {memory.PULSE:g} to {memory.IDLE:g} s"
-        return Layer(asked.memory, True, "watcher + RLIMIT_DATA", evidence, "watched, may overshoot")
-    return _absent("memory", asked.memory, found)
-
-
-def _pids(asked: Limits, found: Found) -> Layer:
-    enforced = found.enforced
-    if enforced is not None and enforced.pids is not None:
-        weaker = enforced.describe_weaker(CgroupLimits(pids=asked.max_pids + SHIM))
-        return Layer(
-            asked.max_pids, weaker is None, _cgroup(found, "pids.max"), f"pids.max={enforced.pids}", weaker or ""
+        reason = weaker or (
+            "" if enforced.swap == 0 else "swapped memory comes on top of it: swap can't be limited here"
         )
-    each = _rlimit(found, "Max processes")
-    if each is not None and each <= asked.max_pids + SHIM:
-        why = "agents that it spawns are bounded one by one"
+        return Layer(
+            asked.memory, weaker is None, _cgroup_mechanism(observed, file), f"{file}={enforced.memory}{swap}", reason
+        )
+    each = _hard_rlimit(observed, "Max data size")
+    if observed.watched and each is not None and each <= asked.data:
+        interval = f"{memory.MIN_INTERVAL:g} to {memory.IDLE_INTERVAL:g} s"
+        evidence = f"Max data size={each} of each process; looked at every {interval}"
+        return Layer(asked.memory, True, "watcher + RLIMIT_DATA", evidence, "watched, may overshoot")
+    return _missing_layer("memory", asked.memory, observed)
+
+
+def _pids_layer(asked: Limits, observed: ObservedLimits) -> Layer:
+    enforced = observed.enforced
+    if enforced is not None and enforced.pids is not None:
+        weaker = enforced.describe_weaker(CgroupLimits(pids=asked.max_pids + SHIM_PROCESSES))
+        return Layer(
+            asked.max_pids,
+            weaker is None,
+            _cgroup_mechanism(observed, "pids.max"),
+            f"pids.max={enforced.pids}",
+            weaker or "",
+        )
+    each = _hard_rlimit(observed, "Max processes")
+    if each is not None and each <= asked.max_pids + SHIM_PROCESSES:
+        why = "agents that it spawns have their own separate limits"
         mechanism = "RLIMIT_NPROC in a user namespace of its own"
         return Layer(asked.max_pids, True, mechanism, f"Max processes={each}", why)
-    return _absent("pids", asked.max_pids, found)
+    return _missing_layer("pids", asked.max_pids, observed)
 
 
-def _cpu(asked: Limits, found: Found) -> Layer:
-    enforced = found.enforced
+def _cpu_layer(asked: Limits, observed: ObservedLimits) -> Layer:
+    enforced = observed.enforced
     if enforced is None or enforced.cpu is None:
-        return _absent("cpu", asked.cpu_quota, found)
-    _, _, quota, weight = _FILES[found.version or 2]
-    weaker = enforced.describe_weaker(CgroupLimits(cpu=asked.cpu_quota / PERIOD, weight=asked.cpu_weight))
+        return _missing_layer("cpu", asked.cpu_quota, observed)
+    _, _, quota, weight = _CGROUP_FILES[observed.version or 2]
+    weaker = enforced.describe_weaker(CgroupLimits(cpu=asked.cpu_quota / CPU_PERIOD, weight=asked.cpu_weight))
     evidence = f"{quota}: {enforced.cpu * 100:g} % of a CPU, {weight}: weight {enforced.weight}"
-    return Layer(asked.cpu_quota, weaker is None, _cgroup(found, quota), evidence, weaker or "")
+    return Layer(asked.cpu_quota, weaker is None, _cgroup_mechanism(observed, quota), evidence, weaker or "")
 
 
-def _disk(asked: Limits, found: Found) -> Layer:
-    match found.workspace:
+def _disk_layer(asked: Limits, observed: ObservedLimits) -> Layer:
+    match observed.workspace:
         case None:
-            return Layer(asked.disk, False, "", "", "nothing bounds its workspace")
+            return Layer(asked.disk, False, "", "", "its workspace has no limit")
         case Usage() as usage:
-            looks = f"bytes and inodes counted every {disk.PULSE:g} to {disk.LONGEST:g} s"
+            looks = f"bytes and inodes counted every {disk.MIN_INTERVAL:g} to {disk.MAX_INTERVAL:g} s"
             evidence = f"{usage} at the start; {looks}, limit {format_size(asked.disk)} and {asked.inodes} inodes"
             reason = "watched, may overshoot: between two counts any number of bytes and files can be written"
             return Layer(asked.disk, True, "watched", evidence, reason)
         case Tmpfs(options=options) as mount:
             mechanism = ",".join(one for one in options.split(",") if one.startswith(("size=", "nr_inodes=")))
-            return _sized(asked, f"tmpfs {mechanism}", options, mount.size, mount.inodes)
+            return _sized_layer(asked, f"tmpfs {mechanism}", options, mount.size, mount.inodes)
         case Image(size, inodes):
             rounded = attrs.evolve(asked, inodes=asked.inodes + asked.disk // INODE_ROUNDING + 16)
-            layer = _sized(rounded, "loop image", f"statfs: {size} bytes, {inodes} inodes", size, inodes)
+            layer = _sized_layer(rounded, "loop image", f"statfs: {size} bytes, {inodes} inodes", size, inodes)
             if layer.active and inodes > asked.inodes:
                 return attrs.evolve(layer, reason=f"ext4 has rounded {asked.inodes} inodes up to {inodes}")
             return layer
 
 
-def _sized(asked: Limits, mechanism: str, evidence: str, size: int | None, inodes: int | None) -> Layer:
+def _sized_layer(asked: Limits, mechanism: str, evidence: str, size: int | None, inodes: int | None) -> Layer:
     wrong = [
         f"{name}: the kernel enforces {found or 'no limit'}, not {wanted}"
-        for name, found, wanted in (("disk", size, _pages(asked.disk)), ("inodes", inodes, asked.inodes))
+        for name, found, wanted in (("disk", size, _round_to_pages(asked.disk)), ("inodes", inodes, asked.inodes))
         if not found or found > wanted
     ]
     return Layer(asked.disk, not wrong, mechanism, evidence, "; ".join(wrong))
 
 
-def _pages(size: int) -> int:
+def _round_to_pages(size: int) -> int:
     """Round a size up to whole pages, as the kernel does."""
     return -(-size // 4096) * 4096
 
 
-def _absent(what: str, amount: int, found: Found) -> Layer:
-    why = next((one for one in found.missing if one.what == what), None)
-    reason = NOT_DELEGATED[what] + (f" ({why.reason}); {why.knob}" if why is not None else "")
+def _missing_layer(limit: str, amount: int, observed: ObservedLimits) -> Layer:
+    missing = next((one for one in observed.missing if one.limit == limit), None)
+    reason = NO_CGROUP_REASONS[limit] + (f" ({missing.reason}); {missing.remedy}" if missing is not None else "")
     return Layer(amount, False, "", "", reason)
 
 
-def _cgroup(found: Found, file: str) -> str:
-    return f"cgroup v{found.version} {file}"
+def _cgroup_mechanism(observed: ObservedLimits, file: str) -> str:
+    return f"cgroup v{observed.version} {file}"
 
 
-def _rlimit(found: Found, line: str) -> int | None:
+def _hard_rlimit(observed: ObservedLimits, line: str) -> int | None:
     """The hard limit: the program can't raise it."""
-    _, hard = found.rlimits.get(line, ("?", "?"))
+    _, hard = observed.rlimits.get(line, ("?", "?"))
     return int(hard) if hard.isdecimal() else None
 
 
-def ending(
+def describe_ending(
     status: Status,
     asked: Limits,
     cgroup: Evidence | None = None,
@@ -156,13 +165,13 @@ def ending(
         return f"killed: {watched}"
     if cgroup is None:
         return None
-    if not cgroup.refused_above and cgroup.pids_limit == asked.max_pids + SHIM:
+    if not cgroup.refused_above and cgroup.pids_limit == asked.max_pids + SHIM_PROCESSES:
         cgroup = attrs.evolve(cgroup, pids_limit=asked.max_pids)
     first, *rest = cgroup.describe() or ("",)
     if cgroup.out_of_memory and cgroup.memory_limit is not None:
-        first = f"killed: {first}" if _killed(status) else f"{first}: processes of it were killed"
+        first = f"killed: {first}" if _was_killed(status) else f"{first}: processes of it were killed"
     return "; ".join((first, *rest)) or None
 
 
-def _killed(status: Status) -> bool:
+def _was_killed(status: Status) -> bool:
     return status.signal == 9 or status.code == 128 + 9

@@ -24,7 +24,7 @@ from agentos.sandbox.steps import Step
 from . import levels, remedies
 from .levels import Finding as Finding
 
-_LIMITS = ("NOFILE", "FSIZE", "NPROC", "CORE", "DATA", "RTPRIO", "NICE", "MEMLOCK", "MSGQUEUE", "SIGPENDING")
+_RLIMITS = ("NOFILE", "FSIZE", "NPROC", "CORE", "DATA", "RTPRIO", "NICE", "MEMLOCK", "MSGQUEUE", "SIGPENDING")
 _MECHANISMS = {
     "cgroup_ns": "unshare",
     "root": "pivot_root onto a tmpfs",
@@ -33,15 +33,15 @@ _MECHANISMS = {
     "no_new_privs": "prctl",
     "rlimits": "setrlimit",
 }
-SOMEBODY = HostIds(host_ids.FIRST_ID, host_ids.FIRST_ID)
-_NOTHING = s.Execute(("/bin/true",), (("PATH", "/usr/bin:/bin"),), "/")
+TRIAL_IDS = HostIds(host_ids.FIRST_ID, host_ids.FIRST_ID)
+_TRUE_PROGRAM = s.Execute(("/bin/true",), (("PATH", "/usr/bin:/bin"),), "/")
 
 
-def host(memory_cgroup: bool = False) -> Host:
+def read_host(memory_cgroup: bool = False) -> Host:
     """Return the properties of this host that a plan needs. ``memory_cgroup``: a cgroup limits the programs' memory."""
     paths = (*p.SYSTEM_PATHS, *p.SYSTEM_FILES, *p.NETWORK_FILES)
     links = {path: os.readlink(path) for path in p.SYSTEM_PATHS if os.path.islink(path)}
-    hard = {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[1] for name in _LIMITS}
+    hard = {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[1] for name in _RLIMITS}
     return Host(
         os.geteuid(),
         os.getegid(),
@@ -78,18 +78,18 @@ def _landlock_abi() -> int:
         return 0
 
 
-def usable(here: Host, found: Mapping[str, Finding]) -> Host:
+def remove_broken_layers(host: Host, found: Mapping[str, Finding]) -> Host:
     """Return the host without the layers that exist but don't work: a plan that uses them would fail."""
     return evolve(
-        here,
-        landlock_abi=here.landlock_abi if found["landlock"].works else 0,
-        cgroup_namespace=here.cgroup_namespace and found["cgroup_ns"].works,
+        host,
+        landlock_abi=host.landlock_abi if found["landlock"].works else 0,
+        cgroup_namespace=host.cgroup_namespace and found["cgroup_ns"].works,
     )
 
 
-async def examine(spawner: Spawner, here: Host, cgroups: Cgroups) -> tuple[Host, str]:
+async def examine(spawner: Spawner, host: Host, cgroups: Cgroups) -> tuple[Host, str]:
     """Try the layers: returns the host without those that don't work, and a sentence on what agents get by default."""
-    found = await probe(spawner, here)
+    found = await probe_layers(spawner, host)
     root = cgroups.root
     limits = {
         name: Finding(
@@ -97,55 +97,57 @@ async def examine(spawner: Spawner, here: Host, cgroups: Cgroups) -> tuple[Host,
         )
         for name in ("memory", "pids", "cpu")
     }
-    return usable(here, found), levels.verdict({**found, **limits}, here.uid)
+    return remove_broken_layers(host, found), levels.describe_default({**found, **limits}, host.uid)
 
 
-async def probe(spawner: Spawner, here: Host, outer: HostIds | None = None) -> Mapping[str, Finding]:
+async def probe_layers(spawner: Spawner, host: Host, ids: HostIds | None = None) -> Mapping[str, Finding]:
     """Return a finding for each layer that doesn't need a cgroup, by the layer's name on the wire.
 
     With root the programs run as ``outer``. If that doesn't work, the other layers are tried as the kernel's uid.
     """
-    around = remedies.surroundings()
-    who = outer or (SOMEBODY if here.uid == 0 else HostIds(here.uid, here.gid))
+    surroundings = remedies.read_surroundings()
+    used_ids = ids or (TRIAL_IDS if host.uid == 0 else HostIds(host.uid, host.gid))
     own_uid = Finding(False, "without root a program has the kernel's own uid on the host", asked=False)
-    if here.uid == 0:
-        own_uid = await _try(spawner, _trials(here, who)["user_ns"], around)
-        who = who if own_uid.works else HostIds(here.uid, here.gid)
-    found = {layer: await _try(spawner, steps, around) for layer, steps in _trials(here, who).items()}
+    if host.uid == 0:
+        own_uid = await _run_trial(spawner, _trial_plans(host, used_ids)["user_ns"], surroundings)
+        used_ids = used_ids if own_uid.works else HostIds(host.uid, host.gid)
+    found = {
+        layer: await _run_trial(spawner, steps, surroundings) for layer, steps in _trial_plans(host, used_ids).items()
+    }
     return {
-        layer: evolve(finding, mechanism=_mechanism(layer, here) if finding.works else "")
-        for layer, finding in {**found, "own_uid": own_uid, **_absent(here)}.items()
+        layer: evolve(finding, mechanism=_mechanism_of(layer, host) if finding.works else "")
+        for layer, finding in {**found, "own_uid": own_uid, **_untried_layers(host)}.items()
     }
 
 
-def _absent(here: Host) -> Mapping[str, Finding]:
+def _untried_layers(host: Host) -> Mapping[str, Finding]:
     """Return findings for layers that needn't be tried, because they can't work here."""
     absent = {}
-    if not here.cgroup_namespace:
+    if not host.cgroup_namespace:
         absent["cgroup_ns"] = Finding(False, "there is no /proc/self/ns/cgroup", asked=False)
-    if here.architecture not in seccomp.ARCHITECTURES:
+    if host.architecture not in seccomp.ARCHITECTURES:
         known = ", ".join(seccomp.ARCHITECTURES)
-        absent["seccomp"] = Finding(False, f"there are filters for {known}, and none for {here.architecture}")
-    if here.interpreter is not None and (why := interpreter_prefixes.explain_unfit(here.interpreter)) is not None:
+        absent["seccomp"] = Finding(False, f"there are filters for {known}, and none for {host.architecture}")
+    if host.interpreter is not None and (why := interpreter_prefixes.explain_unfit(host.interpreter)) is not None:
         absent["root"] = Finding(False, why, interpreter_prefixes.REMEDY)
     return absent
 
 
-def _mechanism(layer: str, here: Host) -> str:
+def _mechanism_of(layer: str, host: Host) -> str:
     if layer == "landlock":
-        return f"ABI {here.landlock_abi}"
+        return f"ABI {host.landlock_abi}"
     if layer == "seccomp":
-        return f"BPF filter, {len(seccomp.filter_for('standard', here.architecture))} instructions"
+        return f"BPF filter, {len(seccomp.build_filter('standard', host.architecture))} instructions"
     return _MECHANISMS.get(layer, "clone3")
 
 
-def _trials(here: Host, who: HostIds) -> Mapping[str, Sequence[Step]]:
+def _trial_plans(host: Host, ids: HostIds) -> Mapping[str, Sequence[Step]]:
     """Return the steps that test each layer."""
 
     def trial(flags: int, *steps: Step) -> tuple[Step, ...]:
-        maps = (f"{p.UID} {who.uid} 1", f"{p.GID} {who.gid} 1", here.uid != 0)
-        identity = s.TakeIdentity(p.UID, p.GID, drop_groups=here.uid == 0)
-        return (s.Clone(p.NEWUSER | p.NEWPID | flags, *maps), identity, *steps, _NOTHING)
+        maps = (f"{p.UID} {ids.uid} 1", f"{p.GID} {ids.gid} 1", host.uid != 0)
+        identity = s.TakeIdentity(p.UID, p.GID, drop_groups=host.uid == 0)
+        return (s.Clone(p.NEWUSER | p.NEWPID | flags, *maps), identity, *steps, _TRUE_PROGRAM)
 
     root = (s.PrivateMounts(), s.MountRoot(1 << 20, 64))
     return {
@@ -156,51 +158,53 @@ def _trials(here: Host, who: HostIds) -> Mapping[str, Sequence[Step]]:
         "ipc_ns": trial(p.NEWIPC),
         "uts_ns": trial(p.NEWUTS, s.Hostname("trial")),
         "cgroup_ns": trial(0, s.UnshareCgroup()),
-        "root": trial(p.NEWNS, *root, *_a_small_root(here)),
+        "root": trial(p.NEWNS, *root, *_minimal_root_steps(host)),
         "capabilities": trial(0, s.DropCapabilities()),
         "no_new_privs": trial(0, s.NoNewPrivileges()),
-        "seccomp": trial(0, s.NoNewPrivileges(), *_a_filter(here)),
-        "landlock": trial(0, s.NoNewPrivileges(), *_a_rule(here.landlock_abi or 1)),  # 1: the refusal says why
+        "seccomp": trial(0, s.NoNewPrivileges(), *_seccomp_steps(host)),
+        "landlock": trial(0, s.NoNewPrivileges(), *_landlock_steps(host.landlock_abi or 1)),  # 1: the refusal says why
         "rlimits": trial(0, s.SetLimits((("CORE", 0), ("RTPRIO", 0)))),
     }
 
 
-def _a_small_root(here: Host) -> Sequence[Step]:
+def _minimal_root_steps(host: Host) -> Sequence[Step]:
     """Steps for a minimal root in which a program can start. Sources may be opened late: nothing here hides them."""
-    shown = [path for path in p.SYSTEM_PATHS if path in here.directories]
+    paths = [path for path in p.SYSTEM_PATHS if path in host.directories]
     return (
         s.MakeDirectory("/dev"),
-        *(s.OpenSource(path) for path in (*shown, "/dev/null")),
-        *(s.Bind(path, path) for path in shown),
+        *(s.OpenSource(path) for path in (*paths, "/dev/null")),
+        *(s.Bind(path, path) for path in paths),
         s.Bind("/dev/null", "/dev/null", device=True),
-        *(s.Link(path, target) for path, target in here.links.items()),
+        *(s.Link(path, target) for path, target in host.links.items()),
         s.CloseSources(),
         s.SwitchRoot(),
         s.ReadOnlyRoot(),
     )
 
 
-def _a_filter(here: Host) -> Sequence[Step]:
-    known = here.architecture in seccomp.ARCHITECTURES
-    return (s.Seccomp(seccomp.program("standard", here.architecture).hex()),) if known else ()
+def _seccomp_steps(host: Host) -> Sequence[Step]:
+    known = host.architecture in seccomp.ARCHITECTURES
+    return (s.Seccomp(seccomp.filter_bytes("standard", host.architecture).hex()),) if known else ()
 
 
-def _a_rule(abi: int) -> Sequence[Step]:
-    walls = landlock.Walls(landlock.ALL_FILES)
-    allowed = landlock.READ | landlock.EXECUTE | landlock.Files.WRITE_FILE
-    rules = landlock.ruleset(abi, walls, [landlock.PathRule("/", allowed)])
+def _landlock_steps(abi: int) -> Sequence[Step]:
+    walls = landlock.HandledRights(landlock.ALL_FILES)
+    allowed = landlock.READ | landlock.EXECUTE | landlock.FileRights.WRITE_FILE
+    rules = landlock.build_ruleset(abi, walls, [landlock.PathRule("/", allowed)])
     paths = tuple((rule.path, int(rule.effective(rules.walls))) for rule in rules.paths)
     return (s.Landlock(rules.pack().hex(), paths, ()),)
 
 
-async def _try(spawner: Spawner, trial: Sequence[Step], around: remedies.Surroundings) -> Finding:
+async def _run_trial(spawner: Spawner, trial: Sequence[Step], surroundings: remedies.Surroundings) -> Finding:
     try:
         sandbox = await spawner.spawn(trial)
     except StepFailed as failure:
-        return Finding(False, str(failure), remedies.knob(failure.step, failure.text, failure.errno, around))
+        return Finding(
+            False, str(failure), remedies.find_remedy(failure.step, failure.text, failure.errno, surroundings)
+        )
     except SandboxError as failure:
         return Finding(False, str(failure))
     for fd in (sandbox.stdout, sandbox.stderr):
         os.close(fd)
     status = await sandbox.wait()
-    return Finding(status.code == 0, "" if status.code == 0 else f"{_NOTHING.argv[0]}: {status}")
+    return Finding(status.code == 0, "" if status.code == 0 else f"{_TRUE_PROGRAM.argv[0]}: {status}")

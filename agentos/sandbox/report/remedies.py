@@ -13,17 +13,17 @@ from pathlib import Path
 from attrs import field, frozen
 
 NAMESPACES = ("user", "pid", "mnt", "net", "ipc", "uts", "cgroup")
-_ENOUGH = 10_000  # namespaces
+_ENOUGH_NAMESPACES = 10_000  # namespaces
 _EMPTY_IN_PROC = ("/proc/sys/fs/binfmt_misc",)  # a mount there hides nothing
-PROFILE = "agentos-python"
-PROFILE_FILE = f"/etc/apparmor.d/{PROFILE}"
-APPARMOR = (
-    f"install the AppArmor profile that `agentos doctor` prints as {PROFILE_FILE}, or "
+APPARMOR_PROFILE = "agentos-python"
+APPARMOR_PROFILE_FILE = f"/etc/apparmor.d/{APPARMOR_PROFILE}"
+APPARMOR_REMEDY = (
+    f"install the AppArmor profile that `agentos doctor` prints as {APPARMOR_PROFILE_FILE}, or "
     "sysctl kernel.apparmor_restrict_unprivileged_userns=0"
 )
-CALLS = "clone3, unshare, mount, umount2, pivot_root, open_tree, move_mount, mount_setattr"
-FILTER = (
-    f"the seccomp filter around this process, a container's perhaps, must allow {CALLS}: "
+MOUNT_CALLS = "clone3, unshare, mount, umount2, pivot_root, open_tree, move_mount, mount_setattr"
+SECCOMP_REMEDY = (
+    f"the seccomp filter around this process, a container's perhaps, must allow {MOUNT_CALLS}: "
     "docker run --security-opt seccomp=unconfined, or a profile with these"
 )
 LANDLOCK_CALLS = "landlock_create_ruleset, landlock_add_rule, landlock_restrict_self"
@@ -45,7 +45,7 @@ class Surroundings:
     proc: bool = True  # /proc is there
 
 
-def surroundings() -> Surroundings:
+def read_surroundings() -> Surroundings:
     """Read the surroundings of this process from /proc and /sys; unreadable files count as absent."""
     names = [f"user.max_{name}_namespaces" for name in NAMESPACES]
     names += ["kernel.unprivileged_userns_clone", "kernel.apparmor_restrict_unprivileged_userns"]
@@ -75,61 +75,63 @@ def _read(path: str) -> str:
         return ""
 
 
-def knob(step: str, text: str, error: int, around: Surroundings) -> str:
+def find_remedy(step: str, text: str, error: int, surroundings: Surroundings) -> str:
     """Return what to change so that a step which failed with ``error`` works; empty if unknown."""
-    if not around.proc:
+    if not surroundings.proc:
         return "mount proc at /proc"
     match error:
         case errno.ENOSPC | errno.EUSERS if step == "Clone":
-            return _too_few_namespaces(around)
+            return _namespace_limit_remedy(surroundings)
         case errno.EAGAIN:
-            return f"let this user have more processes (ulimit -u, now {around.processes}), and its container or unit"
+            now = surroundings.processes
+            return f"let this user have more processes (ulimit -u, now {now}), and its container or unit"
         case errno.ENOSYS | errno.EOPNOTSUPP if step == "Landlock":
-            return _no_landlock(error, around)
-        case errno.EPERM if step == "Landlock" and around.filtered:
-            return _no_landlock(error, around)
+            return _landlock_remedy(error, surroundings)
+        case errno.EPERM if step == "Landlock" and surroundings.filtered:
+            return _landlock_remedy(error, surroundings)
         case errno.ENOSYS:
-            return FILTER if around.filtered else "a newer kernel: Linux 5.14 or later"
+            return SECCOMP_REMEDY if surroundings.filtered else "a newer kernel: Linux 5.14 or later"
         case errno.EPERM | errno.EACCES:
-            return _forbidden(step, text, error, around)
+            return _permission_remedy(step, text, error, surroundings)
     return ""
 
 
-def _too_few_namespaces(around: Surroundings) -> str:
-    closed = [name for name in NAMESPACES if around.settings.get(f"user.max_{name}_namespaces") == "0"]
+def _namespace_limit_remedy(surroundings: Surroundings) -> str:
+    closed = [name for name in NAMESPACES if surroundings.settings.get(f"user.max_{name}_namespaces") == "0"]
     if closed:
-        return "sysctl " + " ".join(f"user.max_{name}_namespaces={_ENOUGH}" for name in closed)
-    return "this user has all the namespaces that it may have here, or around this container: sysctl user.max_*"
+        return "sysctl " + " ".join(f"user.max_{name}_namespaces={_ENOUGH_NAMESPACES}" for name in closed)
+    return "this user has reached its limit of namespaces, here or outside this container: raise sysctl user.max_*"
 
 
-def _no_landlock(error: int, around: Surroundings) -> str:
+def _landlock_remedy(error: int, surroundings: Surroundings) -> str:
     if error == errno.EOPNOTSUPP:
-        return f"boot with landlock in the kernel's parameter lsm= (now {around.lsm or 'not to be seen'})"
-    if around.filtered:
-        return f"unless the kernel hasn't got it, the seccomp filter around this process must allow {LANDLOCK_CALLS}"
+        return f"boot with landlock in the kernel's parameter lsm= (now {surroundings.lsm or 'unknown'})"
+    if surroundings.filtered:
+        return f"if this Linux has Landlock, the seccomp filter around this process must allow {LANDLOCK_CALLS}"
     return "a kernel with it: Linux 5.13 or later, built with CONFIG_SECURITY_LANDLOCK"
 
 
-def _forbidden(step: str, text: str, error: int, around: Surroundings) -> str:
+def _permission_remedy(step: str, text: str, error: int, surroundings: Surroundings) -> str:
     if "_map:" in text:
-        return f"give this user namespace more ids (its uid_map is {around.ids}), or run as an ordinary user"
-    if around.uid != 0 and around.settings.get("kernel.unprivileged_userns_clone") == "0":
+        return f"give this user namespace more ids (its uid_map is {surroundings.ids}), or run as an ordinary user"
+    if surroundings.uid != 0 and surroundings.settings.get("kernel.unprivileged_userns_clone") == "0":
         return "sysctl kernel.unprivileged_userns_clone=1"
-    if around.uid != 0 and around.settings.get("kernel.apparmor_restrict_unprivileged_userns") == "1":
-        return APPARMOR
-    if step == "Clone" and around.chroot:
-        return "not in a chroot: the kernel makes no user namespace in one; a container or pivot_root will do"
-    if step.startswith("MountProc") and around.covered:
+    if surroundings.uid != 0 and surroundings.settings.get("kernel.apparmor_restrict_unprivileged_userns") == "1":
+        return APPARMOR_REMEDY
+    if step == "Clone" and surroundings.chroot:
+        return "don't run in a chroot: Linux refuses user namespaces in it; use a container or pivot_root"
+    if step.startswith("MountProc") and surroundings.covered:
+        covered = _shorten_list(surroundings.covered)
         return (
-            f"nothing may be mounted over parts of /proc, as containers do ({_some(around.covered)}): "
+            f"nothing may be mounted over paths in /proc, as container runtimes do ({covered}): "
             "docker run --security-opt systempaths=unconfined, podman run --security-opt unmask=ALL"
         )
-    if error == errno.EACCES and around.apparmor and not around.apparmor.startswith("unconfined"):
-        return f"the AppArmor profile {around.apparmor} is in the way: docker run --security-opt apparmor=unconfined"
-    return FILTER if around.filtered else ""
+    if error == errno.EACCES and surroundings.apparmor and not surroundings.apparmor.startswith("unconfined"):
+        return f"the AppArmor profile {surroundings.apparmor} denies it: docker run --security-opt apparmor=unconfined"
+    return SECCOMP_REMEDY if surroundings.filtered else ""
 
 
-def _some(paths: tuple[str, ...]) -> str:
+def _shorten_list(paths: tuple[str, ...]) -> str:
     return ", ".join(paths[:2]) + (f" and {len(paths) - 2} more" if len(paths) > 2 else "")
 
 
@@ -139,8 +141,8 @@ def apparmor_profile() -> str:
 abi <abi/4.0>,
 include <tunables/global>
 
-profile {PROFILE} {os.path.realpath(sys.executable)} flags=(unconfined) {{
+profile {APPARMOR_PROFILE} {os.path.realpath(sys.executable)} flags=(unconfined) {{
   userns,
-  include if exists <local/{PROFILE}>
+  include if exists <local/{APPARMOR_PROFILE}>
 }}
 """

@@ -16,7 +16,7 @@ LAYERS = (
     *("user_ns", "pid_ns", "mount_ns", "net_ns", "ipc_ns", "uts_ns", "cgroup_ns", "root", "own_uid", "capabilities"),
     *("no_new_privs", "seccomp", "landlock", "rlimits", "memory", "pids", "cpu", "disk"),
 )
-_NAMESPACES = {
+_NAMESPACE_LAYERS = {
     "user_ns": "user",
     "pid_ns": "pid",
     "mount_ns": "mnt",
@@ -26,7 +26,7 @@ _NAMESPACES = {
     "cgroup_ns": "cgroup",
 }
 _WALLS = LAYERS[: LAYERS.index("rlimits")]
-_SETS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
+_CAPABILITY_SETS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 _LIMIT_LINES = {  # of /proc/PID/limits
     "NOFILE": "Max open files",
     "FSIZE": "Max file size",
@@ -62,24 +62,24 @@ class Layer:
     reason: str
 
 
-def observe(pid: int, namespaces: Mapping[str, int]) -> Observed:
+def read_observed(pid: int, namespaces: Mapping[str, int]) -> Observed:
     """Read the state of this pid; ``namespaces`` are its inodes by name."""
     lines = proc_files.read_file(f"/proc/{pid}/status").splitlines()
     status = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
     rows = proc_files.read_file(f"/proc/{pid}/limits").splitlines()[1:]
     fields = {row[:26].strip(): row[26:].split() for row in rows}
     limits = {name: (found[0], found[1]) for name, found in fields.items()}
-    return Observed(status, limits, dict(namespaces), _our_namespaces())
+    return Observed(status, limits, dict(namespaces), _own_namespaces())
 
 
 @functools.cache
-def _our_namespaces() -> Mapping[str, int]:
-    places = ((name, f"/proc/self/ns/{name}") for name in _NAMESPACES.values())
+def _own_namespaces() -> Mapping[str, int]:
+    places = ((name, f"/proc/self/ns/{name}") for name in _NAMESPACE_LAYERS.values())
     # By name: a process that isn't dumpable, such as the kernel, may enter its own ns directory but not list it.
     return {name: os.stat(path).st_ino for name, path in places if os.path.exists(path)}
 
 
-def layers(plan: Sequence[Step], observed: Observed) -> dict[str, dict[str, object]]:
+def isolation_layers(plan: Sequence[Step], observed: Observed) -> dict[str, dict[str, object]]:
     """Return the record of a spawn in wire format. The caller adds the limits that it has set by cgroup."""
     return {name: asdict(layer) for name, layer in _layers(plan, observed)}
 
@@ -87,23 +87,23 @@ def layers(plan: Sequence[Step], observed: Observed) -> dict[str, dict[str, obje
 def _layers(plan: Sequence[Step], observed: Observed) -> Iterator[tuple[str, Layer]]:
     first = plan[0]
     if isinstance(first, s.Clone) and not first.flags:
-        yield from ((name, _not_asked_for(name, observed)) for name in _WALLS)
-        yield "rlimits", _limits(plan, observed)
+        yield from ((name, _unasked_layer(name, observed)) for name in _WALLS)
+        yield "rlimits", _rlimits_layer(plan, observed)
         return
-    for name, short in _NAMESPACES.items():
-        yield name, _namespace(short, observed, first)
+    for name, short in _NAMESPACE_LAYERS.items():
+        yield name, _namespace_layer(short, observed, first)
     root = f"mnt:[{observed.namespaces.get('mnt')}]"
     if isinstance(first, s.Join):
-        yield "root", _by_step(plan, s.Join, "setns", root)
+        yield "root", _step_layer(plan, s.Join, "setns", root)
     else:
-        yield "root", _by_step(plan, s.SwitchRoot, "pivot_root onto a tmpfs", root)
-    yield "own_uid", _own_uid(observed)
-    sets = {name: observed.status.get(name, "?") for name in _SETS}
+        yield "root", _step_layer(plan, s.SwitchRoot, "pivot_root onto a tmpfs", root)
+    yield "own_uid", _own_uid_layer(observed)
+    sets = {name: observed.status.get(name, "?") for name in _CAPABILITY_SETS}
     empty = all(set(value) == {"0"} for value in sets.values())
     evidence = " ".join(f"{name}={value}" for name, value in sets.items())
     yield "capabilities", Layer(True, empty, "capset, bounding set, securebits", evidence, "" if empty else "not empty")
-    yield "no_new_privs", _field(observed, "NoNewPrivs", "1", "prctl")
-    yield "seccomp", _seccomp(plan, observed)
+    yield "no_new_privs", _status_layer(observed, "NoNewPrivs", "1", "prctl")
+    yield "seccomp", _seccomp_layer(plan, observed)
     walls = any(isinstance(step, s.Landlock) for step in plan)
     yield (
         "landlock",
@@ -111,20 +111,20 @@ def _layers(plan: Sequence[Step], observed: Observed) -> Iterator[tuple[str, Lay
             True,
             walls,
             "landlock_restrict_self" if walls else "",
-            "the call succeeded; no file tells it from outside" if walls else "",
+            "the call succeeded; no file in /proc shows it" if walls else "",
             "" if walls else "this kernel has no Landlock, or it is switched off",
         ),
     )
-    yield "rlimits", _limits(plan, observed)
+    yield "rlimits", _rlimits_layer(plan, observed)
 
 
-def _not_asked_for(name: str, observed: Observed) -> Layer:
-    short = _NAMESPACES.get(name)
+def _unasked_layer(name: str, observed: Observed) -> Layer:
+    short = _NAMESPACE_LAYERS.get(name)
     seen = f"{short}:[{observed.namespaces.get(short)}], ours is {short}:[{observed.ours.get(short)}]" if short else ""
-    return Layer(False, False, "", seen, "isolation none was asked for")
+    return Layer(False, False, "", seen, "the agent's isolation is none")
 
 
-def _namespace(short: str, observed: Observed, first: Step) -> Layer:
+def _namespace_layer(short: str, observed: Observed, first: Step) -> Layer:
     inode, ours = observed.namespaces.get(short), observed.ours.get(short)
     active = inode is not None and inode != ours
     host_network = short == "net" and not (first.flags & 0x40000000 if isinstance(first, s.Clone) else active)
@@ -135,28 +135,28 @@ def _namespace(short: str, observed: Observed, first: Step) -> Layer:
     return Layer(not host_network, active, how, evidence, "" if active else why)
 
 
-def _by_step(plan: Sequence[Step], kind: type, mechanism: str, evidence: str) -> Layer:
+def _step_layer(plan: Sequence[Step], kind: type, mechanism: str, evidence: str) -> Layer:
     """A layer with a step that ends the process on failure. Evidence: the process waits after that step."""
     done = any(isinstance(step, kind) for step in plan)
     return Layer(True, done, mechanism if done else "", evidence if done else "", "" if done else "not in the plan")
 
 
-def _own_uid(observed: Observed) -> Layer:
+def _own_uid_layer(observed: Observed) -> Layer:
     uids = observed.status.get("Uid", "").split()
     active = bool(uids) and len(set(uids)) == 1 and uids[0] not in ("0", str(os.geteuid()))
     reason = "" if active else "without root it has the kernel's own uid on the host"
     return Layer(os.geteuid() == 0, active, "uid_map" if active else "", f"Uid {' '.join(uids)}", reason)
 
 
-def _field(observed: Observed, name: str, wanted: str, mechanism: str) -> Layer:
+def _status_layer(observed: Observed, name: str, expected: str, mechanism: str) -> Layer:
     value = observed.status.get(name, "absent")
-    active = value == wanted
-    return Layer(True, active, mechanism, f"{name}: {value}", "" if active else f"{name} is {value}, not {wanted}")
+    active = value == expected
+    return Layer(True, active, mechanism, f"{name}: {value}", "" if active else f"{name} is {value}, not {expected}")
 
 
-def _seccomp(plan: Sequence[Step], observed: Observed) -> Layer:
+def _seccomp_layer(plan: Sequence[Step], observed: Observed) -> Layer:
     """The seccomp layer; says which mechanism keeps memfds from being executed, if one does."""
-    layer = _field(observed, "Seccomp", "2", "BPF filter")
+    layer = _status_layer(observed, "Seccomp", "2", "BPF filter")
     filters = [step.program for step in plan if isinstance(step, s.Seccomp)]
     if not layer.active or not filters:
         return layer
@@ -170,7 +170,7 @@ def _seccomp(plan: Sequence[Step], observed: Observed) -> Layer:
     return evolve(layer, evidence=f"{layer.evidence}; {answer}")
 
 
-def _limits(plan: Sequence[Step], observed: Observed) -> Layer:
+def _rlimits_layer(plan: Sequence[Step], observed: Observed) -> Layer:
     asked = {name: value for step in plan if isinstance(step, s.SetLimits) for name, value in step.limits}
     read = {name: observed.limits.get(_LIMIT_LINES[name], ("?", "?")) for name in asked}
     wrong = [name for name, value in asked.items() if read[name] != (str(value), str(value))]

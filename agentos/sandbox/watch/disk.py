@@ -16,15 +16,15 @@ from agentos.sandbox.cgroups.values import format_size
 from agentos.sandbox.errors import EXHAUSTED, NO_DESCRIPTOR
 
 from . import processes as process_list
-from .processes import Census, Process, hidden
-from .tree_usage import DIRECTORY, Usage, measure
+from .processes import Process, ProcessCache, list_unlinked_files
+from .tree_usage import DIRECTORY_FLAGS, Usage, measure_tree
 
 log = logging.getLogger(__name__)
 
-PULSE = 1.0  # minimum seconds between two walks
-MOST = 20  # times the duration of the walks must pass before the next: at most 5 % of a CPU
-LONGEST = 5.0  # maximum seconds between two walks
-CLOSED_WALKS = 5  # consecutive walks that couldn't count everything: no longer by chance
+MIN_INTERVAL = 1.0  # minimum seconds between two walks
+INTERVAL_FACTOR = 20  # times the duration of the walks must pass before the next: at most 5 % of a CPU
+MAX_INTERVAL = 5.0  # maximum seconds between two walks
+MAX_CLOSED_WALKS = 5  # consecutive walks that couldn't count everything: no longer by chance
 
 
 @frozen
@@ -37,7 +37,7 @@ class Exceeded:
         return f"{self.text} in its workspace"
 
 
-def judge(usage: Usage, disk: int, inodes: int) -> Exceeded | None:
+def exceeded_limit(usage: Usage, disk: int, inodes: int) -> Exceeded | None:
     """Return which limit is exceeded; ``None`` if none is."""
     if usage.size > disk:
         return Exceeded(f"disk limit {format_size(disk)} reached")
@@ -46,14 +46,14 @@ def judge(usage: Usage, disk: int, inodes: int) -> Exceeded | None:
     return None
 
 
-def nameless(device: int, processes: Iterable[Process]) -> Usage:
+def measure_unlinked(device: int, processes: Iterable[Process]) -> Usage:
     """Measure the unlinked files on a device that these processes have open; a walk doesn't see them. Blocks."""
-    found = [file for file in hidden(processes) if file.device == device]
+    found = [file for file in list_unlinked_files(processes) if file.device == device]
     return Usage(sum(file.size for file in found), len(found))
 
 
 @frozen
-class _Watched:
+class _WatchedWorkspace:
     directory: int  # closed by us
     disk: int
     inodes: int
@@ -65,9 +65,9 @@ class _Watched:
 class DiskWatcher:
     """Walks the workspaces without a fixed size while :meth:`serve` runs."""
 
-    _watched: dict[int, _Watched] = field(factory=dict)
+    _watched: dict[int, _WatchedWorkspace] = field(factory=dict)
     _closed: dict[int, int] = field(factory=dict)  # consecutive walks that met unreadable directories
-    _some: trio.Event = field(factory=trio.Event)
+    _nonempty: trio.Event = field(factory=trio.Event)
 
     def add(
         self, group: int, directory: int, disk: int, inodes: int, exceeded: Callable[[Exceeded], None], pid: int
@@ -77,9 +77,9 @@ class DiskWatcher:
         ``exceeded`` is called once, by the task in :meth:`serve`, and must kill the group.
         """
         self.remove(group)
-        own = os.open(".", DIRECTORY, dir_fd=directory)
-        self._watched[group] = _Watched(own, disk, inodes, exceeded, process_list.roots(pid))
-        self._some.set()
+        own = os.open(".", DIRECTORY_FLAGS, dir_fd=directory)
+        self._watched[group] = _WatchedWorkspace(own, disk, inodes, exceeded, process_list.root_start_times(pid))
+        self._nonempty.set()
 
     def remove(self, group: int) -> None:
         """Stop watching the group; no effect if it isn't watched."""
@@ -87,38 +87,40 @@ class DiskWatcher:
         self._closed.pop(group, None)
         if watched is not None:
             os.close(watched.directory)
-        if not self._watched and self._some.is_set():  # otherwise serve() already waits on this event
-            self._some = trio.Event()
+        if not self._watched and self._nonempty.is_set():  # otherwise serve() already waits on this event
+            self._nonempty = trio.Event()
 
     async def serve(self) -> None:
         """Watch until cancelled."""
-        people, turn = Census(), trio.CapacityLimiter(1)
+        cache, limiter = ProcessCache(), trio.CapacityLimiter(1)
         while True:
-            await self._some.wait()
+            await self._nonempty.wait()
             began = trio.current_time()
             watched = dict(self._watched)
             try:
-                measured = await _measure_all(watched, people, turn)
+                measured = await _measure_all(watched, cache, limiter)
             except EXHAUSTED as error:
-                log.warning("workspaces could not be looked at: %s", error)
+                log.warning("workspaces could not be measured: %s", error)
                 measured = {}
             for group, usage in measured.items():
                 if self._watched.get(group) is watched[group]:  # it may have been removed during the walk
-                    self._decide(group, watched[group], usage)
-            await trio.sleep(min(max(PULSE, MOST * (trio.current_time() - began)), LONGEST))
+                    self._check_usage(group, watched[group], usage)
+            await trio.sleep(min(max(MIN_INTERVAL, INTERVAL_FACTOR * (trio.current_time() - began)), MAX_INTERVAL))
 
-    def _decide(self, group: int, watched: _Watched, usage: Usage) -> None:
-        exceeded = judge(usage, watched.disk, watched.inodes)
+    def _check_usage(self, group: int, watched: _WatchedWorkspace, usage: Usage) -> None:
+        exceeded = exceeded_limit(usage, watched.disk, watched.inodes)
         self._closed[group] = self._closed.get(group, 0) + 1 if usage.closed else 0
-        if exceeded is None and self._closed[group] >= CLOSED_WALKS:
-            exceeded = Exceeded(f"disk limit {format_size(watched.disk)} can't be watched: not all can be counted")
+        if exceeded is None and self._closed[group] >= MAX_CLOSED_WALKS:
+            exceeded = Exceeded(
+                f"disk limit {format_size(watched.disk)} can't be enforced: not all of it can be counted"
+            )
         if exceeded is not None:
             self.remove(group)
             watched.exceeded(exceeded)
 
 
 async def _measure_all(
-    watched: Mapping[int, _Watched], people: Census, turn: trio.CapacityLimiter
+    watched: Mapping[int, _WatchedWorkspace], cache: ProcessCache, limiter: trio.CapacityLimiter
 ) -> Mapping[int, Usage]:
     """Walk each directory once, in a thread that may outlive a cancelled caller: it has its own descriptors."""
     copies: dict[int, int] = {}
@@ -127,15 +129,15 @@ async def _measure_all(
     def walk() -> dict[int, Usage]:
         mine = box.pop()
         try:
-            running = people.of({group: one.roots for group, one in watched.items()})
-            return {group: _measured(mine[group], one, running[group]) for group, one in watched.items()}
+            running = cache.list_by_group({group: one.roots for group, one in watched.items()})
+            return {group: _measure_one(mine[group], one, running[group]) for group, one in watched.items()}
         finally:
             _close_all(mine)
 
     try:
         for group, one in watched.items():
             copies[group] = os.dup(one.directory)
-        return await trio.to_thread.run_sync(walk, limiter=turn, abandon_on_cancel=True)
+        return await trio.to_thread.run_sync(walk, limiter=limiter, abandon_on_cancel=True)
     finally:
         with contextlib.suppress(IndexError):
             _close_all(box.pop())
@@ -146,15 +148,15 @@ def _close_all(directories: Mapping[int, int]) -> None:
         os.close(fd)
 
 
-def _measured(directory: int, watched: _Watched, running: Sequence[Process]) -> Usage:
+def _measure_one(directory: int, watched: _WatchedWorkspace, running: Sequence[Process]) -> Usage:
     try:
-        found = measure(directory, watched.disk, watched.inodes)
+        found = measure_tree(directory, watched.disk, watched.inodes)
     except OSError as error:
         if error.errno in NO_DESCRIPTOR:
             raise
         found = Usage(closed=1)  # the workspace itself can't be read
-    more = nameless(os.fstat(directory).st_dev, running)
-    hiding = sum(process_list.is_closed(one) for one in running if one.pid not in watched.roots)
+    more = measure_unlinked(os.fstat(directory).st_dev, running)
+    hiding = sum(process_list.denies_access(one) for one in running if one.pid not in watched.roots)
     return Usage(found.size + more.size, found.inodes + more.inodes, found.closed + hiding)
 
 
@@ -166,7 +168,7 @@ class Image:
     inodes: int
 
 
-def image_at(directory: int) -> Image:
+def read_image(directory: int) -> Image:
     """Return the capacity of the file system of an open directory."""
     found = os.fstatvfs(directory)
     return Image(found.f_blocks * found.f_frsize, found.f_files)
@@ -181,31 +183,31 @@ class Tmpfs:
     @property
     def size(self) -> int | None:
         """Bytes."""
-        return self._number("size")
+        return self._read_option("size")
 
     @property
     def inodes(self) -> int | None:
         """Maximum number of files."""
-        return self._number("nr_inodes")
+        return self._read_option("nr_inodes")
 
-    def _number(self, name: str) -> int | None:
+    def _read_option(self, name: str) -> int | None:
         found = dict(option.split("=", 1) for option in self.options.split(",") if "=" in option).get(name)
         if found is None:
             return None
         return int(found[:-1]) << 10 if found.endswith("k") else int(found)
 
 
-def tmpfs_at(pid: int, place: str = "/workspace") -> Tmpfs | None:
+def read_tmpfs(pid: int, path: str = "/workspace") -> Tmpfs | None:
     """Return the mount at a path inside the sandbox if it is a tmpfs; works for processes that aren't dumpable."""
     with open(f"/proc/{pid}/mountinfo", encoding="utf-8", errors="replace") as lines:
-        return find_tmpfs(lines, place)
+        return find_tmpfs(lines, path)
 
 
-def find_tmpfs(mountinfo: Iterable[str], place: str) -> Tmpfs | None:
+def find_tmpfs(mountinfo: Iterable[str], path: str) -> Tmpfs | None:
     """Return the topmost mount at a path if it is a tmpfs: the last line is mounted over the others."""
     kinds = {}
     for line in mountinfo:
         before, _, after = line.rstrip("\n").partition(" - ")
         kind, _, options = after.split(" ", 2)
         kinds[before.split(" ")[4]] = Tmpfs(options) if kind == "tmpfs" else None
-    return kinds.get(place)
+    return kinds.get(path)

@@ -22,16 +22,18 @@ from agentos.sandbox.cgroups.values import format_size
 from agentos.sandbox.errors import EXHAUSTED
 
 from . import processes as process_list
-from .processes import Census, Memory, Process, distinct, mapped, memory
+from .processes import Memory, Process, ProcessCache, distinct_memory, read_mapped, read_memory
 
 log = logging.getLogger(__name__)
 
-PULSE = 0.1  # seconds between two checks of the host's free memory; a drop by a quarter of a limit triggers a look
-GLANCES = 10  # checks per call of the thread
-IDLE = 2.0  # seconds between two looks while every group uses less than a quarter of its limit
-BUSY = 0.5  # while every group has a quarter left; otherwise every pulse
-MOST = 20  # times the duration of a look must pass before the next: at most 5 % of a CPU
-HASTE = 4  # the same while the host's free memory drops
+MIN_INTERVAL = (
+    0.1  # seconds between two checks of the host's free memory; a drop by a quarter of a limit triggers a look
+)
+CHECKS_PER_CALL = 10  # checks per call of the thread
+IDLE_INTERVAL = 2.0  # seconds between two looks while every group uses less than a quarter of its limit
+BUSY_INTERVAL = 0.5  # while every group has a quarter left; otherwise every pulse
+INTERVAL_FACTOR = 20  # times the duration of a look must pass before the next: at most 5 % of a CPU
+LOW_MEMORY_INTERVAL_FACTOR = 4  # the same while the host's free memory drops
 
 
 @frozen
@@ -94,74 +96,74 @@ def subtree_sums(own: Mapping[int, int], parents: Mapping[int, int | None]) -> d
     """Sum the amounts of each group and all groups below it."""
     sums = dict.fromkeys(own, 0)
     for group, amount in own.items():
-        at: int | None = group
-        while at is not None:
-            sums[at] += amount
-            at = parents[at]
+        current: int | None = group
+        while current is not None:
+            sums[current] += amount
+            current = parents[current]
     return sums
 
 
 def outermost(over: Collection[int], parents: Mapping[int, int | None]) -> set[int]:
     """Return the groups that no other group in ``over`` contains."""
 
-    def around(group: int) -> Iterable[int]:
-        at = parents[group]
-        while at is not None:
-            yield at
-            at = parents[at]
+    def ancestors(group: int) -> Iterable[int]:
+        current = parents[group]
+        while current is not None:
+            yield current
+            current = parents[current]
 
-    return {group for group in over if not any(outer in over for outer in around(group))}
+    return {group for group in over if not any(outer in over for outer in ancestors(group))}
 
 
 @define
-class _Looker:
+class _MemoryScanner:
     """State that is kept between looks; used by one thread at a time."""
 
-    people: Census = Factory(Census)
+    cache: ProcessCache = Factory(ProcessCache)
     roots: frozenset[int] = frozenset()
     free: int = 0  # the host's free memory at the last look, in bytes
-    seconds: float = 0.0  # duration of the last look
-    last: float = float("-inf")
-    fullest: float = 1.0  # the largest used share of a limit
+    scan_seconds: float = 0.0  # duration of the last look
+    last_scan: float = float("-inf")
+    max_share: float = 1.0  # the largest used share of a limit
 
     def watch(self, groups: Mapping[int, Group]) -> dict[int, tuple[Group, Exceeded]]:
         """Check for a second, or until a group is over its limit: a thread per check would cost more than the check."""
-        for _ in range(GLANCES):
+        for _ in range(CHECKS_PER_CALL):
             now = dict(groups)  # a copy: the event loop adds and removes groups
             if not now:
                 break
-            if found := self.glance(now):
+            if found := self.scan_if_due(now):
                 return {name: (now[name], exceeded) for name, exceeded in found.items()}
-            time.sleep(PULSE)
+            time.sleep(MIN_INTERVAL)
         return {}
 
-    def glance(self, groups: Mapping[int, Group]) -> dict[int, Exceeded]:
+    def scan_if_due(self, groups: Mapping[int, Group]) -> dict[int, Exceeded]:
         """Look if a look is due; returns the outermost groups over their limits."""
-        free = _free()
+        free = _read_available_memory()
         now = time.monotonic()
-        wait = IDLE if self.fullest < 0.25 else BUSY if self.fullest < 0.75 else PULSE
-        going = self.free - free > min(group.limit for group in groups.values()) // 4
+        wait = IDLE_INTERVAL if self.max_share < 0.25 else BUSY_INTERVAL if self.max_share < 0.75 else MIN_INTERVAL
+        dropping = self.free - free > min(group.limit for group in groups.values()) // 4
         roots = frozenset(pid for group in groups.values() for pid in group.roots)
-        due = self.last + max(wait, self.seconds * MOST) - PULSE / 2
-        if going or roots - self.roots:
-            due = self.last + self.seconds * HASTE
+        due = self.last_scan + max(wait, self.scan_seconds * INTERVAL_FACTOR) - MIN_INTERVAL / 2
+        if dropping or roots - self.roots:
+            due = self.last_scan + self.scan_seconds * LOW_MEMORY_INTERVAL_FACTOR
         if now < due:
             return {}
         self.roots = roots
-        found = self._look(groups)
-        self.free, self.last, self.seconds = free, now, time.monotonic() - now
+        found = self._scan(groups)
+        self.free, self.last_scan, self.scan_seconds = free, now, time.monotonic() - now
         return found
 
-    def _look(self, groups: Mapping[int, Group]) -> dict[int, Exceeded]:
-        processes = self.people.of({name: group.roots for name, group in groups.items()})
+    def _scan(self, groups: Mapping[int, Group]) -> dict[int, Exceeded]:
+        processes = self.cache.list_by_group({name: group.roots for name, group in groups.items()})
         parents = {name: group.parent if group.parent in groups else None for name, group in groups.items()}
         stored = {name: group.tmpfs.used() for name, group in groups.items()}
-        most = subtree_sums(
+        upper_bounds = subtree_sums(
             {name: sum(one.rss for one in processes[name]) + stored[name] for name in groups}, parents
         )  # cheap, and never less than the actual use
-        self.fullest = max(amount / groups[name].limit for name, amount in most.items())
-        close = {name for name, amount in most.items() if amount > groups[name].limit}
-        over = self._count(groups, parents, processes, stored, close) if close else {}
+        self.max_share = max(amount / groups[name].limit for name, amount in upper_bounds.items())
+        candidates = {name for name, amount in upper_bounds.items() if amount > groups[name].limit}
+        over = self._count(groups, parents, processes, stored, candidates) if candidates else {}
         return {name: over[name] for name in outermost(over, parents)}
 
     def _count(
@@ -170,37 +172,39 @@ class _Looker:
         parents: Mapping[int, int | None],
         processes: Mapping[int, Sequence[Process]],
         stored: Mapping[int, int],
-        close: Collection[int],
+        candidates: Collection[int],
     ) -> dict[int, Exceeded]:
         """Count exactly the groups that may be over their limit, and the groups within them."""
-        around = {name for name in groups if _any_above(name, close, parents)}
-        people = {name: distinct(processes[name]) for name in around}
-        counted = {name: sum(map(memory, people[name]), Memory()) for name in around}
+        affected = {name for name in groups if _is_within_any(name, candidates, parents)}
+        by_group = {name: distinct_memory(processes[name]) for name in affected}
+        counted = {name: sum(map(read_memory, by_group[name]), Memory()) for name in affected}
         own = dict.fromkeys(groups, 0)
-        for name in around:
+        for name in affected:
             shared = counted[name].shared
             if shared and stored[name]:  # mapped tmpfs pages are in both figures
-                shared -= min(shared, sum(mapped(one, groups[name].tmpfs.devices) for one in people[name]))
+                shared -= min(shared, sum(read_mapped(one, groups[name].tmpfs.devices) for one in by_group[name]))
             own[name] = counted[name].own + shared + stored[name]
         sums = subtree_sums(own, parents)
         measure = "PSS" if all(one.exact for one in counted.values()) else "RSS"
         return {
-            name: Exceeded(groups[name].limit, sums[name], measure) for name in close if sums[name] > groups[name].limit
+            name: Exceeded(groups[name].limit, sums[name], measure)
+            for name in candidates
+            if sums[name] > groups[name].limit
         }
 
 
-def _any_above(group: int, names: Collection[int], parents: Mapping[int, int | None]) -> bool:
-    at: int | None = group
-    while at is not None:
-        if at in names:
+def _is_within_any(group: int, names: Collection[int], parents: Mapping[int, int | None]) -> bool:
+    current: int | None = group
+    while current is not None:
+        if current in names:
             return True
-        at = parents[at]
+        current = parents[current]
     return False
 
 
-def _free() -> int:
+def _read_available_memory() -> int:
     """The host's available memory (MemAvailable), in bytes."""
-    text, name = process_list.read("/proc/meminfo"), b"MemAvailable:"
+    text, name = process_list.read_small_file("/proc/meminfo"), b"MemAvailable:"
     return int(text[text.index(name) + len(name) :].split(None, 1)[0]) << 10
 
 
@@ -209,7 +213,7 @@ class MemoryWatcher:
     """Watches groups while :meth:`serve` runs."""
 
     _groups: dict[int, Group] = field(factory=dict)
-    _some: trio.Event = field(factory=trio.Event)  # set while there are groups
+    _nonempty: trio.Event = field(factory=trio.Event)  # set while there are groups
 
     def add(
         self,
@@ -226,34 +230,41 @@ class MemoryWatcher:
         ``exceeded`` is called once, by the task in :meth:`serve`, and must kill the group with all groups in it.
         """
         self.remove(group)
-        self._groups[group] = Group(limit, exceeded, parent, process_list.roots(pid), Tmpfs.of(tmpfs))
-        self._some.set()
+        self._groups[group] = Group(limit, exceeded, parent, process_list.root_start_times(pid), Tmpfs.of(tmpfs))
+        self._nonempty.set()
 
     def join(self, group: int, pid: int) -> None:
         """Add a further program of a watched group, by its PID 1; it is dropped when that has ended."""
         known = self._groups.get(group)
         if known is not None:
-            living = {root: when for root, when in known.roots.items() if process_list.roots(root) == {root: when}}
-            self._groups[group] = evolve(known, roots={**living, **process_list.roots(pid)})
+            living = {
+                root: when for root, when in known.roots.items() if process_list.root_start_times(root) == {root: when}
+            }
+            self._groups[group] = evolve(known, roots={**living, **process_list.root_start_times(pid)})
 
     def remove(self, group: int) -> None:
         """Stop watching the group; no effect if it isn't watched."""
         known = self._groups.pop(group, None)
         if known is not None:
             known.tmpfs.close()
-        if not self._groups and self._some.is_set():  # otherwise serve() already waits on this event
-            self._some = trio.Event()
+        if not self._groups and self._nonempty.is_set():  # otherwise serve() already waits on this event
+            self._nonempty = trio.Event()
 
     async def serve(self) -> None:
         """Watch until cancelled."""
-        looker, turn = _Looker(), trio.CapacityLimiter(1)  # its own limiter, so it never waits for other threads
+        scanner, limiter = (
+            _MemoryScanner(),
+            trio.CapacityLimiter(1),
+        )  # its own limiter, so it never waits for other threads
         while True:
-            await self._some.wait()
+            await self._nonempty.wait()
             try:
-                found = await trio.to_thread.run_sync(looker.watch, self._groups, limiter=turn, abandon_on_cancel=True)
+                found = await trio.to_thread.run_sync(
+                    scanner.watch, self._groups, limiter=limiter, abandon_on_cancel=True
+                )
             except (*EXHAUSTED, ValueError) as error:  # ValueError: /proc/meminfo couldn't be opened
-                log.warning("the memory of agents could not be looked at: %s", error)
-                await trio.sleep(PULSE)
+                log.warning("the memory of agents could not be measured: %s", error)
+                await trio.sleep(MIN_INTERVAL)
                 continue
             for name, (group, exceeded) in found.items():
                 if self._groups.get(name) is group:  # it may have been removed during the look

@@ -14,10 +14,10 @@ from attrs import Factory, define, frozen
 
 from agentos.sandbox.filters.syscall_numbers import NUMBERS
 
-PAGE = os.sysconf("SC_PAGE_SIZE")
-_ROUNDS = 4  # of listing /proc: processes that fork and end meanwhile are looked up again
-_TRUST = 100  # looks after which the cache is dropped and every process is read again
-_DELETED = " (deleted)"
+PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
+_MAX_LIST_ROUNDS = 4  # of listing /proc: processes that fork and end meanwhile are looked up again
+_MAX_CACHED_SCANS = 100  # looks after which the cache is dropped and every process is read again
+_DELETED_SUFFIX = " (deleted)"
 _KCMP = NUMBERS.get(os.uname().machine, {}).get("kcmp")
 _KCMP_VM = 1
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -31,7 +31,7 @@ class Process(NamedTuple):
     parent: int
     started: int  # start time in clock ticks; with the pid it identifies the process
     threads: int
-    gone: bool  # the process or its first thread has ended
+    ended: bool  # the process or its first thread has ended
     size: int  # bytes of address space
     rss: int
 
@@ -52,7 +52,7 @@ class Memory:
         return Memory(self.own + other.own, self.shared + other.shared, self.exact and other.exact)
 
 
-def read(path: str) -> bytes:
+def read_small_file(path: str) -> bytes:
     """Read a small file of /proc; empty if it can't be opened or read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -68,47 +68,47 @@ def read(path: str) -> bytes:
 
 def read_process(pid: int) -> Process | None:
     """Parse /proc/PID/stat of a process or a thread; ``None`` if there is none."""
-    data = read(f"/proc/{pid}/stat")
+    data = read_small_file(f"/proc/{pid}/stat")
     if not data:
         return None
     fields = data[data.rindex(b")") + 2 :].split()  # the command name may contain any byte
     parent, threads, started, size, rss = (int(fields[number]) for number in (1, 17, 19, 20, 21))
-    return Process(pid, pid, parent, started, threads, fields[0] in (b"Z", b"X"), size, rss * PAGE)
+    return Process(pid, pid, parent, started, threads, fields[0] in (b"Z", b"X"), size, rss * PAGE_SIZE)
 
 
 def _with_memory(process: Process) -> Process:
     """Return the process, with name and memory of a living thread if the first thread has ended."""
-    if not process.gone or process.threads < 2:
+    if not process.ended or process.threads < 2:
         return process
     try:
         threads = sorted(map(int, os.listdir(f"/proc/{process.pid}/task")))
     except OSError:
         return process
     for thread in threads:
-        if (found := read_process(thread)) and not found.gone:
+        if (found := read_process(thread)) and not found.ended:
             return process._replace(name=thread, size=found.size, rss=found.rss)
     return process
 
 
-def roots(pid: int) -> dict[int, int]:
+def root_start_times(pid: int) -> dict[int, int]:
     """Map the pid of a PID 1 to its start time, which identifies it; empty if it has ended."""
     process = read_process(pid)
     return {pid: process.started} if process is not None else {}
 
 
 @define
-class Census:
+class ProcessCache:
     """Caches which processes belong to which root and which belong to none, so a look is cheap on a busy host."""
 
     _known: dict[int, Process] = Factory(dict)
-    _homes: dict[int, int] = Factory(dict)  # pid to root
-    _strangers: set[int] = Factory(set)
+    _roots_by_pid: dict[int, int] = Factory(dict)  # pid to root
+    _unrelated: set[int] = Factory(set)
     _roots: frozenset[int] = frozenset()
-    _trusted: int = 0  # looks since the cache was dropped
+    _cached_scans: int = 0  # looks since the cache was dropped
 
-    def of(self, groups: Mapping[int, Mapping[int, int]]) -> dict[int, list[Process]]:
+    def list_by_group(self, groups: Mapping[int, Mapping[int, int]]) -> dict[int, list[Process]]:
         """Return the processes of each group; a group is given by its roots (pid and start time)."""
-        self._look(frozenset(pid for own in groups.values() for pid in own))
+        self._scan(frozenset(pid for own in groups.values() for pid in own))
         group_of = {
             root: name
             for name, own in groups.items()
@@ -117,62 +117,62 @@ class Census:
         }
         found: dict[int, list[Process]] = {name: [] for name in groups}
         for pid, process in self._known.items():
-            if (name := group_of.get(self._homes[pid])) is not None:
+            if (name := group_of.get(self._roots_by_pid[pid])) is not None:
                 found[name].append(process)
         return found
 
-    def _look(self, roots: frozenset[int]) -> None:
+    def _scan(self, roots: frozenset[int]) -> None:
         """Find all processes below the roots. Takes a few rounds: a process that ends meanwhile may leave children."""
-        self._trust(roots)
+        self._expire_cache(roots)
         known = tuple(self._known)
         seen: dict[int, Process] = {}
-        for _ in range(_ROUNDS):
+        for _ in range(_MAX_LIST_ROUNDS):
             listed = {int(name) for name in os.listdir("/proc") if name.isdecimal()}
-            self._strangers &= listed
-            fresh = listed - self._strangers - self._known.keys()
+            self._unrelated &= listed
+            fresh = listed - self._unrelated - self._known.keys()
             seen = {pid: process for pid in fresh if (process := read_process(pid))}
-            self._settle(seen, roots)
-            if fresh <= self._strangers | self._known.keys():
+            self._classify(seen, roots)
+            if fresh <= self._unrelated | self._known.keys():
                 break
         for pid in known:
-            self._renew(self._known[pid], pid in listed)
+            self._refresh(self._known[pid], pid in listed)
 
-    def _settle(self, seen: Mapping[int, Process], roots: Collection[int]) -> None:
+    def _classify(self, seen: Mapping[int, Process], roots: Collection[int]) -> None:
         """Classify new processes as below a root or unrelated.
 
         A process with a parent that has ended is read again in the next round: it has a new parent by then.
         """
-        for pid, end in ends(seen, roots).items():
+        for pid, end in find_ancestors(seen, roots).items():
             if end in roots or end in self._known:
-                self._homes[pid] = end if end in roots else self._homes[end]
-            elif end in (0, 1) or end in self._strangers:
-                self._strangers.add(pid)
-        self._known |= {pid: _with_memory(process) for pid, process in seen.items() if pid in self._homes}
+                self._roots_by_pid[pid] = end if end in roots else self._roots_by_pid[end]
+            elif end in (0, 1) or end in self._unrelated:
+                self._unrelated.add(pid)
+        self._known |= {pid: _with_memory(process) for pid, process in seen.items() if pid in self._roots_by_pid}
 
-    def _renew(self, process: Process, listed: bool) -> None:
+    def _refresh(self, process: Process, listed: bool) -> None:
         """Refresh the memory figures from statm, the cheapest file; it is empty if the first thread has ended."""
         there = process.name if listed else 0
-        found = read(f"/proc/{there}/statm").split()
+        found = read_small_file(f"/proc/{there}/statm").split()
         if found and found[0] != b"0":
-            size, rss = (int(pages) * PAGE for pages in found[:2])
+            size, rss = (int(pages) * PAGE_SIZE for pages in found[:2])
             self._known[process.pid] = process.with_memory(size, rss)
         elif listed and (now := read_process(process.pid)):
             self._known[process.pid] = _with_memory(now)
         else:
-            del self._known[process.pid], self._homes[process.pid]
+            del self._known[process.pid], self._roots_by_pid[process.pid]
 
-    def _trust(self, roots: frozenset[int]) -> None:
+    def _expire_cache(self, roots: frozenset[int]) -> None:
         """Drop the cache if there is a new root, and after every 100 looks, because pids are reused."""
-        if roots - self._roots or self._trusted == _TRUST:
+        if roots - self._roots or self._cached_scans == _MAX_CACHED_SCANS:
             self._known.clear()
-            self._homes.clear()
-            self._strangers.clear()
-            self._trusted = 0
+            self._roots_by_pid.clear()
+            self._unrelated.clear()
+            self._cached_scans = 0
         self._roots = roots
-        self._trusted += 1
+        self._cached_scans += 1
 
 
-def ends(seen: Mapping[int, Process], roots: Collection[int]) -> dict[int, int]:
+def find_ancestors(seen: Mapping[int, Process], roots: Collection[int]) -> dict[int, int]:
     """For each process, follow the parents up: to the nearest root, or to the first process that wasn't seen."""
     found: dict[int, int] = {}
     for pid in seen:
@@ -185,19 +185,19 @@ def ends(seen: Mapping[int, Process], roots: Collection[int]) -> dict[int, int]:
     return {**found, **{pid: pid for pid in roots if pid in seen}}
 
 
-def distinct(processes: Sequence[Process]) -> list[Process]:
+def distinct_memory(processes: Sequence[Process]) -> list[Process]:
     """Return the processes with distinct memory: between vfork(2) and exec a child shares its parent's."""
     by_size: dict[int, list[Process]] = {}
     for process in processes:
         by_size.setdefault(process.size, []).append(process)
     kept = []
     for same in by_size.values():
-        ordered = sorted(same, key=functools.cmp_to_key(_compare)) if len(same) > 1 else same
-        kept += [one for number, one in enumerate(ordered) if number == 0 or _compare(ordered[number - 1], one)]
+        ordered = sorted(same, key=functools.cmp_to_key(_compare_memory)) if len(same) > 1 else same
+        kept += [one for number, one in enumerate(ordered) if number == 0 or _compare_memory(ordered[number - 1], one)]
     return kept
 
 
-def _compare(one: Process, other: Process) -> int:
+def _compare_memory(one: Process, other: Process) -> int:
     """Compare two processes by memory: 0 if shared, else the kernel's kcmp(2) order, or a guess if kcmp is refused."""
     if _KCMP is not None:
         order: int = _libc.syscall(_KCMP, one.name, other.name, _KCMP_VM, 0, 0)
@@ -208,7 +208,7 @@ def _compare(one: Process, other: Process) -> int:
     return -1 if one.pid < other.pid else 1
 
 
-def memory(process: Process) -> Memory:
+def read_memory(process: Process) -> Memory:
     """Return the memory of a process: PSS, which divides a page among the processes that map it; RSS if denied."""
     try:
         with open(f"/proc/{process.name}/smaps_rollup", "rb") as file:
@@ -222,7 +222,7 @@ def memory(process: Process) -> Memory:
     return Memory((kilobytes.get(b"Pss", 0) - shared) << 10, shared << 10)
 
 
-def mapped(process: Process, devices: Collection[int]) -> int:
+def read_mapped(process: Process, devices: Collection[int]) -> int:
     """Bytes of files on these devices that the process has mapped: its share (PSS), without pages that it changed."""
     try:
         with open(f"/proc/{process.name}/smaps", "rb") as file:
@@ -242,9 +242,9 @@ def mapped(process: Process, devices: Collection[int]) -> int:
     return total << 10
 
 
-def is_closed(process: Process) -> bool:
+def denies_access(process: Process) -> bool:
     """Whether a living process denies access to its open files: without root, one that isn't dumpable does."""
-    if process.gone and process.name == process.pid:
+    if process.ended and process.name == process.pid:
         return False
     try:
         os.close(os.open(f"/proc/{process.name}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
@@ -256,7 +256,7 @@ def is_closed(process: Process) -> bool:
 
 
 @frozen
-class Hidden:
+class UnlinkedFile:
     """An open file without a name (unlinked, or never linked); it exists until the last close."""
 
     device: int
@@ -264,7 +264,7 @@ class Hidden:
     size: int  # bytes of its blocks
 
 
-def hidden(processes: Iterable[Process]) -> Iterator[Hidden]:
+def list_unlinked_files(processes: Iterable[Process]) -> Iterator[UnlinkedFile]:
     """Yield the unlinked files that these processes have open, each once. Skips processes that deny access."""
     seen: set[tuple[int, int]] = set()
     for process in processes:
@@ -276,11 +276,11 @@ def hidden(processes: Iterable[Process]) -> Iterator[Hidden]:
             path = f"/proc/{process.name}/fd/{name}"
             try:
                 target = os.readlink(path)
-                if not target.endswith(_DELETED):
+                if not target.endswith(_DELETED_SUFFIX):
                     continue
                 found = os.stat(path)
             except OSError:
                 continue
             if found.st_nlink == 0 and (found.st_dev, found.st_ino) not in seen:
                 seen.add((found.st_dev, found.st_ino))
-                yield Hidden(found.st_dev, found.st_ino, found.st_blocks * 512)
+                yield UnlinkedFile(found.st_dev, found.st_ino, found.st_blocks * 512)

@@ -11,8 +11,8 @@ from attrs import define, field, frozen
 from agentos.sandbox.cgroups.values import format_size
 from agentos.sandbox.errors import NO_DESCRIPTOR
 
-DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-_LOST = 100  # times that a walk restarts from the root before it gives up
+DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_MAX_RESTARTS = 100  # times that a walk restarts from the root before it gives up
 
 
 @frozen
@@ -37,16 +37,16 @@ class _Level:
 
     name: str
     identity: tuple[int, int]
-    below: list[str]
+    subdirectories: list[str]
 
 
 @define
-class Walk:
+class TreeWalk:
     """One pass over a tree, with one open directory at a time: a tree can be deeper than the limit of open files."""
 
     root: int
     device: int
-    here: int  # closed by us
+    current: int  # closed by us
     disk: int
     max_inodes: int
     size: int = 0
@@ -54,12 +54,12 @@ class Walk:
     closed: int = 0
     linked: set[tuple[int, int]] = field(factory=set)
     levels: list[_Level] = field(factory=list)
-    lost: int = 0
+    restarts: int = 0
 
     @property
-    def enough(self) -> bool:
+    def is_done(self) -> bool:
         """Whether the walk can stop: over a limit, or restarted too often."""
-        return self.size > self.disk or self.inodes > self.max_inodes or self.lost >= _LOST
+        return self.size > self.disk or self.inodes > self.max_inodes or self.restarts >= _MAX_RESTARTS
 
     def count(self, found: os.stat_result) -> None:
         if found.st_nlink > 1 and not stat.S_ISDIR(found.st_mode):
@@ -69,14 +69,14 @@ class Walk:
         self.size += found.st_blocks * 512
         self.inodes += 1
 
-    def read(self, name: str) -> None:
+    def count_entries(self, name: str) -> None:
         """Count the entries of the current directory, except subdirectories, which are counted when entered."""
-        level = _Level(name, _identity(self.here), [])
-        with os.scandir(self.here) as entries:
+        level = _Level(name, _identity(self.current), [])
+        with os.scandir(self.current) as entries:
             for entry in entries:
                 try:
                     if entry.is_dir(follow_symlinks=False):
-                        level.below.append(entry.name)
+                        level.subdirectories.append(entry.name)
                     else:
                         self.count(entry.stat(follow_symlinks=False))
                 except FileNotFoundError:
@@ -84,14 +84,14 @@ class Walk:
                 except PermissionError:  # readable but not searchable
                     self.closed += self._is_ours(".")
                     break
-                if self.enough:
+                if self.is_done:
                     break
         self.levels.append(level)
 
-    def down(self, name: str) -> None:
+    def enter(self, name: str) -> None:
         """Enter a subdirectory, unless it is on another file system or no longer a directory."""
         try:
-            below = os.open(name, DIRECTORY, dir_fd=self.here)
+            below = os.open(name, DIRECTORY_FLAGS, dir_fd=self.current)
         except PermissionError:
             self.closed += self._is_ours(name)
             return
@@ -103,44 +103,44 @@ class Walk:
         if found.st_dev != self.device:
             os.close(below)
             return
-        os.close(self.here)
-        self.here = below
+        os.close(self.current)
+        self.current = below
         self.count(found)
-        self.read(name)
+        self.count_entries(name)
 
     def _is_ours(self, name: str) -> bool:
         """Whether a program without root, which has our uid on the host, may have removed the permissions."""
         try:
-            found = os.fstat(self.here) if name == "." else os.stat(name, dir_fd=self.here, follow_symlinks=False)
+            found = os.fstat(self.current) if name == "." else os.stat(name, dir_fd=self.current, follow_symlinks=False)
             return found.st_uid == os.geteuid()
         except OSError:
             return False
 
-    def up(self) -> None:
+    def leave(self) -> None:
         """Return to the parent directory, wherever it has been moved."""
         self.levels.pop()
-        if self.levels and not self._step("..", self.levels[-1].identity):
-            self._find_the_way()
+        if self.levels and not self._enter_if_same("..", self.levels[-1].identity):
+            self._restart()
 
-    def _step(self, name: str, identity: tuple[int, int]) -> bool:
+    def _enter_if_same(self, name: str, identity: tuple[int, int]) -> bool:
         try:
-            there = os.open(name, DIRECTORY, dir_fd=self.here)
+            there = os.open(name, DIRECTORY_FLAGS, dir_fd=self.current)
         except OSError:
             return False
         if _identity(there) != identity:
             os.close(there)
             return False
-        os.close(self.here)
-        self.here = there
+        os.close(self.current)
+        self.current = there
         return True
 
-    def _find_the_way(self) -> None:
+    def _restart(self) -> None:
         """Start again from the root, and go down as far as the path is unchanged."""
-        self.lost += 1
-        os.close(self.here)
-        self.here = os.open(".", DIRECTORY, dir_fd=self.root)
+        self.restarts += 1
+        os.close(self.current)
+        self.current = os.open(".", DIRECTORY_FLAGS, dir_fd=self.root)
         for depth, level in enumerate(self.levels[1:], 1):
-            if not self._step(level.name, level.identity):
+            if not self._enter_if_same(level.name, level.identity):
                 del self.levels[depth:]
                 return
 
@@ -150,20 +150,20 @@ def _identity(fd: int) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def measure(root: int, disk: int, inodes: int) -> Usage:
+def measure_tree(root: int, disk: int, inodes: int) -> Usage:
     """Measure the tree of an open directory, until it is over one of the limits. Blocks.
 
     ``OSError`` if the directory itself can't be read.
     """
-    walk = Walk(root, os.fstat(root).st_dev, os.open(".", DIRECTORY, dir_fd=root), disk, inodes)
+    walk = TreeWalk(root, os.fstat(root).st_dev, os.open(".", DIRECTORY_FLAGS, dir_fd=root), disk, inodes)
     try:
-        walk.count(os.fstat(walk.here))
-        walk.read(".")
-        while walk.levels and not walk.enough:
-            if walk.levels[-1].below:
-                walk.down(walk.levels[-1].below.pop())
+        walk.count(os.fstat(walk.current))
+        walk.count_entries(".")
+        while walk.levels and not walk.is_done:
+            if walk.levels[-1].subdirectories:
+                walk.enter(walk.levels[-1].subdirectories.pop())
             else:
-                walk.up()
+                walk.leave()
     finally:
-        os.close(walk.here)
-    return Usage(walk.size, walk.inodes, walk.closed + (walk.lost >= _LOST))
+        os.close(walk.current)
+    return Usage(walk.size, walk.inodes, walk.closed + (walk.restarts >= _MAX_RESTARTS))

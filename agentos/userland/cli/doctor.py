@@ -32,11 +32,11 @@ def doctor(as_json: bool, attack: bool) -> None:
     Needs no kernel. Each layer is tried by building it around a program that does nothing. The exit status is 0 where
     an agent gets standard isolation, and 1 where not; with --attack, 0 where nothing came through that must not.
     """
-    from agentos.sandbox.report.doctor import examine
+    from agentos.sandbox.report.doctor import examine_host
 
     if attack:
         sys.exit(0 if attacked(as_json) else 1)
-    report = examine(default_state_dir())
+    report = examine_host(default_state_dir())
     if as_json:
         print_json(as_values(report))
     else:
@@ -50,10 +50,10 @@ def attacked(as_json: bool) -> bool:
     """Start a kernel, run the attacks inside its agents, print the results; returns whether nothing escaped."""
     from agentos.attacks import kernel, verdicts
     from agentos.attacks.harness import attack
-    from agentos.sandbox.report.doctor import room_for_a_kernel
+    from agentos.sandbox.report.doctor import kernel_cgroup
 
     def run(shots: "Sequence[harness.Shot]", canaries: "Canaries") -> "harness.Outcome":
-        with room_for_a_kernel() as join, kernel.running(canaries, join) as client:
+        with kernel_cgroup() as join, kernel.running(canaries, join) as client:
             return kernel.attacked(client, shots)
 
     if not as_json:
@@ -83,7 +83,7 @@ def as_values(report: "Report") -> dict[str, object]:
             "works": one.works,
             "mechanism": one.mechanism,
             "reason": one.reason,
-            "knob": one.knob,
+            "knob": one.remedy,
         }
         for name, one in report.layers.items()
     }
@@ -122,8 +122,8 @@ def knobs(layers: "Mapping[str, Finding]") -> dict[str, list[str]]:
     """What to change, and the layers that need it."""
     found: dict[str, list[str]] = {}
     for name, one in layers.items():
-        if one.knob:
-            found.setdefault(one.knob, []).append(name)
+        if one.remedy:
+            found.setdefault(one.remedy, []).append(name)
     return found
 
 

@@ -59,7 +59,7 @@ def test_a_scope_without_a_controller_says_which_and_what_to_change() -> None:
     assert isinstance(found, V2Scope)
     assert found.controllers == {"memory", "pids"}
     (missing,) = found.missing
-    assert (missing.what, "Delegate=cpu" in missing.knob) == ("cpu", True)
+    assert (missing.limit, "Delegate=cpu" in missing.remedy) == ("cpu", True)
     assert "/sys/fs/cgroup/a.scope" in missing.reason
 
 
@@ -69,9 +69,9 @@ def test_a_scope_that_is_not_delegated_is_not_ours() -> None:
     found = on_version_2("/a.scope", directories, uid=USER)
 
     assert isinstance(found, NoCgroups)
-    assert {missing.what for missing in found.missing} == CONTROLLERS
+    assert {missing.limit for missing in found.missing} == CONTROLLERS
     assert "can't be written by uid 1000: it isn't delegated" in found.missing[0].reason
-    assert "systemd-run --user --scope -p Delegate=yes" in found.missing[0].knob
+    assert "systemd-run --user --scope -p Delegate=yes" in found.missing[0].remedy
 
 
 def test_a_kernel_that_is_in_its_leaf_already_finds_the_scope_around_it() -> None:
@@ -143,7 +143,7 @@ def test_version_1_is_roots_and_says_so_to_others() -> None:
     found = discover(HERE_GROUPS, HERE_MOUNTS, lambda path: group("hugetlb", writable=False), USER)
 
     assert isinstance(found, NoCgroups)
-    assert [missing.what for missing in found.missing] == ["cpu", "memory", "pids"]
+    assert [missing.limit for missing in found.missing] == ["cpu", "memory", "pids"]
     assert all("can't be written by uid 1000" in missing.reason for missing in found.missing)
 
 
@@ -153,7 +153,7 @@ def test_version_1_without_a_controller_limits_with_the_others() -> None:
     found = discover(groups, mountinfo, here, ROOT)
 
     assert isinstance(found, V1Hierarchies)
-    assert [missing.what for missing in found.missing] == ["pids"]
+    assert [missing.limit for missing in found.missing] == ["pids"]
     assert "no pids hierarchy is visible" in found.missing[0].reason
 
 
@@ -168,7 +168,7 @@ def test_without_any_cgroup_file_system_nothing_is_promised() -> None:
     found = discover("0::/a\n", "31 23 0:28 / / rw - ext4 /dev/vda rw", lambda path: None, ROOT)
 
     assert isinstance(found, NoCgroups)
-    assert {(missing.what, missing.reason) for missing in found.missing} == {
+    assert {(missing.limit, missing.reason) for missing in found.missing} == {
         (name, "cgroup2 isn't mounted") for name in CONTROLLERS
     }
 
@@ -202,10 +202,10 @@ def test_what_is_found_and_what_is_missing_is_always_all(
         usable = CONTROLLERS & found.directories.keys()
         assert writable
         assert usable == first
-    missing = {one.what for one in found.missing}
+    missing = {one.limit for one in found.missing}
     assert usable | missing == CONTROLLERS
     assert not usable & missing
-    assert all(one.reason and one.knob for one in found.missing)
+    assert all(one.reason and one.remedy for one in found.missing)
     if writable and (first or (second and mounted)):
         assert len(usable) == max(len(first), len(second) if mounted else 0)
 

@@ -15,7 +15,7 @@ TELL = """
 from agentos.sandbox.cgroups.discover import discover_here, open_root
 made = open_root(discover_here())
 print(made.root and made.root.version, sorted(made.controllers))
-for one in made.missing: print(one.what, "|", one.reason, "|", one.knob)
+for one in made.missing: print(one.limit, "|", one.reason, "|", one.remedy)
 if made.root: made.root.remove()
 """
 

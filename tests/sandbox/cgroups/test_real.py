@@ -58,7 +58,7 @@ def root() -> Iterator[Group]:
     if made.root is None or made.missing:
         if made.root is not None:
             made.root.remove()
-        why = f"not all control groups: {made.missing[0].reason}; {made.missing[0].knob}"
+        why = f"not all control groups: {made.missing[0].reason}; {made.missing[0].remedy}"
         able = os.geteuid() == 0 or "CGROUP2_SCOPE" in os.environ
         if able and "AGENTOS_MUST_SANDBOX" in os.environ:
             pytest.fail(why)

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 
 from agentos.sandbox.filters import bpf
 from agentos.sandbox.filters.bpf import (
-    BadProgram,
     Branch,
-    Data,
     Instruction,
+    InvalidProgram,
     Jump,
     Label,
+    SyscallData,
     assemble,
-    give,
     load,
+    return_value,
     run,
     validate,
 )
@@ -81,7 +81,7 @@ SECCOMP = {"x86_64": 317, "aarch64": 277}
 
 
 def in_child(script: str, lines: Sequence[str]) -> list[object]:
-    known = f"SECCOMP = {SECCOMP[os.uname().machine]}\nALLOW = {bpf.pack([give(0x7FFF0000)])!r}\n"
+    known = f"SECCOMP = {SECCOMP[os.uname().machine]}\nALLOW = {bpf.pack([return_value(0x7FFF0000)])!r}\n"
     done = subprocess.run(
         [sys.executable, "-I", "-c", known + script],
         input="\n".join(lines),
@@ -99,7 +99,7 @@ def test_an_instruction_is_eight_bytes() -> None:
 
 
 def test_a_system_call_is_64_bytes_and_negative_arguments_are_what_the_register_holds() -> None:
-    data = Data(nr=-1, arch=7, args=(1, -1), instruction_pointer=9).pack()
+    data = SyscallData(nr=-1, arch=7, args=(1, -1), instruction_pointer=9).pack()
 
     assert data == struct.pack("<iIQQqQQQQ", -1, 7, 9, 1, -1, 0, 0, 0, 0)
     assert len(data) == bpf.DATA_SIZE
@@ -112,7 +112,15 @@ def test_instructions_survive_packing(program: list[Instruction]) -> None:
 
 def test_labels_become_distances() -> None:
     program = assemble(
-        [load(0), Branch(bpf.JEQ, 5, yes="five"), Jump("other"), Label("five"), give(1), Label("other"), give(2)]
+        [
+            load(0),
+            Branch(bpf.JEQ, 5, yes="five"),
+            Jump("other"),
+            Label("five"),
+            return_value(1),
+            Label("other"),
+            return_value(2),
+        ]
     )
 
     assert program == (
@@ -122,18 +130,18 @@ def test_labels_become_distances() -> None:
         Instruction(0x06, k=1),
         Instruction(0x06, k=2),
     )
-    assert [run(program, Data(number, 0)).value for number in (5, 6)] == [1, 2]
+    assert [run(program, SyscallData(number, 0)).value for number in (5, 6)] == [1, 2]
 
 
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        ([Jump("nowhere"), give(0)], "'nowhere' is jumped to and never set"),
-        ([Label("a"), Label("a"), give(0)], "'a' is set twice"),
-        ([Label("a"), load(0), Jump("a"), give(0)], "'a' is behind"),
-        ([Label("a"), Branch(bpf.JEQ, 0, yes="a"), give(0)], "'a' is behind"),
-        ([give(0), Label("end")], None),
-        ([Jump("end"), give(0), Label("end")], "jumps behind the end"),
+        ([Jump("nowhere"), return_value(0)], "'nowhere' is jumped to and never set"),
+        ([Label("a"), Label("a"), return_value(0)], "'a' is set twice"),
+        ([Label("a"), load(0), Jump("a"), return_value(0)], "'a' is behind"),
+        ([Label("a"), Branch(bpf.JEQ, 0, yes="a"), return_value(0)], "'a' is behind"),
+        ([return_value(0), Label("end")], None),
+        ([Jump("end"), return_value(0), Label("end")], "jumps behind the end"),
         ([load(0)], "must be RET"),
     ],
 )
@@ -141,7 +149,7 @@ def test_a_source_that_makes_no_program_is_refused(source: list[bpf.Source], rea
     if reason is None:
         assemble(source)
     else:
-        with pytest.raises(BadProgram, match=reason):
+        with pytest.raises(InvalidProgram, match=reason):
             assemble(source)
 
 
@@ -152,12 +160,21 @@ def test_a_condition_reaches_labels_that_are_too_far_for_it(between: int, sides:
     no = "no" if sides in ("no", "both") else None
     filler = [Instruction(ADD, k=1)] * between
     program = assemble(
-        [load(0), Branch(bpf.JEQ, 5, yes, no), *filler, give(0), Label("yes"), give(1), Label("no"), give(2)]
+        [
+            load(0),
+            Branch(bpf.JEQ, 5, yes, no),
+            *filler,
+            return_value(0),
+            Label("yes"),
+            return_value(1),
+            Label("no"),
+            return_value(2),
+        ]
     )
 
     assert bpf.unpack(bpf.pack(program)) == program
-    assert run(program, Data(5, 0)).value == (1 if yes else 0)
-    assert run(program, Data(6, 0)).value == (2 if no else 0)
+    assert run(program, SyscallData(5, 0)).value == (1 if yes else 0)
+    assert run(program, SyscallData(6, 0)).value == (2 if no else 0)
 
 
 @st.composite
@@ -203,10 +220,10 @@ def read_naively(source: list[bpf.Source], number: int) -> int:
 def test_assembled_programs_do_what_their_source_says(source: list[bpf.Source], number: int) -> None:
     program = assemble(source)
 
-    assert run(program, Data(number, 0)).value == read_naively(source, number)
+    assert run(program, SyscallData(number, 0)).value == read_naively(source, number)
 
 
-END = give(0)
+END = return_value(0)
 REFUSED = {
     "no instruction": [],
     "too many": [END] * 4097,
@@ -242,7 +259,7 @@ ACCEPTED = {
 
 @pytest.mark.parametrize("program", REFUSED.values(), ids=REFUSED)
 def test_what_the_kernel_would_refuse_is_refused(program: list[Instruction]) -> None:
-    with pytest.raises(BadProgram):
+    with pytest.raises(InvalidProgram):
         validate(program)
 
 
@@ -254,7 +271,7 @@ def test_what_the_kernel_would_take_is_taken(program: list[Instruction]) -> None
 def takes(program: Sequence[Instruction]) -> bool:
     try:
         validate(program)
-    except BadProgram:
+    except InvalidProgram:
         return False
     return True
 
@@ -262,7 +279,7 @@ def takes(program: Sequence[Instruction]) -> bool:
 def scribble(dice: random.Random, length: int) -> list[Instruction]:
     """Instructions that are mostly possible, in an order that may not be."""
     odd = [0x28, 0x30, 0x40, 0x94, 0x9C, 0xB1, 0x16, 0xFF, 0x120, *range(0x60, 0x70)]
-    codes = sorted(bpf.ALLOWED) * 8 + odd
+    codes = sorted(bpf.ALLOWED_CODES) * 8 + odd
     return [
         Instruction(
             dice.choice(codes),
@@ -289,7 +306,7 @@ def test_the_kernel_agrees_on_which_programs_are_valid() -> None:
 def test_the_kernel_agrees_on_what_programs_return() -> None:
     arch = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}[os.uname().machine]
     dice = random.Random(2)
-    start = [load(bpf.NR), Instruction(bpf.JMP | bpf.JEQ, 1, 0, 999), give(0x7FFF0000), load(16)]
+    start = [load(bpf.NR), Instruction(bpf.JMP | bpf.JEQ, 1, 0, 999), return_value(0x7FFF0000), load(16)]
     end = [Instruction(bpf.ALU | bpf.AND, k=0xFFF), Instruction(bpf.ALU | bpf.OR, k=0x50000), Instruction(RETURN_A)]
     cases: list[tuple[str, tuple[int, ...]]] = []
     expected: list[int | None] = []
@@ -298,7 +315,7 @@ def test_the_kernel_agrees_on_what_programs_return() -> None:
         body = [part for part in scribble(dice, dice.randint(3, 30)) if not shows_addresses(part)]
         program = [*start, Instruction(bpf.MISC | bpf.TAX), load(24), *body, *upper, *end]
         args = tuple(dice.choice((0, 3, dice.getrandbits(64))) for _ in range(6))
-        if takes(program) and (value := run(program, Data(999, arch, args)).value) >> 16 in (0, 5):
+        if takes(program) and (value := run(program, SyscallData(999, arch, args)).value) >> 16 in (0, 5):
             cases.append((bpf.pack(program).hex(), args))
             expected.append(value & 0xFFF if value >> 16 else None)
 

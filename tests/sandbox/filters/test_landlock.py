@@ -22,26 +22,26 @@ from agentos.sandbox.filters import landlock
 from agentos.sandbox.filters.landlock import (
     ALL_FILES,
     READ,
-    Files,
+    FileRights,
+    HandledRights,
     PathRule,
+    PortRights,
     PortRule,
-    Ports,
     Scope,
-    Walls,
-    known_under,
+    build_ruleset,
     probe_abi,
-    ruleset,
+    rights_known_to,
 )
 
-EVERYTHING = Walls(ALL_FILES, Ports(3), Scope(3))
+EVERYTHING = HandledRights(ALL_FILES, PortRights(3), Scope(3))
 ABIS = range(1, 12)
 HERE = probe_abi()
 needs_landlock = pytest.mark.skipif(
     HERE == 0 and "AGENTOS_MUST_SANDBOX" not in os.environ, reason="this kernel has no Landlock, or it is switched off"
 )
 
-files = st.builds(Files, st.integers(0, ALL_FILES))
-walls = st.builds(Walls, files, st.builds(Ports, st.integers(0, 3)), st.builds(Scope, st.integers(0, 3)))
+files = st.builds(FileRights, st.integers(0, ALL_FILES))
+walls = st.builds(HandledRights, files, st.builds(PortRights, st.integers(0, 3)), st.builds(Scope, st.integers(0, 3)))
 
 
 @pytest.mark.parametrize(
@@ -61,64 +61,66 @@ walls = st.builds(Walls, files, st.builds(Ports, st.integers(0, 3)), st.builds(S
     ],
 )
 def test_each_abi_knows_its_rights(abi: int, known: tuple[int, int, int]) -> None:
-    assert known_under(abi) == Walls(Files(known[0]), Ports(known[1]), Scope(known[2]))
+    assert rights_known_to(abi) == HandledRights(FileRights(known[0]), PortRights(known[1]), Scope(known[2]))
 
 
 @given(walls, st.sampled_from(ABIS))
-def test_a_ruleset_never_handles_what_its_abi_lacks_and_says_what_it_lacks(asked: Walls, abi: int) -> None:
+def test_a_ruleset_never_handles_what_its_abi_lacks_and_says_what_it_lacks(asked: HandledRights, abi: int) -> None:
     try:
-        made = ruleset(abi, asked)
+        made = build_ruleset(abi, asked)
     except ValueError:
-        assert asked.under(abi) == Walls()
+        assert asked.known_to(abi) == HandledRights()
         return
 
-    assert made.walls == made.walls.under(abi)
+    assert made.walls == made.walls.known_to(abi)
     assert made.walls.ports | made.missing.ports == asked.ports
     assert made.walls.scope | made.missing.scope == asked.scope
-    assert (made.walls.files | made.missing.files) ^ asked.files in (Files(0), Files.REFER)
+    assert (made.walls.files | made.missing.files) ^ asked.files in (FileRights(0), FileRights.REFER)
 
 
 @given(files, files, st.booleans(), st.sampled_from(ABIS))
-def test_a_rule_only_allows_what_is_handled(handled: Files, allowed: Files, directory: bool, abi: int) -> None:
-    made = Walls(files=handled).under(abi)
+def test_a_rule_only_allows_what_is_handled(
+    handled: FileRights, allowed: FileRights, directory: bool, abi: int
+) -> None:
+    made = HandledRights(files=handled).known_to(abi)
     rule = PathRule("/x", allowed, directory)
 
     packed, fd = struct.unpack("=Qi", rule.pack(7, made))
 
     assert fd == 7
     assert packed & ~(allowed & made.files) == 0
-    assert directory or packed & (Files.READ_DIR | Files.REFER | landlock.MAKE | landlock.REMOVE) == 0
+    assert directory or packed & (FileRights.READ_DIR | FileRights.REFER | landlock.MAKE | landlock.REMOVE) == 0
 
 
 @pytest.mark.parametrize(("abi", "size"), [(1, 8), (3, 8), (4, 16), (5, 16), (6, 24), (9, 24)])
 def test_the_structure_is_as_long_as_the_abi_knows_it(abi: int, size: int) -> None:
-    packed = ruleset(abi, EVERYTHING).pack()
+    packed = build_ruleset(abi, EVERYTHING).pack()
 
     assert len(packed) == size
-    values = known_under(abi)
+    values = rights_known_to(abi)
     assert packed == struct.pack("=3Q", values.files, values.ports, values.scope)[:size]
 
 
 def test_a_ruleset_names_what_cannot_be_denied() -> None:
-    assert ruleset(3, EVERYTHING).missing.names() == (
+    assert build_ruleset(3, EVERYTHING).missing.names() == (
         *("ioctl_dev", "resolve_unix"),
         *("bind_tcp", "connect_tcp", "abstract_unix_socket", "signal"),
     )
-    assert ruleset(9, EVERYTHING).missing == Walls()
+    assert build_ruleset(9, EVERYTHING).missing == HandledRights()
 
 
 def test_moving_between_directories_is_never_missing_because_abi_1_always_denies_it() -> None:
-    assert Files.REFER not in ruleset(1, EVERYTHING).missing.files
+    assert FileRights.REFER not in build_ruleset(1, EVERYTHING).missing.files
 
 
 def test_rules_of_which_nothing_is_handled_are_left_out() -> None:
     paths = [
         PathRule("/a", READ),
-        PathRule("/dev", Files.IOCTL_DEV),
-        PathRule("/file", Files.READ_DIR, directory=False),
+        PathRule("/dev", FileRights.IOCTL_DEV),
+        PathRule("/file", FileRights.READ_DIR, directory=False),
     ]
 
-    made = ruleset(4, Walls(ALL_FILES), paths, [PortRule(80, Ports.CONNECT_TCP)])
+    made = build_ruleset(4, HandledRights(ALL_FILES), paths, [PortRule(80, PortRights.CONNECT_TCP)])
 
     assert made.paths == (PathRule("/a", READ),)
     assert made.ports == ()
@@ -126,15 +128,15 @@ def test_rules_of_which_nothing_is_handled_are_left_out() -> None:
 
 def test_a_ruleset_that_would_be_no_wall_is_refused() -> None:
     with pytest.raises(ValueError, match="ABI 0 handles nothing"):
-        ruleset(0, EVERYTHING)
+        build_ruleset(0, EVERYTHING)
     with pytest.raises(ValueError, match="ABI 5 handles nothing"):
-        ruleset(5, Walls(scope=Scope.SIGNAL))
+        build_ruleset(5, HandledRights(scope=Scope.SIGNAL))
 
 
 @pytest.mark.parametrize("port", [-1, 65536])
 def test_a_port_that_is_none_is_refused(port: int) -> None:
     with pytest.raises(ValueError, match="0 to 65535"):
-        PortRule(port, Ports.BIND_TCP)
+        PortRule(port, PortRights.BIND_TCP)
 
 
 def test_the_rights_have_the_numbers_of_the_header() -> None:
@@ -143,7 +145,7 @@ def test_the_rights_have_the_numbers_of_the_header() -> None:
         pytest.skip(f"no {header} (linux-libc-dev)")
     found = re.findall(r"#define LANDLOCK_(ACCESS_FS|ACCESS_NET|SCOPE)_(\w+)\s+\(1ULL << (\d+)\)", header.read_text())
 
-    groups = {"ACCESS_FS": Files, "ACCESS_NET": Ports, "SCOPE": Scope}
+    groups = {"ACCESS_FS": FileRights, "ACCESS_NET": PortRights, "SCOPE": Scope}
     assert len(found) >= 14
     assert all(groups[group][name] == 1 << int(bit) for group, name, bit in found)
 
@@ -166,12 +168,12 @@ def checked(number, *args):
     if result < 0:
         raise OSError(ctypes.get_errno(), f"call {number}")
     return result
-made = ruleset(
+made = build_ruleset(
     abi,
-    Walls(ALL_FILES, Ports(3), Scope(3)),
-    [PathRule("/", EXECUTE), PathRule(inside, READ | WRITE | Files.IOCTL_DEV),
+    HandledRights(ALL_FILES, PortRights(3), Scope(3)),
+    [PathRule("/", EXECUTE), PathRule(inside, READ | WRITE | FileRights.IOCTL_DEV),
      PathRule(outside + "/readable", READ, directory=False)],
-    [PortRule(0, Ports.BIND_TCP), PortRule(job["port"], Ports.CONNECT_TCP)],
+    [PortRule(0, PortRights.BIND_TCP), PortRule(job["port"], PortRights.CONNECT_TCP)],
 )
 packed = made.pack()
 descriptor = os.open(outside + "/secret", os.O_RDONLY)

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos.sandbox.filters import bpf, seccomp
-from agentos.sandbox.filters.bpf import Data
-from agentos.sandbox.filters.seccomp import ALLOW, ARCHITECTURES, KILL_PROCESS, Profile, filter_for, refuse
+from agentos.sandbox.filters.bpf import SyscallData
+from agentos.sandbox.filters.seccomp import ALLOW, ARCHITECTURES, KILL_PROCESS, Profile, build_filter, errno_verdict
 from agentos.sandbox.filters.syscall_numbers import NUMBERS
 
 HERE = os.uname().machine
@@ -53,13 +53,13 @@ def expected(profile: str, architecture: str, number: int, args: tuple[int, ...]
     name = {value: key for key, value in NUMBERS[architecture].items()}.get(number)
     low = [value % HIGH for value in (*args, 0, 0, 0, 0, 0, 0)]
     if name is None or name in ENOSYS or (profile == "strict" and name in NOT_STRICT):
-        return refuse(errno.ENOSYS)
+        return errno_verdict(errno.ENOSYS)
     if name in ("socket", "socketpair") and low[0] not in (1, 2, 10):
-        return refuse(errno.EAFNOSUPPORT)
+        return errno_verdict(errno.EAFNOSUPPORT)
     if name == "socket" and low[2] not in (0, 1, 6, 17, 58):
-        return refuse(errno.EPROTONOSUPPORT)
+        return errno_verdict(errno.EPROTONOSUPPORT)
     if profile == "strict" and name == "memfd_create" and not low[1] & 8:
-        return refuse(errno.EACCES)
+        return errno_verdict(errno.EACCES)
     refused = any(
         (
             name in EPERM,
@@ -75,12 +75,12 @@ def expected(profile: str, architecture: str, number: int, args: tuple[int, ...]
             name == "openat" and low[3] & 0o6000 and low[2] & 0o20000100,
         )
     )
-    return refuse(errno.EPERM) if refused else ALLOW
+    return errno_verdict(errno.EPERM) if refused else ALLOW
 
 
 def verdict(profile: str, name: str, *args: int, architecture: str = "x86_64") -> int:
-    data = Data(NUMBERS[architecture][name], ARCHITECTURES[architecture], args)
-    return bpf.run(filter_for(profile, architecture), data).value
+    data = SyscallData(NUMBERS[architecture][name], ARCHITECTURES[architecture], args)
+    return bpf.run(build_filter(profile, architecture), data).value
 
 
 both_profiles = pytest.mark.parametrize("profile", sorted(seccomp.PROFILES))
@@ -90,12 +90,12 @@ both_architectures = pytest.mark.parametrize("architecture", sorted(NUMBERS))
 @both_profiles
 @both_architectures
 def test_every_number_gets_the_verdict_that_is_expected(profile: str, architecture: str) -> None:
-    program = filter_for(profile, architecture)
+    program = build_filter(profile, architecture)
     numbers = [*range(1200), *range(0x3FFFFF00, 0x40000400), *range(0x7FFFFFF0, 0x80000010), *range(2**32 - 9, 2**32)]
 
     for number in numbers:
         for args in ((), (1, 2, 6, 0o644), (-1, -1, -1, -1, -1, -1), (HIGH | 17, HIGH, HIGH, HIGH)):
-            value = bpf.run(program, Data(number, ARCHITECTURES[architecture], args)).value
+            value = bpf.run(program, SyscallData(number, ARCHITECTURES[architecture], args)).value
             assert value == expected(profile, architecture, number, args), (number, args)
 
 
@@ -104,17 +104,17 @@ def test_every_number_gets_the_verdict_that_is_expected(profile: str, architectu
 def test_where_nobody_counts_memory_just_what_would_hold_it_unseen_is_refused_besides(
     profile: str, architecture: str
 ) -> None:
-    counted, uncounted = (filter_for(profile, architecture, counted=counted) for counted in (True, False))
+    counted, uncounted = (build_filter(profile, architecture, counted=counted) for counted in (True, False))
 
     def differ(number: int) -> bool:
-        data = Data(number, ARCHITECTURES[architecture], ())
+        data = SyscallData(number, ARCHITECTURES[architecture], ())
         return bpf.run(counted, data).value != bpf.run(uncounted, data).value
 
     names = {name for name, number in NUMBERS[architecture].items() if differ(number)}
     assert names == {"shmget", "msgget", "semget", "memfd_create"}
     for name in names:
-        data = Data(NUMBERS[architecture][name], ARCHITECTURES[architecture], (-1, 1, 1))
-        assert bpf.run(uncounted, data).value == refuse(errno.ENOSYS)
+        data = SyscallData(NUMBERS[architecture][name], ARCHITECTURES[architecture], (-1, 1, 1))
+        assert bpf.run(uncounted, data).value == errno_verdict(errno.ENOSYS)
 
 
 @both_architectures
@@ -122,14 +122,14 @@ def test_where_linux_itself_refuses_executable_memory_files_strict_refuses_those
     architecture: str,
 ) -> None:
     number = NUMBERS[architecture]["memfd_create"]
-    program = filter_for("strict", architecture, memfd_noexec=True)
+    program = build_filter("strict", architecture, memfd_noexec=True)
 
     def answer(flags: int) -> int:
-        return bpf.run(program, Data(number, ARCHITECTURES[architecture], (0, flags))).value
+        return bpf.run(program, SyscallData(number, ARCHITECTURES[architecture], (0, flags))).value
 
     assert {flags: answer(flags) for flags in (0, 1, 8, 0x10, 0x11, 0x18)} == {
         **dict.fromkeys((0, 1, 8), ALLOW),
-        **dict.fromkeys((0x10, 0x11, 0x18), refuse(errno.EACCES)),
+        **dict.fromkeys((0x10, 0x11, 0x18), errno_verdict(errno.EACCES)),
     }
 
 
@@ -155,7 +155,7 @@ def test_arguments_get_the_verdict_that_is_expected(
 ) -> None:
     number = call if isinstance(call, int) else NUMBERS[architecture].get(call, 0)
 
-    value = bpf.run(filter_for(profile, architecture), Data(number, ARCHITECTURES[architecture], args)).value
+    value = bpf.run(build_filter(profile, architecture), SyscallData(number, ARCHITECTURES[architecture], args)).value
 
     assert value == expected(profile, architecture, number, args)
 
@@ -167,15 +167,15 @@ def test_the_calls_of_any_other_architecture_kill(profile: str, architecture: st
 
     for other in others:  # i386 and ARM among them
         for number in range(500):
-            assert bpf.run(filter_for(profile, architecture), Data(number, other)).value == KILL_PROCESS
+            assert bpf.run(build_filter(profile, architecture), SyscallData(number, other)).value == KILL_PROCESS
 
 
 @both_profiles
 @pytest.mark.parametrize("flag", [0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000])
 def test_no_flag_in_high_company_makes_a_namespace(profile: str, flag: int) -> None:
     for args in ((flag,), (flag | 17,), (HIGH | flag,), (2**64 - 1,)):
-        assert verdict(profile, "clone", *args) == refuse(errno.EPERM)
-        assert verdict(profile, "unshare", *args) == refuse(errno.EPERM)
+        assert verdict(profile, "clone", *args) == errno_verdict(errno.EPERM)
+        assert verdict(profile, "unshare", *args) == errno_verdict(errno.EPERM)
 
 
 @both_profiles
@@ -189,21 +189,21 @@ def test_threads_forks_and_vforks_are_allowed(profile: str) -> None:
 @both_profiles
 def test_an_unshare_flag_that_is_new_is_refused_like_the_others(profile: str) -> None:
     for bit in (0x80, 0x100000, 1 << 33, 1 << 63):
-        assert verdict(profile, "unshare", bit) == refuse(errno.EPERM)
+        assert verdict(profile, "unshare", bit) == errno_verdict(errno.EPERM)
 
 
 @both_profiles
 def test_the_kernel_ignores_the_high_word_of_an_ioctl_and_so_does_the_filter(profile: str) -> None:
     for command in (0x5412, HIGH | 0x5412, 0xFFFFFFFF_0000541C):
-        assert verdict(profile, "ioctl", 0, command) == refuse(errno.EPERM)
+        assert verdict(profile, "ioctl", 0, command) == errno_verdict(errno.EPERM)
     assert verdict(profile, "ioctl", 0x5412, 0x5413) == ALLOW
 
 
 @both_profiles
 def test_a_filter_is_small_and_quick(profile: str) -> None:
     for architecture, table in NUMBERS.items():
-        program = filter_for(profile, architecture)
-        steps = [bpf.run(program, Data(number, ARCHITECTURES[architecture])).steps for number in table.values()]
+        program = build_filter(profile, architecture)
+        steps = [bpf.run(program, SyscallData(number, ARCHITECTURES[architecture])).steps for number in table.values()]
         assert len(program) < 200
         assert sum(steps) / len(steps) < 13
         assert max(steps) <= 17
@@ -211,7 +211,7 @@ def test_a_filter_is_small_and_quick(profile: str) -> None:
 
 @both_profiles
 def test_the_bytes_are_those_of_the_filter(profile: str) -> None:
-    assert bpf.unpack(seccomp.program(profile, HERE)) == filter_for(profile, HERE)
+    assert bpf.unpack(seccomp.filter_bytes(profile, HERE)) == build_filter(profile, HERE)
 
 
 def test_a_rule_for_a_call_that_no_architecture_has_is_refused() -> None:
@@ -221,9 +221,9 @@ def test_a_rule_for_a_call_that_no_architecture_has_is_refused() -> None:
 
 def test_an_unknown_profile_or_architecture_is_refused() -> None:
     with pytest.raises(KeyError, match="relaxed"):
-        filter_for("relaxed", "x86_64")
+        build_filter("relaxed", "x86_64")
     with pytest.raises(KeyError, match="riscv64"):
-        filter_for("strict", "riscv64")
+        build_filter("strict", "riscv64")
 
 
 # The numbers, against the headers of the machine.
@@ -300,7 +300,7 @@ x86_only = pytest.mark.skipif(HERE != "x86_64", reason="x86_64 has more than one
 
 def child(profile: str | None, uid: int | None = None, **job: object) -> subprocess.CompletedProcess[str]:
     """Run calls, machine code or a program in a child under a filter, or without one."""
-    filters = seccomp.program(profile, HERE).hex() if profile else None
+    filters = seccomp.filter_bytes(profile, HERE).hex() if profile else None
     everything = {"filter": filters, "seccomp": NUMBERS[HERE]["seccomp"], "uid": uid, **job}
     return subprocess.run(
         [sys.executable, "-I", "-c", CHILD],

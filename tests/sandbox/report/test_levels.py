@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos.sandbox.report import levels
-from agentos.sandbox.report.levels import LIMITS, WALLS, Finding, best, missing_for, of_record
+from agentos.sandbox.report.levels import (
+    LIMIT_LAYERS,
+    WALL_LAYERS,
+    Finding,
+    best_level,
+    findings_of_record,
+    missing_layers,
+)
 from agentos.sandbox.report.walls import LAYERS
 
 YES, NO, UNASKED = Finding(True), Finding(False, "why", "knob"), Finding(False, "nobody needs it", asked=False)
@@ -16,12 +23,12 @@ def all_but(*names: str, instead: Finding = NO) -> Mapping[str, Finding]:
 
 
 def names(level: str, layers: Mapping[str, Finding], *named: str, waived: tuple[str, ...] = ()) -> list[str]:
-    return [lack.layer for lack in missing_for(level, layers, named, waived)]
+    return [lack.layer for lack in missing_layers(level, layers, named, waived)]
 
 
 def test_standard_wants_every_wall_and_neither_landlock_nor_a_cgroup() -> None:
     assert names("standard", all_but("landlock", "memory", "pids", "cpu", "disk")) == []
-    for wall in WALLS:
+    for wall in WALL_LAYERS:
         assert names("standard", all_but(wall)) == [wall]
 
 
@@ -41,15 +48,15 @@ def test_what_nobody_asked_for_is_not_missing() -> None:
 def test_what_nobody_tried_is_missing() -> None:
     tried = {name: YES for name in LAYERS if name != "seccomp"}
 
-    (lack,) = missing_for("standard", tried)
+    (lack,) = missing_layers("standard", tried)
 
-    assert (lack.layer, lack.reason) == ("seccomp", "nobody tried")
+    assert (lack.layer, lack.reason) == ("seccomp", "not tried")
 
 
-@pytest.mark.parametrize(("limit", "layer"), LIMITS.items())
+@pytest.mark.parametrize(("limit", "layer"), LIMIT_LAYERS.items())
 def test_a_limit_that_was_named_must_hold_unless_it_is_waived(limit: str, layer: str) -> None:
     without = all_but(layer)
-    walls = [layer] if layer in WALLS else []  # a waiver is for a limit, not for the wall that also keeps it
+    walls = [layer] if layer in WALL_LAYERS else []  # a waiver is for a limit, not for the wall that also keeps it
 
     assert names("standard", without, limit) == [layer]
     assert names("standard", without, limit, waived=(limit,)) == walls
@@ -68,11 +75,11 @@ def test_the_version_1_name_of_standard_means_the_same() -> None:
 @pytest.mark.parametrize(("level", "named"), [("paranoid", ()), ("standard", ("memroy",))])
 def test_a_word_that_nobody_knows_is_refused(level: str, named: tuple[str, ...]) -> None:
     with pytest.raises(KeyError):
-        missing_for(level, all_but(), named)
+        missing_layers(level, all_but(), named)
 
 
 def test_a_lack_says_what_to_change() -> None:
-    assert str(missing_for("standard", all_but("user_ns"))[0]) == "user_ns: why (knob)"
+    assert str(missing_layers("standard", all_but("user_ns"))[0]) == "user_ns: why (knob)"
 
 
 def test_the_record_of_a_spawn_is_judged_by_the_same_rule() -> None:
@@ -81,8 +88,8 @@ def test_the_record_of_a_spawn_is_judged_by_the_same_rule() -> None:
 
     record = {name: layer(True, name != "landlock") for name in LAYERS} | {"net_ns": layer(False, False)}
 
-    assert names("standard", of_record(record)) == []
-    assert [lack.reason for lack in missing_for("strict", of_record(record))] == ["r"]
+    assert names("standard", findings_of_record(record)) == []
+    assert [lack.reason for lack in missing_layers("strict", findings_of_record(record))] == ["r"]
 
 
 @given(st.sets(st.sampled_from(LAYERS)), st.sets(st.sampled_from(LAYERS)))
@@ -90,7 +97,7 @@ def test_who_has_more_layers_misses_nothing_more(absent: set[str], given_back: s
     order = ("none", "standard", "strict")
     fewer, more = all_but(*absent), all_but(*(absent - given_back))
 
-    assert order.index(best(more)) >= order.index(best(fewer))
+    assert order.index(best_level(more)) >= order.index(best_level(fewer))
     for level in order:
         assert set(names(level, more)) <= set(names(level, fewer))
 
@@ -102,18 +109,18 @@ def test_the_verdict_is_a_sentence_of_one_line() -> None:
     yes = all_but()
 
     said = [
-        levels.verdict({**yes, **grouped, **landlock}, 0),
-        levels.verdict({**yes, **rlimits, "landlock": NO, "own_uid": UNASKED}, 1000),
-        levels.verdict({**yes, **grouped, "cpu": NO, **landlock}, 0),
-        levels.verdict({**all_but(*WALLS), **rlimits}, 1000),
-        levels.verdict({**all_but("pid_ns"), **grouped}, 1000),
+        levels.describe_default({**yes, **grouped, **landlock}, 0),
+        levels.describe_default({**yes, **rlimits, "landlock": NO, "own_uid": UNASKED}, 1000),
+        levels.describe_default({**yes, **grouped, "cpu": NO, **landlock}, 0),
+        levels.describe_default({**all_but(*WALL_LAYERS), **rlimits}, 1000),
+        levels.describe_default({**all_but("pid_ns"), **grouped}, 1000),
     ]
 
     assert said == [
-        "standard: all walls; limits by cgroup v2; Landlock ABI 7; each agent a user of its own",
+        "standard: all walls; limits by cgroup v2; Landlock ABI 7; each agent has its own uid",
         "standard: all walls; limits by rlimits, not of CPU; no Landlock; agents run as uid 1000",
-        "standard: all walls; limits by cgroup v2, but not cpu; Landlock ABI 7; each agent a user of its own",
-        "none: user_ns, pid_ns, mount_ns and 10 more can't be had here: no agent starts in a sandbox",
-        "none: pid_ns can't be had here: no agent starts in a sandbox",
+        "standard: all walls; limits by cgroup v2, but not cpu; Landlock ABI 7; each agent has its own uid",
+        "none: user_ns, pid_ns, mount_ns and 10 more not available: no agent can start in a sandbox",
+        "none: pid_ns not available: no agent can start in a sandbox",
     ]
     assert max(map(len, said)) <= 100

@@ -10,13 +10,13 @@ from agentos.sandbox.cgroups.discover import MissingLimit, discover_here, open_r
 from agentos.sandbox.cgroups.values import EnforcedLimits, Evidence
 from agentos.sandbox.cgroups.values import Limits as CgroupLimits
 from agentos.sandbox.policy import MIB, Limits
-from agentos.sandbox.report.limits import SHIM, Found, ending, limit_layers
+from agentos.sandbox.report.limits import SHIM_PROCESSES, ObservedLimits, describe_ending, limit_layers
 from agentos.sandbox.report.walls import Layer
 from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.status import Status
 from agentos.sandbox.watch import disk
 from agentos.sandbox.watch import memory as memory_watch
-from agentos.sandbox.watch.disk import Image, Tmpfs, tmpfs_at
+from agentos.sandbox.watch.disk import Image, Tmpfs, read_tmpfs
 from agentos.sandbox.watch.tree_usage import Usage
 from tests.sandbox.jail import kill, line, python
 
@@ -30,13 +30,13 @@ TMPFS = Tmpfs("rw,size=16384k,nr_inodes=100,mode=755")
 KILLED, EXITED = Status(None, 9), Status(0, None)
 
 
-def active(found: Found, asked: Limits = ASKED) -> dict[str, bool]:
+def active(found: ObservedLimits, asked: Limits = ASKED) -> dict[str, bool]:
     return {name: layer.active for name, layer in limit_layers(asked, found).items()}
 
 
 def test_a_cgroups_limits_are_those_read_back() -> None:
-    second = limit_layers(ASKED, Found(IN_FORCE, 2, workspace=TMPFS))
-    first = limit_layers(ASKED, Found(IN_FORCE, 1, workspace=TMPFS))
+    second = limit_layers(ASKED, ObservedLimits(IN_FORCE, 2, workspace=TMPFS))
+    first = limit_layers(ASKED, ObservedLimits(IN_FORCE, 1, workspace=TMPFS))
 
     assert second["memory"] == Layer(256 * MIB, True, "cgroup v2 memory.max", "memory.max=268435456 swap=0", "")
     assert first["memory"].mechanism == "cgroup v1 memory.limit_in_bytes"
@@ -47,13 +47,15 @@ def test_a_cgroups_limits_are_those_read_back() -> None:
 
 
 def test_memory_that_may_be_swapped_out_is_told() -> None:
-    layer = limit_layers(ASKED, Found(EnforcedLimits(memory=256 * MIB, swap=None), 1))["memory"]
+    layer = limit_layers(ASKED, ObservedLimits(EnforcedLimits(memory=256 * MIB, swap=None), 1))["memory"]
 
-    assert (layer.active, layer.reason) == (True, "what is swapped out comes on top: no limit on it can be had")
+    assert (layer.active, layer.reason) == (True, "swapped memory comes on top of it: swap can't be limited here")
 
 
 def test_without_a_cgroup_it_is_told_what_does_its_work_and_what_nobody_does() -> None:
-    layers = limit_layers(ASKED, Found(missing=NOTHING, rlimits=RLIMITS, watched=True, workspace=Usage(8192, 2)))
+    layers = limit_layers(
+        ASKED, ObservedLimits(missing=NOTHING, rlimits=RLIMITS, watched=True, workspace=Usage(8192, 2))
+    )
 
     assert {name: (layer.active, layer.mechanism) for name, layer in layers.items()} == {
         "memory": (True, "watcher + RLIMIT_DATA"),
@@ -63,24 +65,27 @@ def test_without_a_cgroup_it_is_told_what_does_its_work_and_what_nobody_does() -
     }
     assert layers["memory"].reason.startswith("watched, may overshoot")
     assert layers["cpu"].reason == (
-        "no cgroup delegated: CPU shares can't be had (the scope isn't delegated); systemd-run --scope"
+        "no cgroup delegated: CPU shares can't be limited (the scope isn't delegated); systemd-run --scope"
     )
 
 
 def test_a_watched_workspace_says_that_files_may_slip_past_its_limit_between_two_counts() -> None:
-    layer = limit_layers(ASKED, Found(workspace=Usage(8192, 2)))["disk"]
+    layer = limit_layers(ASKED, ObservedLimits(workspace=Usage(8192, 2)))["disk"]
 
     start, looks = layer.evidence.split("; ")
     assert start == "8K in 2 inodes at the start"
-    assert looks == f"bytes and inodes counted every {disk.PULSE:g} to {disk.LONGEST:g} s, limit 16M and 100 inodes"
+    assert (
+        looks
+        == f"bytes and inodes counted every {disk.MIN_INTERVAL:g} to {disk.MAX_INTERVAL:g} s, limit 16M and 100 inodes"
+    )
     assert layer.reason == "watched, may overshoot: between two counts any number of bytes and files can be written"
 
 
 def test_nothing_is_claimed_of_what_nobody_does() -> None:
-    assert active(Found()) == {"memory": False, "pids": False, "cpu": False, "disk": False}
-    assert not active(Found(rlimits=RLIMITS))["memory"]  # each process alone isn't all of them
-    assert not active(Found(watched=True))["memory"]  # without the limit on each a watcher comes too late
-    assert all(layer.reason for layer in limit_layers(ASKED, Found()).values())
+    assert active(ObservedLimits()) == {"memory": False, "pids": False, "cpu": False, "disk": False}
+    assert not active(ObservedLimits(rlimits=RLIMITS))["memory"]  # each process alone isn't all of them
+    assert not active(ObservedLimits(watched=True))["memory"]  # without the limit on each a watcher comes too late
+    assert all(layer.reason for layer in limit_layers(ASKED, ObservedLimits()).values())
 
 
 limits = st.builds(
@@ -96,9 +101,9 @@ limits = st.builds(
 @given(asked=limits, enforced=limits)
 def test_a_limit_is_only_said_to_be_active_if_no_more_is_let_through(asked: Limits, enforced: Limits) -> None:
     group = EnforcedLimits(
-        enforced.memory, 0, enforced.max_pids + SHIM, enforced.cpu_quota / 100_000, enforced.cpu_weight
+        enforced.memory, 0, enforced.max_pids + SHIM_PROCESSES, enforced.cpu_quota / 100_000, enforced.cpu_weight
     )
-    found = Found(group, 2, workspace=Image(enforced.disk, enforced.inodes))
+    found = ObservedLimits(group, 2, workspace=Image(enforced.disk, enforced.inodes))
 
     said = active(found, asked)
 
@@ -113,8 +118,8 @@ def test_a_limit_is_only_said_to_be_active_if_no_more_is_let_through(asked: Limi
 
 def test_inodes_that_mkfs_has_rounded_up_are_told() -> None:
     asked = Limits(disk=10 << 30, inodes=16384)
-    image = limit_layers(asked, Found(workspace=Image(10 << 30, 16640)))["disk"]
-    tmpfs = limit_layers(asked, Found(workspace=Tmpfs("size=10485760k,nr_inodes=16640")))["disk"]
+    image = limit_layers(asked, ObservedLimits(workspace=Image(10 << 30, 16640)))["disk"]
+    tmpfs = limit_layers(asked, ObservedLimits(workspace=Tmpfs("size=10485760k,nr_inodes=16640")))["disk"]
 
     assert (image.active, image.reason) == (True, "ext4 has rounded 16384 inodes up to 16640")
     assert (tmpfs.active, tmpfs.reason) == (False, "inodes: the kernel enforces 16640, not 16384")
@@ -140,18 +145,18 @@ def test_inodes_that_mkfs_has_rounded_up_are_told() -> None:
     ],
 )
 def test_the_end_is_told_from_what_was_counted(status: Status, evidence: Evidence, sentence: str | None) -> None:
-    assert ending(status, ASKED, evidence) == sentence
+    assert describe_ending(status, ASKED, evidence) == sentence
 
 
 def test_a_watchers_verdict_is_the_reason() -> None:
     memory = memory_watch.Exceeded(256 * MIB, 270 * MIB, "PSS")
-    assert ending(KILLED, ASKED, None, memory) == "killed: memory limit 256M reached (watched: PSS 270M)"
-    full = disk.judge(Usage(257 * MIB, 1), 256 * MIB, 10)
-    assert ending(KILLED, ASKED, Evidence(), full) == "killed: disk limit 256M reached in its workspace"
+    assert describe_ending(KILLED, ASKED, None, memory) == "killed: memory limit 256M reached (watched: PSS 270M)"
+    full = disk.exceeded_limit(Usage(257 * MIB, 1), 256 * MIB, 10)
+    assert describe_ending(KILLED, ASKED, Evidence(), full) == "killed: disk limit 256M reached in its workspace"
 
 
 def test_where_nobody_counts_nothing_is_said() -> None:
-    assert ending(Status(1, None), ASKED) is None
+    assert describe_ending(Status(1, None), ASKED) is None
 
 
 async def test_a_real_sandbox_without_a_cgroup_has_what_is_said(spawner: Spawner) -> None:
@@ -169,7 +174,7 @@ signal.pause()
     sandbox = await spawner.spawn(python(code, limits=asked))
     try:
         forks = int(await line(sandbox))
-        found = Found(rlimits=sandbox.observed.limits, watched=True, workspace=tmpfs_at(sandbox.pid))
+        found = ObservedLimits(rlimits=sandbox.observed.limits, watched=True, workspace=read_tmpfs(sandbox.pid))
         layers = limit_layers(asked, found)
     finally:
         await kill(sandbox)
@@ -187,10 +192,10 @@ def test_a_real_group_is_read_back_as_asked() -> None:
         why = made.missing[0]
         if os.geteuid() == 0 and "AGENTOS_MUST_SANDBOX" in os.environ:
             pytest.fail(why.reason)
-        pytest.skip(f"not all control groups: {why.reason}; {why.knob}")
+        pytest.skip(f"not all control groups: {why.reason}; {why.remedy}")
     try:
-        group = made.root.create_child("agent-1", CgroupLimits(ASKED.memory, ASKED.max_pids + SHIM, 0.5, 100))
-        layers = limit_layers(ASKED, Found(group.read_limits(), group.version, workspace=TMPFS))
+        group = made.root.create_child("agent-1", CgroupLimits(ASKED.memory, ASKED.max_pids + SHIM_PROCESSES, 0.5, 100))
+        layers = limit_layers(ASKED, ObservedLimits(group.read_limits(), group.version, workspace=TMPFS))
     finally:
         made.root.remove()
 

@@ -18,7 +18,7 @@ ROOT = os.geteuid() == 0
 async def test_every_layer_without_a_cgroup_is_tried_and_nothing_is_left(spawner: Spawner) -> None:
     before = Belongings.now()
 
-    found = await probe.probe(spawner, probe.host(), jail.outer())
+    found = await probe.probe_layers(spawner, probe.read_host(), jail.outer())
 
     assert set(found) == set(walls.LAYERS) - BY_CGROUP
     assert {name for name, finding in found.items() if not finding.works} <= {"landlock", "cgroup_ns", "own_uid"}
@@ -35,8 +35,8 @@ sys.path[:0] = sys.argv[1:]
 from agentos.sandbox.report import probe
 from agentos.sandbox.spawner import Spawner
 async def main(spawner):
-    finding = (await probe.probe(spawner, probe.host()))['user_ns']
-    print(finding.works, '|', finding.reason, '|', finding.knob)
+    finding = (await probe.probe_layers(spawner, probe.read_host()))['user_ns']
+    print(finding.works, '|', finding.reason, '|', finding.remedy)
 open('/proc/sys/user/max_user_namespaces', 'w').write('0')
 trio.run(main, Spawner.start())
 """
@@ -56,7 +56,7 @@ async def run_in_user_namespace(code: str, *arguments: str) -> str:
 async def test_each_layer_is_shown_with_what_the_kernel_says(spawner: Spawner) -> None:
     steps = a_plan("/bin/true")
     sandbox = await spawner.spawn(steps)
-    layers = walls.layers(steps, sandbox.observed)
+    layers = walls.isolation_layers(steps, sandbox.observed)
     await jail.ended(sandbox)
 
     assert set(layers) == set(walls.LAYERS) - BY_CGROUP
@@ -81,7 +81,7 @@ async def test_each_layer_is_shown_with_what_the_kernel_says(spawner: Spawner) -
 async def test_a_wall_that_was_left_out_is_not_claimed(spawner: Spawner, kind: type, layer: str) -> None:
     steps = [step for step in a_plan("/bin/true") if type(step) is not kind]
     sandbox = await spawner.spawn(steps)
-    layers = walls.layers(steps, sandbox.observed)
+    layers = walls.isolation_layers(steps, sandbox.observed)
     await jail.ended(sandbox)
 
     assert layers[layer]["active"] is False
@@ -98,7 +98,7 @@ async def test_no_new_privileges_is_what_the_filters_stand_on(spawner: Spawner) 
 async def test_the_hosts_network_is_marked_as_such(spawner: Spawner) -> None:
     steps = a_plan("/bin/true", network=True)
     sandbox = await spawner.spawn(steps)
-    net = walls.layers(steps, sandbox.observed)["net_ns"]
+    net = walls.isolation_layers(steps, sandbox.observed)["net_ns"]
     await jail.ended(sandbox)
 
     assert (net["asked"], net["active"]) == (False, False)

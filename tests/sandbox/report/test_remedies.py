@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from agentos.sandbox.report import remedies
-from agentos.sandbox.report.remedies import Surroundings, knob
+from agentos.sandbox.report.remedies import Surroundings, find_remedy
 
 UBUNTU = {"kernel.apparmor_restrict_unprivileged_userns": "1", "user.max_user_namespaces": "31000"}
 DEBIAN_10 = {"kernel.unprivileged_userns_clone": "0"}
@@ -19,13 +19,13 @@ DEBIAN_10 = {"kernel.unprivileged_userns_clone": "0"}
         ("TakeIdentity", errno.EPERM, Surroundings(1000, UBUNTU), "AppArmor profile that `agentos doctor` prints"),
         ("ForbidNamespaces", errno.EACCES, Surroundings(1000, UBUNTU), "restrict_unprivileged_userns=0"),
         ("Clone", errno.EPERM, Surroundings(1000, DEBIAN_10), "sysctl kernel.unprivileged_userns_clone=1"),
-        ("Clone", errno.EPERM, Surroundings(1000, chroot=True), "not in a chroot"),
+        ("Clone", errno.EPERM, Surroundings(1000, chroot=True), "chroot: Linux refuses"),
         ("Clone", errno.EPERM, Surroundings(1000, filtered=True), "seccomp=unconfined"),
         ("Clone", errno.ENOSYS, Surroundings(1000, filtered=True), "seccomp=unconfined"),
         ("Clone", errno.ENOSYS, Surroundings(1000), "Linux 5.14"),
         ("Clone", errno.ENOSPC, Surroundings(0, {"user.max_user_namespaces": "0"}), "user.max_user_namespaces="),
         ("Clone", errno.ENOSPC, Surroundings(0, {"user.max_ipc_namespaces": "0"}), "user.max_ipc_namespaces="),
-        ("Clone", errno.ENOSPC, Surroundings(0, {"user.max_user_namespaces": "9"}), "around this container"),
+        ("Clone", errno.ENOSPC, Surroundings(0, {"user.max_user_namespaces": "9"}), "outside this container"),
         ("Clone", errno.EAGAIN, Surroundings(1000, processes="20"), "now 20"),
         ("MountProc /proc", errno.EPERM, Surroundings(0, covered=("/proc/kcore",)), "systempaths=unconfined"),
         ("MountRoot", errno.EACCES, Surroundings(0, apparmor="docker-default (enforce)"), "apparmor=unconfined"),
@@ -36,7 +36,7 @@ DEBIAN_10 = {"kernel.unprivileged_userns_clone": "0"}
     ],
 )
 def test_a_refusal_names_the_knob(step: str, error: int, around: Surroundings, said: str) -> None:
-    assert said in knob(step, os.strerror(error), error, around)
+    assert said in find_remedy(step, os.strerror(error), error, around)
 
 
 @pytest.mark.parametrize(
@@ -50,13 +50,13 @@ def test_a_refusal_names_the_knob(step: str, error: int, around: Surroundings, s
     ],
 )
 def test_nothing_is_advised_where_it_would_be_a_guess(step: str, error: int, around: Surroundings) -> None:
-    assert knob(step, os.strerror(error), error, around) == ""
+    assert find_remedy(step, os.strerror(error), error, around) == ""
 
 
 def test_a_uid_that_is_not_mapped_here_is_told_with_the_map() -> None:
     text = "/proc/7/gid_map: Operation not permitted"
 
-    assert "its uid_map is 0 1000 1" in knob("Clone", text, errno.EPERM, Surroundings(0, ids="0 1000 1"))
+    assert "its uid_map is 0 1000 1" in find_remedy("Clone", text, errno.EPERM, Surroundings(0, ids="0 1000 1"))
 
 
 def test_the_profile_is_for_the_interpreter_behind_all_links() -> None:
@@ -67,7 +67,7 @@ def test_the_profile_is_for_the_interpreter_behind_all_links() -> None:
 
 
 def test_the_surroundings_of_this_process_are_read() -> None:
-    around = remedies.surroundings()
+    around = remedies.read_surroundings()
 
     assert (around.uid, around.chroot) == (os.geteuid(), False)
     assert around.settings["user.max_user_namespaces"].isdigit()

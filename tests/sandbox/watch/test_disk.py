@@ -21,16 +21,16 @@ from agentos.sandbox.report import probe
 from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.watch.disk import (
-    CLOSED_WALKS,
+    MAX_CLOSED_WALKS,
     DiskWatcher,
     Exceeded,
     Tmpfs,
+    exceeded_limit,
     find_tmpfs,
-    image_at,
-    judge,
-    tmpfs_at,
+    read_image,
+    read_tmpfs,
 )
-from agentos.sandbox.watch.tree_usage import Usage, Walk, measure
+from agentos.sandbox.watch.tree_usage import TreeWalk, Usage, measure_tree
 from tests.sandbox.jail import PYTHON, kill, line, outer, python
 
 NO_LIMIT = 1 << 60
@@ -76,7 +76,7 @@ def write(root: int, name: str, size: int) -> None:
 
 
 def usage(root: int) -> Usage:
-    return measure(root, NO_LIMIT, NO_LIMIT)
+    return measure_tree(root, NO_LIMIT, NO_LIMIT)
 
 
 def descriptors() -> int:
@@ -146,27 +146,27 @@ def test_a_walk_stops_as_soon_as_there_is_too_much(place: int) -> None:
     for number in range(300):
         write(place, str(number), 1)
 
-    assert measure(place, NO_LIMIT, 100).inodes == 101
-    assert measure(place, 20 * 4096, NO_LIMIT).inodes < 30
+    assert measure_tree(place, NO_LIMIT, 100).inodes == 101
+    assert measure_tree(place, 20 * 4096, NO_LIMIT).inodes < 30
 
 
 def test_a_walk_whose_directory_is_moved_away_goes_on_where_it_was(place: int) -> None:
     os.makedirs(f"/proc/self/fd/{place}/a/x/y")
     os.mkdir("b", dir_fd=place)
-    walk = Walk(place, os.fstat(place).st_dev, os.dup(place), NO_LIMIT, NO_LIMIT)
-    walk.read(".")
+    walk = TreeWalk(place, os.fstat(place).st_dev, os.dup(place), NO_LIMIT, NO_LIMIT)
+    walk.count_entries(".")
     for name in ("a", "x"):
-        walk.down(name)
+        walk.enter(name)
 
     os.rename("a/x", "b/x", src_dir_fd=place, dst_dir_fd=place)
-    walk.up()
+    walk.leave()
 
-    assert (os.fstat(walk.here).st_ino, walk.lost) == (os.stat("a", dir_fd=place).st_ino, 1)
-    walk.down("nothing")  # and what it still wants to enter may be gone
+    assert (os.fstat(walk.current).st_ino, walk.restarts) == (os.stat("a", dir_fd=place).st_ino, 1)
+    walk.enter("nothing")  # and what it still wants to enter may be gone
     os.rename("a", "b/a", src_dir_fd=place, dst_dir_fd=place)
-    walk.up()
-    assert (os.fstat(walk.here).st_ino, walk.lost) == (os.fstat(place).st_ino, 2)
-    os.close(walk.here)
+    walk.leave()
+    assert (os.fstat(walk.current).st_ino, walk.restarts) == (os.fstat(place).st_ino, 2)
+    os.close(walk.current)
 
 
 def test_a_tree_that_is_moved_about_neither_breaks_nor_holds_up_a_walk(place: int) -> None:
@@ -216,7 +216,7 @@ async def at_work(spawner: Spawner, place: int, code: str) -> AsyncIterator[Sand
         os.chown(place, who.uid, who.gid)
     policy = Policy(interpreter=PYTHON, workspace=path, limits=Limits(inodes=1000))
     argv = (sys.executable, "-I", "-S", "-c", f"import os, signal\nMIB = 1 << 20\n{code}")
-    sandbox = await spawner.spawn(plan_sandbox(policy, Program(argv), probe.host(), who))
+    sandbox = await spawner.spawn(plan_sandbox(policy, Program(argv), probe.read_host(), who))
     try:
         yield sandbox
     finally:
@@ -273,8 +273,8 @@ async def test_who_keeps_hiding_a_directory_is_ended(place: int, autojump_clock:
         watcher.add(1, place, MIB, 100, end, os.getpid())
         nursery.start_soon(watcher.serve)
 
-    assert str(said[0]) == "disk limit 1M can't be watched: not all can be counted in its workspace"
-    assert trio.current_time() >= CLOSED_WALKS - 1
+    assert str(said[0]) == "disk limit 1M can't be enforced: not all of it can be counted in its workspace"
+    assert trio.current_time() >= MAX_CLOSED_WALKS - 1
 
 
 async def test_what_is_removed_or_cancelled_leaves_no_descriptor(place: int) -> None:
@@ -299,7 +299,7 @@ async def test_a_tmpfs_is_told_from_outside(spawner: Spawner) -> None:
     sandbox = await spawner.spawn(python("import signal; print(1, flush=True); signal.pause()", limits=limits))
     try:
         await line(sandbox)
-        found = [tmpfs_at(pid) for pid in (sandbox.pid, sandbox.program)]
+        found = [read_tmpfs(pid) for pid in (sandbox.pid, sandbox.program)]
     finally:
         await kill(sandbox)
 
@@ -322,7 +322,7 @@ def test_the_last_mount_at_a_place_counts() -> None:
 
 
 def test_an_image_tells_its_size(place: int) -> None:
-    found = image_at(place)
+    found = read_image(place)
 
     assert found.size == os.statvfs("/var/tmp").f_blocks * os.statvfs("/var/tmp").f_frsize
 
@@ -336,6 +336,6 @@ def test_an_image_tells_its_size(place: int) -> None:
     ],
 )
 def test_limits_may_be_used_up_but_not_exceeded(usage: Usage, verdict: str | None) -> None:
-    found = judge(usage, 256 * MIB, 100)
+    found = exceeded_limit(usage, 256 * MIB, 100)
 
     assert (str(found) if found else None) == verdict

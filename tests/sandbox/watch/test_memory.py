@@ -16,7 +16,7 @@ from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.watch import processes
 from agentos.sandbox.watch.memory import Exceeded, MemoryWatcher, outermost, subtree_sums
-from agentos.sandbox.watch.processes import Census, Process
+from agentos.sandbox.watch.processes import Process, ProcessCache
 from tests.sandbox.jail import Belongings, kill, line, python, run
 
 LIMIT = 100 * MIB
@@ -306,7 +306,7 @@ signal.pause()
 
 
 def _members(sandbox: Sandbox) -> list[Process]:
-    return Census().of({1: processes.roots(sandbox.pid)})[1]
+    return ProcessCache().list_by_group({1: processes.root_start_times(sandbox.pid)})[1]
 
 
 @st.composite
@@ -350,7 +350,7 @@ def _line(group: int, parents: dict[int, int | None]) -> list[int]:
 def test_every_way_up_ends_even_where_numbers_were_used_again(parents: list[int], roots: set[int]) -> None:
     seen = {pid: Process(pid, pid, parent, 0, 1, False, 0, 0) for pid, parent in enumerate(parents, 1)}
 
-    found = processes.ends(seen, roots)
+    found = processes.find_ancestors(seen, roots)
 
     assert found.keys() == seen.keys()
     for pid, end in found.items():

@@ -66,7 +66,8 @@ def test_the_first_question_at_the_descriptor_limit_has_a_clear_error_and_the_ne
                 refused = client.think("hello")
 
             assert (refused["success"], refused["code"]) == (False, "unavailable"), refused
-            assert client.think("hello")["content"] == "yes"
+            answer = client.think("hello")
+            assert answer["content"] == "yes", answer
 
 
 def test_the_sdk_of_a_vendor_is_loaded_once_the_kernel_is_ready() -> None:

@@ -14,22 +14,22 @@ from agentos.sandbox.report.levels import Finding
 
 from .load import Config
 
-BY_GROUPS = ("memory", "pids", "cpu")
+CGROUP_LAYERS = ("memory", "pids", "cpu")
 
 
-def refused(config: Config) -> Mapping[str, Sequence[str]]:
+def unstartable_agents(config: Config) -> Mapping[str, Sequence[str]]:
     """Why a kernel on this host would not start some agents, with their names. Blocks: it tries every layer."""
     layers = try_layers()
     found: dict[str, list[str]] = {}
     for spec in _agents(config.root):
         try:
-            judge(spec, _record(spec, layers), config.kernel.waive)
+            judge(spec, _isolation_layers(spec, layers), config.kernel.waive)
         except NotIsolated as error:
             found.setdefault(str(error), []).append(spec.name)
     return found
 
 
-def no_model(config: Config) -> str | None:
+def missing_model(config: Config) -> str | None:
     """Why a kernel on this host could not use a model, if the file configures one. Reads ``.env``."""
     if config.llm == LLMSettings():
         return None
@@ -42,7 +42,7 @@ def _agents(group: GroupSpec) -> Iterator[AgentSpec]:
         yield from _agents(child) if isinstance(child, GroupSpec) else [child]
 
 
-def _record(spec: AgentSpec, found: Mapping[str, Finding]) -> Layers:
+def _isolation_layers(spec: AgentSpec, found: Mapping[str, Finding]) -> Layers:
     """The isolation layers that this agent would have, as far as that is known without starting it."""
     return {
         name: {
@@ -56,4 +56,4 @@ def _record(spec: AgentSpec, found: Mapping[str, Finding]) -> Layers:
 
 
 def _is_grouped(name: str, one: Finding) -> bool:
-    return name in BY_GROUPS and one.mechanism.startswith("cgroup")
+    return name in CGROUP_LAYERS and one.mechanism.startswith("cgroup")

@@ -52,7 +52,7 @@ def parse_example(text: str, names: Names) -> tuple[Right, AgentRelation | None]
     if call.upper() not in Op.__members__:
         raise BadExample(f"no call is named {quoted(call)}: expected one and what it is done to, as in 'READ /data/x'")
     if action in KIND_OF_ACTION and action != "think" and not rest:
-        raise BadExample(f"{call} of what? Expected an example such as {SAMPLES[action]!r}")
+        raise BadExample(f"{call}: expected an example such as {SAMPLES[action]!r}")
     if action in ("read", "write"):
         return Right(action, _path(rest, names)), None
     if action == "exec":

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     ImageFile: TypeAlias = bytes | str | PathLike[str]
 
 
-STARTS = (
+MAGIC_NUMBERS = (
     (b"\xff\xd8\xff", "image/jpeg"),
     (b"\x89PNG", "image/png"),
     (b"GIF8", "image/gif"),
@@ -25,13 +25,13 @@ def question(arguments: Mapping[str, Any]) -> dict[str, Any]:
     fields = {name: value for name, value in arguments.items() if value is not None}
     mime_type = fields.pop("image_mime_type", None)
     if "image" in fields:
-        fields["image"] = picture(fields["image"], mime_type)
+        fields["image"] = encode_image(fields["image"], mime_type)
     if "images" in fields:
-        fields["images"] = [picture(image) for image in fields["images"]]
+        fields["images"] = [encode_image(image) for image in fields["images"]]
     return fields
 
 
-def picture(image: ImageFile, mime_type: str | None = None) -> dict[str, str]:
+def encode_image(image: ImageFile, mime_type: str | None = None) -> dict[str, str]:
     """An image in the form of THINK, from bytes or a file's path.
 
     Without ``mime_type`` its type follows from its content.
@@ -41,11 +41,14 @@ def picture(image: ImageFile, mime_type: str | None = None) -> dict[str, str]:
     if not isinstance(image, bytes):
         with open(image, "rb") as file:
             image = file.read()
-    return {"data": b2a_base64(image, newline=False).decode(), "mime_type": mime_type or kind(image) or "image/jpeg"}
+    return {
+        "data": b2a_base64(image, newline=False).decode(),
+        "mime_type": mime_type or mime_type_of(image) or "image/jpeg",
+    }
 
 
-def kind(image: bytes) -> str | None:
+def mime_type_of(image: bytes) -> str | None:
     """The MIME type of an image by its first bytes, or None."""
     if image[:4] == b"RIFF" and image[8:12] == b"WEBP":
         return "image/webp"
-    return next((kind for start, kind in STARTS if image.startswith(start)), None)
+    return next((kind for start, kind in MAGIC_NUMBERS if image.startswith(start)), None)

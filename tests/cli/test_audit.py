@@ -63,7 +63,7 @@ def test_the_latest_entries_are_a_table(state: Path) -> None:
 
     header, day, *rows = printed(state)
 
-    assert header.split() == ["ENTRY", "TIME", "WHO", "CALL", "RESULT", "ABOUT"]
+    assert header.split() == ["ENTRY", "TIME", "CALLER", "CALL", "RESULT", "ABOUT"]
     assert day == today
     assert [" ".join(row.split()[:1] + row.split()[2:]) for row in rows[:5]] == [
         "1 kernel KERNEL_START ok agentos 1.0",
@@ -103,8 +103,8 @@ def test_where_nothing_is_found_it_is_said_out_of_how_many(state: Path) -> None:
         assert (done.returncode, done.stdout) == (0, "")
         return done.stderr
 
-    assert said("--agent", "nobdy") == "agentos: nobody called 'nobdy' is in the log\n"
-    assert said("export", "--agent", "99") == "agentos: nobody with the id 99 is in the log\n"
+    assert said("--agent", "nobdy") == "agentos: no caller named 'nobdy' is in the log\n"
+    assert said("export", "--agent", "99") == "agentos: no caller with the id 99 is in the log\n"
     none = f"agentos: no entry matches (of 7, since {datetime.now():%Y-%m-%d} "
     assert said("--agent", "worker", "--decision", "ask").startswith(none)
     assert said("--call", "kill", "--json").startswith(none)

@@ -15,7 +15,7 @@ from agentos.sandbox.report import remedies
 from agentos.sandbox.report.doctor import Report, try_cgroup_limits
 from agentos.sandbox.report.levels import Finding
 from agentos.sandbox.report.walls import LAYERS
-from agentos.userland.cli.doctor import described
+from agentos.userland.cli.doctor import report_lines
 
 Result = subprocess.CompletedProcess[str]
 
@@ -92,7 +92,7 @@ def test_knobs_are_told_once_and_a_profile_is_printed_whole() -> None:
     layers = {name: no if name in ("user_ns", "pid_ns") else Finding(True, mechanism="m") for name in LAYERS}
     report = Report("none", "none: ...", "strict: no: ...", layers, {"kernel": "Linux"}, remedies.apparmor_profile())
 
-    lines = list(described(report, 80))
+    lines = list(report_lines(report, 80))
 
     (told,) = [line for line in lines if line.startswith("For ")]
     assert told.startswith("For user_ns, pid_ns: install the AppArmor profile")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agentos.userland.cli.inspect import verdict
+from agentos.userland.cli.inspect import describe_isolation
 from agentos_sdk.opcodes import Op
 from tests.cli.conftest import Agentos
 from tests.support.kernel import Kernel, until
@@ -59,14 +59,14 @@ def test_the_verdict_names_what_is_not_held_and_why() -> None:
     whole = {"level": "standard", "layers": {"root": stands, "net_ns": unasked}}
     poor = {"level": "standard", "layers": {"root": stands, "landlock": landlock, "cpu": cpu}}
 
-    assert verdict(whole) == "standard: all walls stand; all limits hold"
-    assert verdict(whole | {"layers": {"root": stands, "cpu": cpu}}) == (
+    assert describe_isolation(whole) == "standard: all walls stand; all limits hold"
+    assert describe_isolation(whole | {"layers": {"root": stands, "cpu": cpu}}) == (
         "standard: all walls stand; cpu not limited: no cgroup delegated"
     )
-    assert verdict(poor) == (
+    assert describe_isolation(poor) == (
         "standard: landlock doesn't stand: this Linux has none; cpu not limited: no cgroup delegated"
     )
-    assert verdict({"level": "standard", "layers": {}}) == "standard: not started yet"
+    assert describe_isolation({"level": "standard", "layers": {}}) == "standard: not started yet"
 
 
 def test_inspect_says_what_an_agent_without_walls_hasnt_got(agentos: Agentos, kernel: Kernel) -> None:

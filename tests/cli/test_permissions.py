@@ -51,7 +51,7 @@ def test_show_spells_a_level_out_without_a_kernel(tmp_path: Path) -> None:
         "  calls     NOOP  HELLO  CANCEL  EXIT  RECV  GET_PERMS  READ  LIST  TREE  FETCH\n"
         "  read      ${workspace}/**  ${code}/**\n"
         "  send      ${parent}\n"
-        "denied to everybody: see `agentos permissions show denials`\n"
+        "denied to every caller: see `agentos permissions show denials`\n"
     )
 
 
@@ -214,9 +214,9 @@ def test_a_few_words_are_a_request(call: str, args: list[str], fields: dict[str,
     ("call", "args", "told"),
     [
         ("THINKK", ["gemini"], "no call is named 'THINKK', did you mean THINK?"),
-        ("READ", [], "READ of what? Expected a path"),
-        ("SEND", [], "SEND to whom? Expected a name"),
-        ("KILL", [], "KILL of whom? Expected a name or an id"),
+        ("READ", [], "READ: expected a path"),
+        ("SEND", [], "SEND: expected a name"),
+        ("KILL", [], "KILL: expected a name or an id"),
         ("LIST", ["x"], "x: expected the request of LIST in JSON, such as '{}'"),
     ],
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agentos.userland.cli.notify import Manager
+from agentos.userland.cli.notify import ServiceManager
 from tests.support.kernel import Kernel, running
 from tests.support.wire import PATIENCE
 
@@ -92,27 +92,27 @@ def test_the_watchdog_is_fed_again_and_again(manager: tuple[socket.socket, str])
 def test_a_watchdog_is_for_the_process_that_is_named() -> None:
     own, other = str(os.getpid()), str(os.getppid())
 
-    assert Manager.take({"WATCHDOG_USEC": "3000000"}).watchdog == 3.0
-    assert Manager.take({"WATCHDOG_USEC": "3000000", "WATCHDOG_PID": own}).watchdog == 3.0
-    assert Manager.take({"WATCHDOG_USEC": "3000000", "WATCHDOG_PID": other}).watchdog is None
+    assert ServiceManager.from_environment({"WATCHDOG_USEC": "3000000"}).watchdog == 3.0
+    assert ServiceManager.from_environment({"WATCHDOG_USEC": "3000000", "WATCHDOG_PID": own}).watchdog == 3.0
+    assert ServiceManager.from_environment({"WATCHDOG_USEC": "3000000", "WATCHDOG_PID": other}).watchdog is None
 
 
 @pytest.mark.parametrize("microseconds", ["", "0", "-1", "soon", "1.5"])
 def test_a_watchdog_without_a_time_is_none(microseconds: str) -> None:
-    assert Manager.take({"WATCHDOG_USEC": microseconds}).watchdog is None
+    assert ServiceManager.from_environment({"WATCHDOG_USEC": microseconds}).watchdog is None
 
 
 def test_nobody_that_the_kernel_starts_can_find_the_manager() -> None:
     environment = {"NOTIFY_SOCKET": "/run/x", "WATCHDOG_USEC": "1", "WATCHDOG_PID": "1", "HOME": "/"}
 
-    assert Manager.take(environment).address == "/run/x"
+    assert ServiceManager.from_environment(environment).address == "/run/x"
     assert environment == {"HOME": "/"}
 
 
 def test_a_line_of_news_stays_one_line(manager: tuple[socket.socket, str]) -> None:
     listening, name = manager
 
-    assert Manager.take({"NOTIFY_SOCKET": name}).tell("STATUS=gave up\nMAINPID=1")
+    assert ServiceManager.from_environment({"NOTIFY_SOCKET": name}).notify("STATUS=gave up\nMAINPID=1")
 
     assert heard(listening)[1] == {"STATUS": "gave up MAINPID=1"}
 

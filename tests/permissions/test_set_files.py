@@ -161,7 +161,7 @@ def test_whole_spells_out_what_the_level_says() -> None:
         ({"allow": {"read": ["x" * 1001]}}, "permissions.allow.read[0]: expected at most 1000 characters"),
         ({"examples": {"allow": ["LIST"] * 101}}, "permissions.examples.allow: expected at most 100"),
         ({"examples": {"allow": ["LOOK /x"]}}, "permissions.examples.allow[0]: no call is named 'LOOK'"),
-        ({"examples": {"allow": ["READ"]}}, "permissions.examples.allow[0]: READ of what?"),
+        ({"examples": {"allow": ["READ"]}}, "permissions.examples.allow[0]: READ: expected an example"),
         ({"examples": {"allow": ["READ notes.md"]}}, "permissions.examples.allow[0]: 'notes.md': expected an absolute"),
         ({"examples": {"allow": ["HTTP :"]}}, "permissions.examples.allow[0]: ':': "),
         ({"examples": {"allow": ["EXEC if"]}}, "permissions.examples.allow[0]: 'EXEC if' is denied: "),

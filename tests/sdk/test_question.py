@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agentos_sdk.calls.think import PIECE, Image, Message, Part, Think, Thought, ToolCall, Usage
 from agentos_sdk.codec import Invalid, Text, decode, encode, parse
 from agentos_sdk.opcodes import Op
-from agentos_sdk.question import picture, question
+from agentos_sdk.question import encode_image, question
 
 USER = {"role": "user", "content": "hello"}
 PNG = b"\x89PNG\r\n\x1a\n rest"
@@ -209,7 +209,7 @@ def test_a_request_survives_the_wire(asked: Think) -> None:
 def test_an_image_of_any_size_comes_out_as_it_went_in(size: int) -> None:
     file = bytes(number % 251 for number in range(size))
 
-    image = decode(Image, picture(file))
+    image = decode(Image, encode_image(file))
 
     assert image.decoded == file
 
@@ -226,8 +226,8 @@ def test_an_image_of_any_size_comes_out_as_it_went_in(size: int) -> None:
     ],
 )
 def test_an_images_first_bytes_tell_what_it_is(start: bytes, kind: str) -> None:
-    assert picture(start)["mime_type"] == kind
-    assert picture(start, "image/avif")["mime_type"] == "image/avif"
+    assert encode_image(start)["mime_type"] == kind
+    assert encode_image(start, "image/avif")["mime_type"] == "image/avif"
 
 
 def test_images_are_bytes_or_files(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_images_are_bytes_or_files(tmp_path: Path) -> None:
         "image": as_sent,
         "images": [as_sent, as_sent],
     }
-    part = {"type": "image", **picture(file)}
+    part = {"type": "image", **encode_image(file)}
     (turn,) = read(messages=[{"role": "user", "content": [part]}]).turns
     assert [image.decoded for image in turn.images] == [PNG]
     with pytest.raises(FileNotFoundError):

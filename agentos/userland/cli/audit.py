@@ -20,8 +20,8 @@ from agentos_sdk.opcodes import Op
 from agentos_sdk.quantities import seconds
 
 from .audit_table import Entry, Table
-from .common import Failed, json_option, nearest, plain, plural, print_json
-from .main import configured
+from .common import Failed, json_option, plural, print_json, printable, suggest_name
+from .main import configured_path
 from .run import default_state_dir
 
 if TYPE_CHECKING:
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
     from agentos.services.audit.query import Query
     from agentos.services.audit.verify import Report
 
-AGAIN = 0.3  # seconds between checks for new entries
-MOST_SHOWN = 100_000
+POLL_INTERVAL = 0.3  # seconds between checks for new entries
+MAX_SHOWN = 100_000
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def choosing(command: F) -> F:
+def filter_options(command: F) -> F:
     """Add the options that select entries."""
     for option in (
         click.option("--since", metavar="WHEN", help="A duration such as 10m, or a time such as 2026-01-31 18:00."),
         click.option("--decision", type=click.Choice(["allow", "ask", "deny"]), help="How it was decided."),
         click.option("--call", "calls", metavar="CALL", multiple=True, help="Such as WRITE; may be given again."),
-        click.option("--agent", metavar="NAME|ID", help="Who called; an id is of one life of the kernel."),
+        click.option("--agent", metavar="NAME|ID", help="The caller; an id holds for one run of the kernel."),
         click.option("--state-dir", type=click.Path(path_type=Path), metavar="DIR", help="As with `agentos run`."),
     ):
         command = option(command)
@@ -49,13 +49,13 @@ def choosing(command: F) -> F:
 
 
 @click.group(invoke_without_command=True)
-@choosing
-@click.option("-n", "--number", type=click.IntRange(1, MOST_SHOWN), default=50, show_default=True, help="How many.")
+@filter_options
+@click.option("-n", "--number", type=click.IntRange(1, MAX_SHOWN), default=50, show_default=True, help="How many.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what comes.")
 @json_option
 @click.pass_context
 def audit(
-    context: click.Context, /, state_dir: Path | None, number: int, follow: bool, as_json: bool, **chosen: Any
+    context: click.Context, /, state_dir: Path | None, number: int, follow: bool, as_json: bool, **filters: Any
 ) -> None:
     """Show the latest entries of the audit log.
 
@@ -63,22 +63,22 @@ def audit(
     """
     context.obj = state_dir
     if context.invoked_subcommand is not None:
-        refuse_what_stands_before(context, context.invoked_subcommand)
+        refuse_group_options(context, context.invoked_subcommand)
         return
     from agentos.services.audit.query import newest
 
-    query = query_of(**chosen)
-    show = as_lines if as_json else Table()
-    with log_in(state_dir) as directory:
+    query = make_query(**filters)
+    show = print_json_lines if as_json else Table()
+    with log_directory(state_dir) as directory:
         latest = newest(directory, query, number)
         show([row.named for row in latest])
         if not latest:
-            say_that_none_matches(directory, query)
+            explain_no_match(directory, query)
         if follow:
-            go_on(directory, query, latest, show)
+            follow_entries(directory, query, latest, show)
 
 
-def refuse_what_stands_before(context: click.Context, name: str) -> None:
+def refuse_group_options(context: click.Context, name: str) -> None:
     """Refuse options before a subcommand, except --state-dir: they would have no effect."""
     for option in audit.params:
         given = context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
@@ -90,19 +90,19 @@ def refuse_what_stands_before(context: click.Context, name: str) -> None:
 
 
 @audit.command()
-@choosing
+@filter_options
 @click.pass_obj
-def export(given: Path | None, /, state_dir: Path | None, **chosen: Any) -> None:
+def export(given: Path | None, /, state_dir: Path | None, **filters: Any) -> None:
     """Print all entries as JSON, one in a line, oldest first."""
     from agentos.services.audit.query import every
 
-    query = query_of(**chosen)
-    with log_in(state_dir or given) as directory:
+    query = make_query(**filters)
+    with log_directory(state_dir or given) as directory:
         row = None
         for row in every(directory, query):
-            as_lines([row.named])
+            print_json_lines([row.named])
         if row is None:
-            say_that_none_matches(directory, query)
+            explain_no_match(directory, query)
 
 
 @audit.command()
@@ -111,10 +111,10 @@ def export(given: Path | None, /, state_dir: Path | None, **chosen: Any) -> None
 @json_option
 @click.pass_obj
 def verify(given: Path | None, /, state_dir: Path | None, head: str | None, as_json: bool) -> None:
-    """Find out whether somebody changed, cut or reordered the audit log.
+    """Check whether the audit log was changed, cut or reordered.
 
     The exit status is 0 if it is as it was written, and 1 if it isn't. Keep the hash that is printed somewhere else:
-    who holds the kernel's uid can write all files anew, but not so that this hash is in them.
+    a process with the kernel's uid can rewrite all files, but not so that this hash is in them.
     """
     from agentos.services.audit.verify import verify
 
@@ -122,7 +122,7 @@ def verify(given: Path | None, /, state_dir: Path | None, head: str | None, as_j
         raise click.BadParameter(
             "expected 64 hexadecimal digits, as an earlier verify printed them", param_hint="--head"
         )
-    with log_in(state_dir or given) as directory:
+    with log_directory(state_dir or given) as directory:
         report = verify(directory, head)
     if as_json:
         print_json(
@@ -138,20 +138,20 @@ def verify(given: Path | None, /, state_dir: Path | None, head: str | None, as_j
             }
         )
     else:
-        for line in told(report):
+        for line in report_lines(report):
             click.echo(line)
     sys.exit(0 if report.sound else 1)
 
 
-def told(report: "Report") -> Iterator[str]:
+def report_lines(report: "Report") -> Iterator[str]:
     if report.sound:
         numbers = f"{report.entries} entries, {report.first} to {report.last.seq}"
         yield f"{click.style('sound', fg='green')}: {numbers}, in {plural(report.segments, 'segment')}"
     else:
         yield f"{click.style('not as it was written', fg='red')}:"
-        yield from (f"  {plain(str(fault))}" for fault in report.faults)
+        yield from (f"  {printable(str(fault))}" for fault in report.faults)
     if report.unheaded:
-        why = "a kernel writes, or was killed, or somebody cut the file"
+        why = "a kernel is writing, or was killed, or the file was cut"
         yield f"(not in the head file: {report.unheaded} at the end: {why})"
     yield f"head {report.last.seq} {report.last.hash}"
 
@@ -160,9 +160,9 @@ def told(report: "Report") -> Iterator[str]:
 
 
 @contextmanager
-def log_in(given: Path | None) -> Iterator[Path]:
+def log_directory(given: Path | None) -> Iterator[Path]:
     """The log's directory. An error while reading it ends the command with one line."""
-    state = given or Path(configured("state_dir") or default_state_dir())
+    state = given or Path(configured_path("state_dir") or default_state_dir())
     directory = state.absolute() / "audit"
     try:
         os.listdir(directory)
@@ -170,7 +170,7 @@ def log_in(given: Path | None) -> Iterator[Path]:
     except FileNotFoundError:
         raise Failed(f"there is no audit log in {state}: a kernel makes one; say where with --state-dir") from None
     except PermissionError:
-        may = " and ".join(dict.fromkeys([owner(directory), "root"]))
+        may = " and ".join(dict.fromkeys([owner_name(directory), "root"]))
         raise Failed(f"{directory}: only {may} may read it") from None
     except BrokenPipeError:
         raise
@@ -178,7 +178,7 @@ def log_in(given: Path | None) -> Iterator[Path]:
         raise Failed(f"{directory}: {error}: `agentos audit verify` tells more") from None
 
 
-def owner(path: Path) -> str:
+def owner_name(path: Path) -> str:
     """The user that owns the first directory on the way up that can be examined."""
     for each in (path, *path.parents):
         try:
@@ -191,30 +191,30 @@ def owner(path: Path) -> str:
     return "its owner"
 
 
-def query_of(agent: str | None, calls: Sequence[str], decision: str | None, since: str | None) -> "Query":
+def make_query(agent: str | None, calls: Sequence[str], decision: str | None, since: str | None) -> "Query":
     from agentos.services.audit.query import Query
 
     number = int(agent) if agent is not None and agent.isdecimal() else None
     return Query(
         agent=number,
         name=agent if number is None else None,
-        calls=[known(call.upper()) for call in calls] or None,
+        calls=[check_call_name(call.upper()) for call in calls] or None,
         decision=decision,
-        since=None if since is None else moment(since),
+        since=None if since is None else parse_time(since),
     )
 
 
-def known(call: str) -> str:
+def check_call_name(call: str) -> str:
     """Check the name of a call: with a typo the result would be empty, as if nothing had happened."""
     from agentos.services.audit.categories import CATEGORIES
 
     names = {*Op.__members__, *CATEGORIES["kernel"]}
     if call in names:
         return call
-    raise click.BadParameter(f"no call is named {call!r}{nearest(call, sorted(names))}", param_hint="--call")
+    raise click.BadParameter(f"no call is named {call!r}{suggest_name(call, sorted(names))}", param_hint="--call")
 
 
-def moment(text: str) -> float:
+def parse_time(text: str) -> float:
     """Parse a duration before now, or a date and time (a time alone is today), to seconds since the epoch."""
     if (ago := seconds(text)) is not None:
         return time.time() - ago
@@ -226,18 +226,20 @@ def moment(text: str) -> float:
         raise click.BadParameter("expected 10m, 18:00 or 2026-01-31 18:00", param_hint="--since") from None
 
 
-def go_on(directory: Path, query: "Query", latest: Sequence["Row"], show: Callable[[Sequence[Entry]], None]) -> None:
+def follow_entries(
+    directory: Path, query: "Query", latest: Sequence["Row"], show: Callable[[Sequence[Entry]], None]
+) -> None:
     """Show new entries until Ctrl-C."""
     try:
         sys.stdout.flush()
-        for page in coming(directory, query, latest[-1].seq if latest else 0):
+        for page in new_entries(directory, query, latest[-1].seq if latest else 0):
             show([row.named for row in page])
             sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(130)
 
 
-def coming(directory: Path, query: "Query", after: int) -> Iterator[Sequence["Row"]]:
+def new_entries(directory: Path, query: "Query", after: int) -> Iterator[Sequence["Row"]]:
     """The entries that come behind a number."""
     import attrs
 
@@ -249,10 +251,10 @@ def coming(directory: Path, query: "Query", after: int) -> Iterator[Sequence["Ro
             page = oldest(directory, attrs.evolve(query, after=after), PAGE)
             after = max([row.seq for row in page] + ([last] if len(page) < PAGE else []))
             yield page
-        time.sleep(AGAIN)
+        time.sleep(POLL_INTERVAL)
 
 
-def say_that_none_matches(directory: Path, query: "Query") -> None:
+def explain_no_match(directory: Path, query: "Query") -> None:
     """Tell on stderr why nothing was shown, so that a typo isn't mistaken for an empty log."""
     from agentos.services.audit.query import Query, newest, oldest
 
@@ -260,15 +262,15 @@ def say_that_none_matches(directory: Path, query: "Query") -> None:
     if not first or not last:
         text = "the log has no entry"
     elif query.name is not None and not newest(directory, Query(name=query.name), 1):
-        text = f"nobody called {query.name!r} is in the log"
+        text = f"no caller named {query.name!r} is in the log"
     elif query.agent is not None and not newest(directory, Query(agent=query.agent), 1):
-        text = f"nobody with the id {query.agent} is in the log"
+        text = f"no caller with the id {query.agent} is in the log"
     else:
         count = last[0].seq - first[0].seq + 1
         text = f"no entry matches (of {count}, since {datetime.fromtimestamp(first[0].at):%Y-%m-%d %H:%M:%S})"
     click.echo(f"agentos: {text}", err=True)
 
 
-def as_lines(entries: Sequence[Entry]) -> None:
+def print_json_lines(entries: Sequence[Entry]) -> None:
     for entry in entries:
         click.echo(json.dumps(entry))

@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
-from .common import plain
-from .doctor import NARROW, WIDE
+from .common import printable
+from .doctor import MAX_COLUMNS, MIN_COLUMNS
 
 Entry = Mapping[str, Any]
 
-LEAST = {"ENTRY": 5, "TIME": 8, "WHO": 8, "CALL": 8, "RESULT": 8}  # minimum width of a column, in characters
-MOST = {"ENTRY": 19, "TIME": 8, "WHO": 14, "CALL": 18, "RESULT": 21}  # maximum width; longer text is cut
+MIN_WIDTHS = {"ENTRY": 5, "TIME": 8, "CALLER": 8, "CALL": 8, "RESULT": 8}  # minimum width of a column, in characters
+MAX_WIDTHS = {"ENTRY": 19, "TIME": 8, "CALLER": 14, "CALL": 18, "RESULT": 21}  # maximum width; longer text is cut
 COLOURS = {"denied": "red", "must ask": "yellow", "intended": "bright_black"}
 
 
@@ -24,12 +24,12 @@ class Table:
     """
 
     def __init__(self) -> None:
-        self._width = max(shutil.get_terminal_size((WIDE, 24)).columns, NARROW)
+        self._width = max(shutil.get_terminal_size((MAX_COLUMNS, 24)).columns, MIN_COLUMNS)
         self._columns: dict[str, int] = {}
         self._day = ""
 
     def __call__(self, entries: Sequence[Entry]) -> None:
-        cells = [cells_of(entry) for entry in entries]
+        cells = [format_cells(entry) for entry in entries]
         if cells:
             self._widen(cells)
         for entry, each in zip(entries, cells, strict=True):
@@ -43,31 +43,32 @@ class Table:
         step = 4 if before else 1  # later in steps of 4, so that there are few headers
         self._columns = {
             name: min(
-                MOST[name], max([before.get(name, least), *(-(-len(each[name]) // step) * step for each in cells)])
+                MAX_WIDTHS[name],
+                max([before.get(name, least), *(-(-len(each[name]) // step) * step for each in cells)]),
             )
-            for name, least in LEAST.items()
+            for name, least in MIN_WIDTHS.items()
         }
         if self._columns != before:
-            names = (*LEAST, "ABOUT")
+            names = (*MIN_WIDTHS, "ABOUT")
             click.secho(self._line(dict(zip(names, names, strict=True))), bold=True)
 
     def _line(self, cells: dict[str, str], colour: str | None = None) -> str:
         room = self._width - sum(width + 2 for width in self._columns.values())
-        parts = [cut(cells[name], width).ljust(width) for name, width in self._columns.items()]
+        parts = [truncate(cells[name], width).ljust(width) for name, width in self._columns.items()]
         if colour is not None:
             parts[-1] = click.style(parts[-1], fg=colour)
-        return "  ".join([*parts, cut(cells["ABOUT"], max(1, room))]).rstrip()
+        return "  ".join([*parts, truncate(cells["ABOUT"], max(1, room))]).rstrip()
 
 
-def cells_of(entry: Entry) -> dict[str, str]:
+def format_cells(entry: Entry) -> dict[str, str]:
     rule = f" [{entry['rule']}]" if entry["decision"] != "allow" and entry["rule"] else ""
     return {
         "ENTRY": str(entry["id"]),
         "TIME": f"{datetime.fromtimestamp(entry['at']):%H:%M:%S}",
-        "WHO": plain(entry["name"]),
-        "CALL": plain(entry["call"]),
-        "RESULT": plain(result(entry)),
-        "ABOUT": plain(entry["about"] + rule).strip(),
+        "CALLER": printable(entry["name"]),
+        "CALL": printable(entry["call"]),
+        "RESULT": printable(result(entry)),
+        "ABOUT": printable(entry["about"] + rule).strip(),
     }
 
 
@@ -78,15 +79,15 @@ def result(entry: Entry) -> str:
         return {"deny": "denied", "ask": "must ask"}.get(decision, decision)
     if entry["phase"] == "intent":
         return "intended"
-    both = outcome if duration is None else f"{outcome} {took(duration)}"
-    return both if len(both) <= MOST["RESULT"] else outcome
+    both = outcome if duration is None else f"{outcome} {format_duration(duration)}"
+    return both if len(both) <= MAX_WIDTHS["RESULT"] else outcome
 
 
-def took(duration: float) -> str:
+def format_duration(duration: float) -> str:
     if duration < 0.0995:
         return f"{duration * 1000:.1f}ms"
     return f"{duration * 1000:.0f}ms" if duration < 1 else f"{duration:.1f}s"
 
 
-def cut(text: str, width: int) -> str:
+def truncate(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"

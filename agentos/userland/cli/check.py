@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from .common import plain, plural
+from .common import plural, printable
 
 
 @click.command()
@@ -14,7 +14,7 @@ def check(file: Path) -> None:
 
     Starts no agent. The exit status is 0 where the file is right: on another host it may be all that is needed.
     """
-    from agentos.config.host_check import no_model, refused
+    from agentos.config.host_check import missing_model, unstartable_agents
     from agentos.config.load import ConfigError, load
 
     try:
@@ -22,18 +22,18 @@ def check(file: Path) -> None:
     except ConfigError as error:
         click.echo(str(error), err=True)
         raise SystemExit(1) from None
-    agents, supervisors = count(config.root)
+    agents, supervisors = count_agents(config.root)
     click.echo(f"{file}: fine: {plural(agents, 'agent')} under {plural(supervisors, 'supervisor')}")
-    if (why := no_model(config)) is not None:
-        click.echo(plain(f"on this host no model can be asked: {why}"))
-    for why, names in refused(config).items() if agents else ():
-        click.echo(plain(f"on this host {', '.join(names)} would not start: {why}"))
+    if (why := missing_model(config)) is not None:
+        click.echo(printable(f"on this host no model can be asked: {why}"))
+    for why, names in unstartable_agents(config).items() if agents else ():
+        click.echo(printable(f"on this host {', '.join(names)} would not start: {why}"))
 
 
-def count(group: object) -> tuple[int, int]:
+def count_agents(group: object) -> tuple[int, int]:
     """The numbers of agents and supervisors in a tree, its root included."""
     children = getattr(group, "children", None)
     if children is None:
         return 1, 0
-    below = [count(child) for child in children]
+    below = [count_agents(child) for child in children]
     return sum(agents for agents, _ in below), 1 + sum(supervisors for _, supervisors in below)

@@ -14,8 +14,8 @@ from agentos_sdk import AgentOSClient, AgentOSError, default_socket
 
 from .main import configured_socket
 
-PATIENCE = 10.0  # seconds that a reply may take beyond the call's own waiting time
-LARGEST_SET = 256 << 10  # bytes of JSON; the limit of SET_PERMS
+REPLY_MARGIN = 10.0  # seconds that a reply may take beyond the call's own waiting time
+MAX_SET_BYTES = 256 << 10  # bytes of JSON; the limit of SET_PERMS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -28,7 +28,7 @@ class Failed(click.ClickException):
 
     def show(self, file: Any = None) -> None:
         for line in f"agentos: {self.message}".splitlines():
-            click.echo(plain(line), err=True)
+            click.echo(printable(line), err=True)
 
 
 def socket_path(given: str | None) -> str:
@@ -44,13 +44,13 @@ def socket_path(given: str | None) -> str:
 def kernel(given: str | None) -> Iterator[AgentOSClient]:
     """A connected client. A connection error ends the command with one line."""
     try:
-        with AgentOSClient(socket_path(given), PATIENCE) as client:
+        with AgentOSClient(socket_path(given), REPLY_MARGIN) as client:
             yield client
     except AgentOSError as error:
         raise Failed(str(error)) from None
 
 
-def checked(reply: Any) -> Any:
+def check_reply(reply: Any) -> Any:
     """The reply; raises :class:`Failed` if the call failed."""
     if isinstance(reply, Mapping) and "error" in reply and not reply.get("success", False):
         raise Failed(str(reply["error"]))
@@ -61,7 +61,7 @@ def print_json(value: object) -> None:
     click.echo(json.dumps(value, indent=None if not sys.stdout.isatty() else 2))
 
 
-def say(sentence: str, reply: object, as_json: bool) -> None:
+def print_result(sentence: str, reply: object, as_json: bool) -> None:
     """Print the result: a sentence, or with --json the kernel's reply."""
     if as_json:
         print_json(reply)
@@ -80,7 +80,7 @@ def read_stdin(most: int) -> str:
         raise Failed("stdin: expected text in UTF-8") from None
 
 
-def parsed(source: str, text: str) -> dict[str, Any]:
+def parse_object(source: str, text: str) -> dict[str, Any]:
     """Parse a JSON object; ``source`` names its origin in errors."""
     try:
         found = json.loads(text)
@@ -91,35 +91,35 @@ def parsed(source: str, text: str) -> dict[str, Any]:
     return found
 
 
-def permission_set(given: str) -> str | dict[str, Any]:
+def parse_permission_set(given: str) -> str | dict[str, Any]:
     """A permission set from an argument: the name of a level or a set, JSON, a .json file, or - for stdin."""
     if given == "-":
-        return parsed("stdin", read_stdin(LARGEST_SET))
+        return parse_object("stdin", read_stdin(MAX_SET_BYTES))
     if given.startswith("{"):
-        return parsed("the set", given)
+        return parse_object("the set", given)
     if not given.endswith(".json") and "/" not in given:
         return given
     try:
-        return parsed(given, Path(given).read_text())
+        return parse_object(given, Path(given).read_text())
     except OSError as error:
         raise Failed(f"{given}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise Failed(f"{given}: expected text in UTF-8") from None
 
 
-def target(name: str) -> dict[str, Any]:
+def agent_fields(name: str) -> dict[str, Any]:
     """The fields that identify an agent: its id if the argument is a number, else its name."""
     return {"agent_id": int(name)} if name.isdigit() else {"name": name}
 
 
-def table(rows: list[list[str]], header: list[str]) -> Iterator[str]:
+def format_table(rows: list[list[str]], header: list[str]) -> Iterator[str]:
     """Rows as aligned columns."""
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
     for row in [header, *rows]:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def suggest_name(word: str, known: Iterable[str]) -> str:
     """A hint with the closest known word, to append to an error; empty if none is close."""
     import difflib
 
@@ -127,7 +127,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f", did you mean {close[0]}?" if close else ""
 
 
-def plain(text: str) -> str:
+def printable(text: str) -> str:
     """Text for a terminal, with control characters escaped."""
     if text.isprintable():
         return text

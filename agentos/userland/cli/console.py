@@ -12,13 +12,13 @@ import threading
 import time
 from io import TextIOWrapper
 
-from agentos.userland.cli.common import plain
+from agentos.userland.cli.common import printable
 
 MAX_LINES = 10_000
 COLOURS = (36, 33, 35, 32, 34, 96, 93, 95, 92, 94)
 LEVELS = {logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "31"}
 
-FURTHER = "  | "  # before all lines of a message but the first
+CONTINUATION = "  | "  # before all lines of a message but the first
 
 
 class Console(logging.Handler):
@@ -54,7 +54,7 @@ class Console(logging.Handler):
             text += "\n" + logging.Formatter().formatException(record.exc_info)
         for number, line in enumerate(text.splitlines()):
             # Indented, for agents choose the text of some errors: a line of that must not read as another message.
-            self._put("kernel", FURTHER + line if number else line, LEVELS.get(record.levelno, "1"))
+            self._put("kernel", CONTINUATION + line if number else line, LEVELS.get(record.levelno, "1"))
 
     def say(self, text: str) -> None:
         """Print a line of the kernel's, whatever the log level."""
@@ -70,7 +70,7 @@ class Console(logging.Handler):
         stamp = time.strftime("%H:%M:%S")
         tag = f"\x1b[{colour}m{name:>12}\x1b[0m" if self._coloured else f"{name:>12}"
         try:
-            self._queue.put_nowait(f"{stamp} {tag} | {plain(text)}\n")
+            self._queue.put_nowait(f"{stamp} {tag} | {printable(text)}\n")
         except queue.Full:
             self._dropped += 1
 

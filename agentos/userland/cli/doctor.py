@@ -11,7 +11,7 @@ import click
 
 from agentos_sdk import AgentOSError
 
-from .common import Failed, json_option, plain, print_json, table
+from .common import Failed, format_table, json_option, print_json, printable
 from .run import default_state_dir
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from agentos.sandbox.report.doctor import Report
     from agentos.sandbox.report.levels import Finding
 
-NARROW, WIDE = 80, 100  # columns
+MIN_COLUMNS, MAX_COLUMNS = 80, 100  # columns
 
 
 @click.command()
@@ -35,18 +35,18 @@ def doctor(as_json: bool, attack: bool) -> None:
     from agentos.sandbox.report.doctor import examine_host
 
     if attack:
-        sys.exit(0 if attacked(as_json) else 1)
+        sys.exit(0 if run_attacks(as_json) else 1)
     report = examine_host(default_state_dir())
     if as_json:
         print_json(as_values(report))
     else:
-        width = min(max(shutil.get_terminal_size((WIDE, 24)).columns, NARROW), WIDE)
-        for line in described(report, width):
-            click.echo(plain(line))
+        width = min(max(shutil.get_terminal_size((MAX_COLUMNS, 24)).columns, MIN_COLUMNS), MAX_COLUMNS)
+        for line in report_lines(report, width):
+            click.echo(printable(line))
     sys.exit(0 if report.level != "none" else 1)
 
 
-def attacked(as_json: bool) -> bool:
+def run_attacks(as_json: bool) -> bool:
     """Start a kernel, run the attacks inside its agents, print the results; returns whether nothing escaped."""
     from agentos.attacks import kernel, verdicts
     from agentos.attacks.harness import attack
@@ -70,7 +70,7 @@ def attacked(as_json: bool) -> bool:
         )
     else:
         for line in verdicts.table(found).splitlines():
-            click.echo(plain(line))
+            click.echo(printable(line))
         click.echo(f"took {seconds:.1f} s")
     return not any(one.outcome in ("escaped", "unclear") for one in found)
 
@@ -96,21 +96,23 @@ def as_values(report: "Report") -> dict[str, object]:
     }
 
 
-def described(report: "Report", width: int) -> Iterator[str]:
+def report_lines(report: "Report", width: int) -> Iterator[str]:
     """The verdict, a row for each layer, what to change, and facts about the host."""
     yield report.verdict
     yield report.strict
     yield ""
     rows = [[name, works(one), one.mechanism if one.works else one.reason] for name, one in report.layers.items()]
-    yield from wrapped(table(rows, ["LAYER", "WORKS", "HOW, OR WHY NOT"]), width, indent=21)
-    for knob, names in knobs(report.layers).items():
+    yield from wrap_last_column(format_table(rows, ["LAYER", "WORKS", "HOW, OR WHY NOT"]), width, indent=21)
+    for knob, names in remedies(report.layers).items():
         yield ""
-        yield from filled(f"For {', '.join(names)}: {knob}", width, indent="  ")
+        yield from wrap_text(f"For {', '.join(names)}: {knob}", width, indent="  ")
     if report.profile is not None:
         yield ""
         yield from report.profile.splitlines()
     yield ""
-    yield from wrapped(table([list(fact) for fact in report.facts.items()], ["HOST", ""]), width, indent=17)
+    yield from wrap_last_column(
+        format_table([list(fact) for fact in report.facts.items()], ["HOST", ""]), width, indent=17
+    )
 
 
 def works(one: "Finding") -> str:
@@ -118,7 +120,7 @@ def works(one: "Finding") -> str:
     return "yes" if one.works else "no" if one.asked else "-"
 
 
-def knobs(layers: "Mapping[str, Finding]") -> dict[str, list[str]]:
+def remedies(layers: "Mapping[str, Finding]") -> dict[str, list[str]]:
     """What to change, and the layers that need it."""
     found: dict[str, list[str]] = {}
     for name, one in layers.items():
@@ -127,15 +129,15 @@ def knobs(layers: "Mapping[str, Finding]") -> dict[str, list[str]]:
     return found
 
 
-def wrapped(lines: Iterator[str], width: int, indent: int) -> Iterator[str]:
+def wrap_last_column(lines: Iterator[str], width: int, indent: int) -> Iterator[str]:
     """Wrap the last column of a table's rows."""
     for line in lines:
         head, tail = line[:indent], line[indent:]
-        first, *more = filled(tail, width - indent) or [""]
+        first, *more = wrap_text(tail, width - indent) or [""]
         yield f"{head}{first}".rstrip()
         yield from (" " * indent + part for part in more)
 
 
-def filled(text: str, width: int, indent: str = "") -> list[str]:
+def wrap_text(text: str, width: int, indent: str = "") -> list[str]:
     """Wrap text without breaking commands and paths."""
     return textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

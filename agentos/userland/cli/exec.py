@@ -8,14 +8,14 @@ import click
 from agentos_sdk import AgentOSClient
 from agentos_sdk.errors import NotFound, from_reply
 
-from .common import Failed, json_option, kernel, plain, print_json, read_stdin, socket_option, target
+from .common import Failed, agent_fields, json_option, kernel, print_json, printable, read_stdin, socket_option
 from .spawn import SpawnCommand
 
 TIMED_OUT = 124  # exit status, as with timeout(1)
-MOST = 128 << 10  # bytes of input: as JSON they must fit into a call
+MAX_STDIN = 128 << 10  # bytes of input: as JSON they must fit into a call
 
 
-class NoProgram(Failed):
+class ProgramNotFound(Failed):
     """There is no such program in the jail."""
 
     exit_code = 127  # as in a shell
@@ -40,22 +40,21 @@ def exec(  # noqa: A001 - the command's name
 ) -> None:
     """Run COMMAND in the jail of the agent NAME, within its limits, and end with its exit status.
 
-    Without NAME it is run on the host, as the user that the kernel is. It has no terminal, its input is empty without
-    --stdin, and its output is shown as it comes. All that it started ends with it; so does the command when this is
-    interrupted.
+    Without NAME it is run on the host, as the kernel's user. It has no terminal, its input is empty without --stdin,
+    and its output is shown as it comes. All that it started ends with it; so does the command when this is interrupted.
     """
-    whose = target(words[0]) if ctx.meta["named"] else {}
-    command = list(words[1:] if whose else words)
+    agent = agent_fields(words[0]) if ctx.meta["named"] else {}
+    command = list(words[1:] if agent else words)
     if not command:
         raise click.UsageError("Missing argument 'COMMAND'.", ctx)
-    more = {"stdin": read_stdin(MOST) if stdin else None, **whose}
+    more = {"stdin": read_stdin(MAX_STDIN) if stdin else None, **agent}
     with kernel(socket_path) as client:
         try:
-            reply = (whole if as_json else shown)(client, command, cwd, timeout, more)
+            reply = (run_collected if as_json else run_streaming)(client, command, cwd, timeout, more)
         except NotFound as error:
-            if whose and not client.inspect(**whose)["success"]:
+            if agent and not client.inspect(**agent)["success"]:
                 raise
-            raise NoProgram(f"{error}{hint(command)}") from None
+            raise ProgramNotFound(f"{error}{shell_hint(command)}") from None
         except KeyboardInterrupt:
             sys.exit(130)  # closing our connection cancels the command
     if as_json:
@@ -65,13 +64,13 @@ def exec(  # noqa: A001 - the command's name
     sys.exit(TIMED_OUT if reply["timed_out"] else reply["exit_code"])
 
 
-def hint(command: list[str]) -> str:
+def shell_hint(command: list[str]) -> str:
     """A hint if a quoted command line was given as the name of a program."""
     is_line = len(command) == 1 and " " in command[0]
     return "; to give a line to a shell: agentos exec ... -- sh -c 'LINE'" if is_line else ""
 
 
-def whole(
+def run_collected(
     client: AgentOSClient, command: list[str], cwd: str | None, timeout: float, more: dict[str, Any]
 ) -> dict[str, Any]:
     """The reply with all output that was kept."""
@@ -81,20 +80,20 @@ def whole(
     return reply
 
 
-def shown(
+def run_streaming(
     client: AgentOSClient, command: list[str], cwd: str | None, timeout: float, more: dict[str, Any]
 ) -> dict[str, Any]:
     """Show the output as it comes, and return the reply."""
     with client.exec_stream(command, cwd, timeout, **more) as parts:
         for part in parts:
-            show(part["text"], err=part["stream"] == "stderr")
+            print_output(part["text"], err=part["stream"] == "stderr")
     assert parts.executed is not None, "the reply is the end of the stream"
     return parts.executed
 
 
-def show(text: str, err: bool) -> None:
+def print_output(text: str, err: bool) -> None:
     """Print text unchanged to a file or pipe; to a terminal with control characters escaped."""
     stream = sys.stderr if err else sys.stdout
     if stream.isatty():
-        text = "\n".join(map(plain, text.split("\n")))
+        text = "\n".join(map(printable, text.split("\n")))
     click.echo(text, nl=False, err=err)

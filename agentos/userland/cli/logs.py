@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .common import checked, json_option, kernel, plain, print_json, socket_option, target
+from .common import agent_fields, check_reply, json_option, kernel, print_json, printable, socket_option
 
 
 @click.command()
@@ -20,17 +20,17 @@ def logs(name: str, follow: bool, tail: int, as_json: bool, socket_path: str | N
     """Show the last lines that the agent NAME (or with that id) wrote."""
     with kernel(socket_path) as client:
         if not follow:
-            pages = iter([checked(client.logs(**target(name), tail=tail))])
+            pages = iter([check_reply(client.logs(**agent_fields(name), tail=tail))])
         else:
-            pages = client.follow_logs(**target(name), tail=tail)
+            pages = client.follow_logs(**agent_fields(name), tail=tail)
         try:
             for page in pages:
-                show(page, as_json)
+                print_page(page, as_json)
         except KeyboardInterrupt:
             sys.exit(130)
 
 
-def show(page: Mapping[str, Any], as_json: bool) -> None:
+def print_page(page: Mapping[str, Any], as_json: bool) -> None:
     if page["missed"] and not as_json:
         click.secho(f"({page['missed']} older lines are no longer kept)", fg="bright_black", err=True)
     for line in page["lines"]:
@@ -39,4 +39,4 @@ def show(page: Mapping[str, Any], as_json: bool) -> None:
         else:
             stamp = time.strftime("%H:%M:%S", time.localtime(line["at"]))
             colour = {"stderr": "red", "kernel": "bright_black"}.get(line["stream"])
-            click.echo(f"{stamp} {line['stream']:6} | {click.style(plain(line['text']), fg=colour)}")
+            click.echo(f"{stamp} {line['stream']:6} | {click.style(printable(line['text']), fg=colour)}")

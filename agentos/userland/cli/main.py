@@ -30,7 +30,7 @@ COMMANDS = {
 CONFIG = Path("agentos.toml")
 
 
-class Lazy(click.Group):
+class LazyGroup(click.Group):
     """A group of commands; a command's module is imported when the command is looked up."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -55,7 +55,7 @@ class Lazy(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="agentos")
 def cli() -> None:
     """A microkernel for AI agents: every agent a supervised process.
@@ -65,10 +65,10 @@ def cli() -> None:
 
 
 def configured_socket() -> str | None:
-    return configured("socket")
+    return configured_path("socket")
 
 
-def configured(place: str) -> str | None:
+def configured_path(place: str) -> str | None:
     """The socket or state_dir in ./agentos.toml, or None without such a file or entry."""
     try:
         data = tomllib.loads(CONFIG.read_text())

@@ -7,7 +7,7 @@ import click
 
 from agentos_sdk.opcodes import Op
 
-from .common import Failed, checked, json_option, kernel, print_json, say, socket_option
+from .common import Failed, check_reply, json_option, kernel, print_json, print_result, socket_option
 
 
 @click.command()
@@ -22,8 +22,8 @@ def send(name: str, message: str, socket_path: str | None, as_json: bool) -> Non
     """
     to: dict[str, Any] = {"to": int(name)} if name.isdigit() else {"to_name": name}
     with kernel(socket_path) as client:
-        reply = checked(client.send_message(parsed(message), **to))
-    say(f"delivered to {name} (id {reply['delivered_to']})", reply, as_json)
+        reply = check_reply(client.send_message(parse_message(message), **to))
+    print_result(f"delivered to {name} (id {reply['delivered_to']})", reply, as_json)
 
 
 @click.command()
@@ -53,7 +53,7 @@ def call(op: str, body: str, socket_path: str | None) -> None:
         raise SystemExit(1)
 
 
-def parsed(text: str) -> object:
+def parse_message(text: str) -> object:
     try:
         return json.loads(text)
     except ValueError:

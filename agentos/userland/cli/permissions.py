@@ -13,32 +13,32 @@ from agentos_sdk.quantities import duration
 
 from .common import (
     Failed,
-    checked,
+    agent_fields,
+    check_reply,
     json_option,
     kernel,
-    nearest,
-    parsed,
-    permission_set,
-    plain,
+    parse_object,
+    parse_permission_set,
     print_json,
-    say,
+    print_result,
+    printable,
     socket_option,
-    target,
+    suggest_name,
 )
-from .doctor import NARROW, WIDE
-from .inspect import amount
+from .doctor import MAX_COLUMNS, MIN_COLUMNS
+from .inspect import format_limit
 from .main import CONFIG
 
 DENIALS = "denials"
 EFFECTS = ("allow", "ask", "deny")
-WORD = 8  # length of the longest kind of rules
-ABOUT_AGENTS = ("KILL", "WAIT", "PAUSE", "RESUME", "LOGS", "INSPECT")
-WANTED = {
-    **dict.fromkeys(("READ", "WRITE"), "of what? Expected a path"),
-    "EXEC": "of what? Expected a command",
-    "HTTP": "of what? Expected a URL",
-    "SEND": "to whom? Expected a name",
-    **dict.fromkeys(ABOUT_AGENTS, "of whom? Expected a name or an id"),
+KIND_WIDTH = 8  # length of the longest kind of rules
+AGENT_CALLS = ("KILL", "WAIT", "PAUSE", "RESUME", "LOGS", "INSPECT")
+EXPECTED = {
+    **dict.fromkeys(("READ", "WRITE"), "a path"),
+    "EXEC": "a command",
+    "HTTP": "a URL",
+    "SEND": "a name",
+    **dict.fromkeys(AGENT_CALLS, "a name or an id"),
 }
 
 
@@ -54,29 +54,29 @@ def permissions() -> None:
 def show(name: str, file: Path | None, as_json: bool) -> None:
     """Show the rules of a level or a set.
 
-    A SET stands in a configuration file; `denials` are those that hold for everybody. Needs no kernel.
+    A SET stands in a configuration file; `denials` are those that hold for every caller. Needs no kernel.
     """
     from agentos.permissions.levels import LEVELS
     from agentos.permissions.set_files import describe_whole_set
 
     known = dict(LEVELS)
     if name not in (*known, DENIALS) and (file is not None or CONFIG.exists()):
-        known |= configured(file or CONFIG)
+        known |= configured_sets(file or CONFIG)
     if name not in (*known, DENIALS):
         where = "" if file is not None or CONFIG.exists() else f"; there is no {CONFIG} here: say where with --config"
-        raise Failed(f"no level or permission set is called {name!r}{nearest(name, [*known, DENIALS])}{where}")
-    given = denials() if name == DENIALS else describe_whole_set(known[name])
+        raise Failed(f"no level or permission set is called {name!r}{suggest_name(name, [*known, DENIALS])}{where}")
+    given = default_denials() if name == DENIALS else describe_whole_set(known[name])
     if as_json:
         print_json(given)
     elif name == DENIALS:
         for what, of_what in given.items():
-            echo(section(what, of_what))
+            print_lines(section_lines(what, of_what))
     else:
-        echo(described(given))
-        click.echo(f"denied to everybody: see `agentos permissions show {DENIALS}`")
+        print_lines(set_lines(given))
+        click.echo(f"denied to every caller: see `agentos permissions show {DENIALS}`")
 
 
-def denials() -> dict[str, dict[str, list[str]]]:
+def default_denials() -> dict[str, dict[str, list[str]]]:
     """The default denials: paths by their content, commands by their effect."""
     from agentos.permissions.patterns.secret_paths import GROUPS
     from agentos.shell.dangerous import ALWAYS_DENIED, CHECKS
@@ -84,11 +84,11 @@ def denials() -> dict[str, dict[str, list[str]]]:
     commands: dict[str, list[str]] = {}
     for name, what in ALWAYS_DENIED.items():
         commands.setdefault(what, []).append(name)
-    commands["where they destroy, or change who may do what"] = list(CHECKS)
+    commands["where they destroy data or change permissions"] = list(CHECKS)
     return {"read, write": {group: list(texts) for group, texts in GROUPS.items()}, "commands": commands}
 
 
-def configured(file: Path) -> Mapping[str, Any]:
+def configured_sets(file: Path) -> Mapping[str, Any]:
     """The permission sets in a configuration file."""
     from agentos.config.load import ConfigError, load
 
@@ -105,29 +105,29 @@ def configured(file: Path) -> Mapping[str, Any]:
 def get(agent: str, socket_path: str | None, as_json: bool) -> None:
     """Show what an agent may do.
 
-    Below its own set are those of whoever is above it, within which that holds.
+    Below its own set are the sets that limit it: those of its ancestors.
     """
     with kernel(socket_path) as client:
-        found = checked(client.get_permissions(checked(client.inspect(**target(agent)))["id"]))
+        found = check_reply(client.get_permissions(check_reply(client.inspect(**agent_fields(agent)))["id"]))
     if as_json:
         print_json(found)
         return
     given = found["permissions"]
-    bounds = [bound for bound in given["bounded_by"] if narrows(bound)]
-    echo(described(with_basis(given)))
+    bounds = [bound for bound in given["bounded_by"] if is_restrictive(bound)]
+    print_lines(set_lines(with_base_calls(given)))
     for bound in bounds:
-        click.echo(plain(f"and within {bound['name']}:"))
-        echo(described(with_basis(bound)))
+        click.echo(printable(f"and within {bound['name']}:"))
+        print_lines(set_lines(with_base_calls(bound)))
     for level in dict.fromkeys(each["level"] for each in (given, *bounds) if "level" in each):
         click.echo(f"level {level}: see `agentos permissions show {level}`")
 
 
-def narrows(bound: Mapping[str, Any]) -> bool:
+def is_restrictive(bound: Mapping[str, Any]) -> bool:
     """Whether a set restricts anything; the operator's own set, for one, doesn't."""
     return {name: value for name, value in bound.items() if name != "name"} != {"level": "unrestricted"}
 
 
-def with_basis(given: Mapping[str, Any]) -> Mapping[str, Any]:
+def with_base_calls(given: Mapping[str, Any]) -> Mapping[str, Any]:
     """A set without a level, with the calls that it includes by default."""
     from agentos.permissions.levels import BASE_RULES
 
@@ -150,9 +150,9 @@ def change(agent: str, given: str, socket_path: str | None, as_json: bool) -> No
     call on, also for the agents that AGENT spawned.
     """
     with kernel(socket_path) as client:
-        number = checked(client.inspect(**target(agent)))["id"]
-        reply = checked(client.set_permissions(permission_set(given), agent_id=number))
-    say(f"{agent} has other permissions from now on", reply, as_json)
+        number = check_reply(client.inspect(**agent_fields(agent)))["id"]
+        reply = check_reply(client.set_permissions(parse_permission_set(given), agent_id=number))
+    print_result(f"{agent} has other permissions from now on", reply, as_json)
 
 
 @permissions.command(context_settings={"ignore_unknown_options": True})
@@ -169,27 +169,27 @@ def explain(agent: str, call: str, args: tuple[str, ...], socket_path: str | Non
     ARGS are a path for READ and WRITE, a line or words for EXEC, a model for THINK, a name for SEND and the calls about
     agents; for any call, its request in JSON. Words that begin with a dash stand behind --.
     """
-    who: str | int = int(agent) if agent.isdigit() else agent
+    caller: str | int = int(agent) if agent.isdigit() else agent
     with kernel(socket_path) as client:
-        found = checked(client.explain(who, call, request(call.upper(), args)))
+        found = check_reply(client.explain(caller, call, request(call.upper(), args)))
     if as_json:
         print_json(found)
         return
     for name in ("decision", "rule", "reason"):
-        click.echo(plain(f"{name:<8}  {found[name]}"))
+        click.echo(printable(f"{name:<8}  {found[name]}"))
 
 
 def request(call: str, args: Sequence[str]) -> dict[str, Any]:
     """Build the request of a call from command line words."""
     if call not in Op.__members__:
-        raise Failed(f"no call is named {call!r}{nearest(call, Op.__members__)}")
-    if not args and call in WANTED:
-        raise Failed(f"{call} {WANTED[call]}")
+        raise Failed(f"no call is named {call!r}{suggest_name(call, Op.__members__)}")
+    if not args and call in EXPECTED:
+        raise Failed(f"{call}: expected {EXPECTED[call]}")
     if not args:
         return {"prompt": "?"} if call == "THINK" else {}
     first = args[0]
     if first.startswith("{") and len(args) == 1:
-        return parsed("ARGS", first)
+        return parse_object("ARGS", first)
     if call == "EXEC":
         return {"command": first if len(args) == 1 else list(args)}
     fields: dict[str, dict[str, Any]] = {
@@ -198,7 +198,7 @@ def request(call: str, args: Sequence[str]) -> dict[str, Any]:
         "HTTP": {"url": first},
         "THINK": {"prompt": "?", "model": first},
         "SEND": {"to_name": first, "message": None},
-        **dict.fromkeys(ABOUT_AGENTS, {"id": int(first)} if first.isdigit() else {"name": first}),
+        **dict.fromkeys(AGENT_CALLS, {"id": int(first)} if first.isdigit() else {"name": first}),
     }
     if call not in fields or len(args) > 1:
         raise Failed(f"{' '.join(args)}: expected the request of {call} in JSON, such as '{{}}'")
@@ -208,42 +208,42 @@ def request(call: str, args: Sequence[str]) -> dict[str, Any]:
 # -- For people --------------------------------------------------------------------------------------------------------
 
 
-def echo(lines: Iterator[str]) -> None:
+def print_lines(lines: Iterator[str]) -> None:
     for line in lines:
-        click.echo(plain(line))
+        click.echo(printable(line))
 
 
-def described(given: Mapping[str, Any]) -> Iterator[str]:
+def set_lines(given: Mapping[str, Any]) -> Iterator[str]:
     """The lines of a set: its rules by effect and kind, then limits and quotas."""
     if "level" in given:
         yield f"level {given['level']}"
     for effect in EFFECTS:
         if effect in given:
-            yield from section(effect, given[effect])
+            yield from section_lines(effect, given[effect])
     if limits := given.get("spawn", {}).get("limits"):
         yield "spawned agents get at most"
-        yield "  " + ", ".join(f"{name} {amount(name, value)}" for name, value in limits.items())
+        yield "  " + ", ".join(f"{name} {format_limit(name, value)}" for name, value in limits.items())
     if quotas := given.get("quotas"):
         yield "of the model"
-        yield from (f"  {quota(line)}" for line in quotas)
+        yield from (f"  {format_quota(line)}" for line in quotas)
 
 
-def section(heading: str, rows: Mapping[str, Sequence[str]]) -> Iterator[str]:
+def section_lines(heading: str, rows: Mapping[str, Sequence[str]]) -> Iterator[str]:
     """A heading, and below it the patterns by kind."""
-    room = min(max(shutil.get_terminal_size((WIDE, 24)).columns, NARROW), WIDE)
+    room = min(max(shutil.get_terminal_size((MAX_COLUMNS, 24)).columns, MIN_COLUMNS), MAX_COLUMNS)
     yield heading
-    broad = max(map(len, rows)) > WORD
+    broad = max(map(len, rows)) > KIND_WIDTH
     for what, texts in rows.items():
-        begin = f"  {what}" if broad else f"  {what:<{WORD}}  "
+        begin = f"  {what}" if broad else f"  {what:<{KIND_WIDTH}}  "
         if broad:
             yield begin
-        indent = " " * (WORD + 4)
+        indent = " " * (KIND_WIDTH + 4)
         words = [f"'{text}'" if " " in text else text for text in texts]
         lines = textwrap.wrap("  ".join(words), room - len(indent), break_long_words=False, break_on_hyphens=False)
         for index, line in enumerate(lines):
             yield (begin if index == 0 and not broad else indent) + line
 
 
-def quota(line: Mapping[str, Any]) -> str:
+def format_quota(line: Mapping[str, Any]) -> str:
     amounts = ", ".join(f"{line[what]:.10g} {what}" for what in ("tokens", "calls", "money") if what in line)
     return f"{amounts} per {duration(line['per'])}"

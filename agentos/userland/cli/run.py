@@ -33,9 +33,9 @@ def run(file: Path | None, socket: str | None, state_dir: Path | None) -> None:
     from agentos.services.events import AgentOutput, Event, KernelStarted, KernelStopping
 
     from .console import Console
-    from .notify import Manager
+    from .notify import ServiceManager
 
-    manager = Manager.take(os.environ)
+    manager = ServiceManager.from_environment(os.environ)
     if file is None and CONFIG.exists():
         file = CONFIG
     try:
@@ -58,19 +58,19 @@ def run(file: Path | None, socket: str | None, state_dir: Path | None) -> None:
                     console.say(f"isolation {isolation}")
                     if model is not None:
                         console.say(model)
-                    trio.lowlevel.spawn_system_task(manager.accompany, f"ready; isolation {isolation}")
+                    trio.lowlevel.spawn_system_task(manager.keep_notified, f"ready; isolation {isolation}")
                     if file is None:
                         console.say("there is no agentos.toml here, so no agent yet: start some with `agentos spawn`")
                 case KernelStopping():
-                    manager.tell("STOPPING=1", "STATUS=stopping, agents first")
+                    manager.notify("STOPPING=1", "STATUS=stopping, agents first")
 
         try:
             gave_up = boot(Settings(config, os.path.abspath(path), state.absolute(), show))
         except BootError as error:
             raise Failed(str(error)) from None
-        last_words = "stopped" if gave_up is None else f"the root supervisor gave up: {gave_up}"
-        console.say(last_words)
-        manager.tell("STOPPING=1", f"STATUS={last_words}")
+        result = "stopped" if gave_up is None else f"the root supervisor gave up: {gave_up}"
+        console.say(result)
+        manager.notify("STOPPING=1", f"STATUS={result}")
     sys.exit(0 if gave_up is None else 1)
 
 

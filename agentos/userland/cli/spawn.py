@@ -10,7 +10,16 @@ import click
 
 from agentos_sdk import AgentOSClient
 
-from .common import Failed, checked, json_option, kernel, permission_set, plain, say, socket_option
+from .common import (
+    Failed,
+    check_reply,
+    json_option,
+    kernel,
+    parse_permission_set,
+    print_result,
+    printable,
+    socket_option,
+)
 
 LIMITS = ("memory", "max_pids", "cpu_quota", "cpu_weight", "open_files", "file_size", "disk", "inodes", "tmp")
 BUDGETS = ("tokens", "calls", "money")
@@ -98,10 +107,10 @@ def spawn(
     **more: Any,
 ) -> None:
     """Start an agent called NAME: a Python SCRIPT, or any COMMAND."""
-    fields: dict[str, Any] = {"name": name, "env": pairs("--env", env), "limits": limits(limit), **more}
-    share = {"weight": weight, "budget": [line(given) for given in budget] or None}
+    fields: dict[str, Any] = {"name": name, "env": parse_pairs("--env", env), "limits": parse_limits(limit), **more}
+    share = {"weight": weight, "budget": [parse_budget(given) for given in budget] or None}
     fields["llm"] = {name: value for name, value in share.items() if value is not None} or None
-    fields["permissions"] = permission_set(permissions) if permissions is not None else None
+    fields["permissions"] = parse_permission_set(permissions) if permissions is not None else None
     if ctx.meta["command"]:
         fields["command"] = program
     else:
@@ -110,28 +119,28 @@ def spawn(
         if wait:
             for number in (signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.default_int_handler)  # these signals stop the agent, too
-            sys.exit(run(client, fields))
+            sys.exit(spawn_and_wait(client, fields))
         reply = client.spawn(**fields)
         if is_done(reply, fields):
-            say(f"{name} has ended already: exit status 0", reply, as_json)
+            print_result(f"{name} has ended already: exit status 0", reply, as_json)
             return
-        accept(reply, fields)
-        say(f"{name} is {reply['status']} (id {reply['id']}, pid {reply['pid']})", reply, as_json)
+        check_started(reply, fields)
+        print_result(f"{name} is {reply['status']} (id {reply['id']}, pid {reply['pid']})", reply, as_json)
 
 
-def run(client: AgentOSClient, fields: dict[str, Any]) -> int:
+def spawn_and_wait(client: AgentOSClient, fields: dict[str, Any]) -> int:
     """Start an agent, show its output until it has ended, and return its exit status."""
     try:
         reply = client.spawn(**fields)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT  # closing our connection cancels the start, too
     if reply["success"]:
-        return attend(client, fields["name"], reply["id"])
+        return follow_output(client, fields["name"], reply["id"])
     if reply.get("exit_code") is None and reply.get("signal") is None:
-        accept(reply, fields)
-    show(client.logs(fields["name"], tail=2000))  # it ended before it counted as started, as a short job may
-    tell_limits(fields["name"], client.wait(fields["name"]))
-    return status(reply)
+        check_started(reply, fields)
+    print_page(client.logs(fields["name"], tail=2000))  # it ended before it counted as started, as a short job may
+    print_limit_notice(fields["name"], client.wait(fields["name"]))
+    return exit_status(reply)
 
 
 def is_done(reply: dict[str, Any], fields: dict[str, Any]) -> bool:
@@ -140,21 +149,21 @@ def is_done(reply: dict[str, Any], fields: dict[str, Any]) -> bool:
     return not reply["success"] and reply.get("exit_code") == 0 and not waited_for
 
 
-def accept(reply: dict[str, Any], fields: dict[str, Any]) -> None:
+def check_started(reply: dict[str, Any], fields: dict[str, Any]) -> None:
     """Fail if SPAWN failed, with a hint if a command was given as a script."""
     script = fields.get("script")
     if reply.get("code") == "not_found" and script is not None and not os.path.exists(script):
         raise Failed(
             f"{reply['error']}; for a command write -- before it: agentos spawn {fields['name']} -- {script} ..."
         )
-    checked(reply)
+    check_reply(reply)
 
 
-def attend(client: AgentOSClient, name: str, number: int) -> int:
+def follow_output(client: AgentOSClient, name: str, number: int) -> int:
     """Show an agent's output until it has ended, and return its exit status."""
     try:
         for page in client.follow_logs(agent_id=number, tail=2000):
-            show(page)
+            print_page(page)
     except KeyboardInterrupt:
         try:
             client.kill(agent_id=number)
@@ -162,43 +171,43 @@ def attend(client: AgentOSClient, name: str, number: int) -> int:
             client.disconnect()
             client.kill(agent_id=number, grace=0)
         return 128 + signal.SIGINT
-    end = checked(client.wait(agent_id=number))
-    tell_limits(name, end)
-    return status(end)
+    end = check_reply(client.wait(agent_id=number))
+    print_limit_notice(name, end)
+    return exit_status(end)
 
 
-def tell_limits(name: str, end: dict[str, Any]) -> None:
+def print_limit_notice(name: str, end: dict[str, Any]) -> None:
     """Print what the exit status doesn't tell: that a limit killed the agent, or was reached."""
     reason = end.get("reason", "")
     if reason.startswith("killed:") or ";" in reason:  # limits come after the status
-        click.echo(f"agentos: {name}: {plain(reason)}", err=True)
+        click.echo(f"agentos: {name}: {printable(reason)}", err=True)
 
 
-def status(end: dict[str, Any]) -> int:
+def exit_status(end: dict[str, Any]) -> int:
     """An exit status as in shells: 128 + the signal if it was killed."""
     if end["signal"] is not None:
         return 128 + int(end["signal"])
     return int(end["exit_code"]) if end["exit_code"] is not None else 127
 
 
-def show(page: dict[str, Any]) -> None:
+def print_page(page: dict[str, Any]) -> None:
     if page["missed"]:
         click.echo(f"({page['missed']} older lines are no longer kept)", err=True)
     for line in page["lines"]:
         if line["stream"] != "kernel":
-            click.echo(plain(line["text"]), err=line["stream"] == "stderr")
+            click.echo(printable(line["text"]), err=line["stream"] == "stderr")
 
 
-def pairs(option: str, given: tuple[str, ...]) -> dict[str, str]:
+def parse_pairs(option: str, given: tuple[str, ...]) -> dict[str, str]:
     for item in given:
         if "=" not in item:
             raise Failed(f"{option} {item}: expected NAME=VALUE")
     return dict(item.split("=", 1) for item in given)
 
 
-def limits(given: tuple[str, ...]) -> dict[str, object]:
+def parse_limits(given: tuple[str, ...]) -> dict[str, object]:
     """The limits in the form of SPAWN: plain digits become a number; the kernel checks the values."""
-    named = pairs("--limit", given)
+    named = parse_pairs("--limit", given)
     for name in named:
         if name not in LIMITS:
             close = difflib.get_close_matches(name, LIMITS, n=1)
@@ -207,7 +216,7 @@ def limits(given: tuple[str, ...]) -> dict[str, object]:
     return {name: int(value) if value.isdecimal() else value for name, value in named.items()}
 
 
-def line(given: str) -> dict[str, object]:
+def parse_budget(given: str) -> dict[str, object]:
     """Parse one line of a budget: ``tokens=5000/1h``."""
     what, _, rest = given.partition("=")
     amount, slash, per = rest.partition("/")

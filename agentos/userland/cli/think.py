@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
-from agentos_sdk.question import kind
+from agentos_sdk.question import mime_type_of
 
-from .common import Failed, checked, json_option, kernel, plain, print_json, read_stdin, socket_option
+from .common import Failed, check_reply, json_option, kernel, print_json, printable, read_stdin, socket_option
 
-MOST = 4 << 20  # bytes of a prompt from stdin
-MOST_IMAGE = 11 << 20  # bytes: as base64 they fit into the 16 MiB of a call
-CUT = {"length": "it reached its limit of tokens", "content_filter": "the provider holds back the rest"}
+MAX_PROMPT = 4 << 20  # bytes of a prompt from stdin
+MAX_IMAGE = 11 << 20  # bytes: as base64 they fit into the 16 MiB of a call
+CUT_OFF_REASONS = {"length": "it reached its limit of tokens", "content_filter": "the provider holds back the rest"}
 
 
 @click.command()
@@ -37,12 +37,12 @@ def think(prompt: str | None, images: tuple[str, ...], as_json: bool, socket_pat
             prompt = read_prompt() if prompt in (None, "-") else prompt
             options["images"] = [read_image(path) for path in images]
             if as_json:
-                print_json(checked(client.think(prompt, **options)))
+                print_json(check_reply(client.think(prompt, **options)))
                 return
             with client.think_stream(prompt, **options) as deltas:
-                show(deltas)
+                print_deltas(deltas)
             assert deltas.thought is not None, "it has come to its end"
-            if why := CUT.get(deltas.thought["finish_reason"]):
+            if why := CUT_OFF_REASONS.get(deltas.thought["finish_reason"]):
                 click.secho(f"(the answer is cut off: {why})", fg="bright_black", err=True)
         except KeyboardInterrupt:
             sys.exit(130)
@@ -52,30 +52,30 @@ def read_prompt() -> str:
     """Read the prompt from stdin."""
     if sys.stdin.isatty():
         click.echo("The question, and then Ctrl-D:", err=True)
-    return read_stdin(MOST)
+    return read_stdin(MAX_PROMPT)
 
 
 def read_image(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
-            data = file.read(MOST_IMAGE)
+            data = file.read(MAX_IMAGE)
     except OSError as error:
         raise Failed(f"--image {path}: {error.strerror}") from None
-    if len(data) == MOST_IMAGE:
-        raise Failed(f"--image {path}: expected less than {MOST_IMAGE >> 20} MiB")
-    if kind(data) is None:
+    if len(data) == MAX_IMAGE:
+        raise Failed(f"--image {path}: expected less than {MAX_IMAGE >> 20} MiB")
+    if mime_type_of(data) is None:
         raise Failed(f"--image {path}: expected an image: JPEG, PNG, GIF, WebP, BMP or TIFF")
     return data
 
 
-def show(deltas: Iterable[str]) -> None:
+def print_deltas(deltas: Iterable[str]) -> None:
     """Print each piece as it comes; to a terminal with control characters escaped, except newlines."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # the terminal may not support all characters
     terminal, last = sys.stdout.isatty(), "\n"
     try:
         for last in deltas:
-            shown = "\n".join(map(plain, last.split("\n"))) if terminal else last
+            shown = "\n".join(map(printable, last.split("\n"))) if terminal else last
             click.echo(shown, nl=False, color=True)  # otherwise click removes sequences that look like colours
     finally:
         if not last.endswith("\n"):

@@ -115,7 +115,7 @@ def llm(reader: Reader, data: object) -> LLMSettings:
     prices = {}
     for model, price in read.table.prices.items():
         one = reader.read(PriceTable, price, ("llm", "prices", model))
-        if all([given(reader, one, "input"), given(reader, one, "output")]):
+        if all([has_field(reader, one, "input"), has_field(reader, one, "output")]):
             prices[model] = Price(one.table.input, one.table.output)
     budget = quotas_of(read.table.budget, partial(reader.report, read), "budget")
     settings = LLMSettings(**made, prices=prices, budget=budget)
@@ -133,7 +133,7 @@ def check_rules(reader: Reader, file: str) -> None:
         reader.mistakes += [(("llm", "offline", "rules"), f"{file}: {mistake}") for mistake in error.mistakes]
 
 
-def given(reader: Reader, read: Read, name: str) -> bool:
+def has_field(reader: Reader, read: Read, name: str) -> bool:
     """Whether a required field is present; reports a mistake if it is missing."""
     if getattr(read.table, name) is not None:
         return True
@@ -144,14 +144,14 @@ def given(reader: Reader, read: Read, name: str) -> bool:
 
 def check_prices(reader: Reader, settings: LLMSettings, budgets: Sequence[tuple[Keys, Sequence[Quota]]]) -> None:
     """Check that every budget of money has the model's price. ``budgets`` are all budgets outside ``[llm]``."""
-    everybody: tuple[Keys, Sequence[Quota]] = (("llm", "budget"), settings.budget)
-    for keys, quotas in (everybody, *budgets):
+    all_agents: tuple[Keys, Sequence[Quota]] = (("llm", "budget"), settings.budget)
+    for keys, quotas in (all_agents, *budgets):
         if not any(quota.what == "money" for quota in quotas):
             continue
         if settings.model is not None and settings.model not in settings.prices:
-            lacking = f"[llm.prices] has none for {settings.model!r}"
+            missing = f"[llm.prices] has none for {settings.model!r}"
         elif not settings.prices:
-            lacking = NO_PRICES
+            missing = NO_PRICES
         else:
             continue
-        reader.mistakes.append((keys, price_missing(lacking)))
+        reader.mistakes.append((keys, price_missing(missing)))

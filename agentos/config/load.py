@@ -15,7 +15,7 @@ from agentos_sdk.codec import is_deeper
 from agentos_sdk.codec import path as dotted
 
 from .build import ROOT, Builder
-from .toml_lines import Keys, lines_of
+from .toml_lines import Keys, find_lines
 
 MAX_BYTES = 4 << 20
 MAX_DEPTH = 100  # nesting of tables and arrays: 50 supervisors
@@ -42,7 +42,7 @@ class Config:
 
 
 @frozen
-class Wrong:
+class ConfigMistake:
     """One mistake in a file; ``line`` and ``path`` are given if known."""
 
     file: str
@@ -58,7 +58,7 @@ class Wrong:
 class ConfigError(Exception):
     """An unusable file; ``mistakes`` are all that were found, in the order of their lines."""
 
-    def __init__(self, mistakes: Sequence[Wrong]) -> None:
+    def __init__(self, mistakes: Sequence[ConfigMistake]) -> None:
         super().__init__(mistakes)
         self.mistakes = tuple(mistakes)
 
@@ -69,54 +69,54 @@ class ConfigError(Exception):
 def load(path: str | Path) -> Config:
     """Load a configuration file; raises ``ConfigError``."""
     name, file = str(path), Path(path).absolute()
-    text = _text(name)
-    data = _toml(name, text)
+    text = _read_text(name)
+    data = _parse_toml(name, text)
     if is_deeper(data, MAX_DEPTH):
-        raise ConfigError([Wrong(name, f"nested deeper than {MAX_DEPTH} tables and arrays")])
+        raise ConfigError([ConfigMistake(name, f"nested deeper than {MAX_DEPTH} tables and arrays")])
     builder = Builder(file.parent)
     kernel, llm, permissions, root = builder.build(data)
     if builder.mistakes:
-        raise ConfigError(_with_lines(name, text, builder.mistakes))
+        raise ConfigError(_locate_mistakes(name, text, builder.mistakes))
     return Config(kernel, llm, root, file.parent, file, permissions)
 
 
-def _text(name: str) -> str:
+def _read_text(name: str) -> str:
     try:
         with open(name, "rb") as file:
             read = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         why = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise ConfigError([Wrong(name, f"can't be read: {why[0].lower() + why[1:]}")]) from None
+        raise ConfigError([ConfigMistake(name, f"can't be read: {why[0].lower() + why[1:]}")]) from None
     if len(read) > MAX_BYTES:
-        raise ConfigError([Wrong(name, f"larger than {MAX_BYTES >> 20} MiB")])
+        raise ConfigError([ConfigMistake(name, f"larger than {MAX_BYTES >> 20} MiB")])
     try:
         return read.decode()
     except UnicodeDecodeError as error:
-        raise ConfigError([Wrong(name, "not UTF-8", read.count(b"\n", 0, error.start) + 1)]) from None
+        raise ConfigError([ConfigMistake(name, "not UTF-8", read.count(b"\n", 0, error.start) + 1)]) from None
 
 
 _AT = re.compile(r" \(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)$")
 
 
-def _toml(name: str, text: str) -> dict[str, object]:
+def _parse_toml(name: str, text: str) -> dict[str, object]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         sentence = str(error)
         if not (found := _AT.search(sentence)):
-            raise ConfigError([Wrong(name, f"not TOML: {sentence}")]) from None
+            raise ConfigError([ConfigMistake(name, f"not TOML: {sentence}")]) from None
         line = int(found["line"] or len(text.splitlines()) or 1)
         column = f" at column {found['column']}" if found["column"] else " at the end of the file"
         what = sentence[: found.start()]
-        raise ConfigError([Wrong(name, f"not TOML: {what[0].lower() + what[1:]}{column}", line)]) from None
+        raise ConfigError([ConfigMistake(name, f"not TOML: {what[0].lower() + what[1:]}{column}", line)]) from None
     except ValueError as error:  # a number with more digits than Python reads, an impossible date
-        raise ConfigError([Wrong(name, f"not TOML: {error}")]) from None
+        raise ConfigError([ConfigMistake(name, f"not TOML: {error}")]) from None
     except RecursionError:
-        raise ConfigError([Wrong(name, f"nested deeper than {MAX_DEPTH} tables and arrays")]) from None
+        raise ConfigError([ConfigMistake(name, f"nested deeper than {MAX_DEPTH} tables and arrays")]) from None
 
 
-def _with_lines(name: str, text: str, mistakes: Iterable[tuple[Keys, str]]) -> list[Wrong]:
+def _locate_mistakes(name: str, text: str, mistakes: Iterable[tuple[Keys, str]]) -> list[ConfigMistake]:
     found = list(mistakes)
-    lines = lines_of(text, {keys for keys, _ in found})
-    wrong = [Wrong(name, message, lines.get(keys), dotted(keys)) for keys, message in found]
+    lines = find_lines(text, {keys for keys, _ in found})
+    wrong = [ConfigMistake(name, message, lines.get(keys), dotted(keys)) for keys, message in found]
     return sorted(wrong, key=lambda mistake: mistake.line or 0)

@@ -24,8 +24,8 @@ class Read:
 
     def given(self, *without: str) -> dict[str, Any]:
         """The fields set in the file, except those in ``without``, which are converted separately."""
-        said = attrs.asdict(self.table, recurse=False).items()
-        return {name: value for name, value in said if value is not None and name not in without}
+        fields = attrs.asdict(self.table, recurse=False).items()
+        return {name: value for name, value in fields if value is not None and name not in without}
 
 
 class Reader:
@@ -53,9 +53,9 @@ class Reader:
             kept.setdefault("name", "nameless")
         return Read(keys, decode(cls, kept), wrong)
 
-    def place(self, place: str | None) -> str | None:
+    def place(self, path: str | None) -> str | None:
         """Make a path from the file absolute."""
-        return None if place is None else str(self.directory / os.path.expanduser(place))
+        return None if path is None else str(self.directory / os.path.expanduser(path))
 
     def report(self, read: Read, mistake: BadField) -> None:
         """Report a mistake in a field, unless that is invalid itself and has its default here."""

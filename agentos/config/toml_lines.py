@@ -9,37 +9,37 @@ from collections.abc import Iterable, Iterator
 
 Keys = tuple[str | int, ...]
 
-EFFORT = 8 << 20  # characters parsed, about 3 s; reached only by a value of thousands of lines
+MAX_PARSED_CHARACTERS = 8 << 20  # about 3 s; reached only by a value of thousands of lines
 
 
-def lines_of(text: str, wanted: Iterable[Keys]) -> dict[Keys, int]:
+def find_lines(text: str, key_paths: Iterable[Keys]) -> dict[Keys, int]:
     """For each key path the line, from 1, where its statement begins. The text must be valid.
 
     A missing key, such as a missing field, gets the line of the nearest table around it; without such a table it is
     omitted.
     """
     lines = _Lines()
-    for line, statement, said in _statements(text):
-        lines.add(line, said, header=statement.lstrip().startswith("["))
-    found = {keys: lines.nearest(keys) for keys in wanted}
+    for line, statement, value in _statements(text):
+        lines.add(line, value, header=statement.lstrip().startswith("["))
+    found = {keys: lines.nearest_line(keys) for keys in key_paths}
     return {keys: line for keys, line in found.items() if line is not None}
 
 
 def _statements(text: str) -> Iterator[tuple[int, str, dict[str, object]]]:
     """Each statement with its first line and its value; a statement ends where it first is a valid text."""
-    statement, begin, effort = "", 1, 0
+    statement, first_line, parsed = "", 1, 0
     for line, content in enumerate(text.split("\n"), 1):
         statement += content + "\n"
-        effort += len(statement)
-        if effort > EFFORT:
+        parsed += len(statement)
+        if parsed > MAX_PARSED_CHARACTERS:
             return
         try:
-            said = tomllib.loads(statement)
+            value = tomllib.loads(statement)
         except tomllib.TOMLDecodeError:
             continue
-        if said:  # else it's a comment
-            yield begin, statement, said
-        statement, begin = "", line + 1
+        if value:  # else it's a comment
+            yield first_line, statement, value
+        statement, first_line = "", line + 1
 
 
 class _Lines:
@@ -48,31 +48,31 @@ class _Lines:
         self._table: Keys = ()  # the table of the latest header
         self._lengths: dict[Keys, int] = {}  # of arrays of tables
 
-    def add(self, line: int, said: dict[str, object], header: bool) -> None:
+    def add(self, line: int, value: dict[str, object], header: bool) -> None:
         if header:
-            self._table = self._opened(said)
+            self._table = self._table_keys(value)
             for length in range(1, len(self._table) + 1):
                 self._line.setdefault(self._table[:length], line)
         else:
-            self._note(line, self._table, said)
+            self._record(line, self._table, value)
 
-    def nearest(self, keys: Keys) -> int | None:
+    def nearest_line(self, keys: Keys) -> int | None:
         return next((self._line[keys[:n]] for n in range(len(keys), 0, -1) if keys[:n] in self._line), None)
 
-    def _opened(self, said: object) -> Keys:
+    def _table_keys(self, value: object) -> Keys:
         """``[a.b]`` is ``{a: {b: {}}}``, ``[[a.b]]`` is ``{a: {b: [{}]}}``; a is its last element if it is an array."""
         keys: Keys = ()
-        while isinstance(said, dict) and said:
-            [(key, said)] = said.items()
+        while isinstance(value, dict) and value:
+            [(key, value)] = value.items()
             keys = (*keys, key)
-            if isinstance(said, list):
+            if isinstance(value, list):
                 self._lengths[keys] = self._lengths.get(keys, 0) + 1
             if keys in self._lengths:
                 keys = (*keys, self._lengths[keys] - 1)
         return keys
 
-    def _note(self, line: int, at: Keys, said: object) -> None:
+    def _record(self, line: int, at: Keys, value: object) -> None:
         self._line.setdefault(at, line)
-        inner = said.items() if isinstance(said, dict) else enumerate(said) if isinstance(said, list) else ()
+        inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
         for key, value in inner:
-            self._note(line, (*at, key), value)
+            self._record(line, (*at, key), value)

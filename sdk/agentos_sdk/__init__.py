@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .errors import AgentOSError, CallError, ConnectionFailed
     from .opcodes import SyscallOp
 
-_HOME = {
+_MODULE_OF = {
     "AgentOSClient": "blocking",
     "default_socket": "blocking",
     "Kernel": "client",
@@ -38,8 +38,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

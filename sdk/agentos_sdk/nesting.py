@@ -9,7 +9,7 @@ from functools import cache
 from itertools import accumulate
 from operator import add
 
-PIECE = 64 << 10  # bytes per call into C, at most 1 ms each; a multiple of 8
+PIECE_BYTES = 64 << 10  # bytes per call into C, at most 1 ms each; a multiple of 8
 LONGEST = 200  # digits of a number: with a two-digit exponent it stays below 1e308, the largest float
 _NO_STRUCTURE = bytes(set(range(256)) - set(b'[{]}"'))
 _BITS = bytes.maketrans(b"[{]}", b"1100")  # an opening bracket becomes 1, a closing one 0
@@ -27,8 +27,8 @@ def is_nested_deeper(data: bytes, most: int) -> bool:
         brackets = _without_strings(brackets)
     ends, peaks = _tables()
     depth = 0
-    for at in range(0, len(brackets), PIECE):
-        bits = brackets[at : at + PIECE].translate(_BITS)
+    for at in range(0, len(brackets), PIECE_BYTES):
+        bits = brackets[at : at + PIECE_BYTES].translate(_BITS)
         size = -(-len(bits) // 8)
         packed = int(bits.ljust(size * 8, b"0"), 2).to_bytes(size, "big")
         before = list(accumulate(array("b", packed.translate(ends)), initial=depth))
@@ -63,8 +63,8 @@ def _without_escapes(data: bytes) -> bytes:
 
 def _without_strings(data: bytes) -> bytes:
     outside, quotes = [], 0
-    for at in range(0, len(data), PIECE):
-        parts = data[at : at + PIECE].split(b'"')
+    for at in range(0, len(data), PIECE_BYTES):
+        parts = data[at : at + PIECE_BYTES].split(b'"')
         outside.append(b"".join(parts[quotes % 2 :: 2]))
         quotes += len(parts) - 1
     return b"".join(outside)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.config.toml_lines import Keys, lines_of
+from agentos.config.toml_lines import Keys, find_lines
 
 TEXT = '''\
 # a comment
@@ -61,17 +61,17 @@ A = "1"
 )
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_a_value_is_found_on_the_line_that_says_it(keys: Keys, line: int, end: str) -> None:
-    assert lines_of(TEXT.replace("\n", end), [keys]) == {keys: line}
+    assert find_lines(TEXT.replace("\n", end), [keys]) == {keys: line}
 
 
 def test_what_is_nowhere_has_no_line() -> None:
-    assert lines_of(TEXT, [("nothing",), ()]) == {}
+    assert find_lines(TEXT, [("nothing",), ()]) == {}
 
 
 def test_many_are_found_together_as_each_alone() -> None:
     wanted: list[Keys] = [("top",), ("kernel", "socket"), ("children", 1, "env", "A"), ("children", 0, "list")]
 
-    assert lines_of(TEXT, wanted) == {keys: lines_of(TEXT, [keys])[keys] for keys in wanted}
+    assert find_lines(TEXT, wanted) == {keys: find_lines(TEXT, [keys])[keys] for keys in wanted}
 
 
 @given(st.lists(st.sampled_from(["\n", "# [x]\n", '"""\n"""\n', "1\n", "[\n1,\n\n]\n"]), min_size=1, max_size=30))
@@ -84,11 +84,11 @@ def test_every_statement_is_found_where_it_begins(values: list[str]) -> None:
         text += value
     tomllib.loads(text)
 
-    assert lines_of(text, begins) == begins
+    assert find_lines(text, begins) == begins
 
 
 def test_a_value_of_thousands_of_lines_does_not_take_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentos.config.toml_lines.EFFORT", 1 << 18)
+    monkeypatch.setattr("agentos.config.toml_lines.MAX_PARSED_CHARACTERS", 1 << 18)
     text = "a = 1\nb = [\n" + "1,\n" * 20_000 + "]\nc = 1\n"
 
-    assert lines_of(text, [("a",), ("b",), ("c",)]) == {("a",): 1}
+    assert find_lines(text, [("a",), ("b",), ("c",)]) == {("a",): 1}

@@ -167,10 +167,10 @@ class AgentOSClient(Calls):
         return reply
 
 
-def dial(path: str, said: Sequence[bytes] = (), timeout: float | None = None) -> socket.socket:
+def dial(path: str, hellos: Sequence[bytes] = (), timeout: float | None = None) -> socket.socket:
     """Connect to the kernel at ``path``; raises :class:`ConnectionFailed` if there is none or it isn't ours.
 
-    ``said`` are HELLOs to send first: rights given up on one connection must stay given up on the next. If one fails
+    ``hellos`` are requests to send first: rights given up on one connection must stay given up on the next. If one fails
     the connection is closed and the kernel's error raised.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -178,7 +178,7 @@ def dial(path: str, said: Sequence[bytes] = (), timeout: float | None = None) ->
         sock.connect(path)
         check_owner(sock, path)
         sock.settimeout(timeout)
-        for body in said:
+        for body in hellos:
             greet(sock, path, body)
         sock.settimeout(None)
     except OSError as error:

@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     Reply = dict[str, Any]
 
 
-def streamed(
-    path: str, op: int, fields: Mapping[str, object], said: Sequence[bytes] = ()
+def stream_call(
+    path: str, op: int, fields: Mapping[str, object], hellos: Sequence[bytes] = ()
 ) -> Generator[tuple[int, Reply]]:
     """Make a streamed call over a connection of its own; yields the opcode and the body of each frame.
 
-    ``said`` are the HELLOs to send first. The last frame is the reply itself; a failed reply is raised as its
+    ``hellos`` are the HELLOs to send first. The last frame is the reply itself; a failed reply is raised as its
     exception. Closing the generator cancels the call.
     """
     given = {name: value for name, value in fields.items() if value is not None}
-    with dial(path, said) as sock:
+    with dial(path, hellos) as sock:
         try:
             sock.sendall(frame(0, Op.HELLO, b'{"protocol":2}'))
             checked(receive(sock)[2])
@@ -43,8 +43,8 @@ class Stream:
 
     op: Op
 
-    def __init__(self, path: str, fields: Mapping[str, object], said: Sequence[bytes]) -> None:
-        self._frames = streamed(path, self.op, fields, said)
+    def __init__(self, path: str, fields: Mapping[str, object], hellos: Sequence[bytes]) -> None:
+        self._frames = stream_call(path, self.op, fields, hellos)
 
     def __enter__(self) -> Self:
         return self

@@ -8,9 +8,9 @@ Seconds = NewType("Seconds", float)
 Size = NewType("Size", int)  # bytes
 CpuShare = NewType("CpuShare", float)  # fraction of one CPU: 0.5 is half of one
 
-A_DURATION = "a duration such as 5s"
-A_SIZE = "a size such as 256M"
-A_CPU_SHARE = "a share of one CPU such as 50%"
+EXPECTED_DURATION = "a duration such as 5s"
+EXPECTED_SIZE = "a size such as 256M"
+EXPECTED_CPU_SHARE = "a share of one CPU such as 50%"
 
 MAX_SIZE = (1 << 63) - 1  # bytes; the most that the kernel and its database can hold
 CPU_PERIOD = 100_000  # microseconds; a bare number is a quota in cgroup v2's default period

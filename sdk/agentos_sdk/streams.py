@@ -34,8 +34,8 @@ class Stream(Generic[Piece]):
     def __init__(self, kernel: "Kernel", fields: "Mapping[str, Any]") -> None:
         self._kernel = kernel
         self._fields = {name: value for name, value in fields.items() if value is not None}
-        self._begun: tuple[int, Pending] | None = None
-        self._over = False
+        self._started: tuple[int, Pending] | None = None
+        self._is_done = False
 
     async def __aenter__(self) -> "Self":
         await self._begin()
@@ -46,33 +46,33 @@ class Stream(Generic[Piece]):
 
     async def aclose(self) -> None:
         """Cancel the request, if it isn't answered yet."""
-        self._over = True
-        if self._begun is not None:
-            self._forget.detach()
-            self._kernel._end(*self._begun)
+        self._is_done = True
+        if self._started is not None:
+            self._finalizer.detach()
+            self._kernel._end(*self._started)
 
     def __aiter__(self) -> "Self":
         return self
 
     async def __anext__(self) -> Piece:
-        if self._over:
+        if self._is_done:
             raise StopAsyncIteration
         pending = await self._begin()
         while True:
             if (chunk := pending.take()) is not None:
                 return self._piece(chunk)
             if pending.reply is not None:
-                self._over = True
+                self._is_done = True
                 return self._last(pending.reply)
             await self._kernel._change(pending)
 
     async def _begin(self) -> "Pending":
-        if self._begun is None:
-            number, pending = self._begun = await self._kernel._begin(self.op, await self._body(), deque())
+        if self._started is None:
+            number, pending = self._started = await self._kernel._begin(self.op, await self._body(), deque())
             end = partial(self._kernel._end, number, pending)
-            self._forget = weakref.finalize(self, _soon, trio.lowlevel.current_trio_token(), end)
-            self._forget.atexit = False
-        return self._begun[1]
+            self._finalizer = weakref.finalize(self, _schedule, trio.lowlevel.current_trio_token(), end)
+            self._finalizer.atexit = False
+        return self._started[1]
 
     async def _body(self) -> bytes:
         return codec.encode(self._fields)
@@ -85,7 +85,7 @@ class Stream(Generic[Piece]):
         raise NotImplementedError
 
 
-def _soon(token: trio.lowlevel.TrioToken, end: "partial[None]") -> None:
+def _schedule(token: trio.lowlevel.TrioToken, end: "partial[None]") -> None:
     """Call ``end`` in Trio's thread: garbage collection can run in any thread, at any time."""
     with suppress(trio.RunFinishedError):  # Trio has ended, and so has the connection
         token.run_sync_soon(end)

@@ -86,9 +86,9 @@ def strict_converter() -> Converter:
     for kind, hook in {str: _string, int: _whole, float: _real, bool: _boolean}.items():
         converter.register_structure_hook(kind, hook)
     converter.register_structure_hook(Text, _text)
-    converter.register_structure_hook(Seconds, _quantity(quantities.seconds, quantities.A_DURATION))
-    converter.register_structure_hook(Size, _quantity(quantities.size, quantities.A_SIZE))
-    converter.register_structure_hook(CpuShare, _quantity(quantities.cpu_share, quantities.A_CPU_SHARE))
+    converter.register_structure_hook(Seconds, _quantity(quantities.seconds, quantities.EXPECTED_DURATION))
+    converter.register_structure_hook(Size, _quantity(quantities.size, quantities.EXPECTED_SIZE))
+    converter.register_structure_hook(CpuShare, _quantity(quantities.cpu_share, quantities.EXPECTED_CPU_SHARE))
     converter.register_structure_hook_func(lambda kind: kind in (Any, object), lambda data, _: data)
     for origins, factory in (
         ((Literal,), _literal),

@@ -211,7 +211,7 @@ async def test_a_full_stream_that_is_left_lets_the_connection_go_on(
     async with connect(quick.socket) as kernel:
         async with kernel.think_stream("endless") as stream:
             assert await anext(stream)
-            _, pending = stream._begun or (0, None)
+            _, pending = stream._started or (0, None)
             assert pending is not None
             with trio.fail_after(PATIENCE):
                 while pending._untaken < 1000:

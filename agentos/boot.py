@@ -28,7 +28,7 @@ from agentos.syscalls import Services, reserved, table
 
 from .access.callers import Callers
 from .agents.jail import openai_endpoint
-from .agents.jail.jail import Jails
+from .agents.jail.factory import Jails
 from .agents.leftover_processes import Sweeper
 from .agents.workspaces.workspace import Workspaces
 from .host_setup import BootError, Host, connections_to_be_had, is_root, open_host

@@ -21,8 +21,10 @@ from supervisors import Ended, Ignore, Supervisor, SupervisorSpec, Template
 from supervisors.reports import Observer
 
 from .jail import layout
+from .jail.errors import JailError
+from .jail.factory import Jails
 from .jail.isolation_report import lacking
-from .jail.jail import Jail, JailError, Jails
+from .jail.jail import Jail
 from .jail.openai_endpoint import Endpoint, Serve, endpoint
 from .leftover_processes import ID_VARIABLE, LIFE_VARIABLE, RUN_VARIABLE, Run, Sweeper
 from .lifecycle import State

@@ -10,7 +10,10 @@ from collections.abc import AsyncIterator, Hashable, Iterator
 import trio
 from attrs import define, field, frozen
 
-from agentos.agents.jail.jail import NO_PROGRAM, Jail, JailError, Jails, remove
+from agentos.agents.jail import errors
+from agentos.agents.jail.errors import PROGRAM_STEPS, JailError
+from agentos.agents.jail.factory import Jails, remove
+from agentos.agents.jail.jail import Jail
 from agentos.agents.jail.one_shot import Visitor
 from agentos.agents.lifecycle import State
 from agentos.agents.registry import Agent
@@ -23,7 +26,7 @@ from agentos.sandbox.policy import BadPolicy, Limits, Program
 from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.status import Status
 from agentos.sandbox.watch import processes
-from agentos_sdk.errors import BadRequest, Busy, CallError, NotFound, QuotaExceeded, Timeout, Unavailable
+from agentos_sdk.errors import BadRequest, Busy, CallError, QuotaExceeded, Timeout, Unavailable
 
 from .fair_reader import Pipe
 from .output_streams import Stream
@@ -226,10 +229,9 @@ def _refusing(where: str, jailed: bool) -> Iterator[None]:
 def _refusal(failure: StepFailed, where: str, jailed: bool) -> CallError:
     if failure.errno == errno.EAGAIN:
         return QuotaExceeded(f"{where} has used up its processes (max_pids): none is left for a command")
-    if failure.step.startswith(NO_PROGRAM):
-        inside = " (in its jail, which has nothing of the host's but the system and the agent's own)" if jailed else ""
-        error = NotFound if failure.errno == errno.ENOENT else Unavailable
-        return _no_shell(failure.text) or error(f"{failure.text}{inside}")
+    if failure.step.startswith(PROGRAM_STEPS):
+        error = errors.explain_program(failure, jailed)
+        return _no_shell(failure.text) or error.error(str(error))
     return Unavailable(f"no way into the jail of {where}: {failure}" if jailed else f"{where}: {failure}")
 
 

@@ -1,101 +1,30 @@
-"""One life's sandbox: prepares cgroup, workspace and policy, starts the program, and cleans up after its end."""
+"""A running jail: a program in its sandbox, with the resources made for it."""
 
 import contextlib
-import errno
-import logging
-import os
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-import attrs
 import trio
 from attrs import define, field, frozen
 
-from agentos.agents.commands.fair_reader import Turns
-from agentos.agents.inherit import effective
 from agentos.agents.registry import Agent
-from agentos.agents.spec import AgentSpec
-from agentos.agents.workspaces.workspace import BadWorkspace, Workspace, Workspaces
-from agentos.sandbox.cgroups.discover import Cgroups, Group
-from agentos.sandbox.cgroups.values import MAX_MEMORY, MIN_CPU, CgroupEntry, CgroupError, Evidence, Usage
-from agentos.sandbox.cgroups.values import Limits as GroupLimits
-from agentos.sandbox.errors import SandboxError, StepFailed, ZygoteDied
-from agentos.sandbox.host_ids import HostIdError, HostIdPool
-from agentos.sandbox.plan import Host, HostIds, plan_sandbox, plan_unjailed
-from agentos.sandbox.policy import BadPolicy, Directory, Limits, Policy
-from agentos.sandbox.report import remedies
-from agentos.sandbox.report.limits import SHIM_PROCESSES, describe_ending
-from agentos.sandbox.report.walls import Observed
+from agentos.agents.workspaces.workspace import Workspace
+from agentos.sandbox.cgroups.discover import Group
+from agentos.sandbox.cgroups.values import CgroupEntry, CgroupError, Evidence, Usage
+from agentos.sandbox.plan import Host, HostIds
+from agentos.sandbox.policy import Limits, Policy
+from agentos.sandbox.report.limits import describe_ending
 from agentos.sandbox.sandbox import Sandbox
-from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.status import Status
 from agentos.sandbox.steps import Step
-from agentos.sandbox.watch import disk
-from agentos.sandbox.watch import memory as memory_watch
-from agentos.sandbox.watch.disk import DiskWatcher
-from agentos.sandbox.watch.memory import MemoryWatcher
-from agentos_sdk.errors import BadRequest, Busy, CallError, IsolationUnavailable, NotFound, QuotaExceeded, Unavailable
+from agentos.sandbox.watch import disk, memory
 
-from . import guards, layout
 from .guards import Unprotected
-from .interpreters import NoInterpreter, interpreter
-from .isolation_report import Layers, NotIsolated, Walls, judge
-from .layout import Shown
+from .isolation_report import Layers
 from .one_shot import Visitor
 
-log = logging.getLogger(__name__)
-
 JailOwner = Agent | Visitor
-
-REST = 0.02  # seconds from a program's start until the next process is prepared
-NO_PROGRAM = ("Execute", "RunScript")  # the steps that fail if the program itself can't be run
-
-
-class JailError(Exception):
-    """The program could not be started. ``error`` is the type of the error that the caller gets."""
-
-    def __init__(self, text: str, error: type[CallError] = Unavailable) -> None:
-        super().__init__(text)
-        self.error = error
-
-
-@define(eq=False)
-class Jail:
-    """A running program in its sandbox, with the resources made for it."""
-
-    sandbox: Sandbox
-    layers: Layers
-    limits: Limits
-    group: Group | None
-    parts: "JailParts"
-    host: Host  # as used for the plan
-    policy: Policy | None  # None: the program runs unconfined
-    protected: Sequence[str] = ()  # names in its workspace that it must not write
-    over: memory_watch.Exceeded | disk.Exceeded | Unprotected | None = None
-    evidence: Evidence | None = None  # from its cgroup, once it has ended
-    usage: Usage | None = None  # from its cgroup, once it has ended
-    guests: Counter[str] = field(factory=Counter)  # running EXEC commands, by kind of caller
-    left: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)  # waiting for an EXEC command to end
-
-    def exceeded(self, what: memory_watch.Exceeded | disk.Exceeded | Unprotected) -> None:
-        """Kill the program: a watcher found that it exceeds a limit or that a protected name is lost."""
-        self.over = what
-        self.sandbox.signal(signal.SIGKILL)
-
-    async def end(self) -> Status:
-        """Kill all processes in it and keep the cgroup's counters; not interrupted by cancellation."""
-        status = await self.sandbox.kill()
-        group = self.group
-        if group is not None and self.evidence is None:
-            with trio.CancelScope(shield=True), contextlib.suppress(CgroupError):
-                counted = await trio.to_thread.run_sync(lambda: (group.evidence(), group.usage()))
-                self.evidence, self.usage = counted
-        return status
-
-    def why(self, status: Status) -> str | None:
-        """The limits that the program hit, as text; None if there are none."""
-        return describe_ending(status, self.limits, self.evidence, self.over)
 
 
 @frozen
@@ -114,271 +43,41 @@ class JailParts:
 
 
 @define(eq=False)
-class Jails:
-    """Creates jails for one kernel. ``sdk`` is the package's directory; ``sdk_alone`` holds only the package.
+class Jail:
+    """A running program in its sandbox, with the resources made for it."""
 
-    In a jail with its own network the kernel listens on ``port``, if one is given.
-    """
+    sandbox: Sandbox
+    layers: Layers
+    limits: Limits
+    group: Group | None
+    parts: JailParts
+    host: Host  # as used for the plan
+    policy: Policy | None  # None: the program runs unconfined
+    protected: Sequence[str] = ()  # names in its workspace that it must not write
+    over: memory.Exceeded | disk.Exceeded | Unprotected | None = None
+    evidence: Evidence | None = None  # from its cgroup, once it has ended
+    usage: Usage | None = None  # from its cgroup, once it has ended
+    guests: Counter[str] = field(factory=Counter)  # running EXEC commands, by kind of caller
+    left: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)  # waiting for an EXEC command to end
 
-    spawner: Spawner
-    host: Host
-    cgroups: Cgroups
-    outer_ids: HostIdPool | None
-    workspaces: Workspaces
-    sdk: str
-    sdk_alone: str
-    waived: Collection[str]
-    port: int | None = None
-    memory: MemoryWatcher = field(factory=MemoryWatcher)
-    disk: DiskWatcher = field(factory=DiskWatcher)
-    turns: Turns = field(factory=Turns)  # for fair reading of program output
-    _living: dict[str, Jail] = field(factory=dict)  # by lineage
-    _made: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)  # waiting for the next jail to be made
+    def exceeded(self, what: memory.Exceeded | disk.Exceeded | Unprotected) -> None:
+        """Kill the program: a watcher found that it exceeds a limit or that a protected name is lost."""
+        self.over = what
+        self.sandbox.signal(signal.SIGKILL)
 
-    async def serve(self) -> None:
-        """Enforce the limits that cgroups don't enforce, until cancelled."""
-        await self.workspaces.sweep()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.memory.serve)
-            nursery.start_soon(self.disk.serve)
-            nursery.start_soon(guards.guard, self._living)
-            if self.outer_ids is not None:
-                nursery.start_soon(self.outer_ids.serve)
-            if self.cgroups.root is None or self.cgroups.root.version == 1:  # v2 starts a process in its cgroup
-                nursery.start_soon(self._prepare)
-            if self.cgroups.root is not None and self.cgroups.root.version == 1:
-                nursery.start_soon(guards.finish_off, self._living)
-
-    @contextlib.asynccontextmanager
-    async def open(self, agent: JailOwner, socket: str | None, environment: Mapping[str, str]) -> AsyncIterator[Jail]:
-        """Start the agent's program in a sandbox; nothing is left of it on return. Raises :class:`JailError`.
-
-        Without a ``socket`` the sandbox has no connection to the kernel.
-        """
-        parts: JailParts | None = None
-        async with contextlib.AsyncExitStack() as undo:
-            try:
-                parts = await self._make_ready(undo, agent, socket, environment)
-                jail = await self._start(parts)
-                undo.push_async_callback(self._close, parts, jail)
-                self._living[lineage(agent)] = jail
-                self._watch(parts, jail)
-            except (NotIsolated, CgroupError, HostIdError) as error:
-                raise JailError(str(error), IsolationUnavailable) from None
-            except StepFailed as failure:
-                raise await self._too_little(parts, failure) or refusal(agent.spec, failure) from None
-            except ZygoteDied as error:
-                raise JailError(str(error), Busy) from None
-            except SandboxError as error:
-                raise await self._too_little(parts, error) or JailError(str(error)) from None
-            except (BadPolicy, NoInterpreter, layout.LayoutError) as error:
-                raise JailError(str(error), BadRequest) from None
-            except BadWorkspace as error:
-                raise JailError(str(error)) from None
-            except OSError as error:
-                raise JailError(f"{error.filename or 'the sandbox'}: {error.strerror}") from None
-            except RuntimeError as error:  # no thread can be started
-                raise JailError(f"the kernel can't start an agent now: {error}", Busy) from None
-            yield jail
-
-    async def _make_ready(
-        self, undo: contextlib.AsyncExitStack, agent: JailOwner, socket: str | None, environment: Mapping[str, str]
-    ) -> JailParts:
-        spec = agent.spec
-        outer, workspace = None, None
-        if spec.jailed:
-            key = lineage(agent)
-            if self.outer_ids is not None:
-                keeps = spec.workspace != "tmp"
-                outer = await self.outer_ids.take(key, keeps, frozenset(self._living), self.workspaces.kept)
-            workspace = await self.workspaces.prepare(key, spec.workspace, layout.limits(spec), outer)
-            undo.push_async_callback(self._release, agent, workspace)
-        parts = await trio.to_thread.run_sync(self._think_out, agent, socket, environment, outer, workspace)
-        if parts.group is not None:
-            undo.push_async_callback(remove, parts.group)
-        return parts
-
-    async def _release(self, agent: JailOwner, workspace: Workspace) -> None:
-        for sentence in await self.workspaces.release(workspace):
-            agent.output.add("kernel", sentence)
-            log.warning("%s: %s", agent.name, sentence)
-
-    def _think_out(
-        self,
-        agent: JailOwner,
-        socket: str | None,
-        environment: Mapping[str, str],
-        outer: HostIds | None,
-        workspace: Workspace | None,
-    ) -> JailParts:
-        """Do all blocking preparation in one thread call: a thread switch costs as much as most of these steps."""
-        if outer is not None and socket is not None:
-            os.chown(socket, outer.uid, outer.gid)
-        group = self._nest(agent)
-        try:
-            grouped = group.controllers if group is not None else frozenset()
-            host = attrs.evolve(self.host, memory_cgroup="memory" in grouped, pids_cgroup="pids" in grouped)
-            policy, steps = self._plan(agent, socket, environment, outer, workspace, host)
-            ways = group.open_entry() if group is not None else CgroupEntry()
-        except BaseException:
-            if group is not None:
-                group.remove()
-            raise
-        return JailParts(agent, environment, outer, workspace, group, ways, host, policy, steps)
-
-    def _plan(
-        self,
-        agent: JailOwner,
-        socket: str | None,
-        environment: Mapping[str, str],
-        outer: HostIds | None,
-        workspace: Workspace | None,
-        host: Host,
-    ) -> tuple[Policy | None, Sequence[Step]]:
-        spec, python = agent.spec, host.interpreter
-        assert python is not None, "the probe tells our own interpreter"
-        if spec.python is not None and spec.python != python.executable:
-            python = interpreter(spec.python)
-        if workspace is None:
-            program = layout.bare_program(spec, python.executable, self.sdk_alone, environment)
-            return None, plan_unjailed(program, host, layout.limits(spec))
-        if isinstance(agent, Visitor):
-            policy = layout.policy(spec, Shown(), python, workspace, None, self.sdk)
-            return policy, plan_sandbox(policy, agent.program, host, outer)
-        shown = layout.shown(spec)
-        policy = layout.policy(spec, shown, python, workspace, socket, self.sdk, self.port)
-        program = layout.program(spec, shown, python.executable, environment)
-        return policy, plan_sandbox(policy, program, host, outer)
-
-    async def _start(self, parts: JailParts) -> Jail:
-        spec, limits = parts.agent.spec, layout.limits(parts.agent.spec)
-        watched = spec.jailed and not parts.host.memory_cgroup
-        walls = Walls(spec, limits, parts.steps, parts.group, self.cgroups.missing, watched, parts.workspace)
-        seen: list[Layers] = []
-
-        def look(observed: Observed, program: int) -> None:
-            seen.append(walls.record(observed, program))
-            judge(spec, seen[-1], self.waived)
-
-        try:
-            sandbox = await self.spawner.spawn(parts.steps, cgroup=parts.open_entry, inspect=look)
-        except BaseException:
-            if parts.workspace is not None:
-                await self.workspaces.forget(parts.workspace)  # noqa: ASYNC102, ASYNC120 - it shields itself
-            raise
-        finally:
-            parts.open_entry.close()
-            self._made.unpark_all()  # the prepared process is used up, even if the start failed
-        mount = parts.workspace.mount if parts.workspace is not None else None
-        protected = mount.protected if isinstance(mount, Directory) else ()
-        return Jail(sandbox, seen[-1], limits, parts.group, parts, parts.host, parts.policy, protected)
-
-    def _nest(self, agent: JailOwner) -> Group | None:
-        """Create this life's cgroup within the cgroup of the agent's parent."""
-        around = self._around(agent)
-        if around is None:
-            return None
-        asked = effective(agent.spec)
-        if asked.cpu_quota is not None and asked.cpu_quota < MIN_CPU:
-            raise BadPolicy(f"limits.cpu_quota: the least that Linux can give is {MIN_CPU * 100:g}% of a CPU")
-        limits = GroupLimits(
-            memory=min(asked.memory, MAX_MEMORY) if asked.memory is not None else None,
-            pids=asked.max_pids + SHIM_PROCESSES if asked.max_pids is not None else None,
-            cpu=asked.cpu_quota,
-            weight=asked.cpu_weight,
-        )
-        return around.create_child(f"{agent.id}-{agent.lives}", limits.restrict_to(around.controllers))
-
-    def _around(self, agent: JailOwner) -> Group | None:
-        parent = self._living.get(lineage(agent.parent)) if agent.parent is not None else None
-        return parent.group if parent is not None else self.cgroups.root
-
-    async def _too_little(self, parts: JailParts | None, error: SandboxError) -> JailError | None:
-        """The limit that is too low for the program to start, if that is why the start failed."""
-        if parts is None or not parts.agent.spec.jailed:
-            return None
-        group, limits = parts.group, layout.limits(parts.agent.spec)
-        field = None
-        if isinstance(error, StepFailed):
-            field = too_low(error)
-        elif group is not None:
+    async def end(self) -> Status:
+        """Kill all processes in it and keep the cgroup's counters; not interrupted by cancellation."""
+        status = await self.sandbox.kill()
+        group = self.group
+        if group is not None and self.evidence is None:
             with trio.CancelScope(shield=True), contextlib.suppress(CgroupError):
-                counted = await trio.to_thread.run_sync(group.evidence)
-                field = "memory" if counted.out_of_memory or counted.killed_above else None
-        if field is None:
-            return None
-        return JailError(f"limits.{field}: {getattr(limits, field)} is too little to begin with ({error})", BadRequest)
+                counted = await trio.to_thread.run_sync(lambda: (group.evidence(), group.usage()))
+                self.evidence, self.usage = counted
+        return status
 
-    def _watch(self, parts: JailParts, jail: Jail) -> None:
-        agent, sandbox = parts.agent, jail.sandbox
-        if not agent.spec.jailed:
-            return
-        if jail.group is None or "memory" not in jail.group.controllers:
-            parent = agent.parent.id if agent.parent is not None else None
-            self.memory.add(agent.id, sandbox.pid, jail.limits.memory, jail.exceeded, parent, sandbox.tmpfs.values())
-        if parts.workspace is not None and parts.workspace.watched is not None:
-            directory = os.open(parts.workspace.watched, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                self.disk.add(agent.id, directory, jail.limits.disk, jail.limits.inodes, jail.exceeded, sandbox.pid)
-            finally:
-                os.close(directory)
-
-    async def _close(self, parts: JailParts, jail: Jail) -> None:
-        """Wait until the program and its commands have ended; the caller's exit stack undoes the rest."""
-        self.memory.remove(parts.agent.id)
-        self.disk.remove(parts.agent.id)
-        await jail.end()
-        with trio.CancelScope(shield=True):  # commands were killed with the program; wait for their cleanup
-            while jail.guests.total():
-                await jail.left.park()
-        self._living.pop(lineage(parts.agent), None)
-
-    async def _prepare(self) -> None:
-        """Prepare a process for the next jail, delayed so as not to slow the program that has just started."""
-        while True:
-            await self._made.park()
-            await trio.sleep(REST)
-            await self.spawner.prepare_spare()
-
-
-async def remove(group: Group) -> None:
-    """Kill all processes in a cgroup and remove it; not interrupted by cancellation."""
-
-    def end() -> None:
-        group.kill()
-        group.remove()
-
-    with trio.CancelScope(shield=True):
-        try:
-            await trio.to_thread.run_sync(end)
-        except (CgroupError, RuntimeError) as error:  # no thread can be started: removed when the kernel ends
-            log.warning("a control group stays: %s", error)
-
-
-def refusal(spec: AgentSpec, failure: StepFailed) -> JailError:
-    """The error for the caller when a step of the sandbox failed."""
-    if failure.errno == errno.EAGAIN and failure.step.startswith(("Clone", *NO_PROGRAM)):
-        return JailError("its limit max_pids is reached, or that of an agent which it descends from", QuotaExceeded)
-    if failure.step.startswith(NO_PROGRAM):
-        where = (
-            " (in its jail, which has nothing of the host's but the system and the agent's own)" if spec.jailed else ""
-        )
-        return JailError(f"{failure.text}{where}", NotFound if failure.errno == errno.ENOENT else Unavailable)
-    if failure.step.startswith(("OpenSource", "DetachSource", "Bind")):
-        return JailError(failure.text)
-    knob = remedies.find_remedy(failure.step, failure.text, failure.errno, remedies.read_surroundings())
-    text = f"isolation {spec.isolation} can't be had here: {failure}" + (f": {knob}" if knob else "")
-    return JailError(text, IsolationUnavailable)
-
-
-def too_low(failure: StepFailed) -> str | None:
-    """The limit that made a step fail, or None."""
-    if failure.errno == errno.EMFILE:
-        return "open_files"
-    if failure.errno == errno.ENOMEM or "MemoryError" in failure.text:
-        return "memory"
-    filled = ("MakeDirectory", "WriteFile", "Link", "Bind", "Protect")
-    return "inodes" if failure.errno == errno.ENOSPC and failure.step.startswith(filled) else None
+    def why(self, status: Status) -> str | None:
+        """The limits that the program hit, as text; None if there are none."""
+        return describe_ending(status, self.limits, self.evidence, self.over)
 
 
 def lineage(agent: JailOwner) -> str:

@@ -1,0 +1,82 @@
+"""Why a program could not be started, as an error for the caller: one table for jails and for commands."""
+
+import errno
+
+from agentos.agents.spec import AgentSpec, BadField
+from agentos.agents.workspaces.workspace import BadWorkspace
+from agentos.sandbox.cgroups.values import CgroupError
+from agentos.sandbox.errors import SandboxError, StepFailed, ZygoteDied
+from agentos.sandbox.host_ids import HostIdError
+from agentos.sandbox.policy import BadPolicy
+from agentos.sandbox.report import remedies
+from agentos_sdk.errors import BadRequest, Busy, CallError, IsolationUnavailable, NotFound, QuotaExceeded, Unavailable
+
+from .interpreters import NoInterpreter
+from .isolation_report import NotIsolated
+
+PROGRAM_STEPS = ("Execute", "RunScript")  # the steps that fail if the program itself can't be run
+SOURCE_STEPS = ("OpenSource", "DetachSource", "Bind")  # a file that the jail is to have
+FILLING_STEPS = ("MakeDirectory", "WriteFile", "Link", "Bind", "Protect")
+
+START_ERRORS: dict[type[Exception], type[CallError]] = {
+    NotIsolated: IsolationUnavailable,
+    CgroupError: IsolationUnavailable,
+    HostIdError: IsolationUnavailable,
+    ZygoteDied: Busy,
+    SandboxError: Unavailable,
+    BadPolicy: BadRequest,
+    NoInterpreter: BadRequest,
+    BadField: BadRequest,
+    BadWorkspace: Unavailable,
+    OSError: Unavailable,
+    RuntimeError: Busy,  # no thread can be started
+}
+"""What the caller gets for an error of a start; a :class:`StepFailed` depends on its step. The first match counts."""
+
+
+class JailError(Exception):
+    """The program could not be started. ``error`` is the type of the error that the caller gets."""
+
+    def __init__(self, text: str, error: type[CallError] = Unavailable) -> None:
+        super().__init__(text)
+        self.error = error
+
+
+def explain(error: Exception, spec: AgentSpec) -> JailError:
+    """The error for the caller for one of ``START_ERRORS``."""
+    if isinstance(error, StepFailed):
+        return explain_step(error, spec)
+    text = str(error)
+    if isinstance(error, OSError):
+        text = f"{error.filename or 'the sandbox'}: {error.strerror}"
+    elif isinstance(error, RuntimeError):
+        text = f"the kernel can't start an agent now: {error}"
+    return JailError(text, next(code for kind, code in START_ERRORS.items() if isinstance(error, kind)))
+
+
+def explain_step(failure: StepFailed, spec: AgentSpec) -> JailError:
+    """The error for the caller when a step of the sandbox failed."""
+    if failure.errno == errno.EAGAIN and failure.step.startswith(("Clone", *PROGRAM_STEPS)):
+        return JailError("its limit max_pids is reached, or that of an agent which it descends from", QuotaExceeded)
+    if failure.step.startswith(PROGRAM_STEPS):
+        return explain_program(failure, spec.jailed)
+    if failure.step.startswith(SOURCE_STEPS):
+        return JailError(failure.text)
+    knob = remedies.find_remedy(failure.step, failure.text, failure.errno, remedies.read_surroundings())
+    text = f"isolation {spec.isolation} can't be had here: {failure}" + (f": {knob}" if knob else "")
+    return JailError(text, IsolationUnavailable)
+
+
+def explain_program(failure: StepFailed, jailed: bool) -> JailError:
+    """The error for the caller when the program itself can't be run."""
+    inside = " (in its jail, which has nothing of the host's but the system and the agent's own)" if jailed else ""
+    return JailError(f"{failure.text}{inside}", NotFound if failure.errno == errno.ENOENT else Unavailable)
+
+
+def low_limit(failure: StepFailed) -> str | None:
+    """The limit that made a step fail, or None."""
+    if failure.errno == errno.EMFILE:
+        return "open_files"
+    if failure.errno == errno.ENOMEM or "MemoryError" in failure.text:
+        return "memory"
+    return "inodes" if failure.errno == errno.ENOSPC and failure.step.startswith(FILLING_STEPS) else None

@@ -1,0 +1,268 @@
+"""The jail factory: prepares cgroup, workspace and policy, starts the program, and cleans up after its end."""
+
+import contextlib
+import logging
+import os
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+
+import attrs
+import trio
+from attrs import define, field
+
+from agentos.agents.commands.fair_reader import Turns
+from agentos.agents.inherit import effective
+from agentos.agents.workspaces.workspace import Workspace, Workspaces
+from agentos.sandbox.cgroups.discover import Cgroups, Group
+from agentos.sandbox.cgroups.values import MAX_MEMORY, MIN_CPU, CgroupEntry, CgroupError
+from agentos.sandbox.cgroups.values import Limits as GroupLimits
+from agentos.sandbox.errors import SandboxError, StepFailed, ZygoteDied
+from agentos.sandbox.host_ids import HostIdPool
+from agentos.sandbox.plan import Host, HostIds, plan_sandbox, plan_unjailed
+from agentos.sandbox.policy import BadPolicy, Directory, Policy
+from agentos.sandbox.report.limits import SHIM_PROCESSES
+from agentos.sandbox.report.walls import Observed
+from agentos.sandbox.spawner import Spawner
+from agentos.sandbox.steps import Step
+from agentos.sandbox.watch.disk import DiskWatcher
+from agentos.sandbox.watch.memory import MemoryWatcher
+from agentos_sdk.errors import BadRequest
+
+from . import errors, guards, layout
+from .errors import JailError
+from .interpreters import interpreter
+from .isolation_report import Layers, Walls, judge
+from .jail import Jail, JailOwner, JailParts, lineage
+from .layout import Shown
+from .one_shot import Visitor
+
+log = logging.getLogger(__name__)
+
+REST = 0.02  # seconds from a program's start until the next process is prepared
+
+
+@define(eq=False)
+class Jails:
+    """Creates jails for one kernel. ``sdk`` is the package's directory; ``sdk_alone`` holds only the package.
+
+    In a jail with its own network the kernel listens on ``port``, if one is given.
+    """
+
+    spawner: Spawner
+    host: Host
+    cgroups: Cgroups
+    outer_ids: HostIdPool | None
+    workspaces: Workspaces
+    sdk: str
+    sdk_alone: str
+    waived: Collection[str]
+    port: int | None = None
+    memory: MemoryWatcher = field(factory=MemoryWatcher)
+    disk: DiskWatcher = field(factory=DiskWatcher)
+    turns: Turns = field(factory=Turns)  # for fair reading of program output
+    _living: dict[str, Jail] = field(factory=dict)  # by lineage
+    _made: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)  # waiting for the next jail to be made
+
+    async def serve(self) -> None:
+        """Enforce the limits that cgroups don't enforce, until cancelled."""
+        await self.workspaces.sweep()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.memory.serve)
+            nursery.start_soon(self.disk.serve)
+            nursery.start_soon(guards.guard, self._living)
+            if self.outer_ids is not None:
+                nursery.start_soon(self.outer_ids.serve)
+            if self.cgroups.root is None or self.cgroups.root.version == 1:  # v2 starts a process in its cgroup
+                nursery.start_soon(self._prepare_ahead)
+            if self.cgroups.root is not None and self.cgroups.root.version == 1:
+                nursery.start_soon(guards.finish_off, self._living)
+
+    @contextlib.asynccontextmanager
+    async def open(self, agent: JailOwner, socket: str | None, environment: Mapping[str, str]) -> AsyncIterator[Jail]:
+        """Start the agent's program in a sandbox; nothing is left of it on return. Raises :class:`JailError`.
+
+        Without a ``socket`` the sandbox has no connection to the kernel.
+        """
+        parts: JailParts | None = None
+        async with contextlib.AsyncExitStack() as undo:
+            try:
+                parts = await self._prepare(undo, agent, socket, environment)
+                jail = await self._start(parts)
+                undo.push_async_callback(self._close, parts, jail)
+                self._living[lineage(agent)] = jail
+                self._watch(parts, jail)
+            except tuple(errors.START_ERRORS) as error:
+                raise await explain_low_limit(parts, error) or errors.explain(error, agent.spec) from None
+            yield jail
+
+    async def _prepare(
+        self, undo: contextlib.AsyncExitStack, agent: JailOwner, socket: str | None, environment: Mapping[str, str]
+    ) -> JailParts:
+        spec = agent.spec
+        outer, workspace = None, None
+        if spec.jailed:
+            key = lineage(agent)
+            if self.outer_ids is not None:
+                keeps = spec.workspace != "tmp"
+                outer = await self.outer_ids.take(key, keeps, frozenset(self._living), self.workspaces.kept)
+            workspace = await self.workspaces.prepare(key, spec.workspace, layout.limits(spec), outer)
+            undo.push_async_callback(self._release, agent, workspace)
+        parts = await trio.to_thread.run_sync(self._build_plan, agent, socket, environment, outer, workspace)
+        if parts.group is not None:
+            undo.push_async_callback(remove, parts.group)
+        return parts
+
+    async def _release(self, agent: JailOwner, workspace: Workspace) -> None:
+        for sentence in await self.workspaces.release(workspace):
+            agent.output.add("kernel", sentence)
+            log.warning("%s: %s", agent.name, sentence)
+
+    def _build_plan(
+        self,
+        agent: JailOwner,
+        socket: str | None,
+        environment: Mapping[str, str],
+        outer: HostIds | None,
+        workspace: Workspace | None,
+    ) -> JailParts:
+        """Do all blocking preparation in one thread call: a thread switch costs as much as most of these steps."""
+        if outer is not None and socket is not None:
+            os.chown(socket, outer.uid, outer.gid)
+        group = self._nest(agent)
+        try:
+            grouped = group.controllers if group is not None else frozenset()
+            host = attrs.evolve(self.host, memory_cgroup="memory" in grouped, pids_cgroup="pids" in grouped)
+            policy, steps = self._choose_steps(agent, socket, environment, outer, workspace, host)
+            ways = group.open_entry() if group is not None else CgroupEntry()
+        except BaseException:
+            if group is not None:
+                group.remove()
+            raise
+        return JailParts(agent, environment, outer, workspace, group, ways, host, policy, steps)
+
+    def _choose_steps(
+        self,
+        agent: JailOwner,
+        socket: str | None,
+        environment: Mapping[str, str],
+        outer: HostIds | None,
+        workspace: Workspace | None,
+        host: Host,
+    ) -> tuple[Policy | None, Sequence[Step]]:
+        spec, python = agent.spec, host.interpreter
+        assert python is not None, "the probe tells our own interpreter"
+        if spec.python is not None and spec.python != python.executable:
+            python = interpreter(spec.python)
+        if workspace is None:
+            program = layout.bare_program(spec, python.executable, self.sdk_alone, environment)
+            return None, plan_unjailed(program, host, layout.limits(spec))
+        if isinstance(agent, Visitor):
+            policy = layout.policy(spec, Shown(), python, workspace, None, self.sdk)
+            return policy, plan_sandbox(policy, agent.program, host, outer)
+        shown = layout.shown(spec)
+        policy = layout.policy(spec, shown, python, workspace, socket, self.sdk, self.port)
+        program = layout.program(spec, shown, python.executable, environment)
+        return policy, plan_sandbox(policy, program, host, outer)
+
+    async def _start(self, parts: JailParts) -> Jail:
+        spec, limits = parts.agent.spec, layout.limits(parts.agent.spec)
+        watched = spec.jailed and not parts.host.memory_cgroup
+        walls = Walls(spec, limits, parts.steps, parts.group, self.cgroups.missing, watched, parts.workspace)
+        seen: list[Layers] = []
+
+        def look(observed: Observed, program: int) -> None:
+            seen.append(walls.record(observed, program))
+            judge(spec, seen[-1], self.waived)
+
+        try:
+            sandbox = await self.spawner.spawn(parts.steps, cgroup=parts.open_entry, inspect=look)
+        except BaseException:
+            if parts.workspace is not None:
+                await self.workspaces.forget(parts.workspace)  # noqa: ASYNC102, ASYNC120 - it shields itself
+            raise
+        finally:
+            parts.open_entry.close()
+            self._made.unpark_all()  # the prepared process is used up, even if the start failed
+        mount = parts.workspace.mount if parts.workspace is not None else None
+        protected = mount.protected if isinstance(mount, Directory) else ()
+        return Jail(sandbox, seen[-1], limits, parts.group, parts, parts.host, parts.policy, protected)
+
+    def _nest(self, agent: JailOwner) -> Group | None:
+        """Create this life's cgroup within the cgroup of the agent's parent."""
+        around = self._around(agent)
+        if around is None:
+            return None
+        asked = effective(agent.spec)
+        if asked.cpu_quota is not None and asked.cpu_quota < MIN_CPU:
+            raise BadPolicy(f"limits.cpu_quota: the least that Linux can give is {MIN_CPU * 100:g}% of a CPU")
+        limits = GroupLimits(
+            memory=min(asked.memory, MAX_MEMORY) if asked.memory is not None else None,
+            pids=asked.max_pids + SHIM_PROCESSES if asked.max_pids is not None else None,
+            cpu=asked.cpu_quota,
+            weight=asked.cpu_weight,
+        )
+        return around.create_child(f"{agent.id}-{agent.lives}", limits.restrict_to(around.controllers))
+
+    def _around(self, agent: JailOwner) -> Group | None:
+        parent = self._living.get(lineage(agent.parent)) if agent.parent is not None else None
+        return parent.group if parent is not None else self.cgroups.root
+
+    def _watch(self, parts: JailParts, jail: Jail) -> None:
+        agent, sandbox = parts.agent, jail.sandbox
+        if not agent.spec.jailed:
+            return
+        if jail.group is None or "memory" not in jail.group.controllers:
+            parent = agent.parent.id if agent.parent is not None else None
+            self.memory.add(agent.id, sandbox.pid, jail.limits.memory, jail.exceeded, parent, sandbox.tmpfs.values())
+        if parts.workspace is not None and parts.workspace.watched is not None:
+            directory = os.open(parts.workspace.watched, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                self.disk.add(agent.id, directory, jail.limits.disk, jail.limits.inodes, jail.exceeded, sandbox.pid)
+            finally:
+                os.close(directory)
+
+    async def _close(self, parts: JailParts, jail: Jail) -> None:
+        """Wait until the program and its commands have ended; the caller's exit stack undoes the rest."""
+        self.memory.remove(parts.agent.id)
+        self.disk.remove(parts.agent.id)
+        await jail.end()
+        with trio.CancelScope(shield=True):  # commands were killed with the program; wait for their cleanup
+            while jail.guests.total():
+                await jail.left.park()
+        self._living.pop(lineage(parts.agent), None)
+
+    async def _prepare_ahead(self) -> None:
+        """Prepare a process for the next jail, delayed so as not to slow the program that has just started."""
+        while True:
+            await self._made.park()
+            await trio.sleep(REST)
+            await self.spawner.prepare_spare()
+
+
+async def explain_low_limit(parts: JailParts | None, error: Exception) -> JailError | None:
+    """The limit that is too low for the program to start, if that is why the start failed."""
+    if parts is None or not parts.agent.spec.jailed or not isinstance(error, SandboxError):
+        return None
+    group, limits, field = parts.group, layout.limits(parts.agent.spec), None
+    if isinstance(error, StepFailed):
+        field = errors.low_limit(error)
+    elif group is not None and not isinstance(error, ZygoteDied):
+        with trio.CancelScope(shield=True), contextlib.suppress(CgroupError):
+            counted = await trio.to_thread.run_sync(group.evidence)
+            field = "memory" if counted.out_of_memory or counted.killed_above else None
+    if field is None:
+        return None
+    return JailError(f"limits.{field}: {getattr(limits, field)} is too little to begin with ({error})", BadRequest)
+
+
+async def remove(group: Group) -> None:
+    """Kill all processes in a cgroup and remove it; not interrupted by cancellation."""
+
+    def end() -> None:
+        group.kill()
+        group.remove()
+
+    with trio.CancelScope(shield=True):
+        try:
+            await trio.to_thread.run_sync(end)
+        except (CgroupError, RuntimeError) as error:  # no thread can be started: removed when the kernel ends
+            log.warning("a control group stays: %s", error)

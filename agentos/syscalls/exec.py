@@ -9,7 +9,15 @@ import trio
 from attrs import field, frozen
 
 from agentos.agents.commands.output_streams import Live, Name, Stream
-from agentos.agents.commands.run import SHELL, CommandRequest, CommandResult, CommandRunner
+from agentos.agents.commands.run import (
+    SHELL,
+    Beside,
+    CommandRequest,
+    CommandResult,
+    CommandRunner,
+    OnHost,
+    OwnJail,
+)
 from agentos.agents.jail import layout
 from agentos.agents.leftover_processes import RUN_VARIABLE
 from agentos.agents.life import PATH, home
@@ -46,7 +54,7 @@ class Commands:
     """Answers EXEC. ``base`` is the directory that the operator's relative paths are resolved against."""
 
     registry: Registry
-    guests: CommandRunner
+    runner: CommandRunner
     run: str  # this run's id, in the environment of all processes started on the host
     base: str
     _reading: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)
@@ -70,7 +78,8 @@ class Commands:
             program = Program(argv(request), {**given, **request.env}, directory, stdin=request.stdin.encode())
             out, err = streams(call) if request.stream else (Stream(), Stream())
             command = CommandRequest(program, request.timeout, caller.kind, caller.id, out, err)
-            done = await self._run(agent, command)
+            place = Beside.of(agent) if agent is not None else OwnJail() if command.kind == "guest" else OnHost()
+            done = await self.runner.run(place, command)
             await out.end()
             await err.end()
             await caller.allowance.wait_for_bytes()  # a caller that doesn't read its replies gets no more of them
@@ -85,11 +94,6 @@ class Commands:
             return what_runs(command)
         async with caller.turn:
             return await trio.to_thread.run_sync(what_runs, command, limiter=self._reading)
-
-    async def _run(self, agent: Agent | None, command: CommandRequest) -> CommandResult:
-        if agent is not None:
-            return await self.guests.beside(agent, command)
-        return await (self.guests.apart(command) if command.kind == "guest" else self.guests.outside(command))
 
     def _whose(self, caller: Caller, request: Exec) -> Agent | None:
         """The agent to run it beside; an agent's own by default. None: on the host or in a new jail."""

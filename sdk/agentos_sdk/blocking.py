@@ -170,7 +170,7 @@ class AgentOSClient(Calls):
 def dial(path: str, hellos: Sequence[bytes] = (), timeout: float | None = None) -> socket.socket:
     """Connect to the kernel at ``path``; raises :class:`ConnectionFailed` if there is none or it isn't ours.
 
-    ``hellos`` are requests to send first: rights given up on one connection must stay given up on the next. If one fails
+    ``hellos`` are sent first: rights given up on one connection must stay given up on the next. If one of them fails,
     the connection is closed and the kernel's error raised.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -4,7 +4,6 @@ import contextlib
 import errno
 import itertools
 import signal
-from collections import Counter
 from collections.abc import AsyncIterator, Hashable, Iterator
 
 import trio
@@ -60,89 +59,116 @@ class CommandResult:
     timed_out: bool
 
 
+@frozen
+class Beside:
+    """In an agent's jail, or unconfined if the agent has none; the command ends with the agent."""
+
+    agent: Agent
+    jail: Jail
+
+    @classmethod
+    def of(cls, agent: Agent) -> "Beside":
+        """Raises ``BadRequest`` if the agent doesn't run."""
+        if agent.state is State.PAUSED:
+            raise BadRequest(f"{agent.name} is paused: resume it first, since nothing in its jail moves")
+        if agent.jail is None:
+            raise BadRequest(f"{agent.name} is {agent.state}: expected an agent that is running")
+        return cls(agent, agent.jail)
+
+
+@frozen
+class OnHost:
+    """On the host, as the kernel's own user."""
+
+
+@frozen
+class OwnJail:
+    """In a jail that is created for the command and removed afterwards."""
+
+
+Limit = tuple[Hashable, int, str]
+"""How many commands may run at once: the key under which they count, the maximum, and a text for the error."""
+
+
+class Slots:
+    """Places for running commands, numbered from 1 under each key."""
+
+    def __init__(self) -> None:
+        self._taken: set[tuple[Hashable, int]] = set()
+
+    @contextlib.contextmanager
+    def take(self, *limits: Limit) -> Iterator[int]:
+        """Take a place under each limit; yields the number of the last. Raises ``Busy``."""
+        places, number = [], 0
+        for key, most, where in limits:
+            number = next((n for n in range(1, most + 1) if (key, n) not in self._taken), 0)
+            if not number:
+                raise Busy(f"{most} commands run {where} already: there is room when one of them has ended")
+            places.append((key, number))
+        self._taken.update(places)
+        try:
+            yield number
+        finally:
+            self._taken.difference_update(places)
+
+
 @define(eq=False)
 class CommandRunner:
     """Runs commands for one kernel. On return all processes of a command have ended, even after cancellation."""
 
     jails: Jails
-    _running: Counter[Hashable] = field(factory=Counter)
-    _seats: list[int] = field(factory=lambda: list(range(IN_ALL, 0, -1)))  # free visitor numbers
+    _slots: Slots = field(factory=Slots)
     _count: Iterator[int] = field(factory=lambda: itertools.count(1))
 
-    async def beside(self, agent: Agent, request: CommandRequest) -> CommandResult:
-        """Run a command in an agent's jail, or unconfined if the agent has none; it ends with the agent."""
-        jail, whose = agent.jail, (agent.id, request.kind)
-        if agent.state is State.PAUSED:
-            raise BadRequest(f"{agent.name} is paused: resume it first, since nothing in its jail moves")
-        if jail is None:
-            raise BadRequest(f"{agent.name} is {agent.state}: expected an agent that is running")
-        family = ("family", _eldest(agent).id, request.kind)
-        rooms = [(whose, MOST, f"in the jail of {agent.name}"), (family, IN_A_FAMILY, "beside it and its relatives")]
-        with self._room(request.kind, *rooms):
-            jail.guests[request.kind] += 1
-            try:
-                async with self._inside(agent, jail, request.program) as guest:
-                    done = await self._accompany(guest, request, whose, jail.sandbox)
-                    if done.status.signal == signal.SIGKILL and not done.timed_out and _is_ending(jail.sandbox):
-                        where = "in its jail" if agent.spec.jailed else "beside it"
-                        raise Unavailable(f"{agent.name} has ended, and the command {where} with it")
-            finally:
-                jail.guests[request.kind] -= 1
-                jail.left.unpark_all()
+    async def run(self, where: Beside | OnHost | OwnJail, request: CommandRequest) -> CommandResult:
+        """Run a command until it ends. Raises a ``CallError`` if it can't be run, or is ended with its agent."""
+        turn: Hashable = request.caller
+        limits: list[Limit] = [(turn, MOST, "for you")]
+        if isinstance(where, Beside):
+            name, turn, family = where.agent.name, (where.agent.id, request.kind), ("family", _eldest(where.agent).id)
+            limits = [(turn, MOST, f"in the jail of {name}")]
+            limits += [((*family, request.kind), IN_A_FAMILY, "beside it and its relatives")]
+        with self._slots.take(*limits, (request.kind, IN_ALL, f"for callers of the kind {request.kind}")) as number:
+            async with contextlib.AsyncExitStack() as undo:
+                around = None
+                match where:
+                    case Beside(agent, jail):
+                        undo.enter_context(jail.kept_for_command())
+                        command = await undo.enter_async_context(self._enter(agent, jail, request.program))
+                        around = jail.sandbox
+                    case OnHost():
+                        with _refusing("the host", jailed=False):
+                            ways = await self._ways(undo, self.jails.cgroups.root)
+                            command = await self._start_unconfined(undo, request.program, None, ways)
+                    case OwnJail():
+                        visitor = Visitor(request.program, number, next(self._count))
+                        try:
+                            command = (await undo.enter_async_context(self.jails.open(visitor, None, {}))).sandbox
+                        except JailError as error:
+                            raise _no_shell(str(error)) or error.error(str(error)) from None
+                done = await self._accompany(command, request, turn, around)
+                killed = done.status.signal == signal.SIGKILL and not done.timed_out
+                if isinstance(where, Beside) and killed and _is_ending(where.jail.sandbox):
+                    place = "in its jail" if where.agent.spec.jailed else "beside it"
+                    raise Unavailable(f"{where.agent.name} has ended, and the command {place} with it")
         return done
 
-    async def outside(self, request: CommandRequest) -> CommandResult:
-        """Run a command on the host as the kernel's own user."""
-        with self._room(request.kind, (request.caller, MOST, "for you")):
-            async with contextlib.AsyncExitStack() as undo:
-                with _refusing("the host", jailed=False):
-                    ways = await self._ways(undo, self.jails.cgroups.root)
-                    guest = await self._kept(undo, request.program, None, ways)
-                return await self._accompany(guest, request, request.caller)
-
-    async def apart(self, request: CommandRequest) -> CommandResult:
-        """Run a command in a jail that is created for it and removed afterwards."""
-        with self._room(request.kind, (request.caller, MOST, "for you")):
-            seat = self._seats.pop()
-            try:
-                async with self.jails.open(Visitor(request.program, seat, next(self._count)), None, {}) as jail:
-                    return await self._accompany(jail.sandbox, request, request.caller)
-            except JailError as error:
-                raise _no_shell(str(error)) or error.error(str(error)) from None
-            finally:
-                self._seats.append(seat)
-
-    @contextlib.contextmanager
-    def _room(self, kind: str, *rooms: tuple[Hashable, int, str]) -> Iterator[None]:
-        """Reserve a place under each of these limits: key, maximum and text for the error. Raises ``Busy``."""
-        rooms = (*rooms, (kind, IN_ALL, f"for callers of the kind {kind}"))
-        for key, most, where in rooms:
-            if self._running[key] >= most:
-                raise Busy(f"{most} commands run {where} already: there is room when one of them has ended")
-        keys = [key for key, _, _ in rooms]
-        self._running.update(keys)
-        try:
-            yield
-        finally:
-            self._running.subtract(keys)
-            self._running = +self._running  # drop the keys with count 0
-
     @contextlib.asynccontextmanager
-    async def _inside(self, agent: Agent, jail: Jail, program: Program) -> AsyncIterator[Sandbox]:
+    async def _enter(self, agent: Agent, jail: Jail, program: Program) -> AsyncIterator[Sandbox]:
         """Start the program in the agent's sandbox and within its limits."""
         async with contextlib.AsyncExitStack() as undo:
             with _refusing(agent.name, agent.spec.jailed):
                 ways = await self._ways(undo, jail.group)
                 if jail.policy is None:
-                    guest = await self._kept(undo, program, jail.limits, ways)
-                    jail.sandbox.register_entered(guest)
+                    command = await self._start_unconfined(undo, program, jail.limits, ways)
+                    jail.sandbox.register_entered(command)
                 else:
                     with trio.fail_after(WAY_IN):
                         steps = plan_entry(jail.policy, program, jail.host)
-                        guest = await self.jails.spawner.enter(jail.sandbox, steps, cgroup=ways)
-                    undo.push_async_callback(guest.kill)
-                    self.jails.memory.join(agent.id, guest.pid)  # the memory watcher counts it as part of the agent
-            yield guest
+                        command = await self.jails.spawner.enter(jail.sandbox, steps, cgroup=ways)
+                    undo.push_async_callback(command.kill)
+                    self.jails.memory.join(agent.id, command.pid)  # the memory watcher counts it as part of the agent
+            yield command
 
     async def _ways(self, undo: contextlib.AsyncExitStack, around: Group | None) -> CgroupEntry:
         """Create a nested cgroup to kill all of the command's processes. It has no limits of its own."""
@@ -156,34 +182,34 @@ class CommandRunner:
         undo.callback(ways.close)
         return ways
 
-    async def _kept(
+    async def _start_unconfined(
         self, undo: contextlib.AsyncExitStack, program: Program, limits: Limits | None, ways: CgroupEntry
     ) -> Sandbox:
         """Start the program without a sandbox, but with a keeper process that kills its descendants."""
         with trio.CancelScope(shield=True):  # from its first instruction on only the keeper can kill what it starts
             steps = plan_unjailed(program, self.jails.host, limits, keeper=True)
-            guest = await self.jails.spawner.spawn(steps, cgroup=ways)
-            undo.push_async_callback(guest.kill)
-        return guest
+            command = await self.jails.spawner.spawn(steps, cgroup=ways)
+            undo.push_async_callback(command.kill)
+        return command
 
     async def _accompany(
-        self, guest: Sandbox, request: CommandRequest, whose: Hashable, around: Sandbox | None = None
+        self, command: Sandbox, request: CommandRequest, whose: Hashable, around: Sandbox | None = None
     ) -> CommandResult:
         """Read the command's output until it ends, times out, or the program ``around`` it ends."""
         turns = self.jails.turns
         pipes = [
             Pipe(fd, turns, whose, READ_SIZE, stream.take, stream.taken)
-            for fd, stream in ((guest.stdout, request.stdout), (guest.stderr, request.stderr))
+            for fd, stream in ((command.stdout, request.stdout), (command.stderr, request.stderr))
         ]
         try:
             async with trio.open_nursery() as nursery:
                 for pipe in pipes:
                     nursery.start_soon(pipe.run)
                 if around is not None:
-                    nursery.start_soon(_end_with, around, guest)
+                    nursery.start_soon(_end_with, around, command)
                 with trio.move_on_after(request.timeout) as patience:
-                    await guest.wait()
-                status = await guest.kill()
+                    await command.wait()
+                status = await command.kill()
                 nursery.cancel_scope.cancel()
         finally:
             for pipe in pipes:
@@ -195,9 +221,9 @@ def _nest(group: Group, name: str) -> Group:
     return group.create_child(name, GroupLimits())
 
 
-async def _end_with(around: Sandbox, guest: Sandbox) -> None:
+async def _end_with(around: Sandbox, command: Sandbox) -> None:
     await around.wait()
-    await guest.kill()
+    await command.kill()
 
 
 def _eldest(agent: Agent) -> Agent:

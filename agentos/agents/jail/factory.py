@@ -226,7 +226,7 @@ class Jails:
         self.disk.remove(parts.agent.id)
         await jail.end()
         with trio.CancelScope(shield=True):  # commands were killed with the program; wait for their cleanup
-            while jail.guests.total():
+            while jail.commands:
                 await jail.left.park()
         self._living.pop(lineage(parts.agent), None)
 

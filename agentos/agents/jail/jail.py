@@ -2,8 +2,7 @@
 
 import contextlib
 import signal
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import trio
 from attrs import define, field, frozen
@@ -57,7 +56,7 @@ class Jail:
     over: memory.Exceeded | disk.Exceeded | Unprotected | None = None
     evidence: Evidence | None = None  # from its cgroup, once it has ended
     usage: Usage | None = None  # from its cgroup, once it has ended
-    guests: Counter[str] = field(factory=Counter)  # running EXEC commands, by kind of caller
+    commands: int = 0  # started by EXEC that run in it
     left: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)  # waiting for an EXEC command to end
 
     def exceeded(self, what: memory.Exceeded | disk.Exceeded | Unprotected) -> None:
@@ -74,6 +73,16 @@ class Jail:
                 counted = await trio.to_thread.run_sync(lambda: (group.evidence(), group.usage()))
                 self.evidence, self.usage = counted
         return status
+
+    @contextlib.contextmanager
+    def kept_for_command(self) -> Iterator[None]:
+        """Keep the jail's resources until an EXEC command in it has been cleaned up."""
+        self.commands += 1
+        try:
+            yield
+        finally:
+            self.commands -= 1
+            self.left.unpark_all()
 
     def why(self, status: Status) -> str | None:
         """The limits that the program hit, as text; None if there are none."""

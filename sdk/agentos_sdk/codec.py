@@ -20,7 +20,7 @@ import msgspec
 from agentos_sdk.nesting import has_extreme_number, is_nested_deeper
 from agentos_sdk.quantities import CPU_PERIOD, CpuShare, Seconds, Size
 from agentos_sdk.strict import CONVERTER, MANY, Rule, Text, mistakes, shown, written
-from agentos_sdk.typed_json import decoder
+from agentos_sdk.typed_json import decoder, has_plain_fields
 
 __all__ = ["CpuShare", "Invalid", "Mistake", "Rule", "Seconds", "Size", "Text", "decode", "encode", "parse", "read"]
 
@@ -90,7 +90,7 @@ def read(cls: type[T], data: bytes, raw: Collection[str] = ()) -> T:
     Its fields named in ``raw`` are JSON that is checked and kept as it is, as ``msgspec.Raw``.
     """
     _, crowd = checked_text(data)
-    kind: Any = cls  # mypy takes a type[T] for unhashable
+    kind: Any = cls
     if not (raw and has_extreme_number(data)):  # which msgspec would keep as JSON
         try:
             value: T = _without_gc(crowd, decoder(kind, frozenset(raw)), data)
@@ -181,7 +181,12 @@ def is_deeper(data: object, depth: int) -> bool:
 
 def encode(value: object) -> bytes:
     """Compact JSON of attrs values, mappings, sequences and plain JSON values; every field is written."""
+    kind: Any = type(value)
     try:
+        if kind is str:
+            return _FAST_ENCODER.encode(value)
+        if has_plain_fields(kind):
+            return _FAST_ENCODER.encode(_by_name(value))
         return _ENCODER.encode(value).encode()
     except UnicodeEncodeError:  # a lone surrogate can't be UTF-8; JSON escapes it (\ud83d)
         return _ASCII_ENCODER.encode(value).encode()
@@ -262,5 +267,6 @@ def _plain(value: object) -> object:
 
 _DECODER = json.JSONDecoder(parse_constant=_no_constant)
 _CAREFUL_DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
+_FAST_ENCODER = msgspec.json.Encoder(enc_hook=_plain)
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
 _ASCII_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"), default=_plain)

@@ -2,6 +2,8 @@
 
 It accepts only what ``codec.decode`` accepts, and makes the same values of it. Whatever else it meets, it raises
 ``ValueError`` without a sentence worth showing: the strict rules then find the mistakes and word them.
+
+``has_plain_fields`` tells which classes msgspec may also encode.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -16,6 +18,7 @@ from attrs import NOTHING
 from msgspec import UNSET, Meta, Raw
 from msgspec.structs import asdict
 
+from agentos_sdk.quantities import Size
 from agentos_sdk.strict import CONVERTER, Rule, Text, written
 
 Convert = Callable[[Any], Any]
@@ -154,3 +157,21 @@ def _class(cls: Any, raw: Collection[str] = ()) -> tuple[type[msgspec.Struct], C
         return cls(**given)
 
     return shape, build
+
+
+@cache
+def has_plain_fields(kind: Any) -> bool:
+    """Whether this is an attrs class, all of whose fields msgspec encodes like the standard library's ``json``."""
+    return attrs.has(kind) and all(_is_plain(field.type) for field in attrs.fields(attrs.resolve_types(kind)))
+
+
+def _is_plain(kind: Any) -> bool:
+    """Not plain are floats (``1e-07`` becomes ``1e-7``, NaN ``null``), classes (other order), and what may be anything."""
+    origin, of = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return all(map(_is_plain, of))
+    if origin in (Annotated, list, tuple, Sequence):
+        return _is_plain(of[0])
+    if origin in (dict, Mapping):
+        return of[0] is str and _is_plain(of[1])
+    return kind in (str, Text, int, Size, bool, NoneType) or origin is Literal

@@ -13,16 +13,26 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agentos_sdk.calls import agents, audit, connection, host, inspect, messages, permissions, think
-from agentos_sdk.codec import Invalid, decode, parse, read
+from agentos_sdk.codec import Invalid, decode, encode, parse, read
 from agentos_sdk.quantities import CpuShare, Seconds, Size
 from agentos_sdk.strict import Text, written
-from agentos_sdk.typed_json import decoder
+from agentos_sdk.typed_json import decoder, has_plain_fields
 
 REQUESTS: Sequence[type] = [
     value
     for module in (agents, audit, connection, host, inspect, messages, permissions, think)
     for value in vars(module).values()
     if attrs.has(value) and "op" in vars(value)
+]
+PLAIN: Sequence[type] = [host.Content, host.Output, messages.Sent, messages.Delivered, connection.Welcome, think.Image]
+PLAIN = [
+    *PLAIN,
+    agents.Killed,
+    agents.Exited,
+    agents.AgentInfo,
+    audit.AuditConfig,
+    inspect.Spent,
+    permissions.Explained,
 ]
 NUMBERS = st.integers(-2, 3) | st.sampled_from([(1 << 63) - 1, 1 << 63, -(1 << 63), -(1 << 63) - 1, 1 << 64, 10**40])
 WORDS = st.sampled_from(["a", "b/c", "", "\0", "é", "\ud800", "5s", "256M", "50%", "aGk=", "image/png", "infinity"])
@@ -62,6 +72,19 @@ def fields_of(cls: type) -> st.SearchStrategy[tuple[str, Any]]:
     fields = attrs.fields(attrs.resolve_types(cls))
     known = [st.tuples(st.just(written(each.name)), data_of(each.type) | ANYTHING) for each in fields]
     return st.one_of([*known, st.tuples(st.sampled_from(["as_", "async_", "naem", ""]), ANYTHING)])
+
+
+def values(cls: type) -> st.SearchStrategy[Any]:
+    fields = attrs.fields(attrs.resolve_types(cls))
+    data = st.fixed_dictionaries({each.name: data_of(each.type) for each in fields})
+    return data.map(lambda each: _decoded(cls, each)).filter(lambda value: value is not None)
+
+
+def _decoded(cls: type, data: object) -> Any:
+    try:
+        return decode(cls, data)
+    except Invalid:
+        return None
 
 
 def body_of(fields: Sequence[tuple[str, Any]], ascii: bool) -> str:
@@ -160,6 +183,26 @@ def test_valid_bodies_take_the_fast_way(cls: type, body: dict[str, object]) -> N
     data = json.dumps(body).encode()
 
     assert repr(decoder(cls)(data)) == repr(decode(cls, body))
+
+
+@given(st.sampled_from(PLAIN).flatmap(values))
+def test_a_plain_value_is_written_as_the_standard_library_writes_it(value: Any) -> None:
+    assert encode(value) == json.dumps(attrs.asdict(value), ensure_ascii=False, separators=(",", ":")).encode()
+
+
+@pytest.mark.parametrize("text", ["".join(map(chr, range(0x300))), '/"\\', "\u2028\uffff\U0001f600"])
+def test_text_is_escaped_as_the_standard_library_does_it(text: str) -> None:
+    assert encode(text) == json.dumps(text, ensure_ascii=False).encode()
+
+
+@pytest.mark.parametrize("cls", [host.Content, messages.Sent, messages.Registered, agents.Killed])
+def test_common_replies_are_written_by_msgspec(cls: type) -> None:
+    assert has_plain_fields(cls)
+
+
+@pytest.mark.parametrize("cls", [agents.AgentInfo, connection.Hello, messages.Message, think.Thought, agents.TreeReply])
+def test_others_are_not(cls: type) -> None:
+    assert not has_plain_fields(cls)
 
 
 def test_a_raw_field_is_kept_as_it_is_written() -> None:

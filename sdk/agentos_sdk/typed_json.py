@@ -166,7 +166,7 @@ def has_plain_fields(kind: Any) -> bool:
 
 
 def _is_plain(kind: Any) -> bool:
-    """Not plain are floats (``1e-07`` becomes ``1e-7``, NaN ``null``), classes (other order), and what may be anything."""
+    """Not plain: floats (``1e-07`` becomes ``1e-7``, NaN ``null``), classes (another order), what may be anything."""
     origin, of = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         return all(map(_is_plain, of))

@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 
 import trio
-from attrs import define, field, frozen
+from attrs import define, field
+
+from agentos_sdk.values import Line
 
 from .commands.fair_reader import Pipe, Turns
 
@@ -17,15 +19,6 @@ MAX_LINE = 8 << 10  # characters; a longer line is cut into several
 READ_SIZE = 4 << 10  # bytes per read
 RATE = 2 << 20  # bytes per second read of a stream that is the only one; a faster program waits, not the kernel
 LINE_COST = 256  # bytes added per line, since each line takes time, however short
-
-
-@frozen
-class Line:
-    """One line of output. ``at`` is seconds since the epoch; ``stream`` is ``stdout``, ``stderr`` or ``kernel``."""
-
-    at: float
-    stream: str
-    text: str
 
 
 @define(eq=False)

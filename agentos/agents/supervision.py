@@ -10,13 +10,14 @@ from agentos.kernel.caller import Caller
 from agentos.llm.settings import Account, QueuePath, Share
 from agentos.services.events import AgentOutput
 from agentos_sdk.errors import Unavailable
+from agentos_sdk.values import Line
 from supervisors import ChildSpec, Exit, GaveUp, NoProc, Refused, StartFailed, Supervisor, SupervisorSpec
 from supervisors.exits import gave_up
 
 from .container import Container, Group, Overlapped, Path, specify_one_child
 from .event_lines import ROOT
 from .life import FOR_SPAWNED, Life, LifeDeps, first
-from .output import Line, Output
+from .output import Output
 from .rate_limit import Rate
 from .registry import Agent, End, Registry, StartError
 from .spec import AgentSpec, GroupSpec, Shutdown

@@ -10,7 +10,6 @@ from attrs import field, frozen
 
 from agentos.agents.life import first
 from agentos.agents.lifecycle import NEXT, State
-from agentos.agents.output import Line
 from agentos.agents.registry import Agent, Registry
 from agentos.agents.supervision import Supervision
 from agentos.agents.tree import describe_tree
@@ -29,6 +28,7 @@ from agentos_sdk import codec
 from agentos_sdk.calls import agents as calls
 from agentos_sdk.errors import BadRequest, NotFound, Timeout
 from agentos_sdk.opcodes import Op
+from agentos_sdk.values import Line
 
 from .spawn import Spawning
 
@@ -198,5 +198,4 @@ async def follow(call: Call, agent: Agent, begin: int) -> calls.LogsReply:
 
 
 def page(lines: Sequence[Line], missed: int) -> calls.LogsReply:
-    shown = [calls.Line(at=line.at, stream=line.stream, text=line.text) for line in lines]
-    return calls.LogsReply(lines=shown, missed=missed)
+    return calls.LogsReply(lines=lines, missed=missed)

@@ -5,7 +5,8 @@ import trio
 
 from agentos.agents import output
 from agentos.agents.commands.fair_reader import Turns
-from agentos.agents.output import MAX_LINE, MAX_LINES, Line, Output, Pump
+from agentos.agents.output import MAX_LINE, MAX_LINES, Output, Pump
+from agentos_sdk.values import Line
 
 
 def texts(kept: Output) -> list[str]:

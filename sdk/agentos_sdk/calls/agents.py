@@ -8,6 +8,7 @@ from attrs import field, frozen
 from agentos_sdk.budgets import MAX_BUDGET_LINES, Amount, Money, Window
 from agentos_sdk.codec import CpuShare, Rule, Seconds, Size
 from agentos_sdk.opcodes import Op
+from agentos_sdk.values import Line
 
 from .request import Request
 
@@ -278,15 +279,6 @@ class Tree(Request[TreeReply]):
 
     op = Op.TREE
     reply = TreeReply
-
-
-@frozen(kw_only=True)
-class Line:
-    """One line of an agent's output; ``at`` is seconds since the epoch, ``stream`` is stdout, stderr or kernel."""
-
-    at: float
-    stream: str
-    text: str
 
 
 @frozen(kw_only=True)

@@ -240,11 +240,13 @@ class Connection:
         call = self._calls.get(number) or self._begin(number, body)
         held, delivered = len(body), False
         try:
-            reply = self.caller.table.failed(op, Cancelled("withdrawn by its caller"))
+            reply: bytes | None = None
             with call.scope:
                 reply = await later(call, body)
             if self._over:
                 return  # the connection is ending: only finished replies are sent
+            if reply is None:
+                reply = self.caller.table.failed(op, Cancelled("withdrawn by its caller"))
             self._calls.pop(number)
             self.caller.allowance.reserve(len(reply))
             held += len(reply)

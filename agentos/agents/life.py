@@ -120,7 +120,9 @@ class Life:
                 finally:
                     agent.jail, agent.used = None, jail.usage
         except JailError as error:
-            text = layout.as_told(str(error), agent.spec, agent.parent.spec if agent.parent is not None else None)
+            text = layout.replace_host_paths(
+                str(error), agent.spec, agent.parent.spec if agent.parent is not None else None
+            )
             raise self._not_started(End(None, None, text), error.error) from None
 
     async def _run_program(self, jail: Jail, stop: trio.Event, task_status: trio.TaskStatus[Agent]) -> Status:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from attrs import evolve, frozen
 
-from agentos.sandbox.plan import WORKSPACE
 from agentos.services.files.resolve import check_all_sole, check_sole
 from agentos_sdk.errors import NotFound, PermissionDenied
 
@@ -141,18 +140,18 @@ class JailPaths:
         if request.workspace not in (None, "tmp"):
             raise self._hosts("workspace", request.workspace, ": say tmp")
         code, command = None, tuple(request.command or ())
-        if request.code is not None and (code := layout.outside(absolute_inside(request.code), own)) is None:
+        if request.code is not None and (code := layout.outside(layout.absolute_inside(request.code), own)) is None:
             raise BadField("code", f"{request.code}: expected a directory in your own /agent", PermissionDenied)
         if command and "/" in command[0]:
-            command = (absolute_inside(command[0]), *command[1:])
+            command = (layout.absolute_inside(command[0]), *command[1:])
             if layout.own_program(evolve(self.parent.spec, command=command)) is not None:
                 raise self._hosts("command", command[0])
         spec = evolve(spec, code=code, command=command or None, python=python, cwd=layout.directory_inside(request.cwd))
         if request.script is None:
             return spec
-        path = absolute_inside(request.script)
+        path = layout.absolute_inside(request.script)
         script = layout.outside(path, own)
-        if script is None and not any(path.startswith(f"{place}/") for place in layout.INSIDE):
+        if script is None and (path in layout.INSIDE or not layout.is_inside(path)):
             raise self._hosts("script", path)
         return evolve(spec, script=script or path, copied=script is None)
 
@@ -160,11 +159,6 @@ class JailPaths:
         name = self.parent.name
         message = f"{path} is a path of the host's, and {name} has none of these: it has its own /agent and /workspace"
         return BadField(field, message + instead, PermissionDenied)
-
-
-def absolute_inside(path: str) -> str:
-    """The path in a jail that a path in its agent's request means."""
-    return os.path.normpath(os.path.join(WORKSPACE, path))
 
 
 def check_readable(script: str) -> None:

@@ -190,7 +190,7 @@ class Spawning:
         above = parent.spec if parent is not None else None
 
         def refuse(mistake: BadField) -> None:
-            raise mistake.error(f"{mistake.field}: {layout.as_told(mistake.message, None, above)}")
+            raise mistake.error(f"{mistake.field}: {layout.replace_host_paths(mistake.message, None, above)}")
 
         check_name(request.name, "name")
         fields = {**attrs.asdict(request, recurse=False), "restart": restart_of(request), "permissions": given}

@@ -125,7 +125,11 @@ class CommandRunner:
         turn: Hashable = request.caller
         limits: list[Limit] = [(turn, MOST, "for you")]
         if isinstance(where, Beside):
-            name, turn, family = where.agent.name, (where.agent.id, request.kind), ("family", _eldest(where.agent).id)
+            name, turn, family = (
+                where.agent.name,
+                (where.agent.id, request.kind),
+                ("family", _find_eldest(where.agent).id),
+            )
             limits = [(turn, MOST, f"in the jail of {name}")]
             limits += [((*family, request.kind), IN_A_FAMILY, "beside it and its relatives")]
         with self._slots.take(*limits, (request.kind, IN_ALL, f"for callers of the kind {request.kind}")) as number:
@@ -137,16 +141,16 @@ class CommandRunner:
                         command = await undo.enter_async_context(self._enter(agent, jail, request.program))
                         around = jail.sandbox
                     case OnHost():
-                        with _refusing("the host", jailed=False):
-                            ways = await self._ways(undo, self.jails.cgroups.root)
+                        with _start_errors("the host", jailed=False):
+                            ways = await self._create_cgroup(undo, self.jails.cgroups.root)
                             command = await self._start_unconfined(undo, request.program, None, ways)
                     case OwnJail():
                         visitor = Visitor(request.program, number, next(self._count))
                         try:
                             command = (await undo.enter_async_context(self.jails.open(visitor, None, {}))).sandbox
                         except JailError as error:
-                            raise _no_shell(str(error)) or error.error(str(error)) from None
-                done = await self._accompany(command, request, turn, around)
+                            raise _explain_no_shell(str(error)) or error.error(str(error)) from None
+                done = await self._read_until_end(command, request, turn, around)
                 killed = done.status.signal == signal.SIGKILL and not done.timed_out
                 if isinstance(where, Beside) and killed and _is_ending(where.jail.sandbox):
                     place = "in its jail" if where.agent.spec.jailed else "beside it"
@@ -157,8 +161,8 @@ class CommandRunner:
     async def _enter(self, agent: Agent, jail: Jail, program: Program) -> AsyncIterator[Sandbox]:
         """Start the program in the agent's sandbox and within its limits."""
         async with contextlib.AsyncExitStack() as undo:
-            with _refusing(agent.name, agent.spec.jailed):
-                ways = await self._ways(undo, jail.group)
+            with _start_errors(agent.name, agent.spec.jailed):
+                ways = await self._create_cgroup(undo, jail.group)
                 if jail.policy is None:
                     command = await self._start_unconfined(undo, program, jail.limits, ways)
                     jail.sandbox.register_entered(command)
@@ -170,7 +174,7 @@ class CommandRunner:
                     self.jails.memory.join(agent.id, command.pid)  # the memory watcher counts it as part of the agent
             yield command
 
-    async def _ways(self, undo: contextlib.AsyncExitStack, around: Group | None) -> CgroupEntry:
+    async def _create_cgroup(self, undo: contextlib.AsyncExitStack, around: Group | None) -> CgroupEntry:
         """Create a nested cgroup to kill all of the command's processes. It has no limits of its own."""
         if around is None:
             return CgroupEntry()
@@ -192,7 +196,7 @@ class CommandRunner:
             undo.push_async_callback(command.kill)
         return command
 
-    async def _accompany(
+    async def _read_until_end(
         self, command: Sandbox, request: CommandRequest, whose: Hashable, around: Sandbox | None = None
     ) -> CommandResult:
         """Read the command's output until it ends, times out, or the program ``around`` it ends."""
@@ -206,7 +210,7 @@ class CommandRunner:
                 for pipe in pipes:
                     nursery.start_soon(pipe.run)
                 if around is not None:
-                    nursery.start_soon(_end_with, around, command)
+                    nursery.start_soon(_kill_after, around, command)
                 with trio.move_on_after(request.timeout) as patience:
                     await command.wait()
                 status = await command.kill()
@@ -221,13 +225,13 @@ def _nest(group: Group, name: str) -> Group:
     return group.create_child(name, GroupLimits())
 
 
-async def _end_with(around: Sandbox, command: Sandbox) -> None:
+async def _kill_after(around: Sandbox, command: Sandbox) -> None:
     await around.wait()
     await command.kill()
 
 
-def _eldest(agent: Agent) -> Agent:
-    return agent if agent.parent is None else _eldest(agent.parent)
+def _find_eldest(agent: Agent) -> Agent:
+    return agent if agent.parent is None else _find_eldest(agent.parent)
 
 
 def _is_ending(sandbox: Sandbox) -> bool:
@@ -237,7 +241,7 @@ def _is_ending(sandbox: Sandbox) -> bool:
 
 
 @contextlib.contextmanager
-def _refusing(where: str, jailed: bool) -> Iterator[None]:
+def _start_errors(where: str, jailed: bool) -> Iterator[None]:
     """Turn errors of a command's start into errors for the caller."""
     try:
         yield
@@ -245,23 +249,23 @@ def _refusing(where: str, jailed: bool) -> Iterator[None]:
         text = f"no way into the jail of {where} within {WAY_IN:g} s: what runs there may stop who comes in"
         raise Timeout(text) from None
     except StepFailed as failure:
-        raise _refusal(failure, where, jailed) from None
+        raise _explain_step(failure, where, jailed) from None
     except (SandboxError, CgroupError, BadPolicy) as error:
         raise Unavailable(f"{where}: {error}") from None
     except OSError as error:
         raise Unavailable(f"{where}: {error.filename or 'the command'}: {error.strerror}") from None
 
 
-def _refusal(failure: StepFailed, where: str, jailed: bool) -> CallError:
+def _explain_step(failure: StepFailed, where: str, jailed: bool) -> CallError:
     if failure.errno == errno.EAGAIN:
         return QuotaExceeded(f"{where} has used up its processes (max_pids): none is left for a command")
     if failure.step.startswith(PROGRAM_STEPS):
         error = errors.explain_program(failure, jailed)
-        return _no_shell(failure.text) or error.error(str(error))
+        return _explain_no_shell(failure.text) or error.error(str(error))
     return Unavailable(f"no way into the jail of {where}: {failure}" if jailed else f"{where}: {failure}")
 
 
-def _no_shell(text: str) -> CallError | None:
+def _explain_no_shell(text: str) -> CallError | None:
     if not text.startswith(f"{SHELL}: No such file"):
         return None
     return Unavailable(f"a line for the shell is run by {SHELL}, and there is none: give a program and its arguments")

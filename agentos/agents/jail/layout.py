@@ -20,7 +20,7 @@ from agentos.sandbox.policy import Interpreter, Limits, Policy, Program
 from .interpreters import NoInterpreter, interpreter
 
 START = "agentos_sdk/start.py"  # relative to a directory that holds the SDK
-INSIDE = (WORKSPACE, CODE, "/tmp")  # where an agent's working directory may be
+INSIDE = (WORKSPACE, CODE, "/tmp")  # the directories of its jail that an agent may name
 MOST = {"cpu_weight": 10_000, "max_pids": 1 << 22, "inodes": 1 << 32}  # upper limits that Linux accepts
 PERIOD = 100_000  # microseconds; a CPU quota is a part of this period
 
@@ -37,10 +37,20 @@ class Shown:
     code: str | None = None
 
 
+def absolute_inside(path: str) -> str:
+    """The path in a jail that its agent means; a relative one starts at /workspace."""
+    return os.path.normpath(os.path.join(WORKSPACE, path))
+
+
+def is_inside(path: str) -> bool:
+    """Whether an absolute path leads to one of the directories that a jail's agent may name, or below it."""
+    return any(path == place or path.startswith(f"{place}/") for place in INSIDE)
+
+
 def directory_inside(cwd: str | None) -> str:
-    """A working directory inside the jail; a relative one starts at /workspace."""
-    path = os.path.normpath(os.path.join(WORKSPACE, cwd or "."))
-    if not any(path == place or path.startswith(f"{place}/") for place in INSIDE):
+    """A working directory inside the jail."""
+    path = absolute_inside(cwd or ".")
+    if not is_inside(path):
         raise LayoutError(
             "cwd", f"expected a directory in {', '.join(INSIDE)}, which are all that a jail has, got {cwd!r}"
         )
@@ -168,7 +178,7 @@ def outside(path: str, what: Shown) -> str | None:
     return found if os.path.commonpath([found, what.code]) == what.code and os.path.exists(found) else None
 
 
-def as_told(text: str, spec: AgentSpec | None, parent: AgentSpec | None) -> str:
+def replace_host_paths(text: str, spec: AgentSpec | None, parent: AgentSpec | None) -> str:
     """An error about an agent, worded for its parent: host paths are replaced by paths in the parent's jail.
 
     ``spec``: of the agent, None before it is made.

@@ -6,6 +6,7 @@ import pytest
 
 from agentos_sdk import AgentOSClient
 from tests.support.kernel import Kernel, environment
+from tests.support.wire import PATIENCE
 
 Result = subprocess.CompletedProcess[str]
 Agentos = Callable[..., Result]
@@ -23,7 +24,7 @@ def agentos(kernel: Kernel) -> Iterator[Agentos]:
             env=given,
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=PATIENCE,
             stdin=subprocess.DEVNULL,
             check=False,
         )

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-PATIENCE = 20.0  # seconds until what must come has come
+PATIENCE = 60.0  # seconds until what must come has come
 
 
 class Output:

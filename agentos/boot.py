@@ -31,7 +31,7 @@ from .agents.jail import openai_endpoint
 from .agents.jail.factory import Jails
 from .agents.leftover_processes import Sweeper
 from .agents.workspaces.workspace import Workspaces
-from .host_setup import BootError, Host, connections_to_be_had, is_root, open_host
+from .host_setup import BootError, Host, affordable_connections, is_root, open_host
 from .kernel.listener import ConnectionLimit, Listener, ListenError, listen
 from .permissions.patterns.base import Names
 from .sandbox.report import probe
@@ -117,8 +117,8 @@ class Kernel:
         kernel, root = settings.config.kernel, settings.config.root
         self.settings, self.host, self.model = settings, host, model
         self.events, self.callers, self.line = access.events, access.callers, model.line
-        self.connection_limit = ConnectionLimit(min(kernel.max_connections, connections_to_be_had()))
-        # Kills what ended agents left; jails: a sandbox with its resources for each life of an agent.
+        self.connection_limit = ConnectionLimit(min(kernel.max_connections, affordable_connections()))
+        # Kills what ended agents left; jails: a sandbox with its resources for each life by_id an agent.
         self.sweeper = Sweeper(host.run)
         self.jails = Jails(
             spawner=host.spawner,

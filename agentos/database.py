@@ -23,27 +23,27 @@ import trio
 from attrs import define
 from outcome import Error, Outcome, capture
 
-from agentos.private_files import check_file, describe, open_file, shown
+from agentos.private_files import check_file, describe_error, display_path, open_file
 
 log = logging.getLogger(__name__)
 
-MOST_WAITING = 1000  # units of work in the queue, and in one commit
+MAX_QUEUED_UNITS = 1000  # units of work in the queue, and in one commit
 APPLICATION_ID = 0x41474E54  # "AGNT", in the file's header
-BUSY = 5.0  # seconds to wait for other writers of the file: a person with a shell, a backup
+BUSY_TIMEOUT = 5.0  # seconds to wait for other writers of the file: a person with a shell, a backup
 
 T = TypeVar("T")
 Schemas: TypeAlias = Mapping[str, Sequence[str]]
 """For each owner, the statements that create its tables, in order; never changed, only appended to."""
 
-_AWAY = "move it away, with what is named like it and ends in -wal and -shm, and a new one is begun"
-_FIXES = {
+_MOVE_AWAY = "move it away, with its -wal and -shm files, and a new one is created"
+_REMEDIES = {
     sqlite3.SQLITE_FULL: "free some room on its file system",
-    sqlite3.SQLITE_IOERR: "its file system is full or fails",
+    sqlite3.SQLITE_IOERR: "check its file system: it is full or failing",
     sqlite3.SQLITE_READONLY: "let this user write to it, or choose another directory with --state-dir",
     sqlite3.SQLITE_CANTOPEN: "let this user write there, or choose another directory with --state-dir",
-    sqlite3.SQLITE_BUSY: "another program holds it: end that one",
-    sqlite3.SQLITE_CORRUPT: f"it is damaged: put back a copy that was made of it, or {_AWAY}",
-    sqlite3.SQLITE_NOTADB: f"it is something else: {_AWAY}",
+    sqlite3.SQLITE_BUSY: "another program has it locked: stop that program",
+    sqlite3.SQLITE_CORRUPT: f"it is damaged: restore a backup, or {_MOVE_AWAY}",
+    sqlite3.SQLITE_NOTADB: f"{_MOVE_AWAY}",
 }
 
 
@@ -73,7 +73,7 @@ async def open_database(path: Path, schemas: Schemas) -> AsyncIterator["Database
     connection = await trio.to_thread.run_sync(connect, path, schemas)
     try:
         async with trio.open_nursery() as nursery:
-            send, receive = trio.open_memory_channel[_Unit](MOST_WAITING)
+            send, receive = trio.open_memory_channel[_Unit](MAX_QUEUED_UNITS)
             nursery.start_soon(_Writer(path, connection).serve, receive)
             with send:
                 try:
@@ -103,7 +103,7 @@ class Database:
         try:
             await self._queue.send(unit)
         except (trio.ClosedResourceError, trio.BrokenResourceError):
-            raise DatabaseError(f"{shown(self._path)}: it was closed") from None
+            raise DatabaseError(f"{display_path(self._path)}: it was closed") from None
 
         def withdraw(_raise_cancel: object) -> trio.lowlevel.Abort:
             if unit.state == "begun":
@@ -126,9 +126,9 @@ class Database:
         try:
             self._queue.send_nowait(_Unit(work, what=what))
         except trio.WouldBlock:
-            raise DatabaseError(f"{shown(self._path)}: {MOST_WAITING} writes wait already") from None
+            raise DatabaseError(f"{display_path(self._path)}: {MAX_QUEUED_UNITS} writes are queued already") from None
         except (trio.ClosedResourceError, trio.BrokenResourceError):
-            raise DatabaseError(f"{shown(self._path)}: it was closed") from None
+            raise DatabaseError(f"{display_path(self._path)}: it was closed") from None
 
 
 class _Writer:
@@ -136,7 +136,7 @@ class _Writer:
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self._path, self._connection = path, connection
-        self._turn = trio.CapacityLimiter(1)  # its own limiter: it needn't wait for other threads
+        self._limiter = trio.CapacityLimiter(1)  # its own limiter: it needn't wait for other threads
 
     async def serve(self, queue: trio.MemoryReceiveChannel[_Unit]) -> None:
         """Serve until all senders are closed; not interrupted by cancellation."""
@@ -144,17 +144,17 @@ class _Writer:
             async for unit in queue:
                 units = [unit]
                 with contextlib.suppress(trio.WouldBlock, trio.EndOfChannel):
-                    while len(units) < MOST_WAITING:
+                    while len(units) < MAX_QUEUED_UNITS:
                         units.append(queue.receive_nowait())
-                await self._answer([unit for unit in units if unit.state == "waiting"])
+                await self._run_units([unit for unit in units if unit.state == "waiting"])
 
-    async def _answer(self, units: Sequence[_Unit]) -> None:
+    async def _run_units(self, units: Sequence[_Unit]) -> None:
         for unit in units:
             unit.state = "begun"
         try:
-            results = await trio.to_thread.run_sync(self._commit, units, limiter=self._turn)
+            results = await trio.to_thread.run_sync(self._commit, units, limiter=self._limiter)
         except Exception as error:  # no thread is available; units that have begun get a result in every case
-            results = [Error(DatabaseError(f"{shown(self._path)}: {error}")) for _ in units]
+            results = [Error(DatabaseError(f"{display_path(self._path)}: {error}")) for _ in units]
         for unit, result in zip(units, results, strict=True):
             unit.result = result
             if unit.waiter is not None:
@@ -168,14 +168,14 @@ class _Writer:
             self._connection.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
             self._roll_back()
-            return [Error(explained(self._path, error)) for _ in units]
+            return [Error(explain_error(self._path, error)) for _ in units]
         try:
-            results = [self._alone(unit.work) for unit in units]
+            results = [self._run_in_savepoint(unit.work) for unit in units]
             self._connection.execute("COMMIT")
         except Exception as error:
             self._roll_back()
             if len(units) == 1:
-                return [Error(explained(self._path, error))]
+                return [Error(explain_error(self._path, error))]
             return [result for unit in units for result in self._commit([unit])]
         return results
 
@@ -184,15 +184,15 @@ class _Writer:
             with contextlib.suppress(sqlite3.Error):  # then the next BEGIN fails, and it is tried again
                 self._connection.execute("ROLLBACK")
 
-    def _alone(self, work: Callable[[sqlite3.Connection], T]) -> Outcome[T]:
+    def _run_in_savepoint(self, work: Callable[[sqlite3.Connection], T]) -> Outcome[T]:
         self._connection.execute("SAVEPOINT alone")
         result = capture(work, self._connection)
         if isinstance(result, Error):
             if not self._connection.in_transaction:  # SQLite itself gave up: no room, no memory, a failing disk
                 raise result.error
             self._connection.execute("ROLLBACK TO alone")
-            if _fix(result.error) is not None:
-                result = Error(explained(self._path, result.error))
+            if _find_remedy(result.error) is not None:
+                result = Error(explain_error(self._path, result.error))
         self._connection.execute("RELEASE alone")
         return result
 
@@ -213,17 +213,17 @@ def connect(path: Path, schemas: Schemas, *, durable: bool = False) -> sqlite3.C
         for end in ("-wal", "-shm", "-journal"):
             check_file(Path(f"{path}{end}"))
     except OSError as error:
-        raise DatabaseError(describe(error, path)) from None
+        raise DatabaseError(describe_error(error, path)) from None
     try:
         with contextlib.ExitStack() as undo:
-            connection = sqlite3.connect(path, timeout=BUSY, isolation_level=None, check_same_thread=False)
+            connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False)
             undo.callback(connection.close)
             _check_opened(connection, path, made)
             _prepare(connection, path, schemas, durable)
             undo.pop_all()
             return connection
     except sqlite3.Error as error:
-        raise explained(path, error) from None
+        raise explain_error(path, error) from None
 
 
 def _check_opened(connection: sqlite3.Connection, path: Path, made: os.stat_result) -> None:
@@ -234,7 +234,7 @@ def _check_opened(connection: sqlite3.Connection, path: Path, made: os.stat_resu
     except OSError:
         same = False
     if not same:
-        raise DatabaseError(f"{shown(path)}: another file was put in its place while it was opened: start again")
+        raise DatabaseError(f"{display_path(path)}: it was replaced while it was opened: start again")
 
 
 def _prepare(connection: sqlite3.Connection, path: Path, schemas: Schemas, durable: bool) -> None:
@@ -243,15 +243,15 @@ def _prepare(connection: sqlite3.Connection, path: Path, schemas: Schemas, durab
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if application != APPLICATION_ID and (application or tables):
         raise DatabaseError(
-            f"{shown(path)}: a database of another program: move it away, or choose another --state-dir"
+            f"{display_path(path)}: a database of another program: move it away, or choose another --state-dir"
         )
     (found,) = ("ok",) if durable else connection.execute("PRAGMA quick_check(1)").fetchone()
     if found != "ok":
-        raise DatabaseError(f"{shown(path)}: {' '.join(found.split())}: {_FIXES[sqlite3.SQLITE_CORRUPT]}")
+        raise DatabaseError(f"{display_path(path)}: {' '.join(found.split())}: {_REMEDIES[sqlite3.SQLITE_CORRUPT]}")
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
         raise DatabaseError(
-            f"{shown(path)}: no write-ahead log is possible there: choose another directory with --state-dir"
+            f"{display_path(path)}: no write-ahead log possible there: choose another directory with --state-dir"
         )
     connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
     connection.execute("PRAGMA foreign_keys = ON")
@@ -262,7 +262,8 @@ def _prepare(connection: sqlite3.Connection, path: Path, schemas: Schemas, durab
     for owner, steps in schemas.items():
         if (version := versions.get(owner, 0)) > len(steps):
             raise DatabaseError(
-                f"{shown(path)}: written by a newer version (it has {owner} {version}, this one knows {len(steps)}): "
+                f"{display_path(path)}: written by a newer version "
+                f"(it has {owner} {version}, this one knows {len(steps)}): "
                 "use that one, or choose another directory with --state-dir"
             )
         for step in steps[version:]:
@@ -271,13 +272,13 @@ def _prepare(connection: sqlite3.Connection, path: Path, schemas: Schemas, durab
     connection.execute("COMMIT")
 
 
-def _fix(error: BaseException) -> str | None:
+def _find_remedy(error: BaseException) -> str | None:
     """The remedy if the error is caused by the file and not by the work."""
     code = getattr(error, "sqlite_errorcode", None) if isinstance(error, sqlite3.Error) else None
-    return None if code is None else _FIXES.get(code & 0xFF)  # the higher bits only give details
+    return None if code is None else _REMEDIES.get(code & 0xFF)  # the higher bits only give details
 
 
-def explained(path: Path, error: BaseException) -> DatabaseError:
+def explain_error(path: Path, error: BaseException) -> DatabaseError:
     """The error for people: which file, what is wrong with it, and what to do."""
-    fix = _fix(error)
-    return DatabaseError(f"{shown(path)}: {error}: {fix}" if fix else f"{shown(path)}: {error}")
+    fix = _find_remedy(error)
+    return DatabaseError(f"{display_path(path)}: {error}: {fix}" if fix else f"{display_path(path)}: {error}")

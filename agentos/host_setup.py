@@ -14,7 +14,7 @@ from attrs import frozen
 
 import agentos_sdk
 from agentos.config.schema import KernelSettings
-from agentos.private_files import check_file, check_parents, describe, hold_directory, open_file, shown
+from agentos.private_files import check_file, check_parents, describe_error, display_path, hold_directory, open_file
 from agentos.sandbox.errors import SandboxError
 from agentos.sandbox.inside.janitor import Cleanup
 from agentos.sandbox.spawner import Spawner
@@ -67,7 +67,7 @@ def open_host(settings: KernelSettings, socket: str, state_dir: Path) -> Iterato
             undo.callback(spawner.close)
             interpreter_prefixes.validate_interpreter(probe.own_interpreter())
             check_parents(Path(socket))
-            state_dir = undo.enter_context(sole_kernel(state_dir))
+            state_dir = undo.enter_context(lock_state_directory(state_dir))
             check_file(state_dir / "stubs.json")  # read later, when the kernel runs
             run = Run.begin(state_dir)
             undo.callback(run.end)
@@ -77,7 +77,7 @@ def open_host(settings: KernelSettings, socket: str, state_dir: Path) -> Iterato
             outer_ids = HostIdPool(state_dir / "outer-ids.json", uids.first, uids.count) if is_root() else None
             sdk_alone, sdk = lay_out_sdk(run)
         except OSError as error:
-            raise BootError(describe(error, state_dir)) from None
+            raise BootError(describe_error(error, state_dir)) from None
         except (SandboxError, HostIdError) as error:
             raise BootError(str(error)) from None
         yield Host(run, spawner, cgroups, outer_ids, state_dir, sdk_alone, sdk)
@@ -94,7 +94,7 @@ def harden() -> None:
 
 
 @contextlib.contextmanager
-def sole_kernel(state_dir: Path) -> Iterator[Path]:
+def lock_state_directory(state_dir: Path) -> Iterator[Path]:
     """Hold and lock the state directory; yields the path to open its files by (:mod:`agentos.private_files`).
 
     Raises :class:`BootError` while another kernel has the lock, ``OSError`` if other users can change the directory or
@@ -109,7 +109,7 @@ def sole_kernel(state_dir: Path) -> Iterator[Path]:
         except BlockingIOError:
             holder = os.pread(lock, 20, 0).decode() or "unknown"
             raise BootError(
-                f"{shown(held)}: a kernel (pid {holder}) works with it: "
+                f"{display_path(held)}: another kernel (pid {holder}) uses it: "
                 "stop that one or choose another with --state-dir"
             ) from None
         os.ftruncate(lock, 0)
@@ -117,7 +117,7 @@ def sole_kernel(state_dir: Path) -> Iterator[Path]:
         yield held
 
 
-def connections_to_be_had() -> int:
+def affordable_connections() -> int:
     """Number of connections that leave enough file descriptors for the agents; each connection takes up to two."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(MIN_CONNECTIONS, files // 4)

@@ -2,9 +2,9 @@
 
 A directory is held by a file descriptor, and its files are opened as ``/proc/self/fd/N/name``. This is relative to the
 descriptor, also for SQLite, which accepts only paths. So a directory that is renamed while it is held stays in use, and
-a directory put in its place is not used. :func:`shown` gives the path for messages. Everything here blocks.
+a directory put in its place is not used. :func:`display_path` gives the path for messages. Everything here blocks.
 
-A failed check raises :class:`Unfit`; errors from Linux remain ``OSError``.
+A failed check raises :class:`UnsafeFile`; errors from Linux remain ``OSError``.
 
 Not protected: anything against the same uid or root. The owner of a parent directory can still rename it.
 """
@@ -17,25 +17,29 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-_HELD = re.compile(r"/proc/self/fd/[0-9]+(?=/|\Z)")
-_OTHERS = stat.S_IWGRP | stat.S_IWOTH
-_ELSE = "choose another directory with --state-dir"
+_HELD_PATH = re.compile(r"/proc/self/fd/[0-9]+(?=/|\Z)")
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+_CHOOSE_ANOTHER = "choose another directory with --state-dir"
 
 
-class Unfit(OSError):
+class UnsafeFile(OSError):
     """Other users can change or replace it. ``strerror`` says why and what to do, ``filename`` is the real path."""
 
 
-def describe(error: OSError, path: Path) -> str:
+def describe_error(error: OSError, path: Path) -> str:
     """The message for an error about ``path``, or about the file that the error names."""
-    place = shown(error.filename or path)
-    return f"{place}: {error.strerror}" if isinstance(error, Unfit) else f"{place}: {error.strerror}: {_ELSE}"
+    place = display_path(error.filename or path)
+    return (
+        f"{place}: {error.strerror}"
+        if isinstance(error, UnsafeFile)
+        else f"{place}: {error.strerror}: {_CHOOSE_ANOTHER}"
+    )
 
 
-def shown(path: Path | str) -> str:
+def display_path(path: Path | str) -> str:
     """The real path for messages: where a held directory is now."""
     text = str(path)
-    held = _HELD.match(text)
+    held = _HELD_PATH.match(text)
     return os.readlink(held[0]) + text[held.end() :] if held else text
 
 
@@ -51,8 +55,8 @@ def hold_directory(path: Path) -> Iterator[Path]:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         if path.is_symlink():
-            raise _unfit(path, f"is a symlink to {os.path.realpath(path)}: name the directory itself") from None
-        raise OSError(error.errno, error.strerror, shown(path)) from None
+            raise _unsafe(path, f"is a symlink to {os.path.realpath(path)}: name the directory itself") from None
+        raise OSError(error.errno, error.strerror, display_path(path)) from None
     try:
         _check_directory(os.fstat(fd), path)
         check_parents(Path(os.readlink(f"/proc/self/fd/{fd}")))
@@ -71,7 +75,7 @@ def check_parents(path: Path) -> None:
             continue
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
             why = f"can be replaced by every user, as {parent} has mode {mode & 0o7777:04o}: run `chmod o-w {parent}`"
-            raise _unfit(path, why)
+            raise _unsafe(path, why)
 
 
 def open_file(path: Path, flags: int) -> int:
@@ -85,8 +89,8 @@ def open_file(path: Path, flags: int) -> int:
         fd = os.open(path, flags & ~os.O_TRUNC | extra, 0o600)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise _unfit(path, "is a symlink: remove it") from None
-        raise OSError(error.errno, error.strerror, shown(path)) from None
+            raise _unsafe(path, "is a symlink: remove it") from None
+        raise OSError(error.errno, error.strerror, display_path(path)) from None
     try:
         _check_file(os.fstat(fd), path)
         if flags & os.O_TRUNC:
@@ -122,24 +126,24 @@ def replace_file(path: Path, text: str) -> None:
 def _check_directory(status: os.stat_result, path: Path) -> None:
     mode = f"mode {status.st_mode & 0o7777:04o}"
     if status.st_uid != os.geteuid():
-        why = f"belongs to uid {status.st_uid} ({mode}), and the kernel runs as uid {os.geteuid()}: {_ELSE}"
-        raise _unfit(path, why)
-    if status.st_mode & _OTHERS:
-        why = f"belongs to uid {status.st_uid}, but its {mode} lets others write to it"
-        raise _unfit(path, f"{why}: run `chmod go-w {shown(path)}`, or {_ELSE}")
+        why = f"belongs to uid {status.st_uid} ({mode}), and the kernel runs as uid {os.geteuid()}: {_CHOOSE_ANOTHER}"
+        raise _unsafe(path, why)
+    if status.st_mode & _WRITABLE_BY_OTHERS:
+        why = f"belongs to uid {status.st_uid}, but its {mode} lets other users write to it"
+        raise _unsafe(path, f"{why}: run `chmod go-w {display_path(path)}`, or {_CHOOSE_ANOTHER}")
 
 
 def _check_file(status: os.stat_result, path: Path) -> None:
     if stat.S_ISLNK(status.st_mode):
-        raise _unfit(path, "is a symlink: remove it")
+        raise _unsafe(path, "is a symlink: remove it")
     if not stat.S_ISREG(status.st_mode):
-        raise _unfit(path, "is not a regular file: move it away")
+        raise _unsafe(path, "is not a regular file: move it away")
     if status.st_uid != os.geteuid():
         why = f"belongs to uid {status.st_uid}, and the kernel runs as uid {os.geteuid()}: move it away"
-        raise _unfit(path, why)
+        raise _unsafe(path, why)
     if status.st_nlink > 1:
-        raise _unfit(path, f"has {status.st_nlink} names (hard links): remove the others")
+        raise _unsafe(path, f"has {status.st_nlink} names (hard links): remove the others")
 
 
-def _unfit(path: Path, why: str) -> Unfit:
-    return Unfit(errno.EPERM, why, shown(path))
+def _unsafe(path: Path, why: str) -> UnsafeFile:
+    return UnsafeFile(errno.EPERM, why, display_path(path))

@@ -14,7 +14,7 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentos.database import MOST_WAITING, Database, DatabaseError, open_database
+from agentos.database import MAX_QUEUED_UNITS, Database, DatabaseError, open_database
 from tests.support.rounds import rounds
 
 SCHEMAS = {"numbers": ["CREATE TABLE numbers (number INTEGER PRIMARY KEY)"]}
@@ -270,16 +270,16 @@ async def test_a_full_queue_refuses_who_does_not_wait_and_lets_the_others_wait(t
     async with open_database(tmp_path / "db", SCHEMAS) as database:
         async with trio.open_nursery() as nursery:
             gate = await held(database, nursery)
-            for number in range(1, MOST_WAITING + 1):
+            for number in range(1, MAX_QUEUED_UNITS + 1):
                 database.submit(partial(insert, number), "a number")
 
-            with pytest.raises(DatabaseError, match=f"{MOST_WAITING} writes wait already"):
+            with pytest.raises(DatabaseError, match=f"{MAX_QUEUED_UNITS} writes are queued already"):
                 database.submit(partial(insert, 5000), "a number")
             nursery.start_soon(database.write, partial(insert, 6000))
             await trio.testing.wait_all_tasks_blocked()
             gate.opened.set()
 
-        assert await database.write(numbers) == [*range(MOST_WAITING + 1), 6000]
+        assert await database.write(numbers) == [*range(MAX_QUEUED_UNITS + 1), 6000]
 
 
 async def test_what_nobody_waits_for_and_fails_is_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -118,11 +118,11 @@ def cut_off(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
-        (scribble, "file is not a database: it is something else: move it away"),
+        (scribble, "file is not a database: move it away"),
         (somebody_elses, "a database of another program: move it away"),
         (somebody_elses_by_its_header, "a database of another program: move it away"),
-        (damage_a_page, "it is damaged: put back a copy that was made of it, or move it away"),
-        (cut_off, "it is damaged: put back a copy that was made of it, or move it away"),
+        (damage_a_page, "it is damaged: restore a backup, or move it away"),
+        (cut_off, "it is damaged: restore a backup, or move it away"),
     ],
 )
 async def test_a_file_that_is_not_ours_or_not_whole_is_named_and_left_as_it_is(
@@ -144,13 +144,13 @@ async def test_a_file_that_is_not_ours_or_not_whole_is_named_and_left_as_it_is(
 async def test_a_file_that_somebody_else_writes_to_is_waited_for_and_then_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentos.database.BUSY", 0.05)
+    monkeypatch.setattr("agentos.database.BUSY_TIMEOUT", 0.05)
     path = tmp_path / "agentos.db"
     await opened(path, {})
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
 
-    with pytest.raises(DatabaseError, match="another program holds it: end that one"):
+    with pytest.raises(DatabaseError, match="another program has it locked: stop that program"):
         await opened(path, {"numbers": [NUMBERS]})
 
     other.execute("COMMIT")

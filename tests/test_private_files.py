@@ -7,14 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from agentos.private_files import Unfit, check_parents, hold_directory, open_file, read_file, replace_file, shown
+from agentos.private_files import (
+    UnsafeFile,
+    check_parents,
+    display_path,
+    hold_directory,
+    open_file,
+    read_file,
+    replace_file,
+)
 
 ROOT = os.geteuid() == 0
 
 
 def reason(act: Callable[[], object]) -> str:
     """Why it is refused."""
-    with pytest.raises(Unfit) as caught:
+    with pytest.raises(UnsafeFile) as caught:
         act()
     return f"{caught.value.filename}: {caught.value.strerror}"
 
@@ -91,7 +99,7 @@ def test_files_stay_in_the_directory_that_is_held_when_it_is_moved_and_another_t
         state.mkdir()
         replace_file(held / "note", "second")
 
-        assert shown(held / "note") == f"{moved}/note"
+        assert display_path(held / "note") == f"{moved}/note"
         assert read_file(held / "note") == "second"
     assert list(state.iterdir()) == []
     assert os.listdir(moved) == ["note"]

@@ -23,7 +23,7 @@ from agentos.permissions.patterns.base import Names
 from agentos.permissions.rule import PermissionSet
 from agentos.services.events import AgentOver, Event
 from agentos.services.mailboxes import Mailboxes
-from agentos.services.quotas import narrowest
+from agentos.services.quotas import merge_quotas
 from agentos_sdk import codec
 from agentos_sdk.errors import AlreadyExists, BadRequest
 from agentos_sdk.opcodes import Op
@@ -156,8 +156,8 @@ class Callers:
             raise AlreadyExists(f"as: {name!r} is an agent")
         if not self.mail.is_taken(name):
             self.mail.register(caller.id, name)
-        elif self.mail.named(name).id not in self._guests:  # another connection of the same guest has its mailbox
-            raise AlreadyExists(f"as: {name!r} is the name of the caller with id {self.mail.named(name).id}")
+        elif self.mail.by_name(name).id not in self._guests:  # another connection of the same guest has its mailbox
+            raise AlreadyExists(f"as: {name!r} is the name of the caller with id {self.mail.by_name(name).id}")
         caller.name = name
 
     # -- Permissions -----------------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ class Callers:
         agent = self.registry.find(caller.id, None)
         self.authorizer.add_layer(agent.id, given)
         had = agent.spec.permissions.quotas if agent.spec.permissions is not None else ()
-        self._renew(agent, attrs.evolve(given, quotas=narrowest(had, given.quotas)))
+        self._renew(agent, attrs.evolve(given, quotas=merge_quotas(had, given.quotas)))
 
     def _renew(self, agent: Agent, given: PermissionSet) -> None:
         """Apply an agent's new set to the call tables and the model quotas of the agent and its descendants."""
@@ -231,7 +231,7 @@ class Callers:
         if caller.kind == "agent":
             return self.registry.find(caller.id, None).queue_path
         if caller.kind == "guest":
-            budget = narrowest(*(one.quotas for one in self.authorizer.permissions_of(caller.id).sets()))
+            budget = merge_quotas(*(one.quotas for one in self.authorizer.permissions_of(caller.id).sets()))
             return (self.kernel_account, Account(f"guest {caller.name}", Share(budget=budget)))
         return (self.kernel_account, Account(caller.name))
 
@@ -253,7 +253,7 @@ class Callers:
 
     def _name(self, number: int) -> str:
         found = self.registry.get(number)
-        return found.name if found is not None else self.mail.of(number).name
+        return found.name if found is not None else self.mail.by_id(number).name
 
     def _parent(self, number: int) -> int | None:
         found = self.registry.get(number)

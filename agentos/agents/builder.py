@@ -12,7 +12,7 @@ from attrs import frozen
 
 from agentos.llm.settings import Share
 from agentos.permissions.rule import PermissionSet
-from agentos.services.quotas import Quota, budget_of
+from agentos.services.quotas import Quota, make_quotas
 from agentos_sdk.strict import shown
 from supervisors import Backoff, ChildSpec, SpecError, SupervisorSpec
 
@@ -159,7 +159,7 @@ def quotas_of(lines: Iterable[Any], wrong: Wrong, *keys: str) -> tuple[Quota, ..
     """The quotas of a budget, whose lines have the fields of the SDK's ``Budget``. ``keys`` lead to it."""
     quotas: dict[tuple[str, float], Quota] = {}
     for index, line in enumerate(lines):
-        for quota in budget_of(line.per, line.tokens, line.calls, line.money):
+        for quota in make_quotas(line.per, line.tokens, line.calls, line.money):
             if (quota.what, quota.per) in quotas:
                 message = f"there is a budget of {quota.what} per {quota.per:g} s already"
                 wrong(BadField((*keys, index, quota.what), message))

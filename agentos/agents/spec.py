@@ -10,7 +10,7 @@ from attrs import evolve, field, frozen
 
 from agentos.llm.settings import Share
 from agentos.permissions.rule import PermissionSet
-from agentos.services.quotas import narrowest
+from agentos.services.quotas import merge_quotas
 from agentos_sdk.codec import Rule
 from agentos_sdk.errors import AlreadyExists, BadRequest, CallError
 from supervisors import Backoff
@@ -127,7 +127,7 @@ class AgentSpec:
     def share(self) -> Share:
         """Its share of the model, by its budget and its permissions' quotas."""
         quotas = self.permissions.quotas if self.permissions is not None else ()
-        return evolve(self.llm, budget=narrowest(self.llm.budget, quotas))
+        return evolve(self.llm, budget=merge_quotas(self.llm.budget, quotas))
 
     @property
     def jailed(self) -> bool:

@@ -9,7 +9,7 @@ from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, HTTPScope
 from agentos.kernel.caller import Allowance
 from agentos_sdk.errors import BadRequest, TooLarge
 
-ARRIVAL = 60.0  # seconds in which a body has to arrive
+BODY_TIMEOUT = 60.0  # seconds in which a body has to arrive
 
 
 @define(eq=False)
@@ -19,13 +19,13 @@ class Exchange:
     head: HTTPScope
     _receive: ASGIReceiveCallable
     _send: ASGISendCallable
-    _most: int
+    _max_bytes: int
     _allowance: Allowance
     begun: bool = False  # whether the response has begun
     _ended: bool = False
     _body: bytearray = field(factory=bytearray)
     _size: int = 0  # of the body, as far as it has arrived
-    _enough: trio.Event = field(factory=trio.Event)  # set when the body is complete or too large
+    _body_done: trio.Event = field(factory=trio.Event)  # set when the body is complete or too large
 
     def header(self, name: str) -> str:
         return next((value.decode("latin1") for key, value in self.head["headers"] if key == name.encode()), "")
@@ -33,11 +33,11 @@ class Exchange:
     async def run(self, answer: Callable[["Exchange"], Awaitable[None]]) -> None:
         """Run ``answer``, which is cancelled as soon as the client disconnects."""
         await self._allowance.wait_for_room()
-        reserved = min(self._announced, self._most)
+        reserved = min(self._announced_bytes, self._max_bytes)
         self._allowance.begin(reserved)
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._listen, nursery.cancel_scope)
+                nursery.start_soon(self._receive_events, nursery.cancel_scope)
                 await answer(self)
                 nursery.cancel_scope.cancel()
         finally:
@@ -45,13 +45,13 @@ class Exchange:
 
     async def body(self) -> bytes:
         """The whole body. ``TooLarge``, or ``BadRequest`` if it takes too long."""
-        if self._announced <= self._most:
-            with trio.move_on_after(ARRIVAL) as patience:
-                await self._enough.wait()
+        if self._announced_bytes <= self._max_bytes:
+            with trio.move_on_after(BODY_TIMEOUT) as patience:
+                await self._body_done.wait()
             if patience.cancelled_caught:
-                raise BadRequest(f"the body hasn't come within {ARRIVAL:g} s")
-        if max(self._announced, self._size) > self._most:
-            raise TooLarge(f"expected a body of at most {self._most} bytes")
+                raise BadRequest(f"the body did not arrive within {BODY_TIMEOUT:g} s")
+        if max(self._announced_bytes, self._size) > self._max_bytes:
+            raise TooLarge(f"expected a body of at most {self._max_bytes} bytes")
         return bytes(self._body)
 
     async def reply(self, status: int, data: bytes, headers: Iterable[tuple[str, str]] = ()) -> None:
@@ -78,14 +78,14 @@ class Exchange:
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     @property
-    def _announced(self) -> int:
+    def _announced_bytes(self) -> int:
         """Bytes of the body; if the client doesn't say, the limit."""
         length = self.header("content-length")
         if length.isdecimal():
             return int(length[:20])
-        return 0 if self.head["method"] in ("GET", "HEAD") else self._most
+        return 0 if self.head["method"] in ("GET", "HEAD") else self._max_bytes
 
-    async def _listen(self, answering: trio.CancelScope) -> None:
+    async def _receive_events(self, answering: trio.CancelScope) -> None:
         """Take every event from hypercorn, even if not needed: its queue is short, and if full it blocks us."""
         while True:
             event = await self._receive()
@@ -95,7 +95,7 @@ class Exchange:
                 return
             if event["type"] == "http.request":
                 self._size += len(event["body"])
-                if self._size <= self._most:
+                if self._size <= self._max_bytes:
                     self._body += event["body"]
-                if self._size > self._most or not event["more_body"]:
-                    self._enough.set()
+                if self._size > self._max_bytes or not event["more_body"]:
+                    self._body_done.set()

@@ -27,14 +27,18 @@ from agentos.kernel.listener import PAUSE, ConnectionLimit
 
 log = logging.getLogger(__name__)
 
-IDLE = 10.0  # seconds to the next request, or to its last header; longer than clients keep unused connections
-LINGER = 2.0  # seconds in which further input is read and dropped; otherwise the client may not see the response
+IDLE_TIMEOUT = 10.0  # seconds to the next request, or to its last header; longer than clients keep unused connections
+LINGER_TIMEOUT = (
+    2.0  # seconds in which further input is read and dropped; otherwise the client may not see the response
+)
 READ_SIZE = 64 << 10
-FULL = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
-GONE = (trio.BrokenResourceError, trio.ClosedResourceError)
+SERVICE_UNAVAILABLE = (
+    b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+)
+DISCONNECTED = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 
-def visitor(caller: Caller) -> Caller:
+def with_own_allowance(caller: Caller) -> Caller:
     """The caller with a separate allowance for this port, in addition to that for the kernel's socket."""
     return evolve(caller, allowance=Allowance())
 
@@ -47,14 +51,14 @@ class HTTPListener:
     connection_limit: ConnectionLimit
     caller: Caller
     app: ASGIFramework
-    _places: trio.Semaphore = field(factory=lambda: trio.Semaphore(MAX_CONNECTIONS))
+    _slots: trio.Semaphore = field(factory=lambda: trio.Semaphore(MAX_CONNECTIONS))
 
     async def serve(self) -> None:
         """Serve until cancelled."""
         listener = trio.SocketListener(trio.socket.from_stdlib_socket(self.listener))
         async with trio.open_nursery() as nursery:
             while True:
-                await self._places.acquire()
+                await self._slots.acquire()
                 stream = None
                 while stream is None:
                     stream = await accept(listener)
@@ -65,27 +69,27 @@ class HTTPListener:
         self.connection_limit.connections += 1
         try:
             if full is None:
-                await Conversation(stream, self._answer).run()
+                await HTTPConnection(stream, self._answer).run()
             else:
-                await stream.send_all(FULL)
-        except* GONE:
+                await stream.send_all(SERVICE_UNAVAILABLE)
+        except* DISCONNECTED:
             pass
         except* Exception:  # most probably hypercorn failed on malformed input
             log.debug("an HTTP connection of %s ended by an error", self.caller.name, exc_info=True)
         finally:
             self.connection_limit.connections -= 1
-            self._places.release()
+            self._slots.release()
             stream.socket.close()
 
     async def _answer(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         """Run the app; if all places are taken, close the connection after the response."""
 
-        async def tell(event: ASGISendEvent) -> None:
-            if event["type"] == "http.response.start" and not self._places.value:
+        async def send_event(event: ASGISendEvent) -> None:
+            if event["type"] == "http.response.start" and not self._slots.value:
                 event["headers"] = [*event["headers"], (b"connection", b"close")]
             await send(event)
 
-        await self.app(scope, receive, tell)
+        await self.app(scope, receive, send_event)
 
 
 class HTTP1(H11Protocol):
@@ -96,14 +100,14 @@ class HTTP1(H11Protocol):
 
 
 @define(eq=False)
-class Conversation:
+class HTTPConnection:
     """Passes data between a client and hypercorn."""
 
     _stream: trio.SocketStream
     _app: ASGIFramework
-    _over: bool = False  # our side has sent everything
-    _patience: trio.CancelScope = field(factory=trio.CancelScope)
-    _sending: trio.Lock = field(factory=trio.Lock)
+    _response_sent: bool = False  # our side has sent everything
+    _read_timeout: trio.CancelScope = field(factory=trio.CancelScope)
+    _send_lock: trio.Lock = field(factory=trio.Lock)
 
     async def run(self) -> None:
         """Return when either side has disconnected."""
@@ -112,37 +116,37 @@ class Conversation:
         config.include_server_header = False
         app, context, state = ASGIWrapper(self._app), WorkerContext(None), ConnectionState({})
         async with TaskGroup() as tasks:
-            protocol = HTTP1(app, config, context, tasks, state, False, None, None, self._hear)
-            self._wait(IDLE)
-            with self._patience:
+            protocol = HTTP1(app, config, context, tasks, state, False, None, None, self._handle_event)
+            self._set_timeout(IDLE_TIMEOUT)
+            with self._read_timeout:
                 while data := await self._read():
-                    if not self._over:
+                    if not self._response_sent:
                         await protocol.handle(RawData(data))
             await protocol.handle(Closed())
 
-    async def _hear(self, event: Event) -> None:
+    async def _handle_event(self, event: Event) -> None:
         """Handle an event of hypercorn."""
         if isinstance(event, RawData):
-            with contextlib.suppress(*GONE):  # the reader notices that too
-                async with self._sending:
+            with contextlib.suppress(*DISCONNECTED):  # the reader notices that too
+                async with self._send_lock:
                     await self._stream.send_all(event.data)
         elif isinstance(event, Updated):
-            self._wait(IDLE if event.idle else math.inf)
+            self._set_timeout(IDLE_TIMEOUT if event.idle else math.inf)
         elif isinstance(event, Closed):
-            self._over = True
-            self._wait(LINGER)
-            with contextlib.suppress(*GONE):
-                async with self._sending:
+            self._response_sent = True
+            self._set_timeout(LINGER_TIMEOUT)
+            with contextlib.suppress(*DISCONNECTED):
+                async with self._send_lock:
                     await self._stream.send_eof()
 
-    def _wait(self, seconds: float) -> None:
-        self._patience.deadline = trio.current_time() + seconds
+    def _set_timeout(self, seconds: float) -> None:
+        self._read_timeout.deadline = trio.current_time() + seconds
 
     async def _read(self) -> bytes:
         """The next data; empty if the client has disconnected."""
         try:
             return bytes(await self._stream.receive_some(READ_SIZE))
-        except GONE:
+        except DISCONNECTED:
             return b""
 
 

@@ -20,7 +20,7 @@ from typing import Final
 from attrs import field, frozen
 
 from agentos.database import Database, DatabaseError
-from agentos.services.quotas import BILLION, BudgetState, Quota, Quotas, Reservation, Row
+from agentos.services.quotas import MONEY_UNITS, BudgetState, Quota, Quotas, Reservation, Row
 from agentos_sdk.errors import BadRequest, Unavailable
 
 from .providers.provider import Usage
@@ -46,7 +46,7 @@ class Rate:
 
     @classmethod
     def of(cls, price: Price) -> "Rate":
-        per_token = Fraction(BILLION, 10**6)
+        per_token = Fraction(MONEY_UNITS, 10**6)
         return cls(Fraction(str(price.input)) * per_token, Fraction(str(price.output)) * per_token)
 
     def cost(self, tokens_in: int, generated: int) -> int:
@@ -139,7 +139,7 @@ class Budgets:
             if self._limits.get(account.name, ()) != (budget := tuple(account.share.budget)):
                 self._quotas.limit(account.name, budget)
                 self._limits[account.name] = budget
-        return self._quotas.standing(_path(queue_path), now)
+        return self._quotas.list_states(_path(queue_path), now)
 
     def _rate(self, model: str, states: Iterable[BudgetState]) -> Rate | None:
         rate = self._rates.get(model)

@@ -9,7 +9,7 @@ import attrs
 from attrs import define, field, frozen
 
 from agentos.kernel.ports import Effect
-from agentos.services.quotas import BILLION, Quota, budget_of
+from agentos.services.quotas import MONEY_UNITS, Quota, make_quotas
 from agentos_sdk.codec import Invalid, Mistake, decode
 from agentos_sdk.codec import path as dotted
 from agentos_sdk.opcodes import Op
@@ -91,7 +91,7 @@ def describe_set(given: PermissionSet) -> dict[str, Any]:
     if given.quotas:
         windows: dict[float, dict[str, float]] = {}
         for quota in given.quotas:
-            most = quota.most / BILLION if quota.what == "money" else quota.most
+            most = quota.most / MONEY_UNITS if quota.what == "money" else quota.most
             windows.setdefault(quota.per, {})[quota.what] = most
         said["quotas"] = [{**amounts, "per": per} for per, amounts in windows.items()]
     return said
@@ -199,7 +199,7 @@ class _SetParser:
             except Invalid as error:
                 self.mistakes += [(("quotas", index, *mistake.keys), mistake.message) for mistake in error.mistakes]
                 continue
-            for quota in budget_of(line.per, line.tokens, line.calls, line.money):
+            for quota in make_quotas(line.per, line.tokens, line.calls, line.money):
                 if (quota.what, quota.per) in found:
                     said = f"there is a quota of {quota.what} per {quota.per:g} s already"
                     self.mistakes.append((("quotas", index, quota.what), said))

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import trio
 
-from agentos.private_files import read_file, replace_file, shown
+from agentos.private_files import display_path, read_file, replace_file
 
 from .plan import HostIds
 
@@ -83,7 +83,7 @@ class HostIdPool:
                 try:
                     await self._save()
                 except OSError as error:
-                    log.warning("%s can't be written: %s", shown(self._path), error.strerror)
+                    log.warning("%s can't be written: %s", display_path(self._path), error.strerror)
                     await trio.sleep(RETRY_DELAY)
         finally:
             with trio.CancelScope(shield=True), contextlib.suppress(OSError):
@@ -141,7 +141,7 @@ def _load_assignments(path: Path, ids: range) -> dict[str, int]:
         pass
     except (ValueError, KeyError, TypeError) as error:
         raise HostIdError(
-            f"{shown(path)} is damaged ({error}): restore it, or remove it together with the kept workspaces, "
+            f"{display_path(path)} is damaged ({error}): restore it, or remove it together with the kept workspaces, "
             "whose files belong to the uids in it"
         ) from None
     return assigned

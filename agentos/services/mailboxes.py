@@ -20,11 +20,11 @@ KERNEL_ID, KERNEL = 0, "kernel"  # the sender of the kernel's own messages
 MAX_MESSAGES = 1000
 MAX_BYTES = 16 << 20
 MAX_NAMES = 16  # names of one mailbox
-BATCH_BYTES = 1 << 20  # of messages in one reply, however many were requested; a single larger one goes alone
+MAX_BATCH_BYTES = 1 << 20  # of messages in one reply, however many were requested; a single larger one goes alone
 
 
 @frozen
-class Letter:
+class Message:
     """A message in a mailbox: ``body`` is encoded JSON, ``sent_at`` seconds since the epoch.
 
     Kept encoded, so that its size is known, a broadcast is stored once, and it is encoded only once. ``from_kind`` is
@@ -50,7 +50,7 @@ class Mailbox:
 
     id: int
     names: list[str]
-    letters: deque[Letter] = field(factory=deque)
+    messages: deque[Message] = field(factory=deque)
     size: int = 0  # bytes
     _readers: deque[trio.Event] = field(factory=deque)
 
@@ -59,49 +59,49 @@ class Mailbox:
         """The sender name of its messages: the one registered last."""
         return self.names[-1] if self.names else f"#{self.id}"
 
-    def has_room(self, size: int) -> bool:
-        return len(self.letters) < MAX_MESSAGES and self.size + size <= MAX_BYTES
+    def fits(self, size: int) -> bool:
+        return len(self.messages) < MAX_MESSAGES and self.size + size <= MAX_BYTES
 
-    def put(self, letter: Letter) -> None:
+    def put(self, message: Message) -> None:
         """Add a message; ``Busy`` if the mailbox is full."""
-        if not self.has_room(len(letter.body)):
+        if not self.fits(len(message.body)):
             raise Busy(
-                f"the mailbox of {self.name} is full ({len(self.letters)} messages, {self.size} bytes): "
+                f"the mailbox of {self.name} is full ({len(self.messages)} messages, {self.size} bytes): "
                 "try again when it has read some"
             )
-        self.letters.append(letter)
-        self.size += len(letter.body)
+        self.messages.append(message)
+        self.size += len(message.body)
         if self._readers:
             self._readers.popleft().set()
 
-    def take(self, most: int) -> list[Letter]:
+    def take(self, limit: int) -> list[Message]:
         """Remove the oldest messages: at most ``most`` and what fits in a batch, but at least one if there is any."""
-        taken: list[Letter] = []
+        taken: list[Message] = []
         size = 0
-        while self.letters and len(taken) < most:
-            size += len(self.letters[0].body)
-            if taken and size > BATCH_BYTES:
+        while self.messages and len(taken) < limit:
+            size += len(self.messages[0].body)
+            if taken and size > MAX_BATCH_BYTES:
                 break
-            taken.append(self.letters.popleft())
+            taken.append(self.messages.popleft())
         self.size -= sum(len(letter.body) for letter in taken)
         return taken
 
-    def put_back(self, letters: Sequence[Letter]) -> None:
+    def put_back(self, messages: Sequence[Message]) -> None:
         """Undo :meth:`take`, even over the limit: nothing is lost."""
-        self.letters.extendleft(reversed(letters))
-        self.size += sum(len(letter.body) for letter in letters)
-        for _ in range(min(len(letters), len(self._readers))):
+        self.messages.extendleft(reversed(messages))
+        self.size += sum(len(letter.body) for letter in messages)
+        for _ in range(min(len(messages), len(self._readers))):
             self._readers.popleft().set()
 
     async def wait(self) -> None:
         """Return when there may be a message; readers queue in order, and one message wakes one reader."""
-        while not self.letters:
+        while not self.messages:
             turn = trio.Event()
             self._readers.append(turn)
             try:
                 await turn.wait()
             except trio.Cancelled:
-                if turn.is_set() and self.letters and self._readers:
+                if turn.is_set() and self.messages and self._readers:
                     self._readers.popleft().set()  # a reader cancelled after its wake-up passes it on
                 raise
             finally:
@@ -134,18 +134,18 @@ class Mailboxes:
             for name in mailbox.names:
                 del self._by_name[name]
 
-    def of(self, number: int) -> Mailbox:
+    def by_id(self, number: int) -> Mailbox:
         """The mailbox of a caller; ``NotFound`` if there is none."""
         found = self._by_id.get(number)
         if found is None:
-            raise NotFound(f"nobody has the id {number}")
+            raise NotFound(f"no caller has the id {number}")
         return found
 
-    def named(self, name: str) -> Mailbox:
+    def by_name(self, name: str) -> Mailbox:
         """The mailbox called ``name``; ``NotFound`` if there is none."""
         found = self._by_name.get(name)
         if found is None:
-            raise NotFound(f"nobody is called {name!r}")
+            raise NotFound(f"no caller is called {name!r}")
         return found
 
     def is_taken(self, name: str) -> bool:
@@ -153,7 +153,7 @@ class Mailboxes:
 
     def register(self, number: int, name: str) -> None:
         """Add ``name`` to the mailbox of ``number``; ``AlreadyExists`` if another mailbox has it."""
-        mailbox = self.of(number)
+        mailbox = self.by_id(number)
         owner = self._by_name.get(name)
         if owner is not None and owner is not mailbox:
             raise AlreadyExists(f"{name!r} is the name of the caller with id {owner.id}")
@@ -165,14 +165,14 @@ class Mailboxes:
             mailbox.names.remove(name)
         mailbox.names.append(name)
 
-    def post_all(self, letter: Letter, wanted: Iterable[Mailbox]) -> tuple[int, list[str]]:
+    def post_all(self, message: Message, recipients: Iterable[Mailbox]) -> tuple[int, list[str]]:
         """Deliver to the mailboxes still open; returns the number of deliveries and the names of full mailboxes."""
         delivered, full = 0, []
-        for mailbox in wanted:
+        for mailbox in recipients:
             if self._by_id.get(mailbox.id) is not mailbox:
                 continue
-            if mailbox.has_room(len(letter.body)):
-                mailbox.put(letter)
+            if mailbox.fits(len(message.body)):
+                mailbox.put(message)
                 delivered += 1
             else:
                 full.append(mailbox.name)
@@ -189,6 +189,6 @@ class Mailboxes:
             "reason": event.reason,
         }
         try:
-            self.of(event.spawner).put(Letter(KERNEL_ID, KERNEL, "kernel", codec.encode(message)))
+            self.by_id(event.spawner).put(Message(KERNEL_ID, KERNEL, "kernel", codec.encode(message)))
         except CallError as error:
             log.debug("%s: its spawner can't be told that it was given up: %s", event.name, error)

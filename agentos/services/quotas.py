@@ -19,12 +19,12 @@ from attrs.validators import ge
 from agentos_sdk.errors import QuotaExceeded
 from agentos_sdk.quantities import duration
 
-BILLION = 10**9  # money is counted in billionths: this many are 1.0 of any currency
+MONEY_UNITS = 10**9  # money is counted in billionths: this many are 1.0 of any currency
 
 Amounts: TypeAlias = Mapping[str, int]
 
 
-def _whole_seconds(_instance: object, _attribute: object, value: float) -> None:
+def _check_whole_seconds(_instance: object, _attribute: object, value: float) -> None:
     if value < 1 or value % 1:
         raise ValueError(f"a window is a whole number of seconds, not {value}")  # otherwise its end wouldn't be exact
 
@@ -35,18 +35,18 @@ class Quota:
 
     what: str
     most: int = field(validator=ge(0))
-    per: float = field(validator=_whole_seconds)
+    per: float = field(validator=_check_whole_seconds)
 
 
-def budget_of(
+def make_quotas(
     per: float, tokens: int | None = None, calls: int | None = None, money: float | None = None
 ) -> tuple[Quota, ...]:
     """Quotas for each window of ``per`` seconds; ``money`` is in the currency of the model's prices."""
-    amounts = {"tokens": tokens, "calls": calls, "money": None if money is None else round(money * BILLION)}
+    amounts = {"tokens": tokens, "calls": calls, "money": None if money is None else round(money * MONEY_UNITS)}
     return tuple(Quota(what, most, per) for what, most in amounts.items() if most is not None)
 
 
-def narrowest(*given: Iterable[Quota]) -> tuple[Quota, ...]:
+def merge_quotas(*given: Iterable[Quota]) -> tuple[Quota, ...]:
     """All of these together; if two limit the same resource and window, the smaller one."""
     found: dict[tuple[str, float], Quota] = {}
     for quota in itertools.chain(*given):
@@ -112,7 +112,7 @@ class Reservation:
     holds: tuple[_Hold, ...]
 
 
-def window_of(per: float, now: float) -> int:
+def window_index(per: float, now: float) -> int:
     return int(now // per)
 
 
@@ -127,7 +127,7 @@ class Quotas:
         self._quotas: dict[str, tuple[Quota, ...]] = {}
         self._open: set[Reservation] = set()
         self._counters = {
-            _Key(row.name, row.what, row.per): _Counter(window_of(row.per, row.start), row.settled, row.reserved)
+            _Key(row.name, row.what, row.per): _Counter(window_index(row.per, row.start), row.settled, row.reserved)
             for row in rows
         }
 
@@ -149,16 +149,16 @@ class Quotas:
         Raises ``QuotaExceeded`` and changes nothing if a quota has no room: it names the quota, and has in its details
         ``renews_at``, seconds since the epoch; ``None`` if the amount is more than a whole window allows.
         """
-        _check(amounts)
-        concerned = [standing for standing in self.standing(path, now) if standing.quota.what in amounts]
-        lacking = [standing for standing in concerned if amounts[standing.quota.what] > standing.left]
-        if lacking:
-            raise _refusal(lacking, amounts, now)
+        _check_amounts(amounts)
+        affected = [state for state in self.list_states(path, now) if state.quota.what in amounts]
+        exceeded = [state for state in affected if amounts[state.quota.what] > state.left]
+        if exceeded:
+            raise _quota_exceeded(exceeded, amounts, now)
         holds = []
-        for standing in concerned:
-            quota = standing.quota
-            key, amount = _Key(standing.name, quota.what, quota.per), amounts[quota.what]
-            counter = self._present(key, now)
+        for state in affected:
+            quota = state.quota
+            key, amount = _Key(state.name, quota.what, quota.per), amounts[quota.what]
+            counter = self._current_counter(key, now)
             counter.reserved += amount
             self._counters[key] = counter
             holds.append(_Hold(key, counter, amount))
@@ -168,10 +168,10 @@ class Quotas:
 
     def check(self, path: Sequence[str], amounts: Amounts, now: float) -> None:
         """Raise ``QuotaExceeded`` if :meth:`reserve` would even if all reservations were returned unused."""
-        standings = self.standing(path, now)
-        lacking = [each for each in standings if each.settled + amounts.get(each.quota.what, 0) > each.quota.most]
-        if lacking:
-            raise _refusal(lacking, amounts, now)
+        states = self.list_states(path, now)
+        exceeded = [each for each in states if each.settled + amounts.get(each.quota.what, 0) > each.quota.most]
+        if exceeded:
+            raise _quota_exceeded(exceeded, amounts, now)
 
     def settle(self, reservation: Reservation, used: Amounts, now: float) -> None:
         """Replace a reservation by the actual usage; resources that aren't named weren't used.
@@ -181,13 +181,13 @@ class Quotas:
         even over the limit. If that window has ended, the excess counts in the current one: otherwise a long call would
         get it for free.
         """
-        _check(used)
+        _check_amounts(used)
         if unknown := used.keys() - reservation.kinds:
-            raise ValueError(f"nothing was reserved of {', '.join(sorted(unknown))}")
+            raise ValueError(f"not in the reservation: {', '.join(sorted(unknown))}")
         self._open.remove(reservation)
         for hold in reservation.holds:
             amount = used.get(hold.key.what, 0)
-            counter = self._present(hold.key, now)
+            counter = self._current_counter(hold.key, now)
             if counter is hold.counter:
                 counter.reserved -= hold.amount
                 counter.settled += amount
@@ -195,15 +195,15 @@ class Quotas:
                 counter.settled += amount - hold.amount
             self._counters[hold.key] = counter
 
-    def standing(self, path: Sequence[str], now: float) -> list[BudgetState]:
+    def list_states(self, path: Sequence[str], now: float) -> list[BudgetState]:
         """Every quota that applies to the agent at the end of ``path``, the outermost first."""
-        standings = []
+        states = []
         for name in dict.fromkeys(path):
             for quota in self._quotas.get(name, ()):
-                counter = self._present(_Key(name, quota.what, quota.per), now)
+                counter = self._current_counter(_Key(name, quota.what, quota.per), now)
                 renews_at = (counter.window + 1) * quota.per
-                standings.append(BudgetState(name, quota, counter.settled, counter.reserved, renews_at))
-        return standings
+                states.append(BudgetState(name, quota, counter.settled, counter.reserved, renews_at))
+        return states
 
     def export(self, now: float, reservation: Reservation | None = None) -> list[Row]:
         """Counters (of a reservation) for windows that haven't ended; those of ended windows may be deleted."""
@@ -211,46 +211,47 @@ class Quotas:
         return [
             Row(*key, counter.window * key.per, counter.settled, counter.reserved)
             for key in keys
-            if (counter := self._present(key, now)) is self._counters.get(key)
+            if (counter := self._current_counter(key, now)) is self._counters.get(key)
         ]
 
     def drop_old(self, now: float) -> None:
         """Drop the counters of windows that have ended."""
-        self._counters = {key: each for key, each in self._counters.items() if self._present(key, now) is each}
+        self._counters = {key: each for key, each in self._counters.items() if self._current_counter(key, now) is each}
 
-    def _present(self, key: _Key, now: float) -> _Counter:
+    def _current_counter(self, key: _Key, now: float) -> _Counter:
         """The counter of the current window: a new one, not stored yet, if there is none or its window has ended.
 
         A clock that was set back by up to one window renews nothing. A clock that was far ahead doesn't block a name
         for years.
         """
-        window = window_of(key.per, now)
+        window = window_index(key.per, now)
         counter = self._counters.get(key)
         return counter if counter and counter.window - 1 <= window <= counter.window else _Counter(window)
 
 
-def _check(amounts: Amounts) -> None:
+def _check_amounts(amounts: Amounts) -> None:
     for what, amount in amounts.items():
         if amount < 0:
-            raise ValueError(f"{what}: {amount} is less than nothing")
+            raise ValueError(f"{what}: {amount} is negative")
 
 
-def _refusal(lacking: Sequence[BudgetState], wanted: Amounts, now: float) -> QuotaExceeded:
+def _quota_exceeded(exceeded: Sequence[BudgetState], amounts: Amounts, now: float) -> QuotaExceeded:
     """The error for the quota that renews last: until then a retry would be refused again."""
-    never = [standing for standing in lacking if wanted[standing.quota.what] > standing.quota.most]
-    worst = max(never or lacking, key=lambda standing: standing.renews_at)
+    never = [state for state in exceeded if amounts[state.quota.what] > state.quota.most]
+    worst = max(never or exceeded, key=lambda state: state.renews_at)
     quota, renews_at = worst.quota, None if never else worst.renews_at
     asked, most, settled, reserved = (
-        _said(quota.what, amount) for amount in (wanted[quota.what], quota.most, worst.settled, worst.reserved)
+        _format_amount(quota.what, amount)
+        for amount in (amounts[quota.what], quota.most, worst.settled, worst.reserved)
     )
-    told = f"{quota.what}: the quota of {worst.name!r} is {most} per {duration(quota.per)}"
+    text = f"{quota.what}: the quota of {worst.name!r} is {most} per {duration(quota.per)}"
     if renews_at is None:
-        told += f", and this needs {asked} at least: it never fits"
+        text += f", and this needs {asked} at least: it never fits"
     else:
-        told += f", of which {settled} used and {reserved} reserved; this needs {asked} at least: "
-        told += f"it renews in {duration(math.ceil(renews_at - now))}"
-    return QuotaExceeded(told, name=worst.name, what=quota.what, most=quota.most, per=quota.per, renews_at=renews_at)
+        text += f", of which {settled} used and {reserved} reserved; this needs {asked} at least: "
+        text += f"it renews in {duration(math.ceil(renews_at - now))}"
+    return QuotaExceeded(text, name=worst.name, what=quota.what, most=quota.most, per=quota.per, renews_at=renews_at)
 
 
-def _said(what: str, amount: int) -> str:
-    return f"{amount / BILLION:.6g}" if what == "money" else str(amount)
+def _format_amount(what: str, amount: int) -> str:
+    return f"{amount / MONEY_UNITS:.6g}" if what == "money" else str(amount)

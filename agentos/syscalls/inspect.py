@@ -25,7 +25,7 @@ from agentos.sandbox.cgroups import v2, values
 from agentos.sandbox.cgroups.discover import Group
 from agentos.sandbox.cgroups.values import CgroupError
 from agentos.sandbox.watch import processes
-from agentos.services.quotas import BILLION, BudgetState
+from agentos.services.quotas import MONEY_UNITS, BudgetState
 from agentos_sdk.calls import inspect as calls
 from agentos_sdk.calls.agents import Limits
 from agentos_sdk.opcodes import Op
@@ -114,7 +114,7 @@ def model_states(line: Line, models: Sequence[ModelState]) -> list[calls.ModelSt
 
 def budget(standing: BudgetState) -> calls.Budget:
     quota = standing.quota
-    unit = BILLION if quota.what == "money" else 1
+    unit = MONEY_UNITS if quota.what == "money" else 1
     return calls.Budget(
         name=standing.name,
         what=quota.what,

@@ -10,7 +10,7 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.table import LARGE, Syscall
-from agentos.services.mailboxes import Letter, Mailbox, Mailboxes
+from agentos.services.mailboxes import Mailbox, Mailboxes, Message
 from agentos_sdk import codec
 from agentos_sdk.calls.messages import Broadcast, Delivered, Recv, Register, Registered, Send, Sent
 from agentos_sdk.errors import BadRequest, NotFound
@@ -34,7 +34,7 @@ def syscalls(mail: Mailboxes, registry: Registry) -> tuple[Syscall, ...]:
     def box_of(request: Send) -> Mailbox:
         if (request.to is None) == (request.to_name is None):
             raise BadRequest("to: expected exactly one of to (an id) and to_name")
-        return mail.of(request.to) if request.to is not None else mail.named(request.to_name or "")
+        return mail.by_id(request.to) if request.to is not None else mail.by_name(request.to_name or "")
 
     def prepare_broadcast(caller: Caller, request: Broadcast) -> Prepared:
         def wanted(box: Mailbox) -> bool:
@@ -57,8 +57,8 @@ def syscalls(mail: Mailboxes, registry: Registry) -> tuple[Syscall, ...]:
     async def recv(call: Call, request: Recv) -> bytes:
         if request.max < 1:
             raise BadRequest(f"max: expected at least 1, got {request.max}")
-        box = mail.of(call.caller.id)
-        if not box.letters and request.wait and request.timeout > 0:
+        box = mail.by_id(call.caller.id)
+        if not box.messages and request.wait and request.timeout > 0:
             with trio.move_on_after(request.timeout):
                 await box.wait()
         await call.caller.allowance.wait_for_bytes()  # a caller that doesn't read its replies gets no more of them
@@ -71,9 +71,9 @@ def syscalls(mail: Mailboxes, registry: Registry) -> tuple[Syscall, ...]:
         mail.register(caller.id, request.name)
         return Registered(agent_id=caller.id, name=request.name)
 
-    def letter_from(caller: Caller, message: object) -> Letter:
+    def letter_from(caller: Caller, message: object) -> Message:
         assert isinstance(message, msgspec.Raw)
-        return Letter(caller.id, mail.of(caller.id).name, caller.kind, bytes(message))
+        return Message(caller.id, mail.by_id(caller.id).name, caller.kind, bytes(message))
 
     return (
         Syscall(Op.SEND, Send, prepare=prepare_send, limit=LARGE, verbatim=("message",)),
@@ -87,7 +87,7 @@ def to_send(box: Mailbox) -> Right:
     return Right("send", agent=box.id)
 
 
-def received(letters: list[Letter]) -> bytes:
+def received(letters: list[Message]) -> bytes:
     """RECV's reply, assembled around messages that are JSON already."""
     messages = b",".join(
         b'{"from_id":%d,"from":%d,"from_name":%s,"from_kind":%s,"message":%s,"sent_at":%.6f,"age_ms":%d}'

@@ -121,7 +121,7 @@ def test_columns_that_become_too_narrow_are_made_wider_under_a_header_of_their_o
     slow = narrow._replace(call="METRICS_ALL_AGENTS")
     show = Table()
     for rows in ([narrow], [], [narrow], [slow, failed], [narrow]):
-        show([row.named for row in rows])
+        show([row.wire_fields for row in rows])
 
     lines = [line for line in capsys.readouterr().out.splitlines() if "1970" not in line]
 
@@ -171,8 +171,8 @@ def test_a_log_that_was_tampered_with_is_said_to_be_and_where(tmp_path: Path) ->
     assert done.returncode == 1
     assert done.stdout.splitlines() == [
         "not as it was written:",
-        "  entry 3: it was changed, or what stood before it: its hash doesn't follow",
-        f"  no entry has the hash {'0' * 64}: the log was cut or written anew since it had",
+        "  entry 3: it or an entry before it was changed: its hash doesn't match",
+        f"  no entry has the hash {'0' * 64}: the log was cut or rewritten since then",
         f"head 7 {head}",
     ]
     report = json.loads(audit(tmp_path, "verify", "--json").stdout)

@@ -114,7 +114,7 @@ NO_SCRIPT = (
         (("resume", "nobody"), "agentos: no agent is called 'nobody'"),
         (("logs", "nobody"), "agentos: no agent is called 'nobody'"),
         (("logs", "-f", "nobody"), "agentos: no agent is called 'nobody'"),
-        (("send", "nobody", "hi"), "agentos: nobody is called 'nobody'"),
+        (("send", "nobody", "hi"), "agentos: no caller is called 'nobody'"),
         (("spawn", "x", "/no/such.py"), NO_SCRIPT),
         (("spawn", "x", "--wait", "/no/such.py"), NO_SCRIPT),
         (("spawn", "--env", "A", "x", "y.py"), "agentos: --env A: expected NAME=VALUE"),

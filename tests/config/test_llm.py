@@ -4,7 +4,7 @@ import pytest
 
 from agentos.agents.spec import AgentSpec, GroupSpec
 from agentos.llm.settings import LLMSettings, OfflineSettings, Price, Retry, Share, Timeouts
-from agentos.services.quotas import BILLION, Quota
+from agentos.services.quotas import MONEY_UNITS, Quota
 from tests.config.saying import agent, loaded, said
 
 WHOLE = """
@@ -49,7 +49,7 @@ def test_a_whole_table_becomes_settings(home: Path) -> None:
     assert loaded(WHOLE).llm == LLMSettings(
         provider="openai",
         model="llama",
-        budget=(Quota("money", 5 * BILLION // 2, 86400.0),),
+        budget=(Quota("money", 5 * MONEY_UNITS // 2, 86400.0),),
         base_url="http://127.0.0.1:8080/v1",
         openai_endpoint=True,
         concurrency=4,

@@ -242,8 +242,8 @@ async def test_others_have_their_turn_while_a_broadcast_is_decided() -> None:
     steps = await steps_of_others(lambda: broadcast(caller(table), b'{"message": 1}'))
 
     assert steps >= 10
-    assert len(mail.of(1000).letters) == 1
-    assert not mail.of(7).letters
+    assert len(mail.by_id(1000).messages) == 1
+    assert not mail.by_id(7).messages
 
 
 async def test_others_have_their_turn_between_many_calls_that_never_pause() -> None:

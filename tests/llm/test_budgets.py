@@ -21,7 +21,7 @@ from agentos.database import Database, open_database
 from agentos.llm.budgets import TABLES, TIDY_INTERVAL, Budgets, Grant, Rate
 from agentos.llm.providers.provider import Usage
 from agentos.llm.settings import Account, Price, QueuePath, Share
-from agentos.services.quotas import BudgetState, Quota, budget_of
+from agentos.services.quotas import BudgetState, Quota, make_quotas
 from agentos_sdk.errors import BadRequest, QuotaExceeded, Unavailable
 from tests.support.rounds import rounds
 
@@ -30,9 +30,9 @@ NOON = 12 * HOUR
 PRICES = {"cheap": Price(0.1, 0.4), "dear": Price(1.25, 10.0)}
 MAX_TOKENS = 800  # of a question that names no bound
 
-TEAM = Account("team", Share(budget=(*budget_of(MINUTE, tokens=300), *budget_of(HOUR, money=0.003))))
-WRITER = Account("team/writer", Share(budget=budget_of(MINUTE, tokens=180, calls=4)))
-HELPER = Account("team/writer/helper", Share(budget=budget_of(HOUR, money=0.001)))
+TEAM = Account("team", Share(budget=(*make_quotas(MINUTE, tokens=300), *make_quotas(HOUR, money=0.003))))
+WRITER = Account("team/writer", Share(budget=make_quotas(MINUTE, tokens=180, calls=4)))
+HELPER = Account("team/writer/helper", Share(budget=make_quotas(HOUR, money=0.001)))
 READER = Account("team/reader")
 FREE = Account("free")
 SEATS: list[QueuePath] = [(TEAM,), (TEAM, WRITER), (TEAM, WRITER, HELPER), (TEAM, READER), (FREE,)]
@@ -197,7 +197,7 @@ def test_money_is_exact_and_rounded_up_to_the_billionth() -> None:
 
 
 async def test_thoughts_cost_what_output_costs(tmp_path: Path) -> None:
-    writer = queue_path(*budget_of(HOUR, tokens=1000, money=1.0))
+    writer = queue_path(*make_quotas(HOUR, tokens=1000, money=1.0))
 
     async with opened(tmp_path) as (_, budgets):
         grant = await budgets.reserve(writer, "dear", 100, None, NOON)
@@ -214,19 +214,19 @@ async def test_what_may_be_generated_is_lowered_to_what_every_budget_leaves(tmp_
         async def granted(*quotas: Quota, asked: int | None = None, name: str) -> int | None:
             return (await budgets.reserve(queue_path(*quotas, name=name), "cheap", 100, asked, NOON)).max_tokens
 
-        assert await granted(*budget_of(HOUR, tokens=1000), name="a") == MAX_TOKENS
-        assert await granted(*budget_of(HOUR, tokens=1000), asked=700, name="b") == 700
-        assert await granted(*budget_of(HOUR, tokens=1000), asked=5000, name="c") == MAX_TOKENS
-        assert await granted(*budget_of(HOUR, tokens=850), asked=5000, name="i") == 750
-        assert await granted(*budget_of(HOUR, tokens=110), name="d") == 10
-        assert await granted(*budget_of(HOUR, tokens=101), name="e") == 1
-        assert await granted(*budget_of(HOUR, tokens=1000, money=0.00002), name="f") == 25  # 100 for 10 millionths
-        assert await granted(*budget_of(HOUR, calls=1), name="g") is None
-        assert await granted(*budget_of(HOUR, calls=1), asked=5000, name="h") == 5000
+        assert await granted(*make_quotas(HOUR, tokens=1000), name="a") == MAX_TOKENS
+        assert await granted(*make_quotas(HOUR, tokens=1000), asked=700, name="b") == 700
+        assert await granted(*make_quotas(HOUR, tokens=1000), asked=5000, name="c") == MAX_TOKENS
+        assert await granted(*make_quotas(HOUR, tokens=850), asked=5000, name="i") == 750
+        assert await granted(*make_quotas(HOUR, tokens=110), name="d") == 10
+        assert await granted(*make_quotas(HOUR, tokens=101), name="e") == 1
+        assert await granted(*make_quotas(HOUR, tokens=1000, money=0.00002), name="f") == 25  # 100 for 10 millionths
+        assert await granted(*make_quotas(HOUR, calls=1), name="g") is None
+        assert await granted(*make_quotas(HOUR, calls=1), asked=5000, name="h") == 5000
 
 
 async def test_who_can_not_even_get_one_token_is_told_which_budget_and_when_it_renews(tmp_path: Path) -> None:
-    writer = (Account("team", Share(budget=budget_of(HOUR, tokens=100))), Account("team/writer"))
+    writer = (Account("team", Share(budget=make_quotas(HOUR, tokens=100))), Account("team/writer"))
 
     async with opened(tmp_path) as (_, budgets):
         budgets.check(writer, "cheap", 99, NOON)
@@ -251,7 +251,7 @@ async def test_who_can_not_even_get_one_token_is_told_which_budget_and_when_it_r
 async def test_what_others_have_reserved_may_come_back_so_nobody_is_turned_away_for_it_at_the_door(
     tmp_path: Path,
 ) -> None:
-    writer = queue_path(*budget_of(HOUR, tokens=100))
+    writer = queue_path(*make_quotas(HOUR, tokens=100))
 
     async with opened(tmp_path) as (_, budgets):
         grant = await budgets.reserve(writer, "cheap", 40, 60, NOON)
@@ -265,7 +265,7 @@ async def test_what_others_have_reserved_may_come_back_so_nobody_is_turned_away_
 
 
 async def test_money_for_a_model_without_a_price_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
-    writer = queue_path(*budget_of(HOUR, money=1.0))
+    writer = queue_path(*make_quotas(HOUR, money=1.0))
 
     async with opened(tmp_path) as (_, budgets):
         with pytest.raises(BadRequest, match=r"^model: 'secret' has no price, and the money of 'writer' is limited"):
@@ -273,7 +273,7 @@ async def test_money_for_a_model_without_a_price_is_refused_before_anything_is_a
         with pytest.raises(BadRequest, match=r"^model: 'secret' has no price"):
             await budgets.reserve(writer, "secret", 1, 1, NOON)
 
-        tokens = queue_path(*budget_of(HOUR, tokens=100), name="reader")
+        tokens = queue_path(*make_quotas(HOUR, tokens=100), name="reader")
         budgets.settle(await budgets.reserve(tokens, "secret", 10, None, NOON), Usage(10, 5), 1, NOON)
         assert left(budgets, tokens) == [85]
 
@@ -292,7 +292,7 @@ async def test_who_has_no_budget_needs_no_disk(tmp_path: Path, caplog: pytest.Lo
 
 
 async def test_a_reservation_is_on_disk_before_the_question_leaves(tmp_path: Path) -> None:
-    writer = queue_path(*budget_of(HOUR, tokens=100))
+    writer = queue_path(*make_quotas(HOUR, tokens=100))
 
     async with opened(tmp_path) as (_, budgets):
         await budgets.reserve(writer, "cheap", 40, 50, NOON)
@@ -303,7 +303,7 @@ async def test_a_reservation_is_on_disk_before_the_question_leaves(tmp_path: Pat
 
 
 async def test_what_a_killed_kernel_had_reserved_stays_so_until_its_window_ends(tmp_path: Path) -> None:
-    writer = queue_path(*budget_of(HOUR, tokens=100))
+    writer = queue_path(*make_quotas(HOUR, tokens=100))
     async with opened(tmp_path) as (_, budgets):
         await budgets.reserve(writer, "cheap", 40, 50, NOON)
 
@@ -315,7 +315,7 @@ async def test_what_a_killed_kernel_had_reserved_stays_so_until_its_window_ends(
 
 
 async def test_a_reservation_whose_caller_goes_away_before_it_is_written_leaves_nothing(tmp_path: Path) -> None:
-    writer = queue_path(*budget_of(HOUR, tokens=100))
+    writer = queue_path(*make_quotas(HOUR, tokens=100))
     begun, go_on = threading.Event(), threading.Event()
 
     def hold(_: sqlite3.Connection) -> None:
@@ -346,8 +346,8 @@ async def cancel_when_blocked(scope: trio.CancelScope) -> None:
 async def test_where_nothing_can_be_written_nobody_with_a_budget_may_ask_and_afterwards_nothing_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("agentos.database.BUSY", 0.01)
-    writer = queue_path(*budget_of(HOUR, tokens=100))
+    monkeypatch.setattr("agentos.database.BUSY_TIMEOUT", 0.01)
+    writer = queue_path(*make_quotas(HOUR, tokens=100))
 
     async with opened(tmp_path) as (database, budgets):
         before = await budgets.reserve(writer, "cheap", 10, 10, NOON)
@@ -375,25 +375,25 @@ async def test_where_nothing_can_be_written_nobody_with_a_budget_may_ask_and_aft
 async def test_a_budget_that_was_changed_holds_from_the_next_question_on(tmp_path: Path) -> None:
     async with opened(tmp_path) as (_, budgets):
         budgets.settle(
-            await budgets.reserve(queue_path(*budget_of(HOUR, tokens=100)), "cheap", 40, 40, NOON),
+            await budgets.reserve(queue_path(*make_quotas(HOUR, tokens=100)), "cheap", 40, 40, NOON),
             Usage(40, 40),
             1,
             NOON,
         )
 
-        assert left(budgets, queue_path(*budget_of(HOUR, tokens=90))) == [10]
+        assert left(budgets, queue_path(*make_quotas(HOUR, tokens=90))) == [10]
         assert left(budgets, queue_path()) == []
-        assert left(budgets, queue_path(*budget_of(HOUR, tokens=200))) == [120]
+        assert left(budgets, queue_path(*make_quotas(HOUR, tokens=200))) == [120]
 
 
 async def test_names_that_are_no_more_are_forgotten_with_their_windows(tmp_path: Path) -> None:
     async with opened(tmp_path) as (database, budgets):
         for number in range(50):
-            gone = queue_path(*budget_of(MINUTE, tokens=100), name=f"agent{number}")
+            gone = queue_path(*make_quotas(MINUTE, tokens=100), name=f"agent{number}")
             budgets.settle(await budgets.reserve(gone, "cheap", 1, 1, NOON), Usage(1, 1), 1, NOON)
         assert await database.write(rows) == 50
 
-        grant = await budgets.reserve(queue_path(*budget_of(MINUTE, tokens=100)), "cheap", 1, 1, NOON + TIDY_INTERVAL)
+        grant = await budgets.reserve(queue_path(*make_quotas(MINUTE, tokens=100)), "cheap", 1, 1, NOON + TIDY_INTERVAL)
         budgets.settle(grant, Usage(1, 1), 1, NOON + TIDY_INTERVAL)
         assert await database.write(rows) == 1
         assert list(budgets._limits) == ["writer"]
@@ -407,7 +407,7 @@ def rows(connection: sqlite3.Connection) -> int:
 
 async def test_a_grant_is_settled_once(tmp_path: Path) -> None:
     async with opened(tmp_path) as (_, budgets):
-        grant = await budgets.reserve(queue_path(*budget_of(HOUR, tokens=100)), "cheap", 40, 50, NOON)
+        grant = await budgets.reserve(queue_path(*make_quotas(HOUR, tokens=100)), "cheap", 40, 50, NOON)
         budgets.settle(grant, Usage(), 0, NOON)
 
         with pytest.raises(KeyError):

@@ -24,7 +24,7 @@ from agentos.llm.memory import MAX_FAMILY_BYTES
 from agentos.llm.providers.provider import Delta, Failing, Provider, RateLimited, Rejected, Usage
 from agentos.llm.queue_states import QueueState
 from agentos.llm.settings import Account, LLMSettings, QueuePath, Retry, Share
-from agentos.services.quotas import Quotas, budget_of
+from agentos.services.quotas import Quotas, make_quotas
 from agentos_sdk.errors import BadRequest, Busy, Internal, QuotaExceeded, Unavailable
 from tests.llm.scripted import Scripted, Step, question
 
@@ -278,7 +278,7 @@ async def test_pieces_of_an_answer_are_heard_as_they_come(autojump_clock: MockCl
 
 
 async def test_who_has_nothing_left_is_refused_before_it_waits(tmp_path: Path) -> None:
-    poor: QueuePath = (Account("poor", Share(budget=budget_of(3600, calls=1))),)
+    poor: QueuePath = (Account("poor", Share(budget=make_quotas(3600, calls=1))),)
 
     async with with_budgets(tmp_path) as accounts, running(Scripted([["yes"]]), accounts=accounts) as line:
         await line.think(poor, question())
@@ -289,7 +289,7 @@ async def test_who_has_nothing_left_is_refused_before_it_waits(tmp_path: Path) -
 
 
 async def test_an_answer_is_cut_to_what_the_budget_leaves(tmp_path: Path) -> None:
-    poor: QueuePath = (Account("poor", Share(budget=budget_of(3600, tokens=50))),)
+    poor: QueuePath = (Account("poor", Share(budget=make_quotas(3600, tokens=50))),)
     provider = Scripted([["yes"]])
 
     async with with_budgets(tmp_path) as accounts, running(provider, accounts=accounts) as line:
@@ -299,7 +299,7 @@ async def test_an_answer_is_cut_to_what_the_budget_leaves(tmp_path: Path) -> Non
 
 
 async def test_an_aborted_question_costs_what_it_used(tmp_path: Path) -> None:
-    poor: QueuePath = (Account("poor", Share(budget=budget_of(3600, tokens=1000))),)
+    poor: QueuePath = (Account("poor", Share(budget=make_quotas(3600, tokens=1000))),)
     provider = Scripted([["12345678", Delta(usage=Usage(70, 30)), math.inf]])
 
     async with with_budgets(tmp_path) as accounts, running(provider, accounts=accounts) as line:
@@ -316,7 +316,7 @@ async def test_an_aborted_question_costs_what_it_used(tmp_path: Path) -> None:
 
 
 async def test_a_question_that_no_model_has_seen_costs_nothing(tmp_path: Path) -> None:
-    poor: QueuePath = (Account("poor", Share(budget=budget_of(3600, calls=5, tokens=1000))),)
+    poor: QueuePath = (Account("poor", Share(budget=make_quotas(3600, calls=5, tokens=1000))),)
     provider = Scripted([[Failing("connection refused")]])
     settings = LLMSettings(retry=Retry(attempts=1))
 
@@ -363,7 +363,7 @@ async def test_those_who_always_have_something_to_ask_get_the_same(autojump_cloc
 
 
 async def test_who_lacks_only_what_others_have_reserved_waits_until_they_settle(tmp_path: Path) -> None:
-    poor: QueuePath = (Account("poor", Share(budget=budget_of(3600, tokens=104))),)
+    poor: QueuePath = (Account("poor", Share(budget=make_quotas(3600, tokens=104))),)
     provider = Scripted([[0.1, "yes"]])
 
     async with with_budgets(tmp_path) as accounts, running(provider, LLMSettings(concurrency=2), accounts) as line:
@@ -419,7 +419,7 @@ async def test_questions_that_come_back_from_a_pause_wait_for_their_turn(autojum
 
 
 async def test_who_waits_to_be_asked_again_keeps_no_reservation_from_others(tmp_path: Path) -> None:
-    poor: QueuePath = (Account("poor", Share(budget=budget_of(3600, tokens=104))),)
+    poor: QueuePath = (Account("poor", Share(budget=make_quotas(3600, tokens=104))),)
     provider = Scripted([[Failing("500")], ["yes"]])
     settings = LLMSettings(retry=Retry(first=0.2, jitter=0.0))
 
@@ -584,7 +584,7 @@ async def test_every_refused_attempt_costs_its_asker_its_turn(autojump_clock: Mo
 
 
 async def test_what_a_provider_refused_is_charged_to_no_budget_and_reserves_nothing(tmp_path: Path) -> None:
-    shared = Account("kernel", Share(budget=budget_of(3600, tokens=100, calls=5)))
+    shared = Account("kernel", Share(budget=make_quotas(3600, tokens=100, calls=5)))
     provider = Scripted([["yes"]], usage=lambda text: Usage(5, 5), models={"limited": [RateLimited("429", 60.0)]})
 
     async with (
@@ -621,7 +621,7 @@ async def test_while_one_question_tries_whether_a_model_is_back_others_take_no_p
 
 
 async def test_a_claim_of_hardly_any_tokens_is_not_believed(tmp_path: Path) -> None:
-    poor: QueuePath = (Account("poor", Share(budget=budget_of(3600, tokens=10_000))),)
+    poor: QueuePath = (Account("poor", Share(budget=make_quotas(3600, tokens=10_000))),)
     provider = Scripted([["yes"]], usage=lambda text: Usage(1, 1))
 
     async with with_budgets(tmp_path) as accounts, running(provider, accounts=accounts) as line:
@@ -634,7 +634,7 @@ async def test_a_claim_of_hardly_any_tokens_is_not_believed(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("where", ["at the end", "in the middle"])
 async def test_a_claim_of_a_billion_tokens_uses_no_budget_up(tmp_path: Path, where: str) -> None:
-    poor: QueuePath = (Account("poor", Share(budget=budget_of(3600, tokens=10_000))),)
+    poor: QueuePath = (Account("poor", Share(budget=make_quotas(3600, tokens=10_000))),)
     claim = Usage(9 * 10**8, 1)
     provider = Scripted([["yes"]], usage=lambda text: claim)
     if where == "in the middle":

@@ -13,7 +13,7 @@ from agentos.permissions.rule import PermissionSet
 from agentos.permissions.rules import Rules
 from agentos.permissions.set_files import BadSet, describe_set, describe_whole_set, read_set
 from agentos.permissions.set_schema import LimitsTable
-from agentos.services.quotas import BILLION, Quota
+from agentos.services.quotas import MONEY_UNITS, Quota
 from agentos_sdk.codec import path
 from tests.permissions.strategies import NAMES, objects
 from tests.permissions.tables import tables
@@ -79,7 +79,7 @@ def test_a_whole_set_is_read() -> None:
     assert found.quotas == (
         Quota("calls", 50, 3600.0),
         Quota("tokens", 10000, 3600.0),
-        Quota("money", BILLION * 3 // 2, 86400.0),
+        Quota("money", MONEY_UNITS * 3 // 2, 86400.0),
     )
     decision = Rules(found, NAMES).decide(Right("read", "/data/x"))
     assert (decision.effect, decision.rule) == ("allow", "allow read /data/** (permissions.here)")

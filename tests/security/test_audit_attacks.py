@@ -15,7 +15,7 @@ import pytest
 
 from agentos.services.audit.chain import Row
 from agentos.services.audit.query import Query
-from agentos.services.audit.verify import verify
+from agentos.services.audit.verify import verify_log
 from agentos_sdk import AgentOSClient
 from agentos_sdk.errors import ConnectionFailed
 from tests.conftest import StartKernel
@@ -276,7 +276,7 @@ def test_a_kernel_whose_log_was_cut_while_it_was_away_says_so_and_serves() -> No
         assert "the audit log was tampered with or damaged" in kernel.said
         assert kernel.answers()
         assert [row.call for row in rows(kernel, calls=["AUDIT_CUT"])] == ["AUDIT_CUT"]
-        assert not verify(log_of(kernel)).sound
+        assert not verify_log(log_of(kernel)).sound
 
 
 def test_without_room_for_the_log_nothing_is_done_and_that_is_said() -> None:

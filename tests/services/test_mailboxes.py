@@ -11,22 +11,24 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from trio.testing import wait_all_tasks_blocked
 
 from agentos.services.events import AgentEscalated, AgentExited
-from agentos.services.mailboxes import BATCH_BYTES, MAX_BYTES, MAX_MESSAGES, MAX_NAMES, Letter, Mailbox, Mailboxes
+from agentos.services.mailboxes import MAX_BATCH_BYTES, MAX_BYTES, MAX_MESSAGES, MAX_NAMES, Mailbox, Mailboxes, Message
 from agentos_sdk.errors import AlreadyExists, BadRequest, Busy, NotFound
 from tests.support.rounds import rounds
 
-SIZES = st.sampled_from([0, 1, 10, 1 << 10, BATCH_BYTES // 2, BATCH_BYTES - 1, BATCH_BYTES, BATCH_BYTES + 1, MAX_BYTES])
+SIZES = st.sampled_from(
+    [0, 1, 10, 1 << 10, MAX_BATCH_BYTES // 2, MAX_BATCH_BYTES - 1, MAX_BATCH_BYTES, MAX_BATCH_BYTES + 1, MAX_BYTES]
+)
 
 
-def letter(text: str | bytes = b"1") -> Letter:
-    return Letter(1, "somebody", "agent", text.encode() if isinstance(text, str) else text)
+def letter(text: str | bytes = b"1") -> Message:
+    return Message(1, "somebody", "agent", text.encode() if isinstance(text, str) else text)
 
 
 def box() -> Mailbox:
     return Mailbox(1, [])
 
 
-def bodies(letters: list[Letter]) -> list[bytes]:
+def bodies(letters: list[Message]) -> list[bytes]:
     return [each.body for each in letters]
 
 
@@ -37,14 +39,14 @@ class MailboxModel(RuleBasedStateMachine):
         super().__init__()
         self.box = box()
         self.model: deque[bytes] = deque()
-        self.out: list[Letter] = []
+        self.out: list[Message] = []
 
     @rule(size=SIZES, many=st.sampled_from([1, 1, 1, 3, 400]))
     def put(self, size: int, many: int) -> None:
         body = bytes(size)
         for _ in range(many):
             fits = len(self.model) < MAX_MESSAGES and sum(map(len, self.model)) + size <= MAX_BYTES
-            assert self.box.has_room(size) == fits
+            assert self.box.fits(size) == fits
             if fits:
                 self.box.put(letter(body))
                 self.model.append(body)
@@ -57,7 +59,7 @@ class MailboxModel(RuleBasedStateMachine):
     def take(self, most: int) -> None:
         expected: list[bytes] = []
         while self.model and len(expected) < most:
-            if expected and sum(map(len, expected)) + len(self.model[0]) > BATCH_BYTES:
+            if expected and sum(map(len, expected)) + len(self.model[0]) > MAX_BATCH_BYTES:
                 break
             expected.append(self.model.popleft())
         self.out = self.box.take(most)
@@ -73,7 +75,7 @@ class MailboxModel(RuleBasedStateMachine):
     @invariant()
     def it_knows_its_size(self) -> None:
         assert self.box.size == sum(map(len, self.model))
-        assert bodies(list(self.box.letters)) == list(self.model)
+        assert bodies(list(self.box.messages)) == list(self.model)
 
 
 TestMailboxModel = MailboxModel.TestCase
@@ -138,7 +140,7 @@ async def test_a_reader_that_is_cancelled_with_the_wake_up_in_hand_passes_it_on(
         second.cancel()
 
     assert woken == ["second"]
-    assert len(mailbox.letters) == 1
+    assert len(mailbox.messages) == 1
 
 
 async def test_a_reader_whom_another_forestalled_waits_on() -> None:
@@ -164,7 +166,7 @@ async def test_a_cancelled_reader_leaves_no_trace() -> None:
     mailbox.put(letter())
 
     assert not mailbox._readers
-    assert len(mailbox.letters) == 1
+    assert len(mailbox.messages) == 1
 
 
 def test_a_mailbox_is_found_by_its_id_and_by_each_of_its_names() -> None:
@@ -173,12 +175,12 @@ def test_a_mailbox_is_found_by_its_id_and_by_each_of_its_names() -> None:
 
     mail.register(7, "nickname")
 
-    assert mail.of(7) is mail.named("agent") is mail.named("nickname") is mine
+    assert mail.by_id(7) is mail.by_name("agent") is mail.by_name("nickname") is mine
     assert mine.name == "nickname"
     with pytest.raises(NotFound):
-        mail.of(8)
+        mail.by_id(8)
     with pytest.raises(NotFound):
-        mail.named("nobody")
+        mail.by_name("nobody")
 
 
 def test_a_name_belongs_to_one_mailbox_until_that_is_closed() -> None:
@@ -191,7 +193,7 @@ def test_a_name_belongs_to_one_mailbox_until_that_is_closed() -> None:
     mail.close(1)
     mail.register(2, "one")
 
-    assert mail.named("one").id == 2
+    assert mail.by_name("one").id == 2
     assert not mail.is_taken("two")
 
 
@@ -233,13 +235,13 @@ def test_a_broadcast_goes_to_all_that_are_wanted_and_have_room() -> None:
     for number, name in ((1, "sender"), (2, "free"), (3, "full")):
         mail.open(number, name)
     for _ in range(MAX_MESSAGES):
-        mail.of(3).put(letter())
+        mail.by_id(3).put(letter())
 
     delivered, full = mail.post_all(letter("all"), [each for each in mail if each.id != 1])
 
     assert (delivered, full) == (1, ["full"])
-    assert bodies(list(mail.of(2).letters)) == [b"all"]
-    assert not mail.of(1).letters
+    assert bodies(list(mail.by_id(2).messages)) == [b"all"]
+    assert not mail.by_id(1).messages
 
 
 def test_a_spawner_is_told_that_its_agent_was_given_up() -> None:
@@ -250,7 +252,7 @@ def test_a_spawner_is_told_that_its_agent_was_given_up() -> None:
     boxes.send_escalation(AgentEscalated("root/b", "declared: it has no spawner", 10, "b"))
     boxes.send_escalation(AgentExited(9, "a", "exit status 1"))
 
-    [message] = spawner.letters
+    [message] = spawner.messages
     assert (message.from_id, message.from_name, message.from_kind) == (0, "kernel", "kernel")
     assert json.loads(message.body) == {
         "event": "AGENT_ESCALATED",
@@ -269,4 +271,4 @@ def test_an_escalation_to_a_full_or_closed_mailbox_is_dropped() -> None:
     for spawner in (7, 8):
         boxes.send_escalation(AgentEscalated("root/spawned/a", "too many restarts", 9, "a", spawner))
 
-    assert len(full.letters) == MAX_MESSAGES
+    assert len(full.messages) == MAX_MESSAGES

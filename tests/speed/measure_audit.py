@@ -16,10 +16,10 @@ import trio
 
 from agentos.database import connect
 from agentos.kernel.ports import Entry
-from agentos.services.audit.chain import BEGINNING, Waiting, chained
+from agentos.services.audit.chain import CHAIN_START, QueuedEntry, chain_rows
 from agentos.services.audit.log import Audit, open_audit
-from agentos.services.audit.segments import TABLES
-from agentos.services.audit.verify import verify
+from agentos.services.audit.segments import SCHEMAS
+from agentos.services.audit.verify import verify_log
 from tests.speed.place import Place
 from tests.speed.processes import MeasurementError
 from tests.speed.results import Row
@@ -41,7 +41,7 @@ async def _measured(directory: Path, count: int) -> list[Row]:
         alone = await trio.to_thread.run_sync(_alone, directory / "alone.db", count)
         intents = {callers: await _intended(log, callers, max(20, count // callers)) for callers in AT_ONCE}
     begun = time.perf_counter()
-    report = await trio.to_thread.run_sync(verify, directory / "audit")
+    report = await trio.to_thread.run_sync(verify_log, directory / "audit")
     took = time.perf_counter() - begun
     if not report.sound:
         raise MeasurementError(f"the log that was measured isn't sound: {report.faults[0]}")
@@ -82,11 +82,11 @@ async def _intended(log: Audit, callers: int, each: int) -> tuple[list[float], f
 
 def _alone(path: Path, count: int) -> list[float]:
     """Milliseconds of a commit with one row, by nobody but SQLite."""
-    connection = connect(path, TABLES, durable=True)
-    taken, last = [], BEGINNING
+    connection = connect(path, SCHEMAS, durable=True)
+    taken, last = [], CHAIN_START
     try:
         for _ in range(count):
-            [row] = chained(last, [Waiting(WRITE, 1.0)])
+            [row] = chain_rows(last, [QueuedEntry(WRITE, 1.0)])
             begun = time.perf_counter()
             _insert(connection, row)
             taken.append((time.perf_counter() - begun) * 1000)

@@ -259,7 +259,7 @@ def test_there_is_one_kernel_per_state_directory(kernel: Kernel) -> None:
     second = run_again(kernel, "--socket", f"{kernel.socket}2", "--state-dir", str(kernel.state_dir))
 
     assert second.returncode == 1
-    assert f"{kernel.state_dir}: a kernel (pid {kernel.pid}) works with it" in second.stderr
+    assert f"{kernel.state_dir}: another kernel (pid {kernel.pid}) uses it" in second.stderr
 
 
 def test_a_live_socket_is_not_taken_away(kernel: Kernel) -> None:

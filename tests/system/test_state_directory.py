@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from agentos.services.audit.query import Query, every
-from agentos.services.audit.verify import verify
+from agentos.services.audit.query import Query, iterate_all
+from agentos.services.audit.verify import verify_log
 from tests.conftest import StartKernel
 from tests.support.kernel import environment
 from tests.system.agents import up
@@ -129,10 +129,10 @@ def test_the_audit_log_goes_on_in_the_directory_that_was_moved_away_from_a_runni
 
     assert os.listdir(kernel.place / moved) == []
     assert [about for about in read if "after" in about]
-    written = [row.about for row in every(audit, Query(calls=["EXEC"]))]
+    written = [row.about for row in iterate_all(audit, Query(calls=["EXEC"]))]
     assert [about for about in written if "before" in about]
     assert [about for about in written if "after" in about]
-    assert not verify(audit).faults
+    assert not verify_log(audit).faults
     (kernel.place / moved).rmdir()
     os.rename(away, kernel.place / moved)
     assert json.loads((kernel.state_dir / "run.json").read_text())["id"] == kernel.run_id

@@ -15,7 +15,7 @@ from attrs import frozen
 import agentos
 import agentos_sdk
 import supervisors
-from agentos.private_files import check_file, hold_directory, shown
+from agentos.private_files import check_file, display_path, hold_directory
 from agentos.sandbox import images
 from agentos.sandbox.errors import EXHAUSTED
 from agentos.sandbox.images import ImageInUse, ImageSize, ImageUnavailable
@@ -120,7 +120,7 @@ class Workspaces:
 
     def _kept_by_name(self, name: str, limits: Limits, outer: HostIds | None) -> Workspace:
         with hold_directory(self._kept) as held:
-            kept = Path(shown(held))  # another process mounts it, without this file descriptor
+            kept = Path(display_path(held))  # another process mounts it, without this file descriptor
         directory, reason = kept / name, "without root no image can be mounted"
         if self._is_root and outer is not None:
             if directory.is_dir():

@@ -17,7 +17,7 @@ from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, Scope
 
 from agentos.access.think_request import ThinkRequest
 from agentos.http.exchange import Exchange
-from agentos.http.server import HTTPListener, visitor
+from agentos.http.server import HTTPListener, with_own_allowance
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Allowance, Caller
 from agentos.kernel.internal_errors import internal
@@ -52,7 +52,7 @@ class Completions:
 
     async def serve(self, listener: socket.socket, caller: Caller, key: str | None = None) -> None:
         """Serve one agent's listener until cancelled; if ``key`` is set, requests must have it as a bearer token."""
-        guest = visitor(caller)
+        guest = with_own_allowance(caller)
         await HTTPListener(listener, self.connection_limit, guest, Endpoint(self, caller, guest.allowance, key)).serve()
 
 

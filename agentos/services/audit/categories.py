@@ -18,9 +18,9 @@ CATEGORIES: Mapping[str, frozenset[str]] = {
         "kernel": "KERNEL_START KERNEL_STOP AUDIT_CUT AUDIT_REMOVED AUDIT_LOST",
     }.items()
 }
-OTHER = "other"
+OTHER_CATEGORY = "other"
 _BY_CALL = {call: category for category, calls in CATEGORIES.items() for call in calls}
 
 
 def category_of(call: str) -> str:
-    return _BY_CALL.get(call, OTHER)
+    return _BY_CALL.get(call, OTHER_CATEGORY)

@@ -14,12 +14,12 @@ import attrs
 
 from agentos.kernel.ports import Entry
 
-from .redaction import redacted
+from .redaction import redact
 
 GENESIS = "0" * 64
-LONGEST = 500  # characters of `about`
-_READ = 2000  # characters that are read of it: secrets are redacted before the text is cut at 500
-_SHORT = {"name": 128, "kind": 16, "call": 32, "decision": 16, "rule": 300, "phase": 16, "outcome": 64}
+MAX_ABOUT_CHARS = 500  # characters of `about`
+_MAX_READ_CHARS = 2000  # characters that are read of it: secrets are redacted before the text is cut at 500
+_MAX_FIELD_CHARS = {"name": 128, "kind": 16, "call": 32, "decision": 16, "rule": 300, "phase": 16, "outcome": 64}
 
 Field: TypeAlias = str | int | float | None
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
@@ -32,7 +32,7 @@ class Link(NamedTuple):
     hash: str
 
 
-BEGINNING = Link(0, GENESIS)
+CHAIN_START = Link(0, GENESIS)
 
 
 class Row(NamedTuple):
@@ -60,16 +60,16 @@ class Row(NamedTuple):
     hash: str
 
     @property
-    def is_typed(self) -> bool:
+    def has_valid_types(self) -> bool:
         """Whether the values have the right types: the table may have been replaced from outside."""
-        return all(map(isinstance, self, _TYPES))
+        return all(map(isinstance, self, _ROW_TYPES))
 
     @property
     def link(self) -> Link:
         return Link(self.seq, self.hash)
 
     @property
-    def named(self) -> dict[str, Field]:
+    def wire_fields(self) -> dict[str, Field]:
         """The fields by their names on the wire."""
         return {
             "id": self.seq,
@@ -86,14 +86,14 @@ class Row(NamedTuple):
             return False
 
 
-_TYPES = (int, float, int, str, str, str, str, str, str, str, str, float | None, int | None, int, int, str)
+_ROW_TYPES = (int, float, int, str, str, str, str, str, str, str, str, float | None, int | None, int, int, str)
 
 
 def digest(previous: str, fields: tuple[Field, ...]) -> str:
     return sha256(f"{previous}\n{_encode(fields)}".encode()).hexdigest()
 
 
-class Waiting(NamedTuple):
+class QueuedEntry(NamedTuple):
     """An entry to be written: when it happened, and how many calls it stands for."""
 
     entry: Entry
@@ -101,25 +101,25 @@ class Waiting(NamedTuple):
     repeated: int = 1
 
 
-def shortened(entry: Entry) -> Entry:
+def shorten_entry(entry: Entry) -> Entry:
     """Cut ``about``, which may be a megabyte, to the characters that are read."""
-    return entry if len(entry.about) <= _READ else attrs.evolve(entry, about=entry.about[:_READ])
+    return entry if len(entry.about) <= _MAX_READ_CHARS else attrs.evolve(entry, about=entry.about[:_MAX_READ_CHARS])
 
 
-def chained(last: Link, group: Sequence[Waiting]) -> list[Row]:
+def chain_rows(last: Link, group: Sequence[QueuedEntry]) -> list[Row]:
     """The rows that follow ``last`` in one commit."""
     rows: list[Row] = []
     together = last.seq + len(group)
     for waiting in group:
-        rows.append(row(last, waiting, together))
+        rows.append(make_row(last, waiting, together))
         last = rows[-1].link
     return rows
 
 
-def row(last: Link, waiting: Waiting, together: int) -> Row:
+def make_row(last: Link, waiting: QueuedEntry, together: int) -> Row:
     """The row that follows ``last``: secrets redacted, control characters escaped, lengths limited."""
     entry, at, repeated = waiting
-    short = {name: plain(str(getattr(entry, name))[:most])[:most] for name, most in _SHORT.items()}
+    short = {name: escape_controls(str(getattr(entry, name))[:most])[:most] for name, most in _MAX_FIELD_CHARS.items()}
     fields = (
         last.seq + 1,
         float(at),
@@ -127,9 +127,9 @@ def row(last: Link, waiting: Waiting, together: int) -> Row:
         short["name"],
         short["kind"],
         short["call"],
-        cut(plain(redacted(shortened(entry).about))),
+        cut_about(escape_controls(redact(shorten_entry(entry).about))),
         short["decision"],
-        plain(redacted(entry.rule[:_READ]))[: _SHORT["rule"]],
+        escape_controls(redact(entry.rule[:_MAX_READ_CHARS]))[: _MAX_FIELD_CHARS["rule"]],
         short["phase"],
         short["outcome"],
         None if entry.duration is None else float(entry.duration),
@@ -140,15 +140,15 @@ def row(last: Link, waiting: Waiting, together: int) -> Row:
     return Row(*fields, hash=digest(last.hash, fields))
 
 
-def plain(text: str) -> str:
+def escape_controls(text: str) -> str:
     """Escape control characters: no line breaks, no escape sequences, no change of text direction."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
-def cut(text: str) -> str:
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+def cut_about(text: str) -> str:
+    return text if len(text) <= MAX_ABOUT_CHARS else text[: MAX_ABOUT_CHARS - 1] + "…"
 
 
 # -- Entries about the log itself --------------------------------------------------------------------------------------
@@ -157,14 +157,14 @@ STARTED, STOPPED, CUT, REMOVED, LOST = "KERNEL_START", "KERNEL_STOP", "AUDIT_CUT
 _REMOVED = re.compile(r"segment ([0-9]{1,6}), up to entry ([0-9]{1,18}), whose hash was ([0-9a-f]{64})")
 
 
-def own(call: str, about: str, outcome: str = "ok") -> Entry:
+def kernel_entry(call: str, about: str, outcome: str = "ok") -> Entry:
     """An entry of the kernel itself."""
     return Entry(0, "kernel", "kernel", call, about, "allow", "", "outcome", outcome)
 
 
-def removal(segment: int, last: Link) -> Entry:
+def removal_entry(segment: int, last: Link) -> Entry:
     """Entry for the removal of the oldest segment: the log may begin after that segment's last row."""
-    return own(REMOVED, f"segment {segment}, up to entry {last.seq}, whose hash was {last.hash}")
+    return kernel_entry(REMOVED, f"segment {segment}, up to entry {last.seq}, whose hash was {last.hash}")
 
 
 class Removal(NamedTuple):
@@ -174,7 +174,7 @@ class Removal(NamedTuple):
     last: Link
 
 
-def removed(row: Row) -> Removal | None:
+def parse_removal(row: Row) -> Removal | None:
     """The removal that this row records; ``None`` for any other row."""
     if row.kind != "kernel" or row.call != REMOVED:
         return None

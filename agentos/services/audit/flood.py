@@ -9,15 +9,15 @@ from attrs import define, field, frozen
 
 from agentos.kernel.ports import Entry
 
-BURST = 200  # entries
-STEADY = 20.0  # per second
-MOST_KINDS = 4096  # combinations of caller, call and decision that are counted separately
+MAX_BURST = 200  # entries
+ENTRIES_PER_SECOND = 20.0  # per second
+MAX_BUCKETS = 4096  # combinations of caller, call and decision that are counted separately
 
-_SAID = {"allow": "allowed", "ask": "refused as nobody was asked", "deny": "denied"}
+_DECISION_WORDS = {"allow": "allowed", "ask": "refused without asking", "deny": "denied"}
 
 
 @frozen
-class Surplus:
+class CountedEntries:
     """Calls that were counted and not written, within ``seconds``; ``sample`` is the first of them."""
 
     sample: Entry
@@ -27,13 +27,13 @@ class Surplus:
     @property
     def entry(self) -> Entry:
         times = f"within {self.seconds:.0f} s" if self.seconds >= 1 else "within 1 s"
-        about = f"and {self.count} more of {self.sample.call} {_SAID[self.sample.decision]} {times}"
+        about = f"and {self.count} more of {self.sample.call} {_DECISION_WORDS[self.sample.decision]} {times}"
         return attrs.evolve(self.sample, about=about, duration=None, intent=None)
 
 
 @define(eq=False)
 class _Bucket:
-    left: float
+    tokens: float
     at: float
     count: int = 0  # beyond what was written
     since: float = 0.0
@@ -41,21 +41,21 @@ class _Bucket:
 
 
 @define(eq=False)
-class Flood:
+class EntryLimiter:
     """The limits of one log."""
 
-    burst: float = BURST
-    steady: float = STEADY
+    burst: float = MAX_BURST
+    rate: float = ENTRIES_PER_SECOND
     counted: bool = False  # `surplus` has something to return
     _buckets: dict[tuple[object, ...], _Bucket] = field(factory=dict)
 
     def admits(self, entry: Entry, now: float) -> bool:
         """Whether the entry may be written; if not, it has been counted."""
         entry, bucket = self._bucket(entry, now)
-        bucket.left = min(self.burst, bucket.left + (now - bucket.at) * self.steady)
+        bucket.tokens = min(self.burst, bucket.tokens + (now - bucket.at) * self.rate)
         bucket.at = now
-        if bucket.left >= 1:
-            bucket.left -= 1
+        if bucket.tokens >= 1:
+            bucket.tokens -= 1
             return True
         self._count(bucket, entry, now)
         return False
@@ -68,7 +68,7 @@ class Flood:
     def _bucket(self, entry: Entry, now: float) -> tuple[Entry, _Bucket]:
         key: tuple[object, ...] = (entry.family or entry.agent, entry.call, entry.decision)
         bucket = self._buckets.get(key)
-        if bucket is None and len(self._buckets) >= MOST_KINDS:  # callers above the limit are counted together
+        if bucket is None and len(self._buckets) >= MAX_BUCKETS:  # callers above the limit are counted together
             entry = attrs.evolve(entry, agent=0, name="several", kind="several")
             key = (None, entry.call, entry.decision)
             bucket = self._buckets.get(key)
@@ -82,17 +82,17 @@ class Flood:
         bucket.count += 1
         self.counted = True
 
-    def surplus(self, now: float) -> list[Surplus]:
+    def take_counted(self, now: float) -> list[CountedEntries]:
         """All that was counted since the last call, to be written instead; callers with a full burst are dropped."""
         found = [
-            Surplus(bucket.sample, bucket.count, now - bucket.since)
+            CountedEntries(bucket.sample, bucket.count, now - bucket.since)
             for bucket in self._buckets.values()
             if bucket.count and bucket.sample is not None
         ]
         self._buckets = {
             key: bucket
             for key, bucket in self._buckets.items()
-            if bucket.left + (now - bucket.at) * self.steady < self.burst
+            if bucket.tokens + (now - bucket.at) * self.rate < self.burst
         }
         for bucket in self._buckets.values():
             bucket.count, bucket.sample = 0, None

@@ -9,9 +9,9 @@ import attrs
 from attrs import frozen
 
 from .chain import Row
-from .segments import Place, is_made, last_row, places, reading, rows
+from .segments import SegmentFiles, has_table, list_segments, open_for_reading, read_last_row, read_rows
 
-PAGE = 1000  # entries
+PAGE_ENTRIES = 1000  # entries
 
 
 @frozen
@@ -43,49 +43,49 @@ class Query:
         return (f"WHERE {condition}" if condition else ""), values
 
 
-def newest(directory: Path, query: Query, limit: int) -> list[Row]:
+def read_newest(directory: Path, query: Query, limit: int) -> list[Row]:
     """The last ``limit`` entries that match, oldest first. Raises ``OSError``, ``sqlite3.Error``."""
     found: list[Row] = []
-    for place in reversed(places(directory)):
-        found += _some(place, query, "DESC", limit - len(found))
+    for place in reversed(list_segments(directory)):
+        found += _read_segment(place, query, "DESC", limit - len(found))
         if len(found) >= limit:
             break
     return found[::-1]
 
 
-def oldest(directory: Path, query: Query, limit: int) -> list[Row]:
+def read_oldest(directory: Path, query: Query, limit: int) -> list[Row]:
     """The first ``limit`` entries that match, oldest first. Raises ``OSError``, ``sqlite3.Error``."""
     found: list[Row] = []
-    for place in places(directory):
-        if query.after is None or _reaches(place, query.after):
-            found += _some(place, query, "ASC", limit - len(found))
+    for place in list_segments(directory):
+        if query.after is None or _has_entries_after(place, query.after):
+            found += _read_segment(place, query, "ASC", limit - len(found))
         if len(found) >= limit:
             break
     return found
 
 
-def every(directory: Path, query: Query) -> Iterator[Row]:
+def iterate_all(directory: Path, query: Query) -> Iterator[Row]:
     """All entries that match, oldest first; in pages, because a long read lets the write-ahead log grow."""
     after = -1 if query.after is None else query.after
-    while page := oldest(directory, attrs.evolve(query, after=after), PAGE):
+    while page := read_oldest(directory, attrs.evolve(query, after=after), PAGE_ENTRIES):
         yield from page
         after = max(row.seq for row in page)  # even if the stored order was tampered with
 
 
-def _reaches(place: Place, after: int) -> bool:
+def _has_entries_after(place: SegmentFiles, after: int) -> bool:
     try:
-        last = last_row(place)
+        last = read_last_row(place)
     except (FileNotFoundError, sqlite3.OperationalError):
         return False
     return last is not None and last.seq > after
 
 
-def _some(place: Place, query: Query, order: str, limit: int) -> list[Row]:
+def _read_segment(place: SegmentFiles, query: Query, order: str, limit: int) -> list[Row]:
     where, values = query.where
     try:
-        with reading(place) as connection:
-            if not is_made(connection):
+        with open_for_reading(place) as connection:
+            if not has_table(connection):
                 return []
-            return list(itertools.islice(rows(connection, f"{where} ORDER BY seq {order}", *values), limit))
+            return list(itertools.islice(read_rows(connection, f"{where} ORDER BY seq {order}", *values), limit))
     except FileNotFoundError:  # the kernel has just removed it
         return []

@@ -11,20 +11,20 @@ from functools import cached_property
 
 from attrs import frozen
 
-GONE = "[redacted]"
+REDACTED = "[redacted]"
 
 # No group is repeated possessively: before 3.11.5 Python loses its place in one if an alternative fails half-way.
 _QUOTED = re.compile(r"""\\.|\$'(?:[^'\\]|\\.)*'?|'[^']*+'?|"(?:[^"\\]|\\.)*"?""", re.DOTALL)
 _BARE = r"""(?:\[redacted\]|\\[^"']|[^\s"'`&;,|)}\]\\]|[,)}\]]++(?=[^\s"'`&;,|)}\]\\]))"""  # a,b but not a, b
-_OUTSIDE = re.compile(rf"(?:\$?(?:{_QUOTED.pattern})|{_BARE})+", re.DOTALL)
+_UNQUOTED_VALUE = re.compile(rf"(?:\$?(?:{_QUOTED.pattern})|{_BARE})+", re.DOTALL)
 _NESTED = r"""(?P<quote>["']{3,40}+)(?:(?!(?P=quote)).)*(?P=quote)?|\\++"[^"]*+"?|\\++'[^']*+'?"""
-_INSIDE = re.compile(rf"""(?:\$?(?:{_NESTED}|"(?:[^"\\]|\\.)*"?|'[^']*+'?))?{_BARE}*""", re.DOTALL)
-_ALL = {"'": re.compile(r"""(?:[^']|'"'"')*"""), '"': re.compile(r'(?:[^"\\]|\\.)*', re.DOTALL)}
-_SCRIPT = re.compile(r"-\w{0,8}c\s{0,8}\$?\Z")  # sh -c, bash -lc
+_VALUE_IN_QUOTES = re.compile(rf"""(?:\$?(?:{_NESTED}|"(?:[^"\\]|\\.)*"?|'[^']*+'?))?{_BARE}*""", re.DOTALL)
+_REST_OF_QUOTES = {"'": re.compile(r"""(?:[^']|'"'"')*"""), '"': re.compile(r'(?:[^"\\]|\\.)*', re.DOTALL)}
+_SHELL_SCRIPT_OPTION = re.compile(r"-\w{0,8}c\s{0,8}\$?\Z")  # sh -c, bash -lc
 
 
 @frozen
-class Values:
+class ValueFinder:
     """The values in a text."""
 
     text: str
@@ -35,16 +35,16 @@ class Values:
         If ``whole`` is the beginning of a quoted argument, the value is the rest of that argument: ``'PASSWORD=a b'``.
         Not in the script of a shell, where other words follow: ``sh -c 'PASSWORD=a make'``.
         """
-        opened = self._opened(begin)
+        opened = self._enclosing_quote(begin)
         if opened is None:
-            found = _OUTSIDE.match(self.text, begin)
-        elif opened == whole and not _SCRIPT.search(self.text, max(0, opened - 20), opened - 1):
-            found = _ALL[self.text[opened - 1]].match(self.text, begin)
+            found = _UNQUOTED_VALUE.match(self.text, begin)
+        elif opened == whole and not _SHELL_SCRIPT_OPTION.search(self.text, max(0, opened - 20), opened - 1):
+            found = _REST_OF_QUOTES[self.text[opened - 1]].match(self.text, begin)
         else:
-            found = _INSIDE.match(self.text, begin)
+            found = _VALUE_IN_QUOTES.match(self.text, begin)
         return found.end() if found else begin
 
-    def _opened(self, position: int) -> int | None:
+    def _enclosing_quote(self, position: int) -> int | None:
         """Where the quotes begin that enclose ``position``; ``None`` if there are none."""
         begins, ends = self._quotes
         at = bisect_left(begins, position + 1) - 1

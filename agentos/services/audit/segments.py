@@ -17,14 +17,14 @@ from pathlib import Path
 
 from attrs import frozen
 
-from agentos.database import DatabaseError, connect, explained
-from agentos.private_files import describe, open_file, shown
+from agentos.database import DatabaseError, connect, explain_error
+from agentos.private_files import describe_error, display_path, open_file
 
-from .chain import Link, Row, Waiting, chained
+from .chain import Link, QueuedEntry, Row, chain_rows
 from .reserve import Reserve
 
-MOST_TOGETHER = 1000  # rows in one commit
-TABLES = {
+MAX_COMMIT_ROWS = 1000  # rows in one commit
+SCHEMAS = {
     "audit": [
         "CREATE TABLE entries (seq INTEGER PRIMARY KEY, at REAL NOT NULL, agent INTEGER NOT NULL, name TEXT NOT NULL,"
         " kind TEXT NOT NULL, call TEXT NOT NULL, about TEXT NOT NULL, decision TEXT NOT NULL, rule TEXT NOT NULL,"
@@ -35,12 +35,12 @@ TABLES = {
 _COLUMNS = ", ".join(Row._fields)
 _INSERT = f"INSERT INTO entries ({_COLUMNS}) VALUES ({', '.join('?' * len(Row._fields))})"  # noqa: S608 - our own names
 SELECT = f"SELECT {_COLUMNS} FROM entries"  # noqa: S608
-_NAME = re.compile(r"([0-9]{6})\.(?:db|head)")
-_LINE = re.compile(rb"([1-9][0-9]{0,17}) ([0-9a-f]{64}) [0-9]+\.[0-9]{3}\n")
+_FILE_NAME = re.compile(r"([0-9]{6})\.(?:db|head)")
+_HEAD_LINE = re.compile(rb"([1-9][0-9]{0,17}) ([0-9a-f]{64}) [0-9]+\.[0-9]{3}\n")
 
 
 @frozen
-class Place:
+class SegmentFiles:
     """The files of one segment, whether they exist or not."""
 
     directory: Path
@@ -55,8 +55,8 @@ class Place:
         return self.directory / f"{self.number:06}.head"
 
     @property
-    def next(self) -> "Place":
-        return Place(self.directory, self.number + 1)
+    def next(self) -> "SegmentFiles":
+        return SegmentFiles(self.directory, self.number + 1)
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -69,10 +69,10 @@ class Place:
                 os.unlink(path)
 
 
-def places(directory: Path) -> list[Place]:
+def list_segments(directory: Path) -> list[SegmentFiles]:
     """The segments with at least one file, oldest first."""
-    found = (_NAME.fullmatch(name) for name in os.listdir(directory))
-    return [Place(directory, number) for number in sorted({int(name[1]) for name in found if name})]
+    found = (_FILE_NAME.fullmatch(name) for name in os.listdir(directory))
+    return [SegmentFiles(directory, number) for number in sorted({int(name[1]) for name in found if name})]
 
 
 class Segment:
@@ -82,34 +82,34 @@ class Segment:
     that was modified on disk. ``headed`` says whether the head file contains it already.
     """
 
-    def __init__(self, place: Place, last: Link, headed: bool = True) -> None:
+    def __init__(self, place: SegmentFiles, last: Link, headed: bool = True) -> None:
         self.place, self.last, self._headed = place, last, headed
         self.size = 0  # bytes
         self._reserve: Reserve | None = None
         with contextlib.ExitStack() as undo:
             self._head = _open_head(place.head)  # before there are any rows, so that rows always have a head file
             undo.callback(os.close, self._head)
-            self._connection = connect(place.rows, TABLES, durable=True)
+            self._connection = connect(place.rows, SCHEMAS, durable=True)
             undo.callback(self._connection.close)
-            if not is_made(self._connection):
-                raise DatabaseError(f"{shown(place.rows)}: somebody took its table away")
+            if not has_table(self._connection):
+                raise DatabaseError(f"{display_path(place.rows)}: its table is missing")
             undo.pop_all()
 
-    def append(self, group: Sequence[Waiting]) -> list[Row]:
+    def append(self, group: Sequence[QueuedEntry]) -> list[Row]:
         """Write the rows that follow ``last``: all or none; on return they are safe on disk.
 
         If this raises and ``last`` has moved, the rows are written and only the head file's line failed.
         """
         if not self._headed:
             self._write_head()
-        rows = chained(self.last, group)
+        rows = chain_rows(self.last, group)
         try:
             self._commit(rows)
         except sqlite3.IntegrityError:
-            place = shown(self.place.rows)
-            raise DatabaseError(f"{place}: somebody else writes to it: end that, and start again") from None
+            place = display_path(self.place.rows)
+            raise DatabaseError(f"{place}: another process writes to it: stop that process, and start again") from None
         except sqlite3.Error as error:
-            raise explained(self.place.rows, error) from None
+            raise explain_error(self.place.rows, error) from None
         self.last, self._headed = rows[-1].link, False
         self._write_head()
         return rows
@@ -137,14 +137,14 @@ class Segment:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fdatasync(self._head)  # otherwise a power failure could lose the lines of several commits
         except OSError as error:
-            raise DatabaseError(f"{shown(self.place.head)}: {error.strerror}: see to its file system") from None
+            raise DatabaseError(f"{display_path(self.place.head)}: {error.strerror}: check its file system") from None
         self._headed = True
 
-    def hold(self) -> None:
+    def reserve(self) -> None:
         """Reserve disk room for further rows; ``OSError`` if there isn't enough or it can't be reserved."""
         if self._reserve is None:
             self._reserve = Reserve(self.place.rows, self.place.head)
-        self._reserve.hold()
+        self._reserve.allocate()
 
     def close(self) -> None:
         os.close(self._head)
@@ -171,19 +171,19 @@ def _open_head(path: Path) -> int:
             os.close(directory)
             return fd
     except OSError as error:
-        raise DatabaseError(describe(error, path)) from None
+        raise DatabaseError(describe_error(error, path)) from None
 
 
 # -- Reading -----------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def reading(place: Place) -> Iterator[sqlite3.Connection]:
+def open_for_reading(place: SegmentFiles) -> Iterator[sqlite3.Connection]:
     """A read-only connection to a segment, also while it is written to; leaves no files behind.
 
     ``FileNotFoundError`` and other ``OSError`` as from :func:`open`; ``sqlite3.Error`` if the file is no database.
     """
-    quiet = is_quiet(place)
+    quiet = has_no_writer(place)
     if not os.access(place.rows, os.R_OK):  # opening and closing it would drop the file locks of this process's writer
         os.stat(place.rows)
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(place.rows))
@@ -204,54 +204,54 @@ def reading(place: Place) -> Iterator[sqlite3.Connection]:
         raise
 
 
-def is_quiet(place: Place) -> bool:
+def has_no_writer(place: SegmentFiles) -> bool:
     """Whether the segment has no writer now, and none was killed while writing."""
     return not os.path.exists(f"{place.rows}-wal")
 
 
-def is_made(connection: sqlite3.Connection) -> bool:
+def has_table(connection: sqlite3.Connection) -> bool:
     """Whether the table exists: a kernel may have been killed before it created it."""
     return bool(connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'entries'").fetchall())
 
 
-def rows(connection: sqlite3.Connection, where: str = "", *values: object) -> Iterator[Row]:
+def read_rows(connection: sqlite3.Connection, where: str = "", *values: object) -> Iterator[Row]:
     for each in connection.execute(f"{SELECT} {where}", values):
         row = Row._make(each)
-        if not row.is_typed:
-            raise sqlite3.DataError(f"entry {row.seq} has values that are none of the kernel's")
+        if not row.has_valid_types:
+            raise sqlite3.DataError(f"entry {row.seq} has values of the wrong type, not written by the kernel")
         yield row
 
 
-def last_row(place: Place) -> Row | None:
-    with reading(place) as connection:
-        return next(rows(connection, "ORDER BY seq DESC LIMIT 1"), None)
+def read_last_row(place: SegmentFiles) -> Row | None:
+    with open_for_reading(place) as connection:
+        return next(read_rows(connection, "ORDER BY seq DESC LIMIT 1"), None)
 
 
-def is_empty(place: Place) -> bool:
+def is_empty(place: SegmentFiles) -> bool:
     """Whether nothing was ever written to it; false if it can't be read."""
     if head_size(place):
         return False
     try:
-        with reading(place) as connection:
-            return not is_made(connection) or next(rows(connection, "LIMIT 1"), None) is None
+        with open_for_reading(place) as connection:
+            return not has_table(connection) or next(read_rows(connection, "LIMIT 1"), None) is None
     except FileNotFoundError:
         return True
     except (OSError, sqlite3.Error):
         return False
 
 
-class Line:
+class HeadLine:
     """A line of a head file: its content, or ``link`` None if it is malformed; and its end in the file."""
 
     __slots__ = ("end", "link")
 
     def __init__(self, raw: bytes, end: int) -> None:
-        found = _LINE.fullmatch(raw)
+        found = _HEAD_LINE.fullmatch(raw)
         self.link = Link(int(found[1]), found[2].decode()) if found else None
         self.end = end
 
 
-def head_lines(place: Place) -> Iterator[Line]:
+def read_head_lines(place: SegmentFiles) -> Iterator[HeadLine]:
     """All lines up to the file's end when that is reached; an incomplete last line is left out."""
     end = 0
     try:
@@ -260,19 +260,19 @@ def head_lines(place: Place) -> Iterator[Line]:
                 end += len(raw)
                 if not raw.endswith(b"\n") and len(raw) < 200:
                     return
-                yield Line(raw, end)
+                yield HeadLine(raw, end)
     except FileNotFoundError:
         return
 
 
-def head_size(place: Place) -> int:
+def head_size(place: SegmentFiles) -> int:
     try:
         return os.stat(place.head).st_size
     except FileNotFoundError:
         return 0
 
 
-def last_of_head(place: Place) -> Link | None:
+def read_last_head_line(place: SegmentFiles) -> Link | None:
     """The content of the head file's last complete line."""
     try:
         with open(place.head, "rb") as file:
@@ -280,4 +280,4 @@ def last_of_head(place: Place) -> Link | None:
             whole = [line for line in file.read().splitlines(keepends=True) if line.endswith(b"\n")]
     except FileNotFoundError:
         return None
-    return Line(whole[-1], 0).link if whole else None
+    return HeadLine(whole[-1], 0).link if whole else None

@@ -12,71 +12,78 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agentos.database import DatabaseError
-from agentos.private_files import check_file, describe, hold_directory, shown
+from agentos.private_files import check_file, describe_error, display_path, hold_directory
 
-from .chain import BEGINNING, CUT, Link, Waiting, own, removal
-from .reserve import FULL, ROOM
-from .segments import Place, Segment, is_empty, last_row, places
-from .verify import last_resort, tail
+from .chain import CHAIN_START, CUT, Link, QueuedEntry, kernel_entry, removal_entry
+from .reserve import DISK_FULL_ERRNOS, MIN_FREE_BYTES
+from .segments import Segment, SegmentFiles, is_empty, list_segments, read_last_row
+from .verify import check_end, recover_end
 
 log = logging.getLogger(__name__)
 
-SEGMENT = 64 << 20  # bytes
-KEPT = 16  # segments
+SEGMENT_BYTES = 64 << 20  # bytes
+KEPT_SEGMENTS = 16  # segments
 
 
-class Log:
+class LogWriter:
     """All segments in one directory; raises :class:`DatabaseError` if it can't be written to."""
 
-    def __init__(self, directory: Path, segment_size: int = SEGMENT, kept: int = KEPT) -> None:
+    def __init__(self, directory: Path, segment_size: int = SEGMENT_BYTES, kept: int = KEPT_SEGMENTS) -> None:
         self._size, self._kept = segment_size, kept
-        self._stuck = False
-        self.sparing = False  # the disk is nearly full: the reserved room is for the operator
-        self._unkept = ""  # why no room is reserved
+        self._rotation_failed = False
+        self.disk_full = False  # the disk is nearly full: the reserved room is for the operator
+        self._reserve_error = ""  # why no room is reserved
         with contextlib.ExitStack() as undo:
-            self.directory = _hold(directory, undo)  # held until closed, even if the directory is moved meanwhile
+            self.directory = _hold_directory(
+                directory, undo
+            )  # held until closed, even if the directory is moved meanwhile
             self._segment, trouble = _last_segment(self.directory)
             undo.callback(lambda: self._segment.close())
-            self._hold()
+            self._reserve_space()
             if trouble:
-                log.error("the audit log was tampered with or damaged: %s; `agentos audit verify` tells more", trouble)
-                self.append([Waiting(own(CUT, trouble, "tampered"), time.time())])
+                log.error("the audit log was tampered with or damaged: %s; run `agentos audit verify`", trouble)
+                self.append([QueuedEntry(kernel_entry(CUT, trouble, "tampered"), time.time())])
             self.close = undo.pop_all().close
 
-    def append(self, group: Sequence[Waiting]) -> int:
+    def append(self, group: Sequence[QueuedEntry]) -> int:
         """Write the entries in one commit, after which they are safe on disk; returns the number of the first."""
         first = self._segment.append(group)[0].seq
-        if not self.sparing:  # then the reserved room is to be used up
+        if not self.disk_full:  # then the reserved room is to be used up
             if self._segment.size >= self._size:
                 self._rotate()
-            self._hold()
+            self._reserve_space()
         return first
 
     def refill(self) -> None:
         """Leave the sparing state if there is room again."""
         try:
             disk = os.statvfs(self.directory)
-            if disk.f_bavail * disk.f_frsize < ROOM:
+            if disk.f_bavail * disk.f_frsize < MIN_FREE_BYTES:
                 return
-            self._segment.hold()
+            self._segment.reserve()
         except OSError:
             return
-        self.sparing = False
-        log.warning("the audit log has room again: everybody may act again")
+        self.disk_full = False
+        log.warning("the disk of the audit log has space again: agents may act again")
 
-    def _hold(self) -> None:
+    def _reserve_space(self) -> None:
         try:
-            self._segment.hold()
+            self._segment.reserve()
         except OSError as error:
-            if error.errno in FULL:
-                self.sparing = True
+            if error.errno in DISK_FULL_ERRNOS:
+                self.disk_full = True
                 log.error(
-                    "the disk of %s is full: until there is room, only the operator acts, and agents can be killed",
-                    shown(self.directory),
+                    "the disk of %s is full: until there is space, agents' calls are refused; "
+                    "the operator can act and kill agents",
+                    display_path(self.directory),
                 )
-            elif self._unkept != (why := str(error.strerror)):
-                self._unkept = why
-                log.warning("no room can be kept for when the disk of %s is full: %s", shown(self.directory), why)
+            elif self._reserve_error != (why := str(error.strerror)):
+                self._reserve_error = why
+                log.warning(
+                    "can't reserve disk space for the time when the disk of %s is full: %s",
+                    display_path(self.directory),
+                    why,
+                )
 
     @property
     def last(self) -> Link:
@@ -88,49 +95,51 @@ class Log:
             fresh = Segment(self._segment.place.next, self._segment.last)
             self._segment.close()
             self._segment = fresh
-            for place in places(self.directory)[: -self._kept]:
-                end = _end_of(place)
-                self._segment.append([Waiting(removal(place.number, end), time.time())])  # recorded, then removed
+            for place in list_segments(self.directory)[: -self._kept]:
+                end = _read_end(place)
+                self._segment.append(
+                    [QueuedEntry(removal_entry(place.number, end), time.time())]
+                )  # recorded, then removed
                 place.remove()
-            self._stuck = False
+            self._rotation_failed = False
         except (DatabaseError, OSError) as error:
-            if not self._stuck:
-                log.error("the audit log has no new segment, or keeps an old one for longer: %s", error)
-            self._stuck = True
+            if not self._rotation_failed:
+                log.error("can't rotate the audit log (create a segment or remove the oldest): %s", error)
+            self._rotation_failed = True
 
 
-def _hold(directory: Path, undo: contextlib.ExitStack) -> Path:
+def _hold_directory(directory: Path, undo: contextlib.ExitStack) -> Path:
     try:
         held = undo.enter_context(hold_directory(directory))
         os.chmod(held, 0o700)
-        for place in places(held):
+        for place in list_segments(held):
             for path in place.files:
                 check_file(path)
     except OSError as error:
-        raise DatabaseError(describe(error, directory)) from None
+        raise DatabaseError(describe_error(error, directory)) from None
     return held
 
 
 def _last_segment(directory: Path) -> tuple[Segment, str]:
     """The segment to continue with, and what is wrong with the end of the log, if anything."""
-    found = places(directory)
+    found = list_segments(directory)
     while len(found) > 1 and is_empty(found[-1]):  # created by a kernel that was then killed or out of disk space
         found.pop().remove()
     if not found:
-        return Segment(Place(directory, 1), BEGINNING), ""
+        return Segment(SegmentFiles(directory, 1), CHAIN_START), ""
     place = found[-1]
     try:
-        end = tail(place, oldest=len(found) == 1)
+        end = check_end(place, oldest=len(found) == 1)
         return Segment(place, end.last, end.headed), end.trouble
     except (DatabaseError, sqlite3.Error, OSError) as error:
         # A new segment works, unless the fault is the file system's.
-        fresh = Segment(place.next, last_resort(place))
-        return fresh, f"{shown(place.rows)} can't be used, and is left as it is: {error}"
+        fresh = Segment(place.next, recover_end(place))
+        return fresh, f"{display_path(place.rows)} can't be read, and is left unchanged: {error}"
 
 
-def _end_of(place: Place) -> Link:
+def _read_end(place: SegmentFiles) -> Link:
     try:
-        row = last_row(place)
-        return row.link if row is not None else last_resort(place)
+        row = read_last_row(place)
+        return row.link if row is not None else recover_end(place)
     except (sqlite3.Error, OSError):
-        return last_resort(place)
+        return recover_end(place)

@@ -65,13 +65,13 @@ def audit(
     if context.invoked_subcommand is not None:
         refuse_group_options(context, context.invoked_subcommand)
         return
-    from agentos.services.audit.query import newest
+    from agentos.services.audit.query import read_newest
 
     query = make_query(**filters)
     show = print_json_lines if as_json else Table()
     with log_directory(state_dir) as directory:
-        latest = newest(directory, query, number)
-        show([row.named for row in latest])
+        latest = read_newest(directory, query, number)
+        show([row.wire_fields for row in latest])
         if not latest:
             explain_no_match(directory, query)
         if follow:
@@ -94,13 +94,13 @@ def refuse_group_options(context: click.Context, name: str) -> None:
 @click.pass_obj
 def export(given: Path | None, /, state_dir: Path | None, **filters: Any) -> None:
     """Print all entries as JSON, one in a line, oldest first."""
-    from agentos.services.audit.query import every
+    from agentos.services.audit.query import iterate_all
 
     query = make_query(**filters)
     with log_directory(state_dir or given) as directory:
         row = None
-        for row in every(directory, query):
-            print_json_lines([row.named])
+        for row in iterate_all(directory, query):
+            print_json_lines([row.wire_fields])
         if row is None:
             explain_no_match(directory, query)
 
@@ -116,7 +116,6 @@ def verify(given: Path | None, /, state_dir: Path | None, head: str | None, as_j
     The exit status is 0 if it is as it was written, and 1 if it isn't. Keep the hash that is printed somewhere else:
     a process with the kernel's uid can rewrite all files, but not so that this hash is in them.
     """
-    from agentos.services.audit.verify import verify
 
     if head is not None and not re.fullmatch(r"[0-9a-f]{64}", head):
         raise click.BadParameter(
@@ -233,7 +232,7 @@ def follow_entries(
     try:
         sys.stdout.flush()
         for page in new_entries(directory, query, latest[-1].seq if latest else 0):
-            show([row.named for row in page])
+            show([row.wire_fields for row in page])
             sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(130)
@@ -243,27 +242,29 @@ def new_entries(directory: Path, query: "Query", after: int) -> Iterator[Sequenc
     """The entries that come behind a number."""
     import attrs
 
-    from agentos.services.audit.query import PAGE, Query, newest, oldest
+    from agentos.services.audit.query import PAGE_ENTRIES, Query, read_newest, read_oldest
 
     while True:
-        last = next((row.seq for row in newest(directory, Query(), 1)), 0)  # later entries are left to the next round
+        last = next(
+            (row.seq for row in read_newest(directory, Query(), 1)), 0
+        )  # later entries are left to the next round
         while after < last:
-            page = oldest(directory, attrs.evolve(query, after=after), PAGE)
-            after = max([row.seq for row in page] + ([last] if len(page) < PAGE else []))
+            page = read_oldest(directory, attrs.evolve(query, after=after), PAGE_ENTRIES)
+            after = max([row.seq for row in page] + ([last] if len(page) < PAGE_ENTRIES else []))
             yield page
         time.sleep(POLL_INTERVAL)
 
 
 def explain_no_match(directory: Path, query: "Query") -> None:
     """Tell on stderr why nothing was shown, so that a typo isn't mistaken for an empty log."""
-    from agentos.services.audit.query import Query, newest, oldest
+    from agentos.services.audit.query import Query, read_newest, read_oldest
 
-    first, last = oldest(directory, Query(), 1), newest(directory, Query(), 1)
+    first, last = read_oldest(directory, Query(), 1), read_newest(directory, Query(), 1)
     if not first or not last:
         text = "the log has no entry"
-    elif query.name is not None and not newest(directory, Query(name=query.name), 1):
+    elif query.name is not None and not read_newest(directory, Query(name=query.name), 1):
         text = f"no caller named {query.name!r} is in the log"
-    elif query.agent is not None and not newest(directory, Query(agent=query.agent), 1):
+    elif query.agent is not None and not read_newest(directory, Query(agent=query.agent), 1):
         text = f"no caller with the id {query.agent} is in the log"
     else:
         count = last[0].seq - first[0].seq + 1

@@ -126,7 +126,7 @@ async def test_who_reads_slowly_gets_it_all() -> None:
 
 
 async def test_a_flood_of_connections_waits_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "IDLE", 0.5)
+    monkeypatch.setattr(server, "IDLE_TIMEOUT", 0.5)
     async with served() as here, trio.open_nursery() as nursery:
         flood = [await here.connect() for _ in range(3 * MAX_CONNECTIONS)]
         await until(lambda: here.connection_limit.connections == MAX_CONNECTIONS, "as many as may are in")
@@ -138,7 +138,7 @@ async def test_a_flood_of_connections_waits_outside(monkeypatch: pytest.MonkeyPa
 
 
 async def test_who_says_nothing_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "IDLE", 0.1)
+    monkeypatch.setattr(server, "IDLE_TIMEOUT", 0.1)
     async with served() as here:
         for said in (b"", b"GET /v1/mod", head("GET", "/v1/models")[:-2], head("GET", "/v1/models")):
             async with await here.connect() as client:
@@ -147,7 +147,7 @@ async def test_who_says_nothing_is_sent_away(monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def test_a_body_that_doesnt_come_isnt_awaited_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "ARRIVAL", 0.1)
+    monkeypatch.setattr(exchange, "BODY_TIMEOUT", 0.1)
     async with served() as here, await here.connect() as client:
         await client.send_all(post()[:-1])
         said = await all_of(client)

@@ -12,8 +12,8 @@ import trio
 from agentos.kernel.ports import Entry
 from agentos.services.audit.chain import Row
 from agentos.services.audit.log import Audit, open_audit
-from agentos.services.audit.query import Query, every
-from agentos.services.audit.verify import verify
+from agentos.services.audit.query import Query, iterate_all
+from agentos.services.audit.verify import verify_log
 
 WRITE = Entry(7, "worker", "agent", "WRITE", "/workspace/out.txt", "allow", "sandboxed: write", "intent")
 READ = Entry(7, "worker", "agent", "READ", "/workspace/in.txt", "allow", "sandboxed: read", "outcome", "ok", 0.004)
@@ -29,7 +29,7 @@ def entry(about: str, **fields: Any) -> Entry:
 
 
 def found(directory: Path, query: Query | None = None) -> list[Row]:
-    return list(every(directory, query or Query()))
+    return list(iterate_all(directory, query or Query()))
 
 
 def told(directory: Path) -> list[str]:
@@ -38,7 +38,7 @@ def told(directory: Path) -> list[str]:
 
 
 def sound(directory: Path) -> bool:
-    report = verify(directory)
+    report = verify_log(directory)
     assert not report.faults, report.faults
     return True
 

@@ -10,11 +10,11 @@ import trio.testing
 
 from agentos.database import DatabaseError
 from agentos.services.audit import log as service
-from agentos.services.audit.chain import LONGEST
+from agentos.services.audit.chain import MAX_ABOUT_CHARS
 from agentos.services.audit.log import open_audit
-from agentos.services.audit.pace import Pace
+from agentos.services.audit.pace import IntentPacer
 from agentos.services.audit.query import Query
-from agentos.services.audit.verify import verify
+from agentos.services.audit.verify import verify_log
 from agentos_sdk.errors import Unavailable
 
 from .audited import DENIED, READ, WRITE, entry, found, sound, told, written
@@ -133,7 +133,7 @@ async def test_a_flood_is_counted_and_delays_nobody(tmp_path: Path) -> None:
 
 
 async def test_more_than_can_wait_is_counted_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "MOST_NOTED", 50)
+    monkeypatch.setattr(service, "MAX_QUEUED_NOTES", 50)
 
     async with open_audit(tmp_path / "audit", "1.0") as audit:
         for agent in range(200):
@@ -149,8 +149,8 @@ async def test_secrets_and_control_characters_stay_out_and_text_is_bounded(tmp_p
 
     first, second = found(tmp_path / "audit", Query(calls=["WRITE"]))
     assert first.about == r"curl -H 'Authorization: [redacted] [redacted]'\n\x1b[2J\u202e\ud800"
-    assert len(second.about) == LONGEST
-    assert all(text.isprintable() and len(text) <= LONGEST for text in second if isinstance(text, str))
+    assert len(second.about) == MAX_ABOUT_CHARS
+    assert all(text.isprintable() and len(text) <= MAX_ABOUT_CHARS for text in second if isinstance(text, str))
     assert sound(tmp_path / "audit")
 
 
@@ -217,7 +217,7 @@ async def test_a_place_where_no_log_can_be_is_named(tmp_path: Path) -> None:
 
 async def test_who_announces_acts_in_a_loop_waits_and_nobody_waits_behind_it(tmp_path: Path) -> None:
     async with open_audit(tmp_path / "audit", "1.0") as audit:
-        audit._pace = Pace(burst=3, steady=1e-9)
+        audit._pacer = IntentPacer(burst=3, rate=1e-9)
         with trio.move_on_after(20) as patience:
             async with trio.open_nursery() as nursery:
                 for number in range(2000):  # more than may be about to be written at once
@@ -246,7 +246,7 @@ async def test_a_head_file_without_room_is_made_good_before_anything_else(tmp_pa
         for about in ("written", "not written"):
             with pytest.raises(Unavailable, match=r"000001\.head: No space left on device"):
                 await audit.intend(entry(about, kind="operator"))
-        report = verify(directory)
+        report = verify_log(directory)
         os.dup2(kept, head)
         await audit.intend(entry("after", kind="operator"))
         for fd in (kept, full):

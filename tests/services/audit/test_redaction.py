@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.services.audit.redaction import redacted
+from agentos.services.audit.redaction import redact
 from tests.support.rounds import rounds
 
 SECRET = "hunter2-Tr0ub4dor"
@@ -104,13 +104,13 @@ BEGINNINGS = [
 )
 def test_what_is_called_a_secret_is_taken_out(text: str) -> None:
     for shown in (text, shlex.join(["sh", "-c", text]), shlex.join(["sh", "-c", shlex.join(["sh", "-c", text])])):
-        assert SECRET not in redacted(shown)
-        assert "[redacted]" in redacted(shown)
+        assert SECRET not in redact(shown)
+        assert "[redacted]" in redact(shown)
 
 
 @pytest.mark.parametrize("text", [f"PASSWORD=\"a\"'{SECRET}' run", f"tool --password 'a'\"{SECRET}\""])
 def test_a_value_of_several_pieces_is_taken_out_whole(text: str) -> None:
-    assert SECRET not in redacted(text)
+    assert SECRET not in redact(text)
 
 
 @pytest.mark.parametrize(
@@ -131,14 +131,14 @@ def test_a_value_of_several_pieces_is_taken_out_whole(text: str) -> None:
     ],
 )
 def test_a_key_is_known_by_how_it_begins(key: str) -> None:
-    assert redacted(f"echo {key} > file") == "echo [redacted] > file"
+    assert redact(f"echo {key} > file") == "echo [redacted] > file"
 
 
 def test_a_private_key_is_taken_out_whole_and_also_when_its_end_is_missing() -> None:
     block = "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\nBBBB\n-----END OPENSSH PRIVATE KEY-----"
 
-    assert redacted(f"cat <<E\n{block}\nE") == "cat <<E\n[redacted]\nE"
-    assert redacted(block[:50]) == "[redacted]"
+    assert redact(f"cat <<E\n{block}\nE") == "cat <<E\n[redacted]\nE"
+    assert redact(block[:50]) == "[redacted]"
 
 
 @pytest.mark.parametrize(
@@ -155,11 +155,11 @@ def test_a_private_key_is_taken_out_whole_and_also_when_its_end_is_missing() -> 
     ],
 )
 def test_what_stands_around_a_secret_stays(text: str, shown: str) -> None:
-    assert redacted(text) == shown
+    assert redact(text) == shown
 
 
 def test_something_long_after_such_a_word_is_taken_out() -> None:
-    assert redacted("the token is 0123456789abcdef0123456789abcdef") == "the token is [redacted]"
+    assert redact("the token is 0123456789abcdef0123456789abcdef") == "the token is [redacted]"
 
 
 @pytest.mark.parametrize(
@@ -210,12 +210,12 @@ def test_something_long_after_such_a_word_is_taken_out() -> None:
     ],
 )
 def test_what_is_no_secret_stays_as_it_is(text: str) -> None:
-    assert redacted(text) == text
+    assert redact(text) == text
 
 
 @given(st.text(alphabet="keytoken=:\"'\\ -_.@/pasword\n{}", max_size=300))
 def test_what_was_redacted_stays_so(text: str) -> None:
-    assert redacted(redacted(text)) == redacted(text)
+    assert redact(redact(text)) == redact(text)
 
 
 HOSTILE = [
@@ -250,6 +250,6 @@ def test_no_text_makes_it_slow(piece: str) -> None:
     text = piece * (rounds(200_000) // len(piece))
     began = time.thread_time()
 
-    assert len(redacted(text)) > 0
+    assert len(redact(text)) > 0
 
     assert time.thread_time() - began < rounds(10), "seconds; in time that grew with the square it would take minutes"

@@ -15,7 +15,7 @@ import trio
 from agentos.services.audit import reserve
 from agentos.services.audit.log import Audit, open_audit
 from agentos.services.audit.query import Query
-from agentos.services.audit.reserve import HEAD, LOG, ROWS, STEP
+from agentos.services.audit.reserve import HEAD_RESERVE_BYTES, REFILL_STEP_BYTES, ROWS_RESERVE_BYTES, WAL_BYTES
 from agentos_sdk.errors import Unavailable
 from tests.support.rounds import rounds
 
@@ -112,7 +112,7 @@ async def test_who_fills_the_disk_can_not_keep_the_operator_from_killing_it(
         await trio.Path(ballast).unlink()
         await accepted(audit)
 
-    assert str(error) == "not done, as the audit log's disk is full: see that there is room on it"
+    assert str(error) == "not done: the disk of the audit log is full; free some space on it"
     assert len(found(directory, Query(calls=["KILL"]))) == 2000
     assert "meanwhile" not in told(directory)
     assert "has room again" in caplog.text
@@ -168,7 +168,7 @@ async def test_without_any_room_nothing_is_announced_and_only_the_operator_hears
         await trio.Path(ballast).unlink()
         await accepted(audit)
 
-    assert str(operator).startswith(f"not done, as the audit log can't be written: {directory}/000001.")
+    assert str(operator).startswith(f"not done: the audit log can't be written: {directory}/000001.")
     assert "file system" in str(operator)
     assert not any(str(small) in str(error) for error in others)
     assert caplog.text.count("can't be written") == 1
@@ -187,9 +187,7 @@ async def test_no_host_path_is_told_to_who_waited_when_the_room_ran_out(tmp_path
                 await audit.intend(entry("it", kind=kind))
             errors[kind] = str(caught.value)
 
-    assert (
-        errors["agent"] == errors["guest"] == "not done, as the audit log can't be written: the kernel's log says why"
-    )
+    assert errors["agent"] == errors["guest"] == "not done: the audit log can't be written: the kernel's log says why"
     assert str(tmp_path) in errors["operator"]
 
 
@@ -220,12 +218,17 @@ async def test_the_room_that_is_kept_is_no_empty_promise_and_grows_with_the_log(
     async with open_audit(directory, "1.0") as audit:
         for _ in range(2):
             held = allocated(directory)
-            assert held["000001.db"] >= (directory / "000001.db").stat().st_size + ROWS - STEP
-            assert held["000001.head"] >= (directory / "000001.head").stat().st_size + HEAD - STEP
-            assert held["000001.db-wal"] >= LOG
+            assert (
+                held["000001.db"] >= (directory / "000001.db").stat().st_size + ROWS_RESERVE_BYTES - REFILL_STEP_BYTES
+            )
+            assert (
+                held["000001.head"]
+                >= (directory / "000001.head").stat().st_size + HEAD_RESERVE_BYTES - REFILL_STEP_BYTES
+            )
+            assert held["000001.db-wal"] >= WAL_BYTES
             await many(audit, 4000)
 
-    assert (directory / "000001.db").stat().st_size > ROWS
+    assert (directory / "000001.db").stat().st_size > ROWS_RESERVE_BYTES
 
 
 async def many(audit: Audit, count: int) -> None:
@@ -248,11 +251,11 @@ async def test_a_file_system_that_can_not_keep_room_keeps_nobody_from_anything(
     def unsupported(*_: object) -> None:
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
-    monkeypatch.setattr(reserve, "claim", unsupported)
+    monkeypatch.setattr(reserve, "allocate", unsupported)
 
     await written(tmp_path / "audit", 200, segment_size=SMALL)
 
-    assert caplog.text.count("no room can be kept for when the disk of") == 1
+    assert caplog.text.count("can't reserve disk space for the time when the disk of") == 1
     assert len(told(tmp_path / "audit")) == 200
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from agentos.services.audit.chain import Row, removed
+from agentos.services.audit.chain import Row, parse_removal
 from agentos.services.audit.log import open_audit
-from agentos.services.audit.query import Query, newest
-from agentos.services.audit.verify import verify
+from agentos.services.audit.query import Query, read_newest
+from agentos.services.audit.verify import verify_log
 
 from .audited import SMALL, change, entry, found, opened, sound, told, written
 
@@ -35,13 +35,13 @@ async def test_only_so_many_segments_are_kept_and_the_log_says_where_it_begins_n
     await written(directory, 600, segment_size=SMALL, kept=2)
 
     segments = [name for name in names(directory) if name.endswith(".db")]
-    removals = [removal for row in found(directory) if (removal := removed(row)) is not None]
-    report = verify(directory)
+    removals = [removal for row in found(directory) if (removal := parse_removal(row)) is not None]
+    report = verify_log(directory)
     assert len(segments) == 2
     assert removals[-1].segment == int(segments[0][:6]) - 1
     assert removals[-1].last.seq == report.first - 1
     assert report.faults == ()
-    assert verify(directory, removals[-1].last.hash).sound  # a head that was noted just then is still known
+    assert verify_log(directory, removals[-1].last.hash).sound  # a head that was noted just then is still known
 
 
 async def test_more_was_taken_away_than_the_log_says(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ async def test_more_was_taken_away_than_the_log_says(tmp_path: Path) -> None:
     for name in oldest:
         (directory / name).unlink()
 
-    assert str(verify(directory).faults[0]).startswith("entry 1: it is missing, and so are all up to ")
+    assert str(verify_log(directory).faults[0]).startswith("entry 1: it is missing, and so are all up to ")
 
 
 async def test_a_kill_while_the_oldest_is_taken_away_does_no_harm(tmp_path: Path) -> None:
@@ -75,10 +75,10 @@ async def test_a_kill_while_a_segment_is_made_does_no_harm(tmp_path: Path) -> No
     for left in ("000002.head", "000002.db"):
         (directory / left).touch()
         assert sound(directory)
-        assert len(newest(directory, Query(), 3)) == 3
+        assert len(read_newest(directory, Query(), 3)) == 3
 
     os.truncate(directory / "000001.head", (directory / "000001.head").stat().st_size - 9)  # and one before it, too
-    assert verify(directory).unheaded == 1
+    assert verify_log(directory).unheaded == 1
     await written(directory, 1)
     assert sound(directory)
     assert [row.call for row in found(directory)][-3:] == ["KERNEL_START", "WRITE", "KERNEL_STOP"]
@@ -97,7 +97,7 @@ async def test_where_no_next_segment_can_be_made_it_goes_on_in_this_one(
         for number in range(200, 300):
             await audit.intend(entry(f"number {number}"))
 
-    assert caplog.text.count("has no new segment") == 1
+    assert caplog.text.count("can't rotate the audit log") == 1
     assert told(directory) == [f"number {number}" for number in range(300)]
     assert (directory / "000002.db").is_file()
     assert sound(directory)
@@ -157,7 +157,7 @@ async def test_a_kernel_that_finds_the_end_of_its_log_cut_says_so_loudly_and_goe
     caplog.clear()
     await written(directory, 1)
     assert caplog.text == ""
-    report = verify(directory)
+    report = verify_log(directory)
     assert report.faults  # a later kernel doesn't heal it
     assert all(fault.seq is None or fault.seq <= first.seq for fault in report.faults)
 
@@ -180,7 +180,7 @@ async def test_who_changes_the_last_row_while_a_kernel_runs_does_not_get_it_into
         change(directory, "UPDATE entries SET about = 'another' WHERE seq = ?", number)
         await audit.intend(entry("the next"))
 
-    assert [fault.seq for fault in verify(directory).faults] == [number]
+    assert [fault.seq for fault in verify_log(directory).faults] == [number]
 
 
 async def test_who_writes_rows_of_his_own_while_a_kernel_runs_stops_what_needs_the_log(tmp_path: Path) -> None:
@@ -189,7 +189,9 @@ async def test_who_writes_rows_of_his_own_while_a_kernel_runs_stops_what_needs_t
     async with open_audit(directory, "1.0") as audit:
         number = await audit.intend(entry("the act"))
         change(directory, f"INSERT INTO entries SELECT seq + 1, {columns} FROM entries WHERE seq = ?", number)
-        with pytest.raises(Exception, match=r"000001\.db: somebody else writes to it: end that, and start again"):
+        with pytest.raises(
+            Exception, match=r"000001\.db: another process writes to it: stop that process, and start again"
+        ):
             await audit.intend(entry("the next", kind="operator"))
 
-    assert not verify(directory).sound
+    assert not verify_log(directory).sound

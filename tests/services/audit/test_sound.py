@@ -10,7 +10,7 @@ import trio
 
 from agentos.services.audit.chain import Link
 from agentos.services.audit.log import open_audit
-from agentos.services.audit.verify import verify
+from agentos.services.audit.verify import verify_log
 
 from .audited import SMALL, entry, found, sound, told, written
 
@@ -90,7 +90,7 @@ def test_a_kill_at_any_moment_loses_no_intent_and_leaves_a_log_that_verifies(tmp
                     seq, about = line.split()
                     acknowledged[int(seq)] = about
 
-        report = verify(directory)
+        report = verify_log(directory)
         assert report.faults == ()
         there = {row.seq: row.about for row in found(directory)}
         assert {seq: about for seq, about in acknowledged.items() if seq >= report.first} == {
@@ -98,7 +98,7 @@ def test_a_kill_at_any_moment_loses_no_intent_and_leaves_a_log_that_verifies(tmp
         }
         heads.append(report.last.hash)
 
-    assert verify(directory, heads[-1]).sound
+    assert verify_log(directory, heads[-1]).sound
     assert any(row.call == "AUDIT_REMOVED" for row in found(directory))
     assert all(row.call not in ("AUDIT_CUT", "AUDIT_LOST") for row in found(directory))
     assert len(heads) == len(set(heads))
@@ -109,10 +109,10 @@ async def test_what_a_kill_left_of_the_last_line_is_taken_away(tmp_path: Path) -
     await written(log, 40)
     head = log / "000001.head"
     head.write_bytes(head.read_bytes()[:-30])
-    assert verify(log).unheaded == 1
+    assert verify_log(log).unheaded == 1
 
     await written(log, 1)
 
     assert sound(log)
     assert [row.call for row in found(log)][-3:] == ["KERNEL_START", "WRITE", "KERNEL_STOP"]
-    assert verify(log).last == Link(45, found(log)[-1].hash)
+    assert verify_log(log).last == Link(45, found(log)[-1].hash)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agentos.services.audit.chain import GENESIS, Row, digest
 from agentos.services.audit.segments import SELECT
-from agentos.services.audit.verify import verify
+from agentos.services.audit.verify import verify_log
 from tests.support.rounds import rounds
 
 from .audited import SMALL, change, found, make, opened, sound
@@ -48,12 +48,12 @@ def segments(long: Path, tmp_path: Path) -> Path:
 
 
 def faults(directory: Path, head: str | None = None) -> list[str]:
-    return [str(fault) for fault in verify(directory, head).faults]
+    return [str(fault) for fault in verify_log(directory, head).faults]
 
 
 def first(directory: Path) -> int | None:
     """The entry where it is found to be broken."""
-    report = verify(directory)
+    report = verify_log(directory)
     assert report.faults, "it was found to be whole"
     return min((fault.seq for fault in report.faults if fault.seq is not None), default=None)
 
@@ -84,7 +84,7 @@ def rewrite(directory: Path, start: int, *, heads: bool = False) -> None:
 
 def test_a_log_that_nobody_touched_is_sound(log: Path, segments: Path) -> None:
     for directory in (log, segments):
-        report = verify(directory)
+        report = verify_log(directory)
         assert report.faults == ()
         assert report.first == 1
         assert report.last == found(directory)[-1].link
@@ -182,14 +182,14 @@ def test_a_chain_that_was_made_anew_is_found_by_the_head_file(log: Path) -> None
 def test_a_head_file_that_was_taken_away_is_found(log: Path) -> None:
     (log / "000001.head").unlink()
 
-    assert faults(log) == [f"entry 1: {log}/000001.head isn't there"]
+    assert faults(log) == [f"entry 1: {log}/000001.head is missing"]
 
 
 def test_a_head_file_of_one_entry_that_was_taken_away_is_found(log: Path) -> None:
     change(log, "DELETE FROM entries WHERE seq > 1")
     (log / "000001.head").unlink()
 
-    assert faults(log) == [f"entry 1: {log}/000001.head isn't there"]
+    assert faults(log) == [f"entry 1: {log}/000001.head is missing"]
 
 
 @pytest.mark.parametrize("left", ["nothing", "empty files"])
@@ -200,7 +200,7 @@ def test_a_log_of_which_nothing_is_left_is_found(log: Path, left: str) -> None:
         for suffix in ("db", "head"):
             (log / f"000001.{suffix}").touch()
 
-    assert faults(log) == ["nothing is here, but the first thing that a kernel writes is KERNEL_START"]
+    assert faults(log) == ["the log is empty; a kernel's first entry is KERNEL_START"]
 
 
 @pytest.mark.parametrize("kept", [0, 1, 20, 40])
@@ -229,7 +229,7 @@ def test_a_line_that_was_put_into_the_head_file_is_found(log: Path) -> None:
     assert faults(log) == ["entry 43: it is missing"]
 
     put(log, [*lines(log)[:-1], "I was here\n"])
-    assert faults(log)[0] == f"{log}/000001.head has a line that isn't the kernel's, before byte " + str(
+    assert faults(log)[0] == f"{log}/000001.head has a malformed line, before byte " + str(
         (log / "000001.head").stat().st_size
     )
 
@@ -243,22 +243,22 @@ def test_a_changed_hash_in_the_head_file_is_found(log: Path) -> None:
 
 
 def test_who_rewrites_both_files_is_found_by_a_head_that_was_kept_elsewhere_and_only_by_that(log: Path) -> None:
-    noted = verify(log).last.hash
-    assert verify(log, noted).sound
+    noted = verify_log(log).last.hash
+    assert verify_log(log, noted).sound
     change(log, "UPDATE entries SET about = 'nothing' WHERE seq = 20")
     rewrite(log, 20, heads=True)
 
-    assert verify(log).sound
-    assert faults(log, noted) == [f"no entry has the hash {noted}: the log was cut or written anew since it had"]
+    assert verify_log(log).sound
+    assert faults(log, noted) == [f"no entry has the hash {noted}: the log was cut or rewritten since then"]
 
 
 def test_the_ends_of_both_files_cut_off_alike_are_found_by_a_head_that_was_kept_elsewhere(log: Path) -> None:
-    earlier, noted = found(log)[9].hash, verify(log).last.hash
+    earlier, noted = found(log)[9].hash, verify_log(log).last.hash
     change(log, "DELETE FROM entries WHERE seq > 30")
     put(log, lines(log)[:30])
 
-    assert verify(log, earlier).sound
-    assert not verify(log, noted).sound
+    assert verify_log(log, earlier).sound
+    assert not verify_log(log, noted).sound
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
@@ -334,7 +334,7 @@ def test_a_segment_that_was_spoilt_is_found_and_the_others_are_looked_at(
     number = min(number, len(list(segments.glob("*.db"))))
     spoil(segments / f"{number:06}.db")
 
-    report = verify(segments)
+    report = verify_log(segments)
 
     assert not report.sound
     assert report.segments == len(list(segments.glob("*.db")))
@@ -359,11 +359,11 @@ def test_any_bytes_of_the_head_file_that_were_changed_are_found(pristine: Path, 
     still_a_time = is_time and (48 <= byte <= 57 or before[at] == byte)
 
     if before[at] == byte or still_a_time:
-        assert verify(directory).sound  # when a line was written is for people only
+        assert verify_log(directory).sound  # when a line was written is for people only
     elif line == 41 and before[at : at + 1] == b"\n":
-        assert verify(directory).unheaded == 1  # a last line without an end, as when a kernel is killed
+        assert verify_log(directory).unheaded == 1  # a last line without an end, as when a kernel is killed
     else:
-        assert not verify(directory).sound
+        assert not verify_log(directory).sound
 
 
 @settings(max_examples=rounds(100), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])

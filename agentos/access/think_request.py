@@ -62,6 +62,6 @@ def message_of(message: calls.Message) -> llm.Message:
         message.role,
         message.text,
         [llm.Image(image.decoded, image.mime_type) for image in message.images],
-        [llm.ToolCall(call.id, call.name, call.arguments, call.signature) for call in message.tool_calls],
+        message.tool_calls,
         message.tool_call_id,
     )

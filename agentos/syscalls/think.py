@@ -79,17 +79,13 @@ def syscalls(line: Line, queue_path: Callable[[Caller], QueuePath], max_payload:
 
 def reply_of(thought: ThinkResult) -> calls.Thought:
     answer = thought.answer
-    used = answer.usage
     return calls.Thought(
         content=codec.Text(answer.text),
-        tokens=used.total,
+        tokens=answer.usage.total,
         model=answer.model,
-        usage=calls.Usage(input=used.input, output=used.output, thinking=used.thinking),
+        usage=answer.usage,
         finish_reason=answer.finish_reason,
-        tool_calls=[
-            calls.ToolCall(id=call.id, name=call.name, arguments=call.arguments, signature=call.signature)
-            for call in answer.calls
-        ],
+        tool_calls=answer.calls,
         queued_ms=round(thought.queued * 1000, 3),
         latency_ms=round((thought.queued + thought.latency) * 1000, 3),
     )

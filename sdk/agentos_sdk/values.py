@@ -1,6 +1,11 @@
 """Values of the wire that the kernel's own rooms use as well: one class per idea, without any request or reply."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from attrs import frozen
+
+MAX_TOKENS = 10**9  # largest count of tokens; a provider that names more is not believed
 
 
 @frozen
@@ -13,3 +18,34 @@ class Line:
     at: float
     stream: str
     text: str
+
+
+@frozen
+class ToolCall:
+    """A tool call requested by the model; ``signature``, if present, must be sent back with the call."""
+
+    id: str
+    name: str
+    arguments: Mapping[str, Any]
+    signature: str | None = None
+
+
+@frozen
+class Usage:
+    """Tokens of the question, of the answer without thoughts, and of the thoughts."""
+
+    input: int = 0
+    output: int = 0
+    thinking: int = 0
+
+    @property
+    def generated(self) -> int:
+        return self.output + self.thinking
+
+    @property
+    def total(self) -> int:
+        return self.input + self.generated
+
+    def __add__(self, other: "Usage") -> "Usage":
+        sums = (self.input + other.input, self.output + other.output, self.thinking + other.thinking)
+        return Usage(*(min(each, MAX_TOKENS) for each in sums))

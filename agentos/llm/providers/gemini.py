@@ -26,6 +26,7 @@ from .provider import (
     ToolCall,
     ToolChoice,
     Usage,
+    counted_usage,
 )
 from .transport import Transport
 
@@ -210,5 +211,5 @@ def _call(call: Mapping[str, Any], signature: object) -> ToolCall:
 def _usage(counted: object) -> Usage | None:
     if not isinstance(counted, dict) or counted.get("promptTokenCount") is None:
         return None
-    usage = Usage(counted["promptTokenCount"], counted.get("candidatesTokenCount"), counted.get("thoughtsTokenCount"))
-    return usage + Usage(counted.get("toolUsePromptTokenCount"))
+    names = ("promptTokenCount", "candidatesTokenCount", "thoughtsTokenCount")
+    return counted_usage(*map(counted.get, names)) + counted_usage(counted.get("toolUsePromptTokenCount"))

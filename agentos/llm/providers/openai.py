@@ -26,6 +26,7 @@ from .provider import (
     Tool,
     ToolCall,
     Usage,
+    counted_usage,
 )
 from .transport import Transport
 
@@ -202,6 +203,6 @@ def _usage(counted: object) -> Usage | None:
         return None
     details = counted.get("completion_tokens_details")
     thinking = details.get("reasoning_tokens") if isinstance(details, dict) else 0
-    reported = Usage(counted["prompt_tokens"], counted.get("completion_tokens"), thinking)
+    reported = counted_usage(counted["prompt_tokens"], counted.get("completion_tokens"), thinking)
     thinking = min(reported.thinking, reported.output)  # completion_tokens includes them
     return Usage(reported.input, reported.output - thinking, thinking)

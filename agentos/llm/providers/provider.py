@@ -7,6 +7,9 @@ from typing import Any, Literal, Protocol, TypeAlias
 from attrs import field, frozen
 
 from agentos.llm.sampling import Sampling
+from agentos_sdk.values import MAX_TOKENS
+from agentos_sdk.values import ToolCall as ToolCall
+from agentos_sdk.values import Usage as Usage
 
 Role = Literal["user", "assistant", "tool"]
 ThinkingLevel = Literal["low", "medium", "high"]
@@ -15,7 +18,6 @@ FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
 
 CHARACTERS_PER_TOKEN = 4  # of English text, roughly; for estimates before a provider has counted
 TOKENS_PER_IMAGE = 258  # what Gemini counts for one of its tiles; also for estimates
-MAX_TOKENS = 10**9  # largest token count that is accepted from a provider
 TOKENS_PER_MESSAGE = 4  # for its role and its end
 
 
@@ -25,16 +27,6 @@ class Image:
 
     data: bytes = field(repr=False)
     mime_type: str
-
-
-@frozen
-class ToolCall:
-    """A tool that the model wants called. ``signature`` is the provider's: to be sent back with the call."""
-
-    id: str
-    name: str
-    arguments: Mapping[str, Any]
-    signature: str | None = None
 
 
 @frozen
@@ -89,30 +81,9 @@ class Question:
         return texts + sum(len(image.data) for message in self.messages for image in message.images)
 
 
-def _tokens(counted: object) -> int:
-    """A token count from outside; invalid values become 0, as if there were no count."""
-    return counted if type(counted) is int and 0 <= counted <= MAX_TOKENS else 0
-
-
-@frozen
-class Usage:
-    """Tokens: of the request, of the answer without thoughts, and of the thoughts."""
-
-    input: int = field(default=0, converter=_tokens)
-    output: int = field(default=0, converter=_tokens)
-    thinking: int = field(default=0, converter=_tokens)
-
-    @property
-    def generated(self) -> int:
-        return self.output + self.thinking
-
-    @property
-    def total(self) -> int:
-        return self.input + self.generated
-
-    def __add__(self, other: "Usage") -> "Usage":
-        sums = (self.input + other.input, self.output + other.output, self.thinking + other.thinking)
-        return Usage(*(min(each, MAX_TOKENS) for each in sums))
+def counted_usage(*counts: object) -> Usage:
+    """Token counts from outside, in the order of :class:`Usage`; invalid ones become 0, as if there were no count."""
+    return Usage(*(count if type(count) is int and 0 <= count <= MAX_TOKENS else 0 for count in counts))
 
 
 @frozen

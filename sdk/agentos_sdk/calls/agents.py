@@ -8,7 +8,7 @@ from attrs import field, frozen
 from agentos_sdk.budgets import MAX_BUDGET_LINES, Amount, Money, Window
 from agentos_sdk.codec import CpuShare, Rule, Seconds, Size
 from agentos_sdk.opcodes import Op
-from agentos_sdk.values import Line
+from agentos_sdk.values import Line as Line
 
 from .request import Request
 

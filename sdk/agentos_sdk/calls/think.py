@@ -10,6 +10,8 @@ from attrs import field, frozen
 
 from agentos_sdk.codec import Rule, Seconds, Text
 from agentos_sdk.opcodes import Op
+from agentos_sdk.values import ToolCall as ToolCall
+from agentos_sdk.values import Usage as Usage
 
 from .request import Request, RequestId, Synchronous
 
@@ -38,25 +40,6 @@ Tokens: TypeAlias = Annotated[int, Rule(lambda n: n >= 0, "a whole number from 0
 Name: TypeAlias = Annotated[str, Rule(bool, "a name")]
 Stop: TypeAlias = Annotated[str, Rule(bool, "some text")]
 Stops: TypeAlias = Annotated[Sequence[Stop], Rule(lambda stops: len(stops) <= MAX_STOPS, f"at most {MAX_STOPS} texts")]
-
-
-@frozen(kw_only=True)
-class Usage:
-    """Tokens of the question, of the answer without thoughts, and of the thoughts."""
-
-    input: int = 0
-    output: int = 0
-    thinking: int = 0
-
-
-@frozen(kw_only=True)
-class ToolCall:
-    """A tool call requested by the model; ``signature``, if present, must be sent back with the call."""
-
-    id: str
-    name: str
-    arguments: Mapping[str, Any]
-    signature: str | None = None
 
 
 @frozen(kw_only=True)

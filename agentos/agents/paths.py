@@ -113,13 +113,8 @@ class HostPaths:
 
     def _check_no_links(self, spec: AgentSpec) -> None:
         workspace = spec.workspace if spec.workspace not in KINDS else None
-        program = layout.own_program(spec)
-        for field, path in (
-            ("command", program),
-            ("script", spec.script),
-            ("code", spec.code),
-            ("workspace", workspace),
-        ):
+        named = {"command": layout.own_program(spec), "script": spec.script, "code": spec.code, "workspace": workspace}
+        for field, path in named.items():
             if path is not None:
                 check_no_links(field, path)
 

@@ -115,7 +115,7 @@ async def test_who_fills_the_disk_can_not_keep_the_operator_from_killing_it(
     assert str(error) == "not done: the disk of the audit log is full; free some space on it"
     assert len(found(directory, Query(calls=["KILL"]))) == 2000
     assert "meanwhile" not in told(directory)
-    assert "has room again" in caplog.text
+    assert "has space again" in caplog.text
     assert sound(directory)
 
 

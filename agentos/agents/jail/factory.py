@@ -33,7 +33,7 @@ from .interpreters import interpreter
 from .isolation_report import Layers, Walls, judge
 from .jail import Jail, JailOwner, JailParts, lineage
 from .layout import Shown
-from .one_shot import Visitor
+from .one_shot import OneShot
 
 log = logging.getLogger(__name__)
 
@@ -155,7 +155,7 @@ class Jails:
         if workspace is None:
             program = layout.bare_program(spec, python.executable, self.sdk_alone, environment)
             return None, plan_unjailed(program, host, layout.limits(spec))
-        if isinstance(agent, Visitor):
+        if isinstance(agent, OneShot):
             policy = layout.policy(spec, Shown(), python, workspace, None, self.sdk)
             return policy, plan_sandbox(policy, agent.program, host, outer)
         shown = layout.shown(spec)

@@ -21,9 +21,9 @@ from agentos.sandbox.watch import disk, memory
 
 from .guards import Unprotected
 from .isolation_report import Layers
-from .one_shot import Visitor
+from .one_shot import OneShot
 
-JailOwner = Agent | Visitor
+JailOwner = Agent | OneShot
 
 
 @frozen

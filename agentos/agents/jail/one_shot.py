@@ -1,4 +1,4 @@
-"""Temporary jail tenants: the stand-in for an agent when a jail is made for a single command."""
+"""One-shot jails: the stand-in for an agent when a jail is made for a single command."""
 
 from attrs import field, frozen
 
@@ -8,11 +8,11 @@ from agentos.sandbox.policy import Program
 
 
 @frozen(eq=False)
-class Visitor:
+class OneShot:
     """The properties of an agent that a jail needs, with an agent's default limits and isolation.
 
-    ``number`` is unique among the present visitors, and ``lives`` is unique per command: each host uid and each cgroup
-    belongs to one visitor at a time.
+    ``number`` is unique among the present one-shot jails, and ``lives`` is unique per command: each host uid and each cgroup
+    belongs to one of them at a time.
     """
 
     program: Program
@@ -36,4 +36,4 @@ class Visitor:
 
     @property
     def parent(self) -> None:
-        """A visitor has no parent."""
+        """It has no parent."""

@@ -11,8 +11,8 @@ from agentos.sandbox.policy import Program
 class OneShot:
     """The properties of an agent that a jail needs, with an agent's default limits and isolation.
 
-    ``number`` is unique among the present one-shot jails, and ``lives`` is unique per command: each host uid and each cgroup
-    belongs to one of them at a time.
+    ``number`` is unique among the present one-shot jails, and ``lives`` is unique per command: each host uid and each
+    cgroup belongs to one of them at a time.
     """
 
     program: Program

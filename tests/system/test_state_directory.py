@@ -49,7 +49,7 @@ def test_no_kernel_starts_in_a_state_directory_that_others_may_write_to(place: P
     (place / "state").chmod(0o777)
 
     assert refusal(place) == (
-        f"agentos: {place}/state: belongs to uid {os.geteuid()}, but its mode 0777 lets others write to it: "
+        f"agentos: {place}/state: belongs to uid {os.geteuid()}, but its mode 0777 lets other users write to it: "
         f"run `chmod go-w {place}/state`, or choose another directory with --state-dir"
     )
     assert os.listdir(place / "state") == []

@@ -116,13 +116,14 @@ def verify(given: Path | None, /, state_dir: Path | None, head: str | None, as_j
     The exit status is 0 if it is as it was written, and 1 if it isn't. Keep the hash that is printed somewhere else:
     a process with the kernel's uid can rewrite all files, but not so that this hash is in them.
     """
+    from agentos.services.audit.verify import verify_log
 
     if head is not None and not re.fullmatch(r"[0-9a-f]{64}", head):
         raise click.BadParameter(
             "expected 64 hexadecimal digits, as an earlier verify printed them", param_hint="--head"
         )
     with log_directory(state_dir or given) as directory:
-        report = verify(directory, head)
+        report = verify_log(directory, head)
     if as_json:
         print_json(
             {
@@ -245,9 +246,8 @@ def new_entries(directory: Path, query: "Query", after: int) -> Iterator[Sequenc
     from agentos.services.audit.query import PAGE_ENTRIES, Query, read_newest, read_oldest
 
     while True:
-        last = next(
-            (row.seq for row in read_newest(directory, Query(), 1)), 0
-        )  # later entries are left to the next round
+        newest = read_newest(directory, Query(), 1)
+        last = newest[0].seq if newest else 0  # later entries are left to the next round
         while after < last:
             page = read_oldest(directory, attrs.evolve(query, after=after), PAGE_ENTRIES)
             after = max([row.seq for row in page] + ([last] if len(page) < PAGE_ENTRIES else []))

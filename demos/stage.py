@@ -67,7 +67,7 @@ def check(fact: bool, promise: str) -> None:
 
 
 class Speaker:
-    """A client whose every call is shown as it would be written in Python, with its reply."""
+    """A client that prints each call as it would be written in Python, with its reply."""
 
     def __init__(self, client: AgentOSClient, name: str = "kernel") -> None:
         self.client = client
@@ -136,9 +136,9 @@ class Printed:
 
 
 class Kernel:
-    """``agentos run`` in a process of its own, with a socket and a state directory that nobody else uses.
+    """``agentos run`` in a process of its own, with a socket and a state directory of its own.
 
-    What it prints is kept until somebody wants to see it: so the narrator and the kernel never talk at once. ``begin``
+    What it prints is kept until it is requested: so the narrator and the kernel never talk at once. ``begin``
     is called in its process first.
     """
 
@@ -252,7 +252,7 @@ def play(demo: Callable[[], None]) -> None:
         demo()
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
-    except BrokenPipeError:  # whoever read it has seen enough, as `head` does
+    except BrokenPipeError:  # the reader has closed the pipe, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
     except (StageError, AgentOSError) as error:

@@ -48,7 +48,9 @@ def test_a_directory_that_others_may_write_to_is_refused_with_the_command_that_m
 
     said = reason(lambda: hold(state))
 
-    assert said.startswith(f"{state}: belongs to uid {os.geteuid()}, but its mode {mode:04o} lets other users write to it")
+    assert said.startswith(
+        f"{state}: belongs to uid {os.geteuid()}, but its mode {mode:04o} lets other users write to it"
+    )
     assert f"run `chmod go-w {state}`, or choose another directory with --state-dir" in said
     state.chmod(0o755)
     hold(state)

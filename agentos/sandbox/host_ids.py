@@ -142,7 +142,7 @@ def _load_assignments(path: Path, ids: range) -> dict[str, int]:
     except (ValueError, KeyError, TypeError) as error:
         raise HostIdError(
             f"{display_path(path)} is damaged ({error}): restore it, or remove it together with the kept workspaces, "
-            "whose files belong to the uids in it"
+            "because their files belong to the uids in it"
         ) from None
     return assigned
 

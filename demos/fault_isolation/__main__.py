@@ -146,7 +146,7 @@ def memory_row(kernel: Speaker, spawned: Reply) -> Row:
 def crash_row(client: AgentOSClient) -> Row:
     agent = by_name(client)["crasher"]
     ends = [line for line in lines_of(client, "crasher", "kernel") if "SIGSEGV" in line]
-    stage.check(agent["restarts"] >= CRASHES and len(ends) >= CRASHES, "who crashes is started again")
+    stage.check(agent["restarts"] >= CRASHES and len(ends) >= CRASHES, "an agent that crashes is restarted")
     return Row("crasher", "RESTARTED", f"{agent['restarts']} times, after SIGSEGV each; state now: {agent['state']}")
 
 
@@ -180,7 +180,7 @@ def moral(hog: Reply) -> None:
         notice("Each agent has a process, a jail and limits of its own: what one does to itself, no other has to feel.")
     else:
         notice(
-            "A leak and a crash are nobody else's affair. A loop is: without a control group nobody limits CPU time "
+            "A leak or a crash affects no other agent. A loop does: without a control group nothing limits CPU time "
             "here, and the others share it with the hog. `agentos doctor` says what to change."
         )
 

@@ -23,14 +23,14 @@ def ipc(socket: str) -> None:
 
         stage.act("One to all")
         told = kernel("broadcast", {"news": "the kettle is on"})
-        stage.check(told["delivered_count"] >= len(NAMES), "everybody else gets it")
+        stage.check(told["delivered_count"] >= len(NAMES), "all other agents get it")
         heard: set[str] = set()
         while not heard >= set(NAMES):
             heard |= {letter["from_name"] for letter in letters(kernel, 1)}
 
-        stage.act("Letters to nobody, and names that are taken")
+        stage.act("Messages to unknown names, and names that are taken")
         stage.check(kernel("send_message", "hello?", to_name="nobody").get("code") == "not_found", "it is said")
-        stage.check(kernel("register_name", "anna").get("code") == "already_exists", "nobody becomes anna")
+        stage.check(kernel("register_name", "anna").get("code") == "already_exists", "a taken name is refused")
         for name in NAMES:
             kernel("kill", name)
     stage.act("What to notice")

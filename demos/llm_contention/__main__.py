@@ -153,7 +153,7 @@ def letters(client: AgentOSClient, count: int) -> dict[str, Any]:
 
 
 def look_at_the_line(client: AgentOSClient) -> None:
-    """Who stands where, once the flooder does."""
+    """Position of each program in the queue once the flooder has queued."""
     while True:
         agents = {agent["name"]: agent["llm"] for agent in client.list_agents() if agent["running"]}
         if FLOODER not in agents or agents[FLOODER]["waiting"] > len(FIVE):

@@ -1,6 +1,6 @@
-"""The same simulated model behind HTTP on loopback, for those who ask it directly.
+"""The same simulated model behind HTTP on loopback, for programs that call it directly.
 
-It works on one question at a time. At ``/turn-away`` whoever comes meanwhile gets 429, as from a provider that has no
+It works on one question at a time. At ``/turn-away`` a request meanwhile gets 429, as from a provider that has no
 room; at ``/queue`` all wait, first come first served.
 """
 
@@ -21,7 +21,7 @@ from agentos.llm.providers.provider import Answer, Message, Question
 @define
 class Provider:
     model: Offline
-    one_at_a_time: trio.Lock = field(factory=trio.Lock)  # whoever waits for it is served in order
+    one_at_a_time: trio.Lock = field(factory=trio.Lock)  # fair: waiting requests are served in order
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         assert scope["type"] == "http", "of lifespan nothing is known here, and hypercorn goes on without"
@@ -58,7 +58,7 @@ async def main(file: str) -> None:
     async with trio.open_nursery() as nursery:
         [url] = await nursery.start(serve, Provider(model), config)
         print(url, flush=True)
-        await trio.lowlevel.wait_readable(sys.stdin)  # its end: whoever started this is gone
+        await trio.lowlevel.wait_readable(sys.stdin)  # end of file: the parent process has ended
         nursery.cancel_scope.cancel()
 
 

@@ -53,7 +53,7 @@ def permissions() -> None:
     stage.title("Permissions")
     say(
         "An agent in a jail tries ten things. The permission set that it was started with stands in "
-        "demos/permissions/agentos.toml: what a jailed agent may by default, but to push somebody has to agree."
+        "demos/permissions/agentos.toml: what a jailed agent may by default; a push needs the operator's approval."
     )
     with stage.kernel(HERE / "agentos.toml") as running, AgentOSClient(running.socket) as client:
         kernel = Speaker(client)
@@ -74,7 +74,7 @@ def permissions() -> None:
         stage.act("Is the log whole?")
         state = Path(running.socket).parent / "state"
         verify(state)
-        stage.act("And if somebody changed one word in it?")
+        stage.act("And if one word in it is changed?")
         forge(state, entries[2]["id"])
 
 

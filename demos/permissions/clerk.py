@@ -24,4 +24,4 @@ with AgentOSClient() as kernel:
     )
     for reply in replies:
         print(json.dumps({"code": "ok" if reply["success"] else reply["code"]}), flush=True)
-    kernel.recv_messages(timeout=60)  # whoever wants to know what else it may needs it alive
+    kernel.recv_messages(timeout=60)  # stays alive, so that its permissions can be inspected

@@ -47,7 +47,7 @@ def solve(kernel: AgentOSClient, questions: dict[int, str]) -> dict[int, dict[st
             rounds = 1
             for letter in letters:
                 found = letter["message"]
-                if found.get("event") == "AGENT_ESCALATED":  # the kernel tells who spawned it
+                if found.get("event") == "AGENT_ESCALATED":  # sent by the kernel to the agent that spawned it
                     sys.exit(f"{found['name']} was given up: {found['reason']}")
                 solved[found["number"]] = found
     return solved

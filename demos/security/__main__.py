@@ -100,7 +100,7 @@ def security() -> None:
 
 
 def let_loose(name: str, heading: str, isolation: Mapping[str, str]) -> Result:
-    """Everything is planted anew, and a kernel of its own started by a careless user, with a secret in his shell."""
+    """Plant everything anew and start a separate kernel from a shell with a secret in its environment."""
     stage.act(heading)
     with planted() as target, stage.kernel() as running, AgentOSClient(running.socket) as client:
         kernel = Speaker(client)
@@ -149,7 +149,7 @@ def reports(client: AgentOSClient, name: str, count: int) -> dict[str, Tried]:
 
 
 def until_gone(word: str) -> None:
-    """Those without a jail are nobody's children any more when they are killed, and have ended soon after."""
+    """Killed programs without a jail have lost their parent, and end soon after."""
     deadline = time.monotonic() + PATIENCE
     while processes_with(word):
         stage.check(time.monotonic() < deadline, "nothing is left of a fork bomb")

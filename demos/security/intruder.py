@@ -114,7 +114,7 @@ def call(name: str, *args: object) -> None:
         raise OSError(ctypes.get_errno(), name)
 
 
-ATTEMPTS = {  # the last change who we are, or whom we attack
+ATTEMPTS = {  # the last ones change our identity or our target
     "dns": ask_for_a_name,
     "tcp": connect,
     "http": post,

@@ -21,7 +21,7 @@ VICTIM = "import sys; print('ready', flush=True); sys.stdin.read()  # the demo's
 
 @define
 class Services:
-    """A name server, a TCP service that is a web server too, and a Unix socket; ``heard`` is who was asked."""
+    """A name server, a TCP service that is a web server too, and a Unix socket; ``heard`` lists those called."""
 
     dns: socket.socket
     tcp: socket.socket
@@ -29,7 +29,7 @@ class Services:
     heard: set[str] = field(factory=set)
 
     def serve(self, until: socket.socket) -> None:
-        """Answer everybody until that socket is closed at its other end."""
+        """Answer every client until that socket is closed at its other end."""
         with selectors.DefaultSelector() as ready:
             for each in (self.dns, self.tcp, self.unix, until):
                 ready.register(each, selectors.EVENT_READ)
@@ -37,7 +37,7 @@ class Services:
                 for key, _ in ready.select():
                     if key.fileobj is until:
                         return
-                    with contextlib.suppress(OSError):  # whoever asked didn't stay for the answer
+                    with contextlib.suppress(OSError):  # the client has disconnected
                         self._answer(key.fileobj)
 
     def _answer(self, door: object) -> None:
@@ -57,9 +57,9 @@ class Services:
 
 @define
 class Planted:
-    """``secret`` lies in a file of ``home``, in the environment of ``victim``, and in that of whoever we start.
+    """``secret`` lies in a file of ``home``, in the environment of ``victim``, and in that of each process we start.
 
-    ``mark`` is no secret: a socket is called so, and whoever is to be counted gets it as an argument.
+    ``mark`` is no secret: a socket is called so, and each process to be counted gets it as an argument.
     """
 
     secret: str
@@ -89,7 +89,7 @@ def planted() -> Iterator[Planted]:
 
 
 def lay_out(home: Path, secret: str) -> None:
-    """Everybody may read and write it: whom the walls don't stop, nothing does."""
+    """World-readable and -writable: only the walls can stop an access."""
     (home / ".ssh").mkdir()
     for name, text in ((".ssh/id_ed25519", secret), (".bashrc", AS_IT_WAS)):
         (home / name).write_text(text)

@@ -21,7 +21,7 @@ REMARKS: Mapping[str, str] = {
     r"unstable: will be restarted in 0.2": "unstable crashed. Its supervisor waits 0.2 s, then starts it again.",
     r"hopeless: running": "hopeless crashed. It has no backoff, so its supervisor starts it again at once.",
     r"given up": "3 restarts in 10 s are forgiven, a 4th is not: hopeless is given up. The others go on without it.",
-    r"unstable: will be restarted in 0.8": "unstable again: 0.2, 0.4, 0.8 s. Who keeps failing is given more time.",
+    r"unstable: will be restarted in 0.8": "unstable again: 0.2, 0.4, 0.8 s. Repeated failures wait longer.",
 }
 
 
@@ -59,13 +59,13 @@ class Watch:
 def supervision_tree() -> None:
     stage.title("A supervision tree")
     say(
-        f"The file {stage.short(str(FILE))} describes who is to run and who looks after whom. "
+        f"The file {stage.short(str(FILE))} describes which agents run and which supervisor watches them. "
         "The kernel starts it all; each agent is a process. This takes about twelve seconds."
     )
     stage.act("The kernel starts the tree (lines with a time are its own console)")
     click.secho(f"$ agentos run {stage.short(str(FILE))}", bold=True)
     with stage.kernel(FILE, show=True) as kernel, AgentOSClient(kernel.socket) as client:
-        stage.act("Who looks after whom")
+        stage.act("The supervision tree")
         stage.agentos(kernel.socket, "tree")
         notice("Four agents below three supervisors. Agents that are started by hand would appear under 'spawned'.")
         before = agents(client)

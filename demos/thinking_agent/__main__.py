@@ -1,6 +1,6 @@
 """``python -m demos.thinking_agent``: an agent asks a model, word by word, with a tool and a picture.
 
-``--talk``: you ask instead. ``--real``: a real model answers, whose key is in the environment.
+``--talk``: you ask instead. ``--real``: a real model answers; its key is in the environment.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def thinking_agent(talk: bool, real: bool) -> None:
     if real:
         if not any(os.environ.get(key) for key in KEYS):
             raise stage.StageError(f"--real asks a real model: set its key, {', '.join(KEYS[:-1])} or {KEYS[-1]}")
-        say("A real model answers: the one whose key is in your environment.")
+        say("A real model answers: the one with a key in your environment.")
     else:
         say("No model is asked: the answers are from rules.toml, and what no rule fits is echoed. --real asks one.")
     with stage.kernel(None if real else HERE / "agentos.toml") as running, AgentOSClient(running.socket) as client:

@@ -1,4 +1,4 @@
-"""``python -m demos.worker``: three workers share nine jobs; who is done gets the next."""
+"""``python -m demos.worker``: three workers share nine jobs; an idle worker gets the next."""
 
 from collections import Counter
 from typing import Any
@@ -23,7 +23,9 @@ def worker(socket: str) -> None:
             stage.check(born["success"], f"{name} starts")
             jails[name] = born["isolation"]["layers"]["pid_ns"]["evidence"]
 
-        stage.act(f"{len(JOBS)} jobs: how many primes are there below ...? Who has answered gets the next one")
+        stage.act(
+            f"{len(JOBS)} jobs: how many primes are there below ...? A worker that has answered gets the next one"
+        )
         results = deal(kernel.client, list(JOBS))
         stage.check({result["below"] for _, result in results} == set(JOBS), "every job is done once")
         for name, result in results:
@@ -38,11 +40,11 @@ def worker(socket: str) -> None:
     stage.notice("Jobs done: " + ", ".join(f"{name} {shares[name]}" for name in NAMES) + ".")
     stage.notice("They ran at the same time: three processes, each with an interpreter, and a crash, of its own.")
     stage.notice("None of them can see the others: pid:[...] is the Linux namespace in which each is alone.")
-    stage.notice("A job is a letter: the same worker takes jobs from anybody, and answers whoever sent it.")
+    stage.notice("A job is a letter: the same worker takes jobs from any caller, and answers the sender.")
 
 
 def deal(client: AgentOSClient, jobs: list[int]) -> list[tuple[str, dict[str, Any]]]:
-    """Give every worker one job at a time until all are done: the results, with who found them."""
+    """Give every worker one job at a time until all are done: the results, with the worker that found them."""
     results: list[tuple[str, dict[str, Any]]] = []
     waiting = list(jobs)
     idle = list(NAMES)

@@ -321,11 +321,13 @@ FURTHER = (
     Check(
         "dos.memory_of_many", memory_of_many, "half the memory in each of eight processes", "memory.max; the watcher"
     ),
-    Check("dos.memory_in_files", memory_in_files, "twice the memory in files that nobody maps", "memory.max; seccomp"),
+    Check(
+        "dos.memory_in_files", memory_in_files, "twice the memory in files that no process maps", "memory.max; seccomp"
+    ),
     Check(
         "dos.memory_in_hidden_files",
         memory_in_hidden_files,
-        "the same, not dumpable, so that nobody sees them",
+        "the same, not dumpable, so that a watcher can't see them",
         "memory.max; seccomp",
     ),
     Check(

@@ -108,7 +108,7 @@ def setuid_binary(_: Targets) -> Said:
     if not paths:
         return without("no set-uid program is here")
     found = any_of((path, partial(start, path)) for path in paths[:3])
-    return found if found.outcome == "escaped" else blocked(f"{', '.join(paths[:3])} stay who they were")
+    return found if found.outcome == "escaped" else blocked(f"{', '.join(paths[:3])} don't change the uid")
 
 
 def _is_setuid(path: str) -> bool:
@@ -269,7 +269,7 @@ CHECKS = (
         "PID namespace; Landlock scope",
     ),
     Check("proc.ptrace_victim", ptrace_victim, "PTRACE_SEIZE another program", "PID and user namespace; seccomp"),
-    Check("proc.setuid_binary", setuid_binary, "run su, passwd, mount: who are they?", "no_new_privs; nosuid"),
+    Check("proc.setuid_binary", setuid_binary, "run su, passwd, mount: which uid do they get?", "no_new_privs; nosuid"),
     Check(
         "proc.daemon_outlives_sandbox",
         daemon_outlives_sandbox,

@@ -155,7 +155,7 @@ def memory_descriptors(_: Targets) -> Said:
 
 CHECKS = (
     Check("surface.bpf", bpf, "bpf(BPF_MAP_CREATE)", "seccomp"),
-    Check("surface.io_uring", io_uring, "io_uring, whose operations no filter sees", "seccomp"),
+    Check("surface.io_uring", io_uring, "io_uring: its operations bypass seccomp filters", "seccomp"),
     Check("surface.perf_event_open", perf_event_open, "perf events of itself", "seccomp"),
     Check("surface.userfaultfd", userfaultfd, "userfaultfd", "seccomp"),
     Check("surface.keyctl", keyctl, "keyctl", "seccomp"),

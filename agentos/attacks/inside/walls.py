@@ -273,7 +273,7 @@ CHECKS = (
     Check(
         "priv.nested_userns_clone3",
         nested_userns_clone3,
-        "the same by clone3, whose flags no filter sees",
+        "the same by clone3: a filter can't read its flags",
         "clone3 answers ENOSYS",
     ),
     Check(

@@ -3,19 +3,20 @@
 import attrs
 
 from agentos_sdk.errors import PermissionDenied
+from agentos_sdk.quantities import CpuShare, Size
 
 from .spec import AgentSpec, BadField, Isolation, Limits
 
 DEFAULTS = Limits(
-    memory=512 << 20,
+    memory=Size(512 << 20),
     max_pids=64,
-    cpu_quota=1.0,
+    cpu_quota=CpuShare(1.0),
     cpu_weight=100,
     open_files=1024,
-    file_size=256 << 20,
-    disk=256 << 20,
+    file_size=Size(256 << 20),
+    disk=Size(256 << 20),
     inodes=16384,
-    tmp=64 << 20,
+    tmp=Size(64 << 20),
 )
 """Limits of a jailed agent that sets none. An agent without a jail has only the limits that are set."""
 

@@ -13,6 +13,7 @@ from agentos.permissions.rule import PermissionSet
 from agentos.services.quotas import merge_quotas
 from agentos_sdk.codec import Rule
 from agentos_sdk.errors import AlreadyExists, BadRequest, CallError
+from agentos_sdk.values import Limits as Limits
 from supervisors import Backoff
 
 Restart = Literal["permanent", "transient", "temporary"]
@@ -67,25 +68,6 @@ def check_name(name: str, field: str) -> None:
         raise BadRequest(f"{field}: expected {NAME_RULE}, got {name!r}")
     if is_reserved(name):
         raise AlreadyExists(f"{field}: expected {RESERVED_RULE}, got {name!r}")
-
-
-@frozen
-class Limits:
-    """Resource limits of an agent; ``None`` means not set, so the kernel's default applies.
-
-    ``memory``, ``file_size``, ``disk`` and ``tmp`` are bytes, ``cpu_quota`` is a share of one CPU (0.5 = half of one),
-    ``cpu_weight`` is cgroup v2's 1 to 10,000.
-    """
-
-    memory: int | None = None
-    max_pids: int | None = None
-    cpu_quota: float | None = None
-    cpu_weight: int | None = None
-    open_files: int | None = None
-    file_size: int | None = None
-    disk: int | None = None
-    inodes: int | None = None
-    tmp: int | None = None
 
 
 @frozen

@@ -27,14 +27,10 @@ from agentos.sandbox.cgroups.values import CgroupError
 from agentos.sandbox.watch import processes
 from agentos.services.quotas import MONEY_UNITS, BudgetState
 from agentos_sdk.calls import inspect as calls
-from agentos_sdk.calls.agents import Limits
 from agentos_sdk.opcodes import Op
-from agentos_sdk.quantities import CpuShare, Size
 
 from .agents import in_line
 from .spawn import isolation
-
-SIZES = ("memory", "file_size", "disk", "tmp")
 
 
 def syscalls(registry: Registry, line: Line) -> tuple[Syscall, ...]:
@@ -73,7 +69,7 @@ def inspected(
         children=[relative(other) for other in registry if other.parent is agent and not other.over.is_set()],
         spec=started(agent.spec, by_operator),
         isolation=isolation(agent),
-        limits=limits(agent.spec),
+        limits=effective(agent.spec),
         named=sorted(named(agent.spec.limits)),
         usage=used,
         llm=llm,
@@ -151,14 +147,6 @@ def started(spec: AgentSpec, by_operator: bool) -> calls.Started:
         restart=spec.restart,
         shutdown=spec.shutdown,
     )
-
-
-def limits(spec: AgentSpec) -> Limits:
-    """The limits in force, in the format of SPAWN; null is no limit."""
-    found = attrs.asdict(effective(spec))
-    sizes = {name: Size(found[name]) for name in SIZES if found[name] is not None}
-    quota = found["cpu_quota"]
-    return Limits(**{**found, **sizes, "cpu_quota": CpuShare(quota) if quota is not None else None})
 
 
 def usage(agent: Agent) -> calls.Usage:

@@ -5,7 +5,29 @@ from typing import Any
 
 from attrs import frozen
 
+from agentos_sdk.quantities import CpuShare, Size
+
 MAX_TOKENS = 10**9  # largest count of tokens; a provider that names more is not believed
+
+
+@frozen(kw_only=True)
+class Limits:
+    """Resource limits of an agent and all that it starts; ``None``: not set, so the kernel's default applies.
+
+    ``memory``, ``file_size``, ``disk`` and ``tmp`` are bytes, on the wire also ``"256M"``. ``cpu_quota`` is a share of
+    one CPU (0.5 is half of one), on the wire ``"50%"`` or microseconds per 100 ms. ``cpu_weight`` is 1 to 10,000, as in
+    cgroup v2.
+    """
+
+    memory: Size | None = None
+    max_pids: int | None = None
+    cpu_quota: CpuShare | None = None
+    cpu_weight: int | None = None
+    open_files: int | None = None
+    file_size: Size | None = None
+    disk: Size | None = None
+    inodes: int | None = None
+    tmp: Size | None = None
 
 
 @frozen

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from agentos.agents.inherit import DEFAULTS, STRICTNESS, ExceedsParent, effective, inherit, named
 from agentos.agents.jail import layout
 from agentos.agents.spec import AgentSpec, Limits
+from agentos_sdk.quantities import Size
 
 AMOUNTS = st.none() | st.integers(1, 2**40)
 LIMITS = st.builds(
@@ -164,11 +165,12 @@ def test_an_agent_without_isolation_is_nobodys_child(parent: str) -> None:
 
 
 def test_of_limits_that_were_not_named_the_parents_lower_ones_hold() -> None:
-    parent = AgentSpec("parent", limits=Limits(memory=64 << 20))
+    one, many, most = (Limits(memory=Size(mib << 20)) for mib in (1, 64, 1024))
+    parent = AgentSpec("parent", limits=many)
 
-    assert inherit(AgentSpec("child"), parent).limits == Limits(memory=64 << 20)
-    assert inherit(AgentSpec("child", limits=Limits(memory=1 << 30)), parent).limits == Limits(memory=64 << 20)
-    assert inherit(AgentSpec("child", limits=Limits(memory=1 << 20)), parent).limits == Limits(memory=1 << 20)
+    assert inherit(AgentSpec("child"), parent).limits == many
+    assert inherit(AgentSpec("child", limits=most), parent).limits == many
+    assert inherit(AgentSpec("child", limits=one), parent).limits == one
 
 
 def test_a_parent_without_a_jail_bounds_by_what_was_named_alone() -> None:
@@ -179,7 +181,7 @@ def test_a_parent_without_a_jail_bounds_by_what_was_named_alone() -> None:
 
 
 def test_limits_are_read_once_for_every_read_and_write_of_a_jailed_agent() -> None:
-    spec = AgentSpec(name="reader", script="/some/script.py", limits=Limits(memory=1 << 20))
+    spec = AgentSpec(name="reader", script="/some/script.py", limits=Limits(memory=Size(1 << 20)))
     read: list[object] = []
 
     def count(frame: FrameType, event: str, argument: object) -> None:
@@ -192,5 +194,5 @@ def test_limits_are_read_once_for_every_read_and_write_of_a_jailed_agent() -> No
     finally:
         sys.setprofile(None)
 
-    assert found == attrs.evolve(DEFAULTS, memory=1 << 20)
+    assert found == attrs.evolve(DEFAULTS, memory=Size(1 << 20))
     assert [limits for limits in read if limits is spec.limits] == [spec.limits]

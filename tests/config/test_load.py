@@ -6,7 +6,7 @@ import pytest
 from agentos.agents.spec import AgentSpec, GroupSpec, Limits
 from agentos.config.load import Config, ConfigError, load
 from agentos.config.schema import KernelSettings, UidRange
-from agentos_sdk.codec import Seconds, Size
+from agentos_sdk.codec import CpuShare, Seconds, Size
 from supervisors import Backoff
 from tests.config.saying import agent, loaded, said
 
@@ -104,7 +104,7 @@ def test_a_whole_file_becomes_the_values_that_run(home: Path) -> None:
         ready="hello",
         shutdown="infinity",
         backoff=Backoff(first=0.1, min=1.0, max=60.0, max_failures=5),
-        limits=Limits(memory=256 << 20, cpu_quota=0.5, max_pids=20),
+        limits=Limits(memory=Size(256 << 20), cpu_quota=CpuShare(0.5), max_pids=20),
         isolation="standard",
         network=True,
         code=str(home),

@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal
 from attrs import field, frozen
 
 from agentos_sdk.budgets import MAX_BUDGET_LINES, Amount, Money, Window
-from agentos_sdk.codec import CpuShare, Rule, Seconds, Size
+from agentos_sdk.codec import Rule, Seconds
 from agentos_sdk.opcodes import Op
+from agentos_sdk.values import Limits as Limits
 from agentos_sdk.values import Line as Line
 
 from .request import Request
@@ -45,21 +46,6 @@ class Spawned:
     status: str
     restart_policy: str
     isolation: Isolation
-
-
-@frozen(kw_only=True)
-class Limits:
-    """Resource limits of an agent; sizes such as ``"256M"``, CPU as ``"50%"`` or microseconds per 100 ms."""
-
-    memory: Size | None = None
-    max_pids: int | None = None
-    cpu_quota: CpuShare | None = None
-    cpu_weight: int | None = None
-    open_files: int | None = None
-    file_size: Size | None = None
-    disk: Size | None = None
-    inodes: int | None = None
-    tmp: Size | None = None
 
 
 @frozen(kw_only=True)

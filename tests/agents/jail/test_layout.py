@@ -13,6 +13,7 @@ from agentos.agents.jail.layout import LayoutError, Shown
 from agentos.agents.spec import AgentSpec, Limits
 from agentos.agents.workspaces.workspace import Workspace
 from agentos.sandbox.policy import Directory, Interpreter
+from agentos_sdk.quantities import CpuShare, Size
 
 PYTHON = Interpreter("/opt/python/bin/python3", "/opt/python", "/opt/python")
 IN_MEMORY = Workspace("tmp", None, "tmpfs")
@@ -179,14 +180,14 @@ def test_what_a_jail_cannot_have_is_refused_by_name(spec: AgentSpec, field: str)
 
 
 def test_the_limits_of_a_jail_are_those_that_were_named_and_the_defaults() -> None:
-    found = layout.limits(AgentSpec("a", limits=Limits(memory=1 << 20, cpu_quota=0.25)))
+    found = layout.limits(AgentSpec("a", limits=Limits(memory=Size(1 << 20), cpu_quota=CpuShare(0.25))))
 
     assert (found.memory, found.cpu_quota) == (1 << 20, 25_000)
     assert (found.max_pids, found.disk, found.tmp) == (DEFAULTS.max_pids, DEFAULTS.disk, DEFAULTS.tmp)
 
 
 def test_without_a_jail_only_the_rlimits_that_were_named_are_set() -> None:
-    named = layout.limits(AgentSpec("a", isolation="none", limits=Limits(open_files=77, file_size=1 << 20)))
+    named = layout.limits(AgentSpec("a", isolation="none", limits=Limits(open_files=77, file_size=Size(1 << 20))))
     nothing = layout.limits(AgentSpec("a", isolation="none"))
 
     assert (named.open_files, named.file_size) == (77, 1 << 20)

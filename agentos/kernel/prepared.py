@@ -6,7 +6,7 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from agentos_sdk.errors import PermissionDenied
+from agentos_sdk.errors import CallError, PermissionDenied
 
 from .caller import Caller, about_of
 from .ports import Decision, Entry, Phase, Right
@@ -20,13 +20,16 @@ class Prepared:
 
     ``act`` requires nothing further. It takes the caller where the call answers now, and the
     :class:`~agentos.kernel.call.Call` where it may wait. ``about`` describes the object for the audit log, if the first
-    right doesn't. ``announce``: an intent is recorded before ``act`` runs, if the syscall records intents.
+    right doesn't. ``announce``: an intent is recorded before ``act`` runs, if the syscall records intents. ``error`` is
+    why the request can't be served, which only a caller that holds the rights may see: it is raised instead of ``act``,
+    and by EXPLAIN.
     """
 
     rights: Sequence[Right]
     act: Callable[[Any], Any]
     about: str | None = None
     announce: bool = True
+    error: CallError | None = None
 
 
 class Refused(PermissionDenied):

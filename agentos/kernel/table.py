@@ -46,7 +46,7 @@ class Syscall:
     ``verbatim`` are JSON that is passed on unchanged, as ``msgspec.Raw``.
 
     ``audit`` selects what the audit log records besides refusals: nothing, the outcome, or also the intent before
-    anything is done. ``charge`` is called for an allowed call before its intent is recorded; it may refuse, too.
+    anything is done. ``charge`` is called first, and not for EXPLAIN: it takes a token of a rate limit or refuses.
 
     ``in_order``: the handler, or ``act``, is an ``async def`` of the caller without a task. Other connections are
     served while it works, but its own connection answers nothing else until it has returned.
@@ -63,7 +63,6 @@ class Syscall:
     encode: Callable[[Caller, Any], Awaitable[bytes]] | None = None
     omittable: Mapping[str, object] = {}
     audit: Literal["none", "outcome", "intent"] = "none"
-    rights: Callable[[Caller, Any], Awaitable[Sequence[Right]]] | None = None
     charge: Callable[[Caller], None] | None = None
     in_order: bool = False
 
@@ -77,12 +76,16 @@ class Syscall:
     async def required_rights(self, caller: Caller, request: Any) -> Sequence[Right]:
         """The rights that the request needs; nothing is done. Raises what ``prepare`` raises."""
         if self.prepare is None:
-            return await self.rights(caller, request) if self.rights is not None else ()
+            return ()
         if not self.waits:
             prepared: Prepared = self.prepare(caller, request)
             return prepared.rights
         async with self.prepare(caller, request) as prepared:
-            return prepared.rights
+            allowed = all(caller.authorizer.decide(caller, right).effect == "allow" for right in prepared.rights)
+            if prepared.error is not None and allowed:
+                raise prepared.error
+            rights: Sequence[Right] = prepared.rights
+            return rights
 
     async def read(self, caller: Caller, body: bytes, reader: Reader) -> Any:
         """Parse a body without blocking the event loop."""
@@ -285,10 +288,13 @@ def _perform(syscall: Syscall) -> Perform:
         prepared: Prepared | None = None
         record: Record | None = None
         try:
+            if charge is not None:
+                charge(caller)
             async with prepare(caller, request) as prepared:
                 allowed = require(caller, prepared)
-                if charge is not None:
-                    charge(caller)
+                if prepared.error is not None:
+                    record = allowed
+                    raise prepared.error
                 if announces and prepared.announce:
                     allowed.intent = await caller.audit.intend(allowed.entry("intent"))
                     record = allowed

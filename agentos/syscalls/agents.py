@@ -150,7 +150,7 @@ class Known:
 def syscalls(registry: Registry, supervision: Supervision, spawner: Spawning, line: llm.Line) -> tuple[Syscall, ...]:
     known = Known(registry, supervision, line)
     return (
-        Syscall(Op.SPAWN, calls.Spawn, handler=spawner.spawn, audit="intent", rights=spawner.rights),
+        Syscall(Op.SPAWN, calls.Spawn, prepare=spawner.prepare, charge=spawner.charge, audit="intent"),
         Syscall(Op.KILL, calls.Kill, prepare=known.prepare_kill, failure={"killed": False}, audit="intent"),
         Syscall(Op.LIST, calls.List, prepare=known.prepare_list, in_order=True),
         Syscall(Op.WAIT, calls.Wait, prepare=known.prepare_wait),

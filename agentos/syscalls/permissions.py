@@ -95,7 +95,7 @@ class Permissions:
         if syscall is None and op not in connection_calls.OPS:
             raise UnknownCall(f"this kernel has no call {op.name}")
         decided = [(Right(op.name.lower()), authorizer.decide_call(caller.id, op))]
-        if decided[0][1].effect != "deny" and syscall is not None and (syscall.prepare or syscall.rights):
+        if decided[0][1].effect != "deny" and syscall is not None and syscall.prepare is not None:
             request = await self._parse(asker, syscall, args)
             try:
                 rights = await syscall.required_rights(caller, request)

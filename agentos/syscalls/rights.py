@@ -1,16 +1,13 @@
 """Interface of the system calls to the callers' permission sets and limits."""
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
-from agentos.agents.registry import Agent, Registry
+from agentos.agents.registry import Agent
 from agentos.agents.spec import Limits
 from agentos.kernel.caller import Caller
-from agentos.kernel.ports import Right
 from agentos.llm.settings import QueuePath
 from agentos.permissions.authorizer import PermissionAuthorizer
 from agentos.permissions.rule import PermissionSet
-from agentos_sdk.opcodes import Op
 
 
 class Rights(Protocol):
@@ -36,12 +33,3 @@ class Rights(Protocol):
 
     def queue_path(self, caller: Caller) -> QueuePath:
         """The caller's place in the model's queue."""
-
-
-def to_agent(registry: Registry, op: Op) -> Callable[[Caller, Any], Awaitable[Sequence[Right]]]:
-    """The rights for a call about one agent, which the request selects by ``id`` or ``name``."""
-
-    async def rights(caller: Caller, request: Any) -> Sequence[Right]:
-        return [Right(op.name.lower(), agent=registry.find(request.id, request.name).id)]
-
-    return rights

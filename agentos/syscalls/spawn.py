@@ -1,6 +1,7 @@
 """Handler of SPAWN: prepares the spec of the requested agent, and starts the agent."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 
 import attrs
 import trio
@@ -16,7 +17,8 @@ from agentos.agents.supervision import Supervision
 from agentos.agents.workspaces import script_copies
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
-from agentos.kernel.ports import Decision, Right
+from agentos.kernel.ports import Right
+from agentos.kernel.prepared import Prepared, Refused
 from agentos.permissions.authorizer import NOT_HELD
 from agentos.permissions.rule import PermissionSet
 from agentos_sdk.calls import agents as calls
@@ -31,15 +33,13 @@ POLICIES = {restart: policy for policy, restart in RESTARTS.items()}
 
 @frozen
 class Draft:
-    """A SPAWN to be decided about: the rights that it needs, its description for the audit log, and what it starts.
+    """What a SPAWN would start, and the rights that it needs.
 
     ``error`` is why it can't be started, which only a caller with these rights may see. ``script`` is one in the
     caller's jail, which is copied after the decision.
     """
 
     rights: Sequence[Right]
-    about: str
-    parent: Agent | None
     spec: AgentSpec | None = None
     script: script_copies.JailScript | None = None
     error: CallError | None = None
@@ -56,40 +56,29 @@ class Spawning:
     base: str
     _rates: dict[str, Rate] = field(factory=dict, init=False)  # of guests, by name
 
-    async def spawn(self, call: Call, request: calls.Spawn) -> calls.Spawned:
+    @asynccontextmanager
+    async def prepare(self, caller: Caller, request: calls.Spawn) -> AsyncIterator[Prepared]:
         """Start an agent and wait until it is running."""
-        caller = call.caller
         try:
-            draft = await self.prepare(caller, request)
+            given = await self._read_permissions(caller, request)
         except PermissionDenied as error:
-            decision = Decision("deny", NOT_HELD, str(error))
-            caller.audit.note(caller.entry("SPAWN", describe_request(request, None), decision, "outcome", error.code))
-            raise
-        await call.require(*draft.rights, about=draft.about)
-        self.charge(caller, draft.parent)
-        return await self.act(caller, draft)
-
-    async def rights(self, caller: Caller, request: calls.Spawn) -> Sequence[Right]:
-        """The rights that SPAWN would need. If the caller holds them, other refusals are raised here."""
-        draft = await self.prepare(caller, request)
-        if draft.error and all(caller.authorizer.decide(caller, right).effect == "allow" for right in draft.rights):
-            raise draft.error
-        return draft.rights
-
-    async def prepare(self, caller: Caller, request: calls.Spawn) -> Draft:
-        """What is decided about. Nothing is changed: no copy is made and the caller's rate isn't charged."""
-        given = await self._read_permissions(caller, request)
+            raise Refused(error, describe_request(request, None), NOT_HELD) from None
         parent = self.registry.find(caller.id, None) if caller.kind == "agent" else None
         bounds = self.callers.limits(caller)
-        return await trio.to_thread.run_sync(self._prepare, caller, parent, request, given, bounds)
+        draft = await trio.to_thread.run_sync(self._prepare, caller, parent, request, given, bounds)
 
-    def charge(self, caller: Caller, parent: Agent | None) -> None:
+        async def act(call: Call) -> calls.Spawned:
+            return await self._act(caller, parent, draft)
+
+        yield Prepared(draft.rights, act, describe_request(request, given), error=draft.error)
+
+    def charge(self, caller: Caller) -> None:
         """Take a token of the caller's spawn rate. A guest's rate belongs to its name; the operator has none."""
         limits = self.supervision.limits
         if caller.kind == "guest":
             rate = self._rates.setdefault(caller.name, Rate(limits.per_second, limits.children))
-        elif parent is not None:
-            rate = parent.rate
+        elif caller.kind == "agent":
+            rate = self.registry.find(caller.id, None).rate
         else:
             return
         if (wait := rate.wait(trio.current_time())) > 0:
@@ -98,11 +87,9 @@ class Spawning:
                 f"the next in {wait:.2f} s"
             )
 
-    async def act(self, caller: Caller, draft: Draft) -> calls.Spawned:
+    async def _act(self, caller: Caller, parent: Agent | None, draft: Draft) -> calls.Spawned:
         """Start the agent, with a copy of its script if that is in the caller's jail."""
-        if draft.error is not None:
-            raise draft.error
-        spec, parent = draft.spec, draft.parent
+        spec = draft.spec
         assert spec is not None, "a draft has a spec or an error"
         if draft.script is not None:
             copy = await trio.to_thread.run_sync(draft.script.copy, self.supervision.deps.run.directory)
@@ -162,7 +149,7 @@ class Spawning:
         self, caller: Caller, parent: Agent | None, request: calls.Spawn, given: PermissionSet | None, bounds: Limits
     ) -> Draft:
         """The blocking part of :meth:`prepare`: it reads files."""
-        draft, host = Draft([Right("spawn")], describe_request(request, given), parent), HostPaths(self.base)
+        draft, host = Draft([Right("spawn")]), HostPaths(self.base)
         try:
             if caller.kind == "guest":  # uses host paths: the program must be one that it may read
                 if (program := host.program_of(request.script, request.command)) is not None:

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from agentos_sdk import AgentOSClient
+from agentos_sdk import AgentOSClient, Op
 from tests.support.kernel import Kernel
 from tests.system.agents import SLEEPER, in_state, info, known, up, write
 from tests.system.jails import cgroups
@@ -139,7 +139,7 @@ def test_a_script_that_is_removed_between_two_lives_is_a_failed_start(
 
 
 def refused(client: AgentOSClient, **fields: object) -> tuple[str, str]:
-    reply = client.spawn(**{"name": "refused", **fields})  # type: ignore[arg-type]
+    reply = client.request(Op.SPAWN, {"name": "refused", **fields})
     assert reply["success"] is False, reply
     return reply["code"], reply["error"].partition(":")[0]
 

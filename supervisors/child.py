@@ -32,7 +32,7 @@ class Task:
 
     function: Callable[..., Awaitable[object]]
     arguments: tuple[object, ...]
-    shakes_hands: bool
+    reports_start: bool
 
     def __init__(self, function: Callable[..., Awaitable[object]], *arguments: object) -> None:
         parameters = inspect.signature(function).parameters
@@ -54,7 +54,7 @@ class Task:
             raise Ended("shutdown")
 
     async def _call(self, task_status: trio.TaskStatus[object]) -> None:
-        if self.shakes_hands:
+        if self.reports_start:
             await self.function(*self.arguments, task_status=task_status)
         else:
             task_status.started()
@@ -96,12 +96,12 @@ class Life:
             with self._scope:
                 await self._start.run(self._stop, task_status=_Handshake(self, task_status))
         except Exception as caught:
-            failure = _plain(caught)
+            failure = _unwrap_group(caught)
         if self.began is None:
             task_status.started(failure or EndedTooEarly("it ended before it had started"))
             return
         self.uptime = trio.current_time() - self.began
-        self.exit = self._how(failure)
+        self.exit = self._exit_reason(failure)
         self._over.set()
         self._ended(self)
 
@@ -135,7 +135,7 @@ class Life:
             self.kill()
         return await self.over()
 
-    def _how(self, failure: BaseException | None) -> Exit:
+    def _exit_reason(self, failure: BaseException | None) -> Exit:
         if self._killed or self._scope.cancelled_caught:
             return KILLED if failure is None or isinstance(failure, Ended) else Exit("killed", failure)
         if failure is None:
@@ -155,13 +155,13 @@ class _Handshake:
         self._supervisor.started(None)
 
 
-def _plain(failure: BaseException) -> BaseException:
+def _unwrap_group(failure: BaseException) -> BaseException:
     """Unwrap a chain of groups with one member: a nursery in the child wraps even a single exception."""
     while isinstance(failure, BaseExceptionGroup) and len(failure.exceptions) == 1:
         failure = failure.exceptions[0]
     return failure
 
 
-def declined(failure: BaseException | None) -> bool:
+def has_declined(failure: BaseException | None) -> bool:
     """Whether a start was declined, which is neither success nor failure."""
     return isinstance(failure, Ignore)

@@ -6,7 +6,7 @@ import trio
 
 from supervisors import reports
 from supervisors.backoff import Backoff, failures_after
-from supervisors.child import Interrupted, Life, Startable, declined
+from supervisors.child import Interrupted, Life, Startable, has_declined
 from supervisors.children import Child, Children, Handle
 from supervisors.errors import Refused, StartFailed
 from supervisors.exits import Exit
@@ -45,7 +45,7 @@ class Staff:
             self._children.add(Child(spec))
         for child in self._children:
             failure = await self._start(child)
-            if failure is not None and not declined(failure):
+            if failure is not None and not has_declined(failure):
                 raise StartFailed(child.id, failure)
 
     async def stop_all(self) -> None:
@@ -71,7 +71,7 @@ class Staff:
     async def start_again(self, child: Child) -> bool:
         """Restart the child; returns False if that failed and has to be retried."""
         failure = await self._start(child)
-        if failure is None or declined(failure):
+        if failure is None or has_declined(failure):
             return True
         child.restarting = True
         child.last = Exit("failed_start", failure)
@@ -158,7 +158,7 @@ class Staff:
 
     async def _start_new(self, child: Child) -> object:
         failure = await self._start(child)
-        if failure is None or (declined(failure) and self._children.keeps(child)):
+        if failure is None or (has_declined(failure) and self._children.keeps(child)):
             self._children.add(child)
         return self._answer(child, failure)
 
@@ -166,7 +166,7 @@ class Staff:
         """The result of a call that started a child: the handshake's value, None if it declined."""
         if child.life is not None:
             return child.life.value
-        if failure is None or declined(failure):
+        if failure is None or has_declined(failure):
             return None
         raise StartFailed(child.id, failure)
 
@@ -186,7 +186,7 @@ class Staff:
         if failure is None:
             child.life, child.former = life, None
             self._tell(reports.ChildStarted(self._path, child.id, life.value))
-        elif declined(failure):
+        elif has_declined(failure):
             # OTP keeps the spec of a child that ignores its start, unless it is temporary.
             self._children.rest(child)
             self._tell(reports.ChildDeclined(self._path, child.id))

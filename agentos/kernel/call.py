@@ -8,9 +8,6 @@ from attrs import define, field
 
 from agentos_sdk.errors import BadRequest
 
-from .ports import Right
-from .prepared import Prepared, Record, require
-
 if TYPE_CHECKING:
     from .caller import Caller
 
@@ -33,18 +30,6 @@ class Call:
     scope: trio.CancelScope = field(factory=trio.CancelScope)
     undelivered: Callable[[], None] | None = None
     remark: str = ""
-    announces: bool = False  # the audit log records the intent before anything is done
-    record: Record | None = None
-
-    async def require(self, *rights: Right, about: str | None = None) -> None:
-        """Return if the caller may do this, with the intent recorded; for handlers without ``prepare``."""
-        prepared = Prepared(rights, _act_later, about)
-        record = require(self.caller, prepared)
-        if self.announces:
-            record.intent = await self.caller.audit.intend(record.entry("intent"))
-            self.record = record
-            require(self.caller, prepared)
-        self.record = record
 
     def require_stream(self, key: str) -> None:
         """Raise ``BadRequest`` if the reply can't be streamed on this connection."""
@@ -54,7 +39,3 @@ class Call:
     async def send(self, chunk: bytes) -> None:
         """Send a CHUNK frame. Returns when the socket has taken it: a slow reader slows only its own stream."""
         await self._send(chunk)
-
-
-def _act_later(call: object) -> None:
-    raise AssertionError("the handler itself acts")

@@ -1,6 +1,6 @@
 """Dispatch tables: the handler and body limit of each opcode, per caller, built before a frame arrives."""
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from copy import copy
 from inspect import isasyncgenfunction, iscoroutinefunction, unwrap
@@ -14,7 +14,7 @@ from agentos_sdk.opcodes import Op, op_name
 from . import connection_calls
 from .call import Call, Gone
 from .caller import Caller
-from .ports import Decision, Right
+from .ports import Decision
 from .prepared import Prepared, Record, note_refusal, require
 from .replies import encode_error, encode_in_turns, encode_reply
 from .request_body import Reader, read
@@ -73,19 +73,14 @@ class Syscall:
             return isasyncgenfunction(unwrap(self.prepare))
         return iscoroutinefunction(self.handler) and not self.in_order
 
-    async def required_rights(self, caller: Caller, request: Any) -> Sequence[Right]:
-        """The rights that the request needs; nothing is done. Raises what ``prepare`` raises."""
-        if self.prepare is None:
-            return ()
+    async def preview(self, caller: Caller, request: Any) -> Prepared:
+        """What the request would do. Nothing is done and, on return, nothing held. Raises what ``prepare`` raises."""
+        assert self.prepare is not None, "the call needs rights"
         if not self.waits:
             prepared: Prepared = self.prepare(caller, request)
-            return prepared.rights
+            return prepared
         async with self.prepare(caller, request) as prepared:
-            allowed = all(caller.authorizer.decide(caller, right).effect == "allow" for right in prepared.rights)
-            if prepared.error is not None and allowed:
-                raise prepared.error
-            rights: Sequence[Right] = prepared.rights
-            return rights
+            return prepared
 
     async def read(self, caller: Caller, body: bytes, reader: Reader) -> Any:
         """Parse a body without blocking the event loop."""
@@ -122,7 +117,8 @@ class Table:
             self.syscalls[syscall.op] = syscall
             self.limits[syscall.op] = syscall.limit
             if syscall.waits:
-                perform = _perform(syscall) if syscall.prepare is not None else _handle(syscall)
+                perform = _perform(syscall) if syscall.prepare is not None else syscall.handler
+                assert perform is not None, "a call is prepared or handled"
                 self.performs[syscall.op] = perform
                 self.now[syscall.op], self.later[syscall.op] = None, _later(syscall, perform, self.reader)
             else:
@@ -202,6 +198,8 @@ def _answer(syscall: Syscall) -> Callable[[Caller, Any], Any]:
             raise
         for right in prepared.rights:
             caller.check(right, prepared.about)
+        if prepared.error is not None:
+            raise prepared.error
         return prepared.act(caller)
 
     return answer
@@ -251,37 +249,11 @@ def _later(syscall: Syscall, perform: Perform, reader: Reader) -> Later:
     return reply
 
 
-def _handle(syscall: Syscall) -> Perform:
-    handler = syscall.handler
-    assert handler is not None, "a call is prepared or handled"
-
-    async def perform(call: Call, request: Any) -> object:
-        call.announces = syscall.audit == "intent"
-        outcome = "cancelled"
-        try:
-            reply: object = await handler(call, request)
-            outcome = "ok"
-            return reply
-        except Exception as error:
-            outcome = _outcome(error)
-            raise
-        finally:
-            if call.record is not None and syscall.audit != "none":
-                call.caller.audit.note(call.record.entry("outcome", outcome))
-
-    return perform
-
-
 def _perform(syscall: Syscall) -> Perform:
     """The road of a call that needs rights: prepare, require, record the intent, act, record the outcome."""
     prepare: Callable[[Caller, Any], AbstractAsyncContextManager[Prepared]] | None = syscall.prepare
     assert prepare is not None, "only such a call comes here"
-    name, announces, records, charge = (
-        syscall.op.name,
-        syscall.audit == "intent",
-        syscall.audit != "none",
-        syscall.charge,
-    )
+    name, audit, charge = syscall.op.name, syscall.audit, syscall.charge
 
     async def perform(call: Call, request: Any) -> object:
         caller, outcome = call.caller, "cancelled"
@@ -292,14 +264,13 @@ def _perform(syscall: Syscall) -> Perform:
                 charge(caller)
             async with prepare(caller, request) as prepared:
                 allowed = require(caller, prepared)
-                if prepared.error is not None:
-                    record = allowed
-                    raise prepared.error
-                if announces and prepared.announce:
+                if audit == "intent" and prepared.announce and prepared.error is None:
                     allowed.intent = await caller.audit.intend(allowed.entry("intent"))
                     record = allowed
                     require(caller, prepared)  # recording took a while, and the right may have been revoked
                 record = allowed
+                if prepared.error is not None:
+                    raise prepared.error
                 reply = await prepared.act(call)
             outcome = "ok"
             return reply
@@ -309,7 +280,7 @@ def _perform(syscall: Syscall) -> Perform:
             outcome = _outcome(error)
             raise
         finally:
-            if record is not None and records:
+            if record is not None and audit != "none":
                 caller.audit.note(record.entry("outcome", outcome, call.remark))
 
     return perform

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from attrs import frozen
 
+from agentos.access.callers import Callers
 from agentos.agents.registry import Registry
 from agentos.agents.supervision import Supervision
 from agentos.kernel.caller import Caller
@@ -15,7 +16,6 @@ from agentos.services.mailboxes import Mailboxes
 from agentos_sdk.opcodes import Op
 
 from . import agents, audit, exec, files, inspect, messages, metrics, permissions, think
-from .rights import Rights
 from .spawn import Spawning
 
 
@@ -29,7 +29,7 @@ class Services:
 
     registry: Registry
     supervision: Supervision
-    callers: Rights
+    callers: Callers
     mail: Mailboxes
     line: Line
     kernel_account: Account

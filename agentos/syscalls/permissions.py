@@ -7,6 +7,7 @@ from typing import Any
 import trio
 from attrs import field, frozen
 
+from agentos.access.callers import Callers
 from agentos.agents.registry import Agent, Registry
 from agentos.kernel import connection_calls
 from agentos.kernel.call import Call
@@ -24,15 +25,13 @@ from agentos_sdk.errors import BadRequest, PermissionDenied, UnknownCall
 from agentos_sdk.opcodes import Op
 from agentos_sdk.strict import shown as quoted
 
-from .rights import Rights
-
 
 @frozen
 class Permissions:
     """Answers them. ``served`` are all calls of this kernel by opcode."""
 
     registry: Registry
-    callers: Rights
+    callers: Callers
     served: dict[Op, Syscall]
     _reading: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)
 
@@ -98,10 +97,12 @@ class Permissions:
         if decided[0][1].effect != "deny" and syscall is not None and syscall.prepare is not None:
             request = await self._parse(asker, syscall, args)
             try:
-                rights = await syscall.required_rights(caller, request)
+                prepared = await syscall.preview(caller, request)
+                decided = [(right, authorizer.decide(caller, right)) for right in prepared.rights]
+                if prepared.error is not None and all(decision.effect == "allow" for _, decision in decided):
+                    raise prepared.error
             except PermissionDenied as error:
-                return decided[0][0], denial(error)
-            decided = [(right, authorizer.decide(caller, right)) for right in rights]
+                return Right(op.name.lower()), denial(error)
         return min(decided, key=lambda one: strictness(one[1]))
 
     async def _parse(self, asker: Caller, syscall: Syscall, args: Mapping[str, Any]) -> object:
@@ -124,7 +125,7 @@ class Permissions:
         return self._agent(agent) if isinstance(agent, int) else self.registry.find(None, agent)
 
 
-def syscalls(registry: Registry, callers: Rights, others: Sequence[Syscall]) -> tuple[Syscall, ...]:
+def syscalls(registry: Registry, callers: Callers, others: Sequence[Syscall]) -> tuple[Syscall, ...]:
     """``others`` are all system calls except these three."""
     permissions = Permissions(registry, callers, {syscall.op: syscall for syscall in others})
     made = (

@@ -7,6 +7,7 @@ import attrs
 import trio
 from attrs import field, frozen
 
+from agentos.access.callers import Callers
 from agentos.agents.builder import Paths, Request, build, check_reach, price_missing
 from agentos.agents.jail import layout
 from agentos.agents.paths import HostPaths, JailPaths
@@ -25,7 +26,6 @@ from agentos_sdk.calls import agents as calls
 from agentos_sdk.errors import AlreadyExists, BadRequest, CallError, PermissionDenied, QuotaExceeded
 
 from . import permissions
-from .rights import Rights
 
 RESTARTS: dict[str, Restart] = {"always": "permanent", "on-failure": "transient", "never": "temporary"}
 POLICIES = {restart: policy for policy, restart in RESTARTS.items()}
@@ -51,7 +51,7 @@ class Spawning:
 
     registry: Registry
     supervision: Supervision
-    callers: Rights
+    callers: Callers
     is_taken: Callable[[str], bool]  # whether a caller has that name already
     base: str
     _rates: dict[str, Rate] = field(factory=dict, init=False)  # of guests, by name

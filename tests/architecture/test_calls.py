@@ -5,34 +5,20 @@ import itertools
 import pkgutil
 import re
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 import agentos_sdk.calls
-from agentos.agents.registry import Registry
-from agentos.services.mailboxes import Mailboxes
-from agentos.syscalls import Services, table
+from agentos.kernel import connection_calls
+from agentos.kernel.table import Syscall
 from agentos_sdk.calls.request import Request
 from agentos_sdk.opcodes import Op
+from tests.support.calls import syscalls
 
 ROOT = Path(__file__).parents[2]
-BY_THE_CONNECTION = frozenset({Op.HELLO, Op.CANCEL, Op.EXIT})
+WITHOUT_RIGHTS = frozenset({Op.NOOP, Op.RECV, Op.REGISTER})  # a set may refuse such a call, whatever it is about
 WITHOUT_A_REQUEST = frozenset({Op.NOOP, Op.EXIT})  # bytes and nothing
 TESTS = [path for path in (ROOT / "tests").rglob("test_*.py") if path != Path(__file__)]
-
-
-def served() -> frozenset[Op]:
-    """What the kernel's one list says; no handler is called here, so that nobody has to supervise."""
-    registry, mail = Registry(), Mailboxes()
-    nobody: Any = None
-    deps = SimpleNamespace(deps=SimpleNamespace(jails=nobody, run=SimpleNamespace(id="")))
-    rights = SimpleNamespace(queue_path=nobody)
-    services = Services(registry, deps, rights, mail, nobody, nobody, nobody, "/", 1 << 20)  # type: ignore[arg-type]
-    listed = [syscall.op for syscall in table(services)]
-    assert len(listed) == len(set(listed)), "an opcode is served twice"
-    return frozenset(listed) | BY_THE_CONNECTION
 
 
 def requests() -> dict[Op, type]:
@@ -44,7 +30,8 @@ def requests() -> dict[Op, type]:
     return found
 
 
-SERVED = sorted(served())
+SYSCALLS = syscalls()
+SERVED = sorted({syscall.op for syscall in SYSCALLS} | connection_calls.OPS)
 
 
 def test_these_are_the_calls_of_this_version() -> None:
@@ -55,6 +42,19 @@ def test_these_are_the_calls_of_this_version() -> None:
     )
 
     assert {op.name for op in SERVED} == set(names.split())
+
+
+def test_no_opcode_is_served_twice() -> None:
+    assert len({syscall.op for syscall in SYSCALLS}) == len(SYSCALLS)
+
+
+@pytest.mark.parametrize("syscall", SYSCALLS, ids=lambda syscall: syscall.op.name)
+def test_every_call_that_needs_rights_or_is_recorded_is_prepared(syscall: Syscall) -> None:
+    assert (syscall.prepare is None) == (syscall.op in WITHOUT_RIGHTS)
+    assert (syscall.prepare is None) != (syscall.handler is None)
+    if syscall.audit != "none" or syscall.charge is not None:
+        assert syscall.prepare is not None
+        assert syscall.waits, "an entry can wait for the disk, or for a person, only in a task"
 
 
 def test_every_request_is_of_a_call_that_is_served() -> None:

@@ -221,20 +221,33 @@ async def test_an_act_that_is_denied_by_something_else_is_no_refusal() -> None:
     assert (entry.decision, entry.outcome) == ("allow", "permission_denied")
 
 
-async def test_only_an_allowed_call_is_charged_and_before_it_is_announced() -> None:
+async def test_a_call_that_cannot_be_done_is_charged_and_recorded_without_an_intent() -> None:
     notebook, charged = Notebook(), []
+
+    @asynccontextmanager
+    async def prepare(caller: Caller, body: bytes) -> AsyncIterator[Prepared]:
+        yield Prepared((Right("spawn"),), never, error=Busy("full"))
+
+    syscall = Syscall(Op.SPAWN, None, prepare=prepare, audit="intent", charge=lambda caller: charged.append(caller.id))
+
+    assert (await answered(syscall, caller(notebook, denied=["spawn"])))["code"] == "permission_denied"
+    assert (await answered(syscall, caller(notebook)))["code"] == "busy"
+    assert phases(notebook) == [("outcome", "permission_denied"), ("outcome", "busy")]
+    assert charged == [7, 7]
+
+
+async def test_a_call_is_charged_before_it_is_prepared_and_recorded() -> None:
+    notebook, opened, charged = Notebook(), Opened(), []
 
     def charge(caller: Caller) -> None:
         charged.append(caller.id)
         raise QuotaExceeded("too many")
 
-    syscall = prepared(Op.SPAWN, never, Right("spawn"), audit="intent", charge=charge)
-    await answered(syscall, caller(notebook, denied=["spawn"]))
-    assert charged == []
-
+    syscall = prepared(Op.SPAWN, never, Right("spawn"), opened=opened, audit="intent", charge=charge)
     reply = await answered(syscall, caller(notebook))
+
     assert (reply["code"], charged) == ("quota_exceeded", [7])
-    assert phases(notebook) == [("outcome", "permission_denied")]
+    assert (opened.times, notebook.entries) == (0, [])
 
 
 async def test_how_a_call_came_out_is_written_down_whatever_it_was() -> None:
@@ -283,7 +296,7 @@ async def test_rights_are_read_without_doing_anything() -> None:
         prepared(Op.READ, never, right, opened=opened, audit="intent"),
         Syscall(Op.READ, Path, prepare=prepare),
     ):
-        assert await syscall.required_rights(caller(notebook, denied=["read"]), Path("x")) == (right,)
+        assert (await syscall.preview(caller(notebook, denied=["read"]), Path("x"))).rights == (right,)
 
     assert (opened.times, opened.now, notebook.entries) == (1, False, [])
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from agentos_sdk import AgentOSClient
 from agentos_sdk.opcodes import Op
 from tests.permissions.tables import tables
-from tests.support.kernel import Kernel
+from tests.support.calls import syscalls
+from tests.support.kernel import Kernel, running
 from tests.support.rounds import rounds
 from tests.system.agents import as_agent, up
 
@@ -102,3 +103,72 @@ def test_explain_agrees_with_what_is_decided(
         assert REFUSED.get(str(code), "allow") == told["decision"], (call, args, told, done)
         if code in REFUSED:
             assert (done["rule"], done["error"]) == (told["rule"], told["reason"])
+
+
+SCRIPT = "import time; time.sleep(1000)"
+DONE: tuple[tuple[str, dict[str, Any]], ...] = (  # each would change something, or use up what is counted
+    ("READ", {"path": "script.py"}),
+    ("WRITE", {"path": "made", "content": "x"}),
+    ("WRITE", {"path": "script.py", "mode": "append"}),
+    ("EXEC", {"command": "touch made"}),
+    ("SPAWN", {"name": "made", "command": ["true"]}),
+    ("SPAWN", {"name": "made", "script": "script.py"}),
+    ("SPAWN", {"name": "made", "script": "none.py"}),
+    ("KILL", {"name": "subject"}),
+    ("PAUSE", {"name": "subject"}),
+    ("RESUME", {"name": "subject"}),
+    ("WAIT", {"name": "subject"}),
+    ("LOGS", {"name": "subject"}),
+    ("LIST", {}),
+    ("TREE", {}),
+    ("INSPECT", {"name": "subject"}),
+    ("SEND", {"to_name": "subject", "message": "hi"}),
+    ("BROADCAST", {"message": "hi", "include_self": True}),
+    ("THINK", {"prompt": "?"}),
+    ("LLM_REPORT", {}),
+    ("GET_PERMS", {}),
+    ("SET_PERMS", {"level": "minimal"}),
+    ("EXPLAIN", {"agent": "subject", "call": "KILL", "args": {"name": "subject"}}),
+    ("METRICS_SYSTEM", {}),
+    ("GET_AUDIT_LOG", {}),
+    ("SET_AUDIT_CONFIG", {"log_model": False}),
+)
+ONE_SPAWN = """
+[kernel]
+max_children = 1
+spawn_rate = 0.001
+"""
+
+
+def test_these_are_all_calls_that_need_rights() -> None:
+    assert {call for call, _ in DONE} == {syscall.op.name for syscall in syscalls() if syscall.prepare is not None}
+
+
+def test_to_explain_any_call_changes_nothing_and_uses_up_nothing() -> None:
+    with running(ONE_SPAWN) as kernel, kernel.client() as operator:
+        number = up(operator.spawn("subject", command=SLEEP, permissions="unrestricted"))["id"]
+        with as_agent(kernel, number) as subject:
+            up(subject.write_file("/workspace/script.py", SCRIPT))
+            before = state(kernel, operator, subject, number)
+
+            for call, args in DONE:
+                for _ in range(3):
+                    operator.explain("subject", call, args)
+
+            assert state(kernel, operator, subject, number) == before
+            up(subject.spawn("made", script="/workspace/script.py"))  # the one that its rate allows
+            assert subject.spawn("more", script="/workspace/script.py")["code"] == "quota_exceeded"
+
+
+def state(kernel: Kernel, operator: AgentOSClient, subject: AgentOSClient, number: int) -> dict[str, object]:
+    """What calls change, and what is counted of them."""
+    entries = operator.get_audit_log(limit=1000)["entries"]
+    return {
+        "agents": [(agent["name"], agent["state"]) for agent in operator.list_agents(all=True)],
+        "files": up(subject.exec("ls -l /workspace; cat /workspace/*"))["stdout"],
+        "messages": subject.recv_messages(timeout=0.0),
+        "permissions": subject.get_permissions(),
+        "model": subject.request(Op.LLM_REPORT, {}),
+        "copies": sorted(path.name for path in kernel.runtime.iterdir()),
+        "recorded": sorted({entry["call"] for entry in entries if entry["agent_id"] == number} - {"EXEC"}),
+    }

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from attrs import evolve, frozen
 
-from agentos.services.files.resolve import check_all_sole, check_sole
+from agentos.services.files.resolve import check_single_links, check_single_link
 from agentos_sdk.errors import NotFound, PermissionDenied
 
 from .builder import Request, Wrong, reported
@@ -185,6 +185,6 @@ def check_program(program: str) -> None:
 def check_no_links(field: str, path: str) -> None:
     """Refuse what READ would refuse: a file with hard links, or a directory that contains one. Blocks."""
     if os.path.isdir(path):
-        check_all_sole(path, field)
+        check_single_links(path, field)
     elif os.path.exists(path):
-        check_sole(os.stat(path), f"{field}: {path}")
+        check_single_link(os.stat(path), f"{field}: {path}")

@@ -129,8 +129,10 @@ class Caller:
         intent: int | None = None,
     ) -> Entry:
         """The audit log entry for a call of this caller."""
-        who = (self.id, self.name, self.kind)
-        return Entry(*who, call, about, decision.effect, decision.rule, phase, outcome, duration, intent, self.family)
+        caller = (self.id, self.name, self.kind)
+        return Entry(
+            *caller, call, about, decision.effect, decision.rule, phase, outcome, duration, intent, self.family
+        )
 
 
 class Become(Protocol):

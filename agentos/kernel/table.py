@@ -129,9 +129,9 @@ class Table:
             self.now[op] = None
 
     async def perform(self, op: Op, call: Call, request: object) -> object:
-        """Serve a waiting call whose request is no frame, with the checks and audit entries of one; returns the reply.
+        """Serve a call that a gateway has parsed, with the same checks and audit entries; returns the unencoded reply.
 
-        Raises ``CallError``. For gateways: they parse requests and encode replies themselves.
+        Only for calls that may wait. Raises ``CallError``.
         """
         if op not in self.performs:
             raise UnknownCall(f"this kernel has no call {op.name}")

@@ -141,7 +141,7 @@ def check(request: Exec) -> None:
         if not name or "=" in name or name.startswith("AGENTOS_"):
             raise BadRequest(f"env.{name}: expected a variable's name, without '=' and not AGENTOS_... (ours)")
     for name in names_read_by_bash(request.env):
-        raise BadRequest(f"env.{name}: bash reads this before its line, and nobody can judge what that does")
+        raise BadRequest(f"env.{name}: bash reads this before its line, and what it does there can't be checked")
 
 
 def argv(request: Exec) -> Sequence[str]:

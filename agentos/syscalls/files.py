@@ -20,7 +20,7 @@ from agentos.kernel.request_body import read_text
 from agentos.kernel.table import Syscall
 from agentos.services.files import io, resolve
 from agentos.services.files.io import Part
-from agentos.services.files.resolve import Found, Place
+from agentos.services.files.resolve import PathRequest, ResolvedPath
 from agentos_sdk.calls.host import Read, Write, Written
 from agentos_sdk.errors import BadRequest, PermissionDenied
 from agentos_sdk.opcodes import Op
@@ -35,7 +35,7 @@ LARGE = 1 << 20  # bytes of a file; at most two larger reads are held in memory 
 PIECE = 256 << 10  # characters of base64 decoded at a time, so that other threads run in between
 WORKERS = 8  # threads; a file system that hangs delays only callers that wait for it
 EACH = 4  # calls of one caller that are in flight at once
-PLACES = "whose a path is"  # the rule's name in the audit log if no rule applies
+PATH_RULE = "paths of this kind of caller"  # in the audit log if no rule applies
 
 
 class Slots:
@@ -68,7 +68,7 @@ class Slots:
 class Files:
     """Answers READ and WRITE. No reply has more than ``most`` bytes of a file."""
 
-    whose: PathResolver
+    paths: PathResolver
     most: int
     _own: Slots = field(factory=lambda: Slots(WORKERS), init=False)
     _hosts: Slots = field(factory=lambda: Slots(WORKERS), init=False)
@@ -103,19 +103,19 @@ class Files:
     async def prepare_read(self, caller: Caller, request: Read) -> AsyncIterator[Prepared]:
         """Read a part of a file, or all of it."""
         async with self._turn(caller):
-            found = await self._found(caller, "read", request.path, resolve.find)
+            file = await self._resolve(caller, "read", request.path, resolve.resolve_file)
 
             async def act(call: Call) -> bytes:
-                found.require()
+                file.require()
                 await caller.allowance.wait_for_bytes()  # a caller that doesn't read its replies gets no more of them
-                wanted = found.size - request.offset
+                wanted = file.size - request.offset
                 if min(wanted, request.limit if request.limit is not None else wanted) <= LARGE:
-                    return await self._content(found, request)
+                    return await self._read_content(file, request)
                 async with self._large:
-                    return await self._content(found, request)
+                    return await self._read_content(file, request)
 
-            with found:
-                yield Prepared((self._right(caller, "read", found),), act)
+            with file:
+                yield Prepared((self._right(caller, "read", file),), act)
 
     async def parse_write(self, caller: Caller, body: bytes) -> "WriteRequest":
         """Parse the body. A caller's large bodies are parsed one after the other."""
@@ -128,15 +128,15 @@ class Files:
     async def prepare_write(self, caller: Caller, request: "WriteRequest") -> AsyncIterator[Prepared]:
         """Replace a file or append to it."""
         async with self._turn(caller):
-            found = await self._found(caller, "write", request.path, resolve.find_spot)
+            file = await self._resolve(caller, "write", request.path, resolve.resolve_for_writing)
 
             async def act(call: Call) -> Written:
                 write = io.replace if request.mode == "write" else io.append
-                await self._workers(found.place).run(partial(write, found, request.data))
+                await self._workers(file.request).run(partial(write, file, request.data))
                 return Written(bytes_written=len(request.data))
 
-            with found:
-                yield Prepared((self._right(caller, "write", found),), act)
+            with file:
+                yield Prepared((self._right(caller, "write", file),), act)
 
     def _turn(self, caller: Caller) -> Slots:
         """The limit of one caller's calls: further ones wait, those of other callers do not."""
@@ -145,41 +145,44 @@ class Files:
             slots = self._turns[caller] = Slots(EACH)
         return slots
 
-    def _right(self, caller: Caller, action: str, found: Found) -> Right:
+    def _right(self, caller: Caller, action: str, file: ResolvedPath) -> Right:
         """The right to act on the real path. A symlink's target is never told, its existence only if permitted."""
-        place = found.place
-        if found.real == place.name:
-            return Right(action, found.real, told=place.asked)
-        known = caller.authorizer.decide(caller, Right(action, place.name)).effect == "allow"
+        path_request = file.request
+        if file.real == path_request.name:
+            return Right(action, file.real, told=path_request.given)
+        known = caller.authorizer.decide(caller, Right(action, path_request.name)).effect == "allow"
         link = ", which is judged where its links lead" if known else ""
-        return Right(action, found.real, told=f"{place.asked}{link}")
+        return Right(action, file.real, told=f"{path_request.given}{link}")
 
-    async def _content(self, found: Found, request: Read) -> bytes:
-        read = partial(io.read, found, request.offset, request.limit, self.most)
-        part = await self._workers(found.place).run(read)
-        written = await content(part, request, self.most)
-        pieces = [b'{"success":true,"content":"', *written, b'","size":%d}' % part.size]
+    async def _read_content(self, file: ResolvedPath, request: Read) -> bytes:
+        read = partial(io.read, file, request.offset, request.limit, self.most)
+        part = await self._workers(file.request).run(read)
+        encoded = await encode_content(part, request, self.most)
+        pieces = [b'{"success":true,"content":"', *encoded, b'","size":%d}' % part.size]
         if sum(map(len, pieces)) > self.most:
             what = f"that part of {request.path} as JSON is more than the {self.most} bytes that a reply may have"
             raise BadRequest(f"limit: {what}: read less at a time")
         return b"".join(pieces)
 
-    async def _found(self, caller: Caller, action: str, path: str, find: Callable[[Place], Found]) -> Found:
+    async def _resolve(
+        self, caller: Caller, action: str, path: str, resolve_path: Callable[[PathRequest], ResolvedPath]
+    ) -> ResolvedPath:
         """Resolve a path. Only a caller that may read it learns, when it acts, that the file is missing."""
         try:
-            place = self.whose.place(caller, path)
-            threads = self._workers(place)
+            path_request = self.paths.path_request(caller, path)
+            threads = self._workers(path_request)
             if (
-                not place.top
-                and caller.authorizer.decide(caller, Right(action, place.name, told=place.asked)).effect != "allow"
+                not path_request.top
+                and caller.authorizer.decide(caller, Right(action, path_request.name, told=path_request.given)).effect
+                != "allow"
             ):
                 threads = self._strangers  # the path may lead to an allowed file, but mostly such requests are refused
-            return await threads.run(partial(find, place))
+            return await threads.run(partial(resolve_path, path_request))
         except PermissionDenied as error:
-            raise Refused(error, path, PLACES) from None
+            raise Refused(error, path, PATH_RULE) from None
 
-    def _workers(self, place: Place) -> Slots:
-        return self._own if place.top else self._hosts
+    def _workers(self, path_request: PathRequest) -> Slots:
+        return self._own if path_request.top else self._hosts
 
 
 def syscalls(registry: Registry, base: str, max_payload: int) -> tuple[Syscall, ...]:
@@ -187,7 +190,7 @@ def syscalls(registry: Registry, base: str, max_payload: int) -> tuple[Syscall, 
     return Files(PathResolver(registry, base, home()), max_payload).syscalls()
 
 
-async def content(part: Part, request: Read, most: int) -> list[bytes]:
+async def encode_content(part: Part, request: Read, most: int) -> list[bytes]:
     """The data encoded for a JSON string in the reply; truncated above ``most`` bytes."""
     if request.encoding == "base64":
         return await base64_pieces(part.data)

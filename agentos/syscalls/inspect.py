@@ -176,7 +176,7 @@ def of_processes(jail: Jail) -> calls.Usage:
         memory=held.own + held.shared,
         pids=sum(process.threads for process in living),
         source=f"/proc, {'PSS' if held.exact else 'RSS'}; without what it spawned and what runs beside it",
-        reason="no cgroup delegated: nobody counts its CPU time and its peak",
+        reason="no cgroup is delegated, so its CPU time and its peak are not counted",
     )
 
 

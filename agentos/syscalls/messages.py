@@ -25,7 +25,7 @@ def syscalls(mail: Mailboxes, registry: Registry) -> tuple[Syscall, ...]:
 
         def act(caller: Caller) -> Sent:
             if registry.is_over(box.id):
-                raise NotFound(f"{box.name} has ended, and nobody would read it")
+                raise NotFound(f"{box.name} has ended and reads no messages")
             box.put(letter_from(caller, request.message))
             return Sent(delivered_to=box.id)
 

@@ -32,18 +32,18 @@ class Identity:
 
 
 @contextlib.contextmanager
-def acting_as(who: Identity | None) -> Iterator[None]:
+def acting_as(identity: Identity | None) -> Iterator[None]:
     """Use this uid and gid, without other groups and capabilities, until the block ends. ``None``: change nothing.
 
     Do not await inside the block: the change applies to the thread.
     """
-    if who is None:
+    if identity is None:
         yield
         return
-    groups, capabilities = os.getgroups(), _capabilities()
+    groups, capabilities = os.getgroups(), _get_capabilities()
     try:
         _set_groups(())
-        _become(who.uid, who.gid)
+        _become(identity.uid, identity.gid)
         _set_capabilities((0, *capabilities[1:3], 0, *capabilities[4:]))
         yield
     finally:
@@ -65,21 +65,21 @@ def _become(uid: int, gid: int) -> None:
 def _set_groups(groups: Sequence[int]) -> None:
     number = NUMBERS[os.uname().machine]["setgroups"]  # the C library's function would change all threads
     array = (ctypes.c_uint * len(groups))(*groups)
-    _checked(_LIBC.syscall(ctypes.c_long(number), ctypes.c_size_t(len(groups)), array), "setgroups")
+    _raise_on_error(_LIBC.syscall(ctypes.c_long(number), ctypes.c_size_t(len(groups)), array), "setgroups")
 
 
-def _capabilities() -> tuple[int, ...]:
+def _get_capabilities() -> tuple[int, ...]:
     """Effective, permitted, inheritable: the lower 32 bits of each, then the higher ones."""
     found = ctypes.create_string_buffer(24)
-    _checked(_LIBC.capget(_OURSELVES, found), "capget")
+    _raise_on_error(_LIBC.capget(_OURSELVES, found), "capget")
     return struct.unpack("=6I", found.raw)
 
 
 def _set_capabilities(sets: Sequence[int]) -> None:
-    _checked(_LIBC.capset(_OURSELVES, struct.pack("=6I", *sets)), "capset")
+    _raise_on_error(_LIBC.capset(_OURSELVES, struct.pack("=6I", *sets)), "capset")
 
 
-def _checked(result: int, what: str) -> None:
+def _raise_on_error(result: int, what: str) -> None:
     if result < 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error), what)

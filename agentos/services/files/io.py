@@ -1,7 +1,7 @@
 """Reads, replaces and appends to files that were resolved by :mod:`agentos.services.files.resolve`.
 
-The uid and gid of :attr:`Place.who` are used. Everything blocks and runs in a Trio thread; cancellation is checked
-between two pieces.
+The uid and gid of :attr:`PathRequest.identity` are used. Everything blocks and runs in a Trio thread; cancellation is
+checked between two pieces.
 """
 
 import contextlib
@@ -17,11 +17,11 @@ from agentos.sandbox import openat2
 from agentos_sdk.errors import BadRequest, Busy, CallError, PermissionDenied, QuotaExceeded
 
 from .as_user import acting_as
-from .resolve import Found, Place, check_file_system, check_sole, refusal, refusing
+from .resolve import PathRequest, ResolvedPath, call_error, call_errors, check_file_system, check_single_link
 
 PIECE = 1 << 20  # bytes
 NEW = 0o644  # mode of a new file, before the kernel's umask
-HIDDEN = ".agentos-"  # prefix of the names of unfinished files
+UNFINISHED = ".agentos-"  # prefix of the names of unfinished files
 ATTEMPTS = 8  # if other processes create and remove the file at that moment
 CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 KINDS = {
@@ -43,23 +43,23 @@ class Part:
     cut: bool
 
 
-def read(found: Found, offset: int, limit: int | None, most: int) -> Part:
+def read(resolved: ResolvedPath, offset: int, limit: int | None, most: int) -> Part:
     """Read a resolved file: all bytes from ``offset`` on, or at most ``limit``.
 
     ``BadRequest`` if that is more than ``most`` or if it is no regular file. A file that grows is read up to its size
     at the start.
     """
-    place = found.place
-    with refusing(place), acting_as(place.who):
-        check(found.require(), place)
-        fd = os.open(f"/proc/self/fd/{found.fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    request = resolved.request
+    with call_errors(request), acting_as(request.identity):
+        check_regular_file(resolved.require(), request)
+        fd = os.open(f"/proc/self/fd/{resolved.fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         try:
             size = os.fstat(fd).st_size
             there = max(0, size - offset)
             wanted = there if limit is None else min(limit, there)
             if wanted > most:
                 raise BadRequest(
-                    f"limit: {wanted} bytes of {place.asked} are more than the {most} that a reply holds: "
+                    f"limit: {wanted} bytes of {request.given} are more than the {most} that a reply holds: "
                     "read it in parts, by offset and limit"
                 )
             data = bytearray()
@@ -74,139 +74,145 @@ def read(found: Found, offset: int, limit: int | None, most: int) -> Part:
             os.close(fd)
 
 
-def check(fd: int, place: Place) -> os.stat_result:
-    """Raise unless this is a regular file in a normal file system, with one name only if :attr:`Place.sole` is set."""
+def check_regular_file(fd: int, request: PathRequest) -> os.stat_result:
+    """Raise unless this is a regular file in a normal file system; with ``single_link``, one without hard links."""
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
-        raise BadRequest(f"{place.asked}: expected a file, and this is {what(status)}")
-    check_file_system(fd, place)
-    if place.sole:
-        check_sole(status, place.asked)
+        raise BadRequest(f"{request.given}: expected a file, and this is {describe_type(status)}")
+    check_file_system(fd, request)
+    if request.single_link:
+        check_single_link(status, request.given)
     return status
 
 
-def what(status: os.stat_result) -> str:
+def describe_type(status: os.stat_result) -> str:
     return KINDS.get(stat.S_IFMT(status.st_mode), "something else")
 
 
-def replace(found: Found, data: bytes) -> None:
+def replace(resolved: ResolvedPath, data: bytes) -> None:
     """Replace a file atomically by ``data``: readers see either the old or the new content, whole.
 
     The mode of the old file is kept, and on the host its owner. If cancelled or failed, nothing is left behind.
     """
-    place, directory = found.place, found.require()
-    with refusing(place), acting_as(place.who):
-        former = _former(found)
-        _check_size(len(data), place)
-        hidden = f"{HIDDEN}{secrets.token_hex(8)}"
+    request, directory = resolved.request, resolved.require()
+    with call_errors(request), acting_as(request.identity):
+        former = _stat_replaced(resolved)
+        _check_size(len(data), request)
+        hidden = f"{UNFINISHED}{secrets.token_hex(8)}"
         fd = os.open(hidden, CREATE, NEW if former is None else 0o600, dir_fd=directory)
         try:
             try:
                 for at in range(0, len(data), PIECE):
                     trio.from_thread.check_cancelled()
                     _write_out(fd, data[at : at + PIECE])
-                _give(fd, place, former)
+                _set_owner_and_mode(fd, request, former)
                 os.fdatasync(fd)  # otherwise the file might be empty after a crash of the host
             finally:
                 os.close(fd)
             trio.from_thread.check_cancelled()
-            os.rename(hidden, found.last, src_dir_fd=directory, dst_dir_fd=directory)
+            os.rename(hidden, resolved.last, src_dir_fd=directory, dst_dir_fd=directory)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(hidden, dir_fd=directory)
             raise
 
 
-def append(found: Found, data: bytes) -> None:
+def append(resolved: ResolvedPath, data: bytes) -> None:
     """Append ``data`` to a file, created if missing."""
-    place = found.place
-    with refusing(place), acting_as(place.who):
-        fd = _open_to_append(found)
+    request = resolved.request
+    with call_errors(request), acting_as(request.identity):
+        fd = _open_to_append(resolved)
         try:
             size = os.fstat(fd).st_size
-            _check_size(size + len(data), place)
+            _check_size(size + len(data), request)
             try:
                 _write_out(fd, data)
             except OSError as error:
-                raise _half(error, os.fstat(fd).st_size - size, len(data), place) from None
+                raise _partial_append_error(error, os.fstat(fd).st_size - size, len(data), request) from None
         finally:
             os.close(fd)
 
 
-def _former(found: Found) -> os.stat_result | None:
+def _stat_replaced(resolved: ResolvedPath) -> os.stat_result | None:
     """The status of the file to be replaced; ``None`` if there is none.
 
     A file that is a mount point is refused. That mount exists in the mount namespace of an agent, so it doesn't protect
     the file from us: a rename over it would remove the mount.
     """
     try:
-        fd = openat2.open_at(found.fd, found.last, os.O_PATH | os.O_NOFOLLOW, openat2.NO_LINKS | openat2.NO_CROSSING)
+        fd = openat2.open_at(
+            resolved.fd, resolved.last, os.O_PATH | os.O_NOFOLLOW, openat2.NO_LINKS | openat2.NO_CROSSING
+        )
     except FileNotFoundError:
-        check_file_system(found.fd, found.place)
+        check_file_system(resolved.fd, resolved.request)
         return None
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
-        raise PermissionDenied(f"{found.place.asked}: is protected (mounted by itself), and not replaced") from None
+        raise PermissionDenied(
+            f"{resolved.request.given}: is protected (mounted by itself), and not replaced"
+        ) from None
     try:
-        check_file_system(fd, found.place)
+        check_file_system(fd, resolved.request)
         status = os.fstat(fd)
     finally:
         os.close(fd)
     if not stat.S_ISREG(status.st_mode):
-        raise BadRequest(f"{found.place.asked}: expected a file, and this is {what(status)}")
+        raise BadRequest(f"{resolved.request.given}: expected a file, and this is {describe_type(status)}")
     return status
 
 
-def _open_to_append(found: Found) -> int:
-    directory, place = found.require(), found.place
-    check_file_system(directory, place)
+def _open_to_append(resolved: ResolvedPath) -> int:
+    directory, request = resolved.require(), resolved.request
+    check_file_system(directory, request)
     for _ in range(ATTEMPTS):
         with contextlib.suppress(FileNotFoundError):
-            return _open_existing(found)
+            return _open_existing(resolved)
         with contextlib.suppress(FileExistsError):
-            fd = os.open(found.last, CREATE | os.O_APPEND, NEW, dir_fd=directory)
+            fd = os.open(resolved.last, CREATE | os.O_APPEND, NEW, dir_fd=directory)
             try:
-                _give(fd, place, None)
+                _set_owner_and_mode(fd, request, None)
             except BaseException:
                 os.close(fd)
                 raise
             return fd
-    raise Busy(f"{place.asked}: is made and removed all the time: try again")
+    raise Busy(f"{request.given}: is made and removed all the time: try again")
 
 
-def _open_existing(found: Found) -> int:
+def _open_existing(resolved: ResolvedPath) -> int:
     """Open a file for appending; checked before, because opening a FIFO or a device can have side effects."""
-    looked_at = openat2.open_at(found.fd, found.last, os.O_PATH | os.O_NOFOLLOW, openat2.NO_LINKS)
+    looked_at = openat2.open_at(resolved.fd, resolved.last, os.O_PATH | os.O_NOFOLLOW, openat2.NO_LINKS)
     try:
-        check(looked_at, found.place)
+        check_regular_file(looked_at, resolved.request)
         flags = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         return os.open(f"/proc/self/fd/{looked_at}", flags)
     finally:
         os.close(looked_at)
 
 
-def _half(error: OSError, written: int, wanted: int, place: Place) -> CallError:
+def _partial_append_error(error: OSError, written: int, wanted: int, request: PathRequest) -> CallError:
     """The error for a partial append. What was appended stays: other processes may have appended after it."""
-    refused = refusal(error, place)
+    refused = call_error(error, request)
     return type(refused)(f"{refused}; {written} of {wanted} bytes were appended") if written > 0 else refused
 
 
-def _give(fd: int, place: Place, former: os.stat_result | None) -> None:
+def _set_owner_and_mode(fd: int, request: PathRequest, former: os.stat_result | None) -> None:
     """Set owner and mode of a file."""
     if former is None:
-        if place.owner is not None:
-            os.fchown(fd, place.owner.uid, place.owner.gid)
+        if request.owner is not None:
+            os.fchown(fd, request.owner.uid, request.owner.gid)
         return
-    if place.who is None:
+    if request.identity is None:
         with contextlib.suppress(PermissionError):  # without root it is owned by us
             os.fchown(fd, former.st_uid, former.st_gid)
     os.fchmod(fd, stat.S_IMODE(former.st_mode) & 0o777)
 
 
-def _check_size(size: int, place: Place) -> None:
-    if place.most is not None and size > place.most:
-        raise QuotaExceeded(f"{place.asked}: the file would have {size} bytes, and limits.file_size is {place.most}")
+def _check_size(size: int, request: PathRequest) -> None:
+    if request.max_size is not None and size > request.max_size:
+        raise QuotaExceeded(
+            f"{request.given}: the file would have {size} bytes, and limits.file_size is {request.max_size}"
+        )
 
 
 def _write_out(fd: int, data: bytes) -> None:

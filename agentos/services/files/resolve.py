@@ -32,7 +32,7 @@ LONGEST = 4095  # bytes of a path, Linux's limit
 MOST_FILES = 100_000  # below a directory that an agent may be shown as a whole
 MOST_LINKS = 40  # in one path, Linux's limit
 GONE = " (deleted)"
-MADE_UP = {  # file systems that are interfaces to Linux; their files include our own environment
+KERNEL_FILE_SYSTEMS = {  # file systems that are interfaces to Linux; their files include our own environment
     0x9FA0: "proc",
     0x62656572: "sysfs",
     0x27E0EB: "cgroup",
@@ -55,7 +55,7 @@ MADE_UP = {  # file systems that are interfaces to Linux; their files include ou
 
 
 @contextlib.contextmanager
-def the_hosts() -> Iterator[int]:
+def open_host_root() -> Iterator[int]:
     """Open the root directory of the host."""
     fd = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -65,43 +65,43 @@ def the_hosts() -> Iterator[int]:
 
 
 @frozen
-class Place:
-    """A path to be resolved for a caller. ``asked`` is the path as given, ``name`` its form in rules.
+class PathRequest:
+    """A path to be resolved for a caller. ``given`` is the path as the caller wrote it, ``name`` its form in rules.
 
     ``path`` is relative to the directory that ``root`` opens. If ``top`` is set (``/workspace``), it is the name of
     that directory and the path can't leave it; without ``top`` the path is on the host. Access uses the uid and gid of
-    ``who``; ``None``: the kernel's own. New files belong to ``owner``, if set. With ``sole``, a file with a second hard
-    link is refused, because that link may be in a directory that the caller may not read. ``most`` is the largest size
-    that a file may get. ``veiled`` are host directories with names that mean something else to the caller: paths that
-    lead into them are refused.
+    ``identity``; ``None``: the kernel's own. New files belong to ``owner``, if set. With ``single_link``, a file with a
+    second hard link is refused, because that link may be in a directory that the caller may not read. ``max_size`` is
+    the largest size that a file may get. ``hidden`` are host directories with names that mean something else to the
+    caller: paths that lead into them are refused.
     """
 
-    asked: str
+    given: str
     name: str
     path: str
     top: str = ""
-    root: Callable[[], AbstractContextManager[int]] = the_hosts
-    who: Identity | None = None
+    root: Callable[[], AbstractContextManager[int]] = open_host_root
+    identity: Identity | None = None
     owner: Identity | None = None
-    sole: bool = False
-    most: int | None = None
-    veiled: tuple[str, ...] = ()
+    single_link: bool = False
+    max_size: int | None = None
+    hidden: tuple[str, ...] = ()
 
     @property
-    def ways(self) -> int:
+    def resolve_flags(self) -> int:
         """The openat2 resolve flags."""
         return openat2.WITHIN if self.top else openat2.NO_MAGIC
 
 
 @define
-class Found:
+class ResolvedPath:
     """A resolved path: ``real`` is the name to be checked against rules. To be closed.
 
     ``fd`` is the file for reading, and for writing the directory that contains ``last``. ``error``: why the file could
     not be opened. Must not be shown to a caller that may not read this path.
     """
 
-    place: Place
+    request: PathRequest
     real: str
     fd: int = -1
     last: str = ""
@@ -126,74 +126,80 @@ class Found:
         return self.fd
 
 
-def find(place: Place) -> Found:
+def resolve_file(request: PathRequest) -> ResolvedPath:
     """Resolve a path to a file of any kind, or to the name of a missing one."""
-    return _found(place, _file)
+    return _resolve(request, _open_file)
 
 
-def find_spot(place: Place) -> Found:
+def resolve_for_writing(request: PathRequest) -> ResolvedPath:
     """Resolve a path for writing: the directory and the name in it, whether the file exists or not."""
-    return _found(place, _spot)
+    return _resolve(request, _open_directory)
 
 
-def _found(place: Place, look: Callable[[int, Place], Found]) -> Found:
-    with refusing(place), place.root() as root, acting_as(place.who):
-        if len(os.fsencode(place.path)) > LONGEST:
+def _resolve(request: PathRequest, open_path: Callable[[int, PathRequest], ResolvedPath]) -> ResolvedPath:
+    with call_errors(request), request.root() as root, acting_as(request.identity):
+        if len(os.fsencode(request.path)) > LONGEST:
             raise BadRequest(f"path: expected at most {LONGEST} bytes")
-        found = look(root, place)
-        if any(f"{found.real}/".startswith(f"{veiled}/") for veiled in place.veiled):
-            found.close()
-            raise PermissionDenied(f"{place.asked}: leads to a place of the host's that is called like one of your own")
+        resolved = open_path(root, request)
+        if any(f"{resolved.real}/".startswith(f"{hidden}/") for hidden in request.hidden):
+            resolved.close()
+            raise PermissionDenied(f"{request.given}: leads to a host directory that has the name of one of your own")
         try:
-            found.real.encode()
+            resolved.real.encode()
         except UnicodeEncodeError:
-            found.close()
-            return Found(place, place.name, error=BadRequest(f"{place.asked}: leads to a name that isn't UTF-8"))
-        return found
+            resolved.close()
+            return ResolvedPath(
+                request, request.name, error=BadRequest(f"{request.given}: leads to a name that isn't UTF-8")
+            )
+        return resolved
 
 
-def _file(root: int, place: Place) -> Found:
+def _open_file(root: int, request: PathRequest) -> ResolvedPath:
     try:
-        fd = openat2.open_at(root, place.path, os.O_PATH, place.ways)
+        fd = openat2.open_at(root, request.path, os.O_PATH, request.resolve_flags)
     except OSError as error:
         if error.errno in (errno.EXDEV, errno.ENOSYS):
             raise
-        with _approached(root, place) as (directory, rest):
-            return Found(place, _join(_name_of(root, directory, place), rest), error=refusal(error, place))
+        with _deepest_directory(root, request) as (directory, rest):
+            return ResolvedPath(
+                request, _join(_name_of(root, directory, request), rest), error=call_error(error, request)
+            )
     try:
-        return Found(place, _name_of(root, fd, place), fd, size=os.fstat(fd).st_size)
+        return ResolvedPath(request, _name_of(root, fd, request), fd, size=os.fstat(fd).st_size)
     except BaseException:
         os.close(fd)
         raise
 
 
-def _spot(root: int, place: Place) -> Found:
-    with _approached(root, place) as (directory, rest):
-        above = _name_of(root, directory, place)
+def _open_directory(root: int, request: PathRequest) -> ResolvedPath:
+    with _deepest_directory(root, request) as (directory, rest):
+        above = _name_of(root, directory, request)
         real = _join(above, rest)
         try:
-            check_file_system(directory, place)
+            check_file_system(directory, request)
         except PermissionDenied as error:
-            return Found(place, real, error=error)
+            return ResolvedPath(request, real, error=error)
         if len(rest) > 1:
-            return Found(place, real, error=NotFound(f"{place.asked}: there is no directory {_join(above, rest[:1])}"))
-        if not rest or place.path.endswith("/"):
-            return Found(place, real, error=BadRequest(f"{place.asked}: is a directory"))
-        return Found(place, real, os.dup(directory), rest[0])
+            return ResolvedPath(
+                request, real, error=NotFound(f"{request.given}: there is no directory {_join(above, rest[:1])}")
+            )
+        if not rest or request.path.endswith("/"):
+            return ResolvedPath(request, real, error=BadRequest(f"{request.given}: is a directory"))
+        return ResolvedPath(request, real, os.dup(directory), rest[0])
 
 
 @contextlib.contextmanager
-def _approached(root: int, place: Place) -> Iterator[tuple[int, list[str]]]:
+def _deepest_directory(root: int, request: PathRequest) -> Iterator[tuple[int, list[str]]]:
     """Open the deepest existing directory of a path, last component excluded; yields it and the other components.
 
     Symlinks on the way are followed, so the first of the other components isn't one.
     """
-    path = place.path
+    path = request.path
     for _ in range(MOST_LINKS):
         parts = [part for part in path.split("/") if part not in ("", ".")]
         start = "/" if path.startswith("/") else ""
-        directory, depth = _deepest(root, start, parts, place)
-        target = _target(directory, parts[depth]) if depth < len(parts) else None
+        directory, depth = _open_deepest(root, start, parts, request)
+        target = _link_target(directory, parts[depth]) if depth < len(parts) else None
         if target is None:
             try:
                 yield directory, parts[depth:]
@@ -201,7 +207,7 @@ def _approached(root: int, place: Place) -> Iterator[tuple[int, list[str]]]:
                 os.close(directory)
             return
         os.close(directory)
-        if place.top and target.startswith("/"):
+        if request.top and target.startswith("/"):
             raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
         path = "/".join([target, *parts[depth + 1 :]])
         if not target.startswith("/"):
@@ -209,9 +215,9 @@ def _approached(root: int, place: Place) -> Iterator[tuple[int, list[str]]]:
     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
 
-def _target(directory: int, name: str) -> str | None:
+def _link_target(directory: int, name: str) -> str | None:
     """The target of a symlink; ``None`` in /proc and similar file systems: their links can't be followed by name."""
-    if openat2.kind_of_file_system(directory) in MADE_UP:
+    if openat2.kind_of_file_system(directory) in KERNEL_FILE_SYSTEMS:
         return None
     try:
         return os.readlink(name, dir_fd=directory)
@@ -219,12 +225,12 @@ def _target(directory: int, name: str) -> str | None:
         return None
 
 
-def _deepest(root: int, start: str, parts: list[str], place: Place) -> tuple[int, int]:
+def _open_deepest(root: int, start: str, parts: list[str], request: PathRequest) -> tuple[int, int]:
     most = len(parts) if parts[-1:] == [".."] else len(parts) - 1
     for depth in range(most, 0, -1):
         path = start + "/".join(parts[:depth])
         try:
-            return openat2.open_at(root, path, os.O_PATH | os.O_DIRECTORY, place.ways), depth
+            return openat2.open_at(root, path, os.O_PATH | os.O_DIRECTORY, request.resolve_flags), depth
         except OSError as error:
             if error.errno in (errno.EXDEV, errno.ENOSYS, errno.EMFILE, errno.ENFILE, errno.EAGAIN):
                 raise
@@ -236,20 +242,20 @@ def _join(directory: str, rest: list[str]) -> str:
     return "/".join([directory.rstrip("/"), *takewhile(lambda part: part != "..", rest)]) or "/"
 
 
-def _name_of(root: int, fd: int, place: Place) -> str:
+def _name_of(root: int, fd: int, request: PathRequest) -> str:
     """The current path of a descriptor; below ``top``, if that is set."""
     name = os.readlink(f"/proc/self/fd/{fd}")
-    top = os.readlink(f"/proc/self/fd/{root}") if place.top else "/"
+    top = os.readlink(f"/proc/self/fd/{root}") if request.top else "/"
     inside = top if top.endswith("/") else f"{top}/"
     if name != top and not name.startswith(inside):
         raise FileNotFoundError(errno.ENOENT, "moved away meanwhile")
     rest = name[len(inside) :]
-    if name.endswith(GONE) and not _is_called(root, rest, fd):
+    if name.endswith(GONE) and not _has_name(root, rest, fd):
         raise FileNotFoundError(errno.ENOENT, "removed meanwhile")
-    return f"{place.top}/{rest}".rstrip("/") or "/"
+    return f"{request.top}/{rest}".rstrip("/") or "/"
 
 
-def _is_called(root: int, name: str, fd: int) -> bool:
+def _has_name(root: int, name: str, fd: int) -> bool:
     try:
         other = openat2.open_at(root, name, os.O_PATH | os.O_NOFOLLOW, openat2.NO_LINKS)
     except OSError:
@@ -260,13 +266,13 @@ def _is_called(root: int, name: str, fd: int) -> bool:
         os.close(other)
 
 
-def check_file_system(fd: int, place: Place) -> None:
+def check_file_system(fd: int, request: PathRequest) -> None:
     """Refuse files of file systems that are interfaces to Linux, such as proc."""
-    if (made_up := MADE_UP.get(openat2.kind_of_file_system(fd))) is not None:
-        raise PermissionDenied(f"{place.asked}: lies in {made_up}: nobody reads or writes that through the kernel")
+    if (name := KERNEL_FILE_SYSTEMS.get(openat2.kind_of_file_system(fd))) is not None:
+        raise PermissionDenied(f"{request.given}: lies in {name}, which can't be read or written through the kernel")
 
 
-def check_sole(status: os.stat_result, asked: str) -> None:
+def check_single_link(status: os.stat_result, asked: str) -> None:
     """Refuse a file with several hard links, for callers that may not read all of the host's files."""
     if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
         raise PermissionDenied(
@@ -274,7 +280,7 @@ def check_sole(status: os.stat_result, asked: str) -> None:
         )
 
 
-def check_all_sole(directory: str, field: str) -> None:
+def check_single_links(directory: str, field: str) -> None:
     """The same for every file below a directory, of at most ``MOST_FILES``. No symlink is followed."""
     count = 0
     for top, _, names in os.walk(directory, onerror=_raise):
@@ -284,7 +290,7 @@ def check_all_sole(directory: str, field: str) -> None:
         for name in names:
             path = f"{top}/{name}"
             with contextlib.suppress(FileNotFoundError):
-                check_sole(os.lstat(path), f"{field}: {path}")
+                check_single_link(os.lstat(path), f"{field}: {path}")
 
 
 def _raise(error: OSError) -> None:
@@ -292,20 +298,20 @@ def _raise(error: OSError) -> None:
 
 
 @contextlib.contextmanager
-def refusing(place: Place) -> Iterator[None]:
+def call_errors(request: PathRequest) -> Iterator[None]:
     """Convert an ``OSError`` to the ``CallError`` for the caller."""
     try:
         yield
     except OSError as error:
-        raise refusal(error, place) from None
+        raise call_error(error, request) from None
 
 
-def refusal(error: OSError, place: Place) -> CallError:
-    kind, sentence = REFUSALS.get(error.errno or 0, (Unavailable, (error.strerror or str(error)).lower()))
-    return kind(f"{place.asked}: {sentence.format(top=place.top)}")
+def call_error(error: OSError, request: PathRequest) -> CallError:
+    kind, sentence = CALL_ERRORS.get(error.errno or 0, (Unavailable, (error.strerror or str(error)).lower()))
+    return kind(f"{request.given}: {sentence.format(top=request.top)}")
 
 
-REFUSALS: dict[int, tuple[type[CallError], str]] = {
+CALL_ERRORS: dict[int, tuple[type[CallError], str]] = {
     errno.ENOENT: (NotFound, "there is no such file"),
     errno.ENOTDIR: (NotFound, "there is no such file: something on the way is no directory"),
     errno.EXDEV: (PermissionDenied, "leads out of {top}, and beyond that nothing is reached by this name"),

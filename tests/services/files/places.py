@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import trio
 
-from agentos.services.files.resolve import Found, Place
+from agentos.services.files.resolve import PathRequest, ResolvedPath
 
 T = TypeVar("T")
 TOP = "/workspace"
@@ -24,20 +24,20 @@ def opened(directory: Path) -> Iterator[int]:
         os.close(fd)
 
 
-def own(directory: Path, path: str, **more: Any) -> Place:
+def own(directory: Path, path: str, **more: Any) -> PathRequest:
     """A path of somebody's who calls ``directory`` /workspace and has nothing else."""
     inside = os.path.normpath(f"/{path}").lstrip("/")
     name = f"{TOP}/{inside}".rstrip("/")
-    return Place(asked=path, name=name, path=path, top=TOP, root=partial(opened, directory), **more)
+    return PathRequest(given=path, name=name, path=path, top=TOP, root=partial(opened, directory), **more)
 
 
-def hosts(path: str, **more: Any) -> Place:
+def hosts(path: str, **more: Any) -> PathRequest:
     """A path of the host's."""
-    return Place(asked=path, name=os.path.normpath(path), path=path, **more)
+    return PathRequest(given=path, name=os.path.normpath(path), path=path, **more)
 
 
 @contextlib.contextmanager
-def found(find: Callable[[Place], Found], place: Place) -> Iterator[Found]:
+def found(find: Callable[[PathRequest], ResolvedPath], place: PathRequest) -> Iterator[ResolvedPath]:
     """What is there, closed at the end."""
     what = find(place)
     try:

@@ -15,7 +15,7 @@ import trio
 from agentos.services.files import io
 from agentos.services.files.as_user import Identity
 from agentos.services.files.io import Part
-from agentos.services.files.resolve import Found, find, find_spot
+from agentos.services.files.resolve import ResolvedPath, resolve_file, resolve_for_writing
 from agentos_sdk.errors import BadRequest, CallError, NotFound, PermissionDenied, QuotaExceeded
 
 from .places import found, hosts, in_thread, own
@@ -31,12 +31,12 @@ def place(tmp_path: Path) -> Path:
 
 
 def read(directory: Path, path: str, offset: int = 0, limit: int | None = None, most: int = MIB, **more: Any) -> Part:
-    with found(find, own(directory, path, **more)) as what:
+    with found(resolve_file, own(directory, path, **more)) as what:
         return in_thread(io.read, what, offset, limit, most)
 
 
 def write(directory: Path, path: str, data: bytes, act: Any = io.replace, **more: Any) -> None:
-    with found(find_spot, own(directory, path, **more)) as what:
+    with found(resolve_for_writing, own(directory, path, **more)) as what:
         in_thread(act, what, data)
 
 
@@ -101,7 +101,7 @@ def test_a_file_that_grows_all_the_time_has_an_end(place: Path) -> None:
 
 def test_a_file_that_shrinks_meanwhile_is_read_as_far_as_it_goes(place: Path) -> None:
     (place / "file").write_bytes(b"x" * 100)
-    with found(find, own(place, "file")) as what:
+    with found(resolve_file, own(place, "file")) as what:
         os.truncate(place / "file", 10)
 
         assert in_thread(io.read, what, 0, None, MIB) == Part(b"x" * 10, 10, False)
@@ -137,7 +137,7 @@ def test_what_is_no_file_is_neither_read_nor_written(place: Path, kind: str) -> 
 def test_what_is_no_file_any_more_is_not_read(place: Path) -> None:
     """The file that was found is read, whatever has its name by now."""
     (place / "file").write_text("honest")
-    with found(find, own(place, "file")) as what:
+    with found(resolve_file, own(place, "file")) as what:
         os.unlink(place / "file")
         os.mkfifo(place / "file")
 
@@ -150,9 +150,12 @@ def test_what_is_no_file_any_more_is_not_read(place: Path) -> None:
 def test_files_that_are_made_up_are_neither_read_nor_written(path: str) -> None:
     if not os.path.exists(path):
         pytest.skip(f"this host has no {path}")
-    with found(find, hosts(path)) as what, pytest.raises(PermissionDenied, match=r"lies in (proc|sysfs)"):
+    with found(resolve_file, hosts(path)) as what, pytest.raises(PermissionDenied, match=r"lies in (proc|sysfs)"):
         in_thread(io.read, what, 0, None, MIB)
-    with found(find_spot, hosts(path)) as spot, pytest.raises(PermissionDenied, match=r"lies in (proc|sysfs)"):
+    with (
+        found(resolve_for_writing, hosts(path)) as spot,
+        pytest.raises(PermissionDenied, match=r"lies in (proc|sysfs)"),
+    ):
         in_thread(io.append, spot, b"x")
 
 
@@ -160,12 +163,12 @@ def test_a_second_name_is_refused_to_whom_it_could_lead_astray(place: Path) -> N
     (place / "one").write_text("secret")
     os.link(place / "one", place / "two")
 
-    for act in (lambda: read(place, "two", sole=True), lambda: append(place, "two", b"x", sole=True)):
+    for act in (lambda: read(place, "two", single_link=True), lambda: append(place, "two", b"x", single_link=True)):
         with pytest.raises(PermissionDenied, match="two: has 2 names"):
             act()
-    write(place, "two", b"mine", sole=True)
+    write(place, "two", b"mine", single_link=True)
     assert (place / "one").read_text() == "secret"
-    assert read(place, "one", sole=True).data == b"secret"  # it has one name again
+    assert read(place, "one", single_link=True).data == b"secret"  # it has one name again
     assert read(place, "two").data == b"mine"
 
 
@@ -253,7 +256,7 @@ def test_a_link_that_comes_after_the_look_is_not_followed(place: Path, tmp_path:
     (tmp_path / "victim").write_text("untouched")
     (place / "file").write_text("x")
     for act in (io.append, io.replace):
-        with found(find_spot, own(place, "file")) as what:
+        with found(resolve_for_writing, own(place, "file")) as what:
             os.unlink(place / "file")
             os.symlink(tmp_path / "victim", place / "file")
 
@@ -268,7 +271,7 @@ def test_a_directory_that_is_replaced_after_the_look_is_written_to_nevertheless(
     """What was judged is the directory, whatever has its name by now."""
     (tmp_path / "outside").mkdir()
     (place / "d").mkdir()
-    with found(find_spot, own(place, "d/file")) as what:
+    with found(resolve_for_writing, own(place, "d/file")) as what:
         os.rename(place / "d", place / "moved")
         os.symlink(tmp_path / "outside", place / "d")
 
@@ -281,7 +284,7 @@ def test_a_directory_that_is_replaced_after_the_look_is_written_to_nevertheless(
 def test_a_directory_that_was_removed_gets_no_file(place: Path) -> None:
     for act in (io.replace, io.append):
         (place / "d").mkdir()
-        with found(find_spot, own(place, "d/file")) as what:
+        with found(resolve_for_writing, own(place, "d/file")) as what:
             os.rmdir(place / "d")
 
             with pytest.raises(CallError) as caught:
@@ -290,12 +293,12 @@ def test_a_directory_that_was_removed_gets_no_file(place: Path) -> None:
 
 
 def test_a_file_may_not_be_larger_than_its_writer_may_make_it(place: Path) -> None:
-    append(place, "log", b"x" * 10, most=15)
+    append(place, "log", b"x" * 10, max_size=15)
 
     with pytest.raises(QuotaExceeded, match=r"20 bytes, and limits\.file_size is 15"):
-        append(place, "log", b"x" * 10, most=15)
+        append(place, "log", b"x" * 10, max_size=15)
     with pytest.raises(QuotaExceeded, match=r"16 bytes, and limits\.file_size is 15"):
-        write(place, "log", b"y" * 16, most=15)
+        write(place, "log", b"y" * 16, max_size=15)
     assert (place / "log").read_bytes() == b"x" * 10
 
 
@@ -372,9 +375,9 @@ def test_what_is_mounted_by_itself_is_not_replaced(place: Path) -> None:
 
 async def test_withdrawn_it_leaves_nothing(place: Path) -> None:
     (place / "file").write_bytes(b"former")
-    with found(find_spot, own(place, "file")) as what, trio.CancelScope() as scope:
+    with found(resolve_for_writing, own(place, "file")) as what, trio.CancelScope() as scope:
 
-        def withdrawn_before_it_is_done(what: Found, data: bytes) -> None:
+        def withdrawn_before_it_is_done(what: ResolvedPath, data: bytes) -> None:
             trio.from_thread.run_sync(scope.cancel)
             io.replace(what, data)
 
@@ -401,9 +404,9 @@ def theirs(place: Path) -> Path:
 
 
 def test_what_is_made_belongs_to_whoever_makes_it(theirs: Path) -> None:
-    write(theirs, "new", b"x", who=SOMEBODY)
-    append(theirs, "log", b"x", who=SOMEBODY)
-    write(theirs, "new", b"y", who=SOMEBODY)
+    write(theirs, "new", b"x", identity=SOMEBODY)
+    append(theirs, "log", b"x", identity=SOMEBODY)
+    write(theirs, "new", b"y", identity=SOMEBODY)
 
     for name in ("new", "log"):
         status = os.stat(theirs / name)
@@ -418,9 +421,9 @@ def test_the_file_of_another_is_not_read_or_written_to_for_somebody(theirs: Path
 
     for path in ("roots", "closed/file"):
         with pytest.raises((PermissionDenied, NotFound)):
-            read(theirs, path, who=SOMEBODY)
+            read(theirs, path, identity=SOMEBODY)
         with pytest.raises((PermissionDenied, NotFound)):
-            append(theirs, path, b"x", who=SOMEBODY)
+            append(theirs, path, b"x", identity=SOMEBODY)
     assert read(theirs, "roots").data == b"secret"  # and we are ourselves again
 
 
@@ -430,7 +433,7 @@ def test_a_second_name_of_a_secret_gives_nothing_away_to_somebody(theirs: Path, 
     os.link(tmp_path / "secret", theirs / "innocent")
 
     with pytest.raises(PermissionDenied, match="mode"):
-        read(theirs, "innocent", who=SOMEBODY)
+        read(theirs, "innocent", identity=SOMEBODY)
 
 
 def test_on_the_host_a_new_file_is_given_to_its_owner_and_a_former_one_keeps_its_own(theirs: Path) -> None:

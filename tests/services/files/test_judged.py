@@ -18,7 +18,7 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Effect, Entry, Right
 from agentos.kernel.table import Table
 from agentos.permissions.rule import describe_right
-from agentos.services.files.resolve import Place
+from agentos.services.files.resolve import PathRequest
 from agentos.syscalls.files import Files, WriteRequest
 from agentos_sdk import codec
 from agentos_sdk.calls.host import Read
@@ -60,9 +60,9 @@ class Somewhere:
 
     directory: Path
 
-    def place(self, caller: Caller, path: str) -> Place:
+    def path_request(self, caller: Caller, path: str) -> PathRequest:
         inside = path.removeprefix("/workspace/")
-        return own(self.directory, inside) if inside != path else hosts(path, sole=True)
+        return own(self.directory, inside) if inside != path else hosts(path, single_link=True)
 
 
 @pytest.fixture
@@ -160,10 +160,10 @@ class SlowHost:
     answers: threading.Event = field(factory=threading.Event)
     asked: int = 0
 
-    def place(self, caller: Caller, path: str) -> Place:
+    def path_request(self, caller: Caller, path: str) -> PathRequest:
         if path.startswith("/workspace/"):
             return own(self.directory, path.removeprefix("/workspace/"))
-        return Place(path, path, path, root=partial(self.opened))
+        return PathRequest(path, path, path, root=partial(self.opened))
 
     @contextmanager
     def opened(self) -> Iterator[int]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agentos.sandbox import openat2
-from agentos.services.files.resolve import find, find_spot
+from agentos.services.files.resolve import resolve_file, resolve_for_writing
 from agentos_sdk.errors import BadRequest, CallError, NotFound, PermissionDenied, Unavailable
 
 from .places import found, hosts, own
@@ -39,7 +39,7 @@ def place(tmp_path: Path) -> Path:
     ],
 )
 def test_a_file_is_found_by_its_own_name(place: Path, path: str, real: str) -> None:
-    with found(find, own(place, path)) as what:
+    with found(resolve_file, own(place, path)) as what:
         assert (what.real, what.error) == (real, None)
         assert os.path.samestat(os.fstat(what.fd), os.stat(place / path))
 
@@ -48,7 +48,7 @@ def test_a_link_inside_is_followed_and_judged_by_where_it_leads(place: Path) -> 
     (place / "deep" / "up").symlink_to("../notes")
     (place / "also").symlink_to("deep")
 
-    with found(find, own(place, "also/up")) as what:
+    with found(resolve_file, own(place, "also/up")) as what:
         assert what.real == "/workspace/notes"
 
 
@@ -58,26 +58,26 @@ def test_no_link_leads_out(place: Path, target: str) -> None:
 
     for path in ("link", "link/passwd", "deep/../link"):
         with pytest.raises(PermissionDenied, match="leads out of /workspace"):
-            find(own(place, path))
+            resolve_file(own(place, path))
         with pytest.raises(PermissionDenied, match="leads out of /workspace"):
-            find_spot(own(place, path))
+            resolve_for_writing(own(place, path))
 
 
 @pytest.mark.parametrize("path", ["..", "../secret", "deep/../../secret", "/etc/passwd", "./../ws/notes"])
 def test_no_path_leads_out(place: Path, path: str) -> None:
     with pytest.raises(PermissionDenied, match="leads out of /workspace"):
-        find(own(place, path))
+        resolve_file(own(place, path))
 
 
 @pytest.mark.parametrize("path", ["../secret", "deep/../../secret", "../ws/notes", "../new"])
 def test_no_path_leads_out_to_be_written(place: Path, path: str) -> None:
     with pytest.raises(PermissionDenied, match="leads out of /workspace"):
-        find_spot(own(place, path))
+        resolve_for_writing(own(place, path))
 
 
 @pytest.mark.parametrize("path", ["none", "deep/none", "none/deeper/still", "notes/below", "none/../notes"])
 def test_what_isnt_there_has_the_name_that_it_would_have(place: Path, path: str) -> None:
-    with found(find, own(place, path)) as what:
+    with found(resolve_file, own(place, path)) as what:
         assert what.real == "/workspace/" + path.split("/..")[0]
         assert isinstance(what.error, NotFound)
         with pytest.raises(NotFound, match="there is no such file"):
@@ -91,13 +91,13 @@ def test_what_isnt_there_is_judged_where_links_lead(place: Path, tmp_path: Path)
 
     paths = {"link/none": "none", "link/no/ne": "no/ne", "dangling": "nowhere", "dangling/x": "nowhere/x"}
     for path, real in paths.items():
-        with found(find, hosts(f"{place}/{path}")) as what:
+        with found(resolve_file, hosts(f"{place}/{path}")) as what:
             assert (what.real, type(what.error)) == (str(tmp_path / real), NotFound)
 
 
 def test_a_spot_is_a_directory_and_a_name(place: Path) -> None:
     for path, name in (("deep/new", "new"), ("deep/file", "file")):
-        with found(find_spot, own(place, path)) as what:
+        with found(resolve_for_writing, own(place, path)) as what:
             assert (what.real, what.last) == (f"/workspace/deep/{name}", name)
             assert os.path.samestat(os.fstat(what.fd), os.stat(place / "deep"))
 
@@ -107,7 +107,7 @@ def test_a_spot_is_where_a_link_leads(place: Path) -> None:
     (place / "nowhere").symlink_to("deep/new")
 
     for path, real in (("there", "/workspace/deep/file"), ("nowhere", "/workspace/deep/new")):
-        with found(find_spot, own(place, path)) as what:
+        with found(resolve_for_writing, own(place, path)) as what:
             assert what.real == real
 
 
@@ -124,7 +124,7 @@ def test_a_spot_is_where_a_link_leads(place: Path) -> None:
 def test_there_is_no_spot_without_a_directory_and_a_name(
     place: Path, path: str, error: type[CallError], text: str
 ) -> None:
-    with found(find_spot, own(place, path)) as what, pytest.raises(error, match=text):
+    with found(resolve_for_writing, own(place, path)) as what, pytest.raises(error, match=text):
         what.require()
 
 
@@ -132,33 +132,33 @@ def test_links_in_a_circle_are_refused(place: Path) -> None:
     (place / "one").symlink_to("two")
     (place / "two").symlink_to("one")
 
-    for look in (find, find_spot):
+    for look in (resolve_file, resolve_for_writing):
         with pytest.raises(PermissionDenied, match="in circles"):
             look(own(place, "one"))
 
 
 @pytest.mark.parametrize("path", ["/proc/self/root/etc/passwd", "/proc/self/cwd", "/proc/self/exe", "/dev/fd/0"])
 def test_links_of_proc_are_not_followed(path: str) -> None:
-    with found(find, hosts(path)) as what, pytest.raises(PermissionDenied, match="isn't followed"):
+    with found(resolve_file, hosts(path)) as what, pytest.raises(PermissionDenied, match="isn't followed"):
         what.require()
-    with found(find_spot, hosts(path)) as what, pytest.raises((PermissionDenied, NotFound)):
+    with found(resolve_for_writing, hosts(path)) as what, pytest.raises((PermissionDenied, NotFound)):
         what.require()
 
 
 @pytest.mark.parametrize("length", [4096, 100_000, 8 << 20])
 def test_a_path_that_is_too_long_is_refused_at_once(place: Path, length: int) -> None:
-    for look in (find, find_spot):
+    for look in (resolve_file, resolve_for_writing):
         with pytest.raises(BadRequest, match="at most 4095"):
             look(own(place, "x/" * (length // 2)))
 
 
 def test_the_longest_path_is_walked(place: Path) -> None:
-    with found(find_spot, own(place, "x/" * 2046 + "y")) as what, pytest.raises(NotFound):
+    with found(resolve_for_writing, own(place, "x/" * 2046 + "y")) as what, pytest.raises(NotFound):
         what.require()
 
 
 def test_a_name_that_is_too_long_is_said_to_be(place: Path) -> None:
-    with found(find, own(place, "x" * 256)) as what, pytest.raises(BadRequest, match="too long"):
+    with found(resolve_file, own(place, "x" * 256)) as what, pytest.raises(BadRequest, match="too long"):
         what.require()
 
 
@@ -167,7 +167,7 @@ def test_a_name_that_isnt_utf_8_is_refused(place: Path) -> None:
     (place / "link").symlink_to(os.fsdecode(b"deep/\xfe"))
     (place / "deep" / os.fsdecode(b"\xfe")).write_text("odd")
 
-    for look in (find, find_spot):
+    for look in (resolve_file, resolve_for_writing):
         with found(look, own(place, "link")) as what, pytest.raises(BadRequest, match="isn't UTF-8"):
             what.require()
 
@@ -175,7 +175,7 @@ def test_a_name_that_isnt_utf_8_is_refused(place: Path) -> None:
 def test_a_file_may_be_called_deleted(place: Path) -> None:
     (place / "x (deleted)").write_text("it is there")
 
-    with found(find, own(place, "x (deleted)")) as what:
+    with found(resolve_file, own(place, "x (deleted)")) as what:
         assert what.real == "/workspace/x (deleted)"
 
 
@@ -183,10 +183,10 @@ def test_what_is_called_like_ones_own_is_not_found_on_the_host(place: Path) -> N
     (place / "link").symlink_to(place / "deep")
 
     for path in (f"{place}/deep/file", f"{place}/link/file", f"{place}/link/none", f"{place}/deep"):
-        with pytest.raises(PermissionDenied, match="called like one of your own") as caught:
-            find(hosts(path, veiled=(f"{place}/deep",)))
+        with pytest.raises(PermissionDenied, match="has the name of one of your own") as caught:
+            resolve_file(hosts(path, hidden=(f"{place}/deep",)))
         assert str(caught.value).count("deep") == path.count("deep")
-    with found(find, hosts(f"{place}/deeper", veiled=(f"{place}/deep",))) as what:
+    with found(resolve_file, hosts(f"{place}/deeper", hidden=(f"{place}/deep",))) as what:
         assert isinstance(what.error, NotFound)
 
 
@@ -196,7 +196,7 @@ def test_nothing_stays_open(place: Path) -> None:
     before = sorted(os.listdir("/proc/self/fd"))
 
     for path in ("notes", "none", "out", "dangling", "deep/none/x", "..", "x" * 300, "x" * 5000):
-        for look in (find, find_spot):
+        for look in (resolve_file, resolve_for_writing):
             with contextlib.suppress(CallError):
                 look(own(place, path)).close()
 
@@ -206,7 +206,7 @@ def test_nothing_stays_open(place: Path) -> None:
 def test_a_host_without_openat2_says_so(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openat2, "_OPENAT2", 9999)  # no Linux has a call of that number
 
-    for look in (find, find_spot):
+    for look in (resolve_file, resolve_for_writing):
         with pytest.raises(Unavailable, match="openat2"):
             look(own(place, "deep/file"))
 
@@ -244,7 +244,7 @@ def test_a_way_that_is_swapped_all_the_time_never_leads_out(place: Path, tmp_pat
 
 def outcome(place: Path, path: str) -> str:
     try:
-        with found(find, own(place, path)) as what:
+        with found(resolve_file, own(place, path)) as what:
             if what.error is not None:
                 return "absent"
             with open(f"/proc/self/fd/{what.fd}") as file:
@@ -270,5 +270,5 @@ def test_what_is_found_may_be_anything(place: Path) -> None:
         sock.bind(str(place / "socket"))
 
     for name in ("fifo", "socket", "deep"):
-        with found(find, own(place, name)) as what:
+        with found(resolve_file, own(place, name)) as what:
             assert what.error is None

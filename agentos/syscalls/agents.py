@@ -37,7 +37,7 @@ BATCH = 50  # agents that LIST describes between two checkpoints: 1 ms
 
 
 @frozen
-class Known:
+class AgentCalls:
     """Handlers of the calls about existing agents."""
 
     registry: Registry
@@ -69,7 +69,7 @@ class Known:
                 infos = []
                 for agent in agents[at : at + BATCH]:
                     own = self.registry.is_own(caller, agent.id)  # the exit reason may contain host paths
-                    infos.append(info(agent, now, own, states.get(queue_names(agent.queue_path), nothing)))
+                    infos.append(describe_agent(agent, now, own, states.get(queue_names(agent.queue_path), nothing)))
                 pieces.append(codec.encode(infos)[1:-1])
                 await trio.lowlevel.checkpoint()
             return b"[" + b",".join(pieces) + b"]"
@@ -96,7 +96,7 @@ class Known:
         agent = self.registry.find(request.id, request.name)
 
         async def act(call: Call) -> calls.Paused:
-            self.step(agent, State.RUNNING, AgentPaused, Sandbox.freeze)
+            self.change_state(agent, State.RUNNING, AgentPaused, Sandbox.freeze)
             return calls.Paused(paused=True, agent_id=agent.id)
 
         yield Prepared((Right("pause", agent=agent.id),), act, about=agent.name)
@@ -106,12 +106,12 @@ class Known:
         agent = self.registry.find(request.id, request.name)
 
         async def act(call: Call) -> calls.Resumed:
-            self.step(agent, State.PAUSED, AgentResumed, Sandbox.thaw)
+            self.change_state(agent, State.PAUSED, AgentResumed, Sandbox.thaw)
             return calls.Resumed(resumed=True, agent_id=agent.id)
 
         yield Prepared((Right("resume", agent=agent.id),), act, about=agent.name)
 
-    def step(self, agent: Agent, here: State, event: type[AgentEvent], act: Callable[[Sandbox], None]) -> None:
+    def change_state(self, agent: Agent, here: State, event: type[AgentEvent], act: Callable[[Sandbox], None]) -> None:
         """Apply ``act`` to an agent's sandbox and change its state; no effect if it is in that state already."""
         if agent.state is NEXT[here][event]:
             return
@@ -137,31 +137,31 @@ class Known:
             begin = max(0, agent.output.end - request.tail)
             if request.follow:
                 call.require_stream("follow")
-                return await follow(call, agent, begin)
+                return await follow_output(call, agent, begin)
             while True:
                 await allowance.wait_for_bytes()  # a caller that doesn't read its replies gets no more of them
                 async with self.paging:
                     if allowance.has_bytes:
-                        return page(*agent.output.since(begin))
+                        return build_page(*agent.output.since(begin))
 
         yield Prepared((Right("logs", agent=agent.id),), act)
 
 
 def syscalls(registry: Registry, supervision: Supervision, spawner: Spawning, line: llm.Line) -> tuple[Syscall, ...]:
-    known = Known(registry, supervision, line)
+    handlers = AgentCalls(registry, supervision, line)
     return (
         Syscall(Op.SPAWN, calls.Spawn, prepare=spawner.prepare, charge=spawner.charge, audit="intent"),
-        Syscall(Op.KILL, calls.Kill, prepare=known.prepare_kill, failure={"killed": False}, audit="intent"),
-        Syscall(Op.LIST, calls.List, prepare=known.prepare_list, in_order=True),
-        Syscall(Op.WAIT, calls.Wait, prepare=known.prepare_wait),
-        Syscall(Op.PAUSE, calls.Pause, prepare=known.prepare_pause, failure={"paused": False}, audit="outcome"),
-        Syscall(Op.RESUME, calls.Resume, prepare=known.prepare_resume, failure={"resumed": False}, audit="outcome"),
-        Syscall(Op.TREE, calls.Tree, prepare=known.prepare_tree),
-        Syscall(Op.LOGS, calls.Logs, prepare=known.prepare_logs),
+        Syscall(Op.KILL, calls.Kill, prepare=handlers.prepare_kill, failure={"killed": False}, audit="intent"),
+        Syscall(Op.LIST, calls.List, prepare=handlers.prepare_list, in_order=True),
+        Syscall(Op.WAIT, calls.Wait, prepare=handlers.prepare_wait),
+        Syscall(Op.PAUSE, calls.Pause, prepare=handlers.prepare_pause, failure={"paused": False}, audit="outcome"),
+        Syscall(Op.RESUME, calls.Resume, prepare=handlers.prepare_resume, failure={"resumed": False}, audit="outcome"),
+        Syscall(Op.TREE, calls.Tree, prepare=handlers.prepare_tree),
+        Syscall(Op.LOGS, calls.Logs, prepare=handlers.prepare_logs),
     )
 
 
-def info(agent: Agent, now: float, whole: bool, place: QueueState) -> calls.AgentInfo:
+def describe_agent(agent: Agent, now: float, whole: bool, place: QueueState) -> calls.AgentInfo:
     """``whole``: include how it ended. ``place`` is its place in the model's queue."""
     pid = agent.pid
     return calls.AgentInfo(
@@ -176,26 +176,26 @@ def info(agent: Agent, now: float, whole: bool, place: QueueState) -> calls.Agen
         running=agent.alive and pid is not None,
         isolation=agent.spec.isolation,
         missing=agent.lacking,
-        llm=in_line(place),
+        llm=describe_place(place),
         end=agent.end.reason if agent.end is not None and whole else None,
     )
 
 
-def in_line(place: QueueState) -> calls.InLine:
+def describe_place(place: QueueState) -> calls.InLine:
     return calls.InLine(waiting=place.waiting, in_flight=place.in_flight, position=place.position, paused=place.paused)
 
 
-async def follow(call: Call, agent: Agent, begin: int) -> calls.LogsReply:
+async def follow_output(call: Call, agent: Agent, begin: int) -> calls.LogsReply:
     """Stream lines until the agent has ended for good; the reply itself carries the last ones."""
     while True:
         lines, missed = agent.output.since(begin)
         begin = agent.output.end
         if agent.over.is_set():
-            return page(lines, missed)
+            return build_page(lines, missed)
         if lines:
-            await call.send(await encode_in_turns(page(lines, missed)))
+            await call.send(await encode_in_turns(build_page(lines, missed)))
         await first(agent.over.wait, partial(agent.output.wait_beyond, begin))
 
 
-def page(lines: Sequence[Line], missed: int) -> calls.LogsReply:
+def build_page(lines: Sequence[Line], missed: int) -> calls.LogsReply:
     return calls.LogsReply(lines=lines, missed=missed)

@@ -34,7 +34,7 @@ def syscalls(audit: Audit) -> tuple[Syscall, ...]:
                 found = await find(query, request.limit)
             except (OSError, sqlite3.Error) as error:
                 raise Unavailable(f"the audit log can't be read: {error}: see `agentos audit verify`") from None
-            return calls.AuditLog(entries=[entry(row) for row in found], count=len(found))
+            return calls.AuditLog(entries=[build_entry(row) for row in found], count=len(found))
 
         yield Prepared((Right("get_audit_log"),), act)
 
@@ -55,7 +55,7 @@ def syscalls(audit: Audit) -> tuple[Syscall, ...]:
     )
 
 
-def entry(row: Row) -> calls.AuditEntry:
+def build_entry(row: Row) -> calls.AuditEntry:
     return calls.AuditEntry(
         id=row.seq,
         at=row.at,

@@ -62,8 +62,8 @@ class Commands:
     @asynccontextmanager
     async def prepare(self, caller: Caller, request: Exec) -> AsyncIterator[Prepared]:
         """Run a command until it ends."""
-        agent = self._whose(caller, request)
-        check(request)
+        agent = self._find_agent(caller, request)
+        check_request(request)
         jailed = agent.spec.jailed if agent is not None else caller.kind == "guest"
         directory = await self._directory(agent, jailed, request.cwd)
         reading = await self._read(caller, request.command)
@@ -76,14 +76,14 @@ class Commands:
             environment = self._environment(caller, agent)
             given = {name: value for name, value in environment.items() if not names_read_by_bash([name])}
             program = Program(argv(request), {**given, **request.env}, directory, stdin=request.stdin.encode())
-            out, err = streams(call) if request.stream else (Stream(), Stream())
+            out, err = open_streams(call) if request.stream else (Stream(), Stream())
             command = CommandRequest(program, request.timeout, caller.kind, caller.id, out, err)
             place = Beside.of(agent) if agent is not None else OwnJail() if command.kind == "guest" else OnHost()
             done = await self.runner.run(place, command)
             await out.end()
             await err.end()
             await caller.allowance.wait_for_bytes()  # a caller that doesn't read its replies gets no more of them
-            return await written(done, out, err)
+            return await encode_result(done, out, err)
 
         right = Right("exec", wanted, another.id if another is not None else None)
         yield Prepared((right,), act, about=f"beside {another.name}: {wanted}" if another is not None else None)
@@ -91,11 +91,11 @@ class Commands:
     async def _read(self, caller: Caller, command: str | Sequence[str]) -> Reading:
         length = len(command) if isinstance(command, str) else sum(map(len, command))
         if length <= AT_ONCE:
-            return what_runs(command)
+            return parse_command(command)
         async with caller.turn:
-            return await trio.to_thread.run_sync(what_runs, command, limiter=self._reading)
+            return await trio.to_thread.run_sync(parse_command, command, limiter=self._reading)
 
-    def _whose(self, caller: Caller, request: Exec) -> Agent | None:
+    def _find_agent(self, caller: Caller, request: Exec) -> Agent | None:
         """The agent to run it beside; an agent's own by default. None: on the host or in a new jail."""
         if request.name is None and request.id is None:
             return self.registry.find(caller.id, None) if caller.kind == "agent" else None
@@ -120,7 +120,7 @@ class Commands:
             return agent.jail.parts.environment if agent.jail is not None else {}
         if caller.kind == "guest":
             return {}
-        name = user()
+        name = user_name()
         return {**ON_HOST, "HOME": home(), "USER": name, "LOGNAME": name, RUN_VARIABLE: self.run}
 
 
@@ -130,7 +130,7 @@ def syscalls(registry: Registry, supervision: Supervision, base: str) -> tuple[S
     return (Syscall(Op.EXEC, Exec, prepare=commands.prepare, failure=FAILURE, audit="intent"),)
 
 
-def check(request: Exec) -> None:
+def check_request(request: Exec) -> None:
     """Raise ``BadRequest`` for requests that are invalid for every caller."""
     words = [request.command] if isinstance(request.command, str) else list(request.command)
     if not words or not words[0]:
@@ -148,18 +148,18 @@ def argv(request: Exec) -> Sequence[str]:
     return (*LINE, request.command) if isinstance(request.command, str) else tuple(request.command)
 
 
-def what_runs(command: str | Sequence[str]) -> Reading:
+def parse_command(command: str | Sequence[str]) -> Reading:
     return parse_text(command) if isinstance(command, str) else parse_words(command)
 
 
-def user() -> str:
+def user_name() -> str:
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
         return str(os.geteuid())
 
 
-def streams(call: Call) -> tuple[Live, Live]:
+def open_streams(call: Call) -> tuple[Live, Live]:
     """Streams that send output as it arrives; the command is cancelled when the connection is gone."""
 
     async def send(name: Name, text: str) -> None:
@@ -172,7 +172,7 @@ def streams(call: Call) -> tuple[Live, Live]:
     return Live(name="stdout", send=send), Live(name="stderr", send=send)
 
 
-async def written(done: CommandResult, out: Stream, err: Stream) -> bytes:
+async def encode_result(done: CommandResult, out: Stream, err: Stream) -> bytes:
     """Encode the reply in pieces; other tasks run between two of them."""
     return b'{"success":true,"stdout":"%s","stderr":"%s","exit_code":%d,"timed_out":%s,"truncated":%s}' % (
         await as_json(out.kept),

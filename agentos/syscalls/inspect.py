@@ -29,8 +29,8 @@ from agentos.services.quotas import MONEY_UNITS, BudgetState
 from agentos_sdk.calls import inspect as calls
 from agentos_sdk.opcodes import Op
 
-from .agents import in_line
-from .spawn import isolation
+from .agents import describe_place
+from .spawn import describe_isolation
 
 
 def syscalls(registry: Registry, line: Line) -> tuple[Syscall, ...]:
@@ -39,15 +39,15 @@ def syscalls(registry: Registry, line: Line) -> tuple[Syscall, ...]:
         agent = registry.find(request.id, request.name)
 
         async def act(call: Call) -> calls.Inspected:
-            used = await trio.to_thread.run_sync(usage, agent)
-            return inspected(registry, agent, used, model(line, agent), caller.kind == "operator")
+            used = await trio.to_thread.run_sync(read_usage, agent)
+            return describe_agent(registry, agent, used, describe_model(line, agent), caller.kind == "operator")
 
         yield Prepared((Right("inspect", agent=agent.id),), act)
 
     return (Syscall(Op.INSPECT, calls.Inspect, prepare=prepare),)
 
 
-def inspected(
+def describe_agent(
     registry: Registry, agent: Agent, used: calls.Usage, llm: calls.Model, by_operator: bool
 ) -> calls.Inspected:
     """The description of an agent. Host paths and uids are shown only to the operator."""
@@ -64,31 +64,31 @@ def inspected(
         restarts=max(0, agent.lives - 1),
         since=time.time() - age if alive else None,
         uptime_ms=int(age * 1000) if alive else 0,
-        parent=relative(agent.parent) if agent.parent is not None else None,
+        parent=describe_relative(agent.parent) if agent.parent is not None else None,
         supervisor="/".join(agent.path),
-        children=[relative(other) for other in registry if other.parent is agent and not other.over.is_set()],
-        spec=started(agent.spec, by_operator),
-        isolation=isolation(agent),
+        children=[describe_relative(other) for other in registry if other.parent is agent and not other.over.is_set()],
+        spec=describe_start(agent.spec, by_operator),
+        isolation=describe_isolation(agent),
         limits=effective(agent.spec),
         named=sorted(named(agent.spec.limits)),
         usage=used,
         llm=llm,
         outer=calls.Outer(uid=outer.uid, gid=outer.gid) if outer is not None else None,
-        cgroups=directories(jail.group) if jail is not None and jail.group is not None and by_operator else None,
+        cgroups=list_directories(jail.group) if jail is not None and jail.group is not None and by_operator else None,
         end=calls.Ended(exit_code=end.code, signal=end.signal, reason=end.reason) if end is not None else None,
     )
 
 
-def model(line: Line, agent: Agent) -> calls.Model:
+def describe_model(line: Line, agent: Agent) -> calls.Model:
     """An agent's place in the model's queue, its usage and what is left of its budgets."""
     waits, spent = line.wait_times(agent.queue_path), line.usage_of(agent.queue_path)
     used, place = spent.usage, line.queue_states().get(queue_names(agent.queue_path), QueueState())
     return calls.Model(
         weight=agent.spec.llm.weight,
-        place=in_line(place),
+        place=describe_place(place),
         waits=calls.Waits(count=waits.count, p50_ms=waits.p50 * 1000, p95_ms=waits.p95 * 1000) if waits else None,
         spent=calls.Spent(calls=spent.calls, input=used.input, output=used.output, thinking=used.thinking),
-        budgets=[budget(standing) for standing in line.budget_states(agent.queue_path)],
+        budgets=[describe_budget(standing) for standing in line.budget_states(agent.queue_path)],
         providers=model_states(line, place.models),
     )
 
@@ -108,7 +108,7 @@ def model_states(line: Line, models: Sequence[ModelState]) -> list[calls.ModelSt
     ]
 
 
-def budget(standing: BudgetState) -> calls.Budget:
+def describe_budget(standing: BudgetState) -> calls.Budget:
     quota = standing.quota
     unit = MONEY_UNITS if quota.what == "money" else 1
     return calls.Budget(
@@ -122,25 +122,25 @@ def budget(standing: BudgetState) -> calls.Budget:
     )
 
 
-def relative(agent: Agent) -> calls.Relative:
+def describe_relative(agent: Agent) -> calls.Relative:
     return calls.Relative(id=agent.id, name=agent.name, state=str(agent.state))
 
 
-def started(spec: AgentSpec, by_operator: bool) -> calls.Started:
+def describe_start(spec: AgentSpec, by_operator: bool) -> calls.Started:
     """The agent's start parameters. Values of variables are omitted because they may be secrets."""
 
-    def of_the_host(path: str | None) -> str | None:
+    def host_path(path: str | None) -> str | None:
         return path if by_operator else None
 
     return calls.Started(
-        script=of_the_host(spec.script),
+        script=host_path(spec.script),
         command=spec.command if by_operator or layout.own_program(spec) is None else None,
         args=spec.args,
         env=sorted(spec.env),
         cwd=spec.cwd,
-        python=of_the_host(spec.python),
-        code=of_the_host(spec.code),
-        workspace=spec.workspace if spec.workspace in ("tmp", "keep") else of_the_host(spec.workspace),
+        python=host_path(spec.python),
+        code=host_path(spec.code),
+        workspace=spec.workspace if spec.workspace in ("tmp", "keep") else host_path(spec.workspace),
         runtime=spec.runtime,
         network=spec.network,
         ready=spec.ready,
@@ -149,26 +149,26 @@ def started(spec: AgentSpec, by_operator: bool) -> calls.Started:
     )
 
 
-def usage(agent: Agent) -> calls.Usage:
+def read_usage(agent: Agent) -> calls.Usage:
     """Present resource usage, or that of the last life. Blocks: it reads files."""
     jail = agent.jail
     if jail is None:
         if agent.used is None:
             return calls.Usage(reason="no cgroup has counted" if agent.lives else "it hasn't run yet")
-        return of_cgroup(attrs.evolve(agent.used, memory=None, pids=None), "its cgroup, in its last life")
+        return usage_of_cgroup(attrs.evolve(agent.used, memory=None, pids=None), "its cgroup, in its last life")
     if jail.group is not None:
         try:
-            return of_cgroup(jail.group.usage(), f"cgroup v{jail.group.version}")
+            return usage_of_cgroup(jail.group.usage(), f"cgroup v{jail.group.version}")
         except CgroupError as error:  # its cgroup is being removed
             return calls.Usage(reason=str(error))
-    return of_processes(jail)
+    return usage_of_processes(jail)
 
 
-def of_cgroup(used: values.Usage, source: str) -> calls.Usage:
+def usage_of_cgroup(used: values.Usage, source: str) -> calls.Usage:
     return calls.Usage(memory=used.memory, peak=used.peak, pids=used.pids, cpu_seconds=used.cpu_seconds, source=source)
 
 
-def of_processes(jail: Jail) -> calls.Usage:
+def usage_of_processes(jail: Jail) -> calls.Usage:
     """Usage from /proc: all processes below the sandbox's PID 1, or only the program without a sandbox."""
     living = processes.ProcessCache().list_by_group({0: processes.root_start_times(jail.sandbox.pid)})[0]
     held = sum(map(processes.read_memory, processes.distinct_memory(living)), processes.Memory())
@@ -180,6 +180,6 @@ def of_processes(jail: Jail) -> calls.Usage:
     )
 
 
-def directories(group: Group) -> Sequence[str]:
+def list_directories(group: Group) -> Sequence[str]:
     """The directories of a cgroup on the host."""
     return [group.directory] if isinstance(group, v2.Group) else sorted(set(group.directories.values()))

@@ -21,31 +21,33 @@ BATCH = 64  # mailboxes that BROADCAST checks between two checkpoints: 1 ms
 
 def syscalls(mail: Mailboxes, registry: Registry) -> tuple[Syscall, ...]:
     def prepare_send(caller: Caller, request: Send) -> Prepared:
-        box = box_of(request)
+        box = find_box(request)
 
         def act(caller: Caller) -> Sent:
             if registry.is_over(box.id):
                 raise NotFound(f"{box.name} has ended and reads no messages")
-            box.put(letter_from(caller, request.message))
+            box.put(make_letter(caller, request.message))
             return Sent(delivered_to=box.id)
 
-        return Prepared((to_send(box),), act)
+        return Prepared((right_to_send(box),), act)
 
-    def box_of(request: Send) -> Mailbox:
+    def find_box(request: Send) -> Mailbox:
         if (request.to is None) == (request.to_name is None):
             raise BadRequest("to: expected exactly one of to (an id) and to_name")
         return mail.by_id(request.to) if request.to is not None else mail.by_name(request.to_name or "")
 
     def prepare_broadcast(caller: Caller, request: Broadcast) -> Prepared:
-        def wanted(box: Mailbox) -> bool:
+        def is_recipient(box: Mailbox) -> bool:
             if box.id == caller.id:
                 return request.include_self
-            return not registry.is_over(box.id) and caller.authorizer.decide(caller, to_send(box)).effect == "allow"
+            return (
+                not registry.is_over(box.id) and caller.authorizer.decide(caller, right_to_send(box)).effect == "allow"
+            )
 
         async def act(caller: Caller) -> Delivered:
-            letter, boxes = letter_from(caller, request.message), []
+            letter, boxes = make_letter(caller, request.message), []
             for number, box in enumerate(list(mail), 1):
-                if wanted(box):
+                if is_recipient(box):
                     boxes.append(box)
                 if not number % BATCH:
                     await trio.lowlevel.checkpoint()
@@ -64,14 +66,14 @@ def syscalls(mail: Mailboxes, registry: Registry) -> tuple[Syscall, ...]:
         await call.caller.allowance.wait_for_bytes()  # a caller that doesn't read its replies gets no more of them
         letters = box.take(request.max)
         call.undelivered = lambda: box.put_back(letters)
-        return received(letters)
+        return encode_letters(letters)
 
     def register(caller: Caller, request: Register) -> Registered:
         check_name(request.name, "name")
         mail.register(caller.id, request.name)
         return Registered(agent_id=caller.id, name=request.name)
 
-    def letter_from(caller: Caller, message: object) -> Message:
+    def make_letter(caller: Caller, message: object) -> Message:
         assert isinstance(message, msgspec.Raw)
         return Message(caller.id, mail.by_id(caller.id).name, caller.kind, bytes(message))
 
@@ -83,11 +85,11 @@ def syscalls(mail: Mailboxes, registry: Registry) -> tuple[Syscall, ...]:
     )
 
 
-def to_send(box: Mailbox) -> Right:
+def right_to_send(box: Mailbox) -> Right:
     return Right("send", agent=box.id)
 
 
-def received(letters: list[Message]) -> bytes:
+def encode_letters(letters: list[Message]) -> bytes:
     """RECV's reply, assembled around messages that are JSON already."""
     messages = b",".join(
         b'{"from_id":%d,"from":%d,"from_name":%s,"from_kind":%s,"message":%s,"sent_at":%.6f,"age_ms":%d}'

@@ -9,7 +9,7 @@ from agentos.llm.settings import Account
 from agentos_sdk.calls import metrics as calls
 from agentos_sdk.opcodes import Op
 
-from .inspect import budget, model_states
+from .inspect import describe_budget, model_states
 
 
 def syscalls(line: Line, kernel_account: Account) -> tuple[Syscall, ...]:
@@ -19,7 +19,7 @@ def syscalls(line: Line, kernel_account: Account) -> tuple[Syscall, ...]:
                 waiting=line.depth,
                 in_flight=line.in_flight,
                 fairness=line.fairness(),
-                budgets=[budget(standing) for standing in line.budget_states((kernel_account,))],
+                budgets=[describe_budget(standing) for standing in line.budget_states((kernel_account,))],
                 providers=model_states(line, line.models()),
             )
             return calls.MetricsReply(metrics=calls.SystemMetrics(llm=llm))

@@ -57,7 +57,7 @@ class Permissions:
         refuse_early(caller, right)  # before the set is parsed
         field, wanted = ("permissions", request.permissions) if request.level is None else ("level", request.level)
         given = await self.callers.read(wanted, field, "SET_PERMS", caller)
-        about = f"{agent.name if agent is not None else caller.name}: {told(given)}"
+        about = f"{agent.name if agent is not None else caller.name}: {summarize_set(given)}"
         try:
             if agent is None:
                 await self.callers.check_narrower(caller, given, field)
@@ -79,16 +79,16 @@ class Permissions:
 
     @asynccontextmanager
     async def prepare_explain(self, caller: Caller, request: calls.Explain) -> AsyncIterator[Prepared]:
-        agent, op = self._named(request.agent), op_of(request.call)
+        agent, op = self._find_agent(request.agent), parse_op(request.call)
 
         async def act(call: Call) -> calls.Explained:
-            right, decision = await self._decided(caller, agent.caller, op, request.args)
+            right, decision = await self._decide(caller, agent.caller, op, request.args)
             reason = decision.reason or f"{describe_right(right)}: allowed by the rule {decision.rule}"
             return calls.Explained(decision=decision.effect, rule=decision.rule, reason=reason)
 
         yield Prepared((Right("explain", agent=agent.id),), act, about=f"{agent.name}: {op.name}")
 
-    async def _decided(self, asker: Caller, caller: Caller, op: Op, args: Mapping[str, Any]) -> tuple[Right, Decision]:
+    async def _decide(self, asker: Caller, caller: Caller, op: Op, args: Mapping[str, Any]) -> tuple[Right, Decision]:
         """The decision about a call by ``caller``, the strictest of several. Nothing is done."""
         authorizer, syscall = self.callers.authorizer, self.served.get(op)
         if syscall is None and op not in connection_calls.OPS:
@@ -121,7 +121,7 @@ class Permissions:
     def _agent(self, number: int) -> Agent:
         return self.registry.find(number, None)
 
-    def _named(self, agent: str | int) -> Agent:
+    def _find_agent(self, agent: str | int) -> Agent:
         return self._agent(agent) if isinstance(agent, int) else self.registry.find(None, agent)
 
 
@@ -137,7 +137,7 @@ def syscalls(registry: Registry, callers: Callers, others: Sequence[Syscall]) ->
     return made
 
 
-def op_of(name: str) -> Op:
+def parse_op(name: str) -> Op:
     """The opcode of that name, in lower or upper case."""
     try:
         return Op[name.upper()]
@@ -145,7 +145,7 @@ def op_of(name: str) -> Op:
         raise BadRequest(f"call: no call is named {quoted(name)}{suggest_name(name.upper(), Op.__members__)}") from None
 
 
-def told(given: PermissionSet) -> str:
+def summarize_set(given: PermissionSet) -> str:
     """A permission set in the format of the audit log."""
     if given.level is not None and LEVELS[given.level] is given:
         return given.level

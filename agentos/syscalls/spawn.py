@@ -105,7 +105,7 @@ class Spawning:
             pid=agent.pid or 0,
             status=str(agent.state),
             restart_policy=POLICIES[spec.restart],
-            isolation=isolation(agent),
+            isolation=describe_isolation(agent),
         )
 
     async def _start(self, spec: AgentSpec, caller: Caller, parent: Agent | None) -> Agent:
@@ -212,7 +212,7 @@ def describe_request(request: calls.Spawn, given: PermissionSet | None) -> str:
     if request.isolation == "none" or request.sandboxed is False:
         parts.append("without isolation")
     if given is not None:
-        parts.append(f"permissions {permissions.told(given)}")
+        parts.append(f"permissions {permissions.summarize_set(given)}")
     elif isinstance(request.permissions, str):
         parts.append(f"permissions {request.permissions}")
     return ", ".join(parts)
@@ -224,7 +224,7 @@ def restart_of(request: calls.Spawn) -> Restart:
     return request.restart or RESTARTS[request.restart_policy or "never"]
 
 
-def isolation(agent: Agent) -> calls.Isolation:
+def describe_isolation(agent: Agent) -> calls.Isolation:
     """The isolation layers as read back before the program started."""
     layers = {name: calls.Layer(**layer) for name, layer in agent.layers.items()}
     return calls.Isolation(level=agent.spec.isolation, layers=layers)

@@ -41,7 +41,7 @@ def syscalls(line: Line, queue_path: Callable[[Caller], QueuePath], max_payload:
             think = partial(line.think, queue_path(caller), request.question)
             if request.stream:
                 call.require_stream("stream")
-                think = partial(streamed, call, think)
+                think = partial(stream_answer, call, think)
             with trio.move_on_after(math.inf if request.timeout is None else request.timeout):
                 thought = await think()
                 call.remark = thought.bound or ""
@@ -52,7 +52,7 @@ def syscalls(line: Line, queue_path: Callable[[Caller], QueuePath], max_payload:
 
     async def encode(caller: Caller, thought: ThinkResult) -> bytes:
         await caller.allowance.wait_for_bytes()  # a caller that doesn't read its replies gets no more of them
-        return await encode_in_turns(reply_of(thought))
+        return await encode_in_turns(build_reply(thought))
 
     def prepare_report(caller: Caller, request: calls.LLMReport) -> Prepared:
         def act(caller: Caller) -> calls.Reported:
@@ -77,7 +77,7 @@ def syscalls(line: Line, queue_path: Callable[[Caller], QueuePath], max_payload:
     )
 
 
-def reply_of(thought: ThinkResult) -> calls.Thought:
+def build_reply(thought: ThinkResult) -> calls.Thought:
     answer = thought.answer
     return calls.Thought(
         content=codec.Text(answer.text),
@@ -91,7 +91,7 @@ def reply_of(thought: ThinkResult) -> calls.Thought:
     )
 
 
-async def streamed(call: Call, ask: Callable[[Callable[[str], None]], Awaitable[ThinkResult]]) -> ThinkResult:
+async def stream_answer(call: Call, ask: Callable[[Callable[[str], None]], Awaitable[ThinkResult]]) -> ThinkResult:
     """Ask, and send each piece of the answer as it arrives; all pieces are sent on return."""
     pieces = Pieces()
     failure: CallError | Gone | None = None

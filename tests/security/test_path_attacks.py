@@ -342,7 +342,9 @@ def test_what_no_rule_had_to_refuse_is_written_down_too(client: AgentOSClient, a
         return [(one["call"], one["about"], one["decision"], one["rule"]) for one in found if one["call"] != "NOOP"]
 
     expected = {
-        (call, path, "deny", "paths of this kind of caller") for call in ("READ", "WRITE") for path in ("../etc/passwd", "/tmp/x")
+        (call, path, "deny", "paths of this kind of caller")
+        for call in ("READ", "WRITE")
+        for path in ("../etc/passwd", "/tmp/x")
     }
     until(lambda: expected <= set(entries()), f"{expected} are among {entries()}")
 

@@ -104,7 +104,7 @@ class Caller:
     greeted: trio.Event = field(factory=trio.Event)
     become: "Become | None" = None
 
-    def check(self, right: Right, about: str | None = None) -> Decision:
+    def require_right(self, right: Right, about: str | None = None) -> Decision:
         """Return the decision if this caller holds ``right``.
 
         Raises ``PermissionDenied``, or ``ApprovalRequired`` if a person must approve. A refusal is written to the audit
@@ -115,7 +115,9 @@ class Caller:
             return decision
         error = PermissionDenied if decision.effect == "deny" else ApprovalRequired
         refusal = error(decision.reason, rule=decision.rule)
-        self.audit.note(self.entry(right.action.upper(), about_of(right, about), decision, "outcome", refusal.code))
+        self.audit.note(
+            self.entry(right.action.upper(), describe_object(right, about), decision, "outcome", refusal.code)
+        )
         raise refusal
 
     def entry(
@@ -141,7 +143,7 @@ class Become(Protocol):
     async def __call__(self, caller: Caller, name: str | None, level: str | None, permissions: object) -> None: ...
 
 
-def about_of(right: Right, about: str | None = None) -> str:
+def describe_object(right: Right, about: str | None = None) -> str:
     """The audit log's description of a call's object."""
     if about is not None:
         return about

@@ -8,7 +8,7 @@ from attrs import define, field, frozen
 
 from agentos_sdk.errors import CallError, PermissionDenied
 
-from .caller import Caller, about_of
+from .caller import Caller, describe_object
 from .ports import Decision, Entry, Phase, Right
 
 NO_RULE = "whatever the rules say"  # the rule of a refusal that no rule decides
@@ -44,7 +44,7 @@ def refuse_early(caller: Caller, right: Right) -> None:
     """Raise :class:`Refused` if rules deny this right, before ``prepare`` does what is slow."""
     decision = caller.authorizer.decide(caller, right)
     if decision.effect == "deny":
-        raise Refused(PermissionDenied(decision.reason, rule=decision.rule), about_of(right))
+        raise Refused(PermissionDenied(decision.reason, rule=decision.rule), describe_object(right))
 
 
 def denial(error: PermissionDenied) -> Decision:
@@ -80,6 +80,6 @@ def require(caller: Caller, prepared: Prepared) -> Record:
 
     Otherwise ``PermissionDenied``, or ``ApprovalRequired`` if a person must approve. The refusal is recorded.
     """
-    decisions = [caller.check(right, prepared.about) for right in prepared.rights]
+    decisions = [caller.require_right(right, prepared.about) for right in prepared.rights]
     first = prepared.rights[0]
-    return Record(caller, first.action.upper(), about_of(first, prepared.about), decisions[0])
+    return Record(caller, first.action.upper(), describe_object(first, prepared.about), decisions[0])

@@ -197,7 +197,7 @@ def _answer(syscall: Syscall) -> Callable[[Caller, Any], Any]:
             note_refusal(caller, syscall.op.name, error)
             raise
         for right in prepared.rights:
-            caller.check(right, prepared.about)
+            caller.require_right(right, prepared.about)
         if prepared.error is not None:
             raise prepared.error
         return prepared.act(caller)

@@ -83,7 +83,7 @@ def test_who_is_refused_hears_the_rule_and_it_is_written_down(grants: Any, error
     notebook = Notebook()
 
     with pytest.raises(error) as caught:
-        caller(notebook, **grants).check(Right("read", "/etc/shadow"))
+        caller(notebook, **grants).require_right(Right("read", "/etc/shadow"))
 
     assert caught.value.details == {"rule": "the rule"}  # type: ignore[attr-defined]
     [entry] = notebook.entries

@@ -71,7 +71,7 @@ def test_a_request_that_does_not_fit_never_reaches_the_handler() -> None:
 
 
 def test_a_refused_right_is_a_reply() -> None:
-    table = Table((Syscall(Op.KEYS, Repeat, lambda caller, request: caller.check(Right("forbidden"))),))
+    table = Table((Syscall(Op.KEYS, Repeat, lambda caller, request: caller.require_right(Right("forbidden"))),))
 
     assert ask(table, Op.KEYS, b'{"what": ""}')["code"] == "permission_denied"
 

@@ -50,19 +50,19 @@ def test_a_child_that_is_given_more_still_has_no_more_than_its_parent() -> None:
     authorizer = family(LEVELS["sandboxed"], LEVELS["readonly"], LEVELS["sandboxed"])
 
     with pytest.raises(PermissionDenied, match="WRITE: no rule of level readonly allows it"):
-        caller(authorizer, CHILD).check(Right("write", "/workspace/x", told=None))
-    caller(authorizer, GRANDPARENT).check(Right("write", "/workspace/x"))
+        caller(authorizer, CHILD).require_right(Right("write", "/workspace/x", told=None))
+    caller(authorizer, GRANDPARENT).require_right(Right("write", "/workspace/x"))
 
 
 def test_who_is_narrowed_narrows_everybody_below_at_once() -> None:
     authorizer = family(LEVELS["sandboxed"], LEVELS["sandboxed"])
     child = caller(authorizer, PARENT)
-    child.check(Right("think", "gemini-2"))
+    child.require_right(Right("think", "gemini-2"))
 
     authorizer.replace_set(GRANDPARENT, LEVELS["readonly"], OPERATOR)
 
     with pytest.raises(PermissionDenied):
-        child.check(Right("think", "gemini-2"))
+        child.require_right(Right("think", "gemini-2"))
     assert Op.THINK in authorizer.refused_calls(PARENT, [Op.THINK, Op.LIST])
     assert Op.LIST not in authorizer.refused_calls(PARENT, [Op.THINK, Op.LIST])
 
@@ -75,7 +75,7 @@ def test_a_connection_that_gave_rights_away_never_gets_them_back() -> None:
     authorizer.add_layer(OPERATOR, LEVELS["unrestricted"])
 
     with pytest.raises(PermissionDenied):
-        guest.check(Right("think", "llama"))
+        guest.require_right(Right("think", "llama"))
 
 
 def test_ones_own_rights_may_be_narrowed_and_never_widened() -> None:
@@ -99,7 +99,7 @@ def test_what_bounds_one_from_above_is_more_than_one_has() -> None:
 
 def test_a_call_without_a_grant_of_set_perms_is_refused_on_oneself_too() -> None:
     with pytest.raises(PermissionDenied, match="no rule of level readonly"):
-        caller(family(LEVELS["readonly"]), GRANDPARENT).check(Right("set_perms", agent=GRANDPARENT))
+        caller(family(LEVELS["readonly"]), GRANDPARENT).require_right(Right("set_perms", agent=GRANDPARENT))
 
 
 def test_decisions_stay_as_fast_however_often_one_narrows_oneself() -> None:
@@ -130,7 +130,7 @@ def test_who_stands_above_may_set_anew_what_was_narrowed() -> None:
 
     authorizer.replace_set(GRANDPARENT, LEVELS["sandboxed"], OPERATOR)
 
-    below.check(Right("think", "llama"))
+    below.require_right(Right("think", "llama"))
     assert len(authorizer.permissions_of(GRANDPARENT).sets()) == 1
 
 
@@ -139,18 +139,18 @@ def test_an_ancestor_may_do_to_those_below_it_what_it_may_not_to_others(action: 
     authorizer = family(LEVELS["sandboxed"], LEVELS["sandboxed"], LEVELS["sandboxed"])
     parent = caller(authorizer, PARENT)
 
-    parent.check(Right(action, agent=CHILD))
+    parent.require_right(Right(action, agent=CHILD))
     for other in (GRANDPARENT, STRANGER):
         with pytest.raises(PermissionDenied, match="neither you nor an agent that you spawned"):
-            parent.check(Right(action, agent=other))
-    caller(authorizer, OPERATOR).check(Right(action, agent=STRANGER))
+            parent.require_right(Right(action, agent=other))
+    caller(authorizer, OPERATOR).require_right(Right(action, agent=STRANGER))
 
 
 def test_the_default_denials_hold_for_the_operator() -> None:
     authorizer = family()
 
     with pytest.raises(PermissionDenied, match="default denials"):
-        caller(authorizer, OPERATOR).check(Right("read", "/home/ada/.ssh/id_ed25519"))
+        caller(authorizer, OPERATOR).require_right(Right("read", "/home/ada/.ssh/id_ed25519"))
 
 
 def test_what_a_person_has_to_agree_to_is_refused_as_such_and_noted() -> None:
@@ -158,7 +158,7 @@ def test_what_a_person_has_to_agree_to_is_refused_as_such_and_noted() -> None:
     asking = caller(authorizer, GRANDPARENT)
 
     with pytest.raises(ApprovalRequired, match="a person has to agree") as refused:
-        asking.check(Right("read", "/workspace/plan.md"))
+        asking.require_right(Right("read", "/workspace/plan.md"))
 
     assert refused.value.details["rule"] == "ask read /workspace/plan.md (here)"
     [entry] = asking.audit.entries  # type: ignore[attr-defined]

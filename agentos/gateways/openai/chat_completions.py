@@ -31,7 +31,7 @@ from agentos_sdk.errors import CallError, NotFound
 from agentos_sdk.opcodes import Op
 
 from . import request, response
-from .request import Asked
+from .request import CompletionRequest
 from .response import InvalidKey, Shape
 
 SMALL = 64 << 10  # bytes parsed in the event loop; larger bodies in a thread
@@ -126,7 +126,7 @@ class Endpoint:
 
     async def _complete(self, exchange: Exchange) -> None:
         body = await exchange.body()
-        read = partial(request.read, body, next(iter(self.common.models), ""), self.common.provider)
+        read = partial(request.parse_request, body, next(iter(self.common.models), ""), self.common.provider)
         if len(body) <= SMALL:
             asked = read()
         else:
@@ -138,7 +138,7 @@ class Endpoint:
         else:
             await exchange.reply(200, shape.whole(await self._think(asked)))
 
-    async def _think(self, asked: Asked, pieces: "Counted | None" = None) -> Answer:
+    async def _think(self, asked: CompletionRequest, pieces: "Counted | None" = None) -> Answer:
         """Make the agent's THINK call; the text is added to ``pieces`` as it arrives."""
 
         async def send(chunk: bytes) -> None:
@@ -150,7 +150,7 @@ class Endpoint:
         assert isinstance(thought, ThinkResult), "THINK's reply before it is encoded"
         return thought.answer
 
-    async def _stream(self, exchange: Exchange, asked: Asked, shape: Shape) -> None:
+    async def _stream(self, exchange: Exchange, asked: CompletionRequest, shape: Shape) -> None:
         pieces = Counted(allowance=self.allowance)
 
         async def ask() -> None:
@@ -164,11 +164,11 @@ class Endpoint:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(ask)
-                await self._tell(exchange, asked, shape, pieces)
+                await self._send_stream(exchange, asked, shape, pieces)
         finally:
             pieces.take()
 
-    async def _tell(self, exchange: Exchange, asked: Asked, shape: Shape, pieces: Counted) -> None:
+    async def _send_stream(self, exchange: Exchange, asked: CompletionRequest, shape: Shape, pieces: Counted) -> None:
         text, told, model = await pieces.next(), 0, asked.question.model
         if not text and isinstance(pieces.outcome, CallError):  # the status can still be an error
             await self._refuse(exchange, pieces.outcome)

@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 @frozen
-class Asked:
+class CompletionRequest:
     """A request to a model, and how its answer is to be sent."""
 
     question: Question
@@ -91,7 +91,7 @@ class Fields:
             raise Mistake(self.place(name), str(Unexpected(found, f"a number from {least:g} to {most:g}")))
         return None if found is None else float(found)
 
-    def needed(self, name: str) -> str:
+    def required_text(self, name: str) -> str:
         found = self.text(name)
         if not found:
             raise Mistake(self.place(name), "expected some text")
@@ -115,13 +115,13 @@ class Fields:
         return found
 
 
-def read(body: bytes, model: str, provider: str = "openai") -> Asked:
+def parse_request(body: bytes, model: str, provider: str = "openai") -> CompletionRequest:
     """Parse a request; ``model`` is used if it names none. Slow if ``body`` is large.
 
     Raises :class:`BadRequest`, also for parameters that ``provider`` doesn't support.
     """
     try:
-        asked = _asked(Fields(_object(body)), model)
+        asked = _build_request(Fields(_object(body)), model)
     except Invalid as error:
         raise BadRequest(str(error)) from None
     if (name := sampling.unsupported_parameter(asked.question.sampling, provider)) is not None:
@@ -142,7 +142,7 @@ def _object(body: bytes) -> Mapping[str, Any]:
     return data
 
 
-def _asked(request: Fields, model: str) -> Asked:
+def _build_request(request: Fields, model: str) -> CompletionRequest:
     if request.data.get("n") not in (None, 1):
         raise Mistake("n", str(Unexpected(request.data["n"], "1: one answer is all that can be had")))
     for former, now in (("functions", "tools"), ("function_call", "tool_choice")):
@@ -164,13 +164,13 @@ def _asked(request: Fields, model: str) -> Asked:
         response_schema=_schema(request),
         sampling=_sampling(request),
     )
-    return Asked(question, request.flag("stream"), options is not None and options.flag("include_usage"))
+    return CompletionRequest(question, request.flag("stream"), options is not None and options.flag("include_usage"))
 
 
 def _conversation(request: Fields) -> tuple[str | None, Sequence[Message]]:
     system, messages = [], []
     for message in request.objects("messages"):
-        role = message.needed("role")
+        role = message.required_text("role")
         if role in ("system", "developer"):
             text, _ = _content(message, images=False)
             system.append(text)
@@ -194,7 +194,7 @@ def _message(message: Fields, role: str) -> Message:
             return Message("assistant", text, calls=[_call(call) for call in message.objects("tool_calls")])
         case "tool":
             text, _ = _content(message, images=False)
-            return Message("tool", text, answers=message.needed("tool_call_id"))
+            return Message("tool", text, answers=message.required_text("tool_call_id"))
     roles = ("system", "developer", "user", "assistant", "tool")
     raise Mistake(message.place("role"), str(Unexpected(role, *roles)))
 
@@ -210,7 +210,7 @@ def _content(message: Fields, images: bool) -> tuple[str, Sequence[Image]]:
         raise Mistake(message.place("content"), str(Unexpected(content, "a string", "an array of parts")))
     texts, shown = [], []
     for part in message.objects("content"):
-        kind = part.needed("type")
+        kind = part.required_text("type")
         if kind == "text":
             texts.append(part.text("text") or "")
         elif kind == "refusal":
@@ -226,7 +226,7 @@ def _image(part: Fields) -> Image:
     source = part.object("image_url")
     if source is None:
         raise Mistake(part.place("image_url"), "required field missing")
-    url, place = source.needed("url"), source.place("url")
+    url, place = source.required_text("url"), source.place("url")
     head, comma, data = url.partition(",")
     if not head.startswith("data:") or not head.endswith(";base64") or not comma:
         raise Mistake(
@@ -251,7 +251,7 @@ def _call(call: Fields) -> ToolCall:
     extra = call.object("extra_content")
     google = extra.object("google") if extra is not None else None
     signature = google.text("thought_signature") if google is not None else None
-    return ToolCall(call.needed("id"), function.needed("name"), arguments, signature)
+    return ToolCall(call.required_text("id"), function.required_text("name"), arguments, signature)
 
 
 def _tools(request: Fields) -> tuple[Sequence[Tool], ToolChoice]:
@@ -262,7 +262,7 @@ def _tools(request: Fields) -> tuple[Sequence[Tool], ToolChoice]:
             raise Mistake(tool.place("function"), "required field missing: functions are the only tools")
         parameters = function.object("parameters")
         schema = parameters.data if parameters is not None else {}
-        tools.append(Tool(function.needed("name"), function.text("description") or "", schema))
+        tools.append(Tool(function.required_text("name"), function.text("description") or "", schema))
     choice = request.data.get("tool_choice")
     if choice is None or choice in ("auto", "none"):
         return tuple(tools), choice or "auto"
@@ -271,7 +271,7 @@ def _tools(request: Fields) -> tuple[Sequence[Tool], ToolChoice]:
         which = request.object("tool_choice")
         assert which is not None
         function = which.object("function")
-        name = function.needed("name") if function is not None else None
+        name = function.required_text("name") if function is not None else None
         named = [tool for tool in tools if tool.name == name]
     if not named:
         raise Mistake("tool_choice", str(Unexpected(choice, "none", "auto", "required", "a function that is in tools")))
@@ -323,7 +323,7 @@ def _logit_bias(request: Fields) -> Mapping[str, float] | None:
 
 def _schema(request: Fields) -> Mapping[str, Any] | None:
     wanted = request.object("response_format")
-    kind = wanted.needed("type") if wanted is not None else "text"
+    kind = wanted.required_text("type") if wanted is not None else "text"
     if wanted is None or kind == "text":
         return None
     if kind == "json_object":

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletionMessage
 
-from agentos.gateways.openai.request import read
+from agentos.gateways.openai.request import parse_request
 from agentos.kernel.request_body import LARGE_TEXT
 from agentos.llm.providers.provider import Image, Message, Question, Tool, ToolCall
 from agentos_sdk.errors import BadRequest
@@ -32,7 +32,7 @@ def body(*messages: dict[str, Any], **fields: Any) -> bytes:
 
 
 def asked(*messages: dict[str, Any], **fields: Any) -> Question:
-    return read(body(*messages, **fields), "default").question
+    return parse_request(body(*messages, **fields), "default").question
 
 
 def refused(*messages: dict[str, Any], **fields: Any) -> BadRequest:
@@ -46,7 +46,7 @@ def test_the_least_request() -> None:
 
 
 def test_one_without_a_model_asks_the_default() -> None:
-    assert read(b'{"messages": [{"role": "user", "content": "hello"}]}', "default").question.model == "default"
+    assert parse_request(b'{"messages": [{"role": "user", "content": "hello"}]}', "default").question.model == "default"
 
 
 def test_all_that_a_question_has() -> None:
@@ -94,10 +94,10 @@ def test_fields_that_nobody_knows_are_let_pass() -> None:
 
 
 def test_a_stream_and_its_usage() -> None:
-    assert not read(body(), "").stream
-    assert read(body(stream=True), "").stream
-    assert not read(body(stream=True, stream_options={"include_usage": False}), "").include_usage
-    assert read(body(stream=True, stream_options={"include_usage": True}), "").include_usage
+    assert not parse_request(body(), "").stream
+    assert parse_request(body(stream=True), "").stream
+    assert not parse_request(body(stream=True, stream_options={"include_usage": False}), "").include_usage
+    assert parse_request(body(stream=True, stream_options={"include_usage": True}), "").include_usage
 
 
 def test_what_the_system_and_its_developer_say_is_the_questions_own() -> None:
@@ -304,7 +304,7 @@ def test_arguments_are_the_json_of_an_object(arguments: object) -> None:
 )
 def test_what_is_no_request_is_refused(data: bytes) -> None:
     with pytest.raises(BadRequest):
-        read(data, "m")
+        parse_request(data, "m")
 
 
 def test_brackets_in_a_text_are_none() -> None:

@@ -218,3 +218,24 @@ async def test_one_that_asks_for_much_waits_behind_itself(place: Path, book: Boo
 
         assert whose.asked == 4
         whose.answers.set()
+
+
+async def test_no_descriptor_is_left_of_a_call_that_is_refused_or_explained(place: Path, book: Book) -> None:
+    service = files(Somewhere(place))
+    caller = call(book).caller
+    with pytest.raises(PermissionDenied):
+        await read(service, book, f"{place}/secret")
+    before = len(os.listdir("/proc/self/fd"))
+
+    for name in ("secret", "granted/link", "secret"):
+        with pytest.raises(PermissionDenied):
+            await read(service, book, f"{place}/{name}")
+        for op, request in (
+            (Op.READ, Read(path=f"{place}/{name}")),
+            (Op.WRITE, WriteRequest(f"{place}/{name}", "write", b"")),
+        ):
+            prepared = await service.syscalls[op].preview(caller, request)
+            assert prepared.rights[0].object == f"{place}/secret"
+
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert (place / "secret").read_text() == "secret"

@@ -32,7 +32,7 @@ from .peer_identity import Peers
 
 MOST_OF_OTHERS = set_files.SetSize(rules=200, characters=8 << 10)  # per set from an agent or a guest: 0.1 s
 
-LESS = Decision("allow", "rights are given away by whoever has them", "")
+GIVEN_UP = Decision("allow", "a caller may give up its rights", "")
 
 
 @define(eq=False)
@@ -128,15 +128,15 @@ class Callers:
         if level is not None and permissions is not None:
             raise BadRequest("permissions: level says it already; leave one of them out")
         wanted = permissions if permissions is not None else level
-        given = default(jailed=False) if wanted is None else await self.read(wanted, "permissions", "HELLO", caller)
+        given = default(jailed=False) if wanted is None else await self.read_set(wanted, "permissions", "HELLO", caller)
         self.authorizer.check_layer_left(given, caller.id)
         if name is not None and name != caller.name:
             self._rename(caller, name)
-        self._keep(caller, given)
+        self._make_guest(caller, given)
         kept = wanted if isinstance(wanted, str) else codec.encode(set_files.describe_set(given)).decode()
-        self.audit.note(caller.entry("HELLO", f"from now on {kept}", LESS, "outcome", "ok"))
+        self.audit.note(caller.entry("HELLO", f"from now on {kept}", GIVEN_UP, "outcome", "ok"))
 
-    def _keep(self, caller: Caller, given: PermissionSet) -> None:
+    def _make_guest(self, caller: Caller, given: PermissionSet) -> None:
         """Limit a connection of the operator or of a guest to this set from now on."""
         if caller.kind == "operator" and caller.name == f"operator#{caller.id}":
             caller.name = f"guest#{caller.id}"
@@ -162,7 +162,7 @@ class Callers:
 
     # -- Permissions -----------------------------------------------------------------------------------------------
 
-    async def read(self, wanted: object, field: str, call: str, caller: Caller) -> PermissionSet:
+    async def read_set(self, wanted: object, field: str, call: str, caller: Caller) -> PermissionSet:
         """Parse the permission set of a request; raises ``BadRequest`` with all its mistakes."""
         source = f"{call} by {caller.name}"
         try:
@@ -170,14 +170,14 @@ class Callers:
                 return set_files.read_set(wanted, source, self.known, self.jailed)
             most = set_files.MAX_SET_SIZE if caller.kind == "operator" else MOST_OF_OTHERS
             async with caller.turn:
-                found = await trio.to_thread.run_sync(self._read, wanted, source, most, limiter=self._reading)
+                found = await trio.to_thread.run_sync(self._read_set, wanted, source, most, limiter=self._reading)
         except set_files.BadSet as error:
             raise BadRequest(error.describe_mistakes(field)) from None
         if not self.priced and any(quota.what == "money" for quota in found.quotas):
             raise BadRequest(f"{field}.quotas: one of money needs the model's price, and there is no [llm.prices]")
         return found
 
-    def _read(self, wanted: object, source: str, most: set_files.SetSize) -> PermissionSet:
+    def _read_set(self, wanted: object, source: str, most: set_files.SetSize) -> PermissionSet:
         """Parse and precompute a set for callers with and without a jail. A large one takes up to a second."""
         found = set_files.read_set(wanted, source, self.known, self.jailed, most)
         set_examples.compile_set(found, self.names)
@@ -186,7 +186,7 @@ class Callers:
     def give(self, agent: Agent, given: PermissionSet, by: Caller) -> None:
         """Replace an agent's set. It applies to the next call, and as an upper bound to all descendants."""
         self.authorizer.replace_set(agent.id, given, by.id)
-        self._renew(agent, given)
+        self._apply_set(agent, given)
 
     async def check_narrower(self, caller: Caller, given: PermissionSet, field: str) -> None:
         """Raise ``PermissionDenied`` for grants the caller lacks, ``QuotaExceeded`` after too many narrowings."""
@@ -199,14 +199,14 @@ class Callers:
         if self.authorizer.is_held_already(given, caller.id):
             return
         if caller.kind != "agent":
-            self._keep(caller, given)
+            self._make_guest(caller, given)
             return
         agent = self.registry.find(caller.id, None)
         self.authorizer.add_layer(agent.id, given)
         had = agent.spec.permissions.quotas if agent.spec.permissions is not None else ()
-        self._renew(agent, attrs.evolve(given, quotas=merge_quotas(had, given.quotas)))
+        self._apply_set(agent, attrs.evolve(given, quotas=merge_quotas(had, given.quotas)))
 
-    def _renew(self, agent: Agent, given: PermissionSet) -> None:
+    def _apply_set(self, agent: Agent, given: PermissionSet) -> None:
         """Apply an agent's new set to the call tables and the model quotas of the agent and its descendants."""
         agent.spec = attrs.evolve(agent.spec, permissions=given)
         mine = Account(agent.queue_path[-1].name, agent.spec.share)

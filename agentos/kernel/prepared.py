@@ -76,7 +76,7 @@ class Record:
 
 
 def require(caller: Caller, prepared: Prepared) -> Record:
-    """Return the record of a call whose rights the caller holds.
+    """Return the record of a call if the caller holds all its rights.
 
     Otherwise ``PermissionDenied``, or ``ApprovalRequired`` if a person must approve. The refusal is recorded.
     """

@@ -141,7 +141,7 @@ class Spawning:
         """The new agent's permissions, if the request names them; never more than its spawner has."""
         if request.permissions is None:
             return None
-        given = await self.callers.read(request.permissions, "permissions", "SPAWN", caller)
+        given = await self.callers.read_set(request.permissions, "permissions", "SPAWN", caller)
         self.callers.authorizer.check_not_wider(given, caller.id, "permissions")
         return given
 

@@ -30,6 +30,7 @@ from .access.callers import Callers
 from .agents.jail import openai_endpoint
 from .agents.jail.factory import Jails
 from .agents.leftover_processes import Sweeper
+from .agents.workspaces.view import View
 from .agents.workspaces.workspace import Workspaces
 from .host_setup import BootError, Host, affordable_connections, is_root, open_host
 from .kernel.listener import ConnectionLimit, Listener, ListenError, listen
@@ -118,7 +119,7 @@ class Kernel:
         self.settings, self.host, self.model = settings, host, model
         self.events, self.callers, self.line = access.events, access.callers, model.line
         self.connection_limit = ConnectionLimit(min(kernel.max_connections, affordable_connections()))
-        # Kills what ended agents left; jails: a sandbox with its resources for each life by_id an agent.
+        # Kills what ended agents left; jails: a sandbox with its resources for each life of an agent.
         self.sweeper = Sweeper(host.run)
         self.jails = Jails(
             spawner=host.spawner,
@@ -136,7 +137,13 @@ class Kernel:
             registry=access.registry,
             make_caller=self.callers.of_agent,
             deps=LifeDeps(
-                access.registry, self.jails, self.connection_limit, host.run, self.sweeper, self.openai_endpoint()
+                registry=access.registry,
+                jails=self.jails,
+                connection_limit=self.connection_limit,
+                run=host.run,
+                sweeper=self.sweeper,
+                host_view=View(str(settings.config.directory), home()),
+                serve=self.openai_endpoint(),
             ),
             limits=SpawnLimits(kernel.max_children, kernel.spawn_rate),
             kernel_account=model.account,

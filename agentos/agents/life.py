@@ -30,6 +30,7 @@ from .leftover_processes import ID_VARIABLE, LIFE_VARIABLE, RUN_VARIABLE, Run, S
 from .lifecycle import State
 from .output import Pump
 from .registry import Agent, End, Registry, StartError
+from .workspaces.view import View, view_from_jail
 
 MIN_UPTIME = 0.2  # seconds a program must stay alive after exec to count as started
 READY_TIMEOUT = 30.0  # seconds for an agent with ready="hello" to send HELLO
@@ -44,13 +45,17 @@ FOR_SPAWNED = SupervisorSpec(
 
 @frozen
 class LifeDeps:
-    """The kernel's services that every life uses. ``serve`` answers OpenAI-compatible requests; None disables them."""
+    """The kernel's services that every life uses.
+
+    ``host_view`` names the host's files. ``serve`` answers OpenAI-compatible requests; None disables them.
+    """
 
     registry: Registry
     jails: Jails
     connection_limit: ConnectionLimit
     run: Run
     sweeper: Sweeper
+    host_view: View
     serve: Serve | None = None
 
 
@@ -115,10 +120,12 @@ class Life:
             async with self.deps.jails.open(agent, path, environment(agent, self.deps.run, path, http)) as jail:
                 agent.program, agent.jail = jail.sandbox, jail
                 agent.layers, agent.lacking = jail.layers, lacking(jail.layers)
+                if agent.spec.jailed:
+                    agent.view = view_from_jail(self.deps.host_view, agent.spec, jail)
                 try:
                     yield jail
                 finally:
-                    agent.jail, agent.used = None, jail.usage
+                    agent.jail, agent.view, agent.used = None, None, jail.usage
         except JailError as error:
             text = layout.replace_host_paths(
                 str(error), agent.spec, agent.parent.spec if agent.parent is not None else None

@@ -24,6 +24,7 @@ from .spec import AgentSpec
 
 if TYPE_CHECKING:
     from .jail.jail import Jail
+    from .workspaces.view import View
 
 KEPT = 1000  # ended agents kept, for waits for their end and for their logs
 KEPT_WHOLE = 50  # of these, how many keep all of their output; the others keep the last lines
@@ -83,6 +84,7 @@ class Agent:
     since: float = 0.0  # trio's clock, seconds: start of the present life
     program: Sandbox | None = None
     jail: "Jail | None" = None  # while that program runs
+    view: "View | None" = None  # of files, while a jailed program runs
     layers: Mapping[str, Mapping[str, Any]] = field(factory=dict)  # isolation layers, in the present life or the last
     lacking: Sequence[str] = ()  # requested layers that are not in force
     used: Usage | None = None  # in the last life, from its cgroup's counters

@@ -12,6 +12,7 @@ from attrs import field, frozen
 
 from agentos.agents.life import home
 from agentos.agents.registry import Registry
+from agentos.agents.workspaces.view import View
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
@@ -187,7 +188,7 @@ class Files:
 
 def syscalls(registry: Registry, base: str, max_payload: int) -> tuple[Syscall, ...]:
     """``base`` is the directory that the host's relative paths are resolved against."""
-    return Files(PathResolver(registry, base, home()), max_payload).syscalls()
+    return Files(PathResolver(registry, View(base, home())), max_payload).syscalls()
 
 
 async def encode_content(part: Part, request: Read, most: int) -> list[bytes]:

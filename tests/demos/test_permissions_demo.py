@@ -19,6 +19,6 @@ def test_each_attempt_has_its_decision_its_rule_and_its_entry(run: Run) -> None:
     numbers = [int(entry) for *_, entry in found]
     assert numbers == sorted(set(numbers))
     assert "rule      deny read /etc/shadow" in shown.partition("To ask without doing")[2]
-    whole, _, forged = shown.partition("Is the log whole?")[2].partition("changed one word")
+    whole, _, forged = shown.partition("Is the log whole?")[2].partition("And if one word in it is changed?")
     assert f"entry {numbers[2]}" not in whole
-    assert f"entry {numbers[2]}: it was changed" in forged
+    assert f"entry {numbers[2]}: it or an entry before it was changed" in forged

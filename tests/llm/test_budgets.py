@@ -360,9 +360,9 @@ async def test_where_nothing_can_be_written_nobody_with_a_budget_may_ask_and_aft
         await budgets.reserve(queue_path(), "cheap", 10, None, NOON)
 
         assert str(caught.value) == "budgets can't be saved: see the kernel's log"
-        assert "another program holds it" in caplog.text
+        assert "another program has it locked" in caplog.text
         assert left(budgets, writer) == [85]
-        with pytest.raises(Exception, match="another program holds it"):
+        with pytest.raises(Exception, match="another program has it locked"):
             await database.write(rows)
         other.execute("ROLLBACK")
         other.close()

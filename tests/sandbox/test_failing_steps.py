@@ -169,7 +169,7 @@ async def test_a_message_that_cant_be_read_is_an_error() -> None:
         control.setblocking(False)
         its.send(b'{"what": "failed", "step": "Exec')
 
-        with pytest.raises(SandboxError, match=r"unexpected: .*failed"):
+        with pytest.raises(SandboxError, match=r"unexpected message from a new process: .*failed"):
             await handshake.wait_confined(control)
 
 

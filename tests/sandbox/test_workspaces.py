@@ -247,7 +247,7 @@ class TestImages:
 
     def test_what_cannot_become_a_file_system_leaves_nothing(self, state: Path) -> None:
         assert WHO is not None
-        with pytest.raises(ImageUnavailable, match=r"mkfs\.ext4 made no file system of 1024 bytes"):
+        with pytest.raises(ImageUnavailable, match=r"mkfs\.ext4 created no file system of 1024 bytes"):
             ensure_image(state / "x.img", ImageSize(1024, 16), WHO)
 
         assert os.listdir(state) == []

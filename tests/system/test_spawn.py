@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from agentos_sdk import AgentOSClient, Op
+from agentos_sdk import AgentOSClient
+from agentos_sdk.opcodes import Op
 from tests.support.kernel import Kernel
 from tests.system.agents import SLEEPER, in_state, info, known, up, write
 from tests.system.jails import cgroups

@@ -40,7 +40,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def little(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reserve that is used up by hundreds of entries instead of thousands."""
-    monkeypatch.setattr(reserve, "LOG", 5 << 20)
+    monkeypatch.setattr(reserve, "WAL_BYTES", 5 << 20)
 
 
 def fill(place: Path) -> Path:

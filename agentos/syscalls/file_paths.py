@@ -1,7 +1,7 @@
 """Paths in READ and WRITE: the view of each kind of caller."""
 
 import attrs
-from attrs import frozen
+from attrs import field, frozen
 
 from agentos.agents.inherit import effective
 from agentos.agents.registry import Registry
@@ -13,18 +13,23 @@ from agentos_sdk.errors import Unavailable
 
 @frozen
 class PathResolver:
-    """Resolves paths. ``host`` is a view of the host without a jail."""
+    """Resolves paths. ``host`` is the operator's view of the host."""
 
     registry: Registry
     host: View
+    guest: View = field(init=False)
+
+    @guest.default
+    def _view_of_guests(self) -> View:
+        return attrs.evolve(self.host, single_link=True)
 
     def path_request(self, caller: Caller, path: str) -> PathRequest:
         """Resolve a caller's path without file access; ``PermissionDenied`` if callers of its kind can't use it."""
         if caller.kind != "agent":
-            return attrs.evolve(self.host, single_link=caller.kind == "guest").request(path)
+            return (self.host if caller.kind == "operator" else self.guest).request(path)
         agent = self.registry.find(caller.id, None)
         if not agent.spec.jailed:
-            return attrs.evolve(self.host, max_size=effective(agent.spec).file_size).request(path)
+            return attrs.evolve(self.guest, max_size=effective(agent.spec).file_size).request(path)
         if agent.view is None:  # without the jail's uid and gid files would be accessed as the kernel
             raise Unavailable(f"{agent.name} has ended, and its files with it")
         return agent.view.request(path)

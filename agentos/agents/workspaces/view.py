@@ -40,7 +40,7 @@ class View:
     refused: Mapping[str, str] = {}
     identity: Identity | None = None
     max_size: int | None = None
-    single_link: bool = True
+    single_link: bool = False
 
     def request(self, path: str) -> PathRequest:
         """The request to resolve a path, made without file access. Raises ``PermissionDenied`` for a refused name."""
@@ -85,6 +85,7 @@ def view_from_jail(host: View, spec: AgentSpec, jail: Jail) -> View:
     outer = jail.parts.outer
     return attrs.evolve(
         host,
+        single_link=True,
         roots={top: partial(_open_root, spec.name, jail.sandbox, top) for top in (WORKSPACE, CODE)},
         refused={"/tmp": f"your /tmp is your programs' alone: put files into {WORKSPACE}, or use EXEC"},
         identity=Identity(outer.uid, outer.gid) if outer is not None else None,

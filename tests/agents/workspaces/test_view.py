@@ -28,6 +28,7 @@ JAIL = View(
     refused={"/tmp": "not yours"},
     identity=Identity(70000, 70000),
     max_size=10,
+    single_link=True,
 )
 
 

@@ -56,13 +56,13 @@ class Exchange:
 
     async def reply(self, status: int, data: bytes, headers: Iterable[tuple[str, str]] = ()) -> None:
         """Send a whole response, which is JSON."""
-        self._allowance.reserve(len(data))
+        self._allowance.hold_reply(len(data))
         try:
             await self.begin(status, "application/json", [("content-length", str(len(data))), *headers])
             await self.write(data)
             await self.end()
         finally:
-            self._allowance.give_back(len(data))
+            self._allowance.drop_reply(len(data))
 
     async def begin(self, status: int, kind: str, headers: Iterable[tuple[str, str]] = ()) -> None:
         self.begun = True

@@ -24,54 +24,76 @@ MAX_BODIES = 64 << 20  # bytes
 class Allowance:
     """Limits on what one caller may have in flight over all its connections.
 
-    ``bodies`` counts the bytes of requests that are arriving or being answered, and of replies the peer hasn't read.
-    Nothing is refused above a limit: the caller's connections are not read until there is room again.
+    ``requests`` counts the bytes of requests that are arriving or being answered, ``replies`` those of replies that the
+    peer hasn't read. Nothing is refused above a limit: the caller's connections are not read until there is room again.
     """
 
     connections: int = 0
     calls: int = 0
-    bodies: int = 0
+    requests: int = 0
+    replies: int = 0
     _waiting: trio.lowlevel.ParkingLot | None = None
 
     @property
     def room(self) -> bool:
         """Whether one more call may be read."""
-        return self.calls < MAX_CALLS and self.has_bytes
+        return self.calls < MAX_CALLS and self.requests + self.replies < MAX_BODIES
 
     @property
-    def has_bytes(self) -> bool:
-        """Whether a call in flight may produce its reply, of any size."""
-        return self.bodies < MAX_BODIES
+    def room_for_reply(self) -> bool:
+        """Whether a call in flight may produce its reply, of any size.
 
-    def begin(self, size: int) -> None:
-        """Count a call with a body of ``size`` bytes as in flight."""
+        Requests don't count: each is held until its own reply is sent, so calls would wait for each other for ever.
+        """
+        return self.replies < MAX_BODIES
+
+    def reserve(self, size: int) -> None:
+        """Count a large request of ``size`` bytes that is about to arrive."""
+        self.requests += size
+
+    def begin(self, size: int, reserved: int = 0) -> None:
+        """Count a call with a body of ``size`` bytes as in flight; its ``reserved`` bytes are no longer counted."""
         self.calls += 1
-        self.bodies += size
+        self.requests += size
+        self.give_back(reserved)
 
     def end(self, size: int) -> None:
         """Count that call as finished, its reply sent."""
         self.calls -= 1
         self.give_back(size)
 
-    def reserve(self, size: int) -> None:
-        """Count a large body of ``size`` bytes that is about to arrive, or a large reply that waits to be read."""
-        self.bodies += size
-
     def give_back(self, size: int) -> None:
         """Undo :meth:`reserve`."""
-        self.bodies -= size
-        if self._waiting is not None and self.has_bytes:
-            self._waiting.unpark_all()
+        self.requests -= size
+        self._wake()
+
+    def hold_reply(self, size: int) -> None:
+        """Count a reply, or a piece of one, that waits to be read."""
+        self.replies += size
+
+    def drop_reply(self, size: int) -> None:
+        """Undo :meth:`hold_reply`."""
+        self.replies -= size
+        self._wake()
 
     async def wait_for_room(self) -> None:
         """Return when :attr:`room` is true, immediately if it already is."""
         while not self.room:
             await self._wait()
 
-    async def wait_for_bytes(self) -> None:
-        """Return when :attr:`has_bytes` is true, immediately if it already is."""
-        while not self.has_bytes:
+    async def wait_for_call(self) -> None:
+        """Return when a call whose body is counted already may begin, immediately if it may."""
+        while self.calls >= MAX_CALLS:
             await self._wait()
+
+    async def wait_for_reply_room(self) -> None:
+        """Return when :attr:`room_for_reply` is true, immediately if it already is."""
+        while not self.room_for_reply:
+            await self._wait()
+
+    def _wake(self) -> None:
+        if self._waiting is not None:
+            self._waiting.unpark_all()
 
     async def _wait(self) -> None:
         if self._waiting is None:

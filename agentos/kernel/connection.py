@@ -20,7 +20,7 @@ from agentos_sdk.opcodes import Op
 
 from . import connection_calls
 from .call import Call, Gone
-from .caller import Caller
+from .caller import MAX_CALLS, Caller
 from .replies import encode_error
 from .request_body import INLINE
 from .socket_writer import LARGE_REPLY, SocketWriter
@@ -218,7 +218,10 @@ class Connection:
         """Start a task for a call that may wait; False when the peer closed the connection meanwhile."""
         assert self._nursery is not None, "version 2 has a nursery"
         allowance, later = self.caller.allowance, self._find_later(op)
-        if not allowance.room and not await self._unless_gone(allowance.wait_for_room):
+        if self._reserved:  # it had room when it began to arrive; waiting for bytes while it holds some might never end
+            if allowance.calls >= MAX_CALLS and not await self._unless_gone(allowance.wait_for_call):
+                return False
+        elif not allowance.room and not await self._unless_gone(allowance.wait_for_room):
             return False
         self._begin(number, body)
         self._nursery.start_soon(self._answer, number, op, body, later)
@@ -232,13 +235,14 @@ class Connection:
     def _begin(self, number: int, body: bytes) -> Call:
         call = Call(self.caller, self._nursery is not None, partial(self._send_chunk, number))
         self._calls[number] = call
-        self.caller.allowance.begin(len(body))
+        self.caller.allowance.begin(len(body), self._reserved)
+        self._reserved = 0
         return call
 
     async def _answer(self, number: int, op: int, body: bytes, later: Later) -> None:
         """Answer a call that may wait."""
         call = self._calls.get(number) or self._begin(number, body)
-        held, delivered = len(body), False
+        allowance, held, delivered = self.caller.allowance, 0, False
         try:
             reply: bytes | None = None
             with call.scope:
@@ -248,8 +252,8 @@ class Connection:
             if reply is None:
                 reply = self.caller.table.failed(op, Cancelled("withdrawn by its caller"))
             self._calls.pop(number)
-            self.caller.allowance.reserve(len(reply))
-            held += len(reply)
+            held = len(reply)
+            allowance.hold_reply(held)
             end = self._writer.reply(number, op, reply)
             await self._writer.flush()
             delivered = self._writer.sent >= end
@@ -258,7 +262,8 @@ class Connection:
                 self._nursery.cancel_scope.cancel()
         finally:
             self._calls.pop(number, None)
-            self.caller.allowance.end(held)
+            allowance.drop_reply(held)
+            allowance.end(len(body))
             if not delivered and call.undelivered is not None:
                 call.undelivered()
 

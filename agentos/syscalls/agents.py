@@ -139,9 +139,9 @@ class AgentCalls:
                 call.require_stream("follow")
                 return await follow_output(call, agent, begin)
             while True:
-                await allowance.wait_for_bytes()  # a caller that doesn't read its replies gets no more of them
+                await allowance.wait_for_reply_room()  # a caller that doesn't read its replies gets no more of them
                 async with self.paging:
-                    if allowance.has_bytes:
+                    if allowance.room_for_reply:
                         return build_page(*agent.output.since(begin))
 
         yield Prepared((Right("logs", agent=agent.id),), act)

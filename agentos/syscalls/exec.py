@@ -82,7 +82,7 @@ class Commands:
             done = await self.runner.run(place, command)
             await out.end()
             await err.end()
-            await caller.allowance.wait_for_bytes()  # a caller that doesn't read its replies gets no more of them
+            await caller.allowance.wait_for_reply_room()  # a caller that doesn't read its replies gets no more of them
             return await encode_result(done, out, err)
 
         right = Right("exec", wanted, another.id if another is not None else None)

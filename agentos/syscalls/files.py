@@ -108,7 +108,9 @@ class Files:
 
             async def act(call: Call) -> bytes:
                 file.require()
-                await caller.allowance.wait_for_bytes()  # a caller that doesn't read its replies gets no more of them
+                await (
+                    caller.allowance.wait_for_reply_room()
+                )  # a caller that doesn't read its replies gets no more of them
                 wanted = file.size - request.offset
                 if min(wanted, request.limit if request.limit is not None else wanted) <= LARGE:
                     return await self._read_content(file, request)

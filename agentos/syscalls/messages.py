@@ -63,7 +63,7 @@ def syscalls(mail: Mailboxes, registry: Registry) -> tuple[Syscall, ...]:
         if not box.messages and request.wait and request.timeout > 0:
             with trio.move_on_after(request.timeout):
                 await box.wait()
-        await call.caller.allowance.wait_for_bytes()  # a caller that doesn't read its replies gets no more of them
+        await call.caller.allowance.wait_for_reply_room()  # a caller that doesn't read its replies gets no more of them
         letters = box.take(request.max)
         call.undelivered = lambda: box.put_back(letters)
         return encode_letters(letters)

@@ -51,7 +51,7 @@ def syscalls(line: Line, queue_path: Callable[[Caller], QueuePath], max_payload:
         yield Prepared((Right("think", request.question.model),), act)
 
     async def encode(caller: Caller, thought: ThinkResult) -> bytes:
-        await caller.allowance.wait_for_bytes()  # a caller that doesn't read its replies gets no more of them
+        await caller.allowance.wait_for_reply_room()  # a caller that doesn't read its replies gets no more of them
         return await encode_in_turns(build_reply(thought))
 
     def prepare_report(caller: Caller, request: calls.LLMReport) -> Prepared:

@@ -3,12 +3,13 @@
 import contextlib
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tests.conftest import Connect, StartKernel
 from tests.support.kernel import Kernel, until
-from tests.support.wire import KILL, NOOP, RECV, SEND, Wire, fill, frame, header, settle
+from tests.support.wire import KILL, NOOP, RECV, SEND, THINK, WRITE, Wire, fill, frame, header, settle
 
 MIB = 1 << 20
 
@@ -145,6 +146,43 @@ def test_bodies_that_arrive_on_many_connections_of_an_agent_take_at_most_64_mib(
         assert kernel.answers()
 
     until(lambda: kernel.rss - before < 32 * MIB, "the memory is given back")
+
+
+def test_large_bodies_of_one_agent_that_are_complete_at_once_do_not_wait_for_each_other(
+    kernel: Kernel, agent: int
+) -> None:
+    body = b'{"path": "/workspace/large", "content": "%s"}' % (b"x" * (15 * MIB))
+    with contextlib.ExitStack() as stack:
+        wires = [stack.enter_context(kernel.connect_as(agent)) for _ in range(5)]
+        for wire in wires:
+            wire.hello()
+            wire.write(header(WRITE, len(body), 1))
+        for wire in wires:
+            wire.write(body[:-1])
+        for wire in wires:
+            wire.write(body[-1:])
+
+        assert [wire.receive().json["success"] for wire in wires] == [True] * 5
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_large_questions_of_one_agent_do_not_wait_for_each_others_replies(
+    start_kernel: StartKernel, version: int
+) -> None:
+    kernel = start_kernel('[llm]\nprovider = "offline"\n\n[llm.offline]\nper_output = "1ms"\n')
+    agent = kernel.spawn("asker")
+    body = b'{"prompt": "%s"}' % (b"x" * (15 * MIB))
+    with contextlib.ExitStack() as stack:
+        wires = [stack.enter_context(kernel.connect_as(agent)) for _ in range(5)]
+        for wire in wires:
+            if version == 2:
+                wire.hello()
+            wire.write(header(THINK, len(body), 1))
+        with ThreadPoolExecutor(5) as threads:
+            list(threads.map(lambda wire: wire.write(body), wires))
+            replies = list(threads.map(lambda wire: wire.receive().json, wires))
+
+        assert [reply["success"] for reply in replies] == [True] * 5
 
 
 def test_a_reply_that_is_not_read_stops_the_reading_of_requests(kernel: Kernel, wire: Wire) -> None:

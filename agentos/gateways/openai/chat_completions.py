@@ -67,14 +67,14 @@ class Counted(Pieces):
     def add(self, text: str) -> None:
         super().add(text)
         self._held += len(text)
-        self._allowance.reserve(len(text))
+        self._allowance.hold_reply(len(text))
 
     def end_with(self, outcome: Answer | CallError) -> None:
         self.outcome = outcome
         self.end()
 
     def take(self) -> str:
-        self._allowance.give_back(self._held)
+        self._allowance.drop_reply(self._held)
         self._held = 0
         return super().take()
 

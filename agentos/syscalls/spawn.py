@@ -9,6 +9,7 @@ from attrs import field, frozen
 
 from agentos.access.callers import Callers
 from agentos.agents.builder import Paths, Request, build, check_reach, price_missing
+from agentos.agents.inherit import cut
 from agentos.agents.jail import layout
 from agentos.agents.paths import HostPaths, JailPaths
 from agentos.agents.rate_limit import Rate
@@ -91,6 +92,8 @@ class Spawning:
         """Start the agent, with a copy of its script if that is in the caller's jail."""
         spec = draft.spec
         assert spec is not None, "a draft has a spec or an error"
+        # The intent may have waited for seconds, and the caller's limits may have been narrowed meanwhile.
+        spec = attrs.evolve(spec, limits=cut(spec.limits, self.callers.limits(caller)))
         if draft.script is not None:
             copy = await trio.to_thread.run_sync(draft.script.copy, self.supervision.deps.run.directory)
             spec = attrs.evolve(spec, script=copy)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.support.wire import (
     EXEC,
     EXIT,
     EXPLAIN,
+    GET_AUDIT_LOG,
     GET_PERMS,
     INSPECT,
     LIST,
@@ -27,6 +29,8 @@ from tests.support.wire import (
     TREE,
     WRITE,
     Wire,
+    frame,
+    settle,
 )
 
 SLEEP = ["sleep", "1000"]
@@ -186,6 +190,32 @@ def test_a_childs_limits_are_cut_to_what_its_spawner_may_give(kernel: Kernel, op
 
     limits = operator.call(INSPECT, {"id": child})["limits"]
     assert (limits["max_pids"], limits["memory"]) == (7, 64 << 20)
+
+
+def test_limits_that_are_narrowed_while_a_spawn_waits_for_the_audit_log_hold_for_the_child(
+    kernel: Kernel, operator: Wire
+) -> None:
+    parent = spawn(operator, "patient")
+    narrower = {"level": "sandboxed", "spawn": {"limits": {"memory": "64M"}}}
+
+    with kernel.connect_as(parent) as wire:
+        wire.hello()
+        paced = False
+        while not paced:  # until an agent's intents are written at a fixed rate
+            begin = time.monotonic()
+            wire.write(b"".join(frame(WRITE, {"path": "/workspace/f", "content": ""}, n) for n in range(1, 51)))
+            wire.replies(50)
+            paced = time.monotonic() - begin > 0.9
+        wire.write(b"".join(frame(EXEC, {"command": ["true"]}, n) for n in range(1, 201)))
+        settle(operator)
+        wire.send(SPAWN, {"name": "late", "command": SLEEP}, 1000)
+        settle(operator)
+        assert operator.call(SET_PERMS, {"agent_id": parent, "permissions": narrower})["success"]
+        announced = operator.call(GET_AUDIT_LOG, {"agent_id": parent, "category": "agents"})["entries"]
+        child = next(reply for reply in iter(wire.receive, None) if reply.id == 1000).json["id"]
+
+    assert not [entry for entry in announced if entry["call"] == "SPAWN"]
+    assert operator.call(INSPECT, {"id": child})["limits"]["memory"] == 64 << 20
 
 
 @pytest.mark.parametrize(

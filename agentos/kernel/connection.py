@@ -113,8 +113,11 @@ class Connection:
                         return None
                     elif op == Op.CANCEL:
                         writer.reply(own, op, await connection_calls.cancel(caller, self._calls, body))
-                    elif not await self._unless_gone(partial(self._answer, own, op, body, self._find_later(op))):
-                        return None
+                    else:
+                        later = self._find_later(op)
+                        answer = partial(self._answer, self._begin(own, body), own, op, body, later)
+                        if not await self._unless_gone(answer):
+                            return None
                     nows = caller.table.now
                 if perf_counter() > turn_ends:  # an await may have returned without a checkpoint
                     await self._yield(out)
@@ -223,8 +226,7 @@ class Connection:
                 return False
         elif not allowance.room and not await self._unless_gone(allowance.wait_for_room):
             return False
-        self._begin(number, body)
-        self._nursery.start_soon(self._answer, number, op, body, later)
+        self._nursery.start_soon(self._answer, self._begin(number, body), number, op, body, later)
         return True
 
     def _find_later(self, op: int) -> Later:
@@ -239,9 +241,8 @@ class Connection:
         self._reserved = 0
         return call
 
-    async def _answer(self, number: int, op: int, body: bytes, later: Later) -> None:
-        """Answer a call that may wait."""
-        call = self._calls.get(number) or self._begin(number, body)
+    async def _answer(self, call: Call, number: int, op: int, body: bytes, later: Later) -> None:
+        """Answer a call that may wait. Once its reply is sent, another call may have its number."""
         allowance, held, delivered = self.caller.allowance, 0, False
         try:
             reply: bytes | None = None
@@ -261,7 +262,8 @@ class Connection:
             if self._nursery is not None:
                 self._nursery.cancel_scope.cancel()
         finally:
-            self._calls.pop(number, None)
+            if self._calls.get(number) is call:
+                del self._calls[number]
             allowance.drop_reply(held)
             allowance.end(len(body))
             if not delivered and call.undelivered is not None:

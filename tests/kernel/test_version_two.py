@@ -13,6 +13,7 @@ from tests.support.wire import (
     LIST,
     LOGS,
     NOOP,
+    READ,
     RECV,
     SEND,
     WAIT,
@@ -234,3 +235,12 @@ def test_following_needs_version_2(kernel: Kernel, wire: Wire) -> None:
 
     assert reply["code"] == "bad_request"
     assert reply["error"].startswith("follow: ")
+
+
+def test_a_request_id_may_be_used_again_as_soon_as_its_reply_is_there(kernel: Kernel) -> None:
+    agent = kernel.spawn("writer")
+    with kernel.connect_as(agent) as two:
+        two.hello()
+        for _ in range(80):  # a reply arrives before its task in the kernel has ended, sometimes by far
+            two.write(b"".join(frame(READ, {"path": "/workspace/none"}, number) for number in range(1, 101)))
+            assert {reply.json["code"] for reply in two.replies(100)} == {"not_found"}

@@ -1,1 +1,1 @@
-"""Permissions: rule sets, path and command patterns, levels, and the authorizer that decides on each call."""
+"""Permissions, the policy of calls: rule sets, path and command patterns, levels, and the authorizer that decides."""

@@ -1,4 +1,4 @@
-"""Authorizer: decides whether a caller may do something, from its own permission set and those it is held within."""
+"""Authorizer: decides (allow, deny, or approval needed) by a caller's permission set and those of its ancestors."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache

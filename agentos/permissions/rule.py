@@ -1,4 +1,4 @@
-"""A permission rule, a permission set as it was written, and the wording of decisions."""
+"""A permission rule (allow, deny, or ask for approval), a permission set as it was written, and decisions as text."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal

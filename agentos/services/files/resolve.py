@@ -1,4 +1,4 @@
-"""Path resolution: a path is walked once with openat2, and a file descriptor (O_PATH) holds the result.
+"""Path and symlink resolution: a path is walked once with openat2; a file descriptor (O_PATH) holds the result.
 
 The permission check uses the name of what was opened, and later operations use the descriptor, so a symlink swapped in
 between has no effect (:mod:`agentos.sandbox.openat2`). Permissions are not decided here. Everything blocks.

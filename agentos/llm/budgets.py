@@ -134,7 +134,7 @@ class Budgets:
                 self._tidy(now)
 
     def budget_states(self, queue_path: QueuePath, now: float) -> list[BudgetState]:
-        """Every quota that applies to this queue_path, the outermost first, with its current counters."""
+        """Every quota that applies to this queue path, the outermost first, with its current counters."""
         for account in queue_path:
             if self._limits.get(account.name, ()) != (budget := tuple(account.share.budget)):
                 self._quotas.limit(account.name, budget)

@@ -333,7 +333,7 @@ class Line:
         return self._usage.get(queue_names(queue_path), AgentUsage())
 
     def budget_states(self, queue_path: QueuePath) -> Sequence[BudgetState]:
-        """What is left of every budget that applies to a queue_path, the outermost first."""
+        """What is left of every budget that applies to a queue path, the outermost first."""
         return self._budgets.budget_states(queue_path, time.time())
 
     @property

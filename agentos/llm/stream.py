@@ -27,7 +27,7 @@ from .providers.provider import (
     estimate_tokens,
 )
 
-MAX_STREAM = 64 << 20  # bytes of a stream; most of a long answer is the JSON envelopes around its text_field
+MAX_STREAM = 64 << 20  # bytes of a stream; most of a long answer is the JSON envelopes around its text
 MAX_EVENT = 1 << 20  # bytes of one event, and characters of all tools' arguments: parsed without a pause
 MAX_LOGPROBS = 16 << 20  # characters of JSON
 MAX_CONTAINERS = 10_000  # arrays and objects in an event: a million of them would take a third of a second to parse

@@ -151,7 +151,7 @@ def _reply_by_rule(rule: Rule, name: str, found: re.Match[str], question: Questi
 
 
 def _arguments(call: CallTemplate, found: re.Match[str], question: Question) -> Mapping[str, Any]:
-    """Arguments with references fill_references in; a text becomes a number if the tool's schema asks for one."""
+    """Arguments with their references filled in; a text becomes a number if the tool's schema asks for one."""
     arguments: dict[str, Any] = fill_references(found, call.arguments)
     tool = next((tool for tool in question.tools if tool.name == call.name), None)
     properties = tool.parameters.get("properties") if tool is not None else None

@@ -248,7 +248,7 @@ class Callers:
         if refused not in self._tables:
             if len(self._tables) >= 1000:
                 self._tables.clear()
-            self._tables[refused] = self._table.refusing(dict(refused))
+            self._tables[refused] = self._table.with_refusals(dict(refused))
         return self._tables[refused]
 
     def _name(self, number: int) -> str:

@@ -23,7 +23,7 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallable, ASGISendEvent, ConnectionState, Scope
 
 from agentos.kernel.caller import MAX_CONNECTIONS, Allowance, Caller
-from agentos.kernel.listener import PAUSE, ConnectionLimit
+from agentos.kernel.listener import ACCEPT_PAUSE_SECONDS, ConnectionLimit
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class HTTPListener:
                 nursery.start_soon(self._receive, stream)
 
     async def _receive(self, stream: trio.SocketStream) -> None:
-        full = self.connection_limit.full_for(self.caller)
+        full = self.connection_limit.describe_full(self.caller)
         self.connection_limit.connections += 1
         try:
             if full is None:
@@ -156,6 +156,6 @@ async def accept(listener: trio.SocketListener) -> trio.SocketStream | None:
         return await listener.accept()
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS):
-            log.warning("no connection can be accepted for %s s: %s", PAUSE, error)
-            await trio.sleep(PAUSE)
+            log.warning("no connection can be accepted for %s s: %s", ACCEPT_PAUSE_SECONDS, error)
+            await trio.sleep(ACCEPT_PAUSE_SECONDS)
         return None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 MAX_CONNECTIONS = 64
 MAX_CALLS = 256
-MAX_BODIES = 64 << 20  # bytes
+MAX_BODY_BYTES = 64 << 20  # bytes
 
 
 @define(eq=False)
@@ -35,9 +35,9 @@ class Allowance:
     _waiting: trio.lowlevel.ParkingLot | None = None
 
     @property
-    def room(self) -> bool:
+    def has_room(self) -> bool:
         """Whether one more call may be read."""
-        return self.calls < MAX_CALLS and self.requests + self.replies < MAX_BODIES
+        return self.calls < MAX_CALLS and self.requests + self.replies < MAX_BODY_BYTES
 
     @property
     def room_for_reply(self) -> bool:
@@ -45,7 +45,7 @@ class Allowance:
 
         Requests don't count: each is held until its own reply is sent, so calls would wait for each other for ever.
         """
-        return self.replies < MAX_BODIES
+        return self.replies < MAX_BODY_BYTES
 
     def reserve(self, size: int) -> None:
         """Count a large request of ``size`` bytes that is about to arrive."""
@@ -77,8 +77,8 @@ class Allowance:
         self._wake()
 
     async def wait_for_room(self) -> None:
-        """Return when :attr:`room` is true, immediately if it already is."""
-        while not self.room:
+        """Return when :attr:`has_room` is true, immediately if it already is."""
+        while not self.has_room:
             await self._wait()
 
     async def wait_for_call(self) -> None:

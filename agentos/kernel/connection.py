@@ -22,14 +22,14 @@ from . import connection_calls
 from .call import Call, Gone
 from .caller import MAX_CALLS, Caller
 from .replies import encode_error
-from .request_body import INLINE
-from .socket_writer import LARGE_REPLY, SocketWriter
+from .request_body import MAX_INLINE_BYTES
+from .socket_writer import LARGE_REPLY_BYTES, SocketWriter
 from .table import Later
 
 READ_SIZE = 64 << 10  # bytes per recv(); bodies up to this size are not reserved in the allowance
 READ_SIZE_LARGE = 256 << 10
-TURN = 0.005  # seconds one connection may answer before other tasks run
-LINGER = 5.0  # seconds to keep offering finished replies to a peer that has stopped sending
+TURN_SECONDS = 0.005  # seconds one connection may answer before other tasks run
+LINGER_SECONDS = 5.0  # seconds to keep offering finished replies to a peer that has stopped sending
 
 _pack = HEADER.pack
 
@@ -79,7 +79,7 @@ class Connection:
     async def _linger(self) -> None:
         for call in self._calls.values():
             call.scope.cancel()
-        with trio.move_on_after(LINGER):
+        with trio.move_on_after(LINGER_SECONDS):
             await self._writer.flush()
 
     async def _answer_in_order(self) -> Sequence[Frame] | None:
@@ -91,14 +91,14 @@ class Connection:
         requests: Sequence[Frame] | None = ()
         while requests is not None:
             out: list[bytes] = []
-            nows, turn_ends = caller.table.now, perf_counter() + TURN
+            nows, turn_ends = caller.table.now, perf_counter() + TURN_SECONDS
             for at, (_, op, body) in enumerate(requests):
                 now = nows[op]
-                turns = caller.table.turns[op] if now is None or len(body) > INLINE else None
+                turns = caller.table.turns[op] if now is None or len(body) > MAX_INLINE_BYTES else None
                 if now is not None and turns is None:
                     reply = now(caller, body)
                     out.append(_pack(MAGIC, own, op, len(reply)))
-                    if len(reply) > LARGE_REPLY:
+                    if len(reply) > LARGE_REPLY_BYTES:
                         writer.push(out)
                     out.append(reply)
                 else:
@@ -121,11 +121,12 @@ class Connection:
                     nows = caller.table.now
                 if perf_counter() > turn_ends:  # an await may have returned without a checkpoint
                     await self._yield(out)
-                    nows, turn_ends = caller.table.now, perf_counter() + TURN  # permissions may have changed meanwhile
+                    # The permissions may have changed meanwhile.
+                    nows, turn_ends = caller.table.now, perf_counter() + TURN_SECONDS
             writer.push(out)
             if self._frames.broken is not None:
                 op = self._frames.broken_op
-                writer.reply(own, op, caller.table.failed(op, self._frames.broken))
+                writer.reply(own, op, caller.table.encode_failure(op, self._frames.broken))
                 return None
             requests = await self._receive()
         return None
@@ -135,18 +136,18 @@ class Connection:
         caller, writer, calls = self.caller, self._writer, self._calls
         while requests is not None:
             out: list[bytes] = []
-            nows, turn_ends = caller.table.now, perf_counter() + TURN
+            nows, turn_ends = caller.table.now, perf_counter() + TURN_SECONDS
             for number, op, body in requests:
                 if number in calls or not number:
                     refused = BadRequest(f"request id {number}: expected one that is not 0 and not in flight")
-                    writer.add(out, number, op, caller.table.failed(op, refused))
+                    writer.add(out, number, op, caller.table.encode_failure(op, refused))
                     continue
                 now = nows[op]
-                turns = caller.table.turns[op] if now is None or len(body) > INLINE else None
+                turns = caller.table.turns[op] if now is None or len(body) > MAX_INLINE_BYTES else None
                 if now is not None and turns is None:
                     reply = now(caller, body)
                     out.append(_pack(MAGIC, number, op, len(reply)))
-                    if len(reply) > LARGE_REPLY:
+                    if len(reply) > LARGE_REPLY_BYTES:
                         writer.push(out)
                     out.append(reply)
                 else:
@@ -165,11 +166,11 @@ class Connection:
                     nows = caller.table.now
                 if perf_counter() > turn_ends:
                     await self._yield(out)
-                    nows, turn_ends = caller.table.now, perf_counter() + TURN
+                    nows, turn_ends = caller.table.now, perf_counter() + TURN_SECONDS
             writer.push(out)
             if self._frames.broken is not None:
                 op = self._frames.broken_op
-                writer.reply(self._frames.broken_id, op, caller.table.failed(op, self._frames.broken))
+                writer.reply(self._frames.broken_id, op, caller.table.encode_failure(op, self._frames.broken))
                 return
             requests = await self._receive()
 
@@ -192,7 +193,7 @@ class Connection:
             allowance.give_back(self._reserved)
             self._reserved = 0
         if not self._reserved:
-            if not allowance.room and not await self._unless_gone(allowance.wait_for_room):
+            if not allowance.has_room and not await self._unless_gone(allowance.wait_for_room):
                 return None
             if large:
                 allowance.reserve(large)
@@ -221,10 +222,12 @@ class Connection:
         """Start a task for a call that may wait; False when the peer closed the connection meanwhile."""
         assert self._nursery is not None, "version 2 has a nursery"
         allowance, later = self.caller.allowance, self._find_later(op)
-        if self._reserved:  # it had room when it began to arrive; waiting for bytes while it holds some might never end
+        if (
+            self._reserved
+        ):  # it had has_room when it began to arrive; waiting for bytes while it holds some might never end
             if allowance.calls >= MAX_CALLS and not await self._unless_gone(allowance.wait_for_call):
                 return False
-        elif not allowance.room and not await self._unless_gone(allowance.wait_for_room):
+        elif not allowance.has_room and not await self._unless_gone(allowance.wait_for_room):
             return False
         self._nursery.start_soon(self._answer, self._begin(number, body), number, op, body, later)
         return True
@@ -251,7 +254,7 @@ class Connection:
             if self._over:
                 return  # the connection is ending: only finished replies are sent
             if reply is None:
-                reply = self.caller.table.failed(op, Cancelled("withdrawn by its caller"))
+                reply = self.caller.table.encode_failure(op, Cancelled("withdrawn by its caller"))
             self._calls.pop(number)
             held = len(reply)
             allowance.hold_reply(held)

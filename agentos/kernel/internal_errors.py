@@ -1,4 +1,4 @@
-"""Internal errors: logs each as one short line with a reference; the caller is told only the reference.
+"""Internal errors: logs each as one short line with a reference; the caller gets only the reference.
 
 A caller may be able to trigger one as often as it likes, and all of this runs in the event loop. So the length and the
 number of log lines are bounded. The log handler must not block; that of ``agentos run`` passes lines to a thread.
@@ -15,16 +15,16 @@ from attrs import define
 
 from agentos_sdk.errors import Internal
 
-PER_SECOND = 5  # log lines
-MESSAGE = 200  # characters of an exception's text that are logged
-FRAMES = 6  # innermost traceback frames that are logged
+MAX_LINES_PER_SECOND = 5  # log lines
+MAX_MESSAGE_CHARS = 200  # characters of an exception's text that are logged
+MAX_FRAMES = 6  # innermost traceback frames that are logged
 
 log = logging.getLogger(__name__)
 
 
 @define
 class BugLog:
-    """Logs at most ``PER_SECOND`` lines a second, counts the rest, and reports the count in the next line."""
+    """Logs at most ``MAX_LINES_PER_SECOND`` lines a second, counts the rest, and reports the count in the next line."""
 
     _since: float = 0.0  # start of the current second, monotonic
     _lines: int = 0  # logged in the current second
@@ -39,11 +39,11 @@ class BugLog:
         now = time.monotonic()
         if now - self._since >= 1:
             self._since, self._lines = now, 0
-        if self._lines < PER_SECOND:
+        if self._lines < MAX_LINES_PER_SECOND:
             self._lines += 1
             self._reference = secrets.token_hex(4)
             before = f" ({self._unlogged} before it were not logged)" if self._unlogged else ""
-            last = " (others within this second have this reference)" if self._lines == PER_SECOND else ""
+            last = " (others within this second have this reference)" if self._lines == MAX_LINES_PER_SECOND else ""
             self._unlogged = 0
             log.error("bug %s in %s: %s%s%s", self._reference, where, describe(bug), before, last)
         else:
@@ -62,14 +62,14 @@ def describe(bug: BaseException) -> str:
         text = str(bug)
     except Exception as error:  # e.g. a KeyError with a key nested too deeply
         text = f"(no text: {type(error).__name__})"
-    shown = f": {text[:MESSAGE]!r}{'...' if len(text) > MESSAGE else ''}" if text else ""
+    shown = f": {text[:MAX_MESSAGE_CHARS]!r}{'...' if len(text) > MAX_MESSAGE_CHARS else ''}" if text else ""
     places = " < ".join(reversed(frames(bug)))
     return f"{type(bug).__name__}{shown}{f' at {places}' if places else ''}"
 
 
 def frames(bug: BaseException) -> Sequence[str]:
     """The innermost frames of a traceback, as ``directory/file.py:line (function)``."""
-    kept, traceback = deque[TracebackType](maxlen=FRAMES), bug.__traceback__
+    kept, traceback = deque[TracebackType](maxlen=MAX_FRAMES), bug.__traceback__
     while traceback is not None:
         kept.append(traceback)
         traceback = traceback.tb_next

@@ -24,10 +24,10 @@ from .turns import Turns
 log = logging.getLogger(__name__)
 
 BACKLOG = 1024
-RESERVE = 64  # connections kept free for the operator, however many the agents open
-ACCEPTED_AT_ONCE = 16  # connections before other kernel tasks run
-ADMITTED_AT_ONCE = 32  # connections being identified at the same time; the others wait
-PAUSE = 0.1  # seconds without accept() after the process ran out of file descriptors
+OPERATOR_RESERVE = 64  # connections kept free for the operator, however many the agents open
+ACCEPT_BATCH = 16  # connections before other kernel tasks run
+MAX_ADMITTING = 32  # connections being identified at the same time; the others wait
+ACCEPT_PAUSE_SECONDS = 0.1  # seconds without accept() after the process ran out of file descriptors
 
 
 class ListenError(Exception):
@@ -54,11 +54,11 @@ class ConnectionLimit:
     capacity: int
     connections: int = 0
 
-    def full_for(self, caller: Caller) -> str | None:
+    def describe_full(self, caller: Caller) -> str | None:
         """Why this caller can't have one more connection; None if it can."""
         if caller.allowance.connections >= MAX_CONNECTIONS:
             return f"{caller.name} has {MAX_CONNECTIONS} connections already: close one first"
-        reserve = RESERVE if caller.kind == "agent" else 0
+        reserve = OPERATOR_RESERVE if caller.kind == "agent" else 0
         if self.connections >= self.capacity - reserve:
             return f"the kernel holds {self.connections} connections (kernel.max_connections = {self.capacity})"
         return None
@@ -66,7 +66,7 @@ class ConnectionLimit:
     @property
     def waiting(self) -> int:
         """How many accepted connections may wait for admission per socket; the others wait in Linux's backlog."""
-        return max(RESERVE, self.capacity - self.connections)
+        return max(OPERATOR_RESERVE, self.capacity - self.connections)
 
 
 @define(eq=False)
@@ -82,7 +82,7 @@ class Listener:
     admit: Callable[[Peer], Awaitable[Caller]]
     dismiss: Callable[[Caller], None] = field(default=lambda caller: None)
     _waiting: Turns[Peer, socket.socket] = field(factory=Turns, init=False)
-    _admitting: trio.Semaphore = field(factory=lambda: trio.Semaphore(ADMITTED_AT_ONCE), init=False)
+    _admitting: trio.Semaphore = field(factory=lambda: trio.Semaphore(MAX_ADMITTING), init=False)
 
     async def serve(self) -> None:
         """Accept and admit connections until cancelled."""
@@ -101,32 +101,34 @@ class Listener:
         """Accept connections faster than they are admitted, so that admission can alternate between processes."""
         while True:
             await trio.lowlevel.wait_readable(self.listener)
-            for _ in range(ACCEPTED_AT_ONCE):
+            for _ in range(ACCEPT_BATCH):
                 try:
                     sock, _ = self.listener.accept()
                 except BlockingIOError:
                     break
                 except OSError as error:
                     if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS):
-                        log.warning("no connection can be accepted for %s s: %s", PAUSE, error)
-                        await trio.sleep(PAUSE)
+                        log.warning("no connection can be accepted for %s s: %s", ACCEPT_PAUSE_SECONDS, error)
+                        await trio.sleep(ACCEPT_PAUSE_SECONDS)
                     break  # e.g. the peer closed the connection before it was accepted
                 sock.setblocking(False)
                 self._waiting.add(Peer.of(sock), sock)
                 while len(self._waiting) >= self.connection_limit.waiting:
-                    await self._waiting.until_taken()
+                    await self._waiting.wait_taken()
 
     async def _receive(self, sock: socket.socket, peer: Peer) -> None:
         with sock:
             try:
                 caller = await self.admit(peer)
             except Exception as error:  # including no thread or file descriptor left to identify the peer
-                refuse(sock, error if isinstance(error, CallError) else Busy(f"nobody can be let in now: {error}"))
+                refuse(
+                    sock, error if isinstance(error, CallError) else Busy(f"no connection can be admitted now: {error}")
+                )
                 return
             finally:
                 self._admitting.release()
             try:
-                full = self.connection_limit.full_for(caller)
+                full = self.connection_limit.describe_full(caller)
                 if full is not None:
                     refuse(sock, Busy(full))
                     return
@@ -161,7 +163,7 @@ def listen(path: str, mode: int = 0o600) -> socket.socket:
         os.fchmod(
             sock.fileno(), mode
         )  # bind() creates the file with this mode, so no other user can connect at any moment
-        _make_way(path)
+        _remove_stale_socket(path)
         sock.bind(path)
         sock.listen(BACKLOG)
     except OSError as error:
@@ -173,7 +175,7 @@ def listen(path: str, mode: int = 0o600) -> socket.socket:
     return sock
 
 
-def _make_way(path: str) -> None:
+def _remove_stale_socket(path: str) -> None:
     try:
         found = os.lstat(path)
     except FileNotFoundError:

@@ -19,10 +19,10 @@ from .caller import Caller
 
 T = TypeVar("T")
 
-INLINE = 64 << 10  # bytes: larger bodies are read in a thread, which costs 0.1 ms; these take at most 2 ms
-LARGE_TEXT = 256 << 10  # bytes: larger bodies are checked by counting first; also their limit for non-text
-MOST_ESCAPES = 1 << 20  # backslashes: the parser stops copying at each of them
-SHOWN = 200  # characters of a parser's error message, which may quote a key
+MAX_INLINE_BYTES = 64 << 10  # bytes: larger bodies are read in a thread, which costs 0.1 ms; these take at most 2 ms
+LARGE_TEXT_BYTES = 256 << 10  # bytes: larger bodies are checked by counting first; also their limit for non-text
+MAX_ESCAPES = 1 << 20  # backslashes: the parser stops copying at each of them
+MAX_MESSAGE_CHARS = 200  # characters of a parser's error message, which may quote a key
 
 
 def read(request: type[T], body: bytes, verbatim: Collection[str] = ()) -> T:
@@ -30,12 +30,12 @@ def read(request: type[T], body: bytes, verbatim: Collection[str] = ()) -> T:
 
     Fields in ``verbatim`` become ``msgspec.Raw``: JSON that is passed on as it is. Converting 1 MiB of small arrays to
     values, encoding them again and freeing them takes 0.2 s and blocks all other calls; checking that they are JSON
-    takes 2 ms. A body of more than ``INLINE`` bytes (see :class:`Reader`) is refused if it is disproportionately
+    takes 2 ms. A body of more than ``MAX_INLINE_BYTES`` (see :class:`Reader`) is refused if it is disproportionately
     expensive: numbers that need a closer check, half surrogate pairs, or more than ``codec.CROWD`` arrays and objects
     outside verbatim fields.
     """
     try:
-        if len(body) <= INLINE:
+        if len(body) <= MAX_INLINE_BYTES:
             return codec.read(request, body or b"{}", verbatim)
         return codec.decode(request, _sift(request, body, verbatim))
     except Invalid as error:
@@ -54,7 +54,7 @@ class Reader:
 
     async def read(self, caller: Caller, request: type[T], body: bytes, verbatim: Collection[str] = ()) -> T:
         """Parse like :func:`read` without blocking the event loop."""
-        if len(body) <= INLINE:
+        if len(body) <= MAX_INLINE_BYTES:
             return read(request, body, verbatim)
         async with caller.turn:
             return await trio.to_thread.run_sync(read, request, body, verbatim, limiter=self._thread)
@@ -68,11 +68,11 @@ def _sift(request: type, body: bytes, verbatim: Collection[str]) -> Mapping[str,
         refusal = f"a number has {LONGEST} digits or an exponent of three" if has_extreme_number(body) else ""
     except (msgspec.DecodeError, RecursionError) as error:
         half = ", or has half a surrogate pair" if rb"\ud" in body or rb"\uD" in body else ""
-        fields, refusal = {}, f"not JSON{half}: {str(error)[:SHOWN]}"
+        fields, refusal = {}, f"not JSON{half}: {str(error)[:MAX_MESSAGE_CHARS]}"
         if isinstance(error, msgspec.ValidationError):  # well-formed JSON up to this point
-            refusal = str(error)[:SHOWN]
+            refusal = str(error)[:MAX_MESSAGE_CHARS]
     if refusal:
-        raise BadRequest(f"{refusal} (in a body of more than {INLINE >> 10} KiB)")
+        raise BadRequest(f"{refusal} (in a body of more than {MAX_INLINE_BYTES >> 10} KiB)")
     return {name: value if name in verbatim else _parse(bytes(value)) for name, value in fields.items()}
 
 
@@ -100,7 +100,7 @@ def _parse(data: bytes) -> object:
 def read_text(request: type[T], body: bytes) -> T:
     """Parse like :func:`read` a body that may be large and is mostly text. Call it in a thread for large bodies."""
     try:
-        if len(body) <= LARGE_TEXT:
+        if len(body) <= LARGE_TEXT_BYTES:
             return codec.read(request, body)
         return codec.decode(request, parse_text(body))
     except Invalid as error:
@@ -113,15 +113,15 @@ def parse_text(body: bytes) -> object:
     Each step takes 20 ms for 16 MiB and holds up everything else, in a thread or not. Input that would take longer or
     expand to gigabytes is therefore detected by counting characters and refused before it is parsed.
     """
-    if len(body) <= LARGE_TEXT:
+    if len(body) <= LARGE_TEXT_BYTES:
         return codec.parse(body)
-    crowded = body.count(b'"') - body.count(rb"\"") > LARGE_TEXT
-    if not crowded and body.count(b",") > LARGE_TEXT:
-        crowded = len(outside_strings(body)) > LARGE_TEXT
-    if body.count(b"\\") > MOST_ESCAPES:
-        raise _unreadable(f"more than {MOST_ESCAPES} escapes in it: write text in UTF-8")
+    crowded = body.count(b'"') - body.count(rb"\"") > LARGE_TEXT_BYTES
+    if not crowded and body.count(b",") > LARGE_TEXT_BYTES:
+        crowded = len(outside_strings(body)) > LARGE_TEXT_BYTES
+    if body.count(b"\\") > MAX_ESCAPES:
+        raise _unreadable(f"more than {MAX_ESCAPES} escapes in it: write text in UTF-8")
     if crowded:
-        raise _unreadable(f"all in it that isn't plain text may have no more than {LARGE_TEXT >> 10} KiB")
+        raise _unreadable(f"all in it that isn't plain text may have no more than {LARGE_TEXT_BYTES >> 10} KiB")
     data = _values(body)
     if codec.is_deeper(data, codec.MAX_DEPTH):
         raise _unreadable(f"nested deeper than {codec.MAX_DEPTH}")
@@ -133,7 +133,7 @@ def _values(data: bytes) -> object:
     pause = gc.isenabled()  # otherwise the garbage collector traverses the growing result again and again
     gc.disable()
     try:
-        made: object = msgspec.json.decode(data)
+        values: object = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _unreadable(f"not JSON: {error}") from None
     except RecursionError:
@@ -141,7 +141,7 @@ def _values(data: bytes) -> object:
     finally:
         if pause:
             gc.enable()
-    return made
+    return values
 
 
 def _unreadable(sentence: str) -> Invalid:

@@ -10,7 +10,7 @@ from agentos_sdk.frames import HEADER, MAGIC
 
 from .call import Gone
 
-LARGE_REPLY = 64 << 10  # bytes; a larger reply is sent directly instead of being copied again
+LARGE_REPLY_BYTES = 64 << 10  # bytes; a larger reply is sent directly instead of being copied again
 
 _pack = HEADER.pack
 
@@ -41,7 +41,7 @@ class SocketWriter:
     def add(self, out: list[bytes], number: int, op: int, reply: bytes) -> None:
         """Add a frame to ``out``, which is to be pushed; a large one is pushed now."""
         out.append(_pack(MAGIC, number, op, len(reply)))
-        if len(reply) > LARGE_REPLY:
+        if len(reply) > LARGE_REPLY_BYTES:
             self.push(out)
             self.push([reply])
         else:

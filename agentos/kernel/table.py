@@ -19,9 +19,9 @@ from .prepared import Prepared, Record, note_refusal, require
 from .replies import encode_error, encode_in_turns, encode_reply
 from .request_body import Reader, read
 
-SMALL = 256 << 10  # bytes; default limit of a body
-LARGE = 1 << 20
-MOST_SHOWN = 300  # bytes of a refused call's body that the audit log records
+SMALL_BODY_BYTES = 256 << 10  # bytes; default limit of a body
+LARGE_BODY_BYTES = 1 << 20
+MAX_RECORDED_BYTES = 300  # bytes of a refused call's body that the audit log records
 
 Now = Callable[[Caller, bytes], bytes]
 Later = Callable[[Call, bytes], Awaitable[bytes]]
@@ -56,7 +56,7 @@ class Syscall:
     request: type | None
     handler: Callable[[Any, Any], Any] | None = None
     prepare: Callable[[Caller, Any], Any] | None = None
-    limit: int = SMALL
+    limit: int = SMALL_BODY_BYTES
     failure: Mapping[str, object] = {}
     verbatim: Collection[str] = ()
     parse: Callable[[Caller, bytes], Awaitable[Any]] | None = None
@@ -88,7 +88,7 @@ class Syscall:
             return await reader.read(caller, self.request, body, self.verbatim)
         return await self.parse(caller, body) if self.parse is not None else body
 
-    def failed(self, error: BaseException) -> bytes:
+    def encode_failure(self, error: BaseException) -> bytes:
         """The body of a failed reply."""
         return encode_error(error, self.op.name, self.failure)
 
@@ -97,7 +97,7 @@ class Table:
     """One entry per opcode: an immediate handler, a waiting handler, or a refusal; and the limit of the body.
 
     ``turns`` answers in the order of the requests, like ``now``, but lets other tasks run meanwhile. It is used for
-    calls that are ``in_order``, and for immediate ones above :data:`~agentos.kernel.request_body.INLINE` bytes.
+    calls that are ``in_order``, and for immediate ones above :data:`~agentos.kernel.request_body.MAX_INLINE_BYTES`.
     ``reserved`` are opcodes that aren't served but have a limit of their own, because clients may send them.
     """
 
@@ -105,7 +105,7 @@ class Table:
 
     def __init__(self, syscalls: Iterable[Syscall], reserved: Mapping[Op, int] = {}) -> None:
         self.syscalls: dict[int, Syscall] = {}  # by opcode
-        self.limits = [SMALL] * 256
+        self.limits = [SMALL_BODY_BYTES] * 256
         for op, limit in reserved.items():
             self.limits[op] = limit
         self.now: list[Now | None] = [_unknown(number) for number in range(256)]
@@ -137,7 +137,7 @@ class Table:
             raise UnknownCall(f"this kernel has no call {op.name}")
         return await self.performs[op](call, request)
 
-    def refusing(self, decisions: Mapping[Op, Decision]) -> "Table":
+    def with_refusals(self, decisions: Mapping[Op, Decision]) -> "Table":
         """A copy of this table for a caller for which some opcodes are always denied.
 
         Where a person must approve, the entry stays if it checks rights itself.
@@ -155,19 +155,19 @@ class Table:
             table.now[op], table.later[op], table.turns[op] = _refused(op, decision, self.syscalls.get(op)), None, None
         return table
 
-    def failed(self, op: int, error: BaseException) -> bytes:
+    def encode_failure(self, op: int, error: BaseException) -> bytes:
         """The body of a failed reply to this opcode, whether it is served or not."""
         syscall = self.syscalls.get(op)
-        return syscall.failed(error) if syscall is not None else encode_error(error)
+        return syscall.encode_failure(error) if syscall is not None else encode_error(error)
 
 
 def _refused(op: Op, decision: Decision, syscall: Syscall | None) -> Now:
     kind = PermissionDenied if decision.effect == "deny" else ApprovalRequired
     error = kind(decision.reason, rule=decision.rule)
-    reply = syscall.failed(error) if syscall is not None else encode_error(error)
+    reply = syscall.encode_failure(error) if syscall is not None else encode_error(error)
 
     def refuse(caller: Caller, body: bytes) -> bytes:
-        about = body[:MOST_SHOWN].decode(errors="replace")  # not parsed, but the attempt is worth recording
+        about = body[:MAX_RECORDED_BYTES].decode(errors="replace")  # not parsed, but the attempt is worth recording
         caller.audit.note(caller.entry(op.name, about, decision, "outcome", error.code))
         return reply
 
@@ -215,7 +215,7 @@ def _now(syscall: Syscall, answer: Callable[[Caller, Any], Any]) -> Now:
         try:
             return encode_reply(answer(caller, read(request, body, verbatim)))
         except Exception as error:
-            return syscall.failed(error)
+            return syscall.encode_failure(error)
 
     return reply
 
@@ -229,7 +229,7 @@ def _in_turns(syscall: Syscall, answer: Callable[[Caller, Any], Any], reader: Re
             answered = answer(caller, await syscall.read(caller, body, reader))
             return encode_reply(await answered if syscall.in_order else answered)
         except Exception as error:
-            return syscall.failed(error)
+            return syscall.encode_failure(error)
 
     return reply
 
@@ -244,15 +244,15 @@ def _later(syscall: Syscall, perform: Perform, reader: Reader) -> Later:
         except Gone:
             raise
         except Exception as error:
-            return syscall.failed(error)
+            return syscall.encode_failure(error)
 
     return reply
 
 
 def _perform(syscall: Syscall) -> Perform:
-    """The road of a call that needs rights: prepare, require, record the intent, act, record the outcome."""
+    """The steps of a call that needs rights: prepare, require, record the intent, act, record the outcome."""
     prepare: Callable[[Caller, Any], AbstractAsyncContextManager[Prepared]] | None = syscall.prepare
-    assert prepare is not None, "only such a call comes here"
+    assert prepare is not None, "the call needs rights"
     name, audit, charge = syscall.op.name, syscall.audit, syscall.charge
 
     async def perform(call: Call, request: Any) -> object:

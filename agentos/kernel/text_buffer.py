@@ -1,11 +1,13 @@
-"""Text buffer between a producer that never blocks and a slow consumer; unread text is merged into one piece."""
+"""A text buffer between a producer that never blocks and a slow consumer; unread text is merged into one piece."""
 
 import trio
 from attrs import define, field
 
 
 @define(eq=False)
-class Pieces:
+class TextBuffer:
+    """Unread text, and whether its producer has ended. It has no limit of its own."""
+
     ended: bool = False
     _text: list[str] = field(factory=list)
     _bell: trio.Event = field(factory=trio.Event)

@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 
 @define(eq=False)
 class Turns(Generic[Owner, Item]):
-    """Items by owner, in order per owner. Unlimited: producers check ``len()`` and call ``until_taken``."""
+    """Items by owner, in order per owner. Unlimited: producers check ``len()`` and call ``wait_taken``."""
 
     _waiting: OrderedDict[Owner, deque[Item]] = field(factory=OrderedDict)  # the next owner comes first
     _length: int = 0
@@ -48,6 +48,6 @@ class Turns(Generic[Owner, Item]):
         self._length = 0
         return items
 
-    async def until_taken(self) -> None:
+    async def wait_taken(self) -> None:
         """Wait until an item has been taken."""
         await self._adders.park()

@@ -8,7 +8,7 @@ from agentos.access.callers import Callers
 from agentos.agents.registry import Registry
 from agentos.agents.supervision import Supervision
 from agentos.kernel.caller import Caller
-from agentos.kernel.table import LARGE, Syscall
+from agentos.kernel.table import LARGE_BODY_BYTES, Syscall
 from agentos.llm.line import Line
 from agentos.llm.settings import Account
 from agentos.services.audit.log import Audit
@@ -58,7 +58,7 @@ def table(services: Services) -> tuple[Syscall, ...]:
 
 def reserved(max_payload: int) -> Mapping[Op, int]:
     """Body limits of calls that this kernel doesn't serve yet: clients may send them."""
-    return {Op.HTTP: max_payload, Op.STORE: LARGE, Op.EMIT: LARGE}
+    return {Op.HTTP: max_payload, Op.STORE: LARGE_BODY_BYTES, Op.EMIT: LARGE_BODY_BYTES}
 
 
 def echo(caller: Caller, body: bytes) -> bytes:

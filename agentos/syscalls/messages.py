@@ -9,7 +9,7 @@ from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
-from agentos.kernel.table import LARGE, Syscall
+from agentos.kernel.table import LARGE_BODY_BYTES, Syscall
 from agentos.services.mailboxes import Mailbox, Mailboxes, Message
 from agentos_sdk import codec
 from agentos_sdk.calls.messages import Broadcast, Delivered, Recv, Register, Registered, Send, Sent
@@ -78,9 +78,16 @@ def syscalls(mail: Mailboxes, registry: Registry) -> tuple[Syscall, ...]:
         return Message(caller.id, mail.by_id(caller.id).name, caller.kind, bytes(message))
 
     return (
-        Syscall(Op.SEND, Send, prepare=prepare_send, limit=LARGE, verbatim=("message",)),
+        Syscall(Op.SEND, Send, prepare=prepare_send, limit=LARGE_BODY_BYTES, verbatim=("message",)),
         Syscall(Op.RECV, Recv, handler=recv, failure={"messages": [], "count": 0}),
-        Syscall(Op.BROADCAST, Broadcast, prepare=prepare_broadcast, limit=LARGE, verbatim=("message",), in_order=True),
+        Syscall(
+            Op.BROADCAST,
+            Broadcast,
+            prepare=prepare_broadcast,
+            limit=LARGE_BODY_BYTES,
+            verbatim=("message",),
+            in_order=True,
+        ),
         Syscall(Op.REGISTER, Register, handler=register),
     )
 

@@ -14,7 +14,7 @@ from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.replies import encode_in_turns
 from agentos.kernel.table import Syscall
-from agentos.kernel.text_buffer import Pieces
+from agentos.kernel.text_buffer import TextBuffer
 from agentos.llm.jobs import ThinkResult
 from agentos.llm.line import Line
 from agentos.llm.settings import QueuePath
@@ -93,7 +93,7 @@ def build_reply(thought: ThinkResult) -> calls.Thought:
 
 async def stream_answer(call: Call, ask: Callable[[Callable[[str], None]], Awaitable[ThinkResult]]) -> ThinkResult:
     """Ask, and send each piece of the answer as it arrives; all pieces are sent on return."""
-    pieces = Pieces()
+    pieces = TextBuffer()
     failure: CallError | Gone | None = None
     thought: ThinkResult | None = None
     async with trio.open_nursery() as nursery:

@@ -329,7 +329,7 @@ async def test_a_call_that_answers_now_is_checked_first() -> None:
 def test_a_table_refuses_at_once_and_its_original_does_not() -> None:
     notebook = Notebook()
     table = Table((Syscall(Op.KEYS, None, lambda caller, body: b"{}"),))
-    refusing = table.refusing({Op.KEYS: Decision("deny", "the rule", "no keys for you")})
+    refusing = table.with_refusals({Op.KEYS: Decision("deny", "the rule", "no keys for you")})
 
     refuse, grant = refusing.now[Op.KEYS], table.now[Op.KEYS]
 
@@ -346,7 +346,7 @@ def test_a_call_without_rights_is_refused_by_its_entry(effect: Effect, code: str
     notebook = Notebook()
     table = Table((Syscall(Op.KEYS, None, lambda caller, body: b"{}"),))
 
-    refuse = table.refusing({Op.KEYS: Decision(effect, "the rule", "no keys for you")}).now[Op.KEYS]
+    refuse = table.with_refusals({Op.KEYS: Decision(effect, "the rule", "no keys for you")}).now[Op.KEYS]
 
     assert refuse is not None
     assert json.loads(refuse(caller(notebook), b""))["code"] == code
@@ -359,5 +359,5 @@ def test_a_question_about_a_call_with_rights_is_left_to_its_entry() -> None:
 
     table = Table((Syscall(Op.KEYS, Path, prepare=prepare),))
 
-    assert table.refusing({Op.KEYS: Decision("ask", "the rule", "somebody has to agree")}) is table
-    assert table.refusing({Op.KEYS: Decision("deny", "the rule", "no keys for you")}).now != table.now
+    assert table.with_refusals({Op.KEYS: Decision("ask", "the rule", "somebody has to agree")}) is table
+    assert table.with_refusals({Op.KEYS: Decision("deny", "the rule", "no keys for you")}).now != table.now

@@ -17,7 +17,7 @@ from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.connection import Connection
 from agentos.kernel.replies import encode_in_turns
-from agentos.kernel.request_body import INLINE
+from agentos.kernel.request_body import MAX_INLINE_BYTES
 from agentos.kernel.table import Syscall, Table
 from agentos.llm.settings import Account
 from agentos.services.mailboxes import Mailboxes
@@ -157,10 +157,10 @@ async def test_where_a_body_is_read_depends_on_its_size() -> None:
     assert large is not None
     assert later is not None
 
-    now(caller(table), body(INLINE))
-    await large(caller(table), body(INLINE + 1))
-    await later(Call(caller(table), False, unused), body(INLINE))
-    await later(Call(caller(table), False, unused), body(INLINE + 1))
+    now(caller(table), body(MAX_INLINE_BYTES))
+    await large(caller(table), body(MAX_INLINE_BYTES + 1))
+    await later(Call(caller(table), False, unused), body(MAX_INLINE_BYTES))
+    await later(Call(caller(table), False, unused), body(MAX_INLINE_BYTES + 1))
 
     assert [note.thread is threading.main_thread() for note in made] == [True, False, True, False]
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.kernel.request_body import INLINE, read
+from agentos.kernel.request_body import MAX_INLINE_BYTES, read
 from agentos_sdk import codec
 from agentos_sdk.calls.messages import Send
 from agentos_sdk.calls.permissions import Explain
@@ -76,13 +76,13 @@ def test_so_is_a_large_body_in_which_nothing_is_odd(verbatim: tuple[str, ...], m
     data = message if isinstance(message, bytes) else json.dumps(message).encode()
     body = b'{"to":1,"message":' + data + b"}"
 
-    found = outcome(body + b" " * INLINE, verbatim)
+    found = outcome(body + b" " * MAX_INLINE_BYTES, verbatim)
 
     assert found == outcome(body, ()) or (found is BadRequest and ODD.search(body))
 
 
 @pytest.mark.parametrize("number", [b"1" + b"0" * 350 + b".0", b"9" * 230 + b"e99", b"1e400", b"-1E+308123"])
-@pytest.mark.parametrize("padding", [0, INLINE])
+@pytest.mark.parametrize("padding", [0, MAX_INLINE_BYTES])
 def test_no_message_has_a_number_that_becomes_infinity_where_it_is_read(number: bytes, padding: int) -> None:
     with pytest.raises(BadRequest):
         read(Send, b'{"to":1,"message":[' + number + b"]}" + b" " * padding, ("message",))
@@ -102,7 +102,7 @@ def test_no_message_has_a_number_that_becomes_infinity_where_it_is_read(number: 
 )
 def test_a_large_body_is_refused_with_the_place(body: bytes, told: str) -> None:
     with pytest.raises(BadRequest, match=re.escape(told)):
-        read(Send, body + b" " * INLINE + b"}", ("message",))
+        read(Send, body + b" " * MAX_INLINE_BYTES + b"}", ("message",))
 
 
 def test_values_of_unknown_fields_are_not_read() -> None:

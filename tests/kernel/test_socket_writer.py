@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from agentos.kernel.call import Gone
-from agentos.kernel.socket_writer import LARGE_REPLY, SocketWriter
+from agentos.kernel.socket_writer import LARGE_REPLY_BYTES, SocketWriter
 from agentos_sdk.frames import MAX_PAYLOAD, Frames
 
 Pair = tuple[socket.socket, socket.socket]
@@ -33,7 +33,7 @@ async def read(sock: socket.socket, count: int) -> list[tuple[int, int, bytes]]:
 async def test_what_the_socket_does_not_take_is_queued_and_flushed_in_order(pair: Pair) -> None:
     ours, theirs = pair
     writer = SocketWriter(ours)
-    replies = [(1, 0, bytes(4 << 20)), (2, 0, b"small"), (3, 0, bytes(LARGE_REPLY + 1))]
+    replies = [(1, 0, bytes(4 << 20)), (2, 0, b"small"), (3, 0, bytes(LARGE_REPLY_BYTES + 1))]
 
     ends = [writer.reply(*reply) for reply in replies]
     assert not writer.is_empty

@@ -10,7 +10,7 @@ from attrs import frozen
 
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
-from agentos.kernel.table import SMALL, Syscall, Table
+from agentos.kernel.table import SMALL_BODY_BYTES, Syscall, Table
 from agentos_sdk.errors import Busy, CallError
 from agentos_sdk.opcodes import Op
 from tests.support.rights import Grants, Notebook
@@ -38,14 +38,14 @@ def test_there_is_an_entry_for_every_opcode() -> None:
     assert len(table.now) == len(table.later) == len(table.limits) == 256
     for op in set(range(256)) - {Op.HELLO, Op.CANCEL, Op.EXIT}:
         assert ask(table, op, b"")["code"] == "unknown_call"
-    assert set(table.limits) == {SMALL}
+    assert set(table.limits) == {SMALL_BODY_BYTES}
 
 
 def test_a_call_that_is_not_served_yet_may_have_a_limit_of_its_own() -> None:
     table = Table((), {Op.STORE: 1 << 20})
 
     assert ask(table, Op.STORE, b"")["code"] == "unknown_call"
-    assert {op for op in range(256) if table.limits[op] != SMALL} == {Op.STORE}
+    assert {op for op in range(256) if table.limits[op] != SMALL_BODY_BYTES} == {Op.STORE}
 
 
 def test_a_handler_gets_its_request_and_gives_its_reply() -> None:

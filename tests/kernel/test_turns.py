@@ -39,7 +39,7 @@ async def test_who_takes_waits_for_the_next_and_who_adds_for_room() -> None:
         seen.append(await turns.take())
 
     async def wait_for_room() -> None:
-        await turns.until_taken()
+        await turns.wait_taken()
         seen.append(("room", len(turns)))
 
     async with trio.open_nursery() as nursery:

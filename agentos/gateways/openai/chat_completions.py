@@ -22,7 +22,7 @@ from agentos.kernel.call import Call
 from agentos.kernel.caller import Allowance, Caller
 from agentos.kernel.internal_errors import internal
 from agentos.kernel.listener import ConnectionLimit
-from agentos.kernel.text_buffer import Pieces
+from agentos.kernel.text_buffer import TextBuffer
 from agentos.llm.jobs import ThinkResult
 from agentos.llm.providers.provider import Answer
 from agentos_sdk import codec
@@ -57,7 +57,7 @@ class Completions:
 
 
 @define(eq=False)
-class Counted(Pieces):
+class Counted(TextBuffer):
     """Text not yet read counts towards the reader's allowance; ``outcome`` is set when the answer has ended."""
 
     _allowance: Allowance = field(kw_only=True)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
 from agentos.http import exchange, server
-from agentos.kernel.caller import MAX_BODIES, MAX_CONNECTIONS
-from agentos.kernel.listener import RESERVE, ConnectionLimit
+from agentos.kernel.caller import MAX_BODY_BYTES, MAX_CONNECTIONS
+from agentos.kernel.listener import OPERATOR_RESERVE, ConnectionLimit
 from agentos.llm.providers.offline_rules import Rule
 from agentos.llm.settings import OfflineSettings
 from tests.support.rounds import rounds
@@ -182,7 +182,7 @@ async def test_a_body_of_any_length_is_announced_but_not_sent() -> None:
 
 
 async def test_bodies_are_counted_and_who_comes_with_too_many_waits() -> None:
-    half = MAX_BODIES // 2
+    half = MAX_BODY_BYTES // 2
     async with served(max_payload=half) as here, trio.open_nursery() as nursery:
         answered = trio.Event()
         first, second, third = [await here.connect() for _ in range(3)]
@@ -215,7 +215,7 @@ async def test_requests_on_one_connection_are_answered_in_order() -> None:
 
 
 async def test_nobody_comes_in_when_the_house_is_full_but_for_the_operator() -> None:
-    async with served(connection_limit=ConnectionLimit(RESERVE)) as here, await here.connect() as client:
+    async with served(connection_limit=ConnectionLimit(OPERATOR_RESERVE)) as here, await here.connect() as client:
         await client.send_all(head("GET", "/v1/models"))
         assert (await all_of(client)).startswith(b"HTTP/1.1 503")
         assert here.connection_limit.connections == 0

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from openai.types.chat import ChatCompletionMessage
 
 from agentos.gateways.openai.request import parse_request
-from agentos.kernel.request_body import LARGE_TEXT
+from agentos.kernel.request_body import LARGE_TEXT_BYTES
 from agentos.llm.providers.provider import Image, Message, Question, Tool, ToolCall
 from agentos_sdk.errors import BadRequest
 
@@ -298,8 +298,8 @@ def test_arguments_are_the_json_of_an_object(arguments: object) -> None:
         b'{"messages": NaN}',
         b'{"model": "\\ud800"}',
         b'{"messages": ' + b"[" * 65 + b"]" * 65 + b"}",
-        b'{"messages": [' + b"{}," * LARGE_TEXT + b"{}]}",
-        b'{"stop": [' + b"1," * LARGE_TEXT + b"1]}",
+        b'{"messages": [' + b"{}," * LARGE_TEXT_BYTES + b"{}]}",
+        b'{"stop": [' + b"1," * LARGE_TEXT_BYTES + b"1]}",
     ],
 )
 def test_what_is_no_request_is_refused(data: bytes) -> None:
@@ -308,6 +308,6 @@ def test_what_is_no_request_is_refused(data: bytes) -> None:
 
 
 def test_brackets_in_a_text_are_none() -> None:
-    text = '[{,\\"' * LARGE_TEXT
+    text = '[{,\\"' * LARGE_TEXT_BYTES
 
     assert asked({"role": "user", "content": text}).messages == [Message("user", text)]

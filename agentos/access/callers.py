@@ -30,7 +30,7 @@ from agentos_sdk.opcodes import Op
 
 from .peer_identity import Peers
 
-MOST_OF_OTHERS = set_files.SetSize(rules=200, characters=8 << 10)  # per set from an agent or a guest: 0.1 s
+MAX_SET_SIZE_OF_OTHERS = set_files.SetSize(rules=200, characters=8 << 10)  # per set from an agent or a guest: 0.1 s
 
 GIVEN_UP = Decision("allow", "a caller may give up its rights", "")
 
@@ -168,7 +168,7 @@ class Callers:
         try:
             if isinstance(wanted, str):
                 return set_files.read_set(wanted, source, self.known, self.jailed)
-            most = set_files.MAX_SET_SIZE if caller.kind == "operator" else MOST_OF_OTHERS
+            most = set_files.MAX_SET_SIZE if caller.kind == "operator" else MAX_SET_SIZE_OF_OTHERS
             async with caller.turn:
                 found = await trio.to_thread.run_sync(self._read_set, wanted, source, most, limiter=self._reading)
         except set_files.BadSet as error:

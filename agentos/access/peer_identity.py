@@ -11,7 +11,7 @@ from agentos.agents.registry import Agent, Registry
 from agentos.kernel.listener import Peer
 from agentos_sdk.errors import PermissionDenied
 
-DEEPEST = 1000  # generations; bounds the walk, since /proc may change during it
+MAX_ANCESTORS = 1000  # bounds the walk, since /proc may change during it
 
 
 @define(eq=False)
@@ -72,15 +72,15 @@ class Peers:
         self._reading = True
         try:
             with trio.CancelScope(shield=True):
-                lines = await trio.to_thread.run_sync(lines_of, tuple(asked), frozenset(programs))
+                agent_pids = await trio.to_thread.run_sync(find_agent_pids, tuple(asked), frozenset(programs))
         except Exception as error:  # no thread can be started
             for lookup in asked.values():
                 lookup.error = error
         else:
             for pid, lookup in asked.items():
-                line = lines[pid]
-                lookup.unknown = line is None
-                lookup.agent = programs[line] if line else None
+                agent_pid = agent_pids[pid]
+                lookup.unknown = agent_pid is None
+                lookup.agent = programs[agent_pid] if agent_pid else None
         finally:
             for lookup in asked.values():
                 lookup.done = True
@@ -88,28 +88,28 @@ class Peers:
             self._read.unpark_all()
 
 
-def lines_of(pids: Iterable[int], agents: frozenset[int]) -> Mapping[int, int | None]:
-    """:func:`line_of` for each of these processes. Blocks."""
-    return {pid: line_of(pid, agents) for pid in pids}
+def find_agent_pids(pids: Iterable[int], agents: frozenset[int]) -> Mapping[int, int | None]:
+    """:func:`find_agent_pid` for each of these processes. Blocks."""
+    return {pid: find_agent_pid(pid, agents) for pid in pids}
 
 
-def line_of(pid: int, agents: frozenset[int]) -> int | None:
+def find_agent_pid(pid: int, agents: frozenset[int]) -> int | None:
     """The pid in ``agents`` that ``pid`` is or descends from, the nearest one; 0 if it isn't the kernel's.
 
     None if it descends from the kernel but from no agent, or if that can't be determined.
     """
-    own, here = os.getpid(), pid
-    for _ in range(DEEPEST):
-        if here in agents:
-            return here
-        if here == own:
+    own, current = os.getpid(), pid
+    for _ in range(MAX_ANCESTORS):
+        if current in agents:
+            return current
+        if current == own:
             return None
-        above = parent_of(here)
-        if above == 0 or not here:  # 0: outside our pid namespace, so not a process of this kernel
+        parent = parent_of(current)
+        if parent == 0 or not current:  # 0: outside our pid namespace, so not a process of this kernel
             return 0
-        if above is None:
-            if here == pid:
+        if parent is None:
+            if current == pid:
                 return None  # the process has ended, so its ancestors can't be determined
-            above = pid  # an ancestor has ended and its children have been reparented: start again
-        here = above
+            parent = pid  # an ancestor has ended and its children have been reparented: start again
+        current = parent
     return None

@@ -10,7 +10,7 @@ from agentos_sdk import codec
 from agentos_sdk.calls import think as calls
 from agentos_sdk.errors import BadRequest
 
-AT_ONCE = 4 << 10  # bytes of a body that are parsed in the event loop: 100 short messages take 3 ms
+MAX_INLINE_BYTES = 4 << 10  # bytes of a body that are parsed in the event loop: 100 short messages take 3 ms
 BRACE = re.compile(rb"\s*\{")
 
 
@@ -26,7 +26,7 @@ class ThinkRequest:
 def parse_think(body: bytes, model: str) -> ThinkRequest:
     """Parse a body; ``model`` is used if it names none."""
     asked = _decode(body)
-    return ThinkRequest(question_of(asked, model), asked.stream, asked.timeout)
+    return ThinkRequest(build_question(asked, model), asked.stream, asked.timeout)
 
 
 def _decode(body: bytes) -> calls.Think:
@@ -41,10 +41,10 @@ def _decode(body: bytes) -> calls.Think:
         raise BadRequest(str(error)) from None
 
 
-def question_of(asked: calls.Think, model: str) -> llm.Question:
+def build_question(asked: calls.Think, model: str) -> llm.Question:
     return llm.Question(
         model=(asked.model or model).removeprefix("models/"),  # Gemini has two spellings: rules use the short one
-        messages=[message_of(message) for message in asked.turns],
+        messages=[build_message(message) for message in asked.turns],
         system=asked.system,
         temperature=asked.temperature,
         max_tokens=asked.max_tokens,
@@ -56,8 +56,8 @@ def question_of(asked: calls.Think, model: str) -> llm.Question:
     )
 
 
-def message_of(message: calls.Message) -> llm.Message:
-    assert message.role != "system", "what the system says is the question's own"
+def build_message(message: calls.Message) -> llm.Message:
+    assert message.role != "system", "system messages are in the question's field system"
     return llm.Message(
         message.role,
         message.text,

@@ -15,14 +15,14 @@ class Right:
     """What a call is about to do, and to which object: ``Right("kill", agent=7)``, ``Right("read", "/data/notes.md")``.
 
     ``action`` is the call's name in lower case. The type of ``object`` depends on it: the path really opened, a parsed
-    command, a domain, a model. Its ``str()`` goes to the audit log. The caller sees it too, unless ``told`` holds the
-    caller's own name for the object: the target of a symlink must not be revealed to every caller.
+    command, a domain, a model. Its ``str()`` goes to the audit log. The caller sees it too, unless ``shown_as`` holds
+    the caller's own name for the object: the target of a symlink must not be revealed to every caller.
     """
 
     action: str
     object: object = None
     agent: int | None = None
-    told: str | None = None
+    shown_as: str | None = None
 
 
 @frozen

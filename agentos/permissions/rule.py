@@ -67,8 +67,8 @@ def deny_by_default(right: Right, name: str, why: str = "") -> Decision:
 
 def describe_right(right: Right) -> str:
     """The text of a right as its holder may see it."""
-    told = right.told if right.told is not None else right.object
-    return right.action.upper() if told is None else f"{right.action.upper()} {shorten(str(told))}"
+    shown = right.shown_as if right.shown_as is not None else right.object
+    return right.action.upper() if shown is None else f"{right.action.upper()} {shorten(str(shown))}"
 
 
 def shorten(text: str, max_length: int = 200) -> str:

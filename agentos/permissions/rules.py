@@ -56,7 +56,7 @@ class Rules:
         if right.action in KIND_OF_ACTION:
             decisions.append(self._decide_object(right, relation))
         if relation is not None and right.action != "send" and not relation.itself:
-            decisions.append(self._match("agents", relation, attrs.evolve(right, told=relation.name)))
+            decisions.append(self._match("agents", relation, attrs.evolve(right, shown_as=relation.name)))
         return min(reversed(decisions), key=strictness)  # of equal decisions the most specific one
 
     def decide_call(self, action: str) -> Decision:

@@ -161,8 +161,8 @@ def syscalls(registry: Registry, supervision: Supervision, spawner: Spawning, li
     )
 
 
-def describe_agent(agent: Agent, now: float, whole: bool, place: QueueState) -> calls.AgentInfo:
-    """``whole``: include how it ended. ``place`` is its place in the model's queue."""
+def describe_agent(agent: Agent, now: float, whole: bool, queue_state: QueueState) -> calls.AgentInfo:
+    """``whole``: include how it ended. ``queue_state`` is its place in the model's queue."""
     pid = agent.pid
     return calls.AgentInfo(
         id=agent.id,
@@ -176,13 +176,18 @@ def describe_agent(agent: Agent, now: float, whole: bool, place: QueueState) -> 
         running=agent.alive and pid is not None,
         isolation=agent.spec.isolation,
         missing=agent.lacking,
-        llm=describe_place(place),
+        llm=describe_queue_state(queue_state),
         end=agent.end.reason if agent.end is not None and whole else None,
     )
 
 
-def describe_place(place: QueueState) -> calls.InLine:
-    return calls.InLine(waiting=place.waiting, in_flight=place.in_flight, position=place.position, paused=place.paused)
+def describe_queue_state(queue_state: QueueState) -> calls.InLine:
+    return calls.InLine(
+        waiting=queue_state.waiting,
+        in_flight=queue_state.in_flight,
+        position=queue_state.position,
+        paused=queue_state.paused,
+    )
 
 
 async def follow_output(call: Call, agent: Agent, begin: int) -> calls.LogsReply:

@@ -40,11 +40,20 @@ from agentos_sdk.calls.host import Exec, Output
 from agentos_sdk.errors import BadRequest
 from agentos_sdk.opcodes import Op
 
-from .json_text import as_json
+from .json_text import encode_json
 
-LONGEST = 3600.0  # seconds; the largest timeout
-AT_ONCE = 200  # characters of a command that are read in the event loop, in 1 ms at worst; longer ones in a thread
-LINE = (SHELL, "--noprofile", "--norc", "-p", "-c", "--")  # -p: import no functions and options from the environment
+MAX_TIMEOUT_SECONDS = 3600.0  # seconds; the largest timeout
+MAX_INLINE_CHARS = (
+    200  # characters of a command that are read in the event loop, in 1 ms at worst; longer ones in a thread
+)
+SHELL_ARGV = (
+    SHELL,
+    "--noprofile",
+    "--norc",
+    "-p",
+    "-c",
+    "--",
+)  # -p: import no functions and options from the environment
 ON_HOST = {"PATH": PATH, "LANG": "C.UTF-8", "SHELL": SHELL}
 FAILURE = {"stdout": "", "stderr": "", "exit_code": -1}
 
@@ -78,8 +87,8 @@ class Commands:
             program = Program(argv(request), {**given, **request.env}, directory, stdin=request.stdin.encode())
             out, err = open_streams(call) if request.stream else (Stream(), Stream())
             command = CommandRequest(program, request.timeout, caller.kind, caller.id, out, err)
-            place = Beside.of(agent) if agent is not None else OwnJail() if command.kind == "guest" else OnHost()
-            done = await self.runner.run(place, command)
+            where = Beside.of(agent) if agent is not None else OwnJail() if command.kind == "guest" else OnHost()
+            done = await self.runner.run(where, command)
             await out.end()
             await err.end()
             await caller.allowance.wait_for_reply_room()  # a caller that doesn't read its replies gets no more of them
@@ -90,7 +99,7 @@ class Commands:
 
     async def _read(self, caller: Caller, command: str | Sequence[str]) -> Reading:
         length = len(command) if isinstance(command, str) else sum(map(len, command))
-        if length <= AT_ONCE:
+        if length <= MAX_INLINE_CHARS:
             return parse_command(command)
         async with caller.turn:
             return await trio.to_thread.run_sync(parse_command, command, limiter=self._reading)
@@ -135,8 +144,10 @@ def check_request(request: Exec) -> None:
     words = [request.command] if isinstance(request.command, str) else list(request.command)
     if not words or not words[0]:
         raise BadRequest("command: expected a line for the shell, or a program and its arguments")
-    if not 0 < request.timeout <= LONGEST:
-        raise BadRequest(f"timeout: expected more than 0 and at most {LONGEST:g} seconds, got {request.timeout:g}")
+    if not 0 < request.timeout <= MAX_TIMEOUT_SECONDS:
+        raise BadRequest(
+            f"timeout: expected more than 0 and at most {MAX_TIMEOUT_SECONDS:g} seconds, got {request.timeout:g}"
+        )
     for name in request.env:
         if not name or "=" in name or name.startswith("AGENTOS_"):
             raise BadRequest(f"env.{name}: expected a variable's name, without '=' and not AGENTOS_... (ours)")
@@ -145,7 +156,7 @@ def check_request(request: Exec) -> None:
 
 
 def argv(request: Exec) -> Sequence[str]:
-    return (*LINE, request.command) if isinstance(request.command, str) else tuple(request.command)
+    return (*SHELL_ARGV, request.command) if isinstance(request.command, str) else tuple(request.command)
 
 
 def parse_command(command: str | Sequence[str]) -> Reading:
@@ -175,8 +186,8 @@ def open_streams(call: Call) -> tuple[Live, Live]:
 async def encode_result(done: CommandResult, out: Stream, err: Stream) -> bytes:
     """Encode the reply in pieces; other tasks run between two of them."""
     return b'{"success":true,"stdout":"%s","stderr":"%s","exit_code":%d,"timed_out":%s,"truncated":%s}' % (
-        await as_json(out.kept),
-        await as_json(err.kept),
+        await encode_json(out.kept),
+        await encode_json(err.kept),
         exit_code(done.status),
         codec.encode(done.timed_out),
         codec.encode(out.truncated or err.truncated),

@@ -31,11 +31,11 @@ from .json_text import base64_pieces, json_pieces
 
 T = TypeVar("T")
 
-AT_ONCE = 4 << 10  # bytes of a body that are parsed in the event loop
-LARGE = 1 << 20  # bytes of a file; at most two larger reads are held in memory at once
-PIECE = 256 << 10  # characters of base64 decoded at a time, so that other threads run in between
-WORKERS = 8  # threads; a file system that hangs delays only callers that wait for it
-EACH = 4  # calls of one caller that are in flight at once
+MAX_INLINE_BYTES = 4 << 10  # bytes of a body that are parsed in the event loop
+LARGE_FILE_BYTES = 1 << 20  # bytes of a file; at most two larger reads are held in memory at once
+PIECE_CHARS = 256 << 10  # characters of base64 decoded at a time, so that other threads run in between
+WORKER_THREADS = 8  # threads; a file system that hangs delays only callers that wait for it
+MAX_CALLS_PER_CALLER = 4  # calls of one caller that are in flight at once
 PATH_RULE = "paths of this kind of caller"  # in the audit log if no rule applies
 
 
@@ -71,8 +71,8 @@ class Files:
 
     paths: PathResolver
     most: int
-    _own: Slots = field(factory=lambda: Slots(WORKERS), init=False)
-    _hosts: Slots = field(factory=lambda: Slots(WORKERS), init=False)
+    _own: Slots = field(factory=lambda: Slots(WORKER_THREADS), init=False)
+    _hosts: Slots = field(factory=lambda: Slots(WORKER_THREADS), init=False)
     _strangers: Slots = field(factory=lambda: Slots(2), init=False)
     _large: Slots = field(factory=lambda: Slots(2), init=False)
     _reading: Slots = field(factory=lambda: Slots(1), init=False)
@@ -112,7 +112,7 @@ class Files:
                     caller.allowance.wait_for_reply_room()
                 )  # a caller that doesn't read its replies gets no more of them
                 wanted = file.size - request.offset
-                if min(wanted, request.limit if request.limit is not None else wanted) <= LARGE:
+                if min(wanted, request.limit if request.limit is not None else wanted) <= LARGE_FILE_BYTES:
                     return await self._read_content(file, request)
                 async with self._large:
                     return await self._read_content(file, request)
@@ -122,7 +122,7 @@ class Files:
 
     async def parse_write(self, caller: Caller, body: bytes) -> "WriteRequest":
         """Parse the body. A caller's large bodies are parsed one after the other."""
-        if len(body) <= AT_ONCE:
+        if len(body) <= MAX_INLINE_BYTES:
             return parse_write(body)
         async with caller.turn:
             return await self._reading.run(partial(parse_write, body))
@@ -145,17 +145,17 @@ class Files:
         """The limit of one caller's calls: further ones wait, those of other callers do not."""
         slots = self._turns.get(caller)
         if slots is None:
-            slots = self._turns[caller] = Slots(EACH)
+            slots = self._turns[caller] = Slots(MAX_CALLS_PER_CALLER)
         return slots
 
     def _right(self, caller: Caller, action: str, file: ResolvedPath) -> Right:
-        """The right to act on the real path. A symlink's target is never told, its existence only if permitted."""
+        """The right to act on the real path. A symlink's target is never revealed, its existence only if permitted."""
         path_request = file.request
         if file.real == path_request.name:
-            return Right(action, file.real, told=path_request.given)
+            return Right(action, file.real, shown_as=path_request.given)
         known = caller.authorizer.decide(caller, Right(action, path_request.name)).effect == "allow"
         link = ", which is judged where its links lead" if known else ""
-        return Right(action, file.real, told=f"{path_request.given}{link}")
+        return Right(action, file.real, shown_as=f"{path_request.given}{link}")
 
     async def _read_content(self, file: ResolvedPath, request: Read) -> bytes:
         read = partial(io.read, file, request.offset, request.limit, self.most)
@@ -176,7 +176,9 @@ class Files:
             threads = self._workers(path_request)
             if (
                 not path_request.top
-                and caller.authorizer.decide(caller, Right(action, path_request.name, told=path_request.given)).effect
+                and caller.authorizer.decide(
+                    caller, Right(action, path_request.name, shown_as=path_request.given)
+                ).effect
                 != "allow"
             ):
                 threads = self._strangers  # the path may lead to an allowed file, but mostly such requests are refused
@@ -220,7 +222,7 @@ def parse_write(body: bytes) -> WriteRequest:
     """Parse a body and decode its content."""
     request = read_text(Write, body)
     text = request.content
-    pieces = (text[at : at + PIECE] for at in range(0, len(text), PIECE))
+    pieces = (text[at : at + PIECE_CHARS] for at in range(0, len(text), PIECE_CHARS))
     if request.encoding == "utf-8":
         return WriteRequest(request.path, request.mode, b"".join(piece.encode() for piece in pieces))
     try:

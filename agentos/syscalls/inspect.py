@@ -29,7 +29,7 @@ from agentos.services.quotas import MONEY_UNITS, BudgetState
 from agentos_sdk.calls import inspect as calls
 from agentos_sdk.opcodes import Op
 
-from .agents import describe_place
+from .agents import describe_queue_state
 from .spawn import describe_isolation
 
 
@@ -82,14 +82,14 @@ def describe_agent(
 def describe_model(line: Line, agent: Agent) -> calls.Model:
     """An agent's place in the model's queue, its usage and what is left of its budgets."""
     waits, spent = line.wait_times(agent.queue_path), line.usage_of(agent.queue_path)
-    used, place = spent.usage, line.queue_states().get(queue_names(agent.queue_path), QueueState())
+    used, queue_state = spent.usage, line.queue_states().get(queue_names(agent.queue_path), QueueState())
     return calls.Model(
         weight=agent.spec.llm.weight,
-        place=describe_place(place),
+        place=describe_queue_state(queue_state),
         waits=calls.Waits(count=waits.count, p50_ms=waits.p50 * 1000, p95_ms=waits.p95 * 1000) if waits else None,
         spent=calls.Spent(calls=spent.calls, input=used.input, output=used.output, thinking=used.thinking),
         budgets=[describe_budget(standing) for standing in line.budget_states(agent.queue_path)],
-        providers=model_states(line, place.models),
+        providers=model_states(line, queue_state.models),
     )
 
 

@@ -8,10 +8,10 @@ import trio
 
 from agentos_sdk import codec
 
-PIECE = 48 << 10  # bytes encoded at a time, in about 0.2 ms; a multiple of 3 for base64
+PIECE_BYTES = 48 << 10  # bytes encoded at a time, in about 0.2 ms; a multiple of 3 for base64
 
 
-async def as_json(data: bytes | bytearray) -> bytes:
+async def encode_json(data: bytes | bytearray) -> bytes:
     """Encode text as the contents of a JSON string; invalid UTF-8 is replaced."""
     return b"".join(await json_pieces(data, "replace"))
 
@@ -24,12 +24,12 @@ async def json_pieces(data: bytes | bytearray, errors: str, whole: bool = True, 
     """
     decoder = codecs.getincrementaldecoder("utf-8")(errors)
     pieces: list[bytes] = []
-    for start in range(0, len(data), PIECE):
+    for start in range(0, len(data), PIECE_BYTES):
         if start:
             await trio.lowlevel.checkpoint()
         held = len(decoder.getstate()[0])
         try:
-            text = decoder.decode(data[start : start + PIECE], final=whole and start + PIECE >= len(data))
+            text = decoder.decode(data[start : start + PIECE_BYTES], final=whole and start + PIECE_BYTES >= len(data))
         except UnicodeDecodeError as error:
             error.start += start - held
             raise
@@ -43,8 +43,8 @@ async def json_pieces(data: bytes | bytearray, errors: str, whole: bool = True, 
 async def base64_pieces(data: bytes | bytearray) -> list[bytes]:
     """Encode data as base64, in pieces."""
     pieces: list[bytes] = []
-    for start in range(0, len(data), PIECE):
+    for start in range(0, len(data), PIECE_BYTES):
         if start:
             await trio.lowlevel.checkpoint()
-        pieces.append(b2a_base64(data[start : start + PIECE], newline=False))
+        pieces.append(b2a_base64(data[start : start + PIECE_BYTES], newline=False))
     return pieces

@@ -157,7 +157,7 @@ class Spawning:
             if caller.kind == "guest":  # uses host paths: the program must be one that it may read
                 if (program := host.program_of(request.script, request.command)) is not None:
                     named, real = program
-                    draft = attrs.evolve(draft, rights=[*draft.rights, Right("read", real, told=named)])
+                    draft = attrs.evolve(draft, rights=[*draft.rights, Right("read", real, shown_as=named)])
                 check_guest_options(request)
             spec = self._build(caller, parent, request, given, bounds)
             if caller.kind == "guest":
@@ -183,7 +183,7 @@ class Spawning:
             raise mistake.error(f"{mistake.field}: {layout.replace_host_paths(mistake.message, None, above)}")
 
         check_name(request.name, "name")
-        fields = {**attrs.asdict(request, recurse=False), "restart": restart_of(request), "permissions": given}
+        fields = {**attrs.asdict(request, recurse=False), "restart": choose_restart(request), "permissions": given}
         del fields["restart_policy"]
         paths: Paths = HostPaths(self.base, sole=caller.kind != "operator")
         if parent is not None and parent.spec.jailed:
@@ -221,7 +221,7 @@ def describe_request(request: calls.Spawn, given: PermissionSet | None) -> str:
     return ", ".join(parts)
 
 
-def restart_of(request: calls.Spawn) -> Restart:
+def choose_restart(request: calls.Spawn) -> Restart:
     if request.restart is not None and request.restart_policy is not None:
         raise BadRequest("restart_policy: restart says it already; leave one of them out")
     return request.restart or RESTARTS[request.restart_policy or "never"]

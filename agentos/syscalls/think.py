@@ -7,7 +7,7 @@ from functools import partial
 
 import trio
 
-from agentos.access.think_request import AT_ONCE, ThinkRequest, parse_think
+from agentos.access.think_request import MAX_INLINE_BYTES, ThinkRequest, parse_think
 from agentos.kernel.call import Call, Gone
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
@@ -30,7 +30,7 @@ def syscalls(line: Line, queue_path: Callable[[Caller], QueuePath], max_payload:
     reading = trio.CapacityLimiter(1)  # several threads would slow down each other and the event loop
 
     async def parse(caller: Caller, body: bytes) -> ThinkRequest:
-        if len(body) <= AT_ONCE:
+        if len(body) <= MAX_INLINE_BYTES:
             return parse_think(body, line.model)
         async with caller.turn:  # one caller's many bodies wait behind each other, and not others behind them
             return await trio.to_thread.run_sync(parse_think, body, line.model, limiter=reading)
@@ -56,9 +56,9 @@ def syscalls(line: Line, queue_path: Callable[[Caller], QueuePath], max_payload:
 
     def prepare_report(caller: Caller, request: calls.LLMReport) -> Prepared:
         def act(caller: Caller) -> calls.Reported:
-            place = queue_path(caller)
-            used_up = any(standing.left <= 0 for standing in line.budget_states(place))
-            return calls.Reported(tokens=line.usage_of(place).usage.total, quota_exceeded=used_up)
+            path = queue_path(caller)
+            used_up = any(standing.left <= 0 for standing in line.budget_states(path))
+            return calls.Reported(tokens=line.usage_of(path).usage.total, quota_exceeded=used_up)
 
         return Prepared((Right("llm_report"),), act)
 

@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from agentos.access import peer_identity
-from agentos.access.peer_identity import Peers, line_of
+from agentos.access.peer_identity import Peers, find_agent_pid
 from agentos.agents.registry import Registry
 from agentos.kernel.listener import Peer
 from agentos_sdk.errors import PermissionDenied
@@ -31,23 +31,23 @@ def chain() -> Iterator[tuple[int, int]]:
 def test_the_nearest_agent_counts(chain: tuple[int, int]) -> None:
     parent, child = chain
 
-    assert line_of(child, frozenset({parent, child})) == child
-    assert line_of(child, frozenset({parent})) == parent
+    assert find_agent_pid(child, frozenset({parent, child})) == child
+    assert find_agent_pid(child, frozenset({parent})) == parent
 
 
 def test_a_descendant_of_ours_that_is_no_agents_is_nobody_we_know(chain: tuple[int, int]) -> None:
-    assert line_of(chain[1], frozenset()) is None
+    assert find_agent_pid(chain[1], frozenset()) is None
 
 
 def test_who_does_not_descend_from_us_is_the_operator() -> None:
-    assert line_of(os.getppid(), frozenset()) == 0
-    assert line_of(0, frozenset()) == 0  # in no pid namespace that we see
+    assert find_agent_pid(os.getppid(), frozenset()) == 0
+    assert find_agent_pid(0, frozenset()) == 0  # in no pid namespace that we see
 
 
 def test_who_has_gone_already_is_nobody_we_know(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_identity, "parent_of", lambda pid: None)
 
-    assert line_of(4711, frozenset()) is None
+    assert find_agent_pid(4711, frozenset()) is None
 
 
 def test_an_ancestor_that_goes_meanwhile_sends_the_walk_back_to_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +55,7 @@ def test_an_ancestor_that_goes_meanwhile_sends_the_walk_back_to_its_beginning(mo
     answers = iter([4712, None, own])
     monkeypatch.setattr(peer_identity, "parent_of", lambda pid: next(answers))
 
-    assert line_of(4711, frozenset()) is None
+    assert find_agent_pid(4711, frozenset()) is None
 
 
 class Readings:
@@ -65,14 +65,14 @@ class Readings:
         self.asked: list[tuple[int, ...]] = []
         self.may_go_on = threading.Event()
         self.may_go_on.set()
-        real = peer_identity.lines_of
+        real = peer_identity.find_agent_pids
 
         def noting(pids: tuple[int, ...], agents: frozenset[int]) -> Mapping[int, int | None]:
             self.asked.append(pids)
             assert self.may_go_on.wait(20)
             return real(pids, agents)
 
-        monkeypatch.setattr(peer_identity, "lines_of", noting)
+        monkeypatch.setattr(peer_identity, "find_agent_pids", noting)
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ async def test_where_no_thread_can_be_had_all_that_wait_hear_it_and_the_next_one
             heard.append(str(error))
 
     with monkeypatch.context() as broken:
-        broken.setattr(peer_identity, "lines_of", no_thread)
+        broken.setattr(peer_identity, "find_agent_pids", no_thread)
         async with trio.open_nursery() as nursery:
             for _ in range(5):
                 nursery.start_soon(connect)

@@ -50,7 +50,7 @@ def test_a_child_that_is_given_more_still_has_no_more_than_its_parent() -> None:
     authorizer = family(LEVELS["sandboxed"], LEVELS["readonly"], LEVELS["sandboxed"])
 
     with pytest.raises(PermissionDenied, match="WRITE: no rule of level readonly allows it"):
-        caller(authorizer, CHILD).require_right(Right("write", "/workspace/x", told=None))
+        caller(authorizer, CHILD).require_right(Right("write", "/workspace/x", shown_as=None))
     caller(authorizer, GRANDPARENT).require_right(Right("write", "/workspace/x"))
 
 

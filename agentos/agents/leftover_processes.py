@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 RUN_VARIABLE = "AGENTOS_RUN_ID"
 ID_VARIABLE = "AGENTOS_AGENT_ID"
 LIFE_VARIABLE = "AGENTOS_LIFE"  # AGENT.LIFE: processes left by one life must not be taken for those of the next
-ROOM = 107 - len("/agentos-12345678/4294967295.sock")  # bytes for a directory name, so that socket paths fit
-PAUSE = 0.05  # seconds between two scans for processes that ended agents left
+MAX_DIRECTORY_BYTES = 107 - len("/agentos-12345678/4294967295.sock")  # so that socket paths fit
+SCAN_DELAY_SECONDS = 0.05  # seconds between two scans for processes that ended agents left
 
 
 @frozen
@@ -75,7 +75,7 @@ class Sweeper:
     async def serve(self) -> None:
         while True:
             await self._due.wait()
-            await trio.sleep(PAUSE)
+            await trio.sleep(SCAN_DELAY_SECONDS)
             lives, self._lives, self._due = self._lives, set(), trio.Event()
             try:
                 left = await trio.to_thread.run_sync(kill_marked, self.run.id, lives)
@@ -91,7 +91,7 @@ class Sweeper:
 def runtime_base() -> str:
     """The first accessible runtime directory with a name short enough for agents' socket paths."""
     for base in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"):
-        if base and len(os.fsencode(base)) <= ROOM and os.access(base, os.W_OK | os.X_OK):
+        if base and len(os.fsencode(base)) <= MAX_DIRECTORY_BYTES and os.access(base, os.W_OK | os.X_OK):
             return os.path.abspath(base)
     return "/tmp"
 

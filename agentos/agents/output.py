@@ -15,10 +15,10 @@ from .commands.fair_reader import Pipe, Turns
 
 MAX_LINES = 2000
 MAX_BYTES = 512 << 10  # kept per agent
-MAX_LINE = 8 << 10  # characters; a longer line is cut into several
+MAX_LINE_CHARS = 8 << 10  # characters; a longer line is cut into several
 READ_SIZE = 4 << 10  # bytes per read
-RATE = 2 << 20  # bytes per second read of a stream that is the only one; a faster program waits, not the kernel
-LINE_COST = 256  # bytes added per line, since each line takes time, however short
+BYTES_PER_SECOND = 2 << 20  # read of a stream that is the only one; a faster program waits, not the kernel
+LINE_COST_BYTES = 256  # bytes added per line, since each line takes time, however short
 
 
 @define(eq=False)
@@ -100,7 +100,7 @@ class Pump:
 
     def _add_data(self, data: bytes) -> float:
         lines = self._add_text(self._decoder.decode(data))
-        return (len(data) + lines * LINE_COST) / RATE
+        return (len(data) + lines * LINE_COST_BYTES) / BYTES_PER_SECOND
 
     def _add_text(self, text: str) -> int:
         """Add complete lines to the output; returns the number of newlines in ``text``."""
@@ -110,10 +110,10 @@ class Pump:
             _, *lines, self._rest = text.rsplit("\n", MAX_LINES + 1)
         else:
             *lines, self._rest = (self._rest + text).split("\n")
-        whole = max(0, len(self._rest) - 1) // MAX_LINE * MAX_LINE
-        lines += (self._rest[start : start + MAX_LINE] for start in range(0, whole, MAX_LINE))
+        whole = max(0, len(self._rest) - 1) // MAX_LINE_CHARS * MAX_LINE_CHARS
+        lines += (self._rest[start : start + MAX_LINE_CHARS] for start in range(0, whole, MAX_LINE_CHARS))
         self._rest = self._rest[whole:]
         for line in lines:
-            for start in range(0, max(len(line), 1), MAX_LINE):
-                self._output.add(self._stream, line[start : start + MAX_LINE].rstrip("\r"))
+            for start in range(0, max(len(line), 1), MAX_LINE_CHARS):
+                self._output.add(self._stream, line[start : start + MAX_LINE_CHARS].rstrip("\r"))
         return count

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from .jail.jail import Jail
     from .workspaces.view import View
 
-KEPT = 1000  # ended agents kept, for waits for their end and for their logs
-KEPT_WHOLE = 50  # of these, how many keep all of their output; the others keep the last lines
+MAX_ENDED = 1000  # ended agents kept, for waits for their end and for their logs
+MAX_ENDED_WHOLE = 50  # of these, how many keep all of their output; the others keep the last lines
 LAST_LINES, LAST_BYTES = 50, 8 << 10
 
 
@@ -164,9 +164,9 @@ class Registry:
         self._by_name[agent.name] = agent
         self._by_id[agent.id] = agent
         over = [other for other in self if other.over.is_set() and not other.declared]
-        for other in over[:-KEPT_WHOLE]:
+        for other in over[:-MAX_ENDED_WHOLE]:
             other.output.trim(LAST_LINES, LAST_BYTES)
-        for other in over[:-KEPT]:
+        for other in over[:-MAX_ENDED]:
             del self._by_id[other.id]
             if self._by_name.get(other.name) is other:
                 del self._by_name[other.name]

@@ -11,7 +11,7 @@ from attrs import field, frozen
 from agentos.agents.commands.output_streams import Live, Name, Stream
 from agentos.agents.commands.run import (
     SHELL,
-    Beside,
+    BesideAgent,
     CommandRequest,
     CommandResult,
     CommandRunner,
@@ -87,7 +87,7 @@ class Commands:
             program = Program(argv(request), {**given, **request.env}, directory, stdin=request.stdin.encode())
             out, err = open_streams(call) if request.stream else (Stream(), Stream())
             command = CommandRequest(program, request.timeout, caller.kind, caller.id, out, err)
-            where = Beside.of(agent) if agent is not None else OwnJail() if command.kind == "guest" else OnHost()
+            where = BesideAgent.of(agent) if agent is not None else OwnJail() if command.kind == "guest" else OnHost()
             done = await self.runner.run(where, command)
             await out.end()
             await err.end()

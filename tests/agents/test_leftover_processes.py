@@ -7,7 +7,7 @@ import pytest
 
 from agentos.agents.leftover_processes import (
     LIFE_VARIABLE,
-    ROOM,
+    MAX_DIRECTORY_BYTES,
     RUN_VARIABLE,
     Run,
     kill_marked,
@@ -35,7 +35,7 @@ def test_only_what_one_life_left_is_ended() -> None:
 
 
 def test_a_run_that_was_killed_is_cleared_away_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path) if len(str(tmp_path)) < ROOM else "/tmp")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path) if len(str(tmp_path)) < MAX_DIRECTORY_BYTES else "/tmp")
     first = Run.begin(tmp_path)
     left = sleeper(first.id, "1.1")
 

@@ -5,7 +5,7 @@ import trio
 
 from agentos.agents import output
 from agentos.agents.commands.fair_reader import Turns
-from agentos.agents.output import MAX_LINE, MAX_LINES, Output, Pump
+from agentos.agents.output import MAX_LINE_CHARS, MAX_LINES, Output, Pump
 from agentos_sdk.values import Line
 
 
@@ -88,7 +88,7 @@ async def test_who_waits_for_a_line_is_woken_by_it(nursery: trio.Nursery) -> Non
         (b"a\nb", ["a", "b"]),
         (b"a\r\n\n", ["a", ""]),
         (b"\xff\xc3", ["\ufffd\ufffd"]),
-        (b"x" * (2 * MAX_LINE + 1), ["x" * MAX_LINE, "x" * MAX_LINE, "x"]),
+        (b"x" * (2 * MAX_LINE_CHARS + 1), ["x" * MAX_LINE_CHARS, "x" * MAX_LINE_CHARS, "x"]),
     ],
 )
 async def test_bytes_become_lines(data: bytes, expected: list[str]) -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from agentos.agents.lifecycle import State
 from agentos.agents.rate_limit import Rate
-from agentos.agents.registry import KEPT, KEPT_WHOLE, LAST_LINES, Agent, End, Registry
+from agentos.agents.registry import LAST_LINES, MAX_ENDED, MAX_ENDED_WHOLE, Agent, End, Registry
 from agentos.agents.spec import AgentSpec
 from agentos.kernel.caller import Caller
 from agentos.kernel.table import Table
@@ -54,7 +54,7 @@ def test_ended_agents_are_forgotten_oldest_first_and_their_output_before() -> No
     registry = Registry()
     lasting = agent("lasting")
     registry.add(lasting)
-    for number in range(KEPT + 10):
+    for number in range(MAX_ENDED + 10):
         one = agent(f"a{number}")
         for line in range(LAST_LINES + 10):
             one.output.add("stdout", str(line))
@@ -63,12 +63,12 @@ def test_ended_agents_are_forgotten_oldest_first_and_their_output_before() -> No
     registry.add(agent("last"))
 
     kept = list(registry)
-    assert len(kept) == KEPT + 2
+    assert len(kept) == MAX_ENDED + 2
     assert kept[0] is lasting
     with pytest.raises(NotFound):
         registry.find(None, "a0")
     lengths = [len(one.output.since(0)[0]) for one in kept[1:-1]]
-    assert lengths == [LAST_LINES] * (KEPT - KEPT_WHOLE) + [LAST_LINES + 10] * KEPT_WHOLE
+    assert lengths == [LAST_LINES] * (MAX_ENDED - MAX_ENDED_WHOLE) + [LAST_LINES + 10] * MAX_ENDED_WHOLE
 
 
 def test_descent_is_known_at_any_remove() -> None:

@@ -15,7 +15,7 @@ import pytest
 import trio
 from attrs import evolve
 
-from agentos.agents.workspaces.protected_files import IN_GIT, STUBS, lost
+from agentos.agents.workspaces.protected_files import IN_GIT, STUBS, find_lost
 from agentos.agents.workspaces.workspace import BadWorkspace, Workspace, Workspaces
 from agentos.sandbox import steps as s
 from agentos.sandbox.images import ImageInUse, ImageSize, ImageUnavailable, ensure_image
@@ -107,7 +107,7 @@ async def test_what_is_kept_is_there_in_the_next_life(spawner: Spawner, workspac
     assert (await live(spawner, again, "cat file; stat -c %u .")).out == "kept\n1000\n"
     assert (await live(spawner, other, "ls")).out == ""
     assert (again.kind, again.mount) == (first.kind, first.mount)
-    assert {"a", "b"} <= workspaces.kept()
+    assert {"a", "b"} <= workspaces.list_kept()
 
 
 @pytest.mark.skipif(ROOT, reason="with root it's an image")
@@ -323,13 +323,13 @@ async def test_a_protected_name_that_the_host_replaces_is_told_of(
         steps(evolve(workspace, mount=Directory(str(project), names)), "echo here; sleep 600")
     )
     await jail.line(sandbox)
-    assert lost(sandbox.program, names) == set()
+    assert find_lost(sandbox.program, names) == set()
 
     (project / "new").write_text("saved\n")
     (project / "new").rename(project / ".envrc")
     (project / ".vscode").rmdir()
 
-    assert lost(sandbox.program, names) == {".envrc", ".vscode"}
+    assert find_lost(sandbox.program, names) == {".envrc", ".vscode"}
     await jail.kill(sandbox)
     await workspaces.release(workspace)
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from agentos.agents.output import LINE_COST, RATE
+from agentos.agents.output import BYTES_PER_SECOND, LINE_COST_BYTES
 from agentos_sdk import AgentOSClient
 from tests.security.hostile import begin, told
 from tests.support.kernel import Kernel, environment
@@ -39,7 +39,7 @@ def test_ten_gib_of_output_fill_nothing_and_slow_nobody(kernel: Kernel, client: 
 @pytest.mark.alone
 def test_a_dozen_floods_take_no_more_of_the_kernels_time_than_one(kernel: Kernel, client: AgentOSClient) -> None:
     width, names = 60, [f"flood-{number}" for number in range(12)]
-    alone = RATE / (width + 1 + LINE_COST)  # lines per second, of which each has its number in it
+    alone = BYTES_PER_SECOND / (width + 1 + LINE_COST_BYTES)  # lines per second, of which each has its number in it
 
     began = time.monotonic()
     for name in names:

@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable, Hashable
 import trio
 from attrs import define, field
 
-AHEAD = 0.1  # seconds of credit: a program below it doesn't wait, so one that writes little never does
-PIECE = 0.02  # seconds of its time that a program uses per read, so that other tasks run in between
-WORTH = 0.001  # seconds that a read costs at least, however few bytes it gets
-LEAST = 256  # bytes of the smallest read
-LAST = 1 << 20  # bytes read at most after the program's end; other processes may still write to the pipe
+CREDIT_SECONDS = 0.1  # seconds of credit: a program below it doesn't wait, so one that writes little never does
+READ_SECONDS = 0.02  # seconds of its time that a program uses per read, so that other tasks run in between
+MIN_COST_SECONDS = 0.001  # seconds that a read costs at least, however few bytes it gets
+MIN_READ_BYTES = 256  # bytes of the smallest read
+MAX_FINAL_BYTES = 1 << 20  # read after the program's end; other processes may still write to the pipe
 
 
 @define(eq=False)
@@ -19,42 +19,42 @@ class Turns:
 
     _busy: dict[Hashable, float] = field(factory=dict)  # by owner: when its used time is over, by trio's clock
 
-    def use(self, whose: Hashable, seconds: float) -> float:
+    def charge(self, owner: Hashable, seconds: float) -> float:
         """Charge an owner for a read that costs ``seconds`` if it is alone; returns how long it must wait now.
 
         The cost is multiplied by the number of owners that are charged at the time, so the total rate stays the same.
         """
         now = trio.current_time()
         self._busy = {one: until for one, until in self._busy.items() if until > now}
-        begin = self._busy.setdefault(whose, now)
-        until = self._busy[whose] = begin + seconds * len(self._busy)
-        return max(0.0, until - now - AHEAD)
+        begin = self._busy.setdefault(owner, now)
+        until = self._busy[owner] = begin + seconds * len(self._busy)
+        return max(0.0, until - now - CREDIT_SECONDS)
 
 
 class Pipe:
     """One stream of a program, read in the turns of its owner.
 
-    ``take`` gets the data, at most ``most`` bytes per read while the program runs, and returns the read's cost in
-    seconds. If ``taken`` is given, nothing more is read until it has returned.
+    ``take`` gets the data, at most ``max_bytes`` per read while the program runs, and returns the read's cost in
+    seconds. If ``wait_delivered`` is given, nothing more is read until it has returned.
     """
 
     def __init__(
         self,
         fd: int,
         turns: Turns,
-        whose: Hashable,
-        most: int,
+        owner: Hashable,
+        max_bytes: int,
         take: Callable[[bytes], float],
-        taken: Callable[[], Awaitable[None]] | None = None,
+        wait_delivered: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         os.set_blocking(fd, False)
         self._fd = fd
         self._turns = turns
-        self._whose = whose
-        self._most = most
-        self._size = LEAST
+        self._owner = owner
+        self._max_bytes = max_bytes
+        self._size = MIN_READ_BYTES
         self._take = take
-        self._taken = taken
+        self._wait_delivered = wait_delivered
 
     async def run(self) -> None:
         """Read until the stream ends or this is cancelled."""
@@ -64,16 +64,18 @@ class Pipe:
             if data == b"":
                 return
             if data is not None:
-                seconds = max(WORTH, self._take(data))
-                if self._taken is not None:
-                    await self._taken()
-                self._size = max(LEAST, min(self._most, 2 * self._size, int(len(data) * PIECE / seconds)))
-                await trio.sleep(self._turns.use(self._whose, seconds))
+                seconds = max(MIN_COST_SECONDS, self._take(data))
+                if self._wait_delivered is not None:
+                    await self._wait_delivered()
+                self._size = max(
+                    MIN_READ_BYTES, min(self._max_bytes, 2 * self._size, int(len(data) * READ_SECONDS / seconds))
+                )
+                await trio.sleep(self._turns.charge(self._owner, seconds))
 
     def finish(self) -> None:
         """Read what the pipe holds now, then close it. Later writes by other holders of the pipe fail."""
         rest = bytearray()
-        while len(rest) < LAST and (data := self._read(64 << 10)):
+        while len(rest) < MAX_FINAL_BYTES and (data := self._read(64 << 10)):
             rest += data
         self._take(bytes(rest))
         os.close(self._fd)

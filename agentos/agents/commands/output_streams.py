@@ -6,9 +6,9 @@ from typing import Literal
 
 from attrs import define, field
 
-KEPT = 1 << 20  # bytes of each stream
-PIECE = 64 << 10  # characters passed on at a time
-RATE = 16 << 20  # bytes per second read of a stream that is the only one; a faster program waits, not the kernel
+MAX_KEPT_BYTES = 1 << 20  # bytes of each stream
+PIECE_CHARS = 64 << 10  # passed on at a time
+BYTES_PER_SECOND = 16 << 20  # read of a stream that is the only one; a faster program waits, not the kernel
 
 Name = Literal["stdout", "stderr"]
 Send = Callable[[Name, str], Awaitable[None]]
@@ -22,12 +22,12 @@ class Stream:
     truncated: bool = False
 
     def take(self, data: bytes) -> float:
-        room = KEPT - len(self.kept)
+        room = MAX_KEPT_BYTES - len(self.kept)
         self.kept += data[:room]
         self.truncated |= len(data) > room
-        return len(data) / RATE
+        return len(data) / BYTES_PER_SECOND
 
-    async def taken(self) -> None:
+    async def wait_delivered(self) -> None:
         """Return when more may be read."""
 
     async def end(self) -> None:
@@ -45,13 +45,13 @@ class Live(Stream):
 
     def take(self, data: bytes) -> float:
         self._text += self._decoder.decode(data)
-        return len(data) / RATE
+        return len(data) / BYTES_PER_SECOND
 
-    async def taken(self) -> None:
-        while text := self._text[:PIECE]:
-            self._text = self._text[PIECE:]
+    async def wait_delivered(self) -> None:
+        while text := self._text[:PIECE_CHARS]:
+            self._text = self._text[PIECE_CHARS:]
             await self.send(self.name, text)
 
     async def end(self) -> None:
         self._text += self._decoder.decode(b"", final=True)
-        await self.taken()
+        await self.wait_delivered()

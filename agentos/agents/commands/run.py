@@ -31,10 +31,11 @@ from .fair_reader import Pipe
 from .output_streams import Stream
 
 SHELL = "/bin/bash"
-MOST = 8  # commands at once per caller; in a jail per kind of caller: operator and agents don't block each other
-IN_A_FAMILY = 16  # per family: one agent and all its descendants
-IN_ALL = 64  # in total, per kind of caller
-WAY_IN = 10.0  # seconds to enter a jail; programs inside may be able to stop the entering process
+# Commands at once. In a jail they count per kind of caller: operator and agents don't block each other.
+MAX_PER_CALLER = 8
+MAX_PER_FAMILY = 16  # one agent and all its descendants
+MAX_PER_KIND = 64  # per kind of caller, in total
+ENTER_TIMEOUT = 10.0  # seconds to enter a jail; programs inside may be able to stop the entering process
 READ_SIZE = 64 << 10
 PF_EXITING = 0x4  # process flag in /proc/PID/stat
 
@@ -60,14 +61,14 @@ class CommandResult:
 
 
 @frozen
-class Beside:
+class BesideAgent:
     """In an agent's jail, or unconfined if the agent has none; the command ends with the agent."""
 
     agent: Agent
     jail: Jail
 
     @classmethod
-    def of(cls, agent: Agent) -> "Beside":
+    def of(cls, agent: Agent) -> "BesideAgent":
         """Raises ``BadRequest`` if the agent doesn't run."""
         if agent.state is State.PAUSED:
             raise BadRequest(f"{agent.name} is paused: resume it first, since nothing in its jail moves")
@@ -120,30 +121,32 @@ class CommandRunner:
     _slots: Slots = field(factory=Slots)
     _count: Iterator[int] = field(factory=lambda: itertools.count(1))
 
-    async def run(self, where: Beside | OnHost | OwnJail, request: CommandRequest) -> CommandResult:
+    async def run(self, where: BesideAgent | OnHost | OwnJail, request: CommandRequest) -> CommandResult:
         """Run a command until it ends. Raises a ``CallError`` if it can't be run, or is ended with its agent."""
         turn: Hashable = request.caller
-        limits: list[Limit] = [(turn, MOST, "for you")]
-        if isinstance(where, Beside):
+        limits: list[Limit] = [(turn, MAX_PER_CALLER, "for you")]
+        if isinstance(where, BesideAgent):
             name, turn, family = (
                 where.agent.name,
                 (where.agent.id, request.kind),
-                ("family", _find_eldest(where.agent).id),
+                ("family", _find_top_ancestor(where.agent).id),
             )
-            limits = [(turn, MOST, f"in the jail of {name}")]
-            limits += [((*family, request.kind), IN_A_FAMILY, "beside it and its relatives")]
-        with self._slots.take(*limits, (request.kind, IN_ALL, f"for callers of the kind {request.kind}")) as number:
+            limits = [(turn, MAX_PER_CALLER, f"in the jail of {name}")]
+            limits += [((*family, request.kind), MAX_PER_FAMILY, "beside it and its relatives")]
+        with self._slots.take(
+            *limits, (request.kind, MAX_PER_KIND, f"for callers of the kind {request.kind}")
+        ) as number:
             async with contextlib.AsyncExitStack() as undo:
                 around = None
                 match where:
-                    case Beside(agent, jail):
-                        undo.enter_context(jail.kept_for_command())
+                    case BesideAgent(agent, jail):
+                        undo.enter_context(jail.hold_for_command())
                         command = await undo.enter_async_context(self._enter(agent, jail, request.program))
                         around = jail.sandbox
                     case OnHost():
                         with _start_errors("the host", jailed=False):
-                            ways = await self._create_cgroup(undo, self.jails.cgroups.root)
-                            command = await self._start_unconfined(undo, request.program, None, ways)
+                            entry = await self._create_cgroup(undo, self.jails.cgroups.root)
+                            command = await self._start_unconfined(undo, request.program, None, entry)
                     case OwnJail():
                         owner = OneShot(request.program, number, next(self._count))
                         try:
@@ -152,7 +155,7 @@ class CommandRunner:
                             raise _explain_no_shell(str(error)) or error.error(str(error)) from None
                 done = await self._read_until_end(command, request, turn, around)
                 killed = done.status.signal == signal.SIGKILL and not done.timed_out
-                if isinstance(where, Beside) and killed and _is_ending(where.jail.sandbox):
+                if isinstance(where, BesideAgent) and killed and _is_ending(where.jail.sandbox):
                     place = "in its jail" if where.agent.spec.jailed else "beside it"
                     raise Unavailable(f"{where.agent.name} has ended, and the command {place} with it")
         return done
@@ -162,14 +165,14 @@ class CommandRunner:
         """Start the program in the agent's sandbox and within its limits."""
         async with contextlib.AsyncExitStack() as undo:
             with _start_errors(agent.name, agent.spec.jailed):
-                ways = await self._create_cgroup(undo, jail.group)
+                entry = await self._create_cgroup(undo, jail.group)
                 if jail.policy is None:
-                    command = await self._start_unconfined(undo, program, jail.limits, ways)
+                    command = await self._start_unconfined(undo, program, jail.limits, entry)
                     jail.sandbox.register_entered(command)
                 else:
-                    with trio.fail_after(WAY_IN):
+                    with trio.fail_after(ENTER_TIMEOUT):
                         steps = plan_entry(jail.policy, program, jail.host)
-                        command = await self.jails.spawner.enter(jail.sandbox, steps, cgroup=ways)
+                        command = await self.jails.spawner.enter(jail.sandbox, steps, cgroup=entry)
                     undo.push_async_callback(command.kill)
                     self.jails.memory.join(agent.id, command.pid)  # the memory watcher counts it as part of the agent
             yield command
@@ -180,29 +183,29 @@ class CommandRunner:
             return CgroupEntry()
         name = f"exec-{next(self._count)}"
         with trio.CancelScope(shield=True):
-            group = await trio.to_thread.run_sync(_nest, around, name)
+            group = await trio.to_thread.run_sync(_create_nested, around, name)
             undo.push_async_callback(remove, group)
-        ways = group.open_entry()
-        undo.callback(ways.close)
-        return ways
+        entry = group.open_entry()
+        undo.callback(entry.close)
+        return entry
 
     async def _start_unconfined(
-        self, undo: contextlib.AsyncExitStack, program: Program, limits: Limits | None, ways: CgroupEntry
+        self, undo: contextlib.AsyncExitStack, program: Program, limits: Limits | None, entry: CgroupEntry
     ) -> Sandbox:
         """Start the program without a sandbox, but with a keeper process that kills its descendants."""
         with trio.CancelScope(shield=True):  # from its first instruction on only the keeper can kill what it starts
             steps = plan_unjailed(program, self.jails.host, limits, keeper=True)
-            command = await self.jails.spawner.spawn(steps, cgroup=ways)
+            command = await self.jails.spawner.spawn(steps, cgroup=entry)
             undo.push_async_callback(command.kill)
         return command
 
     async def _read_until_end(
-        self, command: Sandbox, request: CommandRequest, whose: Hashable, around: Sandbox | None = None
+        self, command: Sandbox, request: CommandRequest, owner: Hashable, around: Sandbox | None = None
     ) -> CommandResult:
         """Read the command's output until it ends, times out, or the program ``around`` it ends."""
         turns = self.jails.turns
         pipes = [
-            Pipe(fd, turns, whose, READ_SIZE, stream.take, stream.taken)
+            Pipe(fd, turns, owner, READ_SIZE, stream.take, stream.wait_delivered)
             for fd, stream in ((command.stdout, request.stdout), (command.stderr, request.stderr))
         ]
         try:
@@ -221,7 +224,7 @@ class CommandRunner:
         return CommandResult(status, patience.cancelled_caught)
 
 
-def _nest(group: Group, name: str) -> Group:
+def _create_nested(group: Group, name: str) -> Group:
     return group.create_child(name, GroupLimits())
 
 
@@ -230,8 +233,8 @@ async def _kill_after(around: Sandbox, command: Sandbox) -> None:
     await command.kill()
 
 
-def _find_eldest(agent: Agent) -> Agent:
-    return agent if agent.parent is None else _find_eldest(agent.parent)
+def _find_top_ancestor(agent: Agent) -> Agent:
+    return agent if agent.parent is None else _find_top_ancestor(agent.parent)
 
 
 def _is_ending(sandbox: Sandbox) -> bool:
@@ -246,8 +249,8 @@ def _start_errors(where: str, jailed: bool) -> Iterator[None]:
     try:
         yield
     except trio.TooSlowError:
-        text = f"no way into the jail of {where} within {WAY_IN:g} s: what runs there may stop who comes in"
-        raise Timeout(text) from None
+        cause = "a program inside may be stopping the process that enters"
+        raise Timeout(f"no way into the jail of {where} within {ENTER_TIMEOUT:g} s: {cause}") from None
     except StepFailed as failure:
         raise _explain_step(failure, where, jailed) from None
     except (SandboxError, CgroupError, BadPolicy) as error:

@@ -37,7 +37,7 @@ from .one_shot import OneShot
 
 log = logging.getLogger(__name__)
 
-REST = 0.02  # seconds from a program's start until the next process is prepared
+SPARE_DELAY = 0.02  # seconds from a program's start until the next process is prepared
 
 
 @define(eq=False)
@@ -68,13 +68,13 @@ class Jails:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.memory.serve)
             nursery.start_soon(self.disk.serve)
-            nursery.start_soon(guards.guard, self._living)
+            nursery.start_soon(guards.kill_unprotected, self._living)
             if self.outer_ids is not None:
                 nursery.start_soon(self.outer_ids.serve)
             if self.cgroups.root is None or self.cgroups.root.version == 1:  # v2 starts a process in its cgroup
                 nursery.start_soon(self._prepare_ahead)
             if self.cgroups.root is not None and self.cgroups.root.version == 1:
-                nursery.start_soon(guards.finish_off, self._living)
+                nursery.start_soon(guards.kill_after_oom, self._living)
 
     @contextlib.asynccontextmanager
     async def open(self, agent: JailOwner, socket: str | None, environment: Mapping[str, str]) -> AsyncIterator[Jail]:
@@ -103,7 +103,7 @@ class Jails:
             key = lineage(agent)
             if self.outer_ids is not None:
                 keeps = spec.workspace != "tmp"
-                outer = await self.outer_ids.take(key, keeps, frozenset(self._living), self.workspaces.kept)
+                outer = await self.outer_ids.take(key, keeps, frozenset(self._living), self.workspaces.list_kept)
             workspace = await self.workspaces.prepare(key, spec.workspace, layout.limits(spec), outer)
             undo.push_async_callback(self._release, agent, workspace)
         parts = await trio.to_thread.run_sync(self._build_plan, agent, socket, environment, outer, workspace)
@@ -234,7 +234,7 @@ class Jails:
         """Prepare a process for the next jail, delayed so as not to slow the program that has just started."""
         while True:
             await self._made.park()
-            await trio.sleep(REST)
+            await trio.sleep(SPARE_DELAY)
             await self.spawner.prepare_spare()
 
 

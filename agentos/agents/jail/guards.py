@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 import trio
 from attrs import frozen
 
-from agentos.agents.workspaces.protected_files import lost
+from agentos.agents.workspaces.protected_files import find_lost
 from agentos.sandbox.cgroups.discover import Group
 from agentos.sandbox.cgroups.values import CgroupError
 from agentos.sandbox.errors import EXHAUSTED
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-LOOK = 1.0  # seconds between two checks
+CHECK_INTERVAL = 1.0  # seconds between two checks
 
 
 @frozen
@@ -34,23 +34,23 @@ class Unprotected:
         return f"{', '.join(sorted(self.names))} in its workspace, replaced by the host, is not protected any more"
 
 
-async def guard(living: Mapping[str, "Jail"]) -> NoReturn:
+async def kill_unprotected(living: Mapping[str, "Jail"]) -> NoReturn:
     """Kill agents that have gained write access to a protected name."""
     while True:
-        await trio.sleep(LOOK)
+        await trio.sleep(CHECK_INTERVAL)
         names = {key: (jail.sandbox.program, jail.protected) for key, jail in living.items() if jail.protected}
-        found = await _look("protected names", partial(unprotected, names)) if names else None
+        found = await _look("protected names", partial(find_unprotected, names)) if names else None
         for key, gone in (found or {}).items():
             if (jail := living.get(key)) is not None and jail.sandbox.program == names[key][0]:
                 jail.exceeded(gone)
 
 
-async def finish_off(living: Mapping[str, "Jail"]) -> NoReturn:
+async def kill_after_oom(living: Mapping[str, "Jail"]) -> NoReturn:
     """Kill the rest of an agent after an OOM kill: cgroup v1 kills only the biggest process of a group."""
     while True:
-        await trio.sleep(LOOK)
+        await trio.sleep(CHECK_INTERVAL)
         groups = {key: jail.group for key, jail in living.items() if jail.group is not None}
-        for key in await _look("control groups", partial(out_of_memory, groups)) or ():
+        for key in await _look("control groups", partial(find_out_of_memory, groups)) or ():
             if (jail := living.get(key)) is not None and jail.group is groups[key]:
                 jail.sandbox.signal(signal.SIGKILL)
 
@@ -63,17 +63,17 @@ async def _look(what: str, find: Callable[[], T]) -> T | None:
         return None
 
 
-def unprotected(names: Mapping[str, tuple[int, Sequence[str]]]) -> Mapping[str, Unprotected]:
+def find_unprotected(names: Mapping[str, tuple[int, Sequence[str]]]) -> Mapping[str, Unprotected]:
     """The jails that have lost protected names, by the pid of their program. Blocks: it reads /proc."""
     found = {}
-    for key, (pid, theirs) in names.items():
+    for key, (pid, protected) in names.items():
         with contextlib.suppress(OSError):  # the program has ended
-            if gone := lost(pid, theirs):
+            if gone := find_lost(pid, protected):
                 found[key] = Unprotected(gone)
     return found
 
 
-def out_of_memory(groups: Mapping[str, Group]) -> Sequence[str]:
+def find_out_of_memory(groups: Mapping[str, Group]) -> Sequence[str]:
     """The keys of cgroups in which processes were killed for their own memory limit. Blocks: it reads files."""
     found = []
     for key, group in groups.items():

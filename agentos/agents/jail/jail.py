@@ -75,7 +75,7 @@ class Jail:
         return status
 
     @contextlib.contextmanager
-    def kept_for_command(self) -> Iterator[None]:
+    def hold_for_command(self) -> Iterator[None]:
         """Keep the jail's resources until an EXEC command in it has been cleaned up."""
         self.commands += 1
         try:

@@ -13,7 +13,7 @@ from attrs import evolve, frozen
 
 from agentos.agents.inherit import effective, named
 from agentos.agents.spec import AgentSpec, BadField
-from agentos.agents.workspaces.workspace import Workspace, unfit
+from agentos.agents.workspaces.workspace import Workspace, describe_unfit
 from agentos.sandbox.plan import CODE, SDK, SYSTEM_PATHS, WORKSPACE
 from agentos.sandbox.policy import Interpreter, Limits, Policy, Program
 
@@ -91,7 +91,7 @@ def mistakes(spec: AgentSpec) -> Iterator[LayoutError]:
     if spec.workspace not in ("tmp", "keep"):
         if not os.path.isdir(spec.workspace):
             yield LayoutError("workspace", f"expected tmp, keep or a directory, got {spec.workspace!r}")
-        elif (why := unfit(spec.workspace)) is not None:
+        elif (why := describe_unfit(spec.workspace)) is not None:
             yield LayoutError(
                 "workspace", f"expected a directory that an agent may have, got {spec.workspace!r}: {why}"
             )

@@ -12,9 +12,9 @@ from collections.abc import Collection
 
 from attrs import frozen
 
-MOST = 20_000  # directory entries examined
-LONGEST = 2.0  # seconds
-TOLD = 10
+MAX_ENTRIES = 20_000  # directory entries examined
+MAX_SECONDS = 2.0  # for a search
+MAX_REPORTED = 10  # repositories that are named
 
 
 @frozen
@@ -27,20 +27,20 @@ class Repositories:
     def sentences(self, before: "Repositories") -> list[str]:
         """The messages about repositories that are new since ``before``."""
         new = sorted(set(self.found) - set(before.found))
-        said = [
+        messages = [
             f"its workspace has a new repository at {_printable(path)}: git there does what its configuration says"
-            for path in new[:TOLD]
+            for path in new[:MAX_REPORTED]
         ]
-        if len(new) > TOLD:
-            said.append(f"its workspace has {len(new) - TOLD} more new repositories")
+        if len(new) > MAX_REPORTED:
+            messages.append(f"its workspace has {len(new) - MAX_REPORTED} more new repositories")
         if not self.whole:
-            said.append("its workspace is too large to look for all new repositories in it")
-        return said
+            messages.append("its workspace is too large to look for all new repositories in it")
+        return messages
 
 
-def look(top: str) -> Repositories:
+def find_repositories(top: str) -> Repositories:
     """Search breadth first, following no symlinks. Blocks for a bounded time; ``OSError`` if ``top`` is unreadable."""
-    deadline, seen = time.monotonic() + LONGEST, 0
+    deadline, seen = time.monotonic() + MAX_SECONDS, 0
     found: list[str] = []
     root = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -54,7 +54,7 @@ def look(top: str) -> Repositories:
                 with os.scandir(fd) as entries:
                     for entry in entries:
                         seen += 1
-                        if seen > MOST or time.monotonic() > deadline:
+                        if seen > MAX_ENTRIES or time.monotonic() > deadline:
                             return Repositories(found, whole=False)
                         path = os.path.join(way, entry.name)
                         if entry.name == ".git":

@@ -9,7 +9,7 @@ that the host makes below it. Stubs of a kernel that was killed stay until its n
 that is written beforehand.
 
 Not protected: these names in subdirectories, and a name that the host itself removes or replaces while an agent uses
-the directory (an editor that saves by renaming does), from that moment on. :func:`lost` detects this.
+the directory (an editor that saves by renaming does), from that moment on. :func:`find_lost` detects this.
 """
 
 import contextlib
@@ -66,7 +66,7 @@ class Unprotectable(Exception):
     """A name can't be protected; the text says which and why."""
 
 
-def lost(pid: int, names: Iterable[str]) -> frozenset[str]:
+def find_lost(pid: int, names: Iterable[str]) -> frozenset[str]:
     """The names protected for the program with this pid that the host has replaced since."""
     with open(f"/proc/{pid}/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         mounted = {line.split(" ")[4] for line in file}
@@ -101,7 +101,7 @@ class Stubs:
         top = _open(directory)
         try:
             fcntl.flock(top, fcntl.LOCK_SH)
-            wanted = _wanted(top, set(self._made.get(directory, ())))
+            wanted = _choose_names(top, set(self._made.get(directory, ())))
             absent = {name: text for name, text in wanted.items() if not _exists(top, name)}
             for name in wanted.keys() - absent.keys():
                 _check_link(top, name)
@@ -156,7 +156,7 @@ def _open(directory: str) -> int:
         os.close(path)
 
 
-def _wanted(top: int, ours: Iterable[str]) -> dict[str, str | None]:
+def _choose_names(top: int, ours: Iterable[str]) -> dict[str, str | None]:
     """Names to protect: in a repository only hooks and configuration, so commits work; else all of ``STUBS``."""
     if ".git" in ours or not _is_directory(top, ".git"):
         return dict(STUBS)

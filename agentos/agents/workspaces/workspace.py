@@ -22,7 +22,7 @@ from agentos.sandbox.images import ImageInUse, ImageSize, ImageUnavailable
 from agentos.sandbox.plan import HostIds
 from agentos.sandbox.policy import MIB, Directory, Image, Limits
 
-from .nested_repositories import Repositories, look
+from .nested_repositories import Repositories, find_repositories
 from .protected_files import Stubs, Unprotectable
 
 _PATIENCE = 10  # seconds for Linux to release the image of an ended agent
@@ -66,7 +66,7 @@ class Workspaces:
         async with self._turn:
             await trio.to_thread.run_sync(self._stubs.sweep)
 
-    def kept(self) -> AbstractSet[str]:
+    def list_kept(self) -> AbstractSet[str]:
         """The names with stored files."""
         found = os.listdir(self._kept) if self._kept.is_dir() else []
         return {name.removesuffix(".img") for name in found} | set(found)
@@ -95,7 +95,7 @@ class Workspaces:
             async with self._turn:
                 await trio.to_thread.run_sync(self._stubs.let_go, workspace.watched)
             try:
-                after = await trio.to_thread.run_sync(look, workspace.watched)
+                after = await trio.to_thread.run_sync(find_repositories, workspace.watched)
             except EXHAUSTED:
                 after = Repositories(whole=False)
         return after.sentences(workspace.repositories)
@@ -135,7 +135,7 @@ class Workspaces:
 
     def _hosts(self, path: str) -> Workspace:
         self._check(path)
-        before = look(path)
+        before = find_repositories(path)
         protected = (*self._stubs.hold(path), *_ours_in(path))
         reason = "a directory of the host's has no size of its own"
         return Workspace("host", Directory(path, protected), _WATCHED, reason, repositories=before)
@@ -144,21 +144,21 @@ class Workspaces:
         """Refuse directories through which an agent could take over the host or the kernel."""
         if not os.path.isdir(path):
             raise BadWorkspace(f"workspace {path}: not a directory")
-        if (why := unfit(path)) is not None:
+        if (why := describe_unfit(path)) is not None:
             raise BadWorkspace(f"workspace {path}: {why}")
         for other in self._off_limits:
             if _within(path, other) or _within(other, path):
                 raise BadWorkspace(f"workspace {path}: {other} is the kernel's own")
 
 
-def unfit(path: str) -> str | None:
+def describe_unfit(path: str) -> str | None:
     """Why no agent may have this directory, in any kernel. Blocks: it reads the user database."""
     if (real := os.path.realpath(path)) != path:
         return f"a symbolic link leads to {real}: name that, if it is what you mean"
     if any(_within(path, system) for system in _SYSTEM) or path in _WHOLE:
         return "a directory of the system's"
     if path in {one.pw_dir for one in pwd.getpwall()}:
-        return "somebody's whole home; name a directory in it"
+        return "a user's whole home; name a directory in it"
     code = next((code for code in _our_code() if _within(path, code)), None)
     return f"in {code}, which the kernel runs" if code is not None else None
 

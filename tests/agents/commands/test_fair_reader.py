@@ -5,7 +5,7 @@ import pytest
 import trio
 import trio.testing
 
-from agentos.agents.commands.fair_reader import AHEAD, Pipe, Turns
+from agentos.agents.commands.fair_reader import CREDIT_SECONDS, Pipe, Turns
 
 WHILE = 10.0  # seconds, of a clock that nobody waits for
 
@@ -15,7 +15,7 @@ async def read_without_end(turns: Turns, whose: str, seconds: float, until: floa
     got = 0.0
     while trio.current_time() < until:
         got += seconds
-        await trio.sleep(turns.use(whose, seconds))
+        await trio.sleep(turns.charge(whose, seconds))
     return got
 
 
@@ -46,7 +46,7 @@ async def test_many_floods_get_no_more_than_one_and_all_the_same(
 ) -> None:
     got = await shares(*((str(number), 0.01) for number in range(count)))
 
-    once = count * 0.01 + 5 * AHEAD  # each is read once, and who comes first has not seen the others yet
+    once = count * 0.01 + 5 * CREDIT_SECONDS  # each is read once, and who comes first has not seen the others yet
     assert sum(got.values()) < 1 + once / WHILE
     assert max(got.values()) < 2 * min(got.values())
 
@@ -71,7 +71,7 @@ async def test_who_writes_little_never_waits_for_floods(autojump_clock: trio.tes
             nursery.start_soon(read_without_end, turns, str(number), 0.01, trio.current_time() + WHILE)
         for _ in range(40):
             await trio.sleep(0.2)
-            waited.append(turns.use("quiet", 0.001))
+            waited.append(turns.charge("quiet", 0.001))
 
     assert waited == [0.0] * 40
 
@@ -87,7 +87,7 @@ async def test_who_stays_just_below_what_one_may_is_held_back_with_the_others(
         mine = object()
         while trio.current_time() < until:
             got += 0.01
-            await trio.sleep(max(0.011, turns.use(mine, 0.01)))
+            await trio.sleep(max(0.011, turns.charge(mine, 0.01)))
 
     async with trio.open_nursery() as nursery:
         for _ in range(24):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agentos.agents.workspaces import nested_repositories
-from agentos.agents.workspaces.nested_repositories import Repositories, look
+from agentos.agents.workspaces.nested_repositories import Repositories, find_repositories
 
 
 def test_those_below_the_top_are_found_and_the_tops_own_is_not(tmp_path: Path) -> None:
@@ -15,7 +15,7 @@ def test_those_below_the_top_are_found_and_the_tops_own_is_not(tmp_path: Path) -
     (tmp_path / "worktree").mkdir()
     (tmp_path / "worktree" / ".git").write_text("gitdir: /elsewhere")
 
-    found = look(str(tmp_path))
+    found = find_repositories(str(tmp_path))
 
     assert (sorted(found.found), found.whole) == (["a/b/c/.git", "sub/.git", "worktree/.git"], True)
 
@@ -25,15 +25,15 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
     (tmp_path / "top").mkdir()
     (tmp_path / "top" / "link").symlink_to(tmp_path / "other")
 
-    assert look(str(tmp_path / "top")) == Repositories([])
+    assert find_repositories(str(tmp_path / "top")) == Repositories([])
 
 
 def test_a_look_at_too_much_ends_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nested_repositories, "MOST", 10)
+    monkeypatch.setattr(nested_repositories, "MAX_ENTRIES", 10)
     for number in range(11):
         (tmp_path / str(number)).mkdir()
 
-    found = look(str(tmp_path))
+    found = find_repositories(str(tmp_path))
 
     assert not found.whole
     assert found.sentences(Repositories()) == ["its workspace is too large to look for all new repositories in it"]

@@ -103,7 +103,7 @@ async def test_a_link_a_file_and_somebodys_home_are_refused(workspaces: Workspac
     home = os.path.realpath(pwd.getpwuid(os.geteuid()).pw_dir)
     if not os.path.isdir(home):
         pytest.skip(f"this user's home {home} is not there")
-    with pytest.raises(BadWorkspace, match=f"workspace {home}: (somebody's whole home|a directory of the system's)"):
+    with pytest.raises(BadWorkspace, match=f"workspace {home}: (a user's whole home|a directory of the system's)"):
         await workspaces.prepare("a", home, LIMITS, None)
 
 

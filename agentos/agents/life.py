@@ -174,7 +174,7 @@ class Life:
         if self.agent.spec.ready == "hello":
             ready, time = self.agent.caller.greeted, READY_TIMEOUT
         with trio.move_on_after(time) as deadline:
-            await first(program.wait, ready.wait, self.agent.dismissed.wait)
+            await wait_first(program.wait, ready.wait, self.agent.dismissed.wait)
         if deadline.cancelled_caught and self.agent.spec.ready == "hello":
             return f'it didn\'t say HELLO within {READY_TIMEOUT:g} s, and ready = "hello" waits for that'
         return None
@@ -185,7 +185,7 @@ class Life:
         The agents that it spawned end first.
         """
         agent = self.agent
-        await first(program.wait, stop.wait)
+        await wait_first(program.wait, stop.wait)
         assert agent.children is not None
         agent.children.stop()
         await agent.children.wait()
@@ -227,7 +227,7 @@ class Life:
         return StartError(reported, stderr, error)
 
 
-async def first(*waits: Callable[[], Awaitable[object]]) -> None:
+async def wait_first(*waits: Callable[[], Awaitable[object]]) -> None:
     """Return when one of ``waits`` has returned; the others are cancelled."""
     async with trio.open_nursery() as race:
 

@@ -127,7 +127,7 @@ class JailPaths:
 
     def resolve(self, spec: AgentSpec, request: Request, wrong: Wrong) -> AgentSpec:
         """The spec; the path of a script that must be copied is the one in the jail, and ``copied`` is true."""
-        python, own = self.parent.spec.python, layout.shown(self.parent.spec)
+        python, own = self.parent.spec.python, layout.find_contents(self.parent.spec)
         if request.python is not None and request.python not in (python, os.path.basename(python or "")):
             raise self._hosts("python", request.python, "; leave it out")
         if request.workspace == "keep":  # files that outlive the caller, on the host's disk under a name of its choice
@@ -135,7 +135,10 @@ class JailPaths:
         if request.workspace not in (None, "tmp"):
             raise self._hosts("workspace", request.workspace, ": say tmp")
         code, command = None, tuple(request.command or ())
-        if request.code is not None and (code := layout.outside(layout.absolute_inside(request.code), own)) is None:
+        if (
+            request.code is not None
+            and (code := layout.path_on_host(layout.absolute_inside(request.code), own)) is None
+        ):
             raise BadField("code", f"{request.code}: expected a directory in your own /agent", PermissionDenied)
         if command and "/" in command[0]:
             command = (layout.absolute_inside(command[0]), *command[1:])
@@ -145,8 +148,8 @@ class JailPaths:
         if request.script is None:
             return spec
         path = layout.absolute_inside(request.script)
-        script = layout.outside(path, own)
-        if script is None and (path in layout.INSIDE or not layout.is_inside(path)):
+        script = layout.path_on_host(path, own)
+        if script is None and (path in layout.JAIL_DIRECTORIES or not layout.is_inside(path)):
             raise self._hosts("script", path)
         return evolve(spec, script=script or path, copied=script is None)
 

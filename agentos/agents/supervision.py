@@ -16,7 +16,7 @@ from supervisors.exits import gave_up
 
 from .container import Container, Group, Overlapped, Path, specify_one_child
 from .event_lines import ROOT
-from .life import FOR_SPAWNED, Life, LifeDeps, first
+from .life import FOR_SPAWNED, Life, LifeDeps, wait_first
 from .output import Output
 from .rate_limit import Rate
 from .registry import Agent, End, Registry, StartError
@@ -238,7 +238,7 @@ class Supervision:
         while not agent.over.is_set():
             supervisor = self.tracker.find_supervisor(agent.path)
             if supervisor is None:
-                await first(self.tracker.wait_supervisor, agent.over.wait)
+                await wait_first(self.tracker.wait_supervisor, agent.over.wait)
                 continue
             try:
                 await supervisor.terminate_child(agent.name)

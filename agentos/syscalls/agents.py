@@ -8,7 +8,7 @@ from functools import partial
 import trio
 from attrs import field, frozen
 
-from agentos.agents.life import first
+from agentos.agents.life import wait_first
 from agentos.agents.lifecycle import NEXT, State
 from agentos.agents.registry import Agent, Registry
 from agentos.agents.supervision import Supervision
@@ -199,7 +199,7 @@ async def follow_output(call: Call, agent: Agent, begin: int) -> calls.LogsReply
             return build_page(lines, missed)
         if lines:
             await call.send(await encode_in_turns(build_page(lines, missed)))
-        await first(agent.over.wait, partial(agent.output.wait_beyond, begin))
+        await wait_first(agent.over.wait, partial(agent.output.wait_beyond, begin))
 
 
 def build_page(lines: Sequence[Line], missed: int) -> calls.LogsReply:

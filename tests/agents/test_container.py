@@ -9,7 +9,7 @@ import trio
 from attrs import define, field
 
 from agentos.agents.container import Container, Group, Overlapped, specify_one_child
-from agentos.agents.life import first
+from agentos.agents.life import wait_first
 from supervisors import Backoff, ChildSpec, Ended, GaveUp, Ignore, Report, Supervisor, SupervisorSpec
 from supervisors.reports import ChildEnded, RestartScheduled
 
@@ -35,7 +35,7 @@ class Program:
         self.up.append(trio.current_time())
         task_status.started()
         self.crashed = trio.Event()
-        await first(stop.wait, self.crashed.wait, self.done.wait)
+        await wait_first(stop.wait, self.crashed.wait, self.done.wait)
         if stop.is_set():
             self.stopped += 1
             raise Ended("shutdown")

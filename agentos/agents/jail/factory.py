@@ -32,7 +32,7 @@ from .errors import JailError
 from .interpreters import interpreter
 from .isolation_report import Layers, Walls, judge
 from .jail import Jail, JailOwner, JailParts, lineage
-from .layout import Shown
+from .layout import AgentContents
 from .one_shot import OneShot
 
 log = logging.getLogger(__name__)
@@ -156,11 +156,11 @@ class Jails:
             program = layout.bare_program(spec, python.executable, self.sdk_alone, environment)
             return None, plan_unjailed(program, host, layout.limits(spec))
         if isinstance(agent, OneShot):
-            policy = layout.policy(spec, Shown(), python, workspace, None, self.sdk)
+            policy = layout.policy(spec, AgentContents(), python, workspace, None, self.sdk)
             return policy, plan_sandbox(policy, agent.program, host, outer)
-        shown = layout.shown(spec)
-        policy = layout.policy(spec, shown, python, workspace, socket, self.sdk, self.port)
-        program = layout.program(spec, shown, python.executable, environment)
+        contents = layout.find_contents(spec)
+        policy = layout.policy(spec, contents, python, workspace, socket, self.sdk, self.port)
+        program = layout.program(spec, contents, python.executable, environment)
         return policy, plan_sandbox(policy, program, host, outer)
 
     async def _start(self, parts: JailParts) -> Jail:

@@ -20,9 +20,9 @@ from agentos.sandbox.policy import Interpreter, Limits, Policy, Program
 from .interpreters import NoInterpreter, interpreter
 
 START = "agentos_sdk/start.py"  # relative to a directory that holds the SDK
-INSIDE = (WORKSPACE, CODE, "/tmp")  # the directories of its jail that an agent may name
-MOST = {"cpu_weight": 10_000, "max_pids": 1 << 22, "inodes": 1 << 32}  # upper limits that Linux accepts
-PERIOD = 100_000  # microseconds; a CPU quota is a part of this period
+JAIL_DIRECTORIES = (WORKSPACE, CODE, "/tmp")  # the directories of its jail that an agent may name
+MAX_LIMITS = {"cpu_weight": 10_000, "max_pids": 1 << 22, "inodes": 1 << 32}  # upper limits that Linux accepts
+CPU_PERIOD_MICROSECONDS = 100_000  # a CPU quota is a part of this period
 
 
 class LayoutError(BadField):
@@ -30,7 +30,7 @@ class LayoutError(BadField):
 
 
 @frozen
-class Shown:
+class AgentContents:
     """The contents of /agent: a single ``script``, or the directory ``code``."""
 
     script: str | None = None
@@ -44,7 +44,7 @@ def absolute_inside(path: str) -> str:
 
 def is_inside(path: str) -> bool:
     """Whether an absolute path leads to one of the directories that a jail's agent may name, or below it."""
-    return any(path == place or path.startswith(f"{place}/") for place in INSIDE)
+    return any(path == place or path.startswith(f"{place}/") for place in JAIL_DIRECTORIES)
 
 
 def directory_inside(cwd: str | None) -> str:
@@ -52,7 +52,7 @@ def directory_inside(cwd: str | None) -> str:
     path = absolute_inside(cwd or ".")
     if not is_inside(path):
         raise LayoutError(
-            "cwd", f"expected a directory in {', '.join(INSIDE)}, which are all that a jail has, got {cwd!r}"
+            "cwd", f"expected a directory in {', '.join(JAIL_DIRECTORIES)}, which are all that a jail has, got {cwd!r}"
         )
     return path
 
@@ -82,7 +82,7 @@ def check(spec: AgentSpec) -> None:
 def mistakes(spec: AgentSpec) -> Iterator[LayoutError]:
     """All mistakes of the spec's paths and limits. Blocks: it reads the file system."""
     try:
-        shown(spec)
+        find_contents(spec)
     except LayoutError as error:
         yield error
     else:
@@ -105,26 +105,26 @@ def mistakes(spec: AgentSpec) -> Iterator[LayoutError]:
 def bad_limits(spec: AgentSpec) -> Iterator[LayoutError]:
     """Limits with values out of range, for agents with or without a jail. Pure."""
     for name, amount in named(spec.limits).items():
-        most = MOST.get(name)
+        most = MAX_LIMITS.get(name)
         if name != "cpu_quota" and (amount < 1 or (most is not None and amount > most)):
             expected = "at least 1" if most is None else f"1 to {most}"
             yield LayoutError(("limits", name), f"expected {expected}, got {amount}")
 
 
-def shown(spec: AgentSpec) -> Shown:
+def find_contents(spec: AgentSpec) -> AgentContents:
     """The host file or directory that an agent sees as /agent: its script or its code. Blocks."""
     code = spec.code
     if code is not None and not os.path.isdir(code):
         raise LayoutError("code", f"expected a directory, got {code!r}")
     program = spec.script if spec.script is not None else own_program(spec)
     if program is None:
-        return Shown(code=code)
+        return AgentContents(code=code)
     if code is None:
-        return Shown(script=program)
+        return AgentContents(script=program)
     if os.path.commonpath([program, code]) != code:
         field = "script" if spec.script is not None else "command"
         raise LayoutError(field, f"expected a file in code ({code}), since /agent has nothing else, got {program!r}")
-    return Shown(code=code)
+    return AgentContents(code=code)
 
 
 def own_program(spec: AgentSpec) -> str | None:
@@ -157,21 +157,21 @@ def program_file(spec: AgentSpec) -> str | None:
     if "/" not in program or (spec.jailed and program.startswith(f"{WORKSPACE}/")):
         return None
     if spec.jailed and program.startswith(f"{CODE}/"):
-        return outside(program, shown(spec)) or program
+        return path_on_host(program, find_contents(spec)) or program
     return program
 
 
-def inside(host_path: str, what: Shown) -> str:
+def path_in_jail(host_path: str, what: AgentContents) -> str:
     """The path in /agent of a host file."""
     if what.code is not None:
         return os.path.join(CODE, os.path.relpath(host_path, what.code))
     return os.path.join(CODE, os.path.basename(host_path))
 
 
-def outside(path: str, what: Shown) -> str | None:
+def path_on_host(path: str, what: AgentContents) -> str | None:
     """The host path of a path in the agent's /agent; None for other paths and for files that don't exist."""
     if what.script is not None:
-        return what.script if path == inside(what.script, what) else None
+        return what.script if path == path_in_jail(what.script, what) else None
     if what.code is None or os.path.commonpath([path, CODE]) != CODE:
         return None
     found = os.path.realpath(os.path.join(what.code, os.path.relpath(path, CODE)))
@@ -189,7 +189,11 @@ def replace_host_paths(text: str, spec: AgentSpec | None, parent: AgentSpec | No
         text = text.replace(spec.script, os.path.basename(spec.script))
     if parent.code is not None:
         return text.replace(parent.code, CODE)
-    return text.replace(parent.script, inside(parent.script, Shown(parent.script))) if parent.script else text
+    return (
+        text.replace(parent.script, path_in_jail(parent.script, AgentContents(parent.script)))
+        if parent.script
+        else text
+    )
 
 
 def limits(spec: AgentSpec) -> Limits:
@@ -204,14 +208,14 @@ def limits(spec: AgentSpec) -> Limits:
             }
         )
     assert found.cpu_quota is not None
-    quota = max(1, round(found.cpu_quota * PERIOD))
+    quota = max(1, round(found.cpu_quota * CPU_PERIOD_MICROSECONDS))
     names = ("memory", "max_pids", "cpu_weight", "open_files", "file_size", "disk", "inodes", "tmp")
     return Limits(cpu_quota=quota, **{name: getattr(found, name) for name in names})
 
 
 def policy(
     spec: AgentSpec,
-    what: Shown,
+    what: AgentContents,
     python: Interpreter,
     workspace: Workspace,
     socket: str | None,
@@ -234,15 +238,15 @@ def policy(
     )
 
 
-def program(spec: AgentSpec, what: Shown, python: str, environment: Mapping[str, str]) -> Program:
+def program(spec: AgentSpec, what: AgentContents, python: str, environment: Mapping[str, str]) -> Program:
     """The program that runs in the jail."""
     directory = spec.cwd or WORKSPACE
     if spec.script is not None:
-        script = inside(spec.script, what)
+        script = path_in_jail(spec.script, what)
         argv: Sequence[str] = (script,) if spec.runtime == "fast" else (python, f"{SDK}/{START}", script)
         return Program((*argv, *spec.args), environment, directory, fast=spec.runtime == "fast")
     first, *rest = spec.command or ()
-    first = first if own_program(spec) is None else inside(first, what)
+    first = first if own_program(spec) is None else path_in_jail(first, what)
     return Program((first, *rest, *spec.args), environment, directory)
 
 

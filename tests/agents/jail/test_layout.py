@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agentos.agents.inherit import DEFAULTS
 from agentos.agents.jail import layout
-from agentos.agents.jail.layout import LayoutError, Shown
+from agentos.agents.jail.layout import AgentContents, LayoutError
 from agentos.agents.spec import AgentSpec, Limits
 from agentos.agents.workspaces.workspace import Workspace
 from agentos.sandbox.policy import Directory, Interpreter
@@ -69,64 +69,66 @@ def test_no_working_directory_is_anywhere_else(asked: str) -> None:
 
 
 def test_a_script_alone_is_shown_alone(code: Path) -> None:
-    what = layout.shown(AgentSpec("a", script=str(code / "main.py")))
+    what = layout.find_contents(AgentSpec("a", script=str(code / "main.py")))
 
-    assert what == Shown(script=str(code / "main.py"))
-    assert layout.inside(str(code / "main.py"), what) == "/agent/main.py"
+    assert what == AgentContents(script=str(code / "main.py"))
+    assert layout.path_in_jail(str(code / "main.py"), what) == "/agent/main.py"
 
 
 def test_a_link_is_followed_once_and_goes_by_the_name_of_what_it_leads_to(code: Path, tmp_path: Path) -> None:
     spec = layout.resolved(AgentSpec("a", script=str(code / "out.py")))
 
     assert spec.script == str(tmp_path / "secret.py")
-    assert layout.inside(spec.script, layout.shown(spec)) == "/agent/secret.py"
+    assert layout.path_in_jail(spec.script, layout.find_contents(spec)) == "/agent/secret.py"
 
 
 def test_after_that_no_link_is_followed(code: Path) -> None:
     (code / "main.py").unlink()
     (code / "main.py").symlink_to("../secret.py")
 
-    assert layout.shown(AgentSpec("a", script=str(code / "main.py"))) == Shown(script=str(code / "main.py"))
+    assert layout.find_contents(AgentSpec("a", script=str(code / "main.py"))) == AgentContents(
+        script=str(code / "main.py")
+    )
 
 
 def test_code_is_shown_whole_and_the_script_has_its_place_in_it(code: Path) -> None:
-    what = layout.shown(AgentSpec("a", script=str(code / "deep" / "other.py"), code=str(code)))
+    what = layout.find_contents(AgentSpec("a", script=str(code / "deep" / "other.py"), code=str(code)))
 
-    assert what == Shown(code=str(code))
-    assert layout.inside(str(code / "deep" / "other.py"), what) == "/agent/deep/other.py"
+    assert what == AgentContents(code=str(code))
+    assert layout.path_in_jail(str(code / "deep" / "other.py"), what) == "/agent/deep/other.py"
 
 
 def test_a_script_that_is_not_in_code_or_leads_out_of_it_is_refused(code: Path, tmp_path: Path) -> None:
     for script in (tmp_path / "secret.py", code / "out.py", tmp_path / "code-and-more.py"):
         with pytest.raises(LayoutError, match="script: expected a file in code"):
-            layout.shown(layout.resolved(AgentSpec("a", script=str(script), code=str(code))))
+            layout.find_contents(layout.resolved(AgentSpec("a", script=str(script), code=str(code))))
 
 
 def test_code_is_a_directory(code: Path) -> None:
     with pytest.raises(LayoutError, match="code: expected a directory"):
-        layout.shown(AgentSpec("a", command=("true",), code=str(code / "main.py")))
+        layout.find_contents(AgentSpec("a", command=("true",), code=str(code / "main.py")))
 
 
 @pytest.mark.parametrize("program", ["true", "/bin/sh", "/usr/bin/env", "/workspace/run", "/agent/run"])
 def test_a_program_that_a_jail_has_itself_is_not_shown(program: str) -> None:
-    assert layout.shown(AgentSpec("a", command=(program,))) == Shown()
+    assert layout.find_contents(AgentSpec("a", command=(program,))) == AgentContents()
 
 
 def test_a_program_of_the_hosts_is_shown_like_a_script(code: Path) -> None:
     spec = AgentSpec("a", command=("/opt/tool/run", "x"))
 
-    what = layout.shown(spec)
+    what = layout.find_contents(spec)
 
-    assert what == Shown(script="/opt/tool/run")
+    assert what == AgentContents(script="/opt/tool/run")
     assert layout.program(spec, what, PYTHON.executable, {}).argv == ("/agent/run", "x")
 
 
 def test_paths_in_an_agents_code_are_the_hosts_again(code: Path) -> None:
-    what = Shown(code=str(code))
+    what = AgentContents(code=str(code))
 
-    assert layout.outside("/agent/deep/other.py", what) == str(code / "deep" / "other.py")
-    assert layout.outside("/agent", what) == str(code)
-    assert layout.outside("/agent/none.py", what) is None
+    assert layout.path_on_host("/agent/deep/other.py", what) == str(code / "deep" / "other.py")
+    assert layout.path_on_host("/agent", what) == str(code)
+    assert layout.path_on_host("/agent/none.py", what) is None
 
 
 @pytest.mark.parametrize(
@@ -134,19 +136,19 @@ def test_paths_in_an_agents_code_are_the_hosts_again(code: Path) -> None:
     ["/agent/out.py", "/agent/../secret.py", "/agent/deep/../../secret.py", "/agents/main.py", "/etc/passwd", "/"],
 )
 def test_no_path_in_an_agents_code_leads_out_of_it(code: Path, path: str) -> None:
-    assert layout.outside(path, Shown(code=str(code))) is None
+    assert layout.path_on_host(path, AgentContents(code=str(code))) is None
 
 
 def test_of_a_script_alone_only_its_own_path_is_the_hosts(code: Path) -> None:
-    what = Shown(script=str(code / "main.py"))
+    what = AgentContents(script=str(code / "main.py"))
 
-    assert layout.outside("/agent/main.py", what) == str(code / "main.py")
-    assert layout.outside("/agent/deep/other.py", what) is None
-    assert layout.outside("/agent", what) is None
+    assert layout.path_on_host("/agent/main.py", what) == str(code / "main.py")
+    assert layout.path_on_host("/agent/deep/other.py", what) is None
+    assert layout.path_on_host("/agent", what) is None
 
 
 def test_who_has_no_code_names_none() -> None:
-    assert layout.outside("/agent/main.py", Shown()) is None
+    assert layout.path_on_host("/agent/main.py", AgentContents()) is None
 
 
 @given(st.lists(st.sampled_from(["..", ".", "deep", "out.py", "main.py", "other.py", "agent", "workspace", ""])))
@@ -157,7 +159,7 @@ def test_outside_never_leads_out(tmp_path_factory: pytest.TempPathFactory, parts
     if not (place / "out.py").is_symlink():
         (place / "out.py").symlink_to("/etc/passwd")
 
-    found = layout.outside("/agent/" + "/".join(parts), Shown(code=str(place)))
+    found = layout.path_on_host("/agent/" + "/".join(parts), AgentContents(code=str(place)))
 
     assert found is None or found == str(place) or found.startswith(f"{place}/")
 
@@ -197,7 +199,7 @@ def test_without_a_jail_only_the_rlimits_that_were_named_are_set() -> None:
 def test_a_policy_has_what_the_spec_says_and_nothing_else_of_the_hosts(code: Path) -> None:
     spec = AgentSpec("n" * 64, script=str(code / "main.py"), network=True, isolation="strict")
 
-    made = layout.policy(spec, layout.shown(spec), PYTHON, IN_MEMORY, "/run/1.sock", "/opt/sdk")
+    made = layout.policy(spec, layout.find_contents(spec), PYTHON, IN_MEMORY, "/run/1.sock", "/opt/sdk")
 
     assert (made.script, made.code, made.workspace) == (str(code / "main.py"), None, None)
     assert (made.socket, made.sdk, made.interpreter) == ("/run/1.sock", "/opt/sdk", PYTHON)
@@ -208,7 +210,7 @@ def test_a_workspace_is_mounted_as_it_was_prepared(code: Path) -> None:
     spec = AgentSpec("a", script=str(code / "main.py"), workspace="/home/me/project")
     mount = Directory("/home/me/project", (".git",))
 
-    made = layout.policy(spec, layout.shown(spec), PYTHON, Workspace("host", mount, "watched"), "/s", "/sdk")
+    made = layout.policy(spec, layout.find_contents(spec), PYTHON, Workspace("host", mount, "watched"), "/s", "/sdk")
 
     assert made.workspace == mount
     assert made.profile == "standard"
@@ -217,7 +219,7 @@ def test_a_workspace_is_mounted_as_it_was_prepared(code: Path) -> None:
 def test_a_script_is_run_by_its_interpreter_with_the_sdk_or_by_the_zygote(code: Path) -> None:
     script = str(code / "main.py")
     run, fast = AgentSpec("a", script=script, args=("x",)), AgentSpec("a", script=script, args=("x",), runtime="fast")
-    what = layout.shown(run)
+    what = layout.find_contents(run)
 
     assert layout.program(run, what, "/py", {}).argv == ("/py", "/sdk/agentos_sdk/start.py", "/agent/main.py", "x")
     assert layout.program(run, what, "/py", {}).directory == "/workspace"

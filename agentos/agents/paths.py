@@ -121,7 +121,7 @@ class HostPaths:
 
 @frozen
 class JailPaths:
-    """Resolves paths in the jail of the agent that spawns another: none leads to a host file that its jail hasn't."""
+    """Resolves paths in the jail of the agent that spawns another: none leads to a host file that the jail lacks."""
 
     parent: Agent
 

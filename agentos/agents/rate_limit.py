@@ -1,4 +1,4 @@
-"""Rate limit: a token bucket."""
+"""Rate limit: a token bucket. It limits how often an agent or a guest spawns agents."""
 
 from attrs import define
 

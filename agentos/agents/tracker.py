@@ -76,7 +76,7 @@ class Tracker:
                     self._finish_all(path)
 
     def _record_child_end(self, path: Path, id: str, exit: Exit, unasked: bool) -> None:
-        place = (*path, id)
+        child_path = (*path, id)
         if agent := self._agents.get((path, id)):
             self._record_exit(agent)
             final = agent.path == path and is_final_exit(agent.spec.restart, exit, unasked)  # else its container's
@@ -84,12 +84,12 @@ class Tracker:
                 self.finish(agent)
         elif (path, id) in self.containers:
             if unasked and exit.clean:
-                self._finish_all(place)
+                self._finish_all(child_path)
         elif path in self.groups and id == path[-1]:  # a group in its container; some of its agents may not have begun
             for agent in self._find_declared(path):
                 agent.settle()
-        elif (group := self.groups.get(place)) is not None and is_final_exit(group.restart, exit, unasked):
-            self._finish_all(place)
+        elif (group := self.groups.get(child_path)) is not None and is_final_exit(group.restart, exit, unasked):
+            self._finish_all(child_path)
 
     def _find_declared(self, path: Path) -> Sequence[Agent]:
         """The declared agents below the supervisor with that path, or the one in the container with that path."""

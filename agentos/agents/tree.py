@@ -8,7 +8,7 @@ from supervisors.children import ChildInfo
 from .container import Container
 from .registry import Agent, Registry
 
-Places = dict[tuple[tuple[str, ...], str], Agent]
+AgentsByPath = dict[tuple[tuple[str, ...], str], Agent]
 
 
 def describe_tree(supervisor: Supervisor, registry: Registry) -> dict[str, Any]:
@@ -16,11 +16,11 @@ def describe_tree(supervisor: Supervisor, registry: Registry) -> dict[str, Any]:
 
     Containers aren't shown; their child takes their place.
     """
-    places = {(agent.path, agent.name): agent for agent in registry}
-    return _describe_supervisor(supervisor, places)
+    agents = {(agent.path, agent.name): agent for agent in registry}
+    return _describe_supervisor(supervisor, agents)
 
 
-def _describe_supervisor(supervisor: Supervisor, places: Places) -> dict[str, Any]:
+def _describe_supervisor(supervisor: Supervisor, agents: AgentsByPath) -> dict[str, Any]:
     spec = supervisor.spec
     containers = {child.id: child.start for child in spec.children if isinstance(child.start, Container)}
     return {
@@ -30,14 +30,14 @@ def _describe_supervisor(supervisor: Supervisor, places: Places) -> dict[str, An
         "intensity": spec.intensity,
         "period": spec.period,
         "children": [
-            _describe_child(child, containers.get(child.id), supervisor.path, places)
+            _describe_child(child, containers.get(child.id), supervisor.path, agents)
             for child in reversed(supervisor.children())
         ],
     }
 
 
 def _describe_child(
-    child: ChildInfo, container: Container | None, path: tuple[str, ...], places: Places
+    child: ChildInfo, container: Container | None, path: tuple[str, ...], agents: AgentsByPath
 ) -> dict[str, Any]:
     restart, state, group = child.restart, child.state, child.child
     if container is not None:
@@ -45,11 +45,11 @@ def _describe_child(
         state = "restarting" if state == "running" else state  # a group without a supervisor waits for its restart
     common = {"restart": restart, "significant": child.significant}
     if isinstance(group, Supervisor):
-        return _describe_supervisor(group, places) | common
-    agent = places.get((path, child.id))
+        return _describe_supervisor(group, agents) | common
+    agent = agents.get((path, child.id))
     if agent is None:
         return {"name": child.id, "type": "supervisor", "state": state, "children": [], **common}
-    below = _describe_supervisor(agent.children, places)["children"] if agent.children is not None else []
+    below = _describe_supervisor(agent.children, agents)["children"] if agent.children is not None else []
     return {
         "name": agent.name,
         "type": "agent",

@@ -1,4 +1,4 @@
-"""Per-model pause after HTTP 429 and circuit breaker: which models accept requests at present.
+"""Per-model pause after a rate limit (HTTP 429), and circuit breaker: which models accept requests at present.
 
 One :class:`ModelAvailabilities` belongs to one connection: one provider with one key. So a pause holds for one
 provider, model and key. No I/O; times are arguments, in seconds on any monotonic clock.

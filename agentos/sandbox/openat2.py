@@ -1,4 +1,4 @@
-"""Open files with openat2(2): a path can't leave its directory, even if it is changed while it is resolved.
+"""Open files with openat2(2): no path or symlink leaves its directory, even if changed while it is resolved.
 
 Uses its own library handle, which releases the interpreter's lock: a file system may be slow.
 """

@@ -149,7 +149,7 @@ class Jails:
         host: Host,
     ) -> tuple[Policy | None, Sequence[Step]]:
         spec, python = agent.spec, host.interpreter
-        assert python is not None, "the probe tells our own interpreter"
+        assert python is not None, "the probe finds our own interpreter"
         if spec.python is not None and spec.python != python.executable:
             python = interpreter(spec.python)
         if workspace is None:

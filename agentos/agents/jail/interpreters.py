@@ -63,7 +63,7 @@ def _in(home: str, name: str) -> str:
     for path in (os.path.join(home, name), os.path.join(home, "python3"), os.path.join(home, "python")):
         if os.path.isfile(path):
             return path
-    raise NoInterpreter(f"there is no {name}, python3 or python in {home}, where pyvenv.cfg says that its base is")
+    raise NoInterpreter(f"there is no {name}, python3 or python in {home}, which pyvenv.cfg names as home")
 
 
 def _check_installation(prefix: str, executable: str) -> None:

@@ -161,21 +161,21 @@ def program_file(spec: AgentSpec) -> str | None:
     return program
 
 
-def path_in_jail(host_path: str, what: AgentContents) -> str:
+def path_in_jail(host_path: str, contents: AgentContents) -> str:
     """The path in /agent of a host file."""
-    if what.code is not None:
-        return os.path.join(CODE, os.path.relpath(host_path, what.code))
+    if contents.code is not None:
+        return os.path.join(CODE, os.path.relpath(host_path, contents.code))
     return os.path.join(CODE, os.path.basename(host_path))
 
 
-def path_on_host(path: str, what: AgentContents) -> str | None:
+def path_on_host(path: str, contents: AgentContents) -> str | None:
     """The host path of a path in the agent's /agent; None for other paths and for files that don't exist."""
-    if what.script is not None:
-        return what.script if path == path_in_jail(what.script, what) else None
-    if what.code is None or os.path.commonpath([path, CODE]) != CODE:
+    if contents.script is not None:
+        return contents.script if path == path_in_jail(contents.script, contents) else None
+    if contents.code is None or os.path.commonpath([path, CODE]) != CODE:
         return None
-    found = os.path.realpath(os.path.join(what.code, os.path.relpath(path, CODE)))
-    return found if os.path.commonpath([found, what.code]) == what.code and os.path.exists(found) else None
+    found = os.path.realpath(os.path.join(contents.code, os.path.relpath(path, CODE)))
+    return found if os.path.commonpath([found, contents.code]) == contents.code and os.path.exists(found) else None
 
 
 def replace_host_paths(text: str, spec: AgentSpec | None, parent: AgentSpec | None) -> str:
@@ -215,7 +215,7 @@ def limits(spec: AgentSpec) -> Limits:
 
 def policy(
     spec: AgentSpec,
-    what: AgentContents,
+    contents: AgentContents,
     python: Interpreter,
     workspace: Workspace,
     socket: str | None,
@@ -225,8 +225,8 @@ def policy(
     """An agent's sandbox policy. ``sdk`` is the package's directory; ``port`` is for jails with their own network."""
     return Policy(
         interpreter=python,
-        script=what.script,
-        code=what.code,
+        script=contents.script,
+        code=contents.code,
         workspace=workspace.mount,
         sdk=sdk,
         socket=socket,
@@ -238,15 +238,15 @@ def policy(
     )
 
 
-def program(spec: AgentSpec, what: AgentContents, python: str, environment: Mapping[str, str]) -> Program:
+def program(spec: AgentSpec, contents: AgentContents, python: str, environment: Mapping[str, str]) -> Program:
     """The program that runs in the jail."""
     directory = spec.cwd or WORKSPACE
     if spec.script is not None:
-        script = path_in_jail(spec.script, what)
+        script = path_in_jail(spec.script, contents)
         argv: Sequence[str] = (script,) if spec.runtime == "fast" else (python, f"{SDK}/{START}", script)
         return Program((*argv, *spec.args), environment, directory, fast=spec.runtime == "fast")
     first, *rest = spec.command or ()
-    first = first if own_program(spec) is None else path_in_jail(first, what)
+    first = first if own_program(spec) is None else path_in_jail(first, contents)
     return Program((first, *rest, *spec.args), environment, directory)
 
 

@@ -222,9 +222,7 @@ class Connection:
         """Start a task for a call that may wait; False when the peer closed the connection meanwhile."""
         assert self._nursery is not None, "version 2 has a nursery"
         allowance, later = self.caller.allowance, self._find_later(op)
-        if (
-            self._reserved
-        ):  # it had has_room when it began to arrive; waiting for bytes while it holds some might never end
+        if self._reserved:  # it had room when it began to arrive; waiting for bytes while it holds some might never end
             if allowance.calls >= MAX_CALLS and not await self._unless_gone(allowance.wait_for_call):
                 return False
         elif not allowance.has_room and not await self._unless_gone(allowance.wait_for_room):

@@ -9,7 +9,6 @@ from attrs import field, frozen
 
 from agentos.access.callers import Callers
 from agentos.agents.builder import Paths, Request, build, check_reach, price_missing
-from agentos.agents.inherit import cut
 from agentos.agents.jail import layout
 from agentos.agents.paths import HostPaths, JailPaths
 from agentos.agents.rate_limit import Rate
@@ -69,7 +68,16 @@ class Spawning:
         draft = await trio.to_thread.run_sync(self._prepare, caller, parent, request, given, bounds)
 
         async def act(call: Call) -> calls.Spawned:
-            return await self._act(caller, parent, draft)
+            if caller.kind == "operator":
+                return await self._act(caller, parent, draft)
+            # The intent may have waited for seconds: paths may lead elsewhere by now, and limits may be narrower.
+            bounds = self.callers.limits(caller)
+            again = await trio.to_thread.run_sync(self._prepare, caller, parent, request, given, bounds)
+            if again.error is not None:
+                raise again.error
+            if (again.rights, again.script) != (draft.rights, draft.script):
+                raise PermissionDenied(f"{'script' if request.script else 'command'}: {script_copies.CHANGED}")
+            return await self._act(caller, parent, again)
 
         yield Prepared(draft.rights, act, describe_request(request, given), error=draft.error)
 
@@ -92,8 +100,6 @@ class Spawning:
         """Start the agent, with a copy of its script if that is in the caller's jail."""
         spec = draft.spec
         assert spec is not None, "a draft has a spec or an error"
-        # The intent may have waited for seconds, and the caller's limits may have been narrowed meanwhile.
-        spec = attrs.evolve(spec, limits=cut(spec.limits, self.callers.limits(caller)))
         if draft.script is not None:
             copy = await trio.to_thread.run_sync(draft.script.copy, self.supervision.deps.run.directory)
             spec = attrs.evolve(spec, script=copy)

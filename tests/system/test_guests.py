@@ -1,12 +1,15 @@
 """A connection of the operator's that gives rights away, for good."""
 
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.kernel import Kernel
 from tests.support.wire import (
+    EXEC,
     EXIT,
     GET_PERMS,
     HELLO,
@@ -20,7 +23,9 @@ from tests.support.wire import (
     SEND,
     SET_PERMS,
     SPAWN,
+    WRITE,
     Wire,
+    frame,
 )
 
 CHILD = {"command": ["sleep", "1000"]}
@@ -144,6 +149,39 @@ def test_a_link_leads_it_nowhere_that_it_has_no_grant_for(kernel: Kernel, wire: 
     assert refused["code"] == "permission_denied"
     assert "secret" not in refused["error"]
     assert wire.call(SPAWN, {"name": "straight", "script": str(pub / "s.py")})["success"]
+
+
+@pytest.mark.parametrize("how", ["symlink", "hard link"])
+def test_a_script_that_becomes_a_link_while_its_spawn_waits_for_the_audit_log_is_refused(
+    tmp_path: Path, wire: Wire, how: str
+) -> None:
+    pub, secret = tmp_path / "pub", tmp_path / "secret.py"
+    pub.mkdir()
+    for script in (secret, pub / "s.py"):
+        script.write_text("import time\ntime.sleep(1000)")
+    grants = {"level": "sandboxed", "allow": {"read": [f"{pub}/**"], "write": [f"{pub}/**"]}}
+    guest(wire, **{"as": f"patient {how}".replace(" ", "-"), "permissions": grants})
+    wire.hello()
+
+    paced = False
+    while not paced:  # until the guest's intents are written at a fixed rate
+        begin = time.monotonic()
+        wire.write(b"".join(frame(WRITE, {"path": str(pub / "f"), "content": ""}, n) for n in range(1, 51)))
+        wire.replies(50)
+        paced = time.monotonic() - begin > 0.9
+    wire.write(b"".join(frame(EXEC, {"command": ["true"]}, n) for n in range(1, 101)))
+    wire.send(SPAWN, {"name": "late", "script": str(pub / "s.py")}, 1000)
+    early = wire.replies(20)
+    (pub / "s.py").unlink()
+    if how == "symlink":
+        (pub / "s.py").symlink_to(secret)
+    else:
+        (pub / "s.py").hardlink_to(secret)
+    reply = next(reply for reply in iter(wire.receive, None) if reply.id == 1000).json
+
+    assert 1000 not in [reply.id for reply in early]
+    assert reply["code"] == "permission_denied", reply
+    assert "secret" not in reply["error"]
 
 
 def test_two_guests_of_a_name_give_no_more_than_each_holds(kernel: Kernel) -> None:

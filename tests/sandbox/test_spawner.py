@@ -278,13 +278,14 @@ async def test_a_process_that_isnt_admitted_never_runs(spawner: Spawner) -> None
 
 
 async def test_a_cancelled_spawn_leaves_nothing(spawner: Spawner) -> None:
-    before = Belongings.now()
+    before, cancelled = Belongings.now(), 0
 
-    for delay in (0, 0.001, 0.002, 0.005):
+    for delay in (0, 0.001, 0.002, 0.005):  # a fast machine is ready sooner than after the last of them
         with trio.move_on_after(delay) as scope:
             await kill(await spawner.spawn(python(FOREVER)))
-        assert scope.cancelled_caught
+        cancelled += scope.cancelled_caught
 
+    assert cancelled > 0
     assert Belongings.now() == before
 
 

@@ -18,7 +18,7 @@ import pytest
 from agentos_sdk import AgentOSClient
 from agentos_sdk.opcodes import Op
 from tests.support.kernel import Kernel, until
-from tests.support.wire import HELLO, Wire
+from tests.support.wire import HELLO, PATIENCE, Wire
 from tests.system.agents import SLEEPER, ask, relay, up, write
 
 SECRET = "the secret that nobody may have"
@@ -392,10 +392,10 @@ def swapping(one: Path, other: Path) -> Iterator[Counter[str]]:
         thread.join()
 
 
-def raced(wire: Wire, op: Op, fields: dict[str, object], times: int) -> Counter[str]:
-    """How often each answer came; a secret among them is a test that has failed."""
-    outcomes = Counter[str]()
-    for _ in range(times):
+def raced(wire: Wire, op: Op, fields: dict[str, object], times: int, done: int) -> Counter[str]:
+    """How often each answer came, in so many calls or until more than ``done`` were done; no answer has a secret."""
+    outcomes, deadline = Counter[str](), time.monotonic() + PATIENCE
+    while outcomes.total() < times or (outcomes["done"] <= done and time.monotonic() < deadline):
         reply = wire.call(op, fields)
         assert SECRET not in json.dumps(reply)
         outcomes[str(reply.get("code", "done"))] += 1
@@ -422,7 +422,7 @@ def race_in(place: Path, what: str) -> tuple[Path, Path, str]:
 def test_no_race_makes_a_grant_give_a_secret_away(kernel: Kernel, granted: int, place: Path, what: str) -> None:
     one, other, path = race_in(place, what)
     with swapping(one, other) as count, kernel.connect_as(granted) as wire:
-        outcomes = raced(wire, Op.READ, {"path": path}, 1500)
+        outcomes = raced(wire, Op.READ, {"path": path}, 1500, 50)
 
     print(f"{what}: {outcomes} in {count['swaps']} swaps")
     assert outcomes["done"] > 50
@@ -436,7 +436,7 @@ def test_no_race_makes_a_grant_write_elsewhere(kernel: Kernel, granted: int, pla
     one, other, path = race_in(place, what)
     before = sorted(os.listdir(place))
     with swapping(one, other) as count, kernel.connect_as(granted) as wire:
-        outcomes = raced(wire, Op.WRITE, {"path": path, "content": "evil", "mode": mode}, 300)
+        outcomes = raced(wire, Op.WRITE, {"path": path, "content": "evil", "mode": mode}, 300, 10)
 
     print(f"{what}, {mode}: {outcomes} in {count['swaps']} swaps")
     assert (place / "secret").read_text() == SECRET
@@ -470,8 +470,8 @@ def test_no_race_in_its_workspace_leads_an_agent_out(kernel: Kernel, client: Age
             reply = wire.call(Op.READ, {"path": "d/passwd"})
             assert "root:" not in json.dumps(reply)
             read[str(reply.get("code", "done"))] += 1
-        written = raced(wire, Op.WRITE, {"path": "d/passwd", "content": "evil"}, 300)
-        appended = raced(wire, Op.WRITE, {"path": "d/passwd", "content": "evil", "mode": "append"}, 300)
+        written = raced(wire, Op.WRITE, {"path": "d/passwd", "content": "evil"}, 300, 10)
+        appended = raced(wire, Op.WRITE, {"path": "d/passwd", "content": "evil", "mode": "append"}, 300, 10)
 
     print(f"read {read}, written {written}, appended {appended}")
     for outcomes in (read, written, appended):

@@ -43,7 +43,7 @@ Wrong = Callable[[BadField], None]
 class Request:
     """What SPAWN or a configuration file says about one agent; ``None`` means not set. Paths are as written.
 
-    ``limits``, ``backoff`` and ``llm`` have the fields of the SDK's ``Limits``, ``Backoff`` and ``Share``.
+    ``backoff`` and ``llm`` have the fields of the SDK's ``Backoff`` and ``Share``.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Request:
     network: bool | None = None
     isolation: str | None = None
     sandboxed: bool | None = None
-    limits: Any = None
+    limits: Limits | None = None
     code: str | None = None
     workspace: str | None = None
     runtime: Runtime | None = None
@@ -99,7 +99,7 @@ def build(
     spec = AgentSpec(
         **given,
         isolation=isolation_of(request.isolation, request.sandboxed, wrong),
-        limits=cut(Limits(**attrs.asdict(request.limits)) if request.limits is not None else NO_LIMITS, bounds),
+        limits=cut(request.limits or NO_LIMITS, bounds),
         backoff=backoff_of(request.backoff, wrong),
         llm=share_of(request.llm, wrong),
     )

@@ -152,7 +152,7 @@ class Table:
         table = copy(self)
         table.now, table.later, table.turns = list(self.now), list(self.later), list(self.turns)
         for op, decision in refused.items():
-            table.now[op], table.later[op], table.turns[op] = _refused(op, decision, self.syscalls.get(op)), None, None
+            table.now[op], table.later[op], table.turns[op] = _refused(op, decision, self.encode_failure), None, None
         return table
 
     def encode_failure(self, op: int, error: BaseException) -> bytes:
@@ -161,10 +161,10 @@ class Table:
         return syscall.encode_failure(error) if syscall is not None else encode_error(error)
 
 
-def _refused(op: Op, decision: Decision, syscall: Syscall | None) -> Now:
+def _refused(op: Op, decision: Decision, encode_failure: Callable[[int, BaseException], bytes]) -> Now:
     kind = PermissionDenied if decision.effect == "deny" else ApprovalRequired
     error = kind(decision.reason, rule=decision.rule)
-    reply = syscall.encode_failure(error) if syscall is not None else encode_error(error)
+    reply = encode_failure(op, error)
 
     def refuse(caller: Caller, body: bytes) -> bytes:
         about = body[:MAX_RECORDED_BYTES].decode(errors="replace")  # not parsed, but the attempt is worth recording

@@ -133,7 +133,7 @@ class Spawner:
 
         False if an ended child of our own hides others until it is reaped: then call again.
         """
-        async with self._lock:  # a process that is being cloned isn't in _ours yet
+        async with self._lock:  # a process that is being cloned isn't in _children yet
             return self._reap_orphans()
 
     async def serve(self) -> None:

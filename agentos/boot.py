@@ -132,6 +132,7 @@ class Kernel:
             waived=kernel.waive,
             port=openai_endpoint.PORT if settings.config.llm.openai_endpoint else None,
         )
+        host_view = View(str(settings.config.directory), home())
         # The agent tree, not running yet.
         self.supervision = Supervision(
             registry=access.registry,
@@ -142,7 +143,7 @@ class Kernel:
                 connection_limit=self.connection_limit,
                 run=host.run,
                 sweeper=self.sweeper,
-                host_view=View(str(settings.config.directory), home()),
+                host_view=host_view,
                 serve=self.openai_endpoint(),
             ),
             limits=SpawnLimits(kernel.max_children, kernel.spawn_rate),
@@ -158,7 +159,7 @@ class Kernel:
             line=model.line,
             kernel_account=model.account,
             audit=access.audit,
-            base=str(settings.config.directory),
+            host_view=host_view,
             max_payload=kernel.max_payload,
         )
         self.callers.serve(table(services), reserved(kernel.max_payload))

@@ -7,6 +7,7 @@ from attrs import frozen
 from agentos.access.callers import Callers
 from agentos.agents.registry import Registry
 from agentos.agents.supervision import Supervision
+from agentos.agents.workspaces.view import View
 from agentos.kernel.caller import Caller
 from agentos.kernel.table import LARGE_BODY_BYTES, Syscall
 from agentos.llm.line import Line
@@ -23,8 +24,8 @@ from .spawn import Spawning
 class Services:
     """What the handlers of system calls use.
 
-    ``kernel_account`` is the share of the model for all callers together. ``base`` is the directory that the operator's
-    relative paths are resolved against. ``max_payload`` is the largest body in bytes.
+    ``kernel_account`` is the share of the model for all callers together. ``host_view`` is the operator's view of
+    the host's files. ``max_payload`` is the largest body in bytes.
     """
 
     registry: Registry
@@ -34,19 +35,19 @@ class Services:
     line: Line
     kernel_account: Account
     audit: Audit
-    base: str
+    host_view: View
     max_payload: int
 
 
 def table(services: Services) -> tuple[Syscall, ...]:
     """All system calls except HELLO, CANCEL and EXIT, which the connection answers itself."""
     s = services
-    spawning = Spawning(s.registry, s.supervision, s.callers, s.mail.is_taken, s.base)
+    spawning = Spawning(s.registry, s.supervision, s.callers, s.mail.is_taken, s.host_view.base)
     calls = (
         Syscall(Op.NOOP, None, handler=echo, limit=s.max_payload),
         *think.syscalls(s.line, s.callers.queue_path, s.max_payload),
-        *files.syscalls(s.registry, s.base, s.max_payload),
-        *exec.syscalls(s.registry, s.supervision, s.base),
+        *files.syscalls(s.registry, s.host_view, s.max_payload),
+        *exec.syscalls(s.registry, s.supervision, s.host_view.base),
         *agents.syscalls(s.registry, s.supervision, spawning, s.line),
         *inspect.syscalls(s.registry, s.line),
         *messages.syscalls(s.mail, s.registry),

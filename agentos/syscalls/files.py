@@ -10,7 +10,6 @@ from weakref import WeakKeyDictionary
 import trio
 from attrs import field, frozen
 
-from agentos.agents.life import home
 from agentos.agents.registry import Registry
 from agentos.agents.workspaces.view import View
 from agentos.kernel.call import Call
@@ -190,9 +189,9 @@ class Files:
         return self._own if path_request.top else self._hosts
 
 
-def syscalls(registry: Registry, base: str, max_payload: int) -> tuple[Syscall, ...]:
-    """``base`` is the directory that the host's relative paths are resolved against."""
-    return Files(PathResolver(registry, View(base, home())), max_payload).syscalls()
+def syscalls(registry: Registry, host: View, max_payload: int) -> tuple[Syscall, ...]:
+    """``host`` is the operator's view of the host."""
+    return Files(PathResolver(registry, host), max_payload).syscalls()
 
 
 async def encode_content(part: Part, request: Read, most: int) -> list[bytes]:

@@ -16,6 +16,7 @@ import trio
 from attrs import define
 
 from agentos.agents.registry import Registry
+from agentos.agents.workspaces.view import View
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.table import Table
@@ -78,7 +79,11 @@ async def _read(directory: Path, rounds: int) -> list[float]:
     names = Names("/home/op", str(directory))
     authorizer = PermissionAuthorizer(AgentTree(is_descendant=lambda *_: True, name_of=str, parent_of=lambda _: None))
     authorizer.add_caller(1, LEVELS["unrestricted"], names)
-    table, threads, taken = Table(syscalls.syscalls(Registry(), str(directory), 1 << 20)), InPlace(), []
+    table, threads, taken = (
+        Table(syscalls.syscalls(Registry(), View(str(directory), "/home/op"), 1 << 20)),
+        InPlace(),
+        [],
+    )
     later = table.later[Op.READ]
     assert later is not None
     async with open_audit(directory / "audit", "0") as log:

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from agentos.agents.registry import Registry
+from agentos.agents.workspaces.view import View
 from agentos.kernel.table import Syscall
 from agentos.services.mailboxes import Mailboxes
 from agentos.syscalls import Services, table
@@ -15,5 +16,5 @@ def syscalls() -> tuple[Syscall, ...]:
     nothing: Any = None
     deps = SimpleNamespace(deps=SimpleNamespace(jails=nothing, run=SimpleNamespace(id="")))
     callers = SimpleNamespace(queue_path=nothing)
-    services = Services(registry, deps, callers, mail, nothing, nothing, nothing, "/", 1 << 20)  # type: ignore[arg-type]
+    services = Services(registry, deps, callers, mail, nothing, nothing, nothing, View("/", "/"), 1 << 20)  # type: ignore[arg-type]
     return table(services)

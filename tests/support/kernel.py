@@ -150,6 +150,10 @@ class Kernel:
         """The pids of the processes that were started by this run's agents or as such; the kernel isn't among them."""
         return marked(f"AGENTOS_RUN_ID={self.run_id}")
 
+    def processes_of_agent(self, agent_id: int) -> Sequence[int]:
+        """The pids of the living processes of one of its agents; other kernels give out the same ids."""
+        return marked(f"AGENTOS_RUN_ID={self.run_id}", f"AGENTOS_AGENT_ID={agent_id}")
+
     @property
     def rss(self) -> int:
         """Bytes of memory it holds now."""
@@ -332,12 +336,13 @@ def is_zygote(pid: int) -> bool:
     return False
 
 
-def marked(variable: str) -> Sequence[int]:
-    """The pids of living processes that have ``NAME=value`` in the environment they were started with."""
+def marked(*variables: str) -> Sequence[int]:
+    """The pids of living processes that have all of ``NAME=value`` in the environment they were started with."""
+    wanted = {variable.encode() for variable in variables}
     found = []
     for name in os.listdir("/proc"):
         with contextlib.suppress(OSError):
-            if name.isdigit() and variable.encode() in Path("/proc", name, "environ").read_bytes().split(b"\0"):
+            if name.isdigit() and wanted <= set(Path("/proc", name, "environ").read_bytes().split(b"\0")):
                 found.append(int(name))
     return found
 

@@ -127,10 +127,9 @@ def test_orphans_end_with_their_agent_and_no_zombie_stays(start_kernel: StartKer
     kernel = start_kernel()
     with kernel.client() as client:
         agent = up(client.spawn("daemon", command=["sh", "-c", DAEMON], sandboxed=sandboxed))
-        mark = f"AGENTOS_AGENT_ID={agent['id']}"
 
-        def its() -> set[int]:
-            return set(marked(mark)) & set(kernel.processes())
+        def its() -> Sequence[int]:
+            return kernel.processes_of_agent(agent["id"])
 
         until(lambda: len(its()) == 5, "it has left four behind")
 

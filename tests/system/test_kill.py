@@ -9,7 +9,7 @@ import pytest
 from agentos_sdk import AgentOSClient
 from agentos_sdk.opcodes import Op
 from tests.conftest import StartKernel
-from tests.support.kernel import Kernel, listens, marked, until
+from tests.support.kernel import Kernel, listens, until
 from tests.system.agents import RELAY_INSIDE, STUBBORN, ask, in_state, info, known, lines, relay, up, write, written
 
 POLITE = """
@@ -77,12 +77,11 @@ def test_sigterm_reaches_the_whole_process_group(kernel: Kernel, client: AgentOS
 def test_its_whole_process_group_goes_with_it(kernel: Kernel, client: AgentOSClient) -> None:
     text = "import subprocess\nsubprocess.run(['sh', '-c', 'trap \"\" TERM; sleep 1000 & sleep 1000; wait'])\n"
     agent = up(client.spawn("group", write(kernel, "group.py", "print('on', flush=True)\n" + text), shutdown=0.2))
-    mark = f"AGENTOS_AGENT_ID={agent['id']}"
-    until(lambda: len(marked(mark)) == 4, "it runs, with three of its group")
+    until(lambda: len(kernel.processes_of_agent(agent["id"])) == 4, "it runs, with three of its group")
 
     client.kill("group")
 
-    until(lambda: not marked(mark), "all of the group have ended")
+    until(lambda: not kernel.processes_of_agent(agent["id"]), "all of the group have ended")
 
 
 def test_a_paused_agent_hears_that_it_is_to_end(kernel: Kernel, client: AgentOSClient) -> None:

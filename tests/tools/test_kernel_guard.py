@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.kernel import Process, stat_of, until
+from tests.support.kernel import Process, descendants, stat_of, until
 
 ROOT = Path(__file__).resolve().parents[2]
 TEST = """
@@ -26,8 +26,9 @@ def test_a_test_process_that_is_killed_takes_its_kernel_along() -> None:
         assert found is not None
         kernel = Process(int(number), found[2])
         assert kernel.lives
+        family = [kernel, *descendants(kernel.pid)]
 
         test.send_signal(signal.SIGKILL)
 
-        until(lambda: not kernel.lives, "the kernel is gone")
+        until(lambda: not any(one.lives for one in family), "the kernel and all that it started are gone")
     shutil.rmtree(place)

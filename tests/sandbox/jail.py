@@ -18,6 +18,7 @@ from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.spawner import Spawner, StepFailed
 from agentos.sandbox.status import Status
 from agentos.sandbox.steps import Step
+from tests.support.mounts import host_mounts
 
 PYTHON = Interpreter(sys.executable, sys.prefix, sys.base_prefix)
 SDK = str(Path(agentos_sdk.__file__).parent)
@@ -115,7 +116,7 @@ class Belongings:
     @classmethod
     def now(cls) -> "Belongings":
         zombie = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        return cls(len(os.listdir("/proc/self/fd")), Path("/proc/self/mountinfo").read_text(), zombie is not None)
+        return cls(len(os.listdir("/proc/self/fd")), host_mounts(), zombie is not None)
 
 
 async def gone(pidfds: Sequence[int]) -> None:

@@ -24,6 +24,7 @@ from agentos.sandbox.spawner import Spawner, StepFailed
 from agentos.sandbox.steps import Step
 from tests.sandbox import jail
 from tests.sandbox.jail import Belongings, a_plan, run
+from tests.support.mounts import mounted
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="without root all files are of one user")
 OWNER = 4321
@@ -295,11 +296,8 @@ def overlay(place: Path) -> Iterator[Path]:
     for layer in (lower, upper, work, merged):
         layer.mkdir(mode=0o755)
     options = f"lowerdir={lower},upperdir={upper},workdir={work}"
-    subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, merged], check=True)
-    try:
+    with mounted("overlay", options, merged):
         yield merged
-    finally:
-        subprocess.run(["umount", merged], check=True)
 
 
 def as_user(who: HostIds, code: str, workspace: str) -> tuple[Step, ...]:

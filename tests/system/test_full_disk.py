@@ -1,5 +1,6 @@
 """A kernel whose state directory has no room left: agents can be stopped, and so can the kernel."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -11,21 +12,19 @@ import pytest
 
 from agentos_sdk import AgentOSClient
 from tests.support.kernel import environment, until
+from tests.support.mounts import mounted
 from tests.system.agents import up
 
 
 @pytest.fixture
 def small() -> Iterator[Path]:
     """A file system that is too small for the audit log's reserve."""
-    with tempfile.TemporaryDirectory(prefix="aos-", dir="/tmp") as made:
-        mount = ["mount", "-t", "tmpfs", "-o", "size=6M,mode=700", "tmpfs", made]
-        done = subprocess.run(mount, capture_output=True, text=True)
-        if done.returncode != 0:
-            pytest.skip(f"no small file system can be mounted here: {done.stderr.strip()}")
+    with tempfile.TemporaryDirectory(prefix="aos-", dir="/tmp") as made, contextlib.ExitStack() as stack:
         try:
-            yield Path(made)
-        finally:
-            subprocess.run(["umount", "--lazy", made], check=True)
+            stack.enter_context(mounted("tmpfs", "size=6M,mode=700", Path(made)))
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"no small file system can be mounted here: {error.stderr.strip()}")
+        yield Path(made)
 
 
 def test_the_operator_kills_an_agent_and_stops_the_kernel_on_a_disk_without_any_room(

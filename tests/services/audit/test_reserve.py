@@ -5,7 +5,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import attrs
@@ -17,6 +17,7 @@ from agentos.services.audit.log import Audit, open_audit
 from agentos.services.audit.query import Query
 from agentos.services.audit.reserve import HEAD_RESERVE_BYTES, REFILL_STEP_BYTES, ROWS_RESERVE_BYTES, WAL_BYTES
 from agentos_sdk.errors import Unavailable
+from tests.support.mounts import mounted
 from tests.support.rounds import rounds
 
 from .audited import DENIED, READ, SMALL, entry, found, sound, told, written
@@ -29,12 +30,12 @@ def small(tmp_path: Path) -> Iterator[Path]:
     """A file system of thirty-two megabytes."""
     place = tmp_path / "small"
     place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=32M", "tmpfs", str(place)]
-    done = subprocess.run(mount, capture_output=True, text=True)
-    if done.returncode != 0:
-        pytest.skip(f"no small file system can be mounted here: {done.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(mounted("tmpfs", "size=32M", place))
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"no small file system can be mounted here: {error.stderr.strip()}")
+        yield place
 
 
 @pytest.fixture

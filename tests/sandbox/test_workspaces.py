@@ -3,6 +3,7 @@
 # A file in /tmp or /proc keeps nobody waiting here.
 # ruff: file-ignore[ASYNC240,ASYNC221]
 
+import contextlib
 import os
 import shutil
 import signal
@@ -29,13 +30,14 @@ from tests.sandbox.jail import Belongings, Ended
 
 ROOT = os.geteuid() == 0
 WHO = HostIds(1610699999, 1610699999) if ROOT else None
+OURS = f"aos-{os.getpid()}-"
 LIMITS = Limits(disk=32 * MIB, inodes=1024)
 root_only = pytest.mark.skipif(not ROOT, reason="without root no image can be mounted")
 
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="aos-", dir="/tmp") as made:
+    with tempfile.TemporaryDirectory(prefix=OURS, dir="/tmp") as made:
         yield Path(made)
 
 
@@ -85,13 +87,16 @@ async def live(spawner: Spawner, workspace: Workspace, code: str) -> Ended:
 
 
 def attached() -> list[str]:
-    """The files of ours that are behind loop devices."""
-    files = [path.read_text().strip() for path in Path("/sys/block").glob("loop*/loop/backing_file")]
-    return [file for file in files if "aos-" in file]
+    """The files of ours that are behind loop devices; other tests' kernels have some too."""
+    files = []
+    for path in Path("/sys/block").glob("loop*/loop/backing_file"):
+        with contextlib.suppress(OSError):  # another's has just been detached
+            files.append(path.read_text().strip())
+    return [file for file in files if file.startswith(f"/tmp/{OURS}")]
 
 
 async def all_detached() -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         while attached():
             await trio.sleep(0.01)
 

@@ -19,6 +19,7 @@ import pytest
 from agentos.sandbox.cgroups import files, v1
 from agentos.sandbox.cgroups.discover import Group, discover_here, open_root, remove_stale_cgroups
 from agentos.sandbox.cgroups.values import CgroupError, Limits
+from tests.support.kernel import until
 
 MIB = 1 << 20
 HOG = "kept = []\nwhile True: kept.append(b'x' * (1 << 20))"
@@ -381,8 +382,8 @@ def test_what_a_killed_kernel_left_is_swept_and_what_a_living_one_has_is_not(roo
         assert name not in remove_stale_cgroups(discover_here())
         kernel.kill()
         kernel.wait(60)
-        assert name in remove_stale_cgroups(discover_here())
+        remove_stale_cgroups(discover_here())  # unless a kernel of another test that starts just now is quicker
         assert select.select([watched], [], [], 60)[0]
         os.close(watched)
-    assert not any(os.path.exists(path) for path in where)
+    until(lambda: not any(os.path.exists(path) for path in where), "its group is removed")
     assert all(os.path.isdir(path) for path in directories(root))

@@ -136,9 +136,9 @@ def test_who_withdraws_a_command_leaves_no_process(kernel: Kernel, how: str) -> 
             wire.send(Op.CANCEL, {"id": 7}, number=8)
             replies = {wire.receive().id: None for _ in range(2)}
             assert set(replies) == {7, 8}
-            assert guests("7602") == []
+            assert guests("sleep 7602") == []
 
-    until(lambda: not guests("7602"), "nothing of it is left")
+    until(lambda: not guests("sleep 7602"), "nothing of it is left")
 
 
 def test_a_kernel_that_is_killed_leaves_no_process_of_a_command() -> None:
@@ -154,14 +154,14 @@ def test_a_kernel_that_is_killed_leaves_no_process_of_a_command() -> None:
 
                 kernel.kill()
 
-            until(lambda: not guests("7603"), "nothing of it is left")
+            until(lambda: not guests("sleep 7603"), "nothing of it is left")
 
 
 def test_a_command_that_stops_its_keeper_ends_all_the_same(client: AgentOSClient) -> None:
     """The keeper is of the same user, so that it can be stopped; what is in charge of it can't."""
     reply = up(client.exec("kill -STOP $PPID; (env -i setsid sleep 7604 &); sleep 7604", timeout=0.3))
 
-    assert (reply["timed_out"], guests("7604")) == (True, [])
+    assert (reply["timed_out"], guests("sleep 7604")) == (True, [])
 
 
 def test_who_forks_all_the_time_is_caught_up_with(client: AgentOSClient) -> None:
@@ -170,7 +170,7 @@ def test_who_forks_all_the_time_is_caught_up_with(client: AgentOSClient) -> None
 
     up(client.exec("\n".join([*lines, "sleep 7605"]), timeout=0.5))
 
-    until(lambda: not guests("7605"), "nobody is left")
+    until(lambda: not guests("f 7605") and not guests("sleep 7605"), "nobody is left")
 
 
 # -- It doesn't learn what the kernel holds ----------------------------------------------------------------------------
@@ -255,7 +255,7 @@ def test_fifty_at_once_are_run_or_told_and_leave_nothing(kernel: Kernel, client:
 
     assert (len(ends), ends.count("out\n")) == (50, 8)
     assert ends.count("busy") == 42
-    assert guests("7606") == []
+    assert guests("sleep 7606") == []
     until(lambda: kernel.open_files <= files, "no descriptor is left")
 
 
@@ -283,4 +283,4 @@ def test_neither_ones_commands_nor_everybodys_fill_the_machine(kernel: Kernel) -
     trio.run(run)
 
     assert all("64 commands run for callers of the kind operator" in one for one in refused)
-    until(lambda: not guests("7607"), "they have ended")
+    until(lambda: not guests("sleep 7607"), "they have ended")

@@ -150,11 +150,15 @@ def test_a_paused_agent_says_so_until_it_goes_on(client: AgentOSClient) -> None:
 
 
 def guests(text: str) -> list[int]:
-    """The processes on this machine with this text in their command lines."""
+    """The processes on this machine with these words in their command lines; with NULs between them: exactly these.
+
+    A number alone could also be the pid of a kernel, which stands in the command lines of its zygote and its guard.
+    """
     found = []
     for name in os.listdir("/proc"):
         try:
-            if name.isdigit() and text.encode() in Path("/proc", name, "cmdline").read_bytes():
+            line = Path("/proc", name, "cmdline").read_bytes() if name.isdigit() else b""
+            if text.encode() in (line if "\0" in text else line.replace(b"\0", b" ")):
                 found.append(int(name))
         except OSError:
             pass
@@ -164,10 +168,10 @@ def guests(text: str) -> list[int]:
 def test_who_ignores_sigterm_ends_at_the_timeout(kernel: Kernel, client: AgentOSClient) -> None:
     sleeper(client, "a")
 
-    reply = up(client.exec("trap '' TERM INT HUP; echo begun; sleep 7401 & wait; sleep 7401", name="a", timeout=0.5))
+    reply = up(client.exec("trap '' TERM INT HUP; echo begun; sleep 7401 & wait; sleep 7401", name="a", timeout=2))
 
     assert (reply["timed_out"], reply["exit_code"], reply["stdout"]) == (True, 128 + signal.SIGKILL, "begun\n")
-    assert guests("7401") == []
+    assert guests("sleep 7401") == []
     assert info(client, "a")["state"] == "running"
 
 
@@ -177,7 +181,7 @@ def test_who_becomes_a_daemon_ends_with_the_command(kernel: Kernel, client: Agen
     reply = up(client.exec("for i in 1 2 3; do (setsid sleep 7402 &) ; done; echo done", name="a"))
 
     assert (reply["stdout"], reply["exit_code"]) == ("done\n", 0)
-    assert guests("7402") == []
+    assert guests("sleep 7402") == []
 
 
 def test_who_holds_its_output_open_elsewhere_keeps_nobody_waiting(kernel: Kernel, client: AgentOSClient) -> None:
@@ -206,25 +210,25 @@ def test_a_withdrawn_command_ends(kernel: Kernel, client: AgentOSClient) -> None
             with trio.move_on_after(5) as scope:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(partial(operator.exec, "sleep 7403", name="a"))
-                    while not guests("7403"):
+                    while not guests("sleep 7403"):
                         await trio.sleep(0.01)
                     scope.cancel()
             assert (await operator.exec("echo still here", name="a")).stdout == "still here\n"
 
     trio.run(withdraw)
 
-    until(lambda: not guests("7403"), "the command has ended")
+    until(lambda: not guests("sleep 7403"), "the command has ended")
 
 
 def test_a_command_whose_asker_hangs_up_ends(kernel: Kernel, client: AgentOSClient, connect: Connect) -> None:
     sleeper(client, "a")
     wire = connect()
     wire.send(Op.EXEC, {"name": "a", "command": "sleep 7404"})
-    until(lambda: guests("7404"), "the command runs")
+    until(lambda: guests("sleep 7404"), "the command runs")
 
     wire.close()
 
-    until(lambda: not guests("7404"), "the command has ended")
+    until(lambda: not guests("sleep 7404"), "the command has ended")
 
 
 def test_the_agents_end_is_the_commands_end(kernel: Kernel, client: AgentOSClient) -> None:
@@ -240,26 +244,27 @@ def test_the_agents_end_is_the_commands_end(kernel: Kernel, client: AgentOSClien
 
         async with connect(kernel.socket) as two, trio.open_nursery() as nursery:
             nursery.start_soon(command)
-            while not guests("7405"):
+            while not guests("sleep 7405"):
                 await trio.sleep(0.01)
             await two.kill("a", grace=0)
 
     trio.run(run)
 
     assert said == ["a has ended, and the command in its jail with it"]
-    assert guests("7405") == []
+    assert guests("sleep 7405") == []
 
 
 def test_pausing_the_agent_pauses_the_command(kernel: Kernel, client: AgentOSClient, connect: Connect) -> None:
     sleeper(client, "a")
     wire = connect()
-    wire.send(Op.EXEC, {"name": "a", "command": "echo $(sleep 0.3; echo 7407); exec sleep 0.1"})
-    until(lambda: guests("7407"), "the command runs")
-    [shell, *_] = guests("7407")
+    wire.send(Op.EXEC, {"name": "a", "command": "until [ -e go ]; do sleep 0.01; done; echo 7407"})
+    until(lambda: guests("echo 7407"), "the command runs")
+    [shell, *_] = guests("echo 7407")
 
     up(client.pause("a"))
     until(lambda: "T (stopped)" in Path(f"/proc/{shell}/status").read_text(), "it stands still")
     up(client.resume("a"))
+    up(client.exec("touch go", name="a"))
 
     assert wire.receive().json["stdout"] == "7407\n"
 
@@ -283,7 +288,7 @@ def test_eight_commands_end_with_their_agent_at_whatever_moment(start_kernel: St
                     await operator.kill("a", grace=0)
 
             trio.run(run)
-            assert guests("7408") == []
+            assert guests("sleep 7408") == []
         until(lambda: not children_of(kernel.pid), "all have ended and were reaped")
     assert "control group stays" not in kernel.said
 
@@ -293,11 +298,11 @@ def test_a_kernel_that_stops_ends_the_commands(start_kernel: StartKernel) -> Non
     with kernel.client() as client, kernel.connect() as wire:
         sleeper(client, "a")
         wire.send(Op.EXEC, {"name": "a", "command": "trap '' TERM; sleep 7409; sleep 7409"})
-        until(lambda: guests("7409"), "the command runs")
+        until(lambda: guests("sleep 7409"), "the command runs")
 
         kernel.stop()
 
-    assert guests("7409") == []
+    assert guests("sleep 7409") == []
     assert "control group stays" not in kernel.said
 
 
@@ -340,7 +345,7 @@ def test_eight_at_once_and_the_ninth_is_told(kernel: Kernel, client: AgentOSClie
         async with connect(kernel.socket) as operator, trio.open_nursery() as nursery:
             for _ in range(8):
                 nursery.start_soon(partial(operator.exec, "sleep 7406", name="a"))
-            while len(guests("7406")) < 8:
+            while len(guests("sleep 7406")) < 8:
                 await trio.sleep(0.01)
             refused = await trio.to_thread.run_sync(lambda: client.exec("true", name="a"))
             assert refused["code"] == "busy"
@@ -351,7 +356,7 @@ def test_eight_at_once_and_the_ninth_is_told(kernel: Kernel, client: AgentOSClie
 
     trio.run(run)
 
-    until(lambda: not guests("7406"), "they have ended")
+    until(lambda: not guests("sleep 7406"), "they have ended")
     assert up(client.exec("true", name="a"))["exit_code"] == 0
 
 

@@ -78,7 +78,7 @@ def test_no_daemon_and_no_control_group_is_left(guest: Wire, kernel: Kernel) -> 
     late = run(guest, "(env -i setsid sleep 7701 &); sleep 7701", timeout=0.3)
 
     assert (done["stdout"], late["timed_out"]) == ("done\n", True)
-    assert guests("7701") == []
+    assert guests("sleep 7701") == []
     until(lambda: len(children_of(kernel.pid)) <= left + 1 and kernel.open_files <= files, "all is put away")
     if cgroups(kernel) is not None:
         with kernel.connect() as wire:
@@ -94,7 +94,7 @@ def test_it_ends_with_the_connection(guest: Wire) -> None:
 
     guest.close()
 
-    until(lambda: not guests("7702"), "it has ended")
+    until(lambda: not guests("sleep 7702"), "it has ended")
 
 
 def test_each_of_them_is_somebody_else_on_the_host(guest: Wire, kernel: Kernel) -> None:

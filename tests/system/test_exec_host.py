@@ -118,7 +118,7 @@ def test_commands_that_sleep_stop_nobody(kernel: Kernel) -> None:
         async with connect(kernel.socket) as busy, connect(kernel.socket) as other, trio.open_nursery() as nursery:
             for _ in range(8):
                 nursery.start_soon(busy.exec, "sleep 2; sleep 7500")
-            while len(guests("7500")) < 8:
+            while len(guests("sleep 7500")) < 8:
                 await other.echo(b"are you there?")
             begin = trio.current_time()
             for _ in range(100):
@@ -128,7 +128,7 @@ def test_commands_that_sleep_stop_nobody(kernel: Kernel) -> None:
 
     trio.run(run)
 
-    until(lambda: not guests("7500"), "they have ended")
+    until(lambda: not guests("sleep 7500"), "they have ended")
 
 
 def test_eight_at_once_and_the_ninth_is_told_and_somebody_else_is_not(kernel: Kernel) -> None:
@@ -145,7 +145,7 @@ def test_eight_at_once_and_the_ninth_is_told_and_somebody_else_is_not(kernel: Ke
 
     trio.run(run)
 
-    until(lambda: not guests("7510"), "they have ended")
+    until(lambda: not guests("sleep 7510"), "they have ended")
 
 
 def test_a_kernel_that_stops_ends_them(start_kernel: StartKernel) -> None:
@@ -156,7 +156,7 @@ def test_a_kernel_that_stops_ends_them(start_kernel: StartKernel) -> None:
 
         kernel.stop()
 
-    assert guests("7511") == []
+    assert guests("sleep 7511") == []
     assert "control group stays" not in kernel.said
 
 
@@ -200,19 +200,21 @@ def test_they_end_with_it(kernel: Kernel, client: AgentOSClient, connect: Connec
     client.kill("bare", grace=0)
 
     assert wire.receive().json["error"] == "bare has ended, and the command beside it with it"
-    assert guests("7512") == []
+    assert guests("sleep 7512") == []
 
 
 def test_they_stand_still_with_it(kernel: Kernel, client: AgentOSClient, connect: Connect) -> None:
     sleeper(client, "bare", isolation="none")
     wire = connect()
-    wire.send(Op.EXEC, {"name": "bare", "command": "echo $(sleep 0.3; echo 7513); exec sleep 0.1"})
-    until(lambda: guests("7513"), "the command runs")
-    [shell] = [pid for pid in guests("7513") if Path(f"/proc/{pid}/comm").read_text() == "bash\n"][:1]
+    go = kernel.place / "go"
+    wire.send(Op.EXEC, {"name": "bare", "command": f"until [ -e {go} ]; do sleep 0.01; done; echo 7513"})
+    until(lambda: guests("echo 7513"), "the command runs")
+    [shell] = [pid for pid in guests("echo 7513") if Path(f"/proc/{pid}/comm").read_text() == "bash\n"][:1]
 
     up(client.pause("bare"))
     until(lambda: "T (stopped)" in Path(f"/proc/{shell}/status").read_text(), "it stands still")
     up(client.resume("bare"))
+    go.touch()
 
     assert wire.receive().json["stdout"] == "7513\n"
     assert info(client, "bare")["state"] == "running"

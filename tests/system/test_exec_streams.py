@@ -84,7 +84,7 @@ def test_to_leave_ends_the_command(client: AgentOSClient) -> None:
     with client.exec_stream("echo begun; sleep 7522") as parts:
         next(parts)
 
-    until(lambda: not guests("7522"), "it has ended")
+    until(lambda: not guests("sleep 7522"), "it has ended")
 
 
 def test_version_1_has_no_streams(client: AgentOSClient) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from attrs import evolve, frozen
 
-from agentos.services.files.resolve import check_single_link, check_single_links
+from agentos.services.files.regular_file import check_single_link, check_single_links
 from agentos_sdk.errors import NotFound, PermissionDenied
 
 from .builder import Request, Wrong, reported

@@ -17,21 +17,14 @@ from agentos.sandbox import openat2
 from agentos_sdk.errors import BadRequest, Busy, CallError, PermissionDenied, QuotaExceeded
 
 from .as_user import acting_as
-from .resolve import PathRequest, ResolvedPath, call_error, call_errors, check_file_system, check_single_link
+from .regular_file import check_file_system, check_regular_file, describe_type, reopen
+from .resolve import PathRequest, ResolvedPath, call_error, call_errors
 
 PIECE = 1 << 20  # bytes
 NEW = 0o644  # mode of a new file, before the kernel's umask
 UNFINISHED = ".agentos-"  # prefix of the names of unfinished files
 ATTEMPTS = 8  # if other processes create and remove the file at that moment
 CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-KINDS = {
-    stat.S_IFDIR: "a directory",
-    stat.S_IFLNK: "a symbolic link",
-    stat.S_IFIFO: "a FIFO",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
 
 
 @frozen
@@ -51,8 +44,8 @@ def read(resolved: ResolvedPath, offset: int, limit: int | None, most: int) -> P
     """
     request = resolved.request
     with call_errors(request), acting_as(request.identity):
-        check_regular_file(resolved.require(), request)
-        fd = os.open(f"/proc/self/fd/{resolved.fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        check_regular_file(resolved.require(), request.given, request.single_link)
+        fd = reopen(resolved.fd, os.O_RDONLY)
         try:
             size = os.fstat(fd).st_size
             there = max(0, size - offset)
@@ -72,21 +65,6 @@ def read(resolved: ResolvedPath, offset: int, limit: int | None, most: int) -> P
             return Part(data, size, limit is not None and wanted < there)
         finally:
             os.close(fd)
-
-
-def check_regular_file(fd: int, request: PathRequest) -> os.stat_result:
-    """Raise unless this is a regular file in a normal file system; with ``single_link``, one without hard links."""
-    status = os.fstat(fd)
-    if not stat.S_ISREG(status.st_mode):
-        raise BadRequest(f"{request.given}: expected a file, and this is {describe_type(status)}")
-    check_file_system(fd, request)
-    if request.single_link:
-        check_single_link(status, request.given)
-    return status
-
-
-def describe_type(status: os.stat_result) -> str:
-    return KINDS.get(stat.S_IFMT(status.st_mode), "something else")
 
 
 def replace(resolved: ResolvedPath, data: bytes) -> None:
@@ -144,7 +122,7 @@ def _stat_replaced(resolved: ResolvedPath) -> os.stat_result | None:
             resolved.fd, resolved.last, os.O_PATH | os.O_NOFOLLOW, openat2.NO_LINKS | openat2.NO_CROSSING
         )
     except FileNotFoundError:
-        check_file_system(resolved.fd, resolved.request)
+        check_file_system(resolved.fd, resolved.request.given)
         return None
     except OSError as error:
         if error.errno != errno.EXDEV:
@@ -153,7 +131,7 @@ def _stat_replaced(resolved: ResolvedPath) -> os.stat_result | None:
             f"{resolved.request.given}: is protected (mounted by itself), and not replaced"
         ) from None
     try:
-        check_file_system(fd, resolved.request)
+        check_file_system(fd, resolved.request.given)
         status = os.fstat(fd)
     finally:
         os.close(fd)
@@ -164,7 +142,7 @@ def _stat_replaced(resolved: ResolvedPath) -> os.stat_result | None:
 
 def _open_to_append(resolved: ResolvedPath) -> int:
     directory, request = resolved.require(), resolved.request
-    check_file_system(directory, request)
+    check_file_system(directory, request.given)
     for _ in range(ATTEMPTS):
         with contextlib.suppress(FileNotFoundError):
             return _open_existing(resolved)
@@ -180,12 +158,11 @@ def _open_to_append(resolved: ResolvedPath) -> int:
 
 
 def _open_existing(resolved: ResolvedPath) -> int:
-    """Open a file for appending; checked before, because opening a FIFO or a device can have side effects."""
+    """Open a file for appending."""
     looked_at = openat2.open_at(resolved.fd, resolved.last, os.O_PATH | os.O_NOFOLLOW, openat2.NO_LINKS)
     try:
-        check_regular_file(looked_at, resolved.request)
-        flags = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-        return os.open(f"/proc/self/fd/{looked_at}", flags)
+        check_regular_file(looked_at, resolved.request.given, resolved.request.single_link)
+        return reopen(looked_at, os.O_WRONLY | os.O_APPEND)
     finally:
         os.close(looked_at)
 

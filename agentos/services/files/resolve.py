@@ -7,7 +7,6 @@ between has no effect (:mod:`agentos.sandbox.openat2`). Permissions are not deci
 import contextlib
 import errno
 import os
-import stat
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from itertools import takewhile
@@ -27,31 +26,11 @@ from agentos_sdk.errors import (
 )
 
 from .as_user import Identity, acting_as
+from .regular_file import KERNEL_FILE_SYSTEMS, check_file_system
 
 LONGEST = 4095  # bytes of a path, Linux's limit
-MOST_FILES = 100_000  # below a directory that an agent may be shown as a whole
 MOST_LINKS = 40  # in one path, Linux's limit
 GONE = " (deleted)"
-KERNEL_FILE_SYSTEMS = {  # file systems that are interfaces to Linux; their files include our own environment
-    0x9FA0: "proc",
-    0x62656572: "sysfs",
-    0x27E0EB: "cgroup",
-    0x63677270: "cgroup2",
-    0x64626720: "debugfs",
-    0x74726163: "tracefs",
-    0x73636673: "securityfs",
-    0x62656570: "configfs",
-    0xCAFE4A11: "bpf",
-    0x6165676C: "pstore",
-    0xDE5E81E4: "efivarfs",
-    0xF97CFF8C: "selinuxfs",
-    0x43415D53: "smackfs",
-    0x5A3C69F0: "apparmorfs",
-    0x42494E4D: "binfmt_misc",
-    0x65735543: "fusectl",
-    0x6E736673: "nsfs",
-    0x19800202: "mqueue",
-}
 
 
 @contextlib.contextmanager
@@ -176,7 +155,7 @@ def _open_directory(root: int, request: PathRequest) -> ResolvedPath:
         above = _name_of(root, directory, request)
         real = _join(above, rest)
         try:
-            check_file_system(directory, request)
+            check_file_system(directory, request.given)
         except PermissionDenied as error:
             return ResolvedPath(request, real, error=error)
         if len(rest) > 1:
@@ -264,37 +243,6 @@ def _has_name(root: int, name: str, fd: int) -> bool:
         return os.path.samestat(os.fstat(other), os.fstat(fd))
     finally:
         os.close(other)
-
-
-def check_file_system(fd: int, request: PathRequest) -> None:
-    """Refuse files of file systems that are interfaces to Linux, such as proc."""
-    if (name := KERNEL_FILE_SYSTEMS.get(openat2.kind_of_file_system(fd))) is not None:
-        raise PermissionDenied(f"{request.given}: lies in {name}, which can't be read or written through the kernel")
-
-
-def check_single_link(status: os.stat_result, asked: str) -> None:
-    """Refuse a file with several hard links, for callers that may not read all of the host's files."""
-    if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
-        raise PermissionDenied(
-            f"{asked}: has {status.st_nlink} names (hard links), and another one may lie where you may not look"
-        )
-
-
-def check_single_links(directory: str, field: str) -> None:
-    """The same for every file below a directory, of at most ``MOST_FILES``. No symlink is followed."""
-    count = 0
-    for top, _, names in os.walk(directory, onerror=_raise):
-        count += len(names)
-        if count > MOST_FILES:
-            raise PermissionDenied(f"{field}: {directory} has more than {MOST_FILES} files to look at for hard links")
-        for name in names:
-            path = f"{top}/{name}"
-            with contextlib.suppress(FileNotFoundError):
-                check_single_link(os.lstat(path), f"{field}: {path}")
-
-
-def _raise(error: OSError) -> None:
-    raise error
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from attrs import evolve, frozen
 
-from agentos.services.files.regular_file import check_single_link, check_single_links
+from agentos.services.files.regular_file import check_single_link, check_single_links, reopen
 from agentos_sdk.errors import NotFound, PermissionDenied
 
 from .builder import Request, Wrong, reported
@@ -162,10 +162,13 @@ class JailPaths:
 def check_readable(script: str) -> None:
     """Raise :class:`BadField` if the script isn't a readable file. Blocks."""
     try:
-        if not stat.S_ISREG(os.stat(script).st_mode):
-            raise BadField("script", f"{script} is no file")  # also, opening a FIFO would wait for its writer
-        with open(script, "rb"):
-            pass
+        fd = os.open(script, os.O_PATH | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise BadField("script", f"{script} is no file")
+            os.close(reopen(fd, os.O_RDONLY))
+        finally:
+            os.close(fd)
     except FileNotFoundError:
         raise BadField("script", f"there is no file {script}", NotFound) from None
     except OSError as error:

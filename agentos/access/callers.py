@@ -9,7 +9,7 @@ from attrs import define, field
 
 from agentos.agents.inherit import DEFAULTS, named
 from agentos.agents.registry import Agent, Registry
-from agentos.agents.spec import AgentSpec, Limits, check_name
+from agentos.agents.spec import AgentSpec, check_name
 from agentos.kernel.caller import Caller, Kind
 from agentos.kernel.listener import Peer
 from agentos.kernel.ports import AuditLog, Decision
@@ -27,6 +27,7 @@ from agentos.services.quotas import merge_quotas
 from agentos_sdk import codec
 from agentos_sdk.errors import AlreadyExists, BadRequest
 from agentos_sdk.opcodes import Op
+from agentos_sdk.values import Limits
 
 from .peer_identity import Peers
 

@@ -5,7 +5,7 @@ Paths are resolved by ``HostPaths`` or ``JailPaths`` of the module ``paths``.
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import attrs
 from attrs import frozen
@@ -13,6 +13,7 @@ from attrs import frozen
 from agentos.llm.settings import Share
 from agentos.permissions.rule import PermissionSet
 from agentos.services.quotas import Quota, make_quotas
+from agentos_sdk import values
 from agentos_sdk.strict import shown
 from supervisors import Backoff, ChildSpec, SpecError, SupervisorSpec
 
@@ -25,14 +26,13 @@ from .spec import (
     BadField,
     GroupSpec,
     Isolation,
-    Limits,
     OnGiveUp,
     Restart,
     Runtime,
     Shutdown,
 )
 
-NO_LIMITS = Limits()
+NO_LIMITS = values.Limits()
 NO_PRICES = "there is no [llm.prices]"
 
 Wrong = Callable[[BadField], None]
@@ -41,10 +41,7 @@ Wrong = Callable[[BadField], None]
 
 @frozen(kw_only=True)
 class Request:
-    """What SPAWN or a configuration file says about one agent; ``None`` means not set. Paths are as written.
-
-    ``backoff`` and ``llm`` have the fields of the SDK's ``Backoff`` and ``Share``.
-    """
+    """What SPAWN or a configuration file says about one agent; ``None`` means not set. Paths are as written."""
 
     name: str
     script: str | None = None
@@ -59,16 +56,16 @@ class Request:
     restart_window: float | None = None
     shutdown: Shutdown | None = None
     significant: bool | None = None
-    backoff: Any = None
+    backoff: values.Backoff | None = None
     on_give_up: OnGiveUp | None = None
     network: bool | None = None
     isolation: str | None = None
     sandboxed: bool | None = None
-    limits: Limits | None = None
+    limits: values.Limits | None = None
     code: str | None = None
     workspace: str | None = None
     runtime: Runtime | None = None
-    llm: Any = None
+    llm: values.Share | None = None
     permissions: PermissionSet | None = None
 
 
@@ -86,7 +83,7 @@ class Paths(Protocol):
 
 
 def build(
-    request: Request, paths: Paths, wrong: Wrong, parent: AgentSpec | None = None, bounds: Limits = NO_LIMITS
+    request: Request, paths: Paths, wrong: Wrong, parent: AgentSpec | None = None, bounds: values.Limits = NO_LIMITS
 ) -> AgentSpec:
     """The spec of the requested agent. Blocks: it reads the file system.
 
@@ -143,20 +140,20 @@ def isolation_of(level: str | None, sandboxed: bool | None, wrong: Wrong) -> Iso
     return "strict" if level == "strict" else "standard"
 
 
-def backoff_of(given: Any, wrong: Wrong) -> Backoff | None:
+def backoff_of(given: values.Backoff | None, wrong: Wrong) -> Backoff | None:
     """The backoff of an agent or a supervisor."""
     with refused_by_supervisors("backoff", wrong):
         return Backoff(**attrs.asdict(given)) if given is not None else None
     return None
 
 
-def share_of(given: Any, wrong: Wrong) -> Share:
+def share_of(given: values.Share | None, wrong: Wrong) -> Share:
     """The share of the model of an agent or a supervisor."""
     return Share(given.weight, quotas_of(given.budget, wrong, "llm", "budget")) if given is not None else Share()
 
 
-def quotas_of(lines: Iterable[Any], wrong: Wrong, *keys: str) -> tuple[Quota, ...]:
-    """The quotas of a budget, whose lines have the fields of the SDK's ``Budget``. ``keys`` lead to it."""
+def quotas_of(lines: Iterable[values.Budget], wrong: Wrong, *keys: str) -> tuple[Quota, ...]:
+    """The quotas of a budget; ``keys`` lead to it."""
     quotas: dict[tuple[str, float], Quota] = {}
     for index, line in enumerate(lines):
         for quota in make_quotas(line.per, line.tokens, line.calls, line.money):

@@ -4,8 +4,9 @@ import attrs
 
 from agentos_sdk.errors import PermissionDenied
 from agentos_sdk.quantities import CpuShare, Size
+from agentos_sdk.values import Limits
 
-from .spec import AgentSpec, BadField, Isolation, Limits
+from .spec import AgentSpec, BadField, Isolation
 
 DEFAULTS = Limits(
     memory=Size(512 << 20),

@@ -13,7 +13,7 @@ from agentos.permissions.rule import PermissionSet
 from agentos.services.quotas import merge_quotas
 from agentos_sdk.codec import Rule
 from agentos_sdk.errors import AlreadyExists, BadRequest, CallError
-from agentos_sdk.values import Limits as Limits
+from agentos_sdk.values import Limits
 from supervisors import Backoff
 
 Restart = Literal["permanent", "transient", "temporary"]

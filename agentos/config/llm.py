@@ -18,9 +18,8 @@ from agentos.llm.settings import (
     is_url,
 )
 from agentos.services.quotas import Quota
-from agentos_sdk.budgets import MAX_BUDGET_LINES, Money
-from agentos_sdk.calls.agents import Budget
 from agentos_sdk.codec import Rule, Seconds
+from agentos_sdk.values import FEW_LINES, Budget, Money
 
 from .reader import Read, Reader
 from .toml_lines import Keys
@@ -29,9 +28,6 @@ Positive = Annotated[float, Rule(lambda number: number > 0, "a number above 0")]
 Count = Annotated[int, Rule(lambda number: number >= 1, "a whole number from 1 up")]
 Chance = Annotated[float, Rule(lambda number: 0 <= number <= 1, "a number from 0 to 1")]
 Patience = Annotated[Seconds, Rule(lambda seconds: seconds > 0, "a duration above 0s")]
-Lines = Annotated[
-    Sequence[Budget], Rule(lambda lines: len(lines) <= MAX_BUDGET_LINES, f"at most {MAX_BUDGET_LINES} lines")
-]
 Url = Annotated[str, Rule(is_url, "an http:// or https:// URL, without a user and a password")]
 
 
@@ -91,7 +87,7 @@ class LLMTable:
     max_tokens: Count | None = None
     per_agent: Count | None = None
     in_all: Count | None = None
-    budget: Lines = ()
+    budget: Annotated[Sequence[Budget], FEW_LINES] = ()
     prices: Mapping[str, object] = field(factory=dict)
     timeouts: object = None
     retry: object = None

@@ -24,8 +24,8 @@ from agentos.agents.spec import (
 )
 from agentos.sandbox.host_ids import FIRST_ID, ID_COUNT
 from agentos.sandbox.zygote import TIMEOUT
-from agentos_sdk.calls.agents import Backoff, Limits, Share
 from agentos_sdk.codec import Rule, Seconds, Size
+from agentos_sdk.values import Backoff, Limits, Share
 
 MIN_PAYLOAD = 1 << 20  # bytes; a lower limit for every kernel, so that every client knows which size is always accepted
 

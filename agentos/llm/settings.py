@@ -95,7 +95,8 @@ class LLMSettings:
 class Share:
     """An agent's share of the model: ``weight`` relative to a sibling with weight 1.
 
-    The agent and its descendants together may use at most ``budget``.
+    The agent and its descendants together may use at most ``budget``. Unlike the SDK's ``Share``, whose budget has
+    lines, it has one counter each, those of the agent's permissions included.
     """
 
     weight: float = 1.0

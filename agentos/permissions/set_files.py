@@ -15,6 +15,7 @@ from agentos_sdk.codec import path as dotted
 from agentos_sdk.opcodes import Op
 from agentos_sdk.quantities import CPU_PERIOD
 from agentos_sdk.strict import shown as quoted
+from agentos_sdk.values import Budget
 
 from . import set_examples, unreachable_rules
 from .levels import BASE_RULES, LEVELS
@@ -22,7 +23,7 @@ from .patterns import names as name_patterns
 from .patterns.base import BadPattern, Names
 from .rule import EFFECTS, KINDS, Kind, PermissionSet, Rule
 from .rules import OWN, PARENT, parse_pattern
-from .set_schema import ExamplesTable, LimitsTable, QuotaTable, RulesTable, SetTable, SpawnTable
+from .set_schema import ExamplesTable, LimitsTable, RulesTable, SetTable, SpawnTable
 from .unreachable_rules import Line
 
 T = TypeVar("T")
@@ -195,7 +196,7 @@ class _SetParser:
         found: dict[tuple[str, float], Quota] = {}
         for index, data in enumerate(lines):
             try:
-                line = decode(QuotaTable, data)
+                line = decode(Budget, data)
             except Invalid as error:
                 self.mistakes += [(("quotas", index, *mistake.keys), mistake.message) for mistake in error.mistakes]
                 continue

@@ -5,17 +5,14 @@ from typing import Annotated, Final
 
 from attrs import field, frozen
 
-from agentos_sdk.budgets import MAX_BUDGET_LINES, Amount, Money, Window
 from agentos_sdk.codec import CpuShare, Rule, Size
+from agentos_sdk.values import FEW_LINES
 
 MAX_EXAMPLES: Final = 100  # per effect
 
 Text = Annotated[str, Rule(lambda text: len(text) <= 1000, "at most 1000 characters")]
 Example = Annotated[str, Rule(lambda text: len(text) <= 4096, "at most 4096 characters")]
 Examples = Annotated[Sequence[Example], Rule(lambda texts: len(texts) <= MAX_EXAMPLES, f"at most {MAX_EXAMPLES}")]
-Lines = Annotated[
-    Sequence[object], Rule(lambda lines: len(lines) <= MAX_BUDGET_LINES, f"at most {MAX_BUDGET_LINES} lines")
-]
 Count = Annotated[int, Rule(lambda number: number >= 1, "a whole number from 1 up")]
 Weight = Annotated[int, Rule(lambda weight: 1 <= weight <= 10_000, "a weight from 1 to 10000")]
 
@@ -45,7 +42,7 @@ class ExamplesTable:
 
 @frozen(kw_only=True)
 class LimitsTable:
-    """``limits = {...}`` of an agent, or the upper bounds for agents that it spawns."""
+    """``spawn.limits = {...}``: upper bounds for agents that an agent spawns; the SDK's ``Limits``, with ranges."""
 
     memory: Size | None = None
     max_pids: Count | None = None
@@ -64,20 +61,6 @@ class SpawnTable:
 
 
 @frozen(kw_only=True)
-class QuotaTable:
-    """What may be used of the model in each window of ``per`` seconds."""
-
-    per: Window
-    tokens: Amount | None = None
-    calls: Amount | None = None
-    money: Money | None = None
-
-    def __attrs_post_init__(self) -> None:
-        if self.tokens is None and self.calls is None and self.money is None:
-            raise ValueError("expected at least one of tokens, calls and money")
-
-
-@frozen(kw_only=True)
 class SetTable:
     """The whole set. Its parts are decoded one by one, so that a mistake in one doesn't hide mistakes in another."""
 
@@ -86,5 +69,5 @@ class SetTable:
     ask: object = field(factory=dict)
     deny: object = field(factory=dict)
     spawn: object = field(factory=dict)
-    quotas: Lines = ()
+    quotas: Annotated[Sequence[object], FEW_LINES] = ()
     examples: object = field(factory=dict)

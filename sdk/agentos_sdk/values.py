@@ -1,13 +1,24 @@
 """Values of the wire that the kernel's own rooms use as well: one class per idea, without any request or reply."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 from attrs import frozen
 
-from agentos_sdk.quantities import CpuShare, Size
+from agentos_sdk.quantities import CpuShare, Seconds, Size
+from agentos_sdk.strict import Rule
 
 MAX_TOKENS = 10**9  # largest count of tokens; a provider that names more is not believed
+MAX_BUDGET_LINES = 16  # lines of one budget: each is checked with every question
+
+Amount = Annotated[int, Rule(lambda number: 0 <= number <= 10**15, "a whole number from 0 to 10^15")]
+Money = Annotated[float, Rule(lambda money: 0 <= money <= 1e9, "a number from 0 to a billion")]
+Weight = Annotated[float, Rule(lambda weight: 0.01 <= weight <= 100, "a weight from 0.01 to 100")]
+Window = Annotated[
+    Seconds,
+    Rule(lambda per: 1 <= per <= 31 * 86400 and per % 1 == 0, "a window of whole seconds, such as 1h, up to 31d"),
+]
+FEW_LINES = Rule(lambda lines: len(lines) <= MAX_BUDGET_LINES, f"at most {MAX_BUDGET_LINES} lines")
 
 
 @frozen(kw_only=True)
@@ -28,6 +39,45 @@ class Limits:
     disk: Size | None = None
     inodes: int | None = None
     tmp: Size | None = None
+
+
+@frozen(kw_only=True)
+class Backoff:
+    """The delay before a restart, in seconds: ``first``, then ``min`` times ``factor`` each time, up to ``max``.
+
+    ``jitter`` is a fraction of the delay. After ``reset_after`` of healthy uptime (default twice ``max``) earlier
+    failures are forgotten. After ``max_failures`` failures in a row there are no more attempts.
+    """
+
+    first: Seconds = Seconds(0.0)
+    min: Seconds = Seconds(0.2)
+    factor: float = 2.0
+    max: Seconds = Seconds(30.0)
+    jitter: float = 0.2
+    reset_after: Seconds | None = None
+    max_failures: int | None = None
+
+
+@frozen(kw_only=True)
+class Budget:
+    """Maximum use in each window of ``per`` seconds; ``money`` is in the currency of the configured prices."""
+
+    tokens: Amount | None = None
+    calls: Amount | None = None
+    money: Money | None = None
+    per: Window
+
+    def __attrs_post_init__(self) -> None:
+        if self.tokens is None and self.calls is None and self.money is None:
+            raise ValueError("expected at least one of tokens, calls and money")
+
+
+@frozen(kw_only=True)
+class Share:
+    """The share of the model for an agent and all that it spawns; limited by that of its parent."""
+
+    weight: Weight = 1.0
+    budget: Annotated[Sequence[Budget], FEW_LINES] = ()
 
 
 @frozen

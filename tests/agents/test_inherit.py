@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from agentos.agents.inherit import DEFAULTS, STRICTNESS, ExceedsParent, effective, inherit, named
 from agentos.agents.jail import layout
-from agentos.agents.spec import AgentSpec, Limits
+from agentos.agents.spec import AgentSpec
 from agentos_sdk.quantities import Size
+from agentos_sdk.values import Limits
 
 AMOUNTS = st.none() | st.integers(1, 2**40)
 LIMITS = st.builds(

@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from agentos.userland.cli.spawn import LIMITS
-from agentos_sdk.calls.agents import Limits
+from agentos_sdk.values import Limits
 from tests.cli.conftest import Agentos
 from tests.support.kernel import Kernel, until
 

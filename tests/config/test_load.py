@@ -3,10 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from agentos.agents.spec import AgentSpec, GroupSpec, Limits
+from agentos.agents.spec import AgentSpec, GroupSpec
 from agentos.config.load import Config, ConfigError, load
 from agentos.config.schema import KernelSettings, UidRange
 from agentos_sdk.codec import CpuShare, Seconds, Size
+from agentos_sdk.values import Limits
 from supervisors import Backoff
 from tests.config.saying import agent, loaded, said
 

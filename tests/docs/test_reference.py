@@ -17,7 +17,7 @@ from agentos.agents.lifecycle import State
 from agentos.config import llm, schema
 from agentos.permissions import set_schema
 from agentos.userland.cli.main import COMMANDS, cli
-from agentos_sdk import AgentOSClient, Kernel
+from agentos_sdk import AgentOSClient, Kernel, values
 from agentos_sdk.calls import agents, audit, connection, host, inspect, messages, metrics, permissions, think
 from agentos_sdk.calls.request import Request
 from agentos_sdk.errors import BY_CODE
@@ -44,8 +44,8 @@ TABLES = {
     "`[permissions.NAME]`": set_schema.SetTable,
     "`[supervisor]`": schema.RootTable,
     "`[[supervisor.children]]`": schema.AgentTable,
-    "`backoff`": agents.Backoff,
-    "`limits`": agents.Limits,
+    "`backoff`": values.Backoff,
+    "`limits`": values.Limits,
 }
 
 
@@ -121,7 +121,7 @@ def test_every_key_of_a_budget_is_described() -> None:
     text = section((REFERENCE / "configuration.md").read_text(), "Budget and weight")
     described = re.findall(r"^\| `(\w+)`", text, re.MULTILINE)
 
-    assert sorted(described) == sorted([*fields(agents.Share), *fields(agents.Budget)])
+    assert sorted(described) == sorted([*fields(values.Share), *fields(values.Budget)])
 
 
 def test_all_that_lies_in_the_state_directory_is_described(tmp_path: Path) -> None:

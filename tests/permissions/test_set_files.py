@@ -5,7 +5,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from agentos.agents.spec import Limits
 from agentos.kernel.ports import Right
 from agentos.permissions import unreachable_rules
 from agentos.permissions.levels import LEVELS
@@ -15,6 +14,7 @@ from agentos.permissions.set_files import BadSet, describe_set, describe_whole_s
 from agentos.permissions.set_schema import LimitsTable
 from agentos.services.quotas import MONEY_UNITS, Quota
 from agentos_sdk.codec import path
+from agentos_sdk.values import Limits
 from tests.permissions.strategies import NAMES, objects
 from tests.permissions.tables import tables
 

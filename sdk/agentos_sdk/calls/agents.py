@@ -1,19 +1,15 @@
 """SPAWN, KILL, LIST, WAIT, PAUSE, RESUME, TREE and LOGS: requests to manage agents."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from attrs import field, frozen
 
-from agentos_sdk.budgets import MAX_BUDGET_LINES, Amount, Money, Window
-from agentos_sdk.codec import Rule, Seconds
+from agentos_sdk.codec import Seconds
 from agentos_sdk.opcodes import Op
-from agentos_sdk.values import Limits as Limits
-from agentos_sdk.values import Line as Line
+from agentos_sdk.values import Backoff, Limits, Line, Share
 
 from .request import Request
-
-Weight = Annotated[float, Rule(lambda weight: 0.01 <= weight <= 100, "a weight from 0.01 to 100")]
 
 
 @frozen(kw_only=True)
@@ -46,47 +42,6 @@ class Spawned:
     status: str
     restart_policy: str
     isolation: Isolation
-
-
-@frozen(kw_only=True)
-class Backoff:
-    """The delay before a restart, in seconds: ``first``, then ``min`` times ``factor`` each time, up to ``max``.
-
-    ``jitter`` is a fraction of the delay. After ``reset_after`` of healthy uptime (default twice ``max``) earlier
-    failures are forgotten. After ``max_failures`` failures in a row there are no more attempts.
-    """
-
-    first: Seconds = Seconds(0.0)
-    min: Seconds = Seconds(0.2)
-    factor: float = 2.0
-    max: Seconds = Seconds(30.0)
-    jitter: float = 0.2
-    reset_after: Seconds | None = None
-    max_failures: int | None = None
-
-
-@frozen(kw_only=True)
-class Budget:
-    """Maximum use in each window of ``per`` seconds; ``money`` is in the currency of the configured prices."""
-
-    tokens: Amount | None = None
-    calls: Amount | None = None
-    money: Money | None = None
-    per: Window
-
-    def __attrs_post_init__(self) -> None:
-        if self.tokens is None and self.calls is None and self.money is None:
-            raise ValueError("expected at least one of tokens, calls and money")
-
-
-@frozen(kw_only=True)
-class Share:
-    """The share of the model for an agent and all that it spawns; limited by that of its parent."""
-
-    weight: Weight = 1.0
-    budget: Annotated[
-        Sequence[Budget], Rule(lambda lines: len(lines) <= MAX_BUDGET_LINES, f"at most {MAX_BUDGET_LINES} lines")
-    ] = ()
 
 
 @frozen(kw_only=True)

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from attrs import frozen
 
 from agentos_sdk.opcodes import Op
+from agentos_sdk.values import Limits
 
-from .agents import InLine, Isolation, Limits
+from .agents import InLine, Isolation
 from .request import Request
 
 

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from agentos.agents.inherit import DEFAULTS
 from agentos.agents.jail import layout
 from agentos.agents.jail.layout import AgentContents, LayoutError
-from agentos.agents.spec import AgentSpec, Limits
+from agentos.agents.spec import AgentSpec
 from agentos.agents.workspaces.workspace import Workspace
 from agentos.sandbox.policy import Directory, Interpreter
 from agentos_sdk.quantities import CpuShare, Size
+from agentos_sdk.values import Limits
 
 PYTHON = Interpreter("/opt/python/bin/python3", "/opt/python", "/opt/python")
 IN_MEMORY = Workspace("tmp", None, "tmpfs")

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import trio
 from attrs import define, field
 
-from agentos_sdk.errors import ApprovalRequired, PermissionDenied
-
 from .ports import AuditLog, Authorizer, Decision, Entry, Phase, Right
 
 if TYPE_CHECKING:
@@ -135,8 +133,7 @@ class Caller:
         decision = self.authorizer.decide(self, right)
         if decision.effect == "allow":
             return decision
-        error = PermissionDenied if decision.effect == "deny" else ApprovalRequired
-        refusal = error(decision.reason, rule=decision.rule)
+        refusal = decision.refusal
         self.audit.note(
             self.entry(right.action.upper(), describe_object(right, about), decision, "outcome", refusal.code)
         )

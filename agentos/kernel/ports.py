@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from attrs import frozen
 
+from agentos_sdk.errors import ApprovalRequired, CallError, PermissionDenied
+
 if TYPE_CHECKING:
     from .caller import Caller
 
@@ -32,6 +34,12 @@ class Decision:
     effect: Effect
     rule: str
     reason: str
+
+    @property
+    def refusal(self) -> CallError:
+        """The error of a caller that isn't allowed this; ``ApprovalRequired`` if a person must approve."""
+        kind = PermissionDenied if self.effect == "deny" else ApprovalRequired
+        return kind(self.reason, rule=self.rule)
 
 
 class Authorizer(Protocol):

@@ -60,7 +60,7 @@ def note_refusal(caller: Caller, call: str, error: PermissionDenied) -> None:
 
 @define
 class Record:
-    """The audit entries of an allowed call; ``intent`` is the number of its intent entry."""
+    """The audit entries of a call that was allowed at first; ``intent`` is the number of its intent entry."""
 
     caller: Caller
     call: str
@@ -73,6 +73,14 @@ class Record:
         about = f"{self.about} ({remark})" if remark else self.about
         took = perf_counter() - self.began if outcome else None
         return self.caller.entry(self.call, about, self.decision, phase, outcome, took, self.intent)
+
+    def require_again(self, rights: Sequence[Right]) -> None:
+        """Raise as :func:`require` does; the refusal becomes the decision of the outcome's entry."""
+        for right in rights:
+            decision = self.caller.authorizer.decide(self.caller, right)
+            if decision.effect != "allow":
+                self.decision = decision
+                raise decision.refusal
 
 
 def require(caller: Caller, prepared: Prepared) -> Record:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from attrs import frozen
 
-from agentos_sdk.errors import ApprovalRequired, CallError, PermissionDenied, UnknownCall
+from agentos_sdk.errors import CallError, PermissionDenied, UnknownCall
 from agentos_sdk.opcodes import Op, op_name
 
 from . import connection_calls
@@ -162,8 +162,7 @@ class Table:
 
 
 def _refused(op: Op, decision: Decision, encode_failure: Callable[[int, BaseException], bytes]) -> Now:
-    kind = PermissionDenied if decision.effect == "deny" else ApprovalRequired
-    error = kind(decision.reason, rule=decision.rule)
+    error = decision.refusal
     reply = encode_failure(op, error)
 
     def refuse(caller: Caller, body: bytes) -> bytes:
@@ -267,7 +266,7 @@ def _perform(syscall: Syscall) -> Perform:
                 if audit == "intent" and prepared.announce and prepared.error is None:
                     allowed.intent = await caller.audit.intend(allowed.entry("intent"))
                     record = allowed
-                    require(caller, prepared)  # recording took a while, and the right may have been revoked
+                    record.require_again(prepared.rights)  # recording took a while: they may have been revoked
                 record = allowed
                 if prepared.error is not None:
                     raise prepared.error

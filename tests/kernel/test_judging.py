@@ -137,7 +137,10 @@ async def test_a_right_that_is_revoked_while_the_intent_is_written_is_not_used()
     )
 
     assert reply["code"] == "permission_denied"
-    assert [entry.outcome for entry in notebook.entries if entry.intent == 1] == ["permission_denied"]
+    assert phases(notebook) == [("intent", ""), ("outcome", "permission_denied")]
+    announced, came_out = notebook.entries
+    assert (announced.decision, announced.intent) == ("allow", None)
+    assert (came_out.call, came_out.decision, came_out.rule, came_out.intent) == ("WRITE", "deny", "the rule", 1)
 
 
 @pytest.mark.parametrize("grants", [{"denied": ["read"]}, {"asked": ["read"]}])

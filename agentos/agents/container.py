@@ -64,15 +64,15 @@ class Container:
         with contextlib.suppress(GaveUp, StartFailed):
             await self.supervisor.run(stop)
         assert self.supervisor.exit is not None
-        cause = cause_of(self.supervisor.exit)
+        cause = find_underlying_exit(self.supervisor.exit)
         raise Ended("crash" if self.escalates and gave_up(cause) else "shutdown", cause.detail)
 
 
 @frozen
-class Overlapped:
+class BackgroundStart:
     """An agent's life as the child of a container: it counts as started before its program is up.
 
-    So a failed start is a crash that the container's supervisor counts. ``stop`` aborts a start.
+    A failed start is then a crash that the container's supervisor counts. ``stop`` aborts a start.
     """
 
     start: Startable
@@ -121,7 +121,7 @@ class Group:
         raise Ended(self.supervisor.exit)
 
 
-def cause_of(ending: Exit) -> Exit:
+def find_underlying_exit(ending: Exit) -> Exit:
     """The exit of a container's child if that ended the container, otherwise the exit of the container itself.
 
     A ``transient`` or ``temporary`` group that gave up and isn't restarted counts as given up.

@@ -10,7 +10,7 @@ from attrs import evolve, frozen
 from agentos.services.files.regular_file import check_single_link, check_single_links, reopen
 from agentos_sdk.errors import NotFound, PermissionDenied
 
-from .builder import Request, Wrong, reported
+from .builder import ReportMistake, Request, report_bad_field
 from .jail import layout
 from .jail.interpreters import NoInterpreter, interpreter
 from .life import PATH
@@ -24,15 +24,15 @@ KINDS = ("tmp", "keep")  # workspaces that aren't a host directory
 class HostPaths:
     """Resolves paths on the host: those of a configuration file, of the operator, or of a caller without a jail.
 
-    ``base`` is the directory that relative paths start at. ``sole``: a file with several names (hard links) is refused,
-    as READ does. ``declared``: in a configuration file, where a program's name is looked up when it is started.
+    Relative paths start at ``base``. ``single_link``: a file with several hard links is refused, as READ does.
+    ``declared``: in a configuration file, where a program's name is looked up when it is started.
     """
 
     base: str
-    sole: bool = False
+    single_link: bool = False
     declared: bool = False
 
-    def resolve(self, spec: AgentSpec, request: Request, wrong: Wrong) -> AgentSpec:
+    def resolve(self, spec: AgentSpec, request: Request, report: ReportMistake) -> AgentSpec:
         """Symlinks are followed here, once; the file system is read as the kernel."""
         workspace = "tmp" if request.workspace is None else request.workspace
         spec = evolve(
@@ -43,18 +43,18 @@ class HostPaths:
             # No symlink in it is followed: an agent with write access to a parent directory could have created it.
             workspace=workspace if workspace in KINDS else self.absolute(workspace),
         )
-        with reported(wrong):
+        with report_bad_field(report):
             spec = evolve(spec, python=self._interpreter(request.python))
-        with reported(wrong):
+        with report_bad_field(report):
             spec = evolve(spec, cwd=self._directory(spec, request.cwd))
         if spec.script is not None:
-            with reported(wrong):
+            with report_bad_field(report):
                 check_readable(spec.script)
-        with reported(wrong):
+        with report_bad_field(report):
             spec = self._find_program(spec)
         if not spec.jailed:
             return spec
-        if self.sole:
+        if self.single_link:
             self._check_no_links(spec)
         return layout.resolved(spec)
 
@@ -125,7 +125,7 @@ class JailPaths:
 
     parent: Agent
 
-    def resolve(self, spec: AgentSpec, request: Request, wrong: Wrong) -> AgentSpec:
+    def resolve(self, spec: AgentSpec, request: Request, report: ReportMistake) -> AgentSpec:
         """The spec; the path of a script that must be copied is the one in the jail, and ``copied`` is true."""
         python, own = self.parent.spec.python, layout.find_contents(self.parent.spec)
         if request.python is not None and request.python not in (python, os.path.basename(python or "")):

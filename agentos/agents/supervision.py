@@ -14,7 +14,7 @@ from agentos_sdk.values import Line
 from supervisors import ChildSpec, Exit, GaveUp, NoProc, Refused, StartFailed, Supervisor, SupervisorSpec
 from supervisors.exits import gave_up
 
-from .container import Container, Group, Overlapped, Path, specify_one_child
+from .container import BackgroundStart, Container, Group, Path, specify_one_child
 from .event_lines import ROOT
 from .life import FOR_SPAWNED, Life, LifeDeps, wait_first
 from .output import Output
@@ -127,11 +127,11 @@ class Supervision:
     def _make_container(self, spec: AgentSpec | GroupSpec, path: Path, group: GroupSpec) -> ChildSpec:
         """A child of a ``one_for_one`` group, in a container that applies the group's limits to it alone."""
         inside = (*path, spec.name)
-        start: Overlapped | Group
+        start: BackgroundStart | Group
         shutdown: Shutdown
         if isinstance(spec, AgentSpec):
             agent = self._add_agent(spec, path, None, None, inside)
-            start, shutdown = Overlapped(Life(agent, self.deps, self.tracker.observe)), "infinity"
+            start, shutdown = BackgroundStart(Life(agent, self.deps, self.tracker.observe)), "infinity"
         else:
             start = Group(inside, self._make_group(spec, inside), self.tracker.observe, self.tracker.add_supervisor)
             shutdown = spec.shutdown

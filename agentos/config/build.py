@@ -8,18 +8,18 @@ import attrs
 
 from agentos.agents.builder import (
     Request,
-    backoff_of,
     build,
-    check_reach,
-    refused_by_supervisors,
-    reported,
-    share_of,
+    build_backoff,
+    build_share,
+    check_intensity,
+    report_bad_field,
+    report_spec_error,
 )
 from agentos.agents.jail import layout
 from agentos.agents.paths import HostPaths, check_program
 from agentos.agents.spec import AgentSpec, BadField, GroupSpec
-from agentos.config import llm as model
-from agentos.config import permissions
+from agentos.config.llm import check_prices, read_llm
+from agentos.config.permissions import read_agent_permissions, read_permissions
 from agentos.config.schema import (
     AgentTable,
     FileTable,
@@ -33,7 +33,7 @@ from agentos.services.quotas import Quota
 from agentos_sdk.codec import path
 from supervisors import ChildSpec, SupervisorSpec
 
-from .reader import Read, Reader
+from .reader import Reader, ReadTable
 from .toml_lines import Keys
 
 ROOT = "root"
@@ -52,19 +52,20 @@ class Builder(Reader):
         """The kernel's settings, the model's settings, the permission sets, and the root of the tree."""
         file = self.read(FileTable, data, ()).table
         kernel = self.read(KernelSettings, file.kernel, ("kernel",)).table
-        places = {name: self.place(getattr(kernel, name)) for name in ("socket", "state_dir")}
+        paths = {name: self.resolve_path(getattr(kernel, name)) for name in ("socket", "state_dir")}
         root = self.read(RootTable, file.supervisor, ("supervisor",))
-        self._sets = permissions.permissions(self, file.permissions)
+        self._sets = read_permissions(self, file.permissions)
         self._budgets += [(("permissions", name, "quotas"), found.quotas) for name, found in self._sets.items()]
-        llm, group = model.llm(self, file.llm), self._group(root, ROOT)
-        model.check_prices(self, llm, self._budgets)
-        return attrs.evolve(kernel, **places), llm, self._sets, group
+        llm, group = read_llm(self, file.llm), self._group(root, ROOT)
+        check_prices(self, llm, self._budgets)
+        return attrs.evolve(kernel, **paths), llm, self._sets, group
 
-    def _group(self, read: Read, name: str) -> GroupSpec:
-        wrong = partial(self.report, read)
-        given = read.given("type", "children", "backoff", "name", "llm")
+    def _group(self, read: ReadTable, name: str) -> GroupSpec:
+        report = partial(self.report, read)
+        given = read.present_fields("type", "children", "backoff", "name", "llm")
         if isinstance(read.table, SupervisorTable):
-            given["backoff"], given["llm"] = backoff_of(read.table.backoff, wrong), share_of(read.table.llm, wrong)
+            given["backoff"] = build_backoff(read.table.backoff, report)
+            given["llm"] = build_share(read.table.llm, report)
         group = GroupSpec(name=name, **given)
         children = []
         for index, data in enumerate(read.table.children):
@@ -75,7 +76,7 @@ class Builder(Reader):
                 children.append(spec)
         return attrs.evolve(group, children=tuple(children))
 
-    def _child(self, data: object, keys: Keys) -> tuple[AgentSpec | GroupSpec, Read] | None:
+    def _child(self, data: object, keys: Keys) -> tuple[AgentSpec | GroupSpec, ReadTable] | None:
         kind = data.get("type", "agent") if isinstance(data, dict) else "agent"
         if kind not in ("agent", "supervisor"):
             # The intended type is unknown, so its other fields can't be checked.
@@ -89,51 +90,51 @@ class Builder(Reader):
         self._budgets.append(((*read.keys, "llm", "budget"), spec.llm.budget))
         return spec, read
 
-    def _agent(self, read: Read) -> AgentSpec:
-        def wrong(mistake: BadField) -> None:
-            if mistake.field != "script" or "command" not in read.wrong:  # which may be what is to run
+    def _agent(self, read: ReadTable) -> AgentSpec:
+        def report(mistake: BadField) -> None:
+            if mistake.field != "script" or "command" not in read.invalid:  # an invalid command counts as given
                 self.report(read, mistake)
 
-        asked = Request(**{**read.given("type"), "permissions": self._permissions(read)})
-        spec = build(asked, HostPaths(str(self.directory), declared=True), wrong)
+        request = Request(**{**read.present_fields("type"), "permissions": self._permissions(read)})
+        spec = build(request, HostPaths(str(self.directory), declared=True), report)
         if spec.jailed and layout.own_program(spec) is None:
             # A program that the jail has anyway or that lies in its code: a spawner is told when it can't be started.
-            with reported(wrong):
+            with report_bad_field(report):
                 if (program := layout.program_file(spec)) is not None:
                     check_program(program)
         return spec
 
-    def _permissions(self, read: Read) -> PermissionSet | None:
-        given = permissions.of_agent(self, read.table.permissions, read.table.name, self._sets, read.keys)
+    def _permissions(self, read: ReadTable) -> PermissionSet | None:
+        given = read_agent_permissions(self, read.table.permissions, read.table.name, self._sets, read.keys)
         if given is not None and given not in self._sets.values():
             self._budgets.append(((*read.keys, "permissions", "quotas"), given.quotas))
         return given
 
-    def _check_terms(self, child: AgentSpec | GroupSpec, found: Read, group: GroupSpec, around: Read) -> None:
+    def _check_terms(self, child: AgentSpec | GroupSpec, read: ReadTable, group: GroupSpec, outer: ReadTable) -> None:
         """Report what a supervisor would refuse later. Its own checks decide, run separately to report all.
 
-        If a field is invalid itself, the check gets the most permissive value.
+        ``outer`` is the table of the group. Instead of an invalid field the check gets the most permissive value.
         """
-        if found.table.on_give_up is not None and group.strategy != "one_for_one" and "strategy" not in around.wrong:
-            self.wrong(
-                found,
+        if read.table.on_give_up is not None and group.strategy != "one_for_one" and "strategy" not in outer.invalid:
+            self.add_mistake(
+                read,
                 f"children of a {group.strategy} supervisor are given up together, by its intensity and period: leave "
                 "it out here",
                 "on_give_up",
             )
-        wrong = partial(self.report, found)
+        report = partial(self.report, read)
         if child.significant:
-            restart = "transient" if "restart" in found.wrong else child.restart
-            heeded = "any_significant" if "auto_shutdown" in around.wrong else group.auto_shutdown
-            with refused_by_supervisors("significant", wrong, child.name):
+            restart = "transient" if "restart" in read.invalid else child.restart
+            auto_shutdown = "any_significant" if "auto_shutdown" in outer.invalid else group.auto_shutdown
+            with report_spec_error("significant", report, child.name):
                 one = ChildSpec(child.name, SupervisorSpec(), restart=restart, significant=True)
-                SupervisorSpec([one], auto_shutdown=heeded)
-        if child.backoff and "restart" not in found.wrong and not around.wrong & {"intensity", "period"}:
-            check_reach(child, group.intensity, group.period, wrong)
+                SupervisorSpec([one], auto_shutdown=auto_shutdown)
+        if child.backoff and "restart" not in read.invalid and not outer.invalid & {"intensity", "period"}:
+            check_intensity(child, group.intensity, group.period, report)
 
-    def _claim_name(self, read: Read) -> None:
-        if "name" in read.wrong:
+    def _claim_name(self, read: ReadTable) -> None:
+        if "name" in read.invalid:
             return
         first = self._names.setdefault(read.table.name, read.keys)
         if first != read.keys:
-            self.wrong(read, f"the name {read.table.name!r} is taken by {path(first)}", "name")
+            self.add_mistake(read, f"the name {read.table.name!r} is taken by {path(first)}", "name")

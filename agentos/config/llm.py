@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from attrs import evolve, field, frozen
 
-from agentos.agents.builder import NO_PRICES, price_missing, quotas_of
+from agentos.agents.builder import NO_PRICES, build_quotas, describe_missing_price
 from agentos.llm.providers.offline_rules import BadRules, read_rules
 from agentos.llm.settings import (
     LLMSettings,
@@ -21,7 +21,7 @@ from agentos.services.quotas import Quota
 from agentos_sdk.codec import Rule, Seconds
 from agentos_sdk.values import FEW_LINES, Budget, Money
 
-from .reader import Read, Reader
+from .reader import Reader, ReadTable
 from .toml_lines import Keys
 
 Positive = Annotated[float, Rule(lambda number: number > 0, "a number above 0")]
@@ -101,21 +101,21 @@ TABLES: Sequence[tuple[str, type, type]] = (
 )
 
 
-def llm(reader: Reader, data: object) -> LLMSettings:
+def read_llm(reader: Reader, data: object) -> LLMSettings:
     """Read the ``[llm]`` table."""
     read = reader.read(LLMTable, data, ("llm",))
-    made: dict[str, Any] = read.given("prices", "budget", *(name for name, _, _ in TABLES))
+    made: dict[str, Any] = read.present_fields("prices", "budget", *(name for name, _, _ in TABLES))
     for name, table, cls in TABLES:
         if (found := getattr(read.table, name)) is not None:
-            made[name] = cls(**reader.read(table, found, ("llm", name)).given())
+            made[name] = cls(**reader.read(table, found, ("llm", name)).present_fields())
     prices = {}
     for model, price in read.table.prices.items():
         one = reader.read(PriceTable, price, ("llm", "prices", model))
-        if all([has_field(reader, one, "input"), has_field(reader, one, "output")]):
+        if all([check_required_field(reader, one, "input"), check_required_field(reader, one, "output")]):
             prices[model] = Price(one.table.input, one.table.output)
-    budget = quotas_of(read.table.budget, partial(reader.report, read), "budget")
+    budget = build_quotas(read.table.budget, partial(reader.report, read), "budget")
     settings = LLMSettings(**made, prices=prices, budget=budget)
-    rules = reader.place(settings.offline.rules)
+    rules = reader.resolve_path(settings.offline.rules)
     if rules is not None:
         check_rules(reader, rules)
     return evolve(settings, offline=evolve(settings.offline, rules=rules))
@@ -129,12 +129,12 @@ def check_rules(reader: Reader, file: str) -> None:
         reader.mistakes += [(("llm", "offline", "rules"), f"{file}: {mistake}") for mistake in error.mistakes]
 
 
-def has_field(reader: Reader, read: Read, name: str) -> bool:
+def check_required_field(reader: Reader, read: ReadTable, name: str) -> bool:
     """Whether a required field is present; reports a mistake if it is missing."""
     if getattr(read.table, name) is not None:
         return True
-    if name not in read.wrong:
-        reader.wrong(read, "required field missing", name)
+    if name not in read.invalid:
+        reader.add_mistake(read, "required field missing", name)
     return False
 
 
@@ -150,4 +150,4 @@ def check_prices(reader: Reader, settings: LLMSettings, budgets: Sequence[tuple[
             missing = NO_PRICES
         else:
             continue
-        reader.mistakes.append((keys, price_missing(missing)))
+        reader.mistakes.append((keys, describe_missing_price(missing)))

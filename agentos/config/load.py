@@ -118,5 +118,5 @@ def _parse_toml(name: str, text: str) -> dict[str, object]:
 def _locate_mistakes(name: str, text: str, mistakes: Iterable[tuple[Keys, str]]) -> list[ConfigMistake]:
     found = list(mistakes)
     lines = find_lines(text, {keys for keys, _ in found})
-    wrong = [ConfigMistake(name, message, lines.get(keys), dotted(keys)) for keys, message in found]
-    return sorted(wrong, key=lambda mistake: mistake.line or 0)
+    located = [ConfigMistake(name, message, lines.get(keys), dotted(keys)) for keys, message in found]
+    return sorted(located, key=lambda mistake: mistake.line or 0)

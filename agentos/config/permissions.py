@@ -17,7 +17,7 @@ from .toml_lines import Keys
 Known = Mapping[str, PermissionSet]
 
 
-def permissions(reader: Reader, data: object) -> dict[str, PermissionSet]:
+def read_permissions(reader: Reader, data: object) -> dict[str, PermissionSet]:
     """Permission sets by name. An invalid set is replaced by ``minimal``, so that references to it are no mistakes."""
     found: dict[str, PermissionSet] = {}
     if not isinstance(data, dict):
@@ -33,7 +33,7 @@ def permissions(reader: Reader, data: object) -> dict[str, PermissionSet]:
     return found
 
 
-def of_agent(reader: Reader, data: object, name: str, known: Known, keys: Keys) -> PermissionSet | None:
+def read_agent_permissions(reader: Reader, data: object, name: str, known: Known, keys: Keys) -> PermissionSet | None:
     """Read ``permissions = ...`` of the agent ``name``: a level, one of the ``known`` sets, or a set of its own."""
     return None if data is None else _read(reader, data, f"permissions of {name}", known, (*keys, "permissions"))
 

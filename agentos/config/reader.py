@@ -15,14 +15,14 @@ T = TypeVar("T")
 
 
 @attrs.frozen
-class Read:
-    """The valid part of a table. ``wrong`` are the invalid fields, which have their defaults here."""
+class ReadTable:
+    """The valid part of a table. Fields in ``invalid`` have their defaults here."""
 
     keys: Keys
     table: Any
-    wrong: frozenset[str]
+    invalid: frozenset[str]
 
-    def given(self, *without: str) -> dict[str, Any]:
+    def present_fields(self, *without: str) -> dict[str, Any]:
         """The fields set in the file, except those in ``without``, which are converted separately."""
         fields = attrs.asdict(self.table, recurse=False).items()
         return {name: value for name, value in fields if value is not None and name not in without}
@@ -38,30 +38,30 @@ class Reader:
         self.directory = directory
         self.mistakes: list[tuple[Keys, str]] = []
 
-    def read(self, cls: type[T], data: object, keys: Keys) -> Read:
+    def read(self, cls: type[T], data: object, keys: Keys) -> ReadTable:
         """Read the valid part of a table; an invalid field gets its default, a missing name a placeholder."""
         try:
-            return Read(keys, decode(cls, data), frozenset())
+            return ReadTable(keys, decode(cls, data), frozenset())
         except Invalid as error:
             found = error.mistakes
         self.mistakes += [((*keys, *mistake.keys), mistake.message) for mistake in found]
-        wrong = frozenset(str(mistake.keys[0]) for mistake in found if mistake.keys)
+        invalid = frozenset(str(mistake.keys[0]) for mistake in found if mistake.keys)
         known = attrs.fields_dict(cls)  # type: ignore[arg-type]
         rest = data if isinstance(data, dict) else {}
-        kept = {name: value for name, value in rest.items() if name in known and name not in wrong}
+        kept = {name: value for name, value in rest.items() if name in known and name not in invalid}
         if "name" in known:
             kept.setdefault("name", "nameless")
-        return Read(keys, decode(cls, kept), wrong)
+        return ReadTable(keys, decode(cls, kept), invalid)
 
-    def place(self, path: str | None) -> str | None:
+    def resolve_path(self, path: str | None) -> str | None:
         """Make a path from the file absolute."""
         return None if path is None else str(self.directory / os.path.expanduser(path))
 
-    def report(self, read: Read, mistake: BadField) -> None:
-        """Report a mistake in a field, unless that is invalid itself and has its default here."""
-        if mistake.keys[0] not in read.wrong:
-            self.wrong(read, mistake.message, *mistake.keys)
+    def report(self, read: ReadTable, mistake: BadField) -> None:
+        """Report a mistake in a field, unless reading the field failed already."""
+        if mistake.keys[0] not in read.invalid:
+            self.add_mistake(read, mistake.message, *mistake.keys)
 
-    def wrong(self, read: Read, message: str, *keys: str | int) -> None:
+    def add_mistake(self, read: ReadTable, message: str, *keys: str | int) -> None:
         """Report a mistake in a table, at ``keys`` beneath it."""
         self.mistakes.append(((*read.keys, *keys), message))

@@ -8,7 +8,7 @@ import trio
 from attrs import field, frozen
 
 from agentos.access.callers import Callers
-from agentos.agents.builder import Paths, Request, build, check_reach, price_missing
+from agentos.agents.builder import Paths, Request, build, check_intensity, describe_missing_price
 from agentos.agents.jail import layout
 from agentos.agents.paths import HostPaths, JailPaths
 from agentos.agents.rate_limit import Rate
@@ -192,13 +192,13 @@ class Spawning:
         check_name(request.name, "name")
         fields = {**attrs.asdict(request, recurse=False), "restart": choose_restart(request), "permissions": given}
         del fields["restart_policy"]
-        paths: Paths = HostPaths(self.base, sole=caller.kind != "operator")
+        paths: Paths = HostPaths(self.base, single_link=caller.kind != "operator")
         if parent is not None and parent.spec.jailed:
             paths = JailPaths(parent)
         spec = build(Request(**fields), paths, refuse, above, bounds)
-        check_reach(spec, spec.max_restarts, spec.restart_window, refuse)
+        check_intensity(spec, spec.max_restarts, spec.restart_window, refuse)
         if not self.callers.priced and any(quota.what == "money" for quota in spec.llm.budget):
-            raise BadRequest(f"llm.budget: {price_missing()}")
+            raise BadRequest(f"llm.budget: {describe_missing_price()}")
         return spec
 
 

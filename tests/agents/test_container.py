@@ -8,7 +8,7 @@ import pytest
 import trio
 from attrs import define, field
 
-from agentos.agents.container import Container, Group, Overlapped, specify_one_child
+from agentos.agents.container import BackgroundStart, Container, Group, specify_one_child
 from agentos.agents.life import wait_first
 from supervisors import Backoff, ChildSpec, Ended, GaveUp, Ignore, Report, Supervisor, SupervisorSpec
 from supervisors.reports import ChildEnded, RestartScheduled
@@ -61,7 +61,7 @@ def contained(
     backoff: Backoff | None = None,
     **more: Any,
 ) -> ChildSpec:
-    one = specify_one_child(name, Overlapped(program), restart, backoff, intensity, 60)
+    one = specify_one_child(name, BackgroundStart(program), restart, backoff, intensity, 60)
     observe = told.append if told is not None else lambda report: None
     return ChildSpec(name, Container(("root", name), one, escalates, observe), restart="transient", **more)
 

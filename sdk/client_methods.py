@@ -41,8 +41,8 @@ class Method:
     stream: str = attrs.field(default="", kw_only=True)  # the class of a streamed reply
 
 
-HERE = "is relative to this process."
-STREAM = (
+RELATIVE_NOTE = "is relative to this process."
+STREAM_NOTE = (
     "Use it in a ``with`` block (Trio: ``async with``): leaving that early cancels the call. Raises the call's error."
 )
 
@@ -50,9 +50,9 @@ SPAWN = Method(
     "spawn",
     agents.Spawn,
     positional="name script sandboxed network limits restart_policy",
-    note=f"A relative path {HERE}",
-    imports="from .arguments import absolute",
-    prepare=("absolute({})", "absolute({})"),
+    note=f"A relative path {RELATIVE_NOTE}",
+    imports="from .arguments import make_paths_absolute",
+    prepare=("make_paths_absolute({})", "make_paths_absolute({})"),
     wait="None",
 )
 KILL = Method(
@@ -64,7 +64,7 @@ FOLLOW_LOGS = attrs.evolve(
     LOGS,
     name="follow_logs",
     doc="The last lines of an agent's output, then new ones until it has ended.",
-    note=f"Iterate over pages with ``lines`` and ``missed``. {STREAM}",
+    note=f"Iterate over pages with ``lines`` and ``missed``. {STREAM_NOTE}",
     constants=('"follow": True',),
     stream="Pages",
 )
@@ -72,29 +72,29 @@ WRITE = Method(
     "write_file",
     host.Write,
     positional="path content mode encoding",
-    note=f"Bytes are sent as base64. A relative path {HERE}",
+    note=f"Bytes are sent as base64. A relative path {RELATIVE_NOTE}",
     types={"content": "str | bytes"},
-    imports="from .arguments import as_text, from_here",
+    imports="from .arguments import as_text, make_absolute",
     before="content, encoding = as_text(content, encoding)",
-    arguments={"path": "from_here(path)"},
+    arguments={"path": "make_absolute(path)"},
 )
 EXEC = Method(
     "exec",
     host.Exec,
     positional="command cwd timeout",
-    note=f"Without an agent a relative ``cwd`` {HERE}",
+    note=f"Without an agent a relative ``cwd`` {RELATIVE_NOTE}",
     imports="from .arguments import absolute_cwd",
     arguments={
         "command": "command if isinstance(command, str) else list(command)",
         "cwd": "absolute_cwd(cwd, name, agent_id)",
     },
-    wait="timeout + WAY_IN",
+    wait="timeout + JAIL_ENTRY_SECONDS",
 )
 EXEC_STREAM = attrs.evolve(
     EXEC,
     name="exec_stream",
     doc="Like :meth:`exec`, with the output as it is written.",
-    note=f"Iterate over parts with ``stream`` and ``text``; then ``executed`` is the reply. {STREAM}",
+    note=f"Iterate over parts with ``stream`` and ``text``; then ``executed`` is the reply. {STREAM_NOTE}",
     constants=('"stream": True',),
     stream="Outputs",
 )
@@ -119,7 +119,7 @@ THINK_STREAM = attrs.evolve(
     THINK,
     name="think_stream",
     doc="Like :meth:`think`, with the answer's text as it is generated.",
-    note=f"Iterate over pieces of text; then ``thought`` is the whole reply. {STREAM}",
+    note=f"Iterate over pieces of text; then ``thought`` is the whole reply. {STREAM_NOTE}",
     constants=('"stream": True',),
     prepare=("question({})", "{}"),  # the Trio client's stream reads the images
     stream="Thoughts",
@@ -151,9 +151,9 @@ METHODS = (
         "read_file",
         host.Read,
         positional="path offset limit encoding",
-        note=f"Binary data needs base64 as ``encoding``. A relative path {HERE}",
-        imports="from .arguments import from_here",
-        arguments={"path": "from_here(path)"},
+        note=f"Binary data needs base64 as ``encoding``. A relative path {RELATIVE_NOTE}",
+        imports="from .arguments import make_absolute",
+        arguments={"path": "make_absolute(path)"},
     ),
     WRITE,
     EXEC,

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     Reply = dict[str, Any]
     S = TypeVar("S", bound=Stream)
 
-WAY_IN = 10.0  # seconds allowed for entering a jail, beyond the command's own timeout
+JAIL_ENTRY_SECONDS = 10.0  # seconds allowed for entering a jail, beyond the command's own timeout
 
 
 class Calls:
@@ -58,7 +58,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from .arguments import absolute, absolute_cwd, as_text, from_here
+from .arguments import absolute_cwd, as_text, make_absolute, make_paths_absolute
 {imports}
 from .streams import Outputs, Pages, Stream, Thoughts, question_in_thread
 

@@ -14,7 +14,7 @@ from agentos.llm.settings import Share
 from agentos.permissions.rule import PermissionSet
 from agentos.services.quotas import Quota, make_quotas
 from agentos_sdk import values
-from agentos_sdk.strict import shown
+from agentos_sdk.strict import quote
 from supervisors import Backoff, ChildSpec, SpecError, SupervisorSpec
 
 from .inherit import cut, inherit
@@ -121,14 +121,14 @@ def check_values(request: Request, report: ReportMistake) -> None:
         report(BadField("script", "a script or a command, but not both"))
     for name in request.env or ():
         if not name or "=" in name:
-            report(BadField(("env", name), f"expected the name of a variable, without '=', got {shown(name)}"))
+            report(BadField(("env", name), f"expected the name of a variable, without '=', got {quote(name)}"))
         elif name.startswith("AGENTOS_"):
             expected = "expected a name without AGENTOS_ in front, which is the kernel's"
-            report(BadField(("env", name), f"{expected}, got {shown(name)}"))
+            report(BadField(("env", name), f"{expected}, got {quote(name)}"))
     for name, rule in (("max_restarts", INTENSITY_RULE), ("restart_window", PERIOD_RULE)):
         value = getattr(request, name)
         if value is not None and not rule.holds(value):
-            report(BadField(name, f"expected {rule.expected}, got {shown(value)}"))
+            report(BadField(name, f"expected {rule.expected}, got {quote(value)}"))
 
 
 def choose_isolation(level: str | None, sandboxed: bool | None, report: ReportMistake) -> Isolation:

@@ -12,8 +12,8 @@ import trio
 from agentos_sdk import codec
 from agentos_sdk.codec import Invalid
 from agentos_sdk.errors import BadRequest
-from agentos_sdk.nesting import LONGEST, has_extreme_number, outside_strings
-from agentos_sdk.strict import written
+from agentos_sdk.nesting import MAX_DIGITS, has_extreme_number, remove_strings
+from agentos_sdk.strict import wire_name
 
 from .caller import Caller
 
@@ -31,8 +31,8 @@ def read(request: type[T], body: bytes, verbatim: Collection[str] = ()) -> T:
     Fields in ``verbatim`` become ``msgspec.Raw``: JSON that is passed on as it is. Converting 1 MiB of small arrays to
     values, encoding them again and freeing them takes 0.2 s and blocks all other calls; checking that they are JSON
     takes 2 ms. A body of more than ``MAX_INLINE_BYTES`` (see :class:`Reader`) is refused if it is disproportionately
-    expensive: numbers that need a closer check, half surrogate pairs, or more than ``codec.CROWD`` arrays and objects
-    outside verbatim fields.
+    expensive: numbers that need a closer check, half surrogate pairs, or more than ``codec.GC_PAUSE_THRESHOLD`` arrays
+    and objects outside verbatim fields.
     """
     try:
         if len(body) <= MAX_INLINE_BYTES:
@@ -62,10 +62,10 @@ class Reader:
 
 def _sift(request: type, body: bytes, verbatim: Collection[str]) -> Mapping[str, object]:
     """The fields of a large body."""
-    codec.checked_text(body)
+    codec.check_text(body)
     try:
         fields = _fields(request, body)
-        refusal = f"a number has {LONGEST} digits or an exponent of three" if has_extreme_number(body) else ""
+        refusal = f"a number has {MAX_DIGITS} digits or an exponent of three" if has_extreme_number(body) else ""
     except (msgspec.DecodeError, RecursionError) as error:
         half = ", or has half a surrogate pair" if rb"\ud" in body or rb"\uD" in body else ""
         fields, refusal = {}, f"not JSON{half}: {str(error)[:MAX_MESSAGE_CHARS]}"
@@ -84,16 +84,16 @@ def _fields(request: type, body: bytes) -> Mapping[str, msgspec.Raw]:
 
 @cache
 def _shape(request: type) -> msgspec.json.Decoder[msgspec.Struct]:
-    fields = [(written(each.name), msgspec.Raw | msgspec.UnsetType, msgspec.UNSET) for each in attrs.fields(request)]
+    fields = [(wire_name(each.name), msgspec.Raw | msgspec.UnsetType, msgspec.UNSET) for each in attrs.fields(request)]
     return msgspec.json.Decoder(msgspec.defstruct(request.__name__, fields, forbid_unknown_fields=True))
 
 
 def _parse(data: bytes) -> object:
     """Parse the value of one field of a large body; it is well-formed JSON."""
-    if data.count(b"[") + data.count(b"{") > codec.CROWD:
-        brackets = outside_strings(data)
-        if brackets.count(b"[") + brackets.count(b"{") > codec.CROWD:
-            raise _unreadable(f"more than {codec.CROWD} arrays and objects in it")
+    if data.count(b"[") + data.count(b"{") > codec.GC_PAUSE_THRESHOLD:
+        brackets = remove_strings(data)
+        if brackets.count(b"[") + brackets.count(b"{") > codec.GC_PAUSE_THRESHOLD:
+            raise _unreadable(f"more than {codec.GC_PAUSE_THRESHOLD} arrays and objects in it")
     return _values(data)
 
 
@@ -117,7 +117,7 @@ def parse_text(body: bytes) -> object:
         return codec.parse(body)
     crowded = body.count(b'"') - body.count(rb"\"") > LARGE_TEXT_BYTES
     if not crowded and body.count(b",") > LARGE_TEXT_BYTES:
-        crowded = len(outside_strings(body)) > LARGE_TEXT_BYTES
+        crowded = len(remove_strings(body)) > LARGE_TEXT_BYTES
     if body.count(b"\\") > MAX_ESCAPES:
         raise _unreadable(f"more than {MAX_ESCAPES} escapes in it: write text in UTF-8")
     if crowded:

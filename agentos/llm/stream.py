@@ -11,7 +11,7 @@ from typing import Any
 from attrs import define, field
 
 from agentos_sdk import codec
-from agentos_sdk.nesting import outside_strings
+from agentos_sdk.nesting import remove_strings
 
 from .providers.account import ProviderAccount
 from .providers.provider import (
@@ -206,7 +206,7 @@ def text_field(value: object, what: str) -> str:
 
 
 def _parse_json(data: bytes) -> object:
-    if _count_brackets(data) > MAX_CONTAINERS and _count_brackets(outside_strings(data)) > MAX_CONTAINERS:
+    if _count_brackets(data) > MAX_CONTAINERS and _count_brackets(remove_strings(data)) > MAX_CONTAINERS:
         raise MalformedResponse(f"sent more than {MAX_CONTAINERS} arrays and objects at once")
     return codec.parse(data)
 

@@ -5,7 +5,7 @@ import os.path
 from agentos.kernel.ports import Decision, Effect, Right
 from agentos.shell.reader import parse_text
 from agentos_sdk.opcodes import Op
-from agentos_sdk.strict import shown as quoted
+from agentos_sdk.strict import quote
 
 from .authorizer import apply_default_denials, compile_rules
 from .exec_request import ExecRequest
@@ -31,7 +31,7 @@ def check_example(text: str, expected: Effect, given: PermissionSet, names: Name
     if decision.effect == expected:
         return None
     why = decision.reason or (f"by the rule {decision.rule}" if decision.rule else "no rule speaks of it")
-    return f"{quoted(text)} {OUTCOMES[decision.effect]}: {why}"
+    return f"{quote(text)} {OUTCOMES[decision.effect]}: {why}"
 
 
 def decide_by_set(given: PermissionSet, names: Names, right: Right, relation: AgentRelation | None = None) -> Decision:
@@ -50,7 +50,7 @@ def parse_example(text: str, names: Names) -> tuple[Right, AgentRelation | None]
     call, _, rest = text.partition(" ")
     action, rest = call.lower(), rest.strip()
     if call.upper() not in Op.__members__:
-        raise BadExample(f"no call is named {quoted(call)}: expected one and what it is done to, as in 'READ /data/x'")
+        raise BadExample(f"no call is named {quote(call)}: expected one and what it is done to, as in 'READ /data/x'")
     if action in KIND_OF_ACTION and action != "think" and not rest:
         raise BadExample(f"{call}: expected an example such as {SAMPLES[action]!r}")
     if action in ("read", "write"):
@@ -80,7 +80,7 @@ def _path(text: str, names: Names) -> str:
     if start:
         directory = known.get(start)
         if directory is None:
-            raise BadExample(f"{quoted(text)}: expected an absolute path")
+            raise BadExample(f"{quote(text)}: expected an absolute path")
         text = directory + slash + below
     return "/" + os.path.normpath(text).lstrip("/")
 
@@ -93,4 +93,4 @@ def _host(text: str) -> str:
     try:
         return domains.host_of(text if "://" in text else f"https://{text}")
     except ValueError as error:
-        raise BadExample(f"{quoted(text)}: {error}") from None
+        raise BadExample(f"{quote(text)}: {error}") from None

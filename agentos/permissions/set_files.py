@@ -14,7 +14,7 @@ from agentos_sdk.codec import Invalid, Mistake, decode
 from agentos_sdk.codec import path as dotted
 from agentos_sdk.opcodes import Op
 from agentos_sdk.quantities import CPU_PERIOD
-from agentos_sdk.strict import shown as quoted
+from agentos_sdk.strict import quote
 from agentos_sdk.values import Budget
 
 from . import set_examples, unreachable_rules
@@ -70,7 +70,7 @@ def read_set(
         found = LEVELS.get(data) or known.get(data)
         if found is None:
             raise BadSet(
-                [((), f"no level or permission set is called {quoted(data)}{suggest_name(data, [*LEVELS, *known])}")]
+                [((), f"no level or permission set is called {quote(data)}{suggest_name(data, [*LEVELS, *known])}")]
             )
         return found
     reading = _SetParser(name, names, max_size)
@@ -174,7 +174,7 @@ class _SetParser:
     def _level(self, level: str | None) -> str | None:
         if level is None or level in LEVELS:
             return level
-        self.mistakes.append((("level",), f"no level is called {quoted(level)}{suggest_name(level, LEVELS)}"))
+        self.mistakes.append((("level",), f"no level is called {quote(level)}{suggest_name(level, LEVELS)}"))
         return None
 
     def _lines(self, effect: Effect, data: object) -> list[Line]:
@@ -225,12 +225,12 @@ def check_can_match(kind: Kind, text: str, effect: Effect) -> None:
         if text in ("HELLO", "CANCEL", "EXIT"):
             raise BadPattern(f"{text} concerns only the connection, and every caller may always make it")
         if not any(pattern.matches(op.name, deny=False) for op in Op):
-            raise BadPattern(f"no call is named {quoted(text)}{suggest_name(text.upper(), [op.name for op in Op])}")
+            raise BadPattern(f"no call is named {quote(text)}{suggest_name(text.upper(), [op.name for op in Op])}")
     if kind in ("read", "write") and effect == "allow" and BARE_NAME.fullmatch(text):
         raise BadPattern(
-            f"{quoted(text)} would grant that name wherever it is on the host: "
+            f"{quote(text)} would grant that name wherever it is on the host: "
             f"write an absolute path, or '**/{text[:200]}' if that is what you mean"
         )
     relations = {"send": (OWN, PARENT), "agents": (OWN,)}.get(kind, ())
     if relations and "$" in text and text not in relations:
-        raise BadPattern(f"{quoted(text)} can never match: expected a pattern of names, or {' or '.join(relations)}")
+        raise BadPattern(f"{quote(text)} can never match: expected a pattern of names, or {' or '.join(relations)}")

@@ -10,7 +10,7 @@ from attrs import define, frozen
 from agentos.kernel.ports import Effect
 from agentos.shell.reader import parse_text, parse_words
 from agentos.shell.reading import Opaque
-from agentos_sdk.strict import shown as quoted
+from agentos_sdk.strict import quote
 
 from .exec_decision import deny_dangerous
 from .exec_request import ExecRequest
@@ -41,7 +41,7 @@ class Line:
     keys: tuple[str | int, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.place} {quoted(self.rule.text)}"
+        return f"{self.place} {quote(self.rule.text)}"
 
 
 def find_unreachable(
@@ -52,7 +52,7 @@ def find_unreachable(
     for line in lines:
         why = search.find_stronger(line) or search.find_repeated(line) or search.find_missing_grant(line)
         if why is not None:
-            yield line.keys, f"{quoted(line.rule.text)} has no effect: {why}"
+            yield line.keys, f"{quote(line.rule.text)} has no effect: {why}"
 
 
 @define(init=False)

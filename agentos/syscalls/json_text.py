@@ -8,7 +8,7 @@ import trio
 
 from agentos_sdk import codec
 
-PIECE_BYTES = 48 << 10  # bytes encoded at a time, in about 0.2 ms; a multiple of 3 for base64
+CHUNK_BYTES = 48 << 10  # bytes encoded at a time, in about 0.2 ms; a multiple of 3 for base64
 
 
 async def encode_json(data: bytes | bytearray) -> bytes:
@@ -24,12 +24,12 @@ async def json_pieces(data: bytes | bytearray, errors: str, whole: bool = True, 
     """
     decoder = codecs.getincrementaldecoder("utf-8")(errors)
     pieces: list[bytes] = []
-    for start in range(0, len(data), PIECE_BYTES):
+    for start in range(0, len(data), CHUNK_BYTES):
         if start:
             await trio.lowlevel.checkpoint()
         held = len(decoder.getstate()[0])
         try:
-            text = decoder.decode(data[start : start + PIECE_BYTES], final=whole and start + PIECE_BYTES >= len(data))
+            text = decoder.decode(data[start : start + CHUNK_BYTES], final=whole and start + CHUNK_BYTES >= len(data))
         except UnicodeDecodeError as error:
             error.start += start - held
             raise
@@ -43,8 +43,8 @@ async def json_pieces(data: bytes | bytearray, errors: str, whole: bool = True, 
 async def base64_pieces(data: bytes | bytearray) -> list[bytes]:
     """Encode data as base64, in pieces."""
     pieces: list[bytes] = []
-    for start in range(0, len(data), PIECE_BYTES):
+    for start in range(0, len(data), CHUNK_BYTES):
         if start:
             await trio.lowlevel.checkpoint()
-        pieces.append(b2a_base64(data[start : start + PIECE_BYTES], newline=False))
+        pieces.append(b2a_base64(data[start : start + CHUNK_BYTES], newline=False))
     return pieces

@@ -23,7 +23,7 @@ from agentos_sdk import codec
 from agentos_sdk.calls import permissions as calls
 from agentos_sdk.errors import BadRequest, PermissionDenied, UnknownCall
 from agentos_sdk.opcodes import Op
-from agentos_sdk.strict import shown as quoted
+from agentos_sdk.strict import quote
 
 
 @frozen
@@ -142,7 +142,7 @@ def parse_op(name: str) -> Op:
     try:
         return Op[name.upper()]
     except KeyError:
-        raise BadRequest(f"call: no call is named {quoted(name)}{suggest_name(name.upper(), Op.__members__)}") from None
+        raise BadRequest(f"call: no call is named {quote(name)}{suggest_name(name.upper(), Op.__members__)}") from None
 
 
 def summarize_set(given: PermissionSet) -> str:

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
     Encoding = Literal["utf-8", "base64"]
 
-MANY_ESCAPES = 1 << 19  # escapes; a kernel refuses bodies with a million
+MAX_ESCAPES = 1 << 19  # escapes; a kernel refuses bodies with a million
 
 
-def from_here(path: str) -> str:
+def make_absolute(path: str) -> str:
     """A path made absolute by this process's directory; ``~`` is left to the kernel, as the operator's home."""
     path = os.fspath(path)
     return path if path.startswith(("/", "~")) or not path else f"{os.getcwd()}/{path}"
@@ -23,7 +23,7 @@ def from_here(path: str) -> str:
 def as_text(content: str | bytes, encoding: Encoding) -> tuple[str, Encoding]:
     """Content as text, and its encoding. Base64 is used for bytes, and for text with many escapes (parsed faster)."""
     if isinstance(content, str):
-        if encoding == "base64" or sum(map(content.count, '\n"\\\t\r')) < MANY_ESCAPES:
+        if encoding == "base64" or sum(map(content.count, '\n"\\\t\r')) < MAX_ESCAPES:
             return content, encoding
         content = content.encode("utf-8", "surrogatepass")
     from binascii import b2a_base64
@@ -33,10 +33,10 @@ def as_text(content: str | bytes, encoding: Encoding) -> tuple[str, Encoding]:
 
 def absolute_cwd(cwd: str | None, name: str | None, agent_id: int | None) -> str | None:
     """The ``cwd`` of EXEC: made absolute, unless an agent is named, since then it is a path in its jail."""
-    return cwd if cwd is None or name is not None or agent_id is not None else from_here(cwd)
+    return cwd if cwd is None or name is not None or agent_id is not None else make_absolute(cwd)
 
 
-def absolute(fields: Mapping[str, Any]) -> dict[str, Any]:
+def make_paths_absolute(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of SPAWN with relative paths made absolute by this process's directory, and None left out."""
     fields = {name: value for name, value in fields.items() if value is not None}
     jailed = fields.get("sandboxed", True) and fields.get("isolation") != "none"

@@ -28,8 +28,8 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False)
 
 def default_socket() -> str:
     """The kernel's default socket: ``AGENTOS_SOCKET``, else in the user's runtime directory, else in /tmp."""
-    if told := os.environ.get("AGENTOS_SOCKET"):
-        return told
+    if path := os.environ.get("AGENTOS_SOCKET"):
+        return path
     if runtime := os.environ.get("XDG_RUNTIME_DIR"):
         return f"{runtime}/agentos.sock"
     return "/tmp/agentos.sock"
@@ -60,15 +60,15 @@ class AgentOSClient(Calls):
         self.timeout = timeout
         self.agent_id: int | None = None  # our id, from the first reply on
         self._socket: socket.socket | None = None
-        self._gave: list[bytes] = []  # the HELLOs that reduce our rights, repeated on every connection
-        gives = {"as": name, "level": level, "permissions": permissions}
-        if given := {field: value for field, value in gives.items() if value is not None}:
-            self._gave.append(json.dumps({"protocol": 1, **given}).encode())
+        self._hellos: list[bytes] = []  # the HELLOs that reduce our rights, repeated on every connection
+        fields = {"as": name, "level": level, "permissions": permissions}
+        if given := {field: value for field, value in fields.items() if value is not None}:
+            self._hellos.append(json.dumps({"protocol": 1, **given}).encode())
 
     def connect(self) -> bool:
         """Connect and return True; raises :class:`ConnectionFailed` with advice."""
         if self._socket is None:
-            self._socket = dial(self.socket_path, self._gave, self.timeout)
+            self._socket = open_connection(self.socket_path, self._hellos, self.timeout)
         return True
 
     def disconnect(self) -> None:
@@ -93,9 +93,9 @@ class AgentOSClient(Calls):
         """
         self.connect()
         assert self._socket is not None
-        gives = op == Op.HELLO and gives_away(body) and body not in self._gave
-        if gives:
-            self._gave.append(body)  # before the reply: if that is lost, the rights stay reduced
+        reduces = op == Op.HELLO and reduces_rights(body) and body not in self._hellos
+        if reduces:
+            self._hellos.append(body)  # before the reply: if that is lost, the rights stay reduced
         self._socket.settimeout(None if self.timeout is None or wait is None else self.timeout + wait)
         try:
             number, got, reply = exchange(self._socket, op, body)
@@ -107,13 +107,13 @@ class AgentOSClient(Calls):
             raise ConnectionFailed(f"the connection to the kernel at {self.socket_path} broke: {error}") from None
         if got != op:  # refused or a broken stream: the kernel sends why and closes
             self.disconnect()
-            raise ConnectionFailed(f"the kernel at {self.socket_path} refused: {reason(reply)}")
+            raise ConnectionFailed(f"the kernel at {self.socket_path} refused: {error_text(reply)}")
         self.agent_id = number
-        if gives and not succeeded(reply):
-            self._gave.pop()
-        if ended(reply) and reply != body:
+        if reduces and not is_success(reply):
+            self._hellos.pop()
+        if ends_connection(reply) and reply != body:
             self.disconnect()
-            raise ConnectionFailed(f"the kernel at {self.socket_path} ended the connection: {reason(reply)}")
+            raise ConnectionFailed(f"the kernel at {self.socket_path} ended the connection: {error_text(reply)}")
         return reply
 
     def request(self, op: int, fields: Mapping[str, object], wait: float | None = 0.0) -> Any:
@@ -134,7 +134,7 @@ class AgentOSClient(Calls):
             raise ConnectionFailed(f"what answers at {self.socket_path} is no AgentOS kernel") from None
 
     def _open_stream(self, kind: type[S], fields: Mapping[str, object]) -> S:
-        return kind(self.socket_path, fields, self._gave)
+        return kind(self.socket_path, fields, self._hellos)
 
     def echo(self, message: str | bytes) -> str:
         """Send bytes through the kernel and back."""
@@ -167,7 +167,7 @@ class AgentOSClient(Calls):
         return reply
 
 
-def dial(path: str, hellos: Sequence[bytes] = (), timeout: float | None = None) -> socket.socket:
+def open_connection(path: str, hellos: Sequence[bytes] = (), timeout: float | None = None) -> socket.socket:
     """Connect to the kernel at ``path``; raises :class:`ConnectionFailed` if there is none or it isn't ours.
 
     ``hellos`` are sent first: rights given up on one connection must stay given up on the next. If one of them fails,
@@ -179,29 +179,29 @@ def dial(path: str, hellos: Sequence[bytes] = (), timeout: float | None = None) 
         check_owner(sock, path)
         sock.settimeout(timeout)
         for body in hellos:
-            greet(sock, path, body)
+            send_hello(sock, path, body)
         sock.settimeout(None)
     except OSError as error:
         sock.close()
-        raise unreachable(path, error) from None
+        raise connection_error(path, error) from None
     except BaseException:
         sock.close()
         raise
     return sock
 
 
-def greet(sock: socket.socket, path: str, body: bytes) -> None:
+def send_hello(sock: socket.socket, path: str, body: bytes) -> None:
     """Send HELLO; raises the kernel's ``CallError`` if it fails."""
     _, op, reply = exchange(sock, Op.HELLO, body)
     if op != Op.HELLO:
-        raise ConnectionFailed(f"the kernel at {path} refused: {reason(reply)}")
+        raise ConnectionFailed(f"the kernel at {path} refused: {error_text(reply)}")
     try:
-        checked(reply)
+        check_reply(reply)
     except ValueError:
         raise ConnectionFailed(f"what answers at {path} is no AgentOS kernel") from None
 
 
-def gives_away(body: bytes) -> bool:
+def reduces_rights(body: bytes) -> bool:
     """Whether a HELLO makes its caller a guest, with reduced rights."""
     try:
         return not {"as", "level", "permissions"}.isdisjoint(json.loads(body))
@@ -209,7 +209,7 @@ def gives_away(body: bytes) -> bool:
         return False  # the kernel refuses it as well
 
 
-def unreachable(path: str, error: OSError) -> ConnectionFailed:
+def connection_error(path: str, error: OSError) -> ConnectionFailed:
     """The exception for a failed connection attempt."""
     if isinstance(error, ConnectionFailed):
         return error
@@ -239,13 +239,13 @@ def exchange(sock: socket.socket, op: int, body: bytes) -> tuple[int, int, bytes
 
 def receive(sock: socket.socket) -> tuple[int, int, bytes]:
     """The next frame: id, opcode, body. Raises ``OSError`` if the peer closes early or isn't a kernel."""
-    magic, number, op, length = HEADER.unpack(exactly(sock, HEADER.size))
+    magic, number, op, length = HEADER.unpack(receive_exactly(sock, HEADER.size))
     if magic != MAGIC:
         raise OSError("what answers there is no AgentOS kernel")
-    return number, op, exactly(sock, length)
+    return number, op, receive_exactly(sock, length)
 
 
-def exactly(sock: socket.socket, count: int) -> bytes:
+def receive_exactly(sock: socket.socket, count: int) -> bytes:
     data = bytearray()
     while len(data) < count:
         part = sock.recv(min(count - len(data), 1 << 20))
@@ -255,7 +255,7 @@ def exactly(sock: socket.socket, count: int) -> bytes:
     return bytes(data)
 
 
-def checked(body: bytes) -> Reply:
+def check_reply(body: bytes) -> Reply:
     """A reply as a dict; a failed reply is raised as its exception."""
     reply: Reply = json.loads(body)
     if not reply.get("success"):
@@ -263,22 +263,22 @@ def checked(body: bytes) -> Reply:
     return reply
 
 
-def succeeded(body: bytes) -> bool:
+def is_success(body: bytes) -> bool:
     try:
-        return bool(checked(body))
+        return bool(check_reply(body))
     except (CallError, ValueError):
         return False
 
 
-def ended(reply: bytes) -> bool:
+def ends_connection(reply: bytes) -> bool:
     """Whether this reply ends the connection: the kernel couldn't read what it was sent."""
     if not reply.startswith(b'{"success":false,') or len(reply) > 4096:
         return False
     return json.loads(reply).get("code") in ("bad_frame", "too_large")
 
 
-def reason(body: bytes) -> str:
+def error_text(body: bytes) -> str:
     try:
-        return str(checked(body))
+        return str(check_reply(body))
     except CallError as error:
         return str(error)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     Reply = dict[str, Any]
     S = TypeVar("S", bound=Stream)
 
-WAY_IN = 10.0  # seconds allowed for entering a jail, beyond the command's own timeout
+JAIL_ENTRY_SECONDS = 10.0  # seconds allowed for entering a jail, beyond the command's own timeout
 
 
 class Calls:
@@ -61,11 +61,11 @@ class Calls:
 
         A relative path is relative to this process.
         """
-        from .arguments import absolute
+        from .arguments import make_paths_absolute
 
         return self._make_call(
             Op.SPAWN,
-            absolute(
+            make_paths_absolute(
                 {
                     "name": name,
                     "script": script,
@@ -218,10 +218,10 @@ class Calls:
 
         Binary data needs base64 as ``encoding``. A relative path is relative to this process.
         """
-        from .arguments import from_here
+        from .arguments import make_absolute
 
         return self._make_call(
-            Op.READ, {"path": from_here(path), "offset": offset, "limit": limit, "encoding": encoding}
+            Op.READ, {"path": make_absolute(path), "offset": offset, "limit": limit, "encoding": encoding}
         )
 
     def write_file(
@@ -235,11 +235,11 @@ class Calls:
 
         Bytes are sent as base64. A relative path is relative to this process.
         """
-        from .arguments import as_text, from_here
+        from .arguments import as_text, make_absolute
 
         content, encoding = as_text(content, encoding)
         return self._make_call(
-            Op.WRITE, {"path": from_here(path), "content": content, "mode": mode, "encoding": encoding}
+            Op.WRITE, {"path": make_absolute(path), "content": content, "mode": mode, "encoding": encoding}
         )
 
     def exec(
@@ -274,7 +274,7 @@ class Calls:
                 "env": env,
                 "stdin": stdin,
             },
-            wait=timeout + WAY_IN,
+            wait=timeout + JAIL_ENTRY_SECONDS,
         )
 
     def exec_stream(

@@ -11,7 +11,7 @@ import trio
 from attrs import define, field
 
 from . import codec
-from .blocking import check_owner, default_socket, unreachable
+from .blocking import check_owner, connection_error, default_socket
 from .calls.connection import Cancel, Hello, Welcome
 from .calls.request import Request
 from .client_calls import Calls
@@ -24,8 +24,8 @@ Reply = TypeVar("Reply")
 S = TypeVar("S", bound=Stream[Any])
 
 READ_SIZE = 64 << 10
-MAX_QUEUED = 1 << 20  # bytes of requests waiting to be sent; a call beyond that waits first
-MAX_UNTAKEN = 8 << 20  # unread bytes of one stream; beyond that the connection is not read
+MAX_QUEUED_BYTES = 1 << 20  # bytes of requests waiting to be sent; a call beyond that waits first
+MAX_UNREAD_BYTES = 8 << 20  # unread bytes of one stream; beyond that the connection is not read
 NO_LIMIT = [1 << 62] * 256
 
 
@@ -45,7 +45,7 @@ async def connect(
     guest.
     """
     path = socket_path or default_socket()
-    sock = await dial(path)
+    sock = await open_connection(path)
     failure: Exception | None = None
     try:
         async with trio.open_nursery() as nursery:
@@ -64,7 +64,7 @@ async def connect(
         raise failure
 
 
-async def dial(path: str) -> trio.socket.SocketType:
+async def open_connection(path: str) -> trio.socket.SocketType:
     """A connected socket; raises :class:`ConnectionFailed` if there is no listener or it belongs to another user."""
     sock = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -72,7 +72,7 @@ async def dial(path: str) -> trio.socket.SocketType:
         check_owner(sock, path)
     except OSError as error:
         sock.close()
-        raise unreachable(path, error) from None
+        raise connection_error(path, error) from None
     except trio.Cancelled:
         sock.close()
         raise
@@ -86,7 +86,7 @@ class Pending:
     op: int
     chunks: deque[bytes] | None = None
     reply: bytes | None = None
-    _untaken: int = 0  # bytes in ``chunks``
+    _unread_bytes: int = 0  # bytes in ``chunks``
     _changed: trio.Event = field(factory=trio.Event)
     _taken: trio.Event = field(factory=trio.Event)
 
@@ -104,16 +104,16 @@ class Pending:
         self._taken.set()
         self._taken = trio.Event()
         chunk = self.chunks.popleft()
-        self._untaken -= len(chunk)
+        self._unread_bytes -= len(chunk)
         return chunk
 
     async def put(self, chunk: bytes) -> None:
         """Store a chunk once there is room; drop it if the stream has been closed."""
-        while self.chunks is not None and self._untaken >= MAX_UNTAKEN:
+        while self.chunks is not None and self._unread_bytes >= MAX_UNREAD_BYTES:
             await self._taken.wait()
         if self.chunks is not None:
             self.chunks.append(chunk)
-            self._untaken += len(chunk)
+            self._unread_bytes += len(chunk)
 
     def drop_chunks(self) -> None:
         self.chunks = None
@@ -179,7 +179,7 @@ class Kernel(Calls):
         return reply
 
     async def _begin(self, op: int, body: bytes, chunks: deque[bytes] | None = None) -> tuple[int, Pending]:
-        while self._queued > MAX_QUEUED and self._broken is None:
+        while self._queued > MAX_QUEUED_BYTES and self._broken is None:
             await self._drained.wait()
         if self._broken is not None:
             raise ConnectionFailed(str(self._broken))

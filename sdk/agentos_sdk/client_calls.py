@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from .arguments import absolute, absolute_cwd, as_text, from_here
+from .arguments import absolute_cwd, as_text, make_absolute, make_paths_absolute
 from .calls.agents import (
     AgentInfo,
     Exited,
@@ -84,7 +84,7 @@ class Calls:
         """
         return await self._make_call(
             Spawn,
-            absolute(
+            make_paths_absolute(
                 {
                     "name": name,
                     "script": script,
@@ -239,7 +239,7 @@ class Calls:
         Binary data needs base64 as ``encoding``. A relative path is relative to this process.
         """
         return await self._make_call(
-            Read, {"path": from_here(path), "offset": offset, "limit": limit, "encoding": encoding}
+            Read, {"path": make_absolute(path), "offset": offset, "limit": limit, "encoding": encoding}
         )
 
     async def write_file(
@@ -255,7 +255,7 @@ class Calls:
         """
         content, encoding = as_text(content, encoding)
         return await self._make_call(
-            Write, {"path": from_here(path), "content": content, "mode": mode, "encoding": encoding}
+            Write, {"path": make_absolute(path), "content": content, "mode": mode, "encoding": encoding}
         )
 
     async def exec(

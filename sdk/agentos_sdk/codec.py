@@ -19,7 +19,7 @@ import msgspec
 
 from agentos_sdk.nesting import has_extreme_number, is_nested_deeper
 from agentos_sdk.quantities import CPU_PERIOD, CpuShare, Seconds, Size
-from agentos_sdk.strict import CONVERTER, MANY, Rule, Text, mistakes, shown, written
+from agentos_sdk.strict import CONVERTER, MAX_MISTAKES, Rule, Text, mistakes, quote, wire_name
 from agentos_sdk.typed_json import decoder, has_plain_fields
 
 __all__ = ["CpuShare", "Invalid", "Mistake", "Rule", "Seconds", "Size", "Text", "decode", "encode", "parse", "read"]
@@ -28,8 +28,8 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 MAX_DEPTH = 64  # levels of nested arrays and objects
-CROWD = 10_000  # arrays and objects in one body, above which the garbage collector is paused
-STEP = 100  # items of an array that are encoded at a time: under 1 ms
+GC_PAUSE_THRESHOLD = 10_000  # arrays and objects in one body, above which the garbage collector is paused
+PIECE_ITEMS = 100  # items of an array that are encoded at a time: under 1 ms
 
 
 @attrs.frozen
@@ -52,8 +52,8 @@ class Invalid(ValueError):
         self.mistakes = tuple(mistakes)
 
     def __str__(self) -> str:
-        said = [str(mistake) for mistake in self.mistakes[:MANY]]
-        more = len(self.mistakes) - MANY
+        said = [str(mistake) for mistake in self.mistakes[:MAX_MISTAKES]]
+        more = len(self.mistakes) - MAX_MISTAKES
         return "; ".join([*said, f"and {more} more"] if more > 0 else said)
 
 
@@ -77,7 +77,7 @@ def path(keys: Sequence[str | int], where: str = "") -> str:
         elif _BARE_KEY.fullmatch(key):
             where += f".{key}" if where else key
         else:
-            where += f"[{shown(key)}]"
+            where += f"[{quote(key)}]"
     return where
 
 
@@ -89,11 +89,11 @@ def read(cls: type[T], data: bytes, raw: Collection[str] = ()) -> T:
 
     Its fields named in ``raw`` are JSON that is checked and kept as it is, as ``msgspec.Raw``.
     """
-    _, crowd = checked_text(data)
+    _, containers = check_text(data)
     kind: Any = cls
     if not (raw and has_extreme_number(data)):  # which msgspec would keep as JSON
         try:
-            value: T = _without_gc(crowd, decoder(kind, frozenset(raw)), data)
+            value: T = _without_gc(containers, decoder(kind, frozenset(raw)), data)
             return value
         except (ValueError, RecursionError):
             pass  # the strict rules decide, and word the mistakes
@@ -108,13 +108,13 @@ def parse(data: bytes) -> object:
 
     Raises ``Invalid`` with one sentence.
     """
-    text, crowd = checked_text(data)
+    text, containers = check_text(data)
     try:
-        return _without_gc(crowd, msgspec.json.decode, data)
+        return _without_gc(containers, msgspec.json.decode, data)
     except (ValueError, RecursionError):
         # A call into Python for each of 16,000 numbers would take 10 ms.
         read = (_CAREFUL_DECODER if has_extreme_number(data) else _DECODER).decode
-        return _without_gc(crowd, partial(_parse_slowly, read), text)
+        return _without_gc(containers, partial(_parse_slowly, read), text)
 
 
 def _parse_slowly(read: Callable[[str], object], text: str) -> object:
@@ -124,21 +124,21 @@ def _parse_slowly(read: Callable[[str], object], text: str) -> object:
     except json.JSONDecodeError as error:
         what = error.msg[0].lower() + error.msg[1:].removesuffix(" at")
         at = len(text[: error.pos].encode("utf-8", "surrogatepass"))
-        raise _unreadable(f"not JSON: {what} at byte {at}") from None
+        raise _invalid_json(f"not JSON: {what} at byte {at}") from None
     except _BadNumber as error:
-        raise _unreadable(f"not JSON: {error}") from None
+        raise _invalid_json(f"not JSON: {error}") from None
     except ValueError:
-        raise _unreadable("not JSON: a number has too many digits") from None
+        raise _invalid_json("not JSON: a number has too many digits") from None
     except RecursionError:  # the caller's stack was nearly full
-        raise _unreadable("nested too deep to be read here") from None
+        raise _invalid_json("nested too deep to be read here") from None
 
 
-def _without_gc(crowd: int, read: Callable[[S], T], data: S) -> T:
+def _without_gc(containers: int, read: Callable[[S], T], data: S) -> T:
     """Call ``read`` with the garbage collector paused if the data holds many arrays and objects.
 
     It would scan the growing objects again and again: 140 ms instead of 30 for 1 MiB of brackets.
     """
-    pause = crowd > CROWD and gc.isenabled()
+    pause = containers > GC_PAUSE_THRESHOLD and gc.isenabled()
     if pause:
         gc.disable()
     try:
@@ -148,7 +148,7 @@ def _without_gc(crowd: int, read: Callable[[S], T], data: S) -> T:
             gc.enable()
 
 
-def checked_text(data: bytes) -> tuple[str, int]:
+def check_text(data: bytes) -> tuple[str, int]:
     """JSON as text, and an upper bound on its arrays and objects; raises ``Invalid`` if it is always refused.
 
     That is the case if it isn't UTF-8 or is nested deeper than 64. Other syntax isn't checked.
@@ -156,11 +156,11 @@ def checked_text(data: bytes) -> tuple[str, int]:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise _unreadable(f"not JSON: not UTF-8 at byte {error.start}") from None
-    crowd = data.count(b"[") + data.count(b"{")  # also an upper bound on the depth
-    if crowd > MAX_DEPTH and is_nested_deeper(data, MAX_DEPTH):
-        raise _unreadable(f"nested deeper than {MAX_DEPTH}")
-    return text, crowd
+        raise _invalid_json(f"not JSON: not UTF-8 at byte {error.start}") from None
+    containers = data.count(b"[") + data.count(b"{")  # also an upper bound on the depth
+    if containers > MAX_DEPTH and is_nested_deeper(data, MAX_DEPTH):
+        raise _invalid_json(f"nested deeper than {MAX_DEPTH}")
+    return text, containers
 
 
 def is_deeper(data: object, depth: int) -> bool:
@@ -186,15 +186,15 @@ def encode(value: object) -> bytes:
         if kind is str:
             return _FAST_ENCODER.encode(value)
         if has_plain_fields(kind):
-            return _FAST_ENCODER.encode(_by_name(value))
+            return _FAST_ENCODER.encode(_fields_by_name(value))
         return _ENCODER.encode(value).encode()
     except UnicodeEncodeError:  # a lone surrogate can't be UTF-8; JSON escapes it (\ud83d)
         return _ASCII_ENCODER.encode(value).encode()
 
 
 def encode_pieces(value: object) -> Iterator[bytes]:
-    """The result of :func:`encode` in pieces of ``STEP`` items of a long sequence, or of one in an attrs field."""
-    fields = _by_name(value) if attrs.has(type(value)) else {}
+    """The result of :func:`encode` in pieces of ``PIECE_ITEMS`` items of a long sequence, also in an attrs field."""
+    fields = _fields_by_name(value) if attrs.has(type(value)) else {}
     if any(_is_long(each) for each in fields.values()):
         before = b"{"
         for name, each in fields.items():
@@ -203,33 +203,33 @@ def encode_pieces(value: object) -> Iterator[bytes]:
             before = b","
         yield b"}"
     elif _is_long(value):
-        for at in range(0, len(value), STEP):
-            yield (b"," if at else b"[") + encode(value[at : at + STEP])[1:-1]
+        for at in range(0, len(value), PIECE_ITEMS):
+            yield (b"," if at else b"[") + encode(value[at : at + PIECE_ITEMS])[1:-1]
         yield b"]"
     else:
         yield encode(value)
 
 
 def _is_long(value: object) -> TypeGuard[Sequence[object]]:
-    return isinstance(value, list | tuple) and len(value) > STEP
+    return isinstance(value, list | tuple) and len(value) > PIECE_ITEMS
 
 
 class _BadNumber(ValueError):
     """A number that JSON doesn't have or a float can't hold."""
 
 
-def _no_constant(name: str) -> object:
+def _refuse_constant(name: str) -> object:
     raise _BadNumber(f"{name} is not a number")
 
 
-def _finite(digits: str) -> float:
+def _parse_finite(digits: str) -> float:
     number = float(digits)
     if math.isinf(number):
         raise _BadNumber("a number is too large")
     return number
 
 
-def _unreadable(sentence: str) -> Invalid:
+def _invalid_json(sentence: str) -> Invalid:
     return Invalid([Mistake("", sentence)])
 
 
@@ -237,27 +237,27 @@ def _unreadable(sentence: str) -> Invalid:
 def _reader(cls: type) -> tuple[tuple[str, ...], Callable[[object], Any], tuple[str, ...]]:
     """The field names of a class, a getter for all fields at once, and the fields that are CPU shares."""
     fields = attrs.fields(attrs.resolve_types(cls))
-    names = tuple(written(field.name) for field in fields)
+    names = tuple(wire_name(field.name) for field in fields)
     shares = tuple(field.name for field in fields if CpuShare in (field.type, *get_args(field.type)))
     # Two extra entries, so that the getter returns a tuple even for a class without fields.
     return names, attrgetter(*(field.name for field in fields), "__class__", "__class__"), shares
 
 
-def _by_name(value: Any) -> dict[str, Any]:
+def _fields_by_name(value: Any) -> dict[str, Any]:
     """The fields of an attrs value."""
     names, read, shares = _reader(value.__class__)
-    written = dict(zip(names, read(value), strict=False))
+    fields = dict(zip(names, read(value), strict=False))
     for name in shares:
-        if isinstance(written[name], int | float):  # a bare number is in microseconds
-            written[name] *= CPU_PERIOD
-    return written
+        if isinstance(fields[name], int | float):  # a bare number is in microseconds
+            fields[name] *= CPU_PERIOD
+    return fields
 
 
-def _plain(value: object) -> object:
+def _convert_unknown(value: object) -> object:
     """Convert what the JSON encoder doesn't know; the encoder continues with the result."""
     kind: type[Any] = type(value)
     if attrs.has(kind):
-        return _by_name(value)
+        return _fields_by_name(value)
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
@@ -265,8 +265,8 @@ def _plain(value: object) -> object:
     raise TypeError(f"{kind.__name__} can't be written as JSON")
 
 
-_DECODER = json.JSONDecoder(parse_constant=_no_constant)
-_CAREFUL_DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
-_FAST_ENCODER = msgspec.json.Encoder(enc_hook=_plain)
-_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
-_ASCII_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"), default=_plain)
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+_CAREFUL_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_parse_finite)
+_FAST_ENCODER = msgspec.json.Encoder(enc_hook=_convert_unknown)
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_convert_unknown)
+_ASCII_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"), default=_convert_unknown)

@@ -9,15 +9,15 @@ from functools import cache
 from itertools import accumulate
 from operator import add
 
-PIECE_BYTES = 64 << 10  # bytes per call into C, at most 1 ms each; a multiple of 8
-LONGEST = 200  # digits of a number: with a two-digit exponent it stays below 1e308, the largest float
+CHUNK_BYTES = 64 << 10  # bytes per call into C, at most 1 ms each; a multiple of 8
+MAX_DIGITS = 200  # digits of a number: with a two-digit exponent it stays below 1e308, the largest float
 _NO_STRUCTURE = bytes(set(range(256)) - set(b'[{]}"'))
 _BITS = bytes.maketrans(b"[{]}", b"1100")  # an opening bracket becomes 1, a closing one 0
 _SHAPES = bytes.maketrans(b"123456789E-", b"000000000e+")
 
 
-def is_nested_deeper(data: bytes, most: int) -> bool:
-    """Whether brackets outside of strings are nested deeper than ``most``: at most 10 ms for 1 MiB.
+def is_nested_deeper(data: bytes, max_depth: int) -> bool:
+    """Whether brackets outside of strings are nested deeper than ``max_depth``: at most 10 ms for 1 MiB.
 
     Eight brackets become one byte (``int`` reads base 2 in linear time), and two tables say what each byte adds.
     """
@@ -27,18 +27,18 @@ def is_nested_deeper(data: bytes, most: int) -> bool:
         brackets = _without_strings(brackets)
     ends, peaks = _tables()
     depth = 0
-    for at in range(0, len(brackets), PIECE_BYTES):
-        bits = brackets[at : at + PIECE_BYTES].translate(_BITS)
+    for at in range(0, len(brackets), CHUNK_BYTES):
+        bits = brackets[at : at + CHUNK_BYTES].translate(_BITS)
         size = -(-len(bits) // 8)
         packed = int(bits.ljust(size * 8, b"0"), 2).to_bytes(size, "big")
         before = list(accumulate(array("b", packed.translate(ends)), initial=depth))
-        if max(map(add, before, packed.translate(peaks))) > most:
+        if max(map(add, before, packed.translate(peaks))) > max_depth:
             return True
         depth = before[-1]
     return False
 
 
-def outside_strings(data: bytes) -> bytes:
+def remove_strings(data: bytes) -> bytes:
     """JSON with its strings removed."""
     return _without_strings(_without_escapes(data))
 
@@ -46,14 +46,14 @@ def outside_strings(data: bytes) -> bytes:
 def has_extreme_number(data: bytes) -> bool:
     """Whether JSON has a number that might not fit a float: at most 10 ms for 1 MiB, in short steps.
 
-    That is one with ``LONGEST`` digits or an exponent of three.
+    That is one with ``MAX_DIGITS`` digits or an exponent of three.
     """
-    return _looks_extreme(data) and _looks_extreme(outside_strings(data))
+    return _looks_extreme(data) and _looks_extreme(remove_strings(data))
 
 
 def _looks_extreme(data: bytes) -> bool:
     shapes = data.translate(_SHAPES)
-    return b"e000" in shapes or b"e+000" in shapes or b"0" * LONGEST in shapes
+    return b"e000" in shapes or b"e+000" in shapes or b"0" * MAX_DIGITS in shapes
 
 
 def _without_escapes(data: bytes) -> bytes:
@@ -63,8 +63,8 @@ def _without_escapes(data: bytes) -> bytes:
 
 def _without_strings(data: bytes) -> bytes:
     outside, quotes = [], 0
-    for at in range(0, len(data), PIECE_BYTES):
-        parts = data[at : at + PIECE_BYTES].split(b'"')
+    for at in range(0, len(data), CHUNK_BYTES):
+        parts = data[at : at + CHUNK_BYTES].split(b'"')
         outside.append(b"".join(parts[quotes % 2 :: 2]))
         quotes += len(parts) - 1
     return b"".join(outside)

@@ -43,11 +43,11 @@ def encode_image(image: ImageFile, mime_type: str | None = None) -> dict[str, st
             image = file.read()
     return {
         "data": b2a_base64(image, newline=False).decode(),
-        "mime_type": mime_type or mime_type_of(image) or "image/jpeg",
+        "mime_type": mime_type or detect_mime_type(image) or "image/jpeg",
     }
 
 
-def mime_type_of(image: bytes) -> str | None:
+def detect_mime_type(image: bytes) -> str | None:
     """The MIME type of an image by its first bytes, or None."""
     if image[:4] == b"RIFF" and image[8:12] == b"WEBP":
         return "image/webp"

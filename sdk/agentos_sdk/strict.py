@@ -17,9 +17,9 @@ Text = NewType("Text", str)  # a string that may hold NUL, such as a file's cont
 Keys = tuple[str | int, ...]
 Hook = Callable[[Any, Any], Any]
 
-MANY = 20  # mistakes reported per array or object
-SHOWN = 60  # characters of a wrong string that are shown
-SHORT = 64  # longest key, in characters, that is compared with the known ones
+MAX_MISTAKES = 20  # mistakes reported per array or object
+MAX_SHOWN_CHARS = 60  # characters of a wrong string that are shown
+MAX_COMPARED_CHARS = 64  # longest key, in characters, that is compared with the known ones
 
 
 @attrs.frozen
@@ -40,7 +40,7 @@ class Unexpected(ValueError):
 
     def __str__(self) -> str:
         *most, last = dict.fromkeys(self.expected)
-        return f"expected {', '.join(most) + ' or ' if most else ''}{last}, got {shown(self.data)}"
+        return f"expected {', '.join(most) + ' or ' if most else ''}{last}, got {quote(self.data)}"
 
 
 class Several(ValueError):
@@ -62,11 +62,11 @@ def mistakes(error: Exception, at: Keys = ()) -> Iterator[tuple[Keys, str]]:
         raise error
 
 
-def shown(data: object) -> str:
+def quote(data: object) -> str:
     """A value as it is shown in a message; always short."""
     match data:
         case str():
-            return repr(data if len(data) <= SHOWN else data[:SHOWN] + "…")
+            return repr(data if len(data) <= MAX_SHOWN_CHARS else data[:MAX_SHOWN_CHARS] + "…")
         case None | bool():
             return {None: "null", True: "true", False: "false"}[data]
         case int():
@@ -83,7 +83,7 @@ def shown(data: object) -> str:
 def strict_converter() -> Converter:
     """A converter without implicit conversions."""
     converter = Converter(forbid_extra_keys=True, detailed_validation=True)
-    for kind, hook in {str: _string, int: _whole, float: _real, bool: _boolean}.items():
+    for kind, hook in {str: _string, int: _integer, float: _number, bool: _boolean}.items():
         converter.register_structure_hook(kind, hook)
     converter.register_structure_hook(Text, _text)
     converter.register_structure_hook(Seconds, _quantity(quantities.seconds, quantities.EXPECTED_DURATION))
@@ -93,16 +93,16 @@ def strict_converter() -> Converter:
     for origins, factory in (
         ((Literal,), _literal),
         ((Union, UnionType), _union),
-        ((Annotated,), _ruled),
+        ((Annotated,), _annotated),
         ((list, tuple, Sequence), _array),
         ((dict, Mapping), _mapping),
     ):
-        converter.register_structure_hook_factory(_made_of(origins), factory)
+        converter.register_structure_hook_factory(_has_origin(origins), factory)
     converter.register_structure_hook_factory(attrs.has, _class)
     return converter
 
 
-def _made_of(origins: tuple[object, ...]) -> Callable[[Any], bool]:
+def _has_origin(origins: tuple[object, ...]) -> Callable[[Any], bool]:
     return lambda kind: get_origin(kind) in origins
 
 
@@ -128,13 +128,13 @@ def _fits(data: int) -> bool:
     return -(1 << 63) <= data < 1 << 63
 
 
-def _whole(data: Any, _: Any) -> int:
+def _integer(data: Any, _: Any) -> int:
     if type(data) is not int or not _fits(data):
         raise Unexpected(data, "a whole number")
     return data
 
 
-def _real(data: Any, _: Any) -> float:
+def _number(data: Any, _: Any) -> float:
     if type(data) is int and _fits(data):
         return float(data)
     if type(data) is not float or not math.isfinite(data):
@@ -161,7 +161,7 @@ def _quantity(read: Callable[[object], float | None], expected: str) -> Hook:
 def _literal(kind: Any, _: Converter) -> Hook:
     allowed = {(type(value), value): value for value in get_args(kind)}
     types = {type(value) for value in get_args(kind)}
-    words = [value if isinstance(value, str) else shown(value) for value in get_args(kind)]
+    words = [value if isinstance(value, str) else quote(value) for value in get_args(kind)]
 
     def hook(data: Any, _: Any) -> object:
         if type(data) not in types or (type(data), data) not in allowed:
@@ -171,7 +171,7 @@ def _literal(kind: Any, _: Converter) -> Hook:
     return hook
 
 
-def _ruled(kind: Any, converter: Converter) -> Hook:
+def _annotated(kind: Any, converter: Converter) -> Hook:
     plain, *rules = get_args(kind)
     read = converter.get_structure_hook(plain)
     rules = [rule for rule in rules if isinstance(rule, Rule)]
@@ -214,7 +214,7 @@ def _array(kind: Any, converter: Converter) -> Hook:
     item, *rest = get_args(kind)
     make = list if get_origin(kind) is list else tuple
     if make is tuple and rest not in ([], [...]):
-        raise TypeError(f"{kind}: only arrays whose items are all alike can be read")
+        raise TypeError(f"{kind}: only arrays of items of one type can be read")
     read = converter.get_structure_hook(item)
 
     def hook(data: Any, _: Any) -> object:
@@ -223,7 +223,7 @@ def _array(kind: Any, converter: Converter) -> Hook:
         try:
             return make([read(each, item) for each in data])
         except ValueError:
-            raise Several(_first(_in_items(enumerate(data), read, item))) from None
+            raise Several(_limit_mistakes(_in_items(enumerate(data), read, item))) from None
 
     return hook
 
@@ -239,7 +239,7 @@ def _mapping(kind: Any, converter: Converter) -> Hook:
             return {read_key(key, key_kind): read(each, item) for key, each in data.items()}
         except ValueError:
             keys = _in_items(((key, key) for key in data), read_key, key_kind)
-            raise Several([*_first(keys), *_first(_in_items(data.items(), read, item))]) from None
+            raise Several([*_limit_mistakes(keys), *_limit_mistakes(_in_items(data.items(), read, item))]) from None
 
     return hook
 
@@ -252,22 +252,22 @@ def _in_items(items: Iterable[tuple[Any, Any]], read: Hook, kind: Any) -> Iterat
             yield from mistakes(error, (key,))
 
 
-def _first(found: Iterator[tuple[Keys, str]]) -> Iterator[tuple[Keys, str]]:
+def _limit_mistakes(found: Iterator[tuple[Keys, str]]) -> Iterator[tuple[Keys, str]]:
     for count, mistake in enumerate(found):
-        if count == MANY:
+        if count == MAX_MISTAKES:
             yield (), "more mistakes than are shown here"
             return
         yield mistake
 
 
-def written(name: str) -> str:
+def wire_name(name: str) -> str:
     """The name of a field outside of Python: ``as_`` is ``as``, a Python keyword."""
     return name.removesuffix("_")
 
 
 def _class(cls: Any, converter: Converter) -> Hook:
     attrs.resolve_types(cls)  # a class may refer to itself, in quotes
-    renamed: Any = {field.name: override(rename=written(field.name)) for field in attrs.fields(cls)}
+    renamed: Any = {field.name: override(rename=wire_name(field.name)) for field in attrs.fields(cls)}
     build = make_dict_structure_fn(
         cls, converter, _cattrs_forbid_extra_keys=True, _cattrs_detailed_validation=True, **renamed
     )
@@ -287,12 +287,14 @@ def _in_class(error: ClassValidationError) -> Iterator[tuple[Keys, str]]:
     fields, others = error.group_exceptions()
     for wrong, note in fields:
         if isinstance(wrong, KeyError):
-            yield (written(note.name),), "required field missing"
+            yield (wire_name(note.name),), "required field missing"
         else:
-            yield from mistakes(wrong, (written(note.name),))
+            yield from mistakes(wrong, (wire_name(note.name),))
     for wrong in others:
         if isinstance(wrong, ForbiddenExtraKeysError):
-            yield from _first(_unknown(wrong.extra_fields, [written(name) for name in attrs.fields_dict(wrong.cl)]))
+            yield from _limit_mistakes(
+                _unknown(wrong.extra_fields, [wire_name(name) for name in attrs.fields_dict(wrong.cl)])
+            )
         else:  # errors raised by the class itself
             yield from mistakes(wrong)
 
@@ -301,7 +303,7 @@ def _unknown(keys: Iterable[str], known: Sequence[str]) -> Iterator[tuple[Keys, 
     from difflib import get_close_matches  # takes 3 ms, and only a mistake needs it
 
     for key in sorted(keys):
-        near = get_close_matches(key, known, n=1, cutoff=0.7) if len(key) <= SHORT else []
+        near = get_close_matches(key, known, n=1, cutoff=0.7) if len(key) <= MAX_COMPARED_CHARS else []
         yield (key,), f"unknown field, did you mean {near[0]}?" if near else "unknown field"
 
 

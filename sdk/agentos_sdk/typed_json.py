@@ -19,12 +19,12 @@ from msgspec import UNSET, Meta, Raw
 from msgspec.structs import asdict
 
 from agentos_sdk.quantities import Size
-from agentos_sdk.strict import CONVERTER, Rule, Text, written
+from agentos_sdk.strict import CONVERTER, Rule, Text, wire_name
 
 Convert = Callable[[Any], Any]
 
-NUL = rb"\u0000"  # how JSON writes it: strict strings don't allow it, msgspec's do
-WHOLE = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+ESCAPED_NUL = rb"\u0000"  # strict strings don't allow it, msgspec's do
+INT64 = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
 @cache
@@ -37,7 +37,7 @@ def decoder(cls: type, raw: Collection[str] = ()) -> Callable[[bytes], Any]:
     decode = msgspec.json.Decoder(shape).decode
 
     def read(data: bytes) -> Any:
-        if NUL in data:
+        if ESCAPED_NUL in data:
             raise ValueError("a NUL character")
         return build(decode(data))
 
@@ -53,13 +53,13 @@ def _plan(kind: Any) -> tuple[Any, Convert | None]:
     if kind in (str, Text):
         return str, None
     if kind is int:
-        return WHOLE, None
+        return INT64, None
     if kind in (Any, object):
         return Any, None
     if kind is bool or origin is Literal:
         return kind, None
     if origin is Annotated:
-        return _ruled(of[0], [rule for rule in of[1:] if isinstance(rule, Rule)])
+        return _annotated(of[0], [rule for rule in of[1:] if isinstance(rule, Rule)])
     if origin in (Union, UnionType):
         return _union(kind)
     if origin in (list, tuple, Sequence):
@@ -76,7 +76,7 @@ def _strict(kind: Any) -> tuple[Any, Convert]:
     return Any, lambda value: read(value, kind)
 
 
-def _ruled(kind: Any, rules: Sequence[Rule]) -> tuple[Any, Convert | None]:
+def _annotated(kind: Any, rules: Sequence[Rule]) -> tuple[Any, Convert | None]:
     plain, convert = _plan(kind)
     for rule in rules:
         convert = _checked(convert, rule)
@@ -97,9 +97,9 @@ def _checked(convert: Convert | None, rule: Rule) -> Convert:
 
 
 def _union(kind: Any) -> tuple[Any, Convert | None]:
-    """A union whose members look different in JSON is read by msgspec."""
+    """A union. Msgspec reads it if its members have different JSON types, otherwise the strict rules do."""
     plans = [_plan(member) for member in get_args(kind) if member is not NoneType]
-    converts = {_made(plain): convert for plain, convert in plans}
+    converts = {_runtime_type(plain): convert for plain, convert in plans}
     if Any in converts or len(converts) < len(plans):
         return _strict(kind)
     if NoneType in get_args(kind):
@@ -116,11 +116,11 @@ def _union(kind: Any) -> tuple[Any, Convert | None]:
     return plain, converted
 
 
-def _made(plain: Any) -> Any:
+def _runtime_type(plain: Any) -> Any:
     """The type of the values that msgspec makes for a type in a plan."""
     if get_origin(plain) is Literal:
         return type(get_args(plain)[0])
-    return int if plain is WHOLE else get_origin(plain) or plain
+    return int if plain is INT64 else get_origin(plain) or plain
 
 
 def _array(kind: Any, make: Callable[[list[Any]], Any]) -> tuple[Any, Convert | None]:
@@ -145,7 +145,7 @@ def _class(cls: Any, raw: Collection[str] = ()) -> tuple[type[msgspec.Struct], C
             plain, convert = (Raw, None) if field.name in raw else _plan(field.type)
             fields.append((field.name, plain) if field.default is NOTHING else (field.name, plain, UNSET))
             converts.append((field.name, convert))
-    shape = msgspec.defstruct(cls.__name__, fields, rename=written, forbid_unknown_fields=True, kw_only=True)
+    shape = msgspec.defstruct(cls.__name__, fields, rename=wire_name, forbid_unknown_fields=True, kw_only=True)
 
     def build(found: msgspec.Struct) -> Any:
         given = asdict(found)
@@ -161,7 +161,7 @@ def _class(cls: Any, raw: Collection[str] = ()) -> tuple[type[msgspec.Struct], C
 
 @cache
 def has_plain_fields(kind: Any) -> bool:
-    """Whether this is an attrs class, all of whose fields msgspec encodes like the standard library's ``json``."""
+    """Whether this is an attrs class and msgspec encodes all its fields like the standard library's ``json``."""
     return attrs.has(kind) and all(_is_plain(field.type) for field in attrs.fields(attrs.resolve_types(kind)))
 
 

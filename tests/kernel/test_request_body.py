@@ -15,7 +15,7 @@ from agentos_sdk import codec
 from agentos_sdk.calls.messages import Send
 from agentos_sdk.calls.permissions import Explain
 from agentos_sdk.errors import BadRequest
-from agentos_sdk.nesting import LONGEST
+from agentos_sdk.nesting import MAX_DIGITS
 
 ANYTHING: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -28,7 +28,7 @@ PIECES = st.sampled_from(BYTES + WORDS)
 
 
 # Numbers that not every reader can hold, and half of a surrogate pair: JSON, but refused in a large body.
-ODD = re.compile(rb"[0-9]{%d}|[eE][+-]?[0-9]{3}|\\u[dD][89a-fA-F]" % LONGEST)
+ODD = re.compile(rb"[0-9]{%d}|[eE][+-]?[0-9]{3}|\\u[dD][89a-fA-F]" % MAX_DIGITS)
 
 
 def outcome(body: bytes, verbatim: tuple[str, ...]) -> object:

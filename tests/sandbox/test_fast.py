@@ -144,7 +144,7 @@ async def test_it_imports_from_its_directory_the_sdk_the_library_and_the_package
 import sys
 import beside, agentos, agentos_sdk.blocking, agentos_sdk.client, trio, uuid, sqlite3, ssl, random
 print(sys.path[:2], beside.__file__, agentos.__file__, agentos.AgentOSClient is agentos_sdk.blocking.AgentOSClient)
-print(agentos_sdk.__file__, agentos_sdk.client.__file__, agentos_sdk.blocking.dial.__code__.co_filename)
+print(agentos_sdk.__file__, agentos_sdk.client.__file__, agentos_sdk.blocking.open_connection.__code__.co_filename)
 """
     with TemporaryDirectory(prefix="aos-", dir="/tmp") as place:
         os.chmod(place, 0o755)

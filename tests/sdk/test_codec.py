@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agentos_sdk.calls.agents import Spawn
 from agentos_sdk.codec import (
-    STEP,
+    PIECE_ITEMS,
     CpuShare,
     Invalid,
     Rule,
@@ -319,7 +319,10 @@ def test_how_deep_data_is_nested_can_be_asked(data: object, depth: int) -> None:
     assert not is_deeper(data, depth)
 
 
-@given(st.lists(ANYTHING | st.just(Job("w", args=("x",) * 3)), max_size=3), st.sampled_from([1, STEP, STEP + 1, 250]))
+@given(
+    st.lists(ANYTHING | st.just(Job("w", args=("x",) * 3)), max_size=3),
+    st.sampled_from([1, PIECE_ITEMS, PIECE_ITEMS + 1, 250]),
+)
 def test_the_pieces_of_a_long_value_are_its_json(items: list[Any], times: int) -> None:
     values: list[object] = [items * times, tuple(items) * times, {"a": items * times}]
     values += [Job("w", message=items * times, parts=[Job("v")] * times), Job("w", limits=Limits(), weight=2.0)]
@@ -331,4 +334,4 @@ def test_the_pieces_of_a_long_value_are_its_json(items: list[Any], times: int) -
 def test_a_long_sequence_is_written_a_step_at_a_time() -> None:
     pieces = list(encode_pieces(Job("w", message=[1] * 1000)))
 
-    assert max(map(len, pieces)) <= 2 * STEP + 1
+    assert max(map(len, pieces)) <= 2 * PIECE_ITEMS + 1

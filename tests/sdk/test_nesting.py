@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos_sdk.nesting import PIECE_BYTES, is_nested_deeper, outside_strings
+from agentos_sdk.nesting import CHUNK_BYTES, is_nested_deeper, remove_strings
 
 WORDS = st.text('[]{}"\\a\n\u00e9', max_size=6)
 ANYTHING: st.SearchStrategy[Any] = st.recursive(
@@ -18,7 +18,7 @@ ANYTHING: st.SearchStrategy[Any] = st.recursive(
 TOKENS = [b"[", b"]", b"{", b"}", b'"', b'""', b",", b"1", b"a"]
 # What is put before, so that a piece ends anywhere in the rest: in a string, between two quotes, at its deepest.
 FILLERS = st.sampled_from(
-    [b"", b"[]" * (PIECE_BYTES // 2 - 5), b'"",' * (PIECE_BYTES // 3 - 3), b'"["' * (PIECE_BYTES // 3 - 3)]
+    [b"", b"[]" * (CHUNK_BYTES // 2 - 5), b'"",' * (CHUNK_BYTES // 3 - 3), b'"["' * (CHUNK_BYTES // 3 - 3)]
 )
 
 
@@ -72,11 +72,11 @@ def test_brackets_that_are_no_json_are_counted_byte_by_byte(filler: bytes, rest:
 
     assert not is_nested_deeper(data, depth)
     assert depth == 0 or is_nested_deeper(data, depth - 1)
-    assert outside_strings(data) == outside
+    assert remove_strings(data) == outside
 
 
 def test_a_great_depth_is_found_beyond_the_first_piece() -> None:
-    data = b"[" + b"[]," * PIECE_BYTES + b"[" * 63 + b"]" * 63 + b"]"
+    data = b"[" + b"[]," * CHUNK_BYTES + b"[" * 63 + b"]" * 63 + b"]"
 
     assert is_nested_deeper(data, 63)
     assert not is_nested_deeper(data, 64)

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos_sdk.calls.think import PIECE, Image, Message, Part, Think, Thought, ToolCall, Usage
+from agentos_sdk.calls.think import DECODED_CHARS as SIZE
+from agentos_sdk.calls.think import Image, Message, Part, Think, Thought, ToolCall, Usage
 from agentos_sdk.codec import Invalid, Text, decode, encode, parse
 from agentos_sdk.opcodes import Op
 from agentos_sdk.question import encode_image, question
@@ -205,7 +206,7 @@ def test_a_request_survives_the_wire(asked: Think) -> None:
     assert decode(Think, parse(encode(asked))) == asked
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, PIECE - 1, PIECE, PIECE * 3 // 4, PIECE * 2 + 1])
+@pytest.mark.parametrize("size", [1, 2, 3, SIZE - 1, SIZE, SIZE * 3 // 4, SIZE * 2 + 1])
 def test_an_image_of_any_size_comes_out_as_it_went_in(size: int) -> None:
     file = bytes(number % 251 for number in range(size))
 

@@ -206,7 +206,7 @@ async def test_a_stream_that_is_not_read_holds_up_no_other_call(quick: Kernel) -
 async def test_a_full_stream_that_is_left_lets_the_connection_go_on(
     quick: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "MAX_UNTAKEN", 1000)
+    monkeypatch.setattr(client, "MAX_UNREAD_BYTES", 1000)
 
     async with connect(quick.socket) as kernel:
         async with kernel.think_stream("endless") as stream:
@@ -214,7 +214,7 @@ async def test_a_full_stream_that_is_left_lets_the_connection_go_on(
             _, pending = stream._started or (0, None)
             assert pending is not None
             with trio.fail_after(PATIENCE):
-                while pending._untaken < 1000:
+                while pending._unread_bytes < 1000:
                     await trio.sleep(0.01)
         await is_free(kernel)
 

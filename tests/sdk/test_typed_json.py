@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from agentos_sdk.calls import agents, audit, connection, host, inspect, messages, permissions, think
 from agentos_sdk.codec import Invalid, decode, encode, parse, read
 from agentos_sdk.quantities import CpuShare, Seconds, Size
-from agentos_sdk.strict import Text, written
+from agentos_sdk.strict import Text, wire_name
 from agentos_sdk.typed_json import decoder, has_plain_fields
 
 REQUESTS: Sequence[type] = [
@@ -70,7 +70,7 @@ def data_of(kind: Any) -> st.SearchStrategy[Any]:
 @cache
 def fields_of(cls: type) -> st.SearchStrategy[tuple[str, Any]]:
     fields = attrs.fields(attrs.resolve_types(cls))
-    known = [st.tuples(st.just(written(each.name)), data_of(each.type) | ANYTHING) for each in fields]
+    known = [st.tuples(st.just(wire_name(each.name)), data_of(each.type) | ANYTHING) for each in fields]
     return st.one_of([*known, st.tuples(st.sampled_from(["as_", "async_", "naem", ""]), ANYTHING)])
 
 
@@ -97,7 +97,7 @@ def body_of(fields: Sequence[tuple[str, Any]], ascii: bool) -> str:
 def bodies(draw: st.DrawFn, cls: type) -> bytes:
     """Bodies of a request, some with pieces put in, taken out or replaced."""
     needed = [
-        draw(st.tuples(st.just(written(each.name)), data_of(each.type)))
+        draw(st.tuples(st.just(wire_name(each.name)), data_of(each.type)))
         for each in attrs.fields(attrs.resolve_types(cls))
         if each.default is attrs.NOTHING
     ]

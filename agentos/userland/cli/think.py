@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from agentos_sdk.question import mime_type_of
+from agentos_sdk.question import detect_mime_type
 
 from .common import Failed, check_reply, json_option, kernel, print_json, printable, read_stdin, socket_option
 
@@ -63,7 +63,7 @@ def read_image(path: str) -> bytes:
         raise Failed(f"--image {path}: {error.strerror}") from None
     if len(data) == MAX_IMAGE:
         raise Failed(f"--image {path}: expected less than {MAX_IMAGE >> 20} MiB")
-    if mime_type_of(data) is None:
+    if detect_mime_type(data) is None:
         raise Failed(f"--image {path}: expected an image: JPEG, PNG, GIF, WebP, BMP or TIFF")
     return data
 

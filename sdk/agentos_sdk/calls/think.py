@@ -18,7 +18,7 @@ from .request import Request, RequestId, Synchronous
 ThinkingLevel: TypeAlias = Literal["low", "medium", "high"]
 ToolChoice: TypeAlias = Literal["auto", "none", "required"]
 
-PIECE = 256 << 10  # characters of base64 decoded at a time, in 1 ms
+DECODED_CHARS = 256 << 10  # characters of base64 decoded at a time, in 1 ms
 MAX_STOPS = 4
 
 _DIGITS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
@@ -53,7 +53,7 @@ class Image:
     def decoded(self) -> bytes:
         """The decoded file. Use a thread if it may be large: it is decoded in pieces, so that other threads can run."""
         data = self.data
-        return b"".join(a2b_base64(data[at : at + PIECE]) for at in range(0, len(data), PIECE))
+        return b"".join(a2b_base64(data[at : at + DECODED_CHARS]) for at in range(0, len(data), DECODED_CHARS))
 
 
 @frozen(kw_only=True)

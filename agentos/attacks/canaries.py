@@ -58,39 +58,39 @@ class Canaries:
 
 
 @contextlib.contextmanager
-def planted() -> Iterator[Canaries]:
+def plant_canaries() -> Iterator[Canaries]:
     """Set up everything, and remove it at the end."""
     token = secrets.token_hex(6)
     secret = f"canary-{secrets.token_hex(12)}"
     with contextlib.ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="aos-attack-", dir="/tmp")))
         place.chmod(0o755)
-        files = _files(place, secret, stack)
+        files = _create_files(place, secret, stack)
         environment = {**os.environ, "API_KEY": secret, "HOME": str(place / "home")}
-        victim = _victim(token, environment, stack)
-        listeners, addresses = _listeners(place, token, stack)
-        terminal = _terminal(stack)
+        victim = _start_victim(token, environment, stack)
+        listeners, addresses = _open_listeners(place, token, stack)
+        terminal = _open_terminal(stack)
         targets = {
             "token": token,
             "secret": str(place / "secret"),
             "ssh_key": str(place / "home/.ssh/id_ed25519"),
             "outside": str(place / "outside"),
-            "kernel_paths": _kernel_paths(place),
-            "disk": _disk(),
+            "kernel_paths": _list_kernel_paths(place),
+            "disk": _root_device(),
             "victim": victim.pid,
             "namespaces": {name: os.readlink(f"/proc/self/ns/{name}") for name in NAMESPACES},
             "hostname": os.uname().nodename,
             "private_words": [str(place), str(Path(__file__).parents[1]), "agentos-"],
-            "shm_key": _segment(secret, stack),
+            "shm_key": _create_segment(secret, stack),
             "key_name": f"key-{token}",
-            "key": _key(token, secret, stack),
+            "key": _add_key(token, secret, stack),
             **addresses,
         }
-        settings = _settings()
+        settings = _read_settings()
         yield Canaries(token, secret, place, targets, environment, files, terminal, victim, listeners, settings)
 
 
-def _files(place: Path, secret: str, stack: contextlib.ExitStack) -> Sequence[int]:
+def _create_files(place: Path, secret: str, stack: contextlib.ExitStack) -> Sequence[int]:
     """World-writable files: only a separate root keeps an attacker out."""
     (place / "home/.ssh").mkdir(parents=True)
     (place / "outside/workspace").mkdir(parents=True)
@@ -105,7 +105,7 @@ def _files(place: Path, secret: str, stack: contextlib.ExitStack) -> Sequence[in
     return opened
 
 
-def _victim(token: str, environment: Mapping[str, str], stack: contextlib.ExitStack) -> "subprocess.Popen[str]":
+def _start_victim(token: str, environment: Mapping[str, str], stack: contextlib.ExitStack) -> "subprocess.Popen[str]":
     argv = [sys.executable, "-I", "-S", "-c", _VICTIM, f"victim-{token}"]
     victim = stack.enter_context(
         subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
@@ -117,7 +117,7 @@ def _victim(token: str, environment: Mapping[str, str], stack: contextlib.ExitSt
     return victim
 
 
-def _listeners(place: Path, token: str, stack: contextlib.ExitStack) -> tuple[list[socket.socket], dict[str, Any]]:
+def _open_listeners(place: Path, token: str, stack: contextlib.ExitStack) -> tuple[list[socket.socket], dict[str, Any]]:
     path, abstract = f"{place}/socket", f"abstract-{token}"
     sockets = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(2)]
     for ours, address in zip(sockets, (path, f"\0{abstract}"), strict=True):
@@ -134,7 +134,7 @@ def _listeners(place: Path, token: str, stack: contextlib.ExitStack) -> tuple[li
     return sockets, {"sockets": [path, f"{place}/kernel/agentos.sock"], "abstract": abstract, "port": port}
 
 
-def _terminal(stack: contextlib.ExitStack) -> int:
+def _open_terminal(stack: contextlib.ExitStack) -> int:
     """Both ends stay open here, so that injected input can be counted."""
     master, slave = os.openpty()
     for fd in (master, slave):
@@ -145,18 +145,18 @@ def _terminal(stack: contextlib.ExitStack) -> int:
     return slave
 
 
-def _kernel_paths(place: Path) -> list[str]:
+def _list_kernel_paths(place: Path) -> list[str]:
     """Where Python looks for the modules that the kernel imports."""
     user = place / f"home/.local/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
     return [*(path for path in sys.path if os.path.isdir(path)), str(user)]
 
 
-def _disk() -> tuple[int, int]:
+def _root_device() -> tuple[int, int]:
     device = os.stat("/").st_dev
     return os.major(device), os.minor(device)
 
 
-def _segment(secret: str, stack: contextlib.ExitStack) -> int:
+def _create_segment(secret: str, stack: contextlib.ExitStack) -> int:
     key = secrets.randbelow(1 << 30) + 1
     segment = libc("shmget", key, 4096, 0o1666)
     stack.callback(libc, "shmctl", segment, 0, None)
@@ -166,7 +166,7 @@ def _segment(secret: str, stack: contextlib.ExitStack) -> int:
     return key
 
 
-def _key(token: str, secret: str, stack: contextlib.ExitStack) -> int:
+def _add_key(token: str, secret: str, stack: contextlib.ExitStack) -> int:
     """Add a key to the user's keyring; returns 0 on a host without keyrings."""
     try:
         key = call("add_key", b"user", f"key-{token}".encode(), secret.encode(), len(secret), _USER_KEYRING)
@@ -176,16 +176,16 @@ def _key(token: str, secret: str, stack: contextlib.ExitStack) -> int:
     return key
 
 
-def _settings() -> dict[str, bytes]:
+def _read_settings() -> dict[str, bytes]:
     """Those settings that this Linux kernel has."""
     paths = {name: Path("/proc/sys", name) for name in SETTINGS}
     return {name: path.read_bytes() for name, path in paths.items() if path.exists()}
 
 
-def disturbed(canaries: Canaries) -> dict[str, str]:
+def find_changes(canaries: Canaries) -> dict[str, str]:
     """Everything that was changed, by the check that must have changed it. Removes files left by attackers."""
     found = {}
-    if said := _hits(canaries):
+    if said := _describe_signals(canaries):
         found["proc.signal_host_pid"] = found["proc.kill_everything"] = f"the victim: {said}"
     for listener, check in zip(
         canaries.listeners,
@@ -203,12 +203,12 @@ def disturbed(canaries: Canaries) -> dict[str, str]:
         found["proc.terminal_injection"] = f"{typed.value} characters were typed"
     if os.uname().nodename != canaries.targets["hostname"]:
         found["ns.hostname"] = "the host has another name"
-    if (now := _settings()) != canaries.settings:
+    if (now := _read_settings()) != canaries.settings:
         found["file.proc_sys_write"] = f"changed: {now}"
-    return {**found, **_left_files(canaries)}
+    return {**found, **_remove_left_files(canaries)}
 
 
-def _hits(canaries: Canaries) -> str:
+def _describe_signals(canaries: Canaries) -> str:
     assert canaries.victim.stdout is not None
     heard = b""
     with contextlib.suppress(BlockingIOError):
@@ -217,7 +217,7 @@ def _hits(canaries: Canaries) -> str:
     return "" if not heard and ended is None else f"signals {heard!r}, exit status {ended}"
 
 
-def _left_files(canaries: Canaries) -> dict[str, str]:
+def _remove_left_files(canaries: Canaries) -> dict[str, str]:
     name = f"planted-{canaries.token}"
     outside = canaries.outside
     where = {

@@ -1,6 +1,6 @@
 """The outside of an attack: sets up canaries, runs attackers in sandboxes, watches them, and judges.
 
-How an attacker is started is a parameter: a function that takes shots and returns how each of them ended.
+How an attacker is started is a parameter: a function that takes attackers and returns how each of them ended.
 """
 
 import contextlib
@@ -15,15 +15,15 @@ from typing import Any, Literal
 from attrs import evolve, field, frozen
 
 from . import watch
-from .canaries import Canaries, disturbed, planted
+from .canaries import Canaries, find_changes, plant_canaries
 from .inside.checks import BY_NAME
 from .verdicts import Verdict, judge
 
 ATTACKER = Path(__file__).parent / "inside"  # mounted as /agent
 PROGRAM = "probe.py"
 MIB = 1 << 20
-PATIENCE = 25.0  # seconds for one check
-DEFAULTS: Mapping[str, int] = {  # bytes, except cpu_quota: microseconds per 100 ms
+CHECK_SECONDS = 25.0  # seconds for one check
+DEFAULT_LIMITS: Mapping[str, int] = {  # bytes, except cpu_quota: microseconds per 100 ms
     "memory": 512 * MIB,
     "max_pids": 64,
     "cpu_quota": 100_000,
@@ -33,8 +33,15 @@ DEFAULTS: Mapping[str, int] = {  # bytes, except cpu_quota: microseconds per 100
     "inodes": 16384,
     "file_size": 256 * MIB,
 }
-TIGHT = {"max_pids": 40, "open_files": 200, "disk": 12 * MIB, "tmp": 6 * MIB, "inodes": 300, "file_size": 2 * MIB}
-ALONE: Mapping[str, Mapping[str, int]] = {  # each in an agent of its own: may kill it, or is measured alone
+TIGHT_LIMITS = {
+    "max_pids": 40,
+    "open_files": 200,
+    "disk": 12 * MIB,
+    "tmp": 6 * MIB,
+    "inodes": 300,
+    "file_size": 2 * MIB,
+}
+SEPARATE_CHECKS: Mapping[str, Mapping[str, int]] = {  # each in an agent of its own: may kill it, or is measured alone
     "proc.kill_everything": {},
     "dos.cpu_hog": {"cpu_quota": 20_000},
     **{
@@ -45,95 +52,102 @@ ALONE: Mapping[str, Mapping[str, int]] = {  # each in an agent of its own: may k
         )
     },
 }
-ACCEPTED = {"surface.memfd_exec": "the agent may run any Python anyway"}
-STRICT = tuple(name for name in BY_NAME if name.startswith("strict."))  # promised only by that level
-ENDS_THE_AGENT = ("proc.kill_everything", *(name for name in ALONE if name.startswith("dos.memory")))
+ACCEPTED_CHECKS = {"surface.memfd_exec": "the agent may run any Python anyway"}
+STRICT_CHECKS = tuple(name for name in BY_NAME if name.startswith("strict."))  # promised only by that level
+FATAL_CHECKS = ("proc.kill_everything", *(name for name in SEPARATE_CHECKS if name.startswith("dos.memory")))
 
 
 @frozen
-class Shot:
-    """One attacker in one sandbox: ``python probe.py ORDER``, with these limits."""
+class Attacker:
+    """One attacker in one sandbox: ``python probe.py TASK``, with these limits."""
 
-    word: str  # marks its command line
+    marker: str  # marks its command line
     checks: tuple[str, ...]
-    order: str
+    task: str
     limits: Mapping[str, int]
     isolation: Literal["standard", "strict"] = "standard"
 
 
 @frozen
-class Ended:
+class Exit:
     """The output of an attacker, how it ended, and whether it was killed."""
 
-    out: str
-    how: str
+    output: str
+    reason: str
     killed: bool = False
-    problem: str = field(default="")  # why the sandbox didn't start
-    unavailable: str = ""  # why this host has no sandbox of the shot's level
+    start_error: str = field(default="")  # why the sandbox didn't start
+    unavailable: str = ""  # why this host has no sandbox of the attacker's level
 
 
 @frozen
-class Outcome:
-    """How each of the shots ended, and the checks that are accepted to come through here, with the reason."""
+class AttackResult:
+    """How each attacker ended, and the checks that may succeed on this host, with the reason."""
 
-    endings: Sequence[Ended]
+    exits: Sequence[Exit]
     accepted: Mapping[str, str]
 
 
-Run = Callable[[Sequence[Shot], Canaries], Outcome]
+RunAttackers = Callable[[Sequence[Attacker], Canaries], AttackResult]
 
 
-def attack(run: Run) -> list[Verdict]:
+def attack(run: RunAttackers) -> list[Verdict]:
     """Run the attacks and judge them. Blocks."""
-    with planted() as canaries:
-        shots = _shots(canaries)
-        words = frozenset(shot.word for shot in shots)
-        with watch.Watch(words) as watching:
-            outcome = run(shots, canaries)
-        seen = {**disturbed(canaries), **_survivors(words), **_excesses(shots, watching)}
-        said: dict[str, tuple[str, str]] = {}
-        for shot, ended in zip(shots, outcome.endings, strict=True):
-            said |= _said(shot, ended)
-        return judge(said, seen, outcome.accepted)
+    with plant_canaries() as canaries:
+        attackers = _build_attackers(canaries)
+        markers = frozenset(attacker.marker for attacker in attackers)
+        with watch.ProcessSampler(markers) as sampler:
+            outcome = run(attackers, canaries)
+        seen = {**find_changes(canaries), **_kill_survivors(markers), **_find_exceeded_limits(attackers, sampler)}
+        results: dict[str, tuple[str, str]] = {}
+        for attacker, ended in zip(attackers, outcome.exits, strict=True):
+            results |= _read_results(attacker, ended)
+        return judge(results, seen, outcome.accepted)
 
 
-def _shots(canaries: Canaries) -> list[Shot]:
-    dos = [name for name in BY_NAME if name.startswith("dos.") and name not in ALONE]
-    walls = [name for name in BY_NAME if not name.startswith("dos.") and name not in (*ALONE, *STRICT)]
-    groups = [(tuple(walls), {}), (tuple(dos), TIGHT), *(((name,), limits) for name, limits in ALONE.items())]
-    shots = [_shot(canaries, number, names, limits) for number, (names, limits) in enumerate(groups)]
-    return [*shots, evolve(_shot(canaries, len(shots), STRICT, {}), isolation="strict")]
+def _build_attackers(canaries: Canaries) -> list[Attacker]:
+    dos = [name for name in BY_NAME if name.startswith("dos.") and name not in SEPARATE_CHECKS]
+    walls = [name for name in BY_NAME if not name.startswith("dos.") and name not in (*SEPARATE_CHECKS, *STRICT_CHECKS)]
+    groups = [
+        (tuple(walls), {}),
+        (tuple(dos), TIGHT_LIMITS),
+        *(((name,), limits) for name, limits in SEPARATE_CHECKS.items()),
+    ]
+    attackers = [_build_attacker(canaries, number, names, limits) for number, (names, limits) in enumerate(groups)]
+    return [*attackers, evolve(_build_attacker(canaries, len(attackers), STRICT_CHECKS, {}), isolation="strict")]
 
 
-def _shot(canaries: Canaries, number: int, names: tuple[str, ...], limits: Mapping[str, int]) -> Shot:
-    word = f"shot-{canaries.token}-{number}."
-    told = {**DEFAULTS, **limits}
-    targets: dict[str, Any] = {**canaries.targets, "limits": {**told, "cpu": told["cpu_quota"] / 100_000}}
-    order = {"word": word, "checks": names, "targets": targets, "seconds": PATIENCE}
-    return Shot(word, names, json.dumps(order), told)
+def _build_attacker(canaries: Canaries, number: int, names: tuple[str, ...], limits: Mapping[str, int]) -> Attacker:
+    marker = f"attacker-{canaries.token}-{number}."
+    limits = {**DEFAULT_LIMITS, **limits}
+    targets: dict[str, Any] = {
+        **canaries.targets,
+        "limits": {**limits, "cpu": limits["cpu_quota"] / 100_000},
+    }
+    task = {"word": marker, "checks": names, "targets": targets, "seconds": CHECK_SECONDS}
+    return Attacker(marker, names, json.dumps(task), limits)
 
 
-def _said(shot: Shot, ended: Ended) -> dict[str, tuple[str, str]]:
-    if ended.problem:
-        return dict.fromkeys(shot.checks, ("unclear", ended.problem))
+def _read_results(attacker: Attacker, ended: Exit) -> dict[str, tuple[str, str]]:
+    if ended.start_error:
+        return dict.fromkeys(attacker.checks, ("unclear", ended.start_error))
     if ended.unavailable:
-        return dict.fromkeys(shot.checks, ("n/a", ended.unavailable))
-    said = {}
-    for line in ended.out.splitlines():
+        return dict.fromkeys(attacker.checks, ("n/a", ended.unavailable))
+    results = {}
+    for line in ended.output.splitlines():
         if line.startswith("{"):
             one = json.loads(line)
-            said[one["check"]] = (one["outcome"], one["detail"])
-    for name in shot.checks:
-        if name not in said:
-            died = ended.killed and name in ENDS_THE_AGENT
-            said[name] = ("tried" if died else "unclear", f"the agent ended: {ended.how}")
-    return said
+            results[one["check"]] = (one["outcome"], one["detail"])
+    for name in attacker.checks:
+        if name not in results:
+            died = ended.killed and name in FATAL_CHECKS
+            results[name] = ("tried" if died else "unclear", f"the agent ended: {ended.reason}")
+    return results
 
 
-def _survivors(words: frozenset[str]) -> dict[str, str]:
-    """Find attackers that are still alive after one second (dying takes a moment), and kill them."""
+def _kill_survivors(markers: frozenset[str]) -> dict[str, str]:
+    """Find attackers that are still alive after one second, the time that their end may take, and kill them."""
     for _look in range(20):
-        left = watch.alive(words)
+        left = watch.find_processes(markers)
         if not left:
             return {}
         time.sleep(0.05)
@@ -144,17 +158,17 @@ def _survivors(words: frozenset[str]) -> dict[str, str]:
     return {"proc.daemon_outlives_sandbox": f"still alive: {pids}"}
 
 
-def _excesses(shots: Sequence[Shot], watching: watch.Watch) -> dict[str, str]:
+def _find_exceeded_limits(attackers: Sequence[Attacker], sampler: watch.ProcessSampler) -> dict[str, str]:
     found: dict[str, str] = {}
-    for shot in shots:
-        seen = watching.seen.get(shot.word)
+    for attacker in attackers:
+        seen = sampler.seen.get(attacker.marker)
         if seen is None:
             continue
-        if seen.processes > shot.limits["max_pids"] + 1:
-            found |= {name: f"{seen.processes} processes" for name in ("dos.fork_bomb",) if name in shot.checks}
+        if seen.processes > attacker.limits["max_pids"] + 1:
+            found |= {name: f"{seen.processes} processes" for name in ("dos.fork_bomb",) if name in attacker.checks}
         # Twice: without a cgroup RLIMIT_DATA holds it until the watcher's next round.
-        if "dos.memory_bomb" in shot.checks and seen.memory > 2 * shot.limits["memory"] + 8 * MIB:
+        if "dos.memory_bomb" in attacker.checks and seen.memory > 2 * attacker.limits["memory"] + 8 * MIB:
             found["dos.memory_bomb"] = f"{seen.memory // MIB} MiB"
-        if "dos.cpu_hog" in shot.checks and seen.share > 2 * shot.limits["cpu_quota"] / 100_000:
+        if "dos.cpu_hog" in attacker.checks and seen.share > 2 * attacker.limits["cpu_quota"] / 100_000:
             found["dos.cpu_hog"] = f"{seen.share:.0%} of a CPU"
     return found

@@ -1,4 +1,4 @@
-"""A kernel to attack: ``agentos run`` as a careless user would start it, with attackers as its agents."""
+"""A kernel to attack: ``agentos run`` with secrets in its environment, and attackers as its agents."""
 
 import contextlib
 import fcntl
@@ -14,10 +14,10 @@ from agentos_sdk.blocking import AgentOSClient
 from agentos_sdk.errors import AgentOSError
 
 from .canaries import Canaries
-from .harness import ACCEPTED, ATTACKER, PROGRAM, Ended, Outcome, Shot
+from .harness import ACCEPTED_CHECKS, ATTACKER, PROGRAM, Attacker, AttackResult, Exit
 
-PATIENCE = 60.0  # seconds for its start, and for its stop
-DEADLINE = 150.0  # seconds for one attacker
+TIMEOUT = 60.0  # seconds for its start, and for its stop
+ATTACKER_TIMEOUT = 150.0  # seconds for one attacker
 CONFIG = """
 [kernel]
 log_level = "warning"
@@ -30,17 +30,17 @@ WITHOUT_CGROUPS = {
 Layers = Mapping[str, Mapping[str, Any]]
 
 
-class NoKernel(Exception):
+class KernelFailed(Exception):
     """The kernel could not be started or didn't stop; the text has its last output."""
 
 
 @contextlib.contextmanager
-def running(
-    canaries: Canaries, join: Callable[[], None] | None = None, patience: float = PATIENCE
+def run_kernel(
+    canaries: Canaries, join: Callable[[], None] | None = None, timeout: float = TIMEOUT
 ) -> Iterator[AgentOSClient]:
     """A kernel with secrets in its environment, open files and a terminal; it is stopped at the end.
 
-    ``join`` is called in its process before exec. Raises :class:`NoKernel` if not ready within ``patience`` seconds.
+    ``join`` is called in its process before exec. Raises :class:`NoKernel` if not ready within ``timeout`` seconds.
     """
     socket = canaries.kernel_socket
     socket.parent.mkdir(mode=0o700)
@@ -66,17 +66,17 @@ def running(
         preexec_fn=begin,
     ) as process:
         try:
-            _wait_ready(process, patience)
-            with AgentOSClient(str(socket), patience) as client:
+            _wait_ready(process, timeout)
+            with AgentOSClient(str(socket), timeout) as client:
                 yield client
         finally:
-            _stop(process, patience)
+            _stop(process, timeout)
 
 
-def _wait_ready(process: "subprocess.Popen[str]", patience: float) -> None:
+def _wait_ready(process: "subprocess.Popen[str]", timeout: float) -> None:
     assert process.stdout is not None
     words = []
-    late = threading.Timer(patience, process.kill)
+    late = threading.Timer(timeout, process.kill)
     late.start()
     try:
         for line in process.stdout:
@@ -85,36 +85,36 @@ def _wait_ready(process: "subprocess.Popen[str]", patience: float) -> None:
                 return
     finally:
         late.cancel()
-    raise NoKernel("".join(words) or f"nothing heard of it in {patience:g} s")
+    raise KernelFailed("".join(words) or f"nothing heard of it in {timeout:g} s")
 
 
-def _stop(process: "subprocess.Popen[str]", patience: float) -> None:
+def _stop(process: "subprocess.Popen[str]", timeout: float) -> None:
     process.terminate()
     try:
-        said, _ = process.communicate(timeout=patience)
+        output, _ = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
         process.kill()
-        raise NoKernel(f"it didn't stop in {patience:g} s") from None
+        raise KernelFailed(f"it didn't stop in {timeout:g} s") from None
     if process.returncode:
-        raise NoKernel(f"it ended with {process.returncode}: {said}")
+        raise KernelFailed(f"it ended with {process.returncode}: {output}")
 
 
-def attacked(client: AgentOSClient, shots: Sequence[Shot]) -> Outcome:
+def run_attackers(client: AgentOSClient, attackers: Sequence[Attacker]) -> AttackResult:
     """Start the attackers, one after the other."""
-    endings: list[Ended] = []
+    exits: list[Exit] = []
     layers: Layers = {}
     found: Layers
-    for number, shot in enumerate(shots):
+    for number, attacker in enumerate(attackers):
         try:
-            ended, found = _attacked(client, f"attacker-{number}", shot)
+            ended, found = _run_attacker(client, f"attacker-{number}", attacker)
         except AgentOSError as error:
-            ended, found = Ended("", "", problem=str(error)), {}
-        endings.append(ended)
+            ended, found = Exit("", "", start_error=str(error)), {}
+        exits.append(ended)
         layers = layers or found
-    return Outcome(endings, {**ACCEPTED, **_not_limited(layers)})
+    return AttackResult(exits, {**ACCEPTED_CHECKS, **_find_unlimited(layers)})
 
 
-def _not_limited(layers: Layers) -> Mapping[str, str]:
+def _find_unlimited(layers: Layers) -> Mapping[str, str]:
     """The checks that are accepted because the kernel itself reports that no cgroup limits the resource."""
     return dict(
         accepted
@@ -123,27 +123,27 @@ def _not_limited(layers: Layers) -> Mapping[str, str]:
     )
 
 
-def _attacked(client: AgentOSClient, name: str, shot: Shot) -> tuple[Ended, Layers]:
+def _run_attacker(client: AgentOSClient, name: str, attacker: Attacker) -> tuple[Exit, Layers]:
     reply = client.spawn(
         *(name, str(ATTACKER / PROGRAM)),
         code=str(ATTACKER),
-        args=[shot.order],
-        limits=shot.limits,
-        isolation=shot.isolation,
+        args=[attacker.task],
+        limits=attacker.limits,
+        isolation=attacker.isolation,
     )
     layers = reply["isolation"]["layers"] if reply["success"] else {}
-    end, hurried = reply, False
+    end, timed_out = reply, False
     if reply["success"]:
-        end = client.wait(name, timeout=DEADLINE)
-        hurried = not end["success"]
-        if hurried:
+        end = client.wait(name, timeout=ATTACKER_TIMEOUT)
+        timed_out = not end["success"]
+        if timed_out:
             client.kill(name, grace=0)
-    elif shot.isolation == "strict" and reply.get("code") == "isolation_unavailable":
-        return Ended("", "", unavailable=reply["error"]), {}
+    elif attacker.isolation == "strict" and reply.get("code") == "isolation_unavailable":
+        return Exit("", "", unavailable=reply["error"]), {}
     elif reply.get("exit_code") is None and reply.get("signal") is None:
-        return Ended("", "", problem=reply["error"]), {}
+        return Exit("", "", start_error=reply["error"]), {}
     lines = client.logs(name, tail=2000)["lines"]
-    said = [line["text"] for line in lines if line["text"].startswith("{")]
+    output = [line["text"] for line in lines if line["text"].startswith("{")]
     noise = [line["text"] for line in lines if not line["text"].startswith("{")]
-    how = f"killed after {DEADLINE:g} s" if hurried else end.get("reason") or end["error"]
-    return Ended("\n".join(said), "; ".join((how, *noise)), killed=not hurried and end.get("signal") == 9), layers
+    reason = f"killed after {ATTACKER_TIMEOUT:g} s" if timed_out else end.get("reason") or end["error"]
+    return Exit("\n".join(output), "; ".join((reason, *noise)), killed=not timed_out and end.get("signal") == 9), layers

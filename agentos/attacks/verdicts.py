@@ -23,15 +23,17 @@ class Verdict:
     detail: str
 
 
-def judge(said: Mapping[str, tuple[str, str]], seen: Mapping[str, str], accepted: Mapping[str, str]) -> list[Verdict]:
+def judge(
+    reported: Mapping[str, tuple[str, str]], observed: Mapping[str, str], accepted: Mapping[str, str]
+) -> list[Verdict]:
     """A verdict on each check: blocked only if both the attacker and the observations outside say so."""
-    return [_judge(check, said.get(check.name), seen.get(check.name), accepted) for check in BY_NAME.values()]
+    return [_judge(check, reported.get(check.name), observed.get(check.name), accepted) for check in BY_NAME.values()]
 
 
-def _judge(check: Check, said: tuple[str, str] | None, seen: str | None, accepted: Mapping[str, str]) -> Verdict:
-    outcome, detail = said or ("unclear", "the attacker didn't come to it")
-    if seen is not None:
-        outcome, detail = "escaped", f"{detail}; outside: {seen}"
+def _judge(check: Check, report: tuple[str, str] | None, observed: str | None, accepted: Mapping[str, str]) -> Verdict:
+    outcome, detail = report or ("unclear", "the attacker ended before this check")
+    if observed is not None:
+        outcome, detail = "escaped", f"{detail}; outside: {observed}"
     elif outcome == "tried":
         outcome, detail = "blocked", f"nothing of it outside: {detail}"
     if check.name in accepted and outcome in ("blocked", "escaped"):  # a CPU hog may be slow by chance
@@ -39,7 +41,7 @@ def _judge(check: Check, said: tuple[str, str] | None, seen: str | None, accepte
     return Verdict(check.name, outcome, detail)
 
 
-def totals(verdicts: Sequence[Verdict]) -> str:
+def count_outcomes(verdicts: Sequence[Verdict]) -> str:
     """The number of each outcome among the checks that compare tools: ``64 blocked, 1 accepted of 65``."""
     names = {check.name for check in COMPARED}
     return _count([verdict for verdict in verdicts if verdict.check in names])
@@ -48,11 +50,11 @@ def totals(verdicts: Sequence[Verdict]) -> str:
 def _count(verdicts: Sequence[Verdict]) -> str:
     counts = {outcome: sum(verdict.outcome == outcome for verdict in verdicts) for outcome in ORDER}
     words = {"n/a": "not applicable"}
-    said = ", ".join(f"{count} {words.get(outcome, outcome)}" for outcome, count in counts.items() if count)
-    return f"{said} of {len(verdicts)}"
+    reported = ", ".join(f"{count} {words.get(outcome, outcome)}" for outcome, count in counts.items() if count)
+    return f"{reported} of {len(verdicts)}"
 
 
-def table(verdicts: Sequence[Verdict]) -> str:
+def format_table(verdicts: Sequence[Verdict]) -> str:
     """A table for people: what was tried, the outcome, and what blocks it."""
     return "\n".join([*_rows(verdicts), "", *_sums(verdicts)])
 
@@ -70,11 +72,11 @@ def _rows(verdicts: Sequence[Verdict]) -> Iterator[str]:
 
 def _sums(verdicts: Sequence[Verdict]) -> Iterator[str]:
     names = {check.name for check in COMPARED}
-    yield totals(verdicts)
+    yield count_outcomes(verdicts)
     yield f"further attacks: {_count([verdict for verdict in verdicts if verdict.check not in names])}"
 
 
-def as_values(verdicts: Sequence[Verdict]) -> list[dict[str, str]]:
+def to_json(verdicts: Sequence[Verdict]) -> list[dict[str, str]]:
     """The verdicts as JSON values."""
     found = []
     for verdict in verdicts:
@@ -91,11 +93,11 @@ def as_values(verdicts: Sequence[Verdict]) -> list[dict[str, str]]:
     return found
 
 
-def dumped(verdicts: Sequence[Verdict]) -> str:
+def dump_verdicts(verdicts: Sequence[Verdict]) -> str:
     """The verdicts as JSON, for another process."""
     return json.dumps([[verdict.check, verdict.outcome, verdict.detail] for verdict in verdicts])
 
 
-def loaded(text: str) -> list[Verdict]:
-    """Parse the result of :func:`dumped`."""
+def load_verdicts(text: str) -> list[Verdict]:
+    """Parse the result of :func:`dump_verdicts`."""
     return [Verdict(*row) for row in json.loads(text)]

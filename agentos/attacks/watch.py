@@ -7,12 +7,12 @@ from typing import Any
 
 from attrs import Factory, define
 
-TICK = 0.05  # seconds between samples
+SAMPLE_INTERVAL = 0.05  # seconds between samples
 _PAGE, _CLOCK = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
 
 
 @define
-class Seen:
+class ObservedUsage:
     """The maxima observed for one attacker. Memory is the bytes of one process: shared pages can't be told apart."""
 
     processes: int = 0
@@ -24,51 +24,51 @@ class Seen:
     @property
     def share(self) -> float:
         """Share of one CPU while it ran."""
-        return self.cpu / max(self.last - self.first, TICK)
+        return self.cpu / max(self.last - self.first, SAMPLE_INTERVAL)
 
 
 @define
-class Watch:
-    """A thread that samples /proc; attackers are found by a word in their command line."""
+class ProcessSampler:
+    """A thread that samples /proc; attackers are found by the marker in their command line."""
 
-    words: frozenset[str]
-    seen: dict[str, Seen] = Factory(dict)
-    _over: threading.Event = Factory(threading.Event)
+    markers: frozenset[str]
+    seen: dict[str, ObservedUsage] = Factory(dict)
+    _stopped: threading.Event = Factory(threading.Event)
     _thread: threading.Thread | None = None
 
-    def __enter__(self) -> "Watch":
+    def __enter__(self) -> "ProcessSampler":
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
         return self
 
     def __exit__(self, *_: Any) -> None:
-        self._over.set()
+        self._stopped.set()
         assert self._thread is not None
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._over.wait(TICK):
-            self._look()
+        while not self._stopped.wait(SAMPLE_INTERVAL):
+            self._sample()
 
-    def _look(self) -> None:
-        now, found = time.monotonic(), alive(self.words)
-        for word, pids in found.items():
-            seen = self.seen.setdefault(word, Seen(first=now))
+    def _sample(self) -> None:
+        now, found = time.monotonic(), find_processes(self.markers)
+        for marker, pids in found.items():
+            seen = self.seen.setdefault(marker, ObservedUsage(first=now))
             seen.processes, seen.last = max(seen.processes, len(pids)), now
             used = [one for one in map(_usage, pids) if one is not None]
             seen.memory = max([seen.memory, *(memory for memory, _ in used)])
             seen.cpu = max(seen.cpu, sum(cpu for _, cpu in used))
 
 
-def alive(words: frozenset[str]) -> dict[str, list[int]]:
-    """The processes with these words in their command line; zombies have no command line."""
+def find_processes(markers: frozenset[str]) -> dict[str, list[int]]:
+    """The attackers' pids by marker in their command line; zombies have no command line."""
     found: dict[str, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
             text = _read(f"/proc/{name}/cmdline")
-            for word in words:
-                if word.encode() in text and b"probe.py" in text:
-                    found.setdefault(word, []).append(int(name))
+            for marker in markers:
+                if marker.encode() in text and b"probe.py" in text:
+                    found.setdefault(marker, []).append(int(name))
     return found
 
 

@@ -13,24 +13,24 @@ from attrs import frozen
 
 from agentos.attacks import harness, kernel, verdicts
 from agentos.attacks.canaries import Canaries
-from agentos.attacks.harness import Ended, Outcome, Shot
+from agentos.attacks.harness import Attacker, AttackResult, Exit
 from agentos.attacks.verdicts import Verdict
 from agentos.sandbox.report.doctor import kernel_cgroup
 from tests.support.wire import PATIENCE
 from tests.tools import cgroup2_vm
 
 
-def run(shots: Sequence[Shot], canaries: Canaries) -> Outcome:
+def run(attackers: Sequence[Attacker], canaries: Canaries) -> AttackResult:
     """Agents of a kernel's."""
-    with kernel_cgroup() as join, kernel.running(canaries, join, PATIENCE) as client:
-        return kernel.attacked(client, shots)
+    with kernel_cgroup() as join, kernel.run_kernel(canaries, join, PATIENCE) as client:
+        return kernel.run_attackers(client, attackers)
 
 
-def run_bare(shots: Sequence[Shot], canaries: Canaries) -> Outcome:
+def run_bare(attackers: Sequence[Attacker], canaries: Canaries) -> AttackResult:
     """No kernel at all, for the shot that doesn't use anything up: only where there's nothing to lose."""
-    first, *others = shots
+    first, *others = attackers
     done = subprocess.run(
-        [sys.executable, "-I", str(harness.ATTACKER / harness.PROGRAM), first.order],
+        [sys.executable, "-I", str(harness.ATTACKER / harness.PROGRAM), first.task],
         env=canaries.environment,
         cwd=canaries.outside / "workspace",
         stdin=canaries.terminal,
@@ -41,7 +41,7 @@ def run_bare(shots: Sequence[Shot], canaries: Canaries) -> Outcome:
         timeout=240,
         check=False,
     )
-    return Outcome([Ended(done.stdout, done.stderr), *(Ended("", "", problem="not tried") for _ in others)], {})
+    return AttackResult([Exit(done.stdout, done.stderr), *(Exit("", "", start_error="not tried") for _ in others)], {})
 
 
 def here() -> list[Verdict]:
@@ -63,9 +63,9 @@ class Guest:
         ended = cgroup2_vm.run(cgroup2_vm.Job(argv, user=self.user, env=env))
         if ended.code:
             raise RuntimeError(f"the guest: {ended.out} {ended.err}")
-        return verdicts.loaded(ended.out)
+        return verdicts.load_verdicts(ended.out)
 
 
 if __name__ == "__main__":
     found = harness.attack(run_bare) if "--bare" in sys.argv else here()
-    print(verdicts.dumped(found) if "--json" in sys.argv else verdicts.table(found))
+    print(verdicts.dump_verdicts(found) if "--json" in sys.argv else verdicts.format_table(found))

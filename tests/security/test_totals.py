@@ -27,14 +27,14 @@ def test_all_but_what_is_accepted_is_blocked(attacked: Attacked) -> None:
     without_groups = attacked.setting == "here" and isinstance(discover.discover_here(), discover.NoCgroups)
     wanted = "63 blocked, 2 accepted" if without_groups else "64 blocked, 1 accepted"
 
-    assert verdicts.totals(list(attacked.verdicts.values())) == f"{wanted} of 65"
+    assert verdicts.count_outcomes(list(attacked.verdicts.values())) == f"{wanted} of 65"
 
 
 def test_where_there_are_no_walls_the_attacker_gets_through(guests: Mapping[str, "Future[list[Verdict]]"]) -> None:
     found = {one.check: one.outcome for one in guests["bare"].result()}
 
     others = ("dos.", "deputy.", "strict.")
-    tried = {name for name in found if not name.startswith(others) and name not in harness.ALONE}
+    tried = {name for name in found if not name.startswith(others) and name not in harness.SEPARATE_CHECKS}
     closed = {"file.read_shadow"} if os.geteuid() else set()  # a guest reads the host's files as whoever booted it
     assert {name for name in tried if found[name] != "escaped"} <= NOTHING_TO_FIND | closed
 
@@ -62,11 +62,11 @@ def test_an_attack_counts_as_blocked_only_where_those_outside_agree() -> None:
     denied = {one.check: one for one in verdicts.judge(said, {name: "left behind: /usr/planted"}, {})}
 
     assert (alone[name].outcome, denied[name].outcome) == ("blocked", "escaped")
-    assert alone["file.read_shadow"].outcome == "unclear", "of which the attacker said nothing"
+    assert alone["file.read_shadow"].outcome == "unclear", "the attacker didn't report it"
 
 
 def test_what_a_table_says_can_be_read_back() -> None:
     found = verdicts.judge({}, {}, {})
 
-    assert verdicts.loaded(verdicts.dumped(found)) == found
-    assert verdicts.table(found).count(os.linesep) == len(found) + 3
+    assert verdicts.load_verdicts(verdicts.dump_verdicts(found)) == found
+    assert verdicts.format_table(found).count(os.linesep) == len(found) + 3

@@ -6,33 +6,31 @@ import os
 import socket
 from functools import partial
 
-from .frame import Check, Said, Targets, any_of, blocked, call, escaped, libc, none_reached, read_some
+from .frame import Check, Result, Targets, any_of, blocked, call, escaped, libc, none_reached, read_some
 
 _CREATE_KEYRING = 1
 
 
-def unix_socket_path(targets: Targets) -> Said:
-    return any_of((path, partial(_connected, path)) for path in targets["sockets"])
+def unix_socket_path(targets: Targets) -> Result:
+    return any_of((path, partial(_connect, path)) for path in targets["sockets"])
 
 
-def unix_socket_abstract(targets: Targets) -> Said:
+def unix_socket_abstract(targets: Targets) -> Result:
     name = targets["abstract"]
-    return any_of(
-        (kind.name, partial(_connected, f"\0{name}", kind)) for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM)
-    )
+    return any_of((kind.name, partial(_connect, f"\0{name}", kind)) for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM))
 
 
-def _connected(address: str, kind: socket.SocketKind = socket.SOCK_STREAM) -> str:
+def _connect(address: str, kind: socket.SocketKind = socket.SOCK_STREAM) -> str:
     with socket.socket(socket.AF_UNIX, kind) as ours:
         ours.connect(address)
         return "connected"
 
 
-def sysv_shm(targets: Targets) -> Said:
+def sysv_shm(targets: Targets) -> Result:
     return any_of([("shmget", lambda: f"segment {libc('shmget', targets['shm_key'], 4096, 0)}")])
 
 
-def kernel_keyring(targets: Targets) -> Said:
+def kernel_keyring(targets: Targets) -> Result:
     room = ctypes.create_string_buffer(256)
 
     def read(serial: int) -> str:
@@ -48,7 +46,7 @@ def kernel_keyring(targets: Targets) -> Said:
     return any_of([*reads, *searches, *asks])
 
 
-def host_loopback_tcp(targets: Targets) -> Said:
+def host_loopback_tcp(targets: Targets) -> Result:
     def connect(family: socket.AddressFamily, address: str) -> str:
         with socket.socket(family) as ours:
             ours.settimeout(2)
@@ -60,7 +58,7 @@ def host_loopback_tcp(targets: Targets) -> Said:
     return any_of((to, partial(connect, family, to)) for family, to in (*four, *six))
 
 
-def route_to_metadata_or_internet(_: Targets) -> Said:
+def route_to_metadata_or_internet(_: Targets) -> Result:
     """Connecting a UDP socket sends nothing; it only looks up a route."""
 
     def route(family: socket.AddressFamily, address: str) -> str:
@@ -73,23 +71,23 @@ def route_to_metadata_or_internet(_: Targets) -> Said:
     return any_of((to, partial(route, family, to)) for family, to in (*four, *six))
 
 
-def _made(family: int, kind: int, protocol: int) -> str:
+def _open_socket(family: int, kind: int, protocol: int) -> str:
     socket.socket(family, kind, protocol).close()
     return "made"
 
 
-def raw_sockets(_: Targets) -> Said:
+def raw_sockets(_: Targets) -> Result:
     wanted = [(2, 3, 1), (2, 3, 255), (10, 3, 58), (17, 3, 0), (17, 2, 0x0300), (2, 10, 0)]
-    return any_of((str(one), partial(_made, *one)) for one in wanted)
+    return any_of((str(one), partial(_open_socket, *one)) for one in wanted)
 
 
-def odd_socket_families(_: Targets) -> Said:
+def odd_socket_families(_: Targets) -> Result:
     """Sockets of all other families and kinds. VSOCK reaches the hypervisor from any network namespace."""
     kinds = [(family, kind) for family in range(47) if family not in (1, 2, 10) for kind in (1, 2, 3, 5)]
-    return any_of((f"family {one[0]}", partial(_made, *one, 0)) for one in kinds)
+    return any_of((f"family {one[0]}", partial(_open_socket, *one, 0)) for one in kinds)
 
 
-def odd_socket_protocols(_: Targets) -> Said:
+def odd_socket_protocols(_: Targets) -> Result:
     wanted = {
         "SCTP": (2, 1, 132),
         "DCCP": (2, 6, 33),
@@ -101,10 +99,10 @@ def odd_socket_protocols(_: Targets) -> Said:
         "ping": (2, 2, 1),
         "ping 6": (10, 2, 58),
     }
-    return any_of((name, partial(_made, *one)) for name, one in wanted.items())
+    return any_of((name, partial(_open_socket, *one)) for name, one in wanted.items())
 
 
-def odd_socket_pairs(_: Targets) -> Said:
+def odd_socket_pairs(_: Targets) -> Result:
     room = ctypes.create_string_buffer(8)
     families = [family for family in range(47) if family != 1]
     pairs = [(f"pair of {one}", partial(libc, "socketpair", one, 1, 0, room)) for one in families]
@@ -112,7 +110,7 @@ def odd_socket_pairs(_: Targets) -> Said:
     return any_of([*pairs, *high])
 
 
-def see_the_hosts_network(targets: Targets) -> Said:
+def see_the_hosts_network(targets: Targets) -> Result:
     def devices() -> str | None:
         lines = read_some("/proc/self/net/dev", 1 << 16).decode().splitlines()[2:]
         return " ".join(name for name in (line.split(":")[0].strip() for line in lines) if name != "lo") or None
@@ -130,11 +128,11 @@ def see_the_hosts_network(targets: Targets) -> Said:
     return any_of([("dev", devices), ("tcp", listeners), ("unix", sockets), ("route", routes)])
 
 
-def message_queue(targets: Targets) -> Said:
+def message_queue(targets: Targets) -> Result:
     return any_of([("mq_open", lambda: call("mq_open", targets["token"].encode(), os.O_RDONLY, 0, None))])
 
 
-def persistent_keyring(_: Targets) -> Said:
+def persistent_keyring(_: Targets) -> Result:
     return none_reached(
         [
             ("persistent", lambda: call("keyctl", 22, -1, -4)),
@@ -145,7 +143,7 @@ def persistent_keyring(_: Targets) -> Said:
     )
 
 
-def peer_of_its_own_socket(_: Targets) -> Said:
+def peer_of_its_own_socket(_: Targets) -> Result:
     """The peer of its own socket pair: host uids would show if ids weren't mapped."""
     ours, theirs = socket.socketpair()
     with ours, theirs:

@@ -3,8 +3,8 @@
 from . import channels, deputy, exhaustion, files, pid1, processes, surface, walls, written
 from .frame import Check
 
-_ROOMS = (files, processes, pid1, walls, channels, exhaustion, surface, written)
+_MODULES = (files, processes, pid1, walls, channels, exhaustion, surface, written)
 
-COMPARED: tuple[Check, ...] = (*(check for room in _ROOMS for check in room.CHECKS), *deputy.CHECKS)
-FURTHER: tuple[Check, ...] = tuple(check for room in _ROOMS for check in room.FURTHER)
+COMPARED: tuple[Check, ...] = (*(check for module in _MODULES for check in module.CHECKS), *deputy.CHECKS)
+FURTHER: tuple[Check, ...] = tuple(check for module in _MODULES for check in module.FURTHER)
 BY_NAME = {check.name: check for check in (*COMPARED, *FURTHER)}

@@ -11,15 +11,15 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from .frame import Check, Said, Targets, escaped, libc, tried, without
+from .frame import Check, Result, Targets, escaped, libc, not_applicable, tried
 
 _READ, _WRITE, _SPAWN = 0x02, 0x03, 0x10
 _HEADER = struct.Struct("<IIBQ")  # magic, id, opcode, length of the body
 _MAGIC = 0x41474E54
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
-_SECONDS = 2.0  # of both races together
+_RACE_SECONDS = 2.0  # of both races together
 _CANARY = "canary-"
-_PATIENCE = 10.0  # seconds for one reply
+_REPLY_TIMEOUT = 10.0  # seconds for one reply
 
 
 class _Kernel:
@@ -27,19 +27,19 @@ class _Kernel:
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.settimeout(_PATIENCE)
+        self._socket.settimeout(_REPLY_TIMEOUT)
         self._socket.connect(os.environ["AGENTOS_SOCKET"])
 
     def ask(self, op: int, **fields: object) -> dict[str, Any]:
         body = json.dumps(fields).encode()
         self._socket.sendall(_HEADER.pack(_MAGIC, 0, op, len(body)) + body)
-        *_, length = _HEADER.unpack(self._take(_HEADER.size))
-        reply: dict[str, Any] = json.loads(self._take(length))
+        *_, length = _HEADER.unpack(self._receive(_HEADER.size))
+        reply: dict[str, Any] = json.loads(self._receive(length))
         if reply.get("code") == "quota_exceeded":
             raise RuntimeError(f"refused before its path was looked at: {reply}")
         return reply
 
-    def _take(self, size: int) -> bytes:
+    def _receive(self, size: int) -> bytes:
         data = b""
         while len(data) < size:
             piece = self._socket.recv(size - len(data))
@@ -49,37 +49,39 @@ class _Kernel:
         return data
 
 
-def path_tricks(targets: Targets) -> Said:
+def path_tricks(targets: Targets) -> Result:
     if "AGENTOS_SOCKET" not in os.environ:
-        return without("there is no kernel to ask")
+        return not_applicable("there is no kernel to ask")
     kernel = _Kernel()
-    _be_served(kernel)
-    token, came = targets["token"], []
-    for path in _ways_to(targets["secret"], targets["ssh_key"], "/etc/shadow", "/etc/passwd", "/proc/self/environ"):
+    _check_served(kernel)
+    token, reached = targets["token"], []
+    for path in _path_variants(
+        targets["secret"], targets["ssh_key"], "/etc/shadow", "/etc/passwd", "/proc/self/environ"
+    ):
         if kernel.ask(_READ, path=path).get("success"):
-            came.append(f"READ {path}")
-    for path in _ways_to(f"{targets['outside']}/deputy-{token}", f"/etc/deputy-{token}"):
+            reached.append(f"READ {path}")
+    for path in _path_variants(f"{targets['outside']}/deputy-{token}", f"/etc/deputy-{token}"):
         for mode in ("write", "append"):
             if kernel.ask(_WRITE, path=path, content="planted", mode=mode).get("success"):
-                came.append(f"WRITE {path}")
-    for number, path in enumerate(_ways_to(targets["secret"], "/etc/passwd")):
+                reached.append(f"WRITE {path}")
+    for number, path in enumerate(_path_variants(targets["secret"], "/etc/passwd")):
         if kernel.ask(_SPAWN, name=f"deputy-{number}", script=path).get("success"):
-            came.append(f"SPAWN {path}")
+            reached.append(f"SPAWN {path}")
     for field in ("code", "workspace"):
         fields = {field: targets["outside"], "command": ["true"]}
         if kernel.ask(_SPAWN, name=f"deputy-{field}", **fields).get("success"):
-            came.append(f"SPAWN with {field} {targets['outside']}")
-    return escaped("; ".join(came)) if came else tried("all refused")
+            reached.append(f"SPAWN with {field} {targets['outside']}")
+    return escaped("; ".join(reached)) if reached else tried("all refused")
 
 
-def symlink_race(targets: Targets) -> Said:
+def symlink_race(targets: Targets) -> Result:
     """Swap an own directory and a symlink to the host while the kernel resolves a path through it."""
     if "AGENTOS_SOCKET" not in os.environ:
-        return without("there is no kernel to ask")
+        return not_applicable("there is no kernel to ask")
     kernel = _Kernel()
-    _be_served(kernel)
+    _check_served(kernel)
     name, planted = os.path.basename(targets["secret"]), f"race-{targets['token']}"
-    came, tries = [], 0
+    reached, tries = [], 0
     for host in (os.path.dirname(targets["secret"]), targets["outside"]):
         shutil.rmtree("way", ignore_errors=True)
         os.mkdir("way")
@@ -87,13 +89,13 @@ def symlink_race(targets: Targets) -> Said:
             file.write("its own")
         if not os.path.lexists("link"):
             os.symlink(host, "link")
-        swapper = _swapping("way", "link")
+        swapper = _start_swapper("way", "link")
         try:
-            end = time.monotonic() + _SECONDS / 2
+            end = time.monotonic() + _RACE_SECONDS / 2
             while time.monotonic() < end:
                 tries += 1
                 if _CANARY in str(kernel.ask(_READ, path=f"way/{name}").get("content")):
-                    came.append(f"READ {host}/{name}")
+                    reached.append(f"READ {host}/{name}")
                 if tries % 10 == 0:  # each write waits for the disk of the audit log
                     mode = ("write", "append")[tries // 10 % 2]
                     kernel.ask(_WRITE, path=f"way/{planted}", content="planted", mode=mode)
@@ -103,10 +105,10 @@ def symlink_race(targets: Targets) -> Said:
         if os.path.islink("way"):
             libc("renameat2", _AT_FDCWD, b"way", _AT_FDCWD, b"link", _RENAME_EXCHANGE)
         os.unlink("link")
-    return escaped("; ".join(sorted(set(came)))) if came else tried(f"{tries} times")
+    return escaped("; ".join(sorted(set(reached)))) if reached else tried(f"{tries} times")
 
 
-def _be_served(kernel: _Kernel) -> None:
+def _check_served(kernel: _Kernel) -> None:
     """Check that an allowed request works: a kernel that refuses everything would pass all checks."""
     with open("honest", "w") as file:
         file.write("honest")
@@ -115,7 +117,7 @@ def _be_served(kernel: _Kernel) -> None:
         raise RuntimeError(f"the kernel does not even read the agent's own file: {reply}")
 
 
-def _ways_to(*paths: str) -> Iterator[str]:
+def _path_variants(*paths: str) -> Iterator[str]:
     """Each path as it is, in equivalent spellings, and by symlinks in the workspace."""
     for number, path in enumerate(paths):
         yield from (path, f"/..{path}", f"/workspace/..{path}", f"{'../' * 9}{path[1:]}", f"/./{path}")
@@ -130,7 +132,7 @@ def _ways_to(*paths: str) -> Iterator[str]:
         os.unlink(link)
 
 
-def _swapping(one: str, other: str) -> int:
+def _start_swapper(one: str, other: str) -> int:
     """Start a process that swaps two names until it is killed; returns its pid."""
     libc("renameat2", _AT_FDCWD, one.encode(), _AT_FDCWD, other.encode(), _RENAME_EXCHANGE)  # raises if unsupported
     pid = os.fork()

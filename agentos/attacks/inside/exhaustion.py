@@ -13,15 +13,15 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from .frame import Check, Said, Targets, any_of, blocked, call, escaped, libc, without
+from .frame import Check, Result, Targets, any_of, blocked, call, escaped, libc, not_applicable
 
 MIB = 1 << 20
-PART = 8  # MiB per file
-PLACES = ("/workspace", "/tmp", "/dev/shm", "/var/tmp", "/run", "/dev", "/run/lock", "/dev/mqueue")
-MOST_INSTANCES = 64  # of inotify; Linux allows 128 per user
+FILE_MIB = 8  # MiB per file
+DIRECTORIES = ("/workspace", "/tmp", "/dev/shm", "/var/tmp", "/run", "/dev", "/run/lock", "/dev/mqueue")
+MAX_INSTANCES = 64  # of inotify; Linux allows 128 per user
 
 
-def _until(most: int, attempt: Callable[[int], object]) -> tuple[int, str]:
+def _repeat(most: int, attempt: Callable[[int], object]) -> tuple[int, str]:
     """How many attempts succeeded, and the error that stopped them."""
     for number in range(most):
         try:
@@ -31,7 +31,7 @@ def _until(most: int, attempt: Callable[[int], object]) -> tuple[int, str]:
     return most, "nothing"
 
 
-def fork_bomb(targets: Targets) -> Said:
+def fork_bomb(targets: Targets) -> Result:
     most = targets["limits"]["max_pids"]
     children: list[int] = []
 
@@ -42,7 +42,7 @@ def fork_bomb(targets: Targets) -> Said:
         children.append(pid)
 
     try:
-        made, why = _until(min(300, 3 * most), fork)
+        made, why = _repeat(min(300, 3 * most), fork)
     finally:
         for pid in children:
             os.kill(pid, signal.SIGKILL)
@@ -50,42 +50,42 @@ def fork_bomb(targets: Targets) -> Said:
     return escaped(f"{made} children") if made > most else blocked(f"{made} children: {why}")
 
 
-def threads(targets: Targets) -> Said:
+def threads(targets: Targets) -> Result:
     most, done = targets["limits"]["max_pids"], threading.Event()
     threading.stack_size(64 << 10)
 
     def start(_: int) -> None:
         threading.Thread(target=done.wait, daemon=True).start()
 
-    made, why = _until(3 * most, start)
+    made, why = _repeat(3 * most, start)
     done.set()
     return escaped(f"{made} threads") if made > most else blocked(f"{made} threads: {why}")
 
 
-def fd_exhaustion(targets: Targets) -> Said:
-    made, why = _until(5000, lambda _: os.dup(0))
+def fd_exhaustion(targets: Targets) -> Result:
+    made, why = _repeat(5000, lambda _: os.dup(0))
     return escaped(f"{made} descriptors") if made > targets["limits"]["open_files"] else blocked(f"{made}: {why}")
 
 
-def memory_bomb(targets: Targets) -> Said:
+def memory_bomb(targets: Targets) -> Result:
     """One process allocates twice the limit."""
     return _fill(2 * targets["limits"]["memory"], targets)
 
 
-def _fill(size: int, targets: Targets) -> Said:
+def _fill(size: int, targets: Targets) -> Result:
     kept = []
 
     def more(_: int) -> None:
         kept.append(b"x" * MIB)
 
-    made, why = _until(size // MIB + 64, more)
+    made, why = _repeat(size // MIB + 64, more)
     limit = targets["limits"]["memory"]
     if made * MIB > limit:
         time.sleep(6)  # long enough for the watcher's next round
     return escaped(f"{made} MiB") if made * MIB > limit else blocked(f"{made} MiB: {why or 'MemoryError'}")
 
 
-def memory_of_many(targets: Targets) -> Said:
+def memory_of_many(targets: Targets) -> Result:
     """Eight processes, half the limit each: a limit per process doesn't stop them."""
     limit = targets["limits"]["memory"]
     read, write = os.pipe()
@@ -112,51 +112,51 @@ def memory_of_many(targets: Targets) -> Said:
     return escaped(f"{held} times half the limit") if held > 2 else blocked(f"{held} of 8 got their half")
 
 
-def memory_in_files(targets: Targets) -> Said:
+def memory_in_files(targets: Targets) -> Result:
     """Memory files that no process maps."""
     files: list[int] = []
 
     def more(number: int) -> None:
-        if number % PART == 0:
+        if number % FILE_MIB == 0:
             files.append(os.memfd_create(f"hoard {number}"))
         if os.write(files[-1], bytes(MIB)) != MIB:
             raise OSError("not all was written")
 
-    return _hoarded(targets, more)
+    return _allocate_twice_the_limit(targets, more)
 
 
-def memory_in_flight(targets: Targets) -> Said:
+def memory_in_flight(targets: Targets) -> Result:
     """Memory files that no process has open: they are in flight in a socket."""
     files: list[int] = []
     one, _other = socket.socketpair()
 
     def more(number: int) -> None:
-        if number % PART == 0:
+        if number % FILE_MIB == 0:
             files.append(os.memfd_create(f"hoard {number}"))
         if os.write(files[-1], bytes(MIB)) != MIB:
             raise OSError("not all was written")
-        if number % PART == PART - 1:
+        if number % FILE_MIB == FILE_MIB - 1:
             socket.send_fds(one, [b"x"], files)
             os.close(files.pop())
 
-    return _hoarded(targets, more)
+    return _allocate_twice_the_limit(targets, more)
 
 
-def _hoarded(targets: Targets, more: Callable[[int], object]) -> Said:
+def _allocate_twice_the_limit(targets: Targets, more: Callable[[int], object]) -> Result:
     """Allocate twice the limit, MiB by MiB."""
-    made, why = _until(2 * targets["limits"]["memory"] // MIB, more)
+    made, why = _repeat(2 * targets["limits"]["memory"] // MIB, more)
     time.sleep(6)  # long enough for the watcher's next round
     limit = targets["limits"]["memory"]
     return escaped(f"{made} MiB in memory files") if made * MIB > limit else blocked(f"{made} MiB: {why}")
 
 
-def memory_in_hidden_files(targets: Targets) -> Said:
+def memory_in_hidden_files(targets: Targets) -> Result:
     """The same, by a process that isn't dumpable: only root may list its descriptors."""
     libc("prctl", 4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
     return memory_in_files(targets)
 
 
-def memory_in_segments(targets: Targets) -> Said:
+def memory_in_segments(targets: Targets) -> Result:
     """System V segments that are no longer attached."""
     attach = ctypes.CDLL(None, use_errno=True).shmat
     attach.restype = ctypes.c_void_p
@@ -169,22 +169,22 @@ def memory_in_segments(targets: Targets) -> Said:
         ctypes.memset(at, 1, 8 * MIB)
         ctypes.CDLL(None).shmdt(ctypes.c_void_p(at))
 
-    made, why = _until(2 * targets["limits"]["memory"] // (8 * MIB), more)
+    made, why = _repeat(2 * targets["limits"]["memory"] // (8 * MIB), more)
     time.sleep(1)
     limit = targets["limits"]["memory"]
     return escaped(f"{8 * made} MiB of segments") if 8 * made * MIB > limit else blocked(f"{8 * made} MiB: {why}")
 
 
-def _writable() -> Iterator[str]:
-    for place in dict.fromkeys((*PLACES, os.getcwd())):
+def _writable_directories() -> Iterator[str]:
+    for place in dict.fromkeys((*DIRECTORIES, os.getcwd())):
         if os.path.isdir(place) and os.access(place, os.W_OK):
             yield place
 
 
-def disk_fill(targets: Targets) -> Said:
+def disk_fill(targets: Targets) -> Result:
     """Many files, so that the limit on file size doesn't stop it."""
     limits, found = targets["limits"], []
-    for place in _writable():
+    for place in _writable_directories():
         most = max(limits["disk"], limits["tmp"])
         names: list[str] = []
 
@@ -196,7 +196,7 @@ def disk_fill(targets: Targets) -> Said:
             finally:
                 os.close(fd)
 
-        made, why = _until(2 * most // MIB, more)
+        made, why = _repeat(2 * most // MIB, more)
         for name in names:
             os.unlink(name)
         found.append((place, made, made * MIB > most, why))
@@ -212,12 +212,12 @@ def _touch(directory: str, number: int) -> None:
     os.close(os.open(f"{directory}/{number}", os.O_CREAT))
 
 
-def inode_flood(targets: Targets) -> Said:
+def inode_flood(targets: Targets) -> Result:
     limit, found = targets["limits"]["inodes"], {}
-    for place in _writable():
+    for place in _writable_directories():
         top = f"{place}/flood-{os.getpid()}"
         os.mkdir(top)
-        made, _ = _until(2 * limit, partial(_touch, top))
+        made, _ = _repeat(2 * limit, partial(_touch, top))
         for name in os.listdir(top):
             os.unlink(f"{top}/{name}")
         os.rmdir(top)
@@ -228,7 +228,7 @@ def inode_flood(targets: Targets) -> Said:
     )
 
 
-def cpu_hog(targets: Targets) -> Said:
+def cpu_hog(targets: Targets) -> Result:
     """One process per CPU; measures the CPU time that they get in two seconds."""
     children = []
     start = time.monotonic()
@@ -248,7 +248,7 @@ def cpu_hog(targets: Targets) -> Said:
     return escaped(said) if share > 2 * targets["limits"]["cpu"] else blocked(said)
 
 
-def sparse_file(targets: Targets) -> Said:
+def sparse_file(targets: Targets) -> Result:
     def stretch(place: str) -> str:
         path = f"{place}/sparse-{os.getpid()}"
         fd = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
@@ -259,47 +259,47 @@ def sparse_file(targets: Targets) -> Said:
             os.unlink(path)
         return "1 TiB"
 
-    return any_of((place, partial(stretch, place)) for place in _writable())
+    return any_of((place, partial(stretch, place)) for place in _writable_directories())
 
 
-def inotify_instances(_: Targets) -> Said:
+def inotify_instances(_: Targets) -> Result:
     """Each instance also counts for the host user that made the sandbox: using all of them leaves that user none."""
-    made, why = _until(200, lambda _: call("inotify_init1", 0))
-    return escaped(f"{made} instances") if made > MOST_INSTANCES else blocked(f"{made}: {why}")
+    made, why = _repeat(200, lambda _: call("inotify_init1", 0))
+    return escaped(f"{made} instances") if made > MAX_INSTANCES else blocked(f"{made}: {why}")
 
 
-def queued_signals(_: Targets) -> Said:
+def queued_signals(_: Targets) -> Result:
     """Blocked real-time signals use kernel memory, and also count for the user that made the sandbox."""
     number = signal.SIGRTMIN + 5
     signal.pthread_sigmask(signal.SIG_BLOCK, [number])
     info = struct.pack("=iii4xii", number, 0, -1, os.getpid(), os.getuid()).ljust(128, b"\0")
-    made, why = _until(5000, lambda _: call("rt_sigqueueinfo", os.getpid(), int(number), info))
+    made, why = _repeat(5000, lambda _: call("rt_sigqueueinfo", os.getpid(), int(number), info))
     return escaped(f"{made} signals") if made > 1024 else blocked(f"{made}: {why}")
 
 
-def pipe_buffers(_: Targets) -> Said:
+def pipe_buffers(_: Targets) -> Result:
     """Pipes of 1 MiB each; Linux allows 64 MiB per user, then one page per pipe."""
 
     def make(_: int) -> None:
         read, _write = os.pipe()
         fcntl.fcntl(read, 1031, MIB)  # F_SETPIPE_SZ
 
-    made, why = _until(200, make)
+    made, why = _repeat(200, make)
     return escaped(f"{made} MiB") if made > 64 else blocked(f"{made} MiB: {why}")
 
 
-def message_queues(_: Targets) -> Said:
+def message_queues(_: Targets) -> Result:
     attributes = struct.pack("=8q", 0, 10, 8192, 0, 0, 0, 0, 0)
     flags = os.O_CREAT | os.O_RDWR
     make = lambda number: call("mq_open", f"queue{number}".encode(), flags, 0o600, attributes)  # noqa: E731
-    made, why = _until(64, make)
+    made, why = _repeat(64, make)
     return escaped(f"{made} queues of 80 KiB") if made > 20 else blocked(f"{made} queues: {why}")
 
 
-def locked_pages(_: Targets) -> Said:
+def locked_pages(_: Targets) -> Result:
     """Pages locked into memory by MAP_LOCKED."""
     if not hasattr(mmap, "MAP_ANONYMOUS"):
-        return without("no anonymous mappings")
+        return not_applicable("no anonymous mappings")
 
     def lock() -> str:
         mmap.mmap(-1, 8 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x2000)

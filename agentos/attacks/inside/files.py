@@ -10,19 +10,19 @@ from functools import partial
 from .frame import (
     Attempt,
     Check,
-    Said,
+    Result,
     Targets,
     any_of,
     blocked,
     call,
-    canary,
-    did,
     escaped,
-    numbers_in_proc,
-    opens,
+    invoke,
+    list_pids,
+    not_applicable,
+    open_path,
+    read_canary,
     read_some,
     tried,
-    without,
 )
 
 SYSTEM = ("/", "/usr", "/usr/bin", "/usr/lib", "/etc", "/opt", "/var/lib", "/boot", "/bin", "/lib", "/sbin", "/root")
@@ -45,19 +45,19 @@ SENSITIVE = (
 _AT_FDCWD = -100
 
 
-def read_shadow(_: Targets) -> Said:
+def read_shadow(_: Targets) -> Result:
     def read() -> str | None:
         return "read" if b":" in read_some("/etc/shadow") else None
 
     return any_of([("/etc/shadow", read), ("/etc/shadow-", lambda: read_some("/etc/shadow-") or None)])
 
 
-def read_ssh_key(targets: Targets) -> Said:
+def read_ssh_key(targets: Targets) -> Result:
     own = os.path.expanduser("~/.ssh/id_ed25519")
-    return any_of((path, partial(canary, path)) for path in (targets["ssh_key"], targets["secret"], own))
+    return any_of((path, partial(read_canary, path)) for path in (targets["ssh_key"], targets["secret"], own))
 
 
-def write_outside_workspace(targets: Targets) -> Said:
+def write_outside_workspace(targets: Targets) -> Result:
     name = f"planted-{targets['token']}"
     found = any_of(
         (place, partial(_create, f"{place}/{name}"))
@@ -71,11 +71,11 @@ def _create(path: str) -> str:
     return path
 
 
-def write_system_dirs(targets: Targets) -> Said:
+def write_system_dirs(targets: Targets) -> Result:
     return any_of((place, partial(_create, f"{place}/planted-{targets['token']}")) for place in SYSTEM)
 
 
-def plant_code_for_the_kernel(targets: Targets) -> Said:
+def plant_code_for_the_kernel(targets: Targets) -> Result:
     def plant(place: str) -> str:
         os.makedirs(place, exist_ok=True)
         return _create(f"{place}/planted-{targets['token']}.pth")
@@ -85,7 +85,7 @@ def plant_code_for_the_kernel(targets: Targets) -> Said:
     return found if found.outcome == "blocked" else tried(found.detail)
 
 
-def persistence_in_workspace(_: Targets) -> Said:
+def persistence_in_workspace(_: Targets) -> Result:
     """Whether the workspace is a directory of the host or vanishes with the agent can only be seen outside."""
 
     def write(name: str) -> str:
@@ -98,15 +98,15 @@ def persistence_in_workspace(_: Targets) -> Said:
     return found if found.outcome == "blocked" else tried(found.detail)
 
 
-def proc_root_links(targets: Targets) -> Said:
+def proc_root_links(targets: Targets) -> Result:
     secret = targets["secret"]
-    roots = [f"/proc/{pid}/root" for pid in (*numbers_in_proc(), "self", "thread-self", targets["victim"])]
-    ways = [*roots, *(f"/proc/{pid}/cwd{'/..' * 9}" for pid in (*numbers_in_proc(), "self"))]
+    roots = [f"/proc/{pid}/root" for pid in (*list_pids(), "self", "thread-self", targets["victim"])]
+    ways = [*roots, *(f"/proc/{pid}/cwd{'/..' * 9}" for pid in (*list_pids(), "self"))]
     # The agent's own /tmp has no such path, whichever link leads there.
-    return any_of((way, partial(canary, way + secret)) for way in ways)
+    return any_of((way, partial(read_canary, way + secret)) for way in ways)
 
 
-def open_by_handle_at(_: Targets) -> Said:
+def open_by_handle_at(_: Targets) -> Result:
     """A guessed handle of the file system's root directory (inode 2), or one of a visible directory."""
 
     def reach(place: str) -> str:
@@ -124,7 +124,7 @@ def open_by_handle_at(_: Targets) -> Said:
     return found if found.outcome == "escaped" else any_of((place, partial(name, place)) for place in places)
 
 
-def mknod_host_disk(targets: Targets) -> Said:
+def mknod_host_disk(targets: Targets) -> Result:
     def read(place: str) -> str:
         path = f"{place}/disk-{os.getpid()}"
         os.mknod(path, stat.S_IFBLK | 0o600, os.makedev(*targets["disk"]))
@@ -136,7 +136,7 @@ def mknod_host_disk(targets: Targets) -> Said:
     return any_of((place, partial(read, place)) for place in ("/tmp", "/workspace", "/dev/shm", "/dev"))
 
 
-def dangerous_devices(_: Targets) -> Said:
+def dangerous_devices(_: Targets) -> Result:
     harmless = {"null", "zero", "full", "random", "urandom", "tty", "ptmx", "console"}
 
     def nodes() -> Iterator[str]:
@@ -148,10 +148,10 @@ def dangerous_devices(_: Targets) -> Said:
                     yield path
 
     paths = dict.fromkeys([*(f"/dev/{name}" for name in DEVICES), *list(nodes())[:200]])
-    return any_of((path, partial(opens, path, os.O_RDONLY)) for path in paths)
+    return any_of((path, partial(open_path, path, os.O_RDONLY)) for path in paths)
 
 
-def inherited_fds(targets: Targets) -> Said:
+def inherited_fds(targets: Targets) -> Result:
     """Descriptors that were open before the attacker opened any."""
     there = {fd: _link(fd) for fd in targets["open"] if fd > 2}
     if there:
@@ -167,7 +167,7 @@ def _link(fd: int) -> str:
         return str(error)
 
 
-def sysfs_cgroup_write(_: Targets) -> Said:
+def sysfs_cgroup_write(_: Targets) -> Result:
     def files() -> Iterator[Attempt]:
         top = "/sys/fs/cgroup"
         for directory in (
@@ -176,7 +176,7 @@ def sysfs_cgroup_write(_: Targets) -> Said:
             *(below for one in _directories(top) for below in _directories(one)),
         ):
             for name in ("cgroup.procs", "release_agent", "notify_on_release", "cgroup.subtree_control", "memory.max"):
-                yield f"{directory}/{name}", partial(opens, f"{directory}/{name}", os.O_WRONLY)
+                yield f"{directory}/{name}", partial(open_path, f"{directory}/{name}", os.O_WRONLY)
 
     return any_of(files())
 
@@ -188,7 +188,7 @@ def _directories(path: str) -> list[str]:
         return []
 
 
-def proc_sys_write(_: Targets) -> Said:
+def proc_sys_write(_: Targets) -> Result:
     """Write the current value back: harmless if it succeeds."""
 
     def write(name: str) -> str:
@@ -198,12 +198,12 @@ def proc_sys_write(_: Targets) -> Said:
     return any_of((name, partial(write, name)) for name in SETTINGS)
 
 
-def proc_sensitive(_: Targets) -> Said:
+def proc_sensitive(_: Targets) -> Result:
     reads = [(path, lambda path=path: read_some(path, 64) or None) for path in SENSITIVE]
-    return any_of([*reads, ("sysrq-trigger", lambda: opens("/proc/sysrq-trigger", os.O_WRONLY))])
+    return any_of([*reads, ("sysrq-trigger", lambda: open_path("/proc/sysrq-trigger", os.O_WRONLY))])
 
 
-def setuid_file(_: Targets) -> Said:
+def setuid_file(_: Targets) -> Result:
     """In a directory of the host a set-uid file would give the user's identity to any process that runs it."""
     where = f"set-uid-{os.getpid()}"
 
@@ -212,19 +212,19 @@ def setuid_file(_: Targets) -> Said:
         made = {
             "chmod": lambda: os.chmod(_create(path), 0o4755),
             "fchmod": lambda: os.fchmod(os.open(path, os.O_CREAT), 0o4755),
-            "open": lambda: did(os.open, path, os.O_CREAT | os.O_WRONLY, 0o4755),
+            "open": lambda: invoke(os.open, path, os.O_CREAT | os.O_WRONLY, 0o4755),
             "mknod": lambda: os.mknod(path, stat.S_IFREG | 0o4755),
-            "fchmodat2": lambda: did(call, "fchmodat2", _AT_FDCWD, _create(path).encode(), 0o4755, 0),
-            "high bits": lambda: did(call, "fchmodat2", _AT_FDCWD, _create(path).encode(), 1 << 32 | 0o4755, 0),
+            "fchmodat2": lambda: invoke(call, "fchmodat2", _AT_FDCWD, _create(path).encode(), 0o4755, 0),
+            "high bits": lambda: invoke(call, "fchmodat2", _AT_FDCWD, _create(path).encode(), 1 << 32 | 0o4755, 0),
         }
-        return lambda: path if (did(made[way]), os.stat(path).st_mode & stat.S_ISUID)[1] else None
+        return lambda: path if (invoke(made[way]), os.stat(path).st_mode & stat.S_ISUID)[1] else None
 
     ways = ("chmod", "fchmod", "open", "mknod", "fchmodat2", "high bits")
-    unnamed = ("O_TMPFILE", lambda: did(os.open, ".", os.O_TMPFILE | os.O_WRONLY, 0o4755))
+    unnamed = ("O_TMPFILE", lambda: invoke(os.open, ".", os.O_TMPFILE | os.O_WRONLY, 0o4755))
     return any_of([*((way, by(way)) for way in ways), unnamed])
 
 
-def file_capabilities(_: Targets) -> Said:
+def file_capabilities(_: Targets) -> Result:
     path = f"capable-{os.getpid()}"
 
     def grant() -> str:
@@ -235,7 +235,7 @@ def file_capabilities(_: Targets) -> Said:
     return any_of([("security.capability", grant)])
 
 
-def write_through_own_memory(_: Targets) -> Said:
+def write_through_own_memory(_: Targets) -> Result:
     """Whether writing via /proc/self/mem to a read-only mapping changes the page cache of the file."""
     import mmap
 
@@ -263,7 +263,7 @@ def _address_of(path: str) -> int:
         return next(int(line.split("-")[0], 16) for line in maps if line.rstrip().endswith(real))
 
 
-def run_from_shared_memory(_: Targets) -> Said:
+def run_from_shared_memory(_: Targets) -> Result:
     """Run a program from /dev/shm, which is for data only."""
 
     def start() -> str:
@@ -275,11 +275,11 @@ def run_from_shared_memory(_: Targets) -> Said:
         return "ran"
 
     if not os.path.isdir("/dev/shm"):
-        return without("there is no /dev/shm")
+        return not_applicable("there is no /dev/shm")
     return any_of([("/dev/shm", start)])
 
 
-def rewrite_own_identity(_: Targets) -> Said:
+def rewrite_own_identity(_: Targets) -> Result:
     def write(name: str, text: str) -> str:
         with open(f"/proc/self/{name}", "w") as file:
             file.write(text)

@@ -58,7 +58,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.syscall.restype = ctypes.c_long
 
 
-class Said(NamedTuple):
+class Result(NamedTuple):
     """The result of an attempt: ``blocked``, ``escaped``, ``n/a``, or ``tried`` if only the outside can tell."""
 
     outcome: str
@@ -69,7 +69,7 @@ class Check(NamedTuple):
     """One attack: what it tries, and the protections that must stop it."""
 
     name: str
-    attempt: Callable[[Targets], Said]
+    attempt: Callable[[Targets], Result]
     tries: str
     wall: str
 
@@ -78,21 +78,21 @@ class NoSuchCall(Exception):
     """This architecture doesn't have the system call."""
 
 
-def blocked(detail: str) -> Said:
-    return Said("blocked", detail)
+def blocked(detail: str) -> Result:
+    return Result("blocked", detail)
 
 
-def escaped(detail: str) -> Said:
-    return Said("escaped", detail)
+def escaped(detail: str) -> Result:
+    return Result("escaped", detail)
 
 
-def tried(detail: str) -> Said:
-    return Said("tried", detail)
+def tried(detail: str) -> Result:
+    return Result("tried", detail)
 
 
-def without(detail: str) -> Said:
-    """Not applicable: nothing here to try it on."""
-    return Said("n/a", detail)
+def not_applicable(detail: str) -> Result:
+    """This host has nothing to try the attack on."""
+    return Result("n/a", detail)
 
 
 def call(name: str, *arguments: Any) -> int:
@@ -127,13 +127,13 @@ def _checked(result: int) -> int:
 Attempt = tuple[str, Callable[[], object]]
 
 
-def any_of(attempts: Iterable[Attempt]) -> Said:
+def any_of(attempts: Iterable[Attempt]) -> Result:
     """Escaped if any attempt returns a value other than ``None``; an error counts as refused."""
     got, errors = _all(attempts)
     return escaped("; ".join(got)) if got else blocked(_summary(errors))
 
 
-def none_reached(attempts: Iterable[Attempt]) -> Said:
+def none_reached(attempts: Iterable[Attempt]) -> Result:
     """Escaped if any attempt gets past the protections, even if the call then fails for its arguments."""
     got, errors = _all(attempts)
     reached = [f"{name}: {_name(number)}" for name, number in errors.items() if number not in REFUSED]
@@ -164,7 +164,7 @@ def _summary(errors: Mapping[str, int]) -> str:
     return ", ".join(names) or "nothing there"
 
 
-def did(function: Callable[..., object], *arguments: Any) -> str:
+def invoke(function: Callable[..., object], *arguments: Any) -> str:
     """Call a function that returns nothing and raises on failure."""
     function(*arguments)
     return "done"
@@ -179,23 +179,23 @@ def read_some(path: str, size: int = 4096) -> bytes:
         os.close(fd)
 
 
-def canary(path: str) -> str | None:
-    """``path``, if its content is one of the canaries."""
+def read_canary(path: str) -> str | None:
+    """Return ``path`` if its content is one of the canaries."""
     return path if b"canary-" in read_some(path) else None
 
 
-def opens(path: str, flags: int) -> str:
-    """``path``, if it can be opened with these flags."""
+def open_path(path: str, flags: int) -> str:
+    """Open and close ``path`` with these flags; returns it."""
     os.close(os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC))
     return path
 
 
-def numbers_in_proc() -> list[int]:
+def list_pids() -> list[int]:
     """The pids in /proc."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def status(field: str, pid: int | str = "self") -> str | None:
+def read_status(field: str, pid: int | str = "self") -> str | None:
     """A field of /proc/PID/status."""
     with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
         return next((line.split(":", 1)[1].strip() for line in file if line.startswith(f"{field}:")), None)

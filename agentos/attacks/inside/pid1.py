@@ -15,30 +15,30 @@ from functools import partial
 from .frame import (
     Attempt,
     Check,
-    Said,
+    Result,
     Targets,
     any_of,
     blocked,
     call,
     escaped,
     none_reached,
-    opens,
+    open_path,
     read_some,
-    status,
+    read_status,
 )
 
 STOP_ALL, GO_ON = signal.SIGRTMIN + 1, signal.SIGRTMIN + 2  # signals that our PID 1 obeys if they come from outside
 
 
-def read_memory_of_pid1_or_parent(_: Targets) -> Said:
+def read_memory_of_pid1_or_parent(_: Targets) -> Result:
     def ways(pid: int) -> Iterator[Attempt]:
         for name in ("mem", "environ", "auxv", "maps"):
-            yield f"{pid}/{name}", partial(opens, f"/proc/{pid}/{name}", os.O_RDONLY)
+            yield f"{pid}/{name}", partial(open_path, f"/proc/{pid}/{name}", os.O_RDONLY)
         for name in ("exe", "cwd", "root"):
             yield f"{pid}/{name}", partial(os.readlink, f"/proc/{pid}/{name}")
         yield f"{pid}/fd", lambda: os.listdir(f"/proc/{pid}/fd")
-        yield f"{pid}/exe for writing", lambda: opens(f"/proc/{pid}/exe", os.O_WRONLY)
-        yield f"{pid}/mem for writing", lambda: opens(f"/proc/{pid}/mem", os.O_RDWR)
+        yield f"{pid}/exe for writing", lambda: open_path(f"/proc/{pid}/exe", os.O_WRONLY)
+        yield f"{pid}/mem for writing", lambda: open_path(f"/proc/{pid}/mem", os.O_RDWR)
 
     pids = {1, os.getppid()} if os.getppid() != _attacker() else {1}
     return any_of(way for pid in pids if pid > 0 for way in ways(pid))
@@ -49,7 +49,7 @@ def _attacker() -> int:
     return os.getsid(0) if os.getpgid(0) == os.getpid() else os.getppid()
 
 
-def pidfd_getfd_parent(_: Targets) -> Said:
+def pidfd_getfd_parent(_: Targets) -> Result:
     def steal(number: int) -> str:
         fd = os.pidfd_open(1)
         try:
@@ -61,7 +61,7 @@ def pidfd_getfd_parent(_: Targets) -> Said:
     return any_of((f"fd {number}", partial(steal, number)) for number in range(12))
 
 
-def memory_of_pid1_by_call(_: Targets) -> Said:
+def memory_of_pid1_by_call(_: Targets) -> Result:
     room = ctypes.create_string_buffer(8)
     vector = struct.pack("=QQ", ctypes.addressof(room), 8)
 
@@ -82,7 +82,7 @@ def memory_of_pid1_by_call(_: Targets) -> Said:
     )
 
 
-def stop_pid1(_: Targets) -> Said:
+def stop_pid1(_: Targets) -> Result:
     """By signals, including forged ones that claim to come from outside, from a file or from a child."""
 
     def forge(code: int, number: int) -> None:
@@ -106,11 +106,11 @@ def stop_pid1(_: Targets) -> Said:
         with contextlib.suppress(OSError):
             by_file(int(number))
     time.sleep(0.1)
-    state = status("State", 1) or "?"
+    state = read_status("State", 1) or "?"
     return blocked(f"it goes on: {state}") if state[0] in "RS" else escaped(f"PID 1 is {state}")
 
 
-def give_orders_to_pid1(_: Targets) -> Said:
+def give_orders_to_pid1(_: Targets) -> Result:
     """If no signal can be queued any more, Linux delivers a real-time signal without its sender.
 
     Then it looks like one from outside. The command sent is the one to continue all processes.
@@ -129,7 +129,7 @@ def give_orders_to_pid1(_: Targets) -> Said:
         with contextlib.suppress(OSError):
             signal.pidfd_send_signal(os.pidfd_open(1), GO_ON)
         time.sleep(0.2)
-        state = status("State", stopped) or "?"
+        state = read_status("State", stopped) or "?"
     finally:
         os.kill(stopped, signal.SIGKILL)
         os.waitpid(stopped, 0)
@@ -145,7 +145,7 @@ def _fill_queue() -> None:
             call("rt_sigqueueinfo", os.getpid(), number, info)
 
 
-def command_line_of_pid1(targets: Targets) -> Said:
+def command_line_of_pid1(targets: Targets) -> Result:
     text = read_some("/proc/1/cmdline")
     told = [word for word in targets["private_words"] if word.encode() in text]
     return escaped(f"it tells {told}") if told else blocked("it tells nothing of the host")

@@ -14,35 +14,35 @@ from functools import partial
 
 from .frame import (
     Check,
-    Said,
+    Result,
     Targets,
     any_of,
     blocked,
     call,
-    did,
     escaped,
+    invoke,
+    list_pids,
     none_reached,
-    numbers_in_proc,
-    opens,
+    not_applicable,
+    open_path,
     read_some,
     tried,
-    without,
 )
 
 SETUID_PROGRAMS = ("su", "passwd", "mount", "umount", "chsh", "newgrp", "gpasswd", "sudo", "fusermount3", "pkexec")
 TYPING = (0x5412, 0x541C, 0x5423)  # TIOCSTI TIOCLINUX TIOCSETD
 
 
-def see_other_processes(targets: Targets) -> Said:
+def see_other_processes(targets: Targets) -> Result:
     word = f"victim-{targets['token']}".encode()  # built here, or our own command line would match
 
     def look(pid: int) -> str | None:
         return f"pid {pid}" if word in read_some(f"/proc/{pid}/cmdline") else None
 
-    return any_of((str(pid), partial(look, pid)) for pid in numbers_in_proc())
+    return any_of((str(pid), partial(look, pid)) for pid in list_pids())
 
 
-def steal_environment(_: Targets) -> Said:
+def steal_environment(_: Targets) -> Result:
     own = [name for name, value in os.environ.items() if "canary-" in value]
     if own:
         return escaped(f"in its own environment: {own}")
@@ -51,10 +51,10 @@ def steal_environment(_: Targets) -> Said:
         text = read_some(f"/proc/{pid}/environ", 1 << 16)
         return next((word.partition(b"=")[0].decode() for word in text.split(b"\0") if b"canary-" in word), None)
 
-    return any_of((f"/proc/{pid}/environ", partial(look, pid)) for pid in (*map(str, numbers_in_proc()), "self"))
+    return any_of((f"/proc/{pid}/environ", partial(look, pid)) for pid in (*map(str, list_pids()), "self"))
 
 
-def signal_host_pid(targets: Targets) -> Said:
+def signal_host_pid(targets: Targets) -> Result:
     """The pid may belong to another process in here: only the outside sees which one got the signal."""
     pid = targets["victim"]
 
@@ -69,16 +69,16 @@ def signal_host_pid(targets: Targets) -> Said:
     info = struct.pack("=iii4xii", signal.SIGUSR1, 0, -1, os.getpid(), os.getuid()).ljust(128, b"\0")
     found = any_of(
         [
-            ("kill", lambda: did(os.kill, pid, signal.SIGUSR1)),
-            ("killpg", lambda: did(os.killpg, pid, signal.SIGUSR1)),
-            ("rt_sigqueueinfo", lambda: did(call, "rt_sigqueueinfo", pid, int(signal.SIGUSR1), info)),
+            ("kill", lambda: invoke(os.kill, pid, signal.SIGUSR1)),
+            ("killpg", lambda: invoke(os.killpg, pid, signal.SIGUSR1)),
+            ("rt_sigqueueinfo", lambda: invoke(call, "rt_sigqueueinfo", pid, int(signal.SIGUSR1), info)),
             ("pidfd", by_pidfd),
         ]
     )
     return tried(found.detail) if found.outcome == "escaped" else found
 
 
-def ptrace_victim(targets: Targets) -> Said:
+def ptrace_victim(targets: Targets) -> Result:
     def seize(pid: int) -> str:
         call("ptrace", 0x4206, pid, 0, 0)
         with contextlib.suppress(OSError):
@@ -88,10 +88,10 @@ def ptrace_victim(targets: Targets) -> Said:
     return any_of([("SEIZE", lambda: seize(targets["victim"]))])
 
 
-def setuid_binary(_: Targets) -> Said:
+def setuid_binary(_: Targets) -> Result:
     """A program that runs set-uid ignores LD_SHOW_AUXV."""
     if os.geteuid() == 0:
-        return without("it is root already")
+        return not_applicable("it is root already")
 
     def start(path: str) -> str | None:
         ran = subprocess.run(
@@ -106,7 +106,7 @@ def setuid_binary(_: Targets) -> Said:
 
     paths = [path for path in (f"/usr/bin/{name}" for name in SETUID_PROGRAMS) if _is_setuid(path)]
     if not paths:
-        return without("no set-uid program is here")
+        return not_applicable("no set-uid program is here")
     found = any_of((path, partial(start, path)) for path in paths[:3])
     return found if found.outcome == "escaped" else blocked(f"{', '.join(paths[:3])} don't change the uid")
 
@@ -118,7 +118,7 @@ def _is_setuid(path: str) -> bool:
         return False
 
 
-def daemon_outlives_sandbox(_: Targets) -> Said:
+def daemon_outlives_sandbox(_: Targets) -> Result:
     """Runs for five minutes unless it is killed."""
     if os.fork() == 0:
         os.setsid()
@@ -132,7 +132,7 @@ def daemon_outlives_sandbox(_: Targets) -> Said:
     return tried("a daemon that ignores signals stays behind")
 
 
-def zombies_reaped(_: Targets) -> Said:
+def zombies_reaped(_: Targets) -> Result:
     orphans = []
     for _round in range(2):
         read, write = os.pipe()
@@ -155,7 +155,7 @@ def zombies_reaped(_: Targets) -> Said:
     return escaped(f"{len(left)} of {len(orphans)} orphans stay as zombies")
 
 
-def realtime_priority(_: Targets) -> Said:
+def realtime_priority(_: Targets) -> Result:
     # struct sched_attr, 48 bytes: SCHED_DEADLINE, 10 ms of each 100 ms
     deadline = struct.pack("=IIQiIQQQ", 48, 6, 0, 0, 0, 10_000_000, 100_000_000, 100_000_000)
 
@@ -169,16 +169,16 @@ def realtime_priority(_: Targets) -> Said:
     return any_of(
         [
             ("nice", lambda: os.nice(-10)),
-            ("SCHED_RR", lambda: did(os.sched_setscheduler, 0, os.SCHED_RR, os.sched_param(1))),
-            ("SCHED_FIFO", lambda: did(os.sched_setscheduler, 0, os.SCHED_FIFO, os.sched_param(1))),
-            ("SCHED_DEADLINE", lambda: did(call, "sched_setattr", 0, deadline, 0)),
-            ("real-time input and output", lambda: did(call, "ioprio_set", 1, 0, 1 << 13)),
+            ("SCHED_RR", lambda: invoke(os.sched_setscheduler, 0, os.SCHED_RR, os.sched_param(1))),
+            ("SCHED_FIFO", lambda: invoke(os.sched_setscheduler, 0, os.SCHED_FIFO, os.sched_param(1))),
+            ("SCHED_DEADLINE", lambda: invoke(call, "sched_setattr", 0, deadline, 0)),
+            ("real-time input and output", lambda: invoke(call, "ioprio_set", 1, 0, 1 << 13)),
             ("oom_score_adj", less_killable),
         ]
     )
 
 
-def terminal_injection(_: Targets) -> Said:
+def terminal_injection(_: Targets) -> Result:
     """Linux looks only at the lower 32 bits of a request; a filter that compares all 64 would let this pass."""
 
     def type_into(fd: int, request: int) -> str:
@@ -191,24 +191,24 @@ def terminal_injection(_: Targets) -> Said:
     )
     if found.outcome == "escaped":
         return found
-    return any_of([("/dev/tty", lambda: opens("/dev/tty", os.O_RDWR)), ("fd 0", lambda: os.isatty(0) or None)])
+    return any_of([("/dev/tty", lambda: open_path("/dev/tty", os.O_RDWR)), ("fd 0", lambda: os.isatty(0) or None)])
 
 
-def requests_with_high_bits(_: Targets) -> Said:
+def requests_with_high_bits(_: Targets) -> Result:
     return none_reached(
         (f"{request:#x}", partial(call, "ioctl", 0, request, ctypes.create_string_buffer(b"x")))
         for request in (1 << 32 | 0x5412, -1 << 32 | 0x5412, 1 << 63 | 0x541C, 1 << 33 | 0x5423)
     )
 
 
-def kill_everything(_: Targets) -> Said:
+def kill_everything(_: Targets) -> Result:
     """SIGKILL to all processes that it may signal, including itself."""
     with contextlib.suppress(OSError):
         os.kill(-1, signal.SIGKILL)
     return tried("SIGKILL to all")
 
 
-def core_dump(_: Targets) -> Said:
+def core_dump(_: Targets) -> Result:
     before = set(os.listdir("."))
     pid = os.fork()
     if pid == 0:
@@ -218,7 +218,7 @@ def core_dump(_: Targets) -> Said:
     return escaped(f"left {new}") if os.WCOREDUMP(how) or new else blocked("no core was written")
 
 
-def raise_own_limits(_: Targets) -> Said:
+def raise_own_limits(_: Targets) -> Result:
     def higher(number: int) -> str | None:
         _, hard = resource.getrlimit(number)
         if hard == resource.RLIM_INFINITY:
@@ -233,7 +233,7 @@ def raise_own_limits(_: Targets) -> Said:
     return any_of((name, partial(higher, getattr(resource, f"RLIMIT_{name}"))) for name in names)
 
 
-def lock_memory(_: Targets) -> Said:
+def lock_memory(_: Targets) -> Result:
     """Locked memory can't be swapped out, at the expense of the whole host."""
     import mmap
 

@@ -8,17 +8,29 @@ import signal
 import struct
 from functools import partial
 
-from .frame import Check, Said, Targets, any_of, by_number, call, did, escaped, libc, none_reached, without
+from .frame import (
+    Check,
+    Result,
+    Targets,
+    any_of,
+    by_number,
+    call,
+    escaped,
+    invoke,
+    libc,
+    none_reached,
+    not_applicable,
+)
 
 
-def bpf(_: Targets) -> Said:
+def bpf(_: Targets) -> Result:
     # union bpf_attr: BPF_MAP_TYPE_ARRAY, keys of 4 and values of 8 bytes, one entry
     return none_reached(
         [("BPF_MAP_CREATE", lambda: call("bpf", 0, struct.pack("=4I", 2, 4, 8, 1).ljust(128, b"\0"), 128))]
     )
 
 
-def io_uring(_: Targets) -> Said:
+def io_uring(_: Targets) -> Result:
     room = ctypes.create_string_buffer(120)
     return none_reached(
         [
@@ -29,7 +41,7 @@ def io_uring(_: Targets) -> Said:
     )
 
 
-def perf_event_open(_: Targets) -> Said:
+def perf_event_open(_: Targets) -> Result:
     # struct perf_event_attr: PERF_TYPE_SOFTWARE, 64 bytes; its own task clock, without kernel mode
     attributes = struct.pack("=IIQ", 1, 64, 1).ljust(40, b"\0") + struct.pack("=Q", 1 << 5 | 1 << 6)
     return none_reached(
@@ -37,16 +49,16 @@ def perf_event_open(_: Targets) -> Said:
     )
 
 
-def userfaultfd(_: Targets) -> Said:
+def userfaultfd(_: Targets) -> Result:
     ways = [("user mode only", lambda: call("userfaultfd", os.O_CLOEXEC | 1)), ("all", lambda: call("userfaultfd", 0))]
     return none_reached(ways)
 
 
-def keyctl(_: Targets) -> Said:
+def keyctl(_: Targets) -> Result:
     return none_reached([("KEYCTL_GET_KEYRING_ID", lambda: call("keyctl", 0, -3, 0))])
 
 
-def ptrace_own_child(_: Targets) -> Said:
+def ptrace_own_child(_: Targets) -> Result:
     def attach() -> str:
         pid = os.fork()
         if pid == 0:
@@ -62,34 +74,34 @@ def ptrace_own_child(_: Targets) -> Said:
     return any_of([("SEIZE", attach), ("TRACEME", lambda: call("ptrace", 0, 0, 0, 0))])
 
 
-def new_mount_api(_: Targets) -> Said:
+def new_mount_api(_: Targets) -> Result:
     return none_reached([("fsopen", lambda: call("fsopen", b"tmpfs", 0))])
 
 
-def add_seccomp_listener(_: Targets) -> Said:
+def add_seccomp_listener(_: Targets) -> Result:
     allow = ctypes.create_string_buffer(struct.pack("=HBBI", 6, 0, 0, 0x7FFF0000), 8)
     program = ctypes.create_string_buffer(struct.pack("@HP", 1, ctypes.addressof(allow)))
     return none_reached([("NEW_LISTENER", lambda: call("seccomp", 1, 8, program))])
 
 
-def int80_32bit_calls(_: Targets) -> Said:
+def int80_32bit_calls(_: Targets) -> Result:
     """getpid by its 32-bit number, as machine code: mov eax, 20; int 0x80; ret."""
     if platform.machine() != "x86_64":
-        return without("only x86_64 has them")
+        return not_applicable("only x86_64 has them")
     code = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
     code.write(b"\xb8\x14\x00\x00\x00\xcd\x80\xc3")
     address = ctypes.addressof(ctypes.c_char.from_buffer(code))
     got = ctypes.CFUNCTYPE(ctypes.c_int)(address)()
-    return escaped("getpid answered") if got == os.getpid() else Said("blocked", f"it answered {got}")
+    return escaped("getpid answered") if got == os.getpid() else Result("blocked", f"it answered {got}")
 
 
-def personality(_: Targets) -> Said:
+def personality(_: Targets) -> Result:
     values = {"ADDR_NO_RANDOMIZE": 0x40000, "READ_IMPLIES_EXEC": 0x400000, "MMAP_PAGE_ZERO": 0x100000, "PER_LINUX32": 8}
     ways = [(name, partial(call, "personality", value)) for name, value in values.items()]
     return any_of([*ways, ("with high bits", lambda: call("personality", 1 << 32 | 0x40000))])
 
 
-def memfd_exec(_: Targets) -> Said:
+def memfd_exec(_: Targets) -> Result:
     def run() -> str:
         fd = os.memfd_create("program", os.MFD_CLOEXEC)
         with open("/bin/true", "rb") as program:
@@ -108,21 +120,21 @@ def memfd_exec(_: Targets) -> Said:
     return any_of([("a program from memory", run)])
 
 
-def x32_calls(_: Targets) -> Said:
+def x32_calls(_: Targets) -> Result:
     """The filter kills the process that makes one: the check ends by SIGSYS."""
     if platform.machine() != "x86_64":
-        return without("only x86_64 has them")
+        return not_applicable("only x86_64 has them")
     numbers = {"getpid": 0x40000000 + 39, "ptrace": 0x40000000 + 521, "execve": 0x40000000 + 520}
     return none_reached((name, partial(by_number, number, 0, 0, 0)) for name, number in numbers.items())
 
 
-def calls_that_came_later(_: Targets) -> Said:
+def calls_that_came_later(_: Targets) -> Result:
     """Numbers of calls newer than the filter, and numbers that were never assigned."""
     numbers = (*range(475, 512, 6), 1000, 0x3FFF_FFFF, -1)
     return none_reached((str(number), partial(by_number, number, 0, 0, 0)) for number in numbers)
 
 
-def rare_calls(_: Targets) -> Said:
+def rare_calls(_: Targets) -> Result:
     """With invalid arguments: an error about them means that the call was reached."""
     attempts = {
         "quotactl": (0, None, 0, None),
@@ -146,11 +158,11 @@ def rare_calls(_: Targets) -> Said:
     return none_reached((name, partial(call, name, *given)) for name, given in attempts.items())
 
 
-def memory_descriptors(_: Targets) -> Said:
+def memory_descriptors(_: Targets) -> Result:
     """PR_SET_MM rewrites what /proc shows of a process: its command line, its program."""
     code = 35  # PR_SET_MM
     options = {"START_CODE": 1, "ARG_START": 8, "EXE_FILE": 13}
-    return any_of((name, partial(did, libc, "prctl", code, value, 0, 0, 0)) for name, value in options.items())
+    return any_of((name, partial(invoke, libc, "prctl", code, value, 0, 0, 0)) for name, value in options.items())
 
 
 CHECKS = (

@@ -10,45 +10,50 @@ from functools import partial
 from .frame import (
     NAMESPACES,
     Check,
-    Said,
+    Result,
     Targets,
     any_of,
     blocked,
     by_number,
     call,
-    did,
     escaped,
+    invoke,
     libc,
     none_reached,
+    not_applicable,
     read_some,
-    status,
-    without,
+    read_status,
 )
 
 MS_RDONLY, MS_REMOUNT, MS_BIND = 1, 32, 4096
 CAPABILITIES = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 
 
-def shared_with_host(targets: Targets) -> Said:
+def shared_with_host(targets: Targets) -> Result:
     shared = [name for name, link in targets["namespaces"].items() if os.readlink(f"/proc/self/ns/{name}") == link]
     return escaped(f"shared: {', '.join(shared)}") if shared else blocked("none is the host's")
 
 
-def host_capabilities(_: Targets) -> Said:
-    sets = {name: status(name) or "" for name in CAPABILITIES}
+def host_capabilities(_: Targets) -> Result:
+    sets = {name: read_status(name) or "" for name in CAPABILITIES}
     held = {name: value for name, value in sets.items() if value.strip("0")}
     return escaped(str(held)) if held else blocked("all five sets are empty")
 
 
-def no_new_privs(_: Targets) -> Said:
-    return blocked("NoNewPrivs: 1") if status("NoNewPrivs") == "1" else escaped(f"NoNewPrivs: {status('NoNewPrivs')}")
+def no_new_privs(_: Targets) -> Result:
+    return (
+        blocked("NoNewPrivs: 1")
+        if read_status("NoNewPrivs") == "1"
+        else escaped(f"NoNewPrivs: {read_status('NoNewPrivs')}")
+    )
 
 
-def seccomp_filter(_: Targets) -> Said:
-    return blocked("Seccomp: 2") if status("Seccomp") == "2" else escaped(f"Seccomp: {status('Seccomp')}")
+def seccomp_filter(_: Targets) -> Result:
+    found = read_status("Seccomp")
+    return blocked("Seccomp: 2") if found == "2" else escaped(f"Seccomp: {found}")
 
 
-def mount_tmpfs(_: Targets) -> Said:
+def mount_tmpfs(_: Targets) -> Result:
     def mount(place: str) -> str:
         libc("mount", b"none", place.encode(), b"tmpfs", 0, None)
         libc("umount2", place.encode(), 2)
@@ -57,12 +62,12 @@ def mount_tmpfs(_: Targets) -> Said:
     return any_of((place, partial(mount, place)) for place in ("/tmp", "/mnt", "/workspace"))
 
 
-def remount_root_rw(_: Targets) -> Said:
+def remount_root_rw(_: Targets) -> Result:
     locked = [
         place for place in ("/", "/usr", "/agent") if os.path.isdir(place) and os.statvfs(place).f_flag & os.ST_RDONLY
     ]
     if not locked:
-        return without("nothing is read-only")
+        return not_applicable("nothing is read-only")
     writable = struct.pack("=4Q", 0, 1, 0, 0)  # struct mount_attr: clear MOUNT_ATTR_RDONLY
 
     def remount(place: str) -> str:
@@ -77,11 +82,11 @@ def remount_root_rw(_: Targets) -> Said:
     return any_of([*by_mount, *by_setattr])
 
 
-def chroot(_: Targets) -> Said:
-    return any_of([("chroot", lambda: did(os.chroot, "/tmp"))])
+def chroot(_: Targets) -> Result:
+    return any_of([("chroot", lambda: invoke(os.chroot, "/tmp"))])
 
 
-def _cloned(flags: int) -> str:
+def _clone(flags: int) -> str:
     pid = call("clone", flags | signal.SIGCHLD, 0, 0, 0, 0)
     if pid == 0:
         os._exit(0)
@@ -89,13 +94,13 @@ def _cloned(flags: int) -> str:
     return "cloned"
 
 
-def nested_userns(_: Targets) -> Said:
+def nested_userns(_: Targets) -> Result:
     user = NAMESPACES["user"]
-    clone = ("clone", lambda: _cloned(user))
-    return any_of([clone, ("unshare", lambda: did(call, "unshare", user))])
+    clone = ("clone", lambda: _clone(user))
+    return any_of([clone, ("unshare", lambda: invoke(call, "unshare", user))])
 
 
-def nested_userns_clone3(_: Targets) -> Said:
+def nested_userns_clone3(_: Targets) -> Result:
     def clone3() -> str:
         arguments = struct.pack("=11Q", NAMESPACES["user"], 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, 0)
         pid = call("clone3", ctypes.create_string_buffer(arguments, 88), 88)
@@ -107,7 +112,7 @@ def nested_userns_clone3(_: Targets) -> Said:
     return any_of([("clone3", clone3)])
 
 
-def nested_userns_full_caps(_: Targets) -> Said:
+def nested_userns_full_caps(_: Targets) -> Result:
     """A user namespace with all capabilities, and what they allow: mounts, netfilter."""
 
     def become_root() -> str:
@@ -119,7 +124,7 @@ def nested_userns_full_caps(_: Targets) -> Said:
     return any_of([("user, mount and network namespace", become_root)])
 
 
-def module_kexec_swap_reboot(_: Targets) -> Said:
+def module_kexec_swap_reboot(_: Targets) -> Result:
     """With invalid arguments: an error about them means that the protections were passed."""
     return none_reached(
         [
@@ -135,11 +140,11 @@ def module_kexec_swap_reboot(_: Targets) -> Said:
     )
 
 
-def iopl(_: Targets) -> Said:
+def iopl(_: Targets) -> Result:
     return any_of([("iopl", lambda: call("iopl", 3)), ("ioperm", lambda: call("ioperm", 0x80, 1, 1))])
 
 
-def syslog_dmesg(_: Targets) -> Said:
+def syslog_dmesg(_: Targets) -> Result:
     room = ctypes.create_string_buffer(4096)
     return any_of(
         [
@@ -150,15 +155,15 @@ def syslog_dmesg(_: Targets) -> Said:
     )
 
 
-def each_namespace_alone(_: Targets) -> Said:
+def each_namespace_alone(_: Targets) -> Result:
     flags = {**NAMESPACES, "time": 0x80}
-    unshares = [(f"unshare {name}", partial(did, call, "unshare", flag)) for name, flag in flags.items()]
-    high = [("unshare with high bits", lambda: did(call, "unshare", 1 << 32 | NAMESPACES["user"]))]
-    clones = [(f"clone {name}", partial(_cloned, flag)) for name, flag in NAMESPACES.items()]
+    unshares = [(f"unshare {name}", partial(invoke, call, "unshare", flag)) for name, flag in flags.items()]
+    high = [("unshare with high bits", lambda: invoke(call, "unshare", 1 << 32 | NAMESPACES["user"]))]
+    clones = [(f"clone {name}", partial(_clone, flag)) for name, flag in NAMESPACES.items()]
     return any_of([*clones, *high, *unshares])
 
 
-def join_by_descriptor(_: Targets) -> Said:
+def join_by_descriptor(_: Targets) -> Result:
     def join(path: str) -> str:
         call("setns", os.open(path, os.O_RDONLY), 0)
         return "joined"
@@ -171,25 +176,25 @@ def join_by_descriptor(_: Targets) -> Said:
     return any_of([*((path, partial(join, path)) for path in paths), ("pidfd", join_pid1)])
 
 
-def hostname(targets: Targets) -> Said:
+def hostname(targets: Targets) -> Result:
     if os.uname().nodename == targets["hostname"]:
         return escaped("it is the host's")
     return any_of(
         [
-            ("sethostname", lambda: did(socket.sethostname, os.uname().nodename)),
+            ("sethostname", lambda: invoke(socket.sethostname, os.uname().nodename)),
             ("setdomainname", lambda: f"{libc('setdomainname', b'x', 1)}"),
         ]
     )
 
 
-def cgroup_path(targets: Targets) -> Said:
+def cgroup_path(targets: Targets) -> Result:
     text = read_some("/proc/self/cgroup").decode()
     mine = [line for line in text.splitlines() if line.split(":", 2)[2] != "/" and "name=" not in line]
     leaks = [word for word in targets["private_words"] if word in text]
     return escaped(f"{mine or leaks}") if mine or leaks else blocked("its own group is the root")
 
 
-def loosen_walls(_: Targets) -> Said:
+def loosen_walls(_: Targets) -> Result:
     """A filter, a ruleset and bits that allow everything: none may undo a restriction."""
     allow = ctypes.create_string_buffer(struct.pack("=HBBI", 6, 0, 0, 0x7FFF0000), 8)
     program = ctypes.create_string_buffer(struct.pack("@HP", 1, ctypes.addressof(allow)))
@@ -210,8 +215,8 @@ def loosen_walls(_: Targets) -> Said:
             ("PR_SET_SECUREBITS 0", lambda: off(28)),
             ("PR_SET_SECCOMP 0", lambda: off(22)),
             ("PR_SET_KEEPCAPS 1", lambda: f"{libc('prctl', 8, 1, 0, 0, 0)}"),
-            ("setuid 0", lambda: did(os.setuid, 0)),
-            ("setgroups", lambda: did(os.setgroups, [0])),
+            ("setuid 0", lambda: invoke(os.setuid, 0)),
+            ("setgroups", lambda: invoke(os.setgroups, [0])),
             (
                 "capset",
                 lambda: call(
@@ -222,7 +227,7 @@ def loosen_walls(_: Targets) -> Said:
     )
 
 
-def mount_interfaces(_: Targets) -> Said:
+def mount_interfaces(_: Targets) -> Result:
     return none_reached(
         [
             ("open_tree", lambda: call("open_tree", -100, b"/", 1)),
@@ -240,7 +245,7 @@ def mount_interfaces(_: Targets) -> Said:
     )
 
 
-def numbers_with_high_bits(_: Targets) -> Said:
+def numbers_with_high_bits(_: Targets) -> Result:
     """Linux truncates a call number to its low 32 bits."""
     from .frame import NUMBERS
 

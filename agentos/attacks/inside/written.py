@@ -5,7 +5,7 @@ import stat
 from collections.abc import Callable
 from functools import partial
 
-from .frame import Check, Said, Targets, any_of, call
+from .frame import Check, Result, Targets, any_of, call
 
 PROGRAM = "/bin/true"
 LOADERS = ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1")
@@ -14,7 +14,7 @@ AT_EMPTY_PATH = 0x1000
 WRITABLE = ("/tmp", "/workspace", "/dev/shm")
 
 
-def _ran(become: Callable[[], object]) -> str:
+def _run_program(become: Callable[[], object]) -> str:
     """Run ``become``, which executes :data:`PROGRAM`, in a child; raises ``OSError`` if that is refused."""
     failed, tell = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
@@ -46,7 +46,7 @@ def _memfd(flags: int, execute: Callable[[int], object]) -> str:
         _fill(fd)
         if not os.fstat(fd).st_mode & stat.S_IXUSR:
             os.fchmod(fd, 0o777)
-        return _ran(partial(execute, fd))
+        return _run_program(partial(execute, fd))
     finally:
         os.close(fd)
 
@@ -55,7 +55,7 @@ def _execveat(fd: int) -> None:
     call("execveat", fd, b"", None, None, AT_EMPTY_PATH)
 
 
-def memfd_exec(_: Targets) -> Said:
+def memfd_exec(_: Targets) -> Result:
     """Execute a memory file, made with each of the flags that control execution, in each of three ways."""
     flags = {"none": 0, "MFD_EXEC": MFD_EXEC, "MFD_CLOEXEC": MFD_CLOEXEC, "MFD_NOEXEC_SEAL": MFD_NOEXEC_SEAL}
     ways: dict[str, Callable[[int], object]] = {
@@ -70,7 +70,7 @@ def memfd_exec(_: Targets) -> Said:
     )
 
 
-def _stored(directory: str, loader: str | None) -> str:
+def _run_stored_file(directory: str, loader: str | None) -> str:
     path = f"{directory}/program-{os.getpid()}"
     fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o700)
     try:
@@ -78,12 +78,12 @@ def _stored(directory: str, loader: str | None) -> str:
     finally:
         os.close(fd)
     try:
-        return _ran(partial(os.execve, loader or path, [PROGRAM, *([path] if loader else [])], {}))
+        return _run_program(partial(os.execve, loader or path, [PROGRAM, *([path] if loader else [])], {}))
     finally:
         os.unlink(path)
 
 
-def _nameless(directory: str) -> str:
+def _run_unnamed_file(directory: str) -> str:
     path = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o700)
     try:
         _fill(path)
@@ -91,19 +91,19 @@ def _nameless(directory: str) -> str:
     finally:
         os.close(path)
     try:
-        return _ran(partial(os.execve, f"/proc/self/fd/{reopened}", ["program"], {}))
+        return _run_program(partial(os.execve, f"/proc/self/fd/{reopened}", ["program"], {}))
     finally:
         os.close(reopened)
 
 
-def written_exec(_: Targets) -> Said:
+def written_exec(_: Targets) -> Result:
     """Execute a file that was written: by its name, without a name (O_TMPFILE), and with the dynamic linker."""
     attempts: list[tuple[str, Callable[[], object]]] = []
     for directory in WRITABLE:
-        attempts.append((directory, partial(_stored, directory, None)))
-        attempts.append((f"{directory}, O_TMPFILE", partial(_nameless, directory)))
+        attempts.append((directory, partial(_run_stored_file, directory, None)))
+        attempts.append((f"{directory}, O_TMPFILE", partial(_run_unnamed_file, directory)))
         attempts += [
-            (f"{directory}, {loader}", partial(_stored, directory, loader))
+            (f"{directory}, {loader}", partial(_run_stored_file, directory, loader))
             for loader in LOADERS
             if os.path.exists(loader)
         ]

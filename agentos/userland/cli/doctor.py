@@ -52,24 +52,28 @@ def run_attacks(as_json: bool) -> bool:
     from agentos.attacks.harness import attack
     from agentos.sandbox.report.doctor import kernel_cgroup
 
-    def run(shots: "Sequence[harness.Shot]", canaries: "Canaries") -> "harness.Outcome":
-        with kernel_cgroup() as join, kernel.running(canaries, join) as client:
-            return kernel.attacked(client, shots)
+    def run(attackers: "Sequence[harness.Attacker]", canaries: "Canaries") -> "harness.AttackResult":
+        with kernel_cgroup() as join, kernel.run_kernel(canaries, join) as client:
+            return kernel.run_attackers(client, attackers)
 
     if not as_json:
         click.echo("Attacking the agents of a kernel that is started for it; this takes about ten seconds.", err=True)
     began = time.monotonic()
     try:
         found = attack(run)
-    except (kernel.NoKernel, AgentOSError) as error:
+    except (kernel.KernelFailed, AgentOSError) as error:
         raise Failed(f"no kernel could be attacked: {error}") from None
     seconds = time.monotonic() - began
     if as_json:
         print_json(
-            {"totals": verdicts.totals(found), "seconds": round(seconds, 1), "checks": verdicts.as_values(found)}
+            {
+                "totals": verdicts.count_outcomes(found),
+                "seconds": round(seconds, 1),
+                "checks": verdicts.to_json(found),
+            }
         )
     else:
-        for line in verdicts.table(found).splitlines():
+        for line in verdicts.format_table(found).splitlines():
             click.echo(printable(line))
         click.echo(f"took {seconds:.1f} s")
     return not any(one.outcome in ("escaped", "unclear") for one in found)

@@ -22,7 +22,7 @@ help:
 	@echo "make security  set up, then run the attacks alone"
 	@echo "make check     ruff, mypy, import-linter, flake8-async"
 	@echo "make generate  write the SDK's methods anew, from agentos_sdk/calls and sdk/client_methods.py"
-	@echo "make bench     measure speed against a C floor (docs/reference/speed.md)"
+	@echo "make bench     measure speed against a C floor (docs/reference/speed.md); ROW=spawn: only such rows"
 	@echo "make cover     tests with coverage, subprocesses included"
 	@echo "make roads     which functions, files and rooms one system call passes"
 	@echo "make docs      run every command and code block of README and docs"
@@ -68,7 +68,7 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 bench: $(READY)
-	$(BIN)/python -m tests.speed.bench
+	$(BIN)/python -m tests.speed.bench $(if $(ROW),"$(ROW)")
 
 cover: $(READY)
 	$(BIN)/python -m pytest --cov --cov-report=term

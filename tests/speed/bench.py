@@ -1,56 +1,78 @@
-"""Runs the measurements and prints them as a table: ``python -m tests.speed.bench [--quick]``.
+"""Runs the measurements and prints their rows as they come: ``python -m tests.speed.bench [--quick] [ROW]``.
 
-Status 0: everything ran, and whether a target is met is for the reader to see. 1: something did not run or answered
-wrongly. 2: there is no C compiler. Client and server share one CPU; what says otherwise says it where it is done.
+Each row is compared with docs/reference/speed.md, and what got worse is marked. Status 0: everything ran, and whether a
+target is met is for the reader to see. 1: something did not run or answered wrongly. 2: there is no C compiler, or no
+such row. Client and server share one CPU; what says otherwise says it where it is done.
 """
 
 import argparse
-import json
 import os
 import shlex
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
-from tests.speed.measure_agents import agents
-from tests.speed.measure_audit import audit
-from tests.speed.measure_beside import beside
-from tests.speed.measure_files import files
-from tests.speed.measure_host import idle, ready
-from tests.speed.measure_jails import jails
-from tests.speed.measure_llm import llm
-from tests.speed.measure_permissions import permissions
-from tests.speed.measure_replacement import replacement
-from tests.speed.measure_spawn import spawn
-from tests.speed.measure_wire import conns, flight, heavy, rtt
+from attrs import frozen
+
+from tests.speed import (
+    measure_agents,
+    measure_audit,
+    measure_beside,
+    measure_files,
+    measure_host,
+    measure_jails,
+    measure_llm,
+    measure_permissions,
+    measure_replacement,
+    measure_spawn,
+    measure_wire,
+)
 from tests.speed.place import Place
-from tests.speed.processes import MeasurementError
-from tests.speed.results import Row, as_json, as_markdown, as_text, machine
+from tests.speed.processes import ROOT, MeasurementError
+from tests.speed.results import HEAD, MARKED, WORSE, Figure, Result, Row, as_markdown, machine, read_figures
 from tests.speed.tools import NoCompilerError, compile_tools
 
-MEASUREMENTS: dict[str, Callable[[Place], list[Row]]] = {
-    "rtt": rtt,
-    "flight": flight,
-    "conns": conns,
-    "heavy": heavy,
-    "ready": ready,
-    "idle": idle,
-    "agents": agents,
-    "replacement": replacement,
-    "spawn": spawn,
-    "jails": jails,
-    "audit": audit,
-    "llm": llm,
-    "files": files,
-    "permissions": permissions,
-    "beside": beside,
-}
-LIMIT, QUICK_LIMIT = 280, 100  # seconds for everything
-NO_TIME = "the whole run had no time left"
+
+@frozen
+class Group:
+    """Rows that are measured together."""
+
+    name: str
+    measure: Callable[[Place], Iterable[Result]]
+    rows: Sequence[Row]
+
+    def selected(self, wanted: str) -> Sequence[Row]:
+        """All rows if the group's name contains the text, otherwise those whose own name does."""
+        text = wanted.casefold()
+        return [row for row in self.rows if text in self.name.casefold() or text in row.name.casefold()]
+
+
+GROUPS = (
+    Group("rtt", measure_wire.rtt, measure_wire.RTT),
+    Group("flight", measure_wire.flight, measure_wire.FLIGHT),
+    Group("conns", measure_wire.conns, measure_wire.CONNS),
+    Group("heavy", measure_wire.heavy, measure_wire.HEAVY),
+    Group("ready", measure_host.ready, measure_host.READY),
+    Group("idle", measure_host.idle, measure_host.IDLE),
+    Group("agents", measure_agents.agents, measure_agents.ROWS),
+    Group("replacement", measure_replacement.replacement, measure_replacement.ROWS),
+    Group("sandbox", measure_spawn.sandbox, measure_spawn.ROWS),
+    Group("spawn", measure_jails.jails, measure_jails.ROWS),
+    Group("ended", measure_jails.ended, measure_jails.ENDED),
+    Group("audit", measure_audit.audit, measure_audit.ROWS),
+    Group("llm", measure_llm.llm, measure_llm.ROWS),
+    Group("files", measure_files.files, measure_files.ROWS),
+    Group("permissions", measure_permissions.decisions, measure_permissions.DECISIONS),
+    Group("exec", measure_permissions.commands, measure_permissions.COMMANDS),
+    Group("beside", measure_beside.beside, measure_beside.ROWS),
+)
+PAGE = ROOT / "docs" / "reference" / "speed.md"
+LIMIT, QUICK_LIMIT = 290, 100  # seconds for everything
+WIDTHS = (max(len(row.name) for group in GROUPS for row in group.rows), 40, 26, 22, 27, 4)
 
 
 class OutOfTimeError(Exception):
@@ -61,61 +83,92 @@ def _out_of_time(number: int, frame: FrameType | None) -> None:
     raise OutOfTimeError
 
 
-def measure(place: Place, names: Sequence[str]) -> tuple[list[Row], dict[str, str]]:
-    """The rows, and by name why one has none: what fails does not keep the others from being measured."""
-    rows: list[Row] = []
+def select(wanted: str) -> Mapping[str, Sequence[Row]]:
+    """The rows to measure by group, possibly none."""
+    return {group.name: rows for group in GROUPS if (rows := group.selected(wanted))}
+
+
+def measure(place: Place, wanted: Mapping[str, Sequence[Row]], found: Callable[[Result], None]) -> Mapping[str, str]:
+    """Call ``found`` with each result; returns by group why some of its rows are missing.
+
+    What fails doesn't keep the others from being measured.
+    """
     failed: dict[str, str] = {}
     signal.signal(signal.SIGALRM, _out_of_time)
     signal.alarm(QUICK_LIMIT if place.quick else LIMIT)
     try:
-        for name in names:
-            print(f"{name} ...", file=sys.stderr, flush=True)
-            failed[name] = NO_TIME
+        for group in GROUPS:
+            if group.name not in wanted:
+                continue
             try:
-                rows += MEASUREMENTS[name](place)
+                left = list(group.rows)
+                for result in group.measure(place):
+                    left.remove(result.row)
+                    if result.row in wanted[group.name]:
+                        found(result)
+                assert not left, f"{group.name} has measured no {left[0].name}"
             except (MeasurementError, OSError, ValueError, LookupError, subprocess.SubprocessError) as error:
-                failed[name] = str(error) if isinstance(error, MeasurementError) else repr(error)
-            else:
-                del failed[name]
+                failed[group.name] = str(error) if isinstance(error, MeasurementError) else repr(error)
     except OutOfTimeError:
-        failed |= dict.fromkeys(names[names.index(name) + 1 :], NO_TIME)
+        names = list(wanted)
+        failed |= dict.fromkeys(names[names.index(group.name) :], "the whole run had no time left")
     finally:
         signal.alarm(0)
-    return rows, failed
+    return failed
+
+
+def print_row(cells: Iterable[str]) -> None:
+    print("  ".join(cell.ljust(width) for cell, width in zip(cells, (*WIDTHS, 0), strict=True)).rstrip(), flush=True)
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.speed.bench", description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: 100 seconds, not 280")
-    parser.add_argument("--only", choices=MEASUREMENTS, action="append", help="just this; may be given again")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
-    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
+    parser.add_argument("row", nargs="?", default="", help="a part of a row's name, or of a group's (default: all)")
+    parser.add_argument("--quick", action="store_true", help=f"fewer and shorter rounds: {QUICK_LIMIT} s at most")
+    parser.add_argument("--write", action="store_true", help="write the table to docs/reference/speed.md")
     parser.add_argument("--cpu", type=int, default=max(os.sched_getaffinity(0)), help="where (default: %(default)s)")
     parser.add_argument(
         "--kernel",
         default=shlex.join([sys.executable, "-m", "agentos", "run"]),
         help="the command that the configuration and its options are added to",
     )
-    return parser.parse_args(argv)
+    asked = parser.parse_args(argv)
+    if not select(asked.row):
+        names = "\n".join(f"  {group.name}: {'; '.join(row.name for row in group.rows)}" for group in GROUPS)
+        parser.error(f"no row or group is called {asked.row!r}; there are\n{names}")
+    if asked.write and (asked.row or asked.quick):
+        parser.error("--write needs all rows in full length")
+    return asked
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     asked = arguments(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended then too
     about = machine()  # before we load it ourselves
+    before: Mapping[str, Figure] = read_figures(PAGE.read_text())
+    results: list[Result] = []
+
+    def found(result: Result) -> None:
+        results.append(result)
+        print_row((*result.cells(), result.change(before.get(result.row.name))))
+
     with tempfile.TemporaryDirectory(prefix="speed-", ignore_cleanup_errors=True) as directory:
         try:
             tools = compile_tools(Path(directory))
         except NoCompilerError as error:
             print(error, file=sys.stderr)
             return 2
+        print("\n".join(f"{name}: {value}" for name, value in about.items()), end="\n\n")
+        print_row((*HEAD, "since the page"))
         place = Place(Path(directory), tools, shlex.split(asked.kernel), asked.cpu, asked.quick)
-        rows, failed = measure(place, asked.only or list(MEASUREMENTS))
-    print((as_markdown if asked.markdown else as_text)(about, rows))
+        failed = measure(place, select(asked.row), found)
     for name, why in failed.items():
-        print(f"{'- ' if asked.markdown else ''}{name}: not measured: {why}")
-    if asked.json:
-        asked.json.write_text(json.dumps(as_json(about, rows, failed), indent=2) + "\n")
+        print(f"{name}: not measured: {why}")
+    if worse := [each for each in results if each.change(before.get(each.row.name)).startswith(WORSE)]:
+        print(f"worse than on {PAGE.relative_to(ROOT)}: {'; '.join(each.row.name for each in worse)}")
+    if asked.write and not failed:
+        text = PAGE.read_text()
+        PAGE.write_text(MARKED.sub(lambda _: as_markdown(about, results) + "\n", text))
     return 1 if failed else 0
 
 

@@ -8,7 +8,6 @@ import sqlite3
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 from tempfile import mkdtemp
 
 import attrs
@@ -18,37 +17,45 @@ from agentos.database import connect
 from agentos.kernel.ports import Entry
 from agentos.services.audit.chain import CHAIN_START, QueuedEntry, chain_rows
 from agentos.services.audit.log import Audit, open_audit
+from agentos.services.audit.pace import MAX_BURST
 from agentos.services.audit.segments import SCHEMAS
 from agentos.services.audit.verify import verify_log
 from tests.speed.place import Place
 from tests.speed.processes import MeasurementError
-from tests.speed.results import Row
+from tests.speed.results import Figure, Result, Row
 
 WRITE = Entry(7, "worker", "agent", "WRITE", "/workspace/notes/today.md", "allow", "level sandboxed: write", "intent")
 READ = attrs.evolve(WRITE, call="READ", phase="outcome", outcome="ok", duration=0.0012)
-AT_ONCE = (1, 10, 100)  # callers who each announce one act after the other
-MOST_US = 10.0  # of a note, at the median
+AT_ONCE = (1, 10, 100)  # unrelated callers who each announce one act after the other
+ROWS = (
+    Row("audit: to note an outcome, p50", " µs", most=10),
+    Row("audit: to announce an act, p50, one caller", " ms", most=0.5, floor="SQLite"),
+    Row("audit: to announce an act, p50, 10 unrelated callers", " ms"),
+    Row("audit: to announce an act, p50, 100 unrelated callers", " ms"),
+    Row("audit: to verify a log", " entries/s", more=True),
+)
 
 
-def audit(place: Place) -> list[Row]:
+def audit(place: Place) -> list[Result]:
     directory = Path(mkdtemp(dir=place.directory))
-    return trio.run(_measured, directory, 300 if place.quick else 2000)
+    return trio.run(_measured, directory, 300 if place.quick else MAX_BURST)
 
 
-async def _measured(directory: Path, count: int) -> list[Row]:
+async def _measured(directory: Path, count: int) -> list[Result]:
     async with open_audit(directory / "audit", "0") as log:
         notes = _noted(log, count)
         alone = await trio.to_thread.run_sync(_alone, directory / "alone.db", count)
-        intents = {callers: await _intended(log, callers, max(20, count // callers)) for callers in AT_ONCE}
+        intents = [await _intended(log, callers, count) for callers in AT_ONCE]
     begun = time.perf_counter()
     report = await trio.to_thread.run_sync(verify_log, directory / "audit")
     took = time.perf_counter() - begun
     if not report.sound:
         raise MeasurementError(f"the log that was measured isn't sound: {report.faults[0]}")
     return [
-        _note(notes),
-        *(_intent(callers, *intents[callers], alone) for callers in AT_ONCE),
-        _verified(report.entries, took),
+        Result.of(ROWS[0], notes, note=_p99(notes)),
+        Result(ROWS[1], Figure.of(intents[0]), Figure.of(alone), note=_p99(intents[0])),
+        *(Result.of(row, ms, note=_p99(ms)) for row, ms in zip(ROWS[2:4], intents[1:], strict=True)),
+        Result.of(ROWS[4], [report.entries / took]),
     ]
 
 
@@ -63,21 +70,23 @@ def _noted(log: Audit, count: int) -> list[float]:
     return taken
 
 
-async def _intended(log: Audit, callers: int, each: int) -> tuple[list[float], float]:
-    """Milliseconds, and how many in a second."""
+async def _intended(log: Audit, callers: int, count: int) -> list[float]:
+    """Milliseconds of each of ``count`` intents.
+
+    Each caller is a family of its own, with fewer intents than its burst: the pacing of a family isn't measured.
+    """
     taken: list[float] = []
 
-    async def act() -> None:
-        for _ in range(each):
+    async def act(entry: Entry) -> None:
+        for _ in range(count // callers):
             begun = time.perf_counter()
-            await log.intend(WRITE)
+            await log.intend(entry)
             taken.append((time.perf_counter() - begun) * 1000)
 
-    begun = time.perf_counter()
     async with trio.open_nursery() as nursery:
-        for _ in range(callers):
-            nursery.start_soon(act)
-    return taken, callers * each / (time.perf_counter() - begun)
+        for number in range(callers):
+            nursery.start_soon(act, attrs.evolve(WRITE, agent=callers * 1000 + number))
+    return taken
 
 
 def _alone(path: Path, count: int) -> list[float]:
@@ -102,28 +111,5 @@ def _insert(connection: sqlite3.Connection, row: Sequence[object]) -> None:
     connection.execute("COMMIT")
 
 
-def _note(taken: Sequence[float]) -> Row:
-    p50, p99 = median(taken), sorted(taken)[len(taken) * 99 // 100]
-    return Row(
-        "audit: an outcome that nobody waits for",
-        f"{p50:.1f} µs (p99 {p99:.1f})",
-        target=f"<= {MOST_US:g} µs",
-        met=p50 <= MOST_US,
-        numbers={"p50_us": p50, "p99_us": p99},
-    )
-
-
-def _intent(callers: int, taken: Sequence[float], rate: float, alone: Sequence[float]) -> Row:
-    p50, p99 = median(taken), sorted(taken)[len(taken) * 99 // 100]
-    who = "1 caller" if callers == 1 else f"{callers} callers at once"
-    return Row(
-        f"  an intent, until it is on the disk: {who}",
-        f"{p50:.2f} ms (p99 {p99:.2f}), {rate:,.0f}/s",
-        f"SQLite: {median(alone):.2f} ms" if callers == 1 else "-",
-        f"{p50 / median(alone):.2f}" if callers == 1 else "-",
-        numbers={"p50_ms": p50, "p99_ms": p99, "per_s": rate, "sqlite_ms": median(alone)},
-    )
-
-
-def _verified(entries: int, took: float) -> Row:
-    return Row("  to verify a log", f"{entries / took:,.0f} entries/s", numbers={"per_s": entries / took})
+def _p99(taken: Sequence[float]) -> str:
+    return f"p99 {sorted(taken)[len(taken) * 99 // 100]:.2f}"

@@ -5,17 +5,19 @@ On every CPU: what the commands themselves take of one is Linux's to divide, and
 
 import json
 from collections.abc import Mapping
-from statistics import median
 
 from tests.speed.caller import Caller
 from tests.speed.measure_jails import SPAWN
 from tests.speed.place import Place
 from tests.speed.processes import MeasurementError, Server
-from tests.speed.results import Row, ratio
+from tests.speed.results import Figure, Result, Row
 
 KILL = 0x11
 OTHERS = 50
-CALM = 3.0  # times their p99 while nobody else is there
+ROWS = (
+    Row(f"NOOP p99 of {OTHERS} callers, beside commands and files", " ms", most=0.8),
+    Row(f"NOOP p99 of {OTHERS} callers, the same to theirs alone", " ms", most_ratio=3, floor="alone"),
+)
 RUNS = """\
 from agentos_sdk import AgentOSClient
 with AgentOSClient() as kernel:
@@ -39,7 +41,7 @@ with AgentOSClient() as kernel:
 SCRIPTS = {"runs": RUNS, "writes": WRITES}
 
 
-def beside(place: Place) -> list[Row]:
+def beside(place: Place) -> list[Result]:
     """In turn: alone, and beside the two; each time until both have done something."""
     alone, accompanied = list[float](), list[float]()
     files = {f"{name}.py": text for name, text in SCRIPTS.items()}
@@ -54,23 +56,13 @@ def beside(place: Place) -> list[Row]:
                 if not caller.lines(name):
                     raise MeasurementError(f"the agent that {name} did nothing meanwhile")
                 _call(caller, KILL, {"name": name, "grace": 0})
-    to_alone = ratio(accompanied, alone)
-    return [
-        Row(
-            f"NOOP p99 of {OTHERS} callers, beside commands and files",
-            f"{median(accompanied) / 1000:.2f} ms",
-            f"alone: {median(alone) / 1000:.2f} ms",
-            str(to_alone),
-            f"<= {CALM:g} x alone",
-            to_alone.middle <= CALM,
-            {"p99_us": median(accompanied), "alone_us": median(alone), "ratio": to_alone.middle},
-        )
-    ]
+    ratio = Figure.of([a / b for a, b in zip(accompanied, alone, strict=True)])
+    return [Result.of(ROWS[0], accompanied), Result(ROWS[1], Figure.of(accompanied), Figure.of(alone), ratio)]
 
 
 def _p99(place: Place, kernel: Server) -> float:
-    """Microseconds."""
-    return place.load(kernel, f"paced {OTHERS}", "-w", 500, "-s", 1.5 if place.quick else 3.0)["p99_us"]
+    """Milliseconds."""
+    return place.load(kernel, f"paced {OTHERS}", "-w", 500, "-s", 1.5 if place.quick else 2.5)["p99_us"] / 1000
 
 
 def _call(caller: Caller, opcode: int, fields: Mapping[str, object]) -> None:

@@ -29,10 +29,15 @@ from tests.speed.llm.scenes import (
     Programme,
 )
 from tests.speed.place import Place
-from tests.speed.results import Row, as_text, machine
+from tests.speed.results import Figure, Result, Row, as_text, machine
 
 ROUNDS, QUICK_ROUNDS = 500, 200
-FAIR, SHARE, FAILED, COST = 0.99, 0.1, 0.01, 0.0015  # the targets
+ROWS = (
+    Row("THINK, agents that always have work: Jain's index", "", least=0.99, floor="round-robin", more=True),
+    Row("THINK, beside a flooder: p95 wait of light agents", " ms", most_ratio=0.1, floor="first come"),
+    Row("THINK, all agents at once: requests that fail", " %", most=1, floor="direct"),
+    Row("THINK: p50 above that of a direct call", " ms", most=1.5, floor="direct"),
+)
 
 
 def play(stage: Stage, programme: Programme) -> list[Played]:
@@ -44,16 +49,16 @@ def play(stage: Stage, programme: Programme) -> list[Played]:
     return played
 
 
-def llm(place: Place) -> list[Row]:
+def llm(place: Place) -> list[Result]:
     """What was promised, for ``make bench``; on every CPU, for there are three processes."""
     stage = Stage(place.directory, place.kernel)
     extra = overhead(stage, QUICK_ROUNDS if place.quick else ROUNDS, place.cpu)
     return rows(play(stage, QUICK if place.quick else TARGETS), extra)
 
 
-def rows(played: Sequence[Played], extra: Overhead) -> list[Row]:
+def rows(played: Sequence[Played], extra: Overhead) -> list[Result]:
     """Each promise, where most agents were there to judge it by."""
-    return [*_fair(played), *_calm(played), *_answered(played), _cheap(extra)]
+    return [_fair(played), _calm(played), _answered(played), _cheap(extra)]
 
 
 def _pair(played: Sequence[Played], scene: str, beside: str) -> tuple[Played, Played]:
@@ -65,62 +70,28 @@ def _pair(played: Sequence[Played], scene: str, beside: str) -> tuple[Played, Pl
     return mine, other
 
 
-def _fair(played: Sequence[Played]) -> list[Row]:
+def _fair(played: Sequence[Played]) -> Result:
     mine, other = _pair(played, CONTEST, ROUND_ROBIN)
     assert mine.jain is not None
     assert other.jain is not None
-    return [
-        Row(
-            f"THINK: Jain's index, {mine.n} agents with work",
-            f"{mine.jain:.3f}",
-            f"round-robin: {other.jain:.3f}",
-            target=f">= {FAIR}",
-            met=mine.jain >= FAIR,
-            numbers={"jain": mine.jain, "round_robin_jain": other.jain},
-        )
-    ]
+    return Result(ROWS[0], Figure(mine.jain), Figure(other.jain), note=f"{mine.n} agents")
 
 
-def _calm(played: Sequence[Played]) -> list[Row]:
+def _calm(played: Sequence[Played]) -> Result:
     mine, other = _pair(played, FLOODED, FIRST_COME)
-    wait, beside = (each.figures.kinds["light"].waits.p95 for each in (mine, other))
-    return [
-        Row(
-            f"  beside a flooder, {mine.n} agents: light ones' p95 wait",
-            f"{wait * 1000:.0f} ms",
-            f"first come: {beside * 1000:.0f} ms",
-            f"{wait / beside:.3f}",
-            f"<= {SHARE} x first come",
-            wait <= SHARE * beside,
-            {"light_p95_ms": wait * 1000, "first_come_light_p95_ms": beside * 1000},
-        )
-    ]
+    wait, beside = (each.figures.kinds["light"].waits.p95 * 1000 for each in (mine, other))
+    return Result(ROWS[1], Figure(wait), Figure(beside), Figure(wait / beside), f"{mine.n} agents")
 
 
-def _answered(played: Sequence[Played]) -> list[Row]:
+def _answered(played: Sequence[Played]) -> Result:
     mine, other = _pair(played, AT_ONCE, PACKAGE)
-    failed, beside = (each.figures.failed / each.figures.asked for each in (mine, other))
-    return [
-        Row(
-            f"  {mine.n} agents at once: requests that fail",
-            f"{failed:.1%}",
-            f"direct: {beside:.0%}",
-            target=f"<= {FAILED:.0%}",
-            met=failed <= FAILED,
-            numbers={"failed": failed, "direct_failed": beside},
-        )
-    ]
+    failed, beside = (each.figures.failed / each.figures.asked * 100 for each in (mine, other))
+    return Result(ROWS[2], Figure(failed), Figure(beside), note=f"{mine.n} agents")
 
 
-def _cheap(extra: Overhead) -> Row:
-    return Row(
-        "  a call through the kernel, p50, above a direct one",
-        f"{extra.each * 1000:.2f} ms",
-        f"direct: {extra.direct * 1000:.2f} ms",
-        target=f"<= {COST * 1000:g} ms",
-        met=extra.each <= COST,
-        numbers={"overhead_ms": extra.each * 1000, "direct_ms": extra.direct * 1000},
-    )
+def _cheap(extra: Overhead) -> Result:
+    direct, above = ([seconds * 1000 for seconds in series] for series in (extra.direct, extra.above))
+    return Result(ROWS[3], Figure.of(above), Figure.of(direct))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

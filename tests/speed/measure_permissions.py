@@ -34,7 +34,7 @@ from tests.speed.caller import Caller
 from tests.speed.measure_jails import SPAWN
 from tests.speed.place import Place
 from tests.speed.processes import MeasurementError, pinned
-from tests.speed.results import Ratio, Row, ratio
+from tests.speed.results import Result, Row
 from tests.support.rights import Notebook
 
 EXEC = 0x04
@@ -42,8 +42,16 @@ DENIED, ASKED, ALLOWED = 20, 10, 70  # rules of a set
 RULES = DENIED + ASKED + ALLOWED
 NAMES = Names("/home/op", "/home/op/project", "/workspace", "/agent")
 COMMAND = "allow-69 log --oneline -5 | allow-69 -3 > /dev/null"
-MOST_US = 50.0  # of a decision, at the median
 MANY = 500  # decisions in a round
+DECISIONS = (
+    Row(f"READ, decided by {RULES} rules: allowed by the last", " µs", most=50, floor=f"{RULES} fnmatch"),
+    Row(f"READ, decided by {RULES} rules: denied, as none matches", " µs", most=50),
+    Row(f"READ, decided by three sets of {RULES} rules within each other", " µs", most=50),
+    Row(f"SEND, decided by {RULES} rules: to an agent by its name", " µs", most=50),
+    Row(f"EXEC, decided by {RULES} rules: two commands and a redirection", " µs", most=50),
+    Row("EXEC: to parse two commands and a redirection", " µs"),
+)
+COMMANDS = (Row("EXEC of true in an agent's jail", " ms", most=10, floor="the spawner alone"),)
 
 Once = Callable[[int], object]
 
@@ -82,7 +90,7 @@ class Judged:
 
 
 def ways() -> dict[str, Once]:
-    """What is measured, by name."""
+    """What is measured, by name; the first is the floor, the others are ``DECISIONS`` in order."""
     one, three = (Judged.by("read", "/data/{}/**", layers) for layers in (1, 3))
     allowed = [Right("read", f"/data/allow-69/notes/day-{n}.md") for n in range(100)]
     refused = [Right("read", f"/srv/else/notes/day-{n}.md") for n in range(100)]
@@ -93,32 +101,28 @@ def ways() -> dict[str, Once]:
         "allowed": one.of(*allowed),
         "refused": one.of(*refused, effect="deny"),
         "layers": three.of(*allowed),
+        "send": Judged.by("send", "{}-*").of(*(Right("send", agent=n) for n in range(10, 110))),
         "exec": Judged.by("commands", "{} *").of(Right("exec", wanted)),
         "parse": lambda _: parse_text(COMMAND),
-        "send": Judged.by("send", "{}-*").of(*(Right("send", agent=n) for n in range(10, 110))),
     }
 
 
-def decisions(place: Place) -> list[Row]:
+def decisions(place: Place) -> list[Result]:
     with pinned(place.cpu):
         taken = _in_turn(ways(), 10 if place.quick else 40)
-    beside = ratio(*([median(each) for each in taken[name]] for name in ("allowed", "fnmatch")))
+    beside, read, *others = taken.values()
     return [
-        _decision(f"READ, decided by {RULES} rules: allowed by the last", taken["allowed"], taken["fnmatch"], beside),
-        _decision("  denied, as no rule speaks of it", taken["refused"]),
-        _decision("  three such sets within each other", taken["layers"]),
-        _decision("SEND, to an agent by its name", taken["send"]),
-        _decision("EXEC of two commands and a redirection", taken["exec"]),
-        _decision("  to parse them, before", taken["parse"], promised=False),
+        Result.of(DECISIONS[0], read, beside),
+        *(Result.of(row, us) for row, us in zip(DECISIONS[1:], others, strict=True)),
     ]
 
 
-def _in_turn(ways: Mapping[str, Once], rounds: int) -> dict[str, list[list[float]]]:
-    """Microseconds, of each round in a list of its own."""
-    taken: dict[str, list[list[float]]] = {name: [] for name in ways}
+def _in_turn(ways: Mapping[str, Once], rounds: int) -> dict[str, list[float]]:
+    """Microseconds: the median of each round."""
+    taken: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(rounds + 1):
         for name, once in ways.items():
-            found = [_timed(once, n) for n in range(MANY)]
+            found = median(_timed(once, n) for n in range(MANY))
             if number > 0:  # the first round compiles what the others find compiled
                 taken[name].append(found)
     return taken
@@ -130,31 +134,10 @@ def _timed(once: Once, number: int) -> float:
     return (time.perf_counter_ns() - begun) / 1000
 
 
-def _decision(
-    what: str,
-    taken: Sequence[Sequence[float]],
-    plain: Sequence[Sequence[float]] | None = None,
-    beside: Ratio | None = None,
-    *,
-    promised: bool = True,
-) -> Row:
-    each = sorted(us for found in taken for us in found)
-    p50, p99 = median(each), each[len(each) * 99 // 100]
-    return Row(
-        what,
-        f"{p50:.1f} µs (p99 {p99:.1f})",
-        f"{RULES} fnmatch: {median(us for found in plain for us in found):.1f} µs" if plain is not None else "-",
-        str(beside) if beside is not None else "-",
-        f"<= {MOST_US:g} µs" if promised else "-",
-        p50 <= MOST_US if promised else None,
-        {"p50_us": p50, "p99_us": p99},
-    )
-
-
 # -- A command through a kernel ----------------------------------------------------------------------------------------
 
 
-def commands(place: Place) -> list[Row]:
+def commands(place: Place) -> list[Result]:
     """``true`` in an agent's jail: through the kernel, judged and written down, and by the spawner alone."""
     rounds = 20 if place.quick else 100
     with pinned(place.cpu):
@@ -167,16 +150,7 @@ def commands(place: Place) -> list[Row]:
                 taken = trio.run(_both, spawner, through, rounds)
         finally:
             spawner.close()
-    beside, p50 = ratio(*taken), median(taken[0])
-    return [
-        Row(
-            "EXEC of true, in an agent's jail (the spawner alone)",
-            f"{p50:.2f} ms",
-            f"{median(taken[1]):.2f} ms",
-            str(beside),
-            numbers={"p50_ms": p50, "beside_ms": median(taken[1]), "ratio": beside.middle},
-        )
-    ]
+    return [Result.of(COMMANDS[0], *taken)]
 
 
 async def _both(spawner: Spawner, through: Callable[[], object], rounds: int) -> tuple[list[float], list[float]]:
@@ -226,8 +200,3 @@ def _ask(caller: Caller, opcode: int, fields: Mapping[str, object]) -> None:
     reply = json.loads(caller.call(opcode, json.dumps(fields).encode()))
     if not reply.get("success") or reply.get("exit_code", 0) != 0:
         raise MeasurementError(f"0x{opcode:02X} {fields}: {reply}")
-
-
-def permissions(place: Place) -> list[Row]:
-    """All of it."""
-    return [*decisions(place), *commands(place)]

@@ -1,7 +1,7 @@
 """From asking for a sandbox to the program's first byte, and what an idle agent costs, beside bubblewrap.
 
-On the library, without a kernel; runs alone, too: ``python -m tests.speed.measure_spawn [--quick]``. Rounds are
-interleaved and on one CPU, so that drift of the machine cancels in their quotients.
+On the library, without a kernel. Rounds are interleaved and on one CPU, so that drift of the machine cancels in their
+quotients.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean
 
 import trio
 from attrs import frozen
@@ -28,7 +28,7 @@ from agentos.sandbox.steps import Step
 from tests.speed.place import Place
 from tests.speed.proc import memory
 from tests.speed.processes import MeasurementError
-from tests.speed.results import Row, as_text, machine, ratio
+from tests.speed.results import Result, Row
 
 PYTHON = Interpreter(sys.executable, sys.prefix, sys.base_prefix)
 FIRST_BYTE = "import os; os.write(1, b'+')\n"
@@ -45,6 +45,14 @@ MIB = 1 << 20
 REST = 0.01  # seconds before each, for what the one before it has left to the host's kernel to tidy up
 AT_ONCE = 4  # spawned, where it is asked how many there can be
 AGENTS = 10  # at a time, when they are weighed
+ROUNDS = 5  # of the rate
+ROWS = (
+    Row("sandbox, fast: spawn to first byte", " ms", most=5, most_ratio=1.4, floor="bwrap + true"),
+    Row("sandbox, exec'ed python -I -S: spawn to first byte", " ms", most_ratio=1.3, floor="bwrap + python"),
+    Row(f"idle agent, fast: one of {AGENTS}, with its PID 1", " MiB", most=5),
+    Row(f"idle agent, exec'ed with the SDK: one of {AGENTS}, with its PID 1", " MiB", most=6),
+    Row("sandbox, fast: spawned and ended, all CPUs", "/s", least=100, more=True),
+)
 _OUTER = HostIds(1610612736 + 65000, 1610612736 + 65000)
 
 
@@ -149,7 +157,7 @@ async def _interleaved(ways: Mapping[str, Callable[[], Awaitable[float]]], round
     return taken
 
 
-def times(bench: Bench) -> list[Row]:
+def times(bench: Bench) -> Iterator[Result]:
     """Spawn to the first byte, against bubblewrap from its start to the end of a program that does nothing."""
     python = (sys.executable, "-I", "-S", "/agent/first.py")
     ways = {
@@ -159,56 +167,33 @@ def times(bench: Bench) -> list[Row]:
         "python": _beside(bwrap_argv(os.path.realpath(sys.executable), "-I", "-S", "-c", "pass")),
     }
     taken = trio.run(_interleaved, ways, bench.rounds)
-    return [
-        _row("sandbox, fast: spawn to first byte (bwrap + true)", taken["fast"], taken["true"], 1.4, 0.005),
-        _row("  exec'ed python -I -S (bwrap + the same)", taken["exec"], taken["python"], 1.3, None),
-    ]
+    yield Result.of(ROWS[0], taken["fast"], taken["true"])
+    yield Result.of(ROWS[1], taken["exec"], taken["python"])
 
 
-def _row(what: str, ours: list[float], theirs: list[float], most: float, seconds: float | None) -> Row:
-    beside = ratio(ours, theirs)
-    p50 = median(ours)
-    return Row(
-        what,
-        f"{p50 * 1000:.2f} ms",
-        f"{median(theirs) * 1000:.2f} ms",
-        str(beside),
-        f"<= {most:g} x" + (f", <= {seconds * 1000:g} ms" if seconds else ""),
-        beside.middle <= most and (seconds is None or p50 <= seconds),
-        {"p50_ms": p50 * 1000, "beside_ms": median(theirs) * 1000, "ratio": beside.middle},
-    )
-
-
-def rate(bench: Bench) -> list[Row]:
+def rate(bench: Bench) -> Iterator[Result]:
     """How many a second on all CPUs, each up to its first byte and its end; some end while others begin. Nothing is
     made ready."""
     steps = bench.plan("/agent/first.py", script="first.py", fast=True)
-    each = bench.rounds
 
-    async def some() -> None:
+    async def some(each: int) -> None:
         for _ in range(each):
             await _spawn(bench, steps)
 
-    async def many() -> float:
-        begun = time.perf_counter()
-        async with trio.open_nursery() as nursery:
-            for _ in range(AT_ONCE):
-                nursery.start_soon(some)
-        return AT_ONCE * each / (time.perf_counter() - begun)
+    async def many() -> list[float]:
+        rates, each = [], max(1, bench.rounds // ROUNDS)
+        for _ in range(ROUNDS):
+            begun = time.perf_counter()
+            async with trio.open_nursery() as nursery:
+                for _ in range(AT_ONCE):
+                    nursery.start_soon(some, each)
+            rates.append(AT_ONCE * each / (time.perf_counter() - begun))
+        return rates
 
-    per_s = trio.run(many)
-    return [
-        Row(
-            f"  fast: spawned and ended, {len(os.sched_getaffinity(0))} CPUs",
-            f"{per_s:.0f}/s",
-            target=">= 100/s",
-            met=per_s >= 100,
-            numbers={"per_s": per_s},
-        )
-    ]
+    yield Result.of(ROWS[4], trio.run(many))
 
 
-def size(bench: Bench) -> list[Row]:
+def size(bench: Bench) -> Iterator[Result]:
     """The memory of one of ten agents that have connected and wait, and of its PID 1; shared pages by their share."""
     path = str(bench.directory / "kernel.sock")
     with socket.socket(socket.AF_UNIX) as listener:
@@ -224,63 +209,35 @@ def size(bench: Bench) -> list[Row]:
         )
         fast = trio.run(_weigh, bench, bench.plan("/agent/idle.py", script="idle.py", fast=True, kernel=path))
         exec_ = trio.run(_weigh, bench, bench.plan(*python, script="idle.py", fast=False, kernel=path))
-    return [
-        _weight(f"idle agent, fast: one of {AGENTS}, with its PID 1", fast, 5),
-        _weight("  exec'ed with the SDK", exec_, 7),
-    ]
+    yield _weight(ROWS[2], fast)
+    yield _weight(ROWS[3], exec_)
 
 
-async def _weigh(bench: Bench, steps: tuple[Step, ...]) -> tuple[float, float]:
+async def _weigh(bench: Bench, steps: tuple[Step, ...]) -> tuple[list[float], list[float]]:
+    """MiB of the programs and of their PID 1s."""
     sandboxes: list[Sandbox] = []
     try:
         for _ in range(AGENTS):
             sandboxes.append(await bench.spawner.spawn(steps))
             await first_byte(sandboxes[-1])
-        programs = [memory(sandbox.program).pss for sandbox in sandboxes]
-        shims = [memory(sandbox.pid).pss for sandbox in sandboxes]
-        return mean(programs), mean(shims)
+        programs = [memory(sandbox.program).pss / MIB for sandbox in sandboxes]
+        return programs, [memory(sandbox.pid).pss / MIB for sandbox in sandboxes]
     finally:
         for sandbox in sandboxes:
             await over(sandbox)
 
 
-def _weight(what: str, found: tuple[float, float], most: int) -> Row:
-    program, shim = (size / MIB for size in found)
-    both = program + shim
-    return Row(
-        what,
-        f"{both:.2f} MiB ({program:.2f} + {shim:.2f})",
-        target=f"<= {most} MiB",
-        met=both <= most,
-        numbers={"program_mib": program, "pid1_mib": shim},
-    )
+def _weight(row: Row, found: tuple[list[float], list[float]]) -> Result:
+    program, shim = map(mean, found)
+    both = [sum(pair) for pair in zip(*found, strict=True)]
+    return Result.of(row, both, note=f"{program:.2f} + {shim:.2f}")
 
 
-def spawn(place: Place) -> list[Row]:
-    """All of it, as rows of the whole measurement."""
-    return rows(20 if place.quick else 100, place.cpu)
-
-
-def rows(rounds: int, cpu: int) -> list[Row]:
+def sandbox(place: Place) -> Iterator[Result]:
     """Times and sizes on one CPU, where they can be compared; how many a second, on all that there are."""
-    everywhere = os.sched_getaffinity(0)
-    with a_bench(rounds, {cpu}) as bench:
-        compared = [*times(bench), *size(bench)]
-    with a_bench(rounds, everywhere) as bench:
-        return [*compared, *rate(bench)]
-
-
-def main() -> int:
-    quick = "--quick" in sys.argv[1:]
-    about = machine()
-    try:
-        found = rows(20 if quick else 100, max(os.sched_getaffinity(0)))
-    except MeasurementError as error:
-        print(error, file=sys.stderr)
-        return 1
-    print(as_text(about, found))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    rounds = 20 if place.quick else 100
+    with a_bench(rounds, {place.cpu}) as bench:
+        yield from times(bench)
+        yield from size(bench)
+    with a_bench(rounds, os.sched_getaffinity(0)) as bench:
+        yield from rate(bench)

@@ -1,19 +1,34 @@
 """How fast a frame comes back: alone, 32 in flight, from 50 connections, and while somebody else sends 16 MiB."""
 
 import time
-from statistics import median
+from collections.abc import Iterator
 
 from tests.speed.place import Numbers, Place
 from tests.speed.processes import MeasurementError
-from tests.speed.results import Row, ratio
+from tests.speed.results import Figure, Result, Row
 
 # In each round they take turns: the machine drifts more from minute to minute than the kernels differ.
 FLOOR, V1, V2 = "floor", "v1", "v2"
 Series = dict[str, list[Numbers]]
 
+RTT = (
+    Row("NOOP, one connection, p50", " µs", most_ratio=1.9),
+    Row("NOOP, one connection, p50, version 2", " µs", most_ratio=1.6, floor=V1),
+)
+FLIGHT = (
+    Row("NOOP, 32 in flight", "/s", least_ratio=0.25, more=True),
+    Row("NOOP, 32 in flight, version 2", "/s", floor=V1, more=True),
+)
+CONNS = (Row("NOOP, 50 connections", "/s", least_ratio=0.33, more=True),)
+SHAPES = ("noop", "nested", "wide")
+HEAVY = tuple(
+    Row(f"NOOP p99 beside {name}", " ms", most=50)
+    for name in ("NOOP of 16 MiB", "SEND of 1 MiB, 64 deep", "SEND of 1 MiB, 350,000 objects")
+)
+
 
 def take_turns(place: Place, mode: str, *versions: str) -> Series:
-    seconds = 0.25 if place.quick else 0.7
+    seconds = 0.25 if place.quick else 0.5
     series: Series = {FLOOR: [], **{version: [] for version in versions}}
     with place.floor() as floor, place.serve() as kernel:
         for _ in range(3 if place.quick else 7):
@@ -27,76 +42,29 @@ def pick(series: Series, who: str, what: str) -> list[float]:
     return [numbers[what] for numbers in series[who]]
 
 
-def rtt(place: Place) -> list[Row]:
-    series = take_turns(place, "rtt", V1, V2)
-    floor, v1, v2 = (pick(series, who, "p50_us") for who in (FLOOR, V1, V2))
-    to_floor, to_v1 = ratio(v1, floor), ratio(v2, v1)
-    return [
-        Row(
-            "NOOP, one connection, p50",
-            f"{median(v1):.1f} µs",
-            f"{median(floor):.1f} µs",
-            str(to_floor),
-            "<= 3.0 x floor",
-            to_floor.middle <= 3.0,
-            {"p50_us": median(v1), "floor_us": median(floor), "ratio": to_floor.middle},
-        ),
-        Row(
-            "  the same in version 2",
-            f"{median(v2):.1f} µs",
-            f"v1: {median(v1):.1f} µs",
-            str(to_v1),
-            "<= 1.6 x v1",
-            to_v1.middle <= 1.6,
-            {"p50_us": median(v2), "v1_us": median(v1), "ratio": to_v1.middle},
-        ),
-    ]
+def rtt(place: Place) -> Iterator[Result]:
+    yield from _both_versions(place, "rtt", "p50_us", RTT)
 
 
-def flight(place: Place) -> list[Row]:
-    series = take_turns(place, "flight 32", V1, V2)
-    floor, v1, v2 = (pick(series, who, "rate") for who in (FLOOR, V1, V2))
-    to_floor, to_v1 = ratio(v1, floor), ratio(v2, v1)
-    return [
-        Row(
-            "NOOP, 32 in flight",
-            f"{median(v1):,.0f}/s",
-            f"{median(floor):,.0f}/s",
-            str(to_floor),
-            ">= 500,000/s",
-            median(v1) >= 500_000,
-            {"per_s": median(v1), "floor_per_s": median(floor), "ratio": to_floor.middle},
-        ),
-        Row(
-            "  the same in version 2",
-            f"{median(v2):,.0f}/s",
-            f"v1: {median(v1):,.0f}/s",
-            str(to_v1),
-            numbers={"per_s": median(v2), "v1_per_s": median(v1), "ratio": to_v1.middle},
-        ),
-    ]
+def flight(place: Place) -> Iterator[Result]:
+    yield from _both_versions(place, "flight 32", "rate", FLIGHT)
 
 
-def conns(place: Place) -> list[Row]:
+def _both_versions(place: Place, mode: str, what: str, rows: tuple[Row, Row]) -> Iterator[Result]:
+    series = take_turns(place, mode, V1, V2)
+    floor, v1, v2 = (pick(series, who, what) for who in (FLOOR, V1, V2))
+    yield Result.of(rows[0], v1, floor)
+    yield Result.of(rows[1], v2, v1)
+
+
+def conns(place: Place) -> Iterator[Result]:
     series = take_turns(place, "conns 50", V1)
-    floor, v1 = (pick(series, who, "rate") for who in (FLOOR, V1))
-    to_floor = ratio(v1, floor)
-    return [
-        Row(
-            "NOOP, 50 connections",
-            f"{median(v1):,.0f}/s",
-            f"{median(floor):,.0f}/s",
-            str(to_floor),
-            ">= 0.25 x floor",
-            to_floor.middle >= 0.25,
-            {"per_s": median(v1), "floor_per_s": median(floor), "ratio": to_floor.middle},
-        )
-    ]
+    yield Result.of(CONNS[0], pick(series, V1, "rate"), pick(series, FLOOR, "rate"))
 
 
-def beside_heavy(place: Place, shape: str, *, echo: bool = False) -> tuple[Numbers, Numbers]:
-    """The numbers of 64 callers, one of which asks each ms, and of the one who meanwhile sends the heavy bodies."""
-    seconds = 1.5 if place.quick else 4.0
+def beside_heavy(place: Place, shape: str, *, echo: bool = False) -> float:
+    """The p99 in ms of 64 callers, one of which asks each ms, while another one sends the heavy bodies."""
+    seconds = 1.0 if place.quick else 2.0
     options = ["-e"] if echo else []
     with (
         place.floor() if echo else place.serve() as server,
@@ -107,32 +75,12 @@ def beside_heavy(place: Place, shape: str, *, echo: bool = False) -> tuple[Numbe
         light = others(40)
     if heavy["ended_s"] < light["ended_s"]:
         raise MeasurementError("the heavy client ended before the others had been measured")
-    return light, heavy
+    return light["p99_us"] / 1000
 
 
-SHAPES = {"noop": "NOOP of 16 MiB", "nested": "SEND of 1 MiB, 64 deep", "wide": "SEND of 1 MiB, 350,000 objects"}
-
-
-def heavy(place: Place) -> list[Row]:
-    floor, _ = beside_heavy(place, "noop", echo=True)
-    rows = []
-    for shape, name in SHAPES.items():
-        light, heavy = beside_heavy(place, shape)
-        ms = light["p99_us"] / 1000
-        rows.append(
-            Row(
-                f"NOOP p99 beside {name}",
-                f"{ms:.1f} ms",
-                f"{floor['p99_us'] / 1000:.1f} ms" if shape == "noop" else "-",
-                target="<= 50 ms",
-                met=ms <= 50,
-                numbers={
-                    "p99_ms": ms,
-                    "p50_ms": light["p50_us"] / 1000,
-                    "max_ms": light["max_us"] / 1000,
-                    "heavy_per_s": heavy["rate"],
-                    "heavy_p50_ms": heavy["p50_us"] / 1000,
-                },
-            )
-        )
-    return rows
+def heavy(place: Place) -> Iterator[Result]:
+    rounds = range(1 if place.quick else 3)
+    for row, shape in zip(HEAVY, SHAPES, strict=True):
+        ms = [beside_heavy(place, shape) for _ in rounds]
+        floor = Figure(beside_heavy(place, shape, echo=True)) if shape == "noop" else None
+        yield Result(row, Figure.of(ms), floor)

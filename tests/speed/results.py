@@ -1,49 +1,129 @@
-"""What is printed: the machine, a row for each number with its target, and what could not be measured."""
+"""Rows of the measurement: what is declared of each, what was measured, and whether it got worse.
+
+A row is compared with an earlier one by its ratio to the floor if it has one, otherwise by its figure. It got worse
+where the quartiles of the two don't overlap.
+"""
 
 import os
 import platform
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
-from typing import Any
+from statistics import median, quantiles
 
-from attrs import asdict, field, frozen
+from attrs import frozen
 
 HEAD = ("what", "measured", "floor", "ratio", "target", "met?")
+MARKED = re.compile(r"(?<=<!-- bench -->\n).*?(?=<!-- /bench -->)", re.DOTALL)
+SPREAD = re.compile(r"([\d.,]+)[^(]*\(([\d.,]+) to ([\d.,]+)\)")  # as Figure.text writes it
+PARTS = 10  # that a long series is cut into
+WORSE = "WORSE"
 
 
 @frozen
 class Row:
-    """``met`` is ``None`` where nothing was promised; ``numbers`` are for programs, their names end with the unit."""
+    """A declared row. ``most`` or ``least`` is its target in its unit, ``most_ratio`` or ``least_ratio`` in floors."""
 
-    what: str
-    measured: str
-    floor: str = "-"
-    ratio: str = "-"
-    target: str = "-"
-    met: bool | None = None
-    numbers: dict[str, float] = field(factory=dict)
+    name: str
+    unit: str
+    most: float | None = None
+    least: float | None = None
+    most_ratio: float | None = None
+    least_ratio: float | None = None
+    floor: str = "floor"
+    more: bool = False  # more is better
 
-    def cells(self) -> tuple[str, ...]:
-        met = {True: "yes", False: "NO", None: "-"}[self.met]
-        return (self.what, self.measured, self.floor, self.ratio, self.target, met)
+    @property
+    def target(self) -> str:
+        bounds = (
+            ("<=", self.most_ratio, f" x {self.floor}"),
+            (">=", self.least_ratio, f" x {self.floor}"),
+            ("<=", self.most, self.unit),
+            (">=", self.least, self.unit),
+        )
+        return ", ".join(f"{sign} {bound:,g}{unit}" for sign, bound, unit in bounds if bound is not None) or "-"
 
 
 @frozen
-class Ratio:
-    """Of two series measured in turn: each round's quotient is taken, so that drift of the machine cancels."""
+class Figure:
+    """A median and its quartiles over several rounds; of a single round the quartiles are ``None``."""
 
     middle: float
-    low: float
-    high: float
+    low: float | None = None
+    high: float | None = None
 
-    def __str__(self) -> str:
-        return f"{self.middle:.2f} ({self.low:.2f} to {self.high:.2f})"
+    @classmethod
+    def of(cls, series: Sequence[float]) -> "Figure":
+        """Of a long series a round is the median of one of its ``PARTS``: single values differ more than runs do."""
+        if len(series) == 1:
+            return cls(series[0])
+        size = max(1, len(series) // PARTS)
+        rounds = [median(series[at : at + size]) for at in range(0, len(series) - size + 1, size)]
+        low, _, high = quantiles(rounds, n=4, method="inclusive")
+        return cls(median(series), low, high)
+
+    def text(self, unit: str = "") -> str:
+        if self.low is None or self.high is None:
+            return f"{number(self.middle)}{unit}"
+        return f"{number(self.middle)}{unit} ({number(self.low)} to {number(self.high)})"
 
 
-def ratio(measured: Sequence[float], beside: Sequence[float]) -> Ratio:
-    each = [a / b for a, b in zip(measured, beside, strict=True)]
-    return Ratio(median(each), min(each), max(each))
+@frozen
+class Result:
+    """What was measured for a row. The ratio is that of each round, so that drift of the machine cancels."""
+
+    row: Row
+    figure: Figure
+    floor: Figure | None = None
+    ratio: Figure | None = None
+    note: str = ""
+
+    @classmethod
+    def of(cls, row: Row, series: Sequence[float], floor: Sequence[float] | None = None, note: str = "") -> "Result":
+        """``floor`` was measured in turn with ``series``."""
+        if floor is None:
+            return cls(row, Figure.of(series), note=note)
+        each = [a / b for a, b in zip(series, floor, strict=True)]
+        return cls(row, Figure.of(series), Figure.of(floor), Figure.of(each), note)
+
+    @property
+    def compared(self) -> Figure:
+        return self.ratio or self.figure
+
+    @property
+    def met(self) -> bool | None:
+        """Whether all targets are met; ``None`` without one."""
+        row, figure, ratio = self.row, self.figure.middle, self.ratio.middle if self.ratio is not None else 0.0
+        held = [
+            row.most is None or figure <= row.most,
+            row.least is None or figure >= row.least,
+            row.most_ratio is None or ratio <= row.most_ratio,
+            row.least_ratio is None or ratio >= row.least_ratio,
+        ]
+        return all(held) if row.target != "-" else None
+
+    def cells(self) -> tuple[str, ...]:
+        measured = self.figure.text(self.row.unit) + (f"; {self.note}" if self.note else "")
+        called = "" if self.row.floor == "floor" else f"{self.row.floor}: "
+        floor = f"{called}{number(self.floor.middle)}{self.row.unit}" if self.floor is not None else "-"
+        ratio = self.ratio.text() if self.ratio is not None else "-"
+        met = {True: "yes", False: "NO", None: "-"}[self.met]
+        return (self.row.name, measured, floor, ratio, self.row.target, met)
+
+    def change(self, before: Figure | None) -> str:
+        """Against an earlier figure of this row; ``-`` where one of the two has no spread."""
+        now = self.compared
+        if before is None or now.low is None or now.high is None or before.low is None or before.high is None:
+            return "-"
+        less, more = now.high < before.low, now.low > before.high
+        if not less and not more:
+            return "same"
+        return f"{'better' if more is self.row.more else WORSE}, {now.middle / before.middle - 1:+.0%}"
+
+
+def number(value: float) -> str:
+    """Three digits or more."""
+    return f"{value:,.{0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3}f}"
 
 
 def machine() -> dict[str, str]:
@@ -62,19 +142,28 @@ def lined_up(rows: Sequence[Sequence[str]]) -> list[list[str]]:
     return [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
 
 
-def as_text(about: dict[str, str], rows: Sequence[Row]) -> str:
+def as_text(about: Mapping[str, str], results: Sequence[Result]) -> str:
     lines = [f"{name}: {value}" for name, value in about.items()]
-    table = lined_up([HEAD, *(row.cells() for row in rows)])
-    table.insert(1, ["-" * len(cell) for cell in table[0]])
+    table = lined_up([HEAD, *(result.cells() for result in results)])
     return "\n".join([*lines, "", *("  ".join(row).rstrip() for row in table)])
 
 
-def as_markdown(about: dict[str, str], rows: Sequence[Row]) -> str:
+def as_markdown(about: Mapping[str, str], results: Sequence[Result]) -> str:
     lines = [f"- {name}: {value}" for name, value in about.items()]
-    table = lined_up([HEAD, *(row.cells() for row in rows)])
+    table = lined_up([HEAD, *(result.cells() for result in results)])
     table.insert(1, ["-" * len(cell) for cell in table[0]])
     return "\n".join([*lines, "", *(f"| {' | '.join(row)} |" for row in table)])
 
 
-def as_json(about: dict[str, str], rows: Sequence[Row], failed: dict[str, str]) -> dict[str, Any]:
-    return {"machine": about, "rows": [asdict(row) for row in rows], "failed": failed}
+def read_figures(page: str) -> dict[str, Figure]:
+    """The figures of a page's table that rows are compared with, by name; those without a spread are left out."""
+    found = MARKED.search(page)
+    figures = {}
+    for line in found[0].splitlines() if found is not None else ():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) != len(HEAD):
+            continue
+        name, measured, _, ratio, *_ = cells
+        if spread := SPREAD.match(measured if ratio == "-" else ratio):
+            figures[name] = Figure(*(float(part.replace(",", "")) for part in spread.groups()))
+    return figures

@@ -1,7 +1,7 @@
 """What a call costs more because it goes through the kernel."""
 
 import time
-from statistics import median
+from collections.abc import Sequence
 
 from attrs import frozen
 
@@ -19,14 +19,8 @@ WARM = 20  # calls that don't count
 class Overhead:
     """Seconds, of calls that the provider answers at once; each round makes one of either kind."""
 
-    direct: float
-    through: float
-    each: float  # the median of the differences
-
-    @classmethod
-    def of(cls, direct: list[float], through: list[float]) -> "Overhead":
-        differences = [b - a for a, b in zip(direct, through, strict=True)]
-        return cls(median(direct), median(through), median(differences))
+    direct: Sequence[float]
+    above: Sequence[float]  # what the call through the kernel of the same round took more
 
 
 def overhead(stage: Stage, rounds: int, cpu: int) -> Overhead:
@@ -44,7 +38,8 @@ async def _in_turn(target: Target, rounds: int) -> Overhead:
         for number in range(WARM + rounds):
             for ask, times in ((straight, direct), (kernel, through)):
                 times.append(await _took(ask, number))
-    return Overhead.of(direct[WARM:], through[WARM:])
+    above = [b - a for a, b in zip(direct, through, strict=True)]
+    return Overhead(direct[WARM:], above[WARM:])
 
 
 async def _took(ask: Ask, number: int) -> float:

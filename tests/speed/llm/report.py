@@ -11,7 +11,7 @@ from typing import Literal
 
 from tests.speed import results
 from tests.speed.processes import ROOT
-from tests.speed.results import Row
+from tests.speed.results import Result
 
 from .figures import Figures
 from .loads import SIZES, Kind
@@ -129,7 +129,7 @@ def as_markdown(played: Sequence[Played]) -> str:
     return "\n\n".join(parts)
 
 
-def write(about: Mapping[str, str], promised: Sequence[Row], played: Sequence[Played]) -> None:
+def write(about: Mapping[str, str], promised: Sequence[Result], played: Sequence[Played]) -> None:
     figures = results.as_markdown(dict(about), promised)
     text = MARKED.sub(lambda _: f"{figures}\n\n{as_markdown(played)}\n", PAGE.read_text())
     PAGE.write_text(text)

@@ -22,7 +22,7 @@ from agentos.database import DatabaseError, open_database
 from agentos.llm import budgets
 from agentos.llm.model import Model, open_model
 from agentos.sandbox.plan import CODE, WORKSPACE
-from agentos.services.events import Events, KernelStarted, KernelStopping, Subscriber
+from agentos.services.events import Events, IsolationProbed, KernelStarted, KernelStopping, Subscriber
 from agentos.services.mailboxes import Mailboxes
 from agentos.syscalls import Services, reserved, table
 
@@ -118,6 +118,7 @@ class Kernel:
         kernel, root = settings.config.kernel, settings.config.root
         self.settings, self.host, self.model = settings, host, model
         self.events, self.callers, self.line = access.events, access.callers, model.line
+        self.started = trio.Event()
         self.connection_limit = ConnectionLimit(min(kernel.max_connections, affordable_connections()))
         # Kills what ended agents left; jails: a sandbox with its resources for each life of an agent.
         self.sweeper = Sweeper(host.run)
@@ -178,7 +179,6 @@ class Kernel:
 
     async def serve(self) -> str | None:
         """Listen, run the tree and shut down. Returns why the root gave up, or None if it was asked to end."""
-        self.jails.host, isolation = await probe.examine(self.host.spawner, self.jails.host, self.host.cgroups)
         operators = self.settings.socket
         with listen(operators) as listener:
             try:
@@ -187,13 +187,21 @@ class Kernel:
                     nursery.start_soon(Listener(listener, self.connection_limit, admit, dismiss).serve)
                     for service in (self.host.spawner, self.sweeper, self.jails, self.line):
                         nursery.start_soon(service.serve)
+                    nursery.start_soon(self.probe_host)
                     await nursery.start(self.obey_signals)
-                    reason = await self.supervision.run(partial(self.announce, isolation, nursery))
+                    reason = await self.supervision.run(partial(self.announce, nursery))
                     nursery.cancel_scope.cancel()
             finally:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(operators)
         return reason
+
+    async def probe_host(self) -> None:
+        """Try the isolation layers. Agents start when this is done, clients are served before."""
+        self.jails.host, isolation = await probe.examine(self.host.spawner, self.jails.host, self.host.cgroups)
+        self.jails.probed.set()
+        await self.started.wait()
+        self.events.publish(IsolationProbed(isolation))
 
     async def obey_signals(self, *, task_status: trio.TaskStatus[None]) -> None:
         """The first stop signal ends the tree in order, a second one kills what is left."""
@@ -208,11 +216,12 @@ class Kernel:
                     self.events.publish(KernelStopping())
                     self.supervision.stop()
 
-    def announce(self, isolation: str, nursery: trio.Nursery) -> None:
+    def announce(self, nursery: trio.Nursery) -> None:
         """Publish that the kernel is ready; what clients need not wait for is loaded afterwards, in the background."""
         gc.collect()
         gc.freeze()  # later full collections skip all objects that exist now: 60 ms each
-        self.events.publish(KernelStarted(isolation, self.model.description))
+        self.events.publish(KernelStarted(self.model.description))
+        self.started.set()
         if self.line.model:
             nursery.start_soon(self.line.prepare)
 

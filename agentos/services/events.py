@@ -101,11 +101,17 @@ class AgentEscalated:
 class KernelStarted:
     """The first start of each declared agent has succeeded or failed.
 
-    ``isolation`` and ``model`` are sentences for people; ``model`` is None if none is configured.
+    ``model`` is a sentence for people, None if no model is configured.
     """
 
-    isolation: str
     model: str | None
+
+
+@frozen
+class IsolationProbed:
+    """The kernel has started and knows which isolation layers work here; ``isolation`` is a sentence for people."""
+
+    isolation: str
 
 
 @frozen
@@ -113,7 +119,7 @@ class KernelStopping:
     """The kernel has got the first stop signal: its agents are ending."""
 
 
-Event = AgentEvent | AgentEscalated | KernelStarted | KernelStopping
+Event = AgentEvent | AgentEscalated | KernelStarted | IsolationProbed | KernelStopping
 Publish = Callable[[Event], None]
 Subscriber = Callable[[Event], None]
 

@@ -22,7 +22,7 @@ from tests.support.wire import LIST, NOOP, PATIENCE, SPAWN, Wire
 PROGRAM = (sys.executable, "-m", "agentos", "run")
 # Its standard input ends when we do, by SIGKILL too. Not a death signal: that follows a thread, not a process.
 GUARD = ("sh", "-c", 'read -r _; kill -9 "$1"', "sh")
-READY = re.compile(r"\| ready, listening on")
+READY, PROBED = re.compile(r"\| ready, listening on"), re.compile(r"\| isolation ")
 
 
 class Kernel:
@@ -89,7 +89,9 @@ class Kernel:
             return "\n".join(self.lines)
 
     def wait_ready(self) -> None:
+        """Until it is ready, and has also tried which isolation it can give."""
         self.wait_line(READY)
+        self.wait_line(PROBED)
 
     def wait_line(self, pattern: str | re.Pattern[str], since: int = 0) -> str:
         """The first line from number ``since`` on that matches; fails when it ends or the deadline passes first."""

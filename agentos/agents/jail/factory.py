@@ -44,7 +44,8 @@ SPARE_DELAY = 0.02  # seconds from a program's start until the next process is p
 class Jails:
     """Creates jails for one kernel. ``sdk`` is the package's directory; ``sdk_alone`` holds only the package.
 
-    In a jail with its own network the kernel listens on ``port``, if one is given.
+    In a jail with its own network the kernel listens on ``port``, if one is given. When the layers that don't work here
+    have been taken out of ``host``, ``probed`` is set: no program starts before.
     """
 
     spawner: Spawner
@@ -58,6 +59,7 @@ class Jails:
     port: int | None = None
     memory: MemoryWatcher = field(factory=MemoryWatcher)
     disk: DiskWatcher = field(factory=DiskWatcher)
+    probed: trio.Event = field(factory=trio.Event)
     turns: Turns = field(factory=Turns)  # for fair reading of program output
     _living: dict[str, Jail] = field(factory=dict)  # by lineage
     _made: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)  # waiting for the next jail to be made
@@ -83,6 +85,7 @@ class Jails:
         Without a ``socket`` the sandbox has no connection to the kernel.
         """
         parts: JailParts | None = None
+        await self.probed.wait()
         async with contextlib.AsyncExitStack() as undo:
             try:
                 parts = await self._prepare(undo, agent, socket, environment)

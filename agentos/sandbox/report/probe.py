@@ -9,6 +9,7 @@ import resource
 import sys
 from collections.abc import Mapping, Sequence
 
+import trio
 from attrs import evolve
 
 from agentos.sandbox import host_ids, interpreter_prefixes
@@ -105,15 +106,15 @@ async def probe_layers(spawner: Spawner, host: Host, ids: HostIds | None = None)
 
     With root the programs run as ``outer``. If that doesn't work, the other layers are tried as the kernel's uid.
     """
-    surroundings = remedies.read_surroundings()
+    surroundings = await trio.to_thread.run_sync(remedies.read_surroundings)
     used_ids = ids or (TRIAL_IDS if host.uid == 0 else HostIds(host.uid, host.gid))
     own_uid = Finding(False, "without root a program has the kernel's own uid on the host", asked=False)
     if host.uid == 0:
-        own_uid = await _run_trial(spawner, _trial_plans(host, used_ids)["user_ns"], surroundings)
+        plans = await trio.to_thread.run_sync(_trial_plans, host, used_ids)
+        own_uid = await _run_trial(spawner, plans["user_ns"], surroundings)
         used_ids = used_ids if own_uid.works else HostIds(host.uid, host.gid)
-    found = {
-        layer: await _run_trial(spawner, steps, surroundings) for layer, steps in _trial_plans(host, used_ids).items()
-    }
+    plans = await trio.to_thread.run_sync(_trial_plans, host, used_ids)  # builds filters, which takes milliseconds
+    found = {layer: await _run_trial(spawner, steps, surroundings) for layer, steps in plans.items()}
     return {
         layer: evolve(finding, mechanism=_mechanism_of(layer, host) if finding.works else "")
         for layer, finding in {**found, "own_uid": own_uid, **_untried_layers(host)}.items()

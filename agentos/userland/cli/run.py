@@ -30,7 +30,7 @@ def run(file: Path | None, socket: str | None, state_dir: Path | None) -> None:
     from agentos.boot import run as boot
     from agentos.config.load import Config, ConfigError, load
     from agentos.host_setup import BootError
-    from agentos.services.events import AgentOutput, Event, KernelStarted, KernelStopping
+    from agentos.services.events import AgentOutput, Event, IsolationProbed, KernelStarted, KernelStopping
 
     from .console import Console
     from .notify import ServiceManager
@@ -53,14 +53,15 @@ def run(file: Path | None, socket: str | None, state_dir: Path | None) -> None:
             match event:
                 case AgentOutput(name=name, stream=stream, text=text):
                     console.show(name, stream, text)
-                case KernelStarted(isolation, model):
+                case KernelStarted(model):
                     console.say(f"ready, listening on {path} (pid {os.getpid()})")
-                    console.say(f"isolation {isolation}")
                     if model is not None:
                         console.say(model)
-                    trio.lowlevel.spawn_system_task(manager.keep_notified, f"ready; isolation {isolation}")
                     if file is None:
                         console.say("there is no agentos.toml here, so no agent yet: start some with `agentos spawn`")
+                case IsolationProbed(isolation):
+                    console.say(f"isolation {isolation}")
+                    trio.lowlevel.spawn_system_task(manager.keep_notified, f"ready; isolation {isolation}")
                 case KernelStopping():
                     manager.notify("STOPPING=1", "STATUS=stopping, agents first")
 

@@ -1,0 +1,48 @@
+"""A kernel answers calls before it knows which isolation layers work; agents start when it knows."""
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.kernel import PROBED, READY, Kernel, until
+from tests.support.wire import LIST, NOOP, SPAWN
+from tests.system.jails import zygotes_of
+
+
+@pytest.fixture
+def unprobed() -> Iterator[tuple[Kernel, int]]:
+    """A ready kernel whose probe doesn't end, since the zygote is stopped; the zygote's pid."""
+    for _ in range(10):  # a probe that has ended before we stop the zygote proves nothing
+        kernel = Kernel()
+        try:
+            kernel.wait_line(READY)
+            [zygote] = zygotes_of(kernel.pid)
+            os.kill(zygote, signal.SIGSTOP)
+            if not PROBED.search(kernel.said):
+                yield kernel, zygote
+                kernel.stop()
+                return
+        finally:
+            kernel.clean_up()
+    pytest.fail("each of ten kernels knew its isolation too soon")
+
+
+def test_a_kernel_answers_before_it_knows_its_isolation_and_an_agent_waits_for_that(
+    unprobed: tuple[Kernel, int],
+) -> None:
+    kernel, zygote = unprobed
+    with kernel.connect() as spawner, kernel.connect() as other:
+        spawner.send(SPAWN, {"name": "waits", "command": ["sleep", "1000"]})
+        until(lambda: [agent["name"] for agent in other.call(LIST)] == ["waits"], "the agent is known")
+
+        assert other.ask(NOOP, b"served").body == b"served"
+        assert other.call(LIST)[0]["state"] == "starting"
+        assert not PROBED.search(kernel.said)
+
+        os.kill(zygote, signal.SIGCONT)
+        reply = spawner.receive().json
+        assert reply["success"], reply
+        assert reply["isolation"]["layers"]["pid_ns"]["active"]
+        kernel.wait_line(PROBED)

@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 FIRST_ID, ID_COUNT = 1610612736, 65536  # 0x60000000: above the ids of people, services and subordinate ids
 _MAX_ID = (1 << 32) - 2  # -1 is no valid id
+SAVE_DELAY = 0.5  # seconds until new assignments are written: many share one write, which the spawns don't compete with
 RETRY_DELAY = 1.0  # seconds to wait after a failed write
 
 
@@ -80,6 +81,7 @@ class HostIdPool:
         try:
             while True:
                 await self._unsaved.wait()
+                await trio.sleep(SAVE_DELAY)
                 try:
                     await self._save()
                 except OSError as error:

@@ -1,5 +1,6 @@
 """Each name has a user of its own on the host, the same in each of its lives, whatever is taken and given up."""
 
+import json
 import os
 import stat
 from pathlib import Path
@@ -10,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from agentos.sandbox.host_ids import FIRST_ID, ID_COUNT, HostIdError, HostIdPool, assign_id
+from agentos.sandbox.host_ids import FIRST_ID, ID_COUNT, SAVE_DELAY, HostIdError, HostIdPool, assign_id
 from agentos.sandbox.plan import HostIds
 from tests.support.rounds import rounds
 
@@ -84,6 +85,24 @@ async def test_only_the_kernel_reads_the_file_and_no_half_of_it_is_ever_seen(tmp
     assert os.fstat(former).st_nlink == 0, "replaced, not written over"
     assert os.listdir(tmp_path) == ["ids"]
     os.close(former)
+
+
+@pytest.mark.usefixtures("autojump_clock")
+async def test_names_without_files_share_a_write(tmp_path: Path) -> None:
+    path = tmp_path / "ids"
+    ids = HostIdPool(path)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ids.serve)
+
+        await ids.take("a", keeps_files=False)
+        await trio.sleep(SAVE_DELAY / 2)
+        assert not path.exists()
+        await ids.take("b", keeps_files=False)
+
+        while not path.exists():
+            await trio.sleep(SAVE_DELAY)
+        assert [json.loads(line)["name"] for line in path.read_text().splitlines()] == ["a", "b"]
+        nursery.cancel_scope.cancel()
 
 
 async def test_two_that_ask_at_once_get_two(tmp_path: Path) -> None:

@@ -83,7 +83,11 @@ class Paths(Protocol):
 
 
 def build(
-    request: Request, paths: Paths, report: ReportMistake, parent: AgentSpec | None = None, bounds: values.Limits = NO_LIMITS
+    request: Request,
+    paths: Paths,
+    report: ReportMistake,
+    parent: AgentSpec | None = None,
+    bounds: values.Limits = NO_LIMITS,
 ) -> AgentSpec:
     """The spec of the requested agent. Blocks: it reads the file system.
 

@@ -6,6 +6,7 @@ import pytest
 
 from tests.speed import bench
 from tests.speed.place import Place
+from tests.speed.processes import ROOT
 from tests.speed.results import WORSE, Figure, Result, Row, as_markdown, read_figures
 
 LATENCY = Row("latency", " ms", most=5)
@@ -75,7 +76,7 @@ def test_a_group_that_fails_does_not_keep_the_others_from_being_measured(
 
 @pytest.fixture
 def place() -> Place:
-    return Place(bench.ROOT, None, (), 0)  # type: ignore[arg-type]  # nothing is started
+    return Place(ROOT, None, (), 0)  # type: ignore[arg-type]  # nothing is started
 
 
 def test_a_figure_is_the_median_with_the_quartiles_of_its_rounds() -> None:

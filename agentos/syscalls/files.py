@@ -4,7 +4,7 @@ from binascii import a2b_base64
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TypeVar
+from typing import Literal, TypeVar
 from weakref import WeakKeyDictionary
 
 import trio
@@ -103,7 +103,7 @@ class Files:
     async def prepare_read(self, caller: Caller, request: Read) -> AsyncIterator[Prepared]:
         """Read a part of a file, or all of it."""
         async with self._turn(caller):
-            file = await self._resolve(caller, "read", request.path, resolve.resolve_file)
+            file = await self._resolve(caller, "read", request.path)
 
             async def act(call: Call) -> bytes:
                 file.require()
@@ -130,7 +130,7 @@ class Files:
     async def prepare_write(self, caller: Caller, request: "WriteRequest") -> AsyncIterator[Prepared]:
         """Replace a file or append to it."""
         async with self._turn(caller):
-            file = await self._resolve(caller, "write", request.path, resolve.resolve_for_writing)
+            file = await self._resolve(caller, "write", request.path)
 
             async def act(call: Call) -> Written:
                 write = io.replace if request.mode == "write" else io.append
@@ -157,8 +157,10 @@ class Files:
         return Right(action, file.real, shown_as=f"{path_request.given}{link}")
 
     async def _read_content(self, file: ResolvedPath, request: Read) -> bytes:
-        read = partial(io.read, file, request.offset, request.limit, self.most)
-        part = await self._workers(file.request).run(read)
+        part = io.read_cached(file, request.offset, request.limit, self.most)
+        if part is None:
+            read = partial(io.read, file, request.offset, request.limit, self.most)
+            part = await self._workers(file.request).run(read)
         encoded = await encode_content(part, request, self.most)
         pieces = [b'{"success":true,"content":"', *encoded, b'","size":%d}' % part.size]
         if sum(map(len, pieces)) > self.most:
@@ -166,22 +168,18 @@ class Files:
             raise BadRequest(f"limit: {what}: read less at a time")
         return b"".join(pieces)
 
-    async def _resolve(
-        self, caller: Caller, action: str, path: str, resolve_path: Callable[[PathRequest], ResolvedPath]
-    ) -> ResolvedPath:
+    async def _resolve(self, caller: Caller, action: Literal["read", "write"], path: str) -> ResolvedPath:
         """Resolve a path. Only a caller that may read it learns, when it acts, that the file is missing."""
         try:
             path_request = self.paths.path_request(caller, path)
+            right = Right(action, path_request.name, shown_as=path_request.given)
+            allowed = caller.authorizer.decide(caller, right).effect == "allow"
             threads = self._workers(path_request)
-            if (
-                not path_request.top
-                and caller.authorizer.decide(
-                    caller, Right(action, path_request.name, shown_as=path_request.given)
-                ).effect
-                != "allow"
-            ):
+            if not path_request.top and not allowed:
                 threads = self._strangers  # the path may lead to an allowed file, but mostly such requests are refused
-            return await threads.run(partial(resolve_path, path_request))
+            if action == "read":
+                return await threads.run(partial(resolve.resolve_file, path_request, allowed))
+            return await threads.run(partial(resolve.resolve_for_writing, path_request))
         except PermissionDenied as error:
             raise Refused(error, path, PATH_RULE) from None
 

@@ -26,7 +26,7 @@ from agentos_sdk.errors import (
 )
 
 from .as_user import Identity, acting_as
-from .regular_file import KERNEL_FILE_SYSTEMS, check_file_system
+from .regular_file import KERNEL_FILE_SYSTEMS, check_file_system, check_regular_file, reopen
 
 LONGEST = 4095  # bytes of a path, Linux's limit
 MOST_LINKS = 40  # in one path, Linux's limit
@@ -77,15 +77,18 @@ class ResolvedPath:
     """A resolved path: ``real`` is the name to be checked against rules. To be closed.
 
     ``fd`` is the file for reading, and for writing the directory that contains ``last``. ``error``: why the file could
-    not be opened. Must not be shown to a caller that may not read this path.
+    not be opened. Must not be shown to a caller that may not read this path. ``is_open``: ``fd`` is a regular file and
+    open for reading; ``untouched``: reading it doesn't change its access time either, which could wait for the disk.
     """
 
     request: PathRequest
     real: str
     fd: int = -1
     last: str = ""
-    size: int = 0  # of the file, when it was opened
+    size: int = 0  # of the file, when it was resolved
     error: CallError | None = None
+    is_open: bool = False
+    untouched: bool = False
 
     def __enter__(self) -> Self:
         return self
@@ -104,10 +107,26 @@ class ResolvedPath:
             raise self.error
         return self.fd
 
+    def open(self) -> None:
+        """Open the file for reading, with the uid of this thread. Raises ``CallError`` or ``OSError``."""
+        if self.is_open:
+            return
+        check_regular_file(self.require(), self.request.given, self.request.single_link)
+        try:
+            fd, self.untouched = reopen(self.fd, os.O_RDONLY | os.O_NOATIME), True
+        except PermissionError:  # only the owner may leave the access time as it is
+            fd = reopen(self.fd, os.O_RDONLY)
+        os.close(self.fd)
+        self.fd, self.is_open = fd, True
 
-def resolve_file(request: PathRequest) -> ResolvedPath:
-    """Resolve a path to a file of any kind, or to the name of a missing one."""
-    return _resolve(request, _open_file)
+
+def resolve_file(request: PathRequest, allowed: bool = False) -> ResolvedPath:
+    """Resolve a path to a file of any kind, or to the name of a missing one.
+
+    ``allowed``: the caller may read what has this name. If the path has led to no other name, the file is opened for
+    reading. A file that rules may deny isn't: closing one of the kernel's own would release its locks.
+    """
+    return _resolve(request, _open_file, allowed)
 
 
 def resolve_for_writing(request: PathRequest) -> ResolvedPath:
@@ -115,7 +134,9 @@ def resolve_for_writing(request: PathRequest) -> ResolvedPath:
     return _resolve(request, _open_directory)
 
 
-def _resolve(request: PathRequest, open_path: Callable[[int, PathRequest], ResolvedPath]) -> ResolvedPath:
+def _resolve(
+    request: PathRequest, open_path: Callable[[int, PathRequest], ResolvedPath], allowed: bool = False
+) -> ResolvedPath:
     with call_errors(request), request.root() as root, acting_as(request.identity):
         if len(os.fsencode(request.path)) > LONGEST:
             raise BadRequest(f"path: expected at most {LONGEST} bytes")
@@ -130,6 +151,13 @@ def _resolve(request: PathRequest, open_path: Callable[[int, PathRequest], Resol
             return ResolvedPath(
                 request, request.name, error=BadRequest(f"{request.given}: leads to a name that isn't UTF-8")
             )
+        if allowed and resolved.error is None and resolved.real == request.name:
+            try:
+                resolved.open()
+            except OSError as error:
+                resolved.error = call_error(error, request)
+            except CallError as error:
+                resolved.error = error
         return resolved
 
 

@@ -6,6 +6,8 @@ import stat
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +33,28 @@ def place(tmp_path: Path) -> Path:
 
 
 def read(directory: Path, path: str, offset: int = 0, limit: int | None = None, most: int = MIB, **more: Any) -> Part:
-    with found(resolve_file, own(directory, path, **more)) as what:
-        return in_thread(io.read, what, offset, limit, most)
+    with opened(directory, path, **more) as what:
+        what.require()
+        part: Part = in_thread(io.read, what, offset, limit, most)
+        assert io.read_cached(what, offset, limit, most) in (part, None)
+        return part
+
+
+def opened(directory: Path, path: str, **more: Any) -> AbstractContextManager[ResolvedPath]:
+    """A file that was opened at once, as for a caller that may read it."""
+    return found(partial(resolve_file, allowed=True), own(directory, path, **more))
+
+
+@pytest.fixture
+def cached(place: Path) -> None:
+    """Skips if the page cache can't be asked."""
+    (place / "probe").write_text("x")
+    with open(place / "probe", "rb") as file:
+        try:
+            os.preadv(file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT)
+        except OSError as error:
+            pytest.skip(f"this file system has no RWF_NOWAIT: {error}")
+    os.unlink(place / "probe")
 
 
 def write(directory: Path, path: str, data: bytes, act: Any = io.replace, **more: Any) -> None:
@@ -65,6 +87,36 @@ def test_a_part_is_read(place: Path, offset: int, limit: int | None, part: Part)
     (place / "file").write_bytes(b"0123456789")
 
     assert read(place, "file", offset, limit) == part
+
+
+@pytest.mark.usefixtures("cached")
+@pytest.mark.parametrize(("offset", "limit"), [(0, None), (3, 4), (3, 7), (0, 0), (10, None), (1 << 62, 5)])
+def test_what_is_in_the_page_cache_is_read_without_a_thread(place: Path, offset: int, limit: int | None) -> None:
+    (place / "file").write_bytes(b"0123456789")
+    os.utime(place / "file", (1, 1))
+    with opened(place, "file") as what:
+        assert what.is_open
+        assert io.read_cached(what, offset, limit, 10) == in_thread(io.read, what, offset, limit, 10)
+    assert os.stat(place / "file").st_atime == 1  # setting it could wait for the disk
+
+
+def test_what_may_wait_is_left_to_a_thread(place: Path) -> None:
+    (place / "file").write_bytes(b"x" * 100)
+    (place / "large").write_bytes(b"x" * (io.MAX_CACHED + 1))
+    (place / "link").symlink_to("file")
+
+    with opened(place, "large") as what:
+        assert io.read_cached(what, 0, None, MIB) is None
+    with opened(place, "file") as what:
+        assert io.read_cached(what, 0, None, 99) is None  # refused there
+        for size in (99, 101):
+            os.truncate(place / "file", size)
+            assert io.read_cached(what, 0, None, MIB) is None
+            assert in_thread(io.read, what, 0, None, MIB).size == size
+    for what in (resolve_file(own(place, "file")), resolve_file(own(place, "link"), allowed=True)):
+        with what:
+            assert not what.is_open
+            assert io.read_cached(what, 0, None, MIB) is None
 
 
 def test_more_than_a_reply_holds_is_refused_before_it_is_read(place: Path) -> None:
@@ -136,12 +188,14 @@ def test_what_is_no_file_is_neither_read_nor_written(place: Path, kind: str) -> 
 
 def test_what_is_no_file_any_more_is_not_read(place: Path) -> None:
     """The file that was found is read, whatever has its name by now."""
-    (place / "file").write_text("honest")
-    with found(resolve_file, own(place, "file")) as what:
-        os.unlink(place / "file")
-        os.mkfifo(place / "file")
+    for allowed in (False, True):
+        (place / "file").write_text("honest")
+        with found(partial(resolve_file, allowed=allowed), own(place, "file")) as what:
+            os.unlink(place / "file")
+            os.mkfifo(place / "file")
 
-        assert in_thread(io.read, what, 0, None, MIB).data == b"honest"
+            assert in_thread(io.read, what, 0, None, MIB).data == b"honest"
+        os.unlink(place / "file")
 
 
 @pytest.mark.parametrize(
@@ -150,8 +204,13 @@ def test_what_is_no_file_any_more_is_not_read(place: Path) -> None:
 def test_files_that_are_made_up_are_neither_read_nor_written(path: str) -> None:
     if not os.path.exists(path):
         pytest.skip(f"this host has no {path}")
-    with found(resolve_file, hosts(path)) as what, pytest.raises(PermissionDenied, match=r"lies in (proc|sysfs)"):
-        in_thread(io.read, what, 0, None, MIB)
+    for allowed in (False, True):
+        with (
+            found(partial(resolve_file, allowed=allowed), hosts(path)) as what,
+            pytest.raises(PermissionDenied, match=r"lies in (proc|sysfs)"),
+        ):
+            what.require()
+            in_thread(io.read, what, 0, None, MIB)
     with (
         found(resolve_for_writing, hosts(path)) as spot,
         pytest.raises(PermissionDenied, match=r"lies in (proc|sysfs)"),
@@ -425,6 +484,11 @@ def test_the_file_of_another_is_not_read_or_written_to_for_somebody(theirs: Path
         with pytest.raises((PermissionDenied, NotFound)):
             append(theirs, path, b"x", identity=SOMEBODY)
     assert read(theirs, "roots").data == b"secret"  # and we are ourselves again
+    os.chmod(theirs / "roots", 0o644)
+    with opened(theirs, "roots", identity=SOMEBODY) as what:  # only its owner may leave the access time as it is
+        assert what.is_open
+        assert io.read_cached(what, 0, None, MIB) is None
+        assert in_thread(io.read, what, 0, None, MIB).data == b"secret"
 
 
 def test_a_second_name_of_a_secret_gives_nothing_away_to_somebody(theirs: Path, tmp_path: Path) -> None:

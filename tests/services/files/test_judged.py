@@ -1,7 +1,9 @@
 """READ and WRITE as they are judged: before anything is done, by the name of what was found, and nobody waits."""
 
 import errno
+import fcntl
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -218,6 +220,22 @@ async def test_one_that_asks_for_much_waits_behind_itself(place: Path, book: Boo
 
         assert whose.asked == 4
         whose.answers.set()
+
+
+async def test_a_file_that_rules_deny_is_not_opened(place: Path, book: Book) -> None:
+    """The kernel's own databases are such: closing a descriptor of theirs would release the locks of this process."""
+    table = files(Somewhere(place))
+    read_syscall, secret = table.syscalls[Op.READ], place / "secret"
+    with open(secret, "r+b") as file:  # noqa: ASYNC230
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        for path in (str(secret), f"{place}/granted/link"):
+            with pytest.raises(PermissionDenied):
+                await read(table, book, path)
+            await read_syscall.preview(call(book).caller, Read(path=path))
+
+        lock = f"import fcntl; fcntl.lockf(open({str(secret)!r}, 'r+b'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+        other = await trio.run_process([sys.executable, "-c", lock], check=False, capture_stderr=True)
+        assert b"BlockingIOError" in other.stderr
 
 
 async def test_no_descriptor_is_left_of_a_call_that_is_refused_or_explained(place: Path, book: Book) -> None:

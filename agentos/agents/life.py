@@ -17,6 +17,7 @@ from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.status import Status
 from agentos.services.events import AgentReady, AgentStopping
 from agentos_sdk.errors import CallError, Unavailable
+from agentos_sdk.values import End
 from supervisors import Ended, Ignore, Supervisor, SupervisorSpec, Template
 from supervisors.reports import Observer
 
@@ -29,7 +30,7 @@ from .jail.openai_endpoint import Endpoint, Serve, endpoint
 from .leftover_processes import ID_VARIABLE, LIFE_VARIABLE, RUN_VARIABLE, Run, Sweeper
 from .lifecycle import State
 from .output import Pump
-from .registry import Agent, End, Registry, StartError
+from .registry import Agent, Registry, StartError, describe_end
 from .workspaces.view import View, view_from_jail
 
 MIN_UPTIME = 0.2  # seconds a program must stay alive after exec to count as started
@@ -152,7 +153,7 @@ class Life:
                         await self._wait_for_end(program, stop)
                 finally:
                     status = await jail.end()  # noqa: ASYNC102 - it shields itself, and SIGKILL is soon over
-                    agent.end = End.of(status, stop.is_set() or agent.dismissed.is_set(), jail.why(status))
+                    agent.end = describe_end(status, stop.is_set() or agent.dismissed.is_set(), jail.why(status))
                 reading.cancel_scope.cancel()
         finally:
             for pump in pumps:
@@ -219,7 +220,7 @@ class Life:
         agent = self.agent
         agent.end = end
         reported = evolve(end, reason=f"{end.reason} before it was ready") if early else end
-        if not early or end.code != 0:
+        if not early or end.exit_code != 0:
             agent.output.add("kernel", f"did not start: {reported.reason}")
         stderr = [line.text for line in agent.output.last(10, "stderr")]
         if not agent.declared:  # a declared one settles when its supervisor has reported the failure

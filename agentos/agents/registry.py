@@ -3,18 +3,18 @@
 import math
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import trio
-from attrs import define, field, frozen
+from attrs import define, field
 
 from agentos.kernel.caller import Caller
 from agentos.llm.settings import QueuePath
-from agentos.sandbox.cgroups.values import Usage
 from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.status import Status
 from agentos.services.events import AgentEvent, AgentSpawned, Publish
 from agentos_sdk.errors import AlreadyExists, BadRequest, CallError, NotFound, Unavailable
+from agentos_sdk.values import End, Layer, ResourceUsage
 from supervisors import Supervisor
 
 from .lifecycle import ALIVE, NEXT, State
@@ -31,23 +31,14 @@ MAX_ENDED_WHOLE = 50  # of these, how many keep all of their output; the others 
 LAST_LINES, LAST_BYTES = 50, 8 << 10
 
 
-@frozen
-class End:
-    """How a life ended: ``code`` or ``signal``, neither if the program never ran; ``reason`` is for people."""
-
-    code: int | None
-    signal: int | None
-    reason: str
-
-    @classmethod
-    def of(cls, status: Status, requested: bool = False, limits: str | None = None) -> "End":
-        """``requested``: by KILL or a supervisor; ``limits``: the limits that the program hit."""
-        reason = f"stopped: {status}" if requested else str(status)
-        if limits is not None and limits.startswith("killed"):
-            reason = limits
-        elif limits is not None:
-            reason = f"{reason}; {limits}"
-        return cls(status.code, status.signal, reason)
+def describe_end(status: Status, requested: bool = False, limits: str | None = None) -> End:
+    """``requested``: by KILL or a supervisor; ``limits``: the limits that the program hit."""
+    reason = f"stopped: {status}" if requested else str(status)
+    if limits is not None and limits.startswith("killed"):
+        reason = limits
+    elif limits is not None:
+        reason = f"{reason}; {limits}"
+    return End(status.code, status.signal, reason)
 
 
 class StartError(Exception):
@@ -85,9 +76,9 @@ class Agent:
     program: Sandbox | None = None
     jail: "Jail | None" = None  # while that program runs
     view: "View | None" = None  # of files, while a jailed program runs
-    layers: Mapping[str, Mapping[str, Any]] = field(factory=dict)  # isolation layers, in the present life or the last
+    layers: Mapping[str, Layer] = field(factory=dict)  # isolation layers, in the present life or the last
     lacking: Sequence[str] = ()  # requested layers that are not in force
-    used: Usage | None = None  # in the last life, from its cgroup's counters
+    used: ResourceUsage | None = None  # in the last life, from its cgroup's counters
     children: Supervisor | None = None  # of the agents that it spawned, while it lives
     supervisor: Supervisor | None = None  # its own, if it was spawned and has begun
     grace: float | None = None  # seconds; set by KILL, for this stop only

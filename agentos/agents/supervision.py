@@ -10,7 +10,7 @@ from agentos.kernel.caller import Caller
 from agentos.llm.settings import Account, QueuePath, Share
 from agentos.services.events import AgentOutput
 from agentos_sdk.errors import Unavailable
-from agentos_sdk.values import Line
+from agentos_sdk.values import End, Line
 from supervisors import ChildSpec, Exit, GaveUp, NoProc, Refused, StartFailed, Supervisor, SupervisorSpec
 from supervisors.exits import gave_up
 
@@ -19,7 +19,7 @@ from .event_lines import ROOT
 from .life import FOR_SPAWNED, Life, LifeDeps, wait_first
 from .output import Output
 from .rate_limit import Rate
-from .registry import Agent, End, Registry, StartError
+from .registry import Agent, Registry, StartError
 from .spec import AgentSpec, GroupSpec, Shutdown
 from .tracker import Tracker
 

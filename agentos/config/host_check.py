@@ -11,6 +11,7 @@ from agentos.llm.providers.choose import NoProvider, choose_provider
 from agentos.llm.settings import LLMSettings
 from agentos.sandbox.report.doctor import try_layers
 from agentos.sandbox.report.levels import Finding
+from agentos_sdk.values import Layer
 
 from .load import Config
 
@@ -45,12 +46,12 @@ def _agents(group: GroupSpec) -> Iterator[AgentSpec]:
 def _isolation_layers(spec: AgentSpec, found: Mapping[str, Finding]) -> Layers:
     """The isolation layers that this agent would have, as far as that is known without starting it."""
     return {
-        name: {
-            "asked": one.asked and not (name == "net_ns" and spec.network),
-            "active": one.works if spec.jailed else name == "rlimits" or _is_grouped(name, one),
-            "mechanism": one.mechanism,
-            "reason": (one.reason or "without a jail nothing bounds it") + (f" ({one.remedy})" if one.remedy else ""),
-        }
+        name: Layer(
+            one.asked and not (name == "net_ns" and spec.network),
+            one.works if spec.jailed else name == "rlimits" or _is_grouped(name, one),
+            one.mechanism,
+            reason=(one.reason or "without a jail nothing bounds it") + (f" ({one.remedy})" if one.remedy else ""),
+        )
         for name, one in found.items()
     }
 

@@ -27,9 +27,10 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Generic, Literal, TypeAlias, TypeVar
 
-from attrs import define, field, frozen
+from attrs import define, field
 
 from agentos_sdk.errors import Busy
+from agentos_sdk.values import Waits
 
 MAX_WAITING_PER_AGENT = 100  # waiting requests of one agent
 MAX_WAITING = 1000  # waiting requests of all agents; see FairQueue.put
@@ -59,15 +60,6 @@ class QueueFull(Busy):
     def __init__(self, message: str, which: Literal["agent", "all"]) -> None:
         super().__init__(message, which=which)
         self.which = which
-
-
-@frozen
-class WaitTimes:
-    """How long an agent's last requests waited until chosen, in seconds; withdrawn requests don't count."""
-
-    count: int
-    p50: float
-    p95: float
 
 
 @define(eq=False)
@@ -327,14 +319,14 @@ class FairQueue(Generic[T]):
         """Position of ``ticket`` in :meth:`order`; 1 is the next."""
         return next((place for place, each in enumerate(self.order(), 1) if each is ticket), None)
 
-    def wait_times(self, path: Path) -> WaitTimes | None:
+    def wait_times(self, path: Path) -> Waits | None:
         """Wait times of an agent; ``None``: none of its requests was chosen yet."""
         branch = self._find(path)
         if branch is None or not branch.own.waits:
             return None
         waits = sorted(branch.own.waits)
         p50, p95 = (waits[math.ceil(len(waits) * part) - 1] for part in (0.5, 0.95))
-        return WaitTimes(len(waits), p50, p95)
+        return Waits(len(waits), p50 * 1000, p95 * 1000)
 
     def snapshot(self) -> Mapping[_Leaf[T], tuple[int, float]]:
         """A snapshot that :meth:`fairness` compares with."""

@@ -20,11 +20,12 @@ from attrs import evolve, frozen
 from agentos.kernel.internal_errors import internal
 from agentos.services.quotas import BudgetState
 from agentos_sdk.errors import CallError, QuotaExceeded
+from agentos_sdk.values import Waits
 
 from .ask import ActiveRequest, ProviderClient
 from .budgets import Budgets, Grant
 from .claims import measure_request
-from .fair_queue import MIN_CHARGE, FairQueue, Path, Ticket, WaitTimes, weighted_cost
+from .fair_queue import MIN_CHARGE, FairQueue, Path, Ticket, weighted_cost
 from .jobs import Job, ThinkResult, charge_for, outermost_account, queue_names, validate_question
 from .memory import RequestMemory
 from .model_availability import ModelState
@@ -325,7 +326,7 @@ class Line:
         known = any(state.model == self.model for state in states)
         return states if known or not self.model else [ModelState(self.model), *states]
 
-    def wait_times(self, queue_path: QueuePath) -> WaitTimes | None:
+    def wait_times(self, queue_path: QueuePath) -> Waits | None:
         """How long the agent's last requests waited."""
         return self._queue.wait_times(queue_names(queue_path))
 

@@ -22,7 +22,10 @@ MAX_MODELS = 256  # models kept at most: agents may name any model
 
 @frozen
 class ModelState:
-    """``until`` is the end of the pause or cooldown; ``reason`` is the provider's message or the failure."""
+    """``until`` is the end of the pause or cooldown; ``reason`` is the provider's message or the failure.
+
+    Unlike the SDK's, ``until`` is on the caller's monotonic clock.
+    """
 
     model: str
     state: Literal["ok", "paused", "down"] = "ok"

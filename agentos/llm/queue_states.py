@@ -6,21 +6,17 @@ from typing import Any
 
 from attrs import frozen
 
+from agentos_sdk.values import InLine
+
 from .fair_queue import FairQueue, Path
 from .model_availability import ModelState
 
 
 @frozen
 class QueueState:
-    """State of an agent's requests in the queue. ``position`` 1: its first request is the next to be chosen.
+    """An agent's place in the queue; ``models`` are the states of the models that its paused requests are for."""
 
-    ``paused`` of the waiting requests are for models that accept no requests at present; ``models`` has their states.
-    """
-
-    waiting: int = 0
-    in_flight: int = 0
-    position: int | None = None
-    paused: int = 0
+    place: InLine = InLine()
     models: Sequence[ModelState] = ()
 
 
@@ -40,10 +36,7 @@ def queue_states(
     by_model = {state.model: state for state in states}
     return {
         path: QueueState(
-            waiting[path],
-            in_flight[path],
-            positions.get(path),
-            paused.get(path, Counter()).total(),
+            InLine(waiting[path], in_flight[path], positions.get(path), paused.get(path, Counter()).total()),
             tuple(by_model.get(model, ModelState(model)) for model in paused.get(path, ())),
         )
         for path in waiting.keys() | in_flight.keys()

@@ -28,7 +28,7 @@ from agentos_sdk import codec
 from agentos_sdk.calls import agents as calls
 from agentos_sdk.errors import BadRequest, NotFound, Timeout
 from agentos_sdk.opcodes import Op
-from agentos_sdk.values import Line
+from agentos_sdk.values import InLine, Line
 
 from .spawn import Spawning
 
@@ -69,7 +69,8 @@ class AgentCalls:
                 infos = []
                 for agent in agents[at : at + BATCH]:
                     own = self.registry.is_own(caller, agent.id)  # the exit reason may contain host paths
-                    infos.append(describe_agent(agent, now, own, states.get(queue_names(agent.queue_path), nothing)))
+                    place = states.get(queue_names(agent.queue_path), nothing).place
+                    infos.append(describe_agent(agent, now, own, place))
                 pieces.append(codec.encode(infos)[1:-1])
                 await trio.lowlevel.checkpoint()
             return b"[" + b",".join(pieces) + b"]"
@@ -86,7 +87,7 @@ class AgentCalls:
                 end = agent.end
                 if end is None:
                     return calls.Exited(exit_code=None, signal=None, reason="it never started")
-                return calls.Exited(exit_code=end.code, signal=end.signal, reason=end.reason)
+                return calls.Exited(exit_code=end.exit_code, signal=end.signal, reason=end.reason)
             raise Timeout(f"{agent.name} is {agent.state} after {request.timeout:g} s")
 
         yield Prepared((Right("wait", agent=agent.id),), act)
@@ -161,8 +162,8 @@ def syscalls(registry: Registry, supervision: Supervision, spawner: Spawning, li
     )
 
 
-def describe_agent(agent: Agent, now: float, whole: bool, queue_state: QueueState) -> calls.AgentInfo:
-    """``whole``: include how it ended. ``queue_state`` is its place in the model's queue."""
+def describe_agent(agent: Agent, now: float, whole: bool, place: InLine) -> calls.AgentInfo:
+    """``whole``: include how it ended. ``place`` is its place in the model's queue."""
     pid = agent.pid
     return calls.AgentInfo(
         id=agent.id,
@@ -176,17 +177,8 @@ def describe_agent(agent: Agent, now: float, whole: bool, queue_state: QueueStat
         running=agent.alive and pid is not None,
         isolation=agent.spec.isolation,
         missing=agent.lacking,
-        llm=describe_queue_state(queue_state),
+        llm=place,
         end=agent.end.reason if agent.end is not None and whole else None,
-    )
-
-
-def describe_queue_state(queue_state: QueueState) -> calls.InLine:
-    return calls.InLine(
-        waiting=queue_state.waiting,
-        in_flight=queue_state.in_flight,
-        position=queue_state.position,
-        paused=queue_state.paused,
     )
 
 

@@ -21,15 +21,15 @@ from agentos.llm.jobs import queue_names
 from agentos.llm.line import Line
 from agentos.llm.model_availability import ModelState
 from agentos.llm.queue_states import QueueState
-from agentos.sandbox.cgroups import v2, values
+from agentos.sandbox.cgroups import v2
 from agentos.sandbox.cgroups.discover import Group
 from agentos.sandbox.cgroups.values import CgroupError
 from agentos.sandbox.watch import processes
 from agentos.services.quotas import MONEY_UNITS, BudgetState
 from agentos_sdk.calls import inspect as calls
 from agentos_sdk.opcodes import Op
+from agentos_sdk.values import ResourceUsage
 
-from .agents import describe_queue_state
 from .spawn import describe_isolation
 
 
@@ -48,13 +48,12 @@ def syscalls(registry: Registry, line: Line) -> tuple[Syscall, ...]:
 
 
 def describe_agent(
-    registry: Registry, agent: Agent, used: calls.Usage, llm: calls.Model, by_operator: bool
+    registry: Registry, agent: Agent, used: ResourceUsage, llm: calls.Model, by_operator: bool
 ) -> calls.Inspected:
     """The description of an agent. Host paths and uids are shown only to the operator."""
     jail, alive = agent.jail, agent.pid is not None
     age = trio.current_time() - agent.since
     outer = jail.parts.outer if jail is not None and by_operator else None
-    end = agent.end
     return calls.Inspected(
         id=agent.id,
         name=agent.name,
@@ -75,18 +74,18 @@ def describe_agent(
         llm=llm,
         outer=calls.Outer(uid=outer.uid, gid=outer.gid) if outer is not None else None,
         cgroups=list_directories(jail.group) if jail is not None and jail.group is not None and by_operator else None,
-        end=calls.Ended(exit_code=end.code, signal=end.signal, reason=end.reason) if end is not None else None,
+        end=agent.end,
     )
 
 
 def describe_model(line: Line, agent: Agent) -> calls.Model:
     """An agent's place in the model's queue, its usage and what is left of its budgets."""
-    waits, spent = line.wait_times(agent.queue_path), line.usage_of(agent.queue_path)
+    spent = line.usage_of(agent.queue_path)
     used, queue_state = spent.usage, line.queue_states().get(queue_names(agent.queue_path), QueueState())
     return calls.Model(
         weight=agent.spec.llm.weight,
-        place=describe_queue_state(queue_state),
-        waits=calls.Waits(count=waits.count, p50_ms=waits.p50 * 1000, p95_ms=waits.p95 * 1000) if waits else None,
+        place=queue_state.place,
+        waits=line.wait_times(agent.queue_path),
         spent=calls.Spent(calls=spent.calls, input=used.input, output=used.output, thinking=used.thinking),
         budgets=[describe_budget(standing) for standing in line.budget_states(agent.queue_path)],
         providers=model_states(line, queue_state.models),
@@ -149,30 +148,26 @@ def describe_start(spec: AgentSpec, by_operator: bool) -> calls.Started:
     )
 
 
-def read_usage(agent: Agent) -> calls.Usage:
+def read_usage(agent: Agent) -> ResourceUsage:
     """Present resource usage, or that of the last life. Blocks: it reads files."""
     jail = agent.jail
     if jail is None:
         if agent.used is None:
-            return calls.Usage(reason="no cgroup has counted" if agent.lives else "it hasn't run yet")
-        return usage_of_cgroup(attrs.evolve(agent.used, memory=None, pids=None), "its cgroup, in its last life")
+            return ResourceUsage(reason="no cgroup has counted" if agent.lives else "it hasn't run yet")
+        return attrs.evolve(agent.used, memory=None, pids=None, source="its cgroup, in its last life")
     if jail.group is not None:
         try:
-            return usage_of_cgroup(jail.group.usage(), f"cgroup v{jail.group.version}")
+            return jail.group.usage()
         except CgroupError as error:  # its cgroup is being removed
-            return calls.Usage(reason=str(error))
+            return ResourceUsage(reason=str(error))
     return usage_of_processes(jail)
 
 
-def usage_of_cgroup(used: values.Usage, source: str) -> calls.Usage:
-    return calls.Usage(memory=used.memory, peak=used.peak, pids=used.pids, cpu_seconds=used.cpu_seconds, source=source)
-
-
-def usage_of_processes(jail: Jail) -> calls.Usage:
+def usage_of_processes(jail: Jail) -> ResourceUsage:
     """Usage from /proc: all processes below the sandbox's PID 1, or only the program without a sandbox."""
     living = processes.ProcessCache().list_by_group({0: processes.root_start_times(jail.sandbox.pid)})[0]
     held = sum(map(processes.read_memory, processes.distinct_memory(living)), processes.Memory())
-    return calls.Usage(
+    return ResourceUsage(
         memory=held.own + held.shared,
         pids=sum(process.threads for process in living),
         source=f"/proc, {'PSS' if held.exact else 'RSS'}; without what it spawned and what runs beside it",

@@ -127,7 +127,7 @@ class Spawning:
         except StartError as error:
             raise error.error(
                 f"{spec.name} did not start: {error}",
-                exit_code=error.end.code,
+                exit_code=error.end.exit_code,
                 signal=error.end.signal,
                 stderr=error.stderr,
             ) from None
@@ -236,5 +236,4 @@ def choose_restart(request: calls.Spawn) -> Restart:
 
 def describe_isolation(agent: Agent) -> calls.Isolation:
     """The isolation layers as read back before the program started."""
-    layers = {name: calls.Layer(**layer) for name, layer in agent.layers.items()}
-    return calls.Isolation(level=agent.spec.isolation, layers=layers)
+    return calls.Isolation(level=agent.spec.isolation, layers=agent.layers)

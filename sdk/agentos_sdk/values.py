@@ -81,6 +81,48 @@ class Share:
 
 
 @frozen
+class Layer:
+    """One layer of isolation: whether it was requested and is active, by which mechanism, the evidence, or why not.
+
+    ``asked`` of a limit is its amount.
+    """
+
+    asked: object
+    active: bool
+    mechanism: str = ""
+    evidence: str = ""
+    reason: str = ""
+
+
+@frozen(kw_only=True)
+class ResourceUsage:
+    """The resources used by an agent and all that it started and spawned; after its end, of its last life.
+
+    ``memory`` and ``peak`` are bytes, ``pids`` processes and threads. ``source`` is where the figures come from.
+    ``None``: not measured, and ``reason`` says why.
+    """
+
+    memory: int | None = None
+    peak: int | None = None
+    pids: int | None = None
+    cpu_seconds: float | None = None
+    source: str = ""
+    reason: str = ""
+
+
+@frozen
+class End:
+    """How a life of an agent ended: ``exit_code``, or the number of the ``signal``; ``reason`` is for people.
+
+    Both numbers are ``None`` if the program never ran.
+    """
+
+    exit_code: int | None
+    signal: int | None
+    reason: str
+
+
+@frozen
 class Line:
     """One line of an agent's output.
 
@@ -90,6 +132,29 @@ class Line:
     at: float
     stream: str
     text: str
+
+
+@frozen
+class InLine:
+    """Counts of an agent's questions to the model: waiting, and in flight at the provider.
+
+    ``position`` is the place of the first one in the queue: 1 is next, ``None`` if none is queued. ``paused`` counts
+    the waiting ones for a model that the provider has asked not to call for now.
+    """
+
+    waiting: int = 0
+    in_flight: int = 0
+    position: int | None = None
+    paused: int = 0
+
+
+@frozen
+class Waits:
+    """How long the last ``count`` questions waited in the queue until chosen; withdrawn ones don't count."""
+
+    count: int
+    p50_ms: float
+    p95_ms: float
 
 
 @frozen

@@ -5,7 +5,7 @@ import pytest
 
 from agentos.agents.lifecycle import State
 from agentos.agents.rate_limit import Rate
-from agentos.agents.registry import LAST_LINES, MAX_ENDED, MAX_ENDED_WHOLE, Agent, End, Registry
+from agentos.agents.registry import LAST_LINES, MAX_ENDED, MAX_ENDED_WHOLE, Agent, Registry, describe_end
 from agentos.agents.spec import AgentSpec
 from agentos.kernel.caller import Caller
 from agentos.kernel.table import Table
@@ -13,6 +13,7 @@ from agentos.llm.settings import Account
 from agentos.sandbox.status import Status
 from agentos.services.events import AgentOver, AgentReady, AgentResumed, Event
 from agentos_sdk.errors import AlreadyExists, BadRequest, NotFound
+from agentos_sdk.values import End
 from tests.support.rights import Grants, Notebook
 
 numbers = itertools.count(1)
@@ -135,6 +136,6 @@ def test_how_long_an_agent_may_take_to_stop(shutdown: Any, grace: float | None, 
 
 
 def test_an_end_that_was_asked_for_says_so() -> None:
-    assert End.of(Status(None, 15), requested=True) == End(None, 15, "stopped: killed by SIGTERM")
-    assert End.of(Status(3, None)) == End(3, None, "exit status 3")
+    assert describe_end(Status(None, 15), requested=True) == End(None, 15, "stopped: killed by SIGTERM")
+    assert describe_end(Status(3, None)) == End(3, None, "exit status 3")
     assert str(Status(None, 40)) == "killed by signal 40"

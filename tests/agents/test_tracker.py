@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from agentos.agents.lifecycle import State
-from agentos.agents.registry import Agent, End, Registry
+from agentos.agents.registry import Agent, Registry
 from agentos.agents.spec import Restart
 from agentos.agents.tracker import Tracker
 from agentos.services.events import (
@@ -15,6 +15,7 @@ from agentos.services.events import (
     AgentRestarting,
     Event,
 )
+from agentos_sdk.values import End
 from supervisors import Exit
 from supervisors.exits import IntensityExceeded
 from supervisors.reports import ChildEnded, Report, RestartScheduled, SupervisorGaveUp

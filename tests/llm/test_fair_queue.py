@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from agentos.llm.fair_queue import MIN_CHARGE, FairQueue, Path, QueueFull, Ticket, WaitTimes, jain_index, weighted_cost
+from agentos.llm.fair_queue import MIN_CHARGE, FairQueue, Path, QueueFull, Ticket, jain_index, weighted_cost
+from agentos_sdk.values import Waits
 from tests.support.rounds import rounds
 
 LANES = ("one", "two")
@@ -433,7 +434,7 @@ def test_waits_are_told_by_percentile() -> None:
     for _ in range(300):
         queue.take(300.0)
 
-    assert queue.wait_times(("a",)) == WaitTimes(256, 128.0, 244.0)
+    assert queue.wait_times(("a",)) == Waits(256, 128_000.0, 244_000.0)
     assert queue.wait_times(("b",)) is None
 
 

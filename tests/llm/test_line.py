@@ -26,6 +26,7 @@ from agentos.llm.queue_states import QueueState
 from agentos.llm.settings import Account, LLMSettings, QueuePath, Retry, Share
 from agentos.services.quotas import Quotas, make_quotas
 from agentos_sdk.errors import BadRequest, Busy, Internal, QuotaExceeded, Unavailable
+from agentos_sdk.values import InLine
 from tests.llm.scripted import Scripted, Step, question
 
 SETTINGS = LLMSettings()
@@ -178,9 +179,9 @@ async def test_places_say_who_waits_and_who_is_next(autojump_clock: MockClock) -
             await all_of_them.ask(queue_path(name))
 
         assert line.queue_states() == {
-            ("a",): QueueState(0, 1, None),
-            ("b",): QueueState(2, 0, 1),
-            ("c",): QueueState(1, 0, 2),
+            ("a",): QueueState(InLine(0, 1, None)),
+            ("b",): QueueState(InLine(2, 0, 1)),
+            ("c",): QueueState(InLine(1, 0, 2)),
         }
         assert (line.depth, line.in_flight) == (3, 1)
 
@@ -493,12 +494,12 @@ async def test_a_question_for_a_paused_model_waits_in_no_place_of_the_providers(
             await all_of_them.ask(queue_path("a"), str(number), "limited")
         await all_of_them.ask(queue_path("b"))
 
-        place = line.queue_states()["a",]
-        assert (place.waiting, place.in_flight, place.position, place.paused) == (3, 0, None, 3)
-        assert [(state.model, state.state, state.reason) for state in place.models] == [("limited", "paused", "429")]
+        queued = line.queue_states()["a",]
+        assert queued.place == InLine(3, 0, None, 3)
+        assert [(state.model, state.state, state.reason) for state in queued.models] == [("limited", "paused", "429")]
         assert [(state.model, state.state) for state in line.models()] == [("scripted", "ok"), ("limited", "paused")]
         assert (line.in_flight, line.depth) == (1, 3)
-        assert line.queue_states()["b",] == QueueState(0, 1, None)
+        assert line.queue_states()["b",] == QueueState(InLine(0, 1, None))
         all_of_them.nursery.cancel_scope.cancel()
 
 
@@ -593,7 +594,7 @@ async def test_what_a_provider_refused_is_charged_to_no_budget_and_reserves_noth
         trio.open_nursery() as nursery,
     ):
         nursery.start_soon(line.think, (shared, Account("a")), evolve(question(), model="limited"))
-        while not line.queue_states().get(("kernel", "a"), QueueState()).paused:
+        while not line.queue_states().get(("kernel", "a"), QueueState()).place.paused:
             await trio.sleep(0.001)
 
         assert {(each.settled, each.reserved) for each in line.budget_states((shared,))} == {(0, 0)}

@@ -149,12 +149,12 @@ async def test_no_wall_is_said_to_stand_and_the_limits_are(spawner: Spawner) -> 
 
     assert list(layers) == [name for name in walls.LAYERS if name not in ("memory", "pids", "cpu", "disk")]
     limits = layers.pop("rlimits")
-    assert (limits["asked"], limits["active"], limits["evidence"]) == (True, True, "NOFILE=99 FSIZE=268435456 CORE=0")
+    assert (limits.asked, limits.active, limits.evidence) == (True, True, "NOFILE=99 FSIZE=268435456 CORE=0")
     for layer in layers.values():
-        assert (layer["asked"], layer["active"], layer["mechanism"]) == (False, False, "")
-        assert layer["reason"] == "the agent's isolation is none"
+        assert (layer.asked, layer.active, layer.mechanism) == (False, False, "")
+        assert layer.reason == "the agent's isolation is none"
     own = os.stat("/proc/self/ns/net").st_ino
-    assert layers["net_ns"]["evidence"] == f"net:[{own}], ours is net:[{own}]"
+    assert layers["net_ns"].evidence == f"net:[{own}], ours is net:[{own}]"
     await kill(sandbox)
 
 

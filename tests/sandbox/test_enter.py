@@ -103,9 +103,7 @@ async def test_its_walls_are_as_high_as_the_others(spawner: Spawner) -> None:
         walls.isolation_layers(steps, entered.observed),
         walls.isolation_layers(python(FOREVER), agent.observed),
     )
-    assert {name: row["active"] for name, row in shown.items()} == {
-        name: row["active"] for name, row in of_the_other.items()
-    }
+    assert {name: row.active for name, row in shown.items()} == {name: row.active for name, row in of_the_other.items()}
     await kill(agent)
     await kill(entered)
 
@@ -174,7 +172,7 @@ async def test_where_the_other_has_the_hosts_network_it_has_that_too(spawner: Sp
 
     assert entered.observed.namespaces["net"] == os.stat("/proc/self/ns/net").st_ino
     net = walls.isolation_layers(steps, entered.observed)["net_ns"]
-    assert (net["asked"], net["active"]) == (False, False)
+    assert (net.asked, net.active) == (False, False)
     await kill(agent)
     await kill(entered)
 

@@ -112,7 +112,7 @@ async def test_the_record_says_which_means_forbids_executing_memory(spawner: Spa
     layer = walls.isolation_layers(steps, sandbox.observed)["seccomp"]
     await jail.kill(sandbox)
 
-    said = (layer["active"], layer["mechanism"], layer["evidence"])
+    said = (layer.active, layer.mechanism, layer.evidence)
     if host.memfd_noexec:
         read = "Seccomp: 2; vm.memfd_noexec: 2, read back in its PID namespace"
         assert said == (True, "BPF filter + vm.memfd_noexec", read)

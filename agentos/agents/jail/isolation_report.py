@@ -2,9 +2,8 @@
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
-from attrs import asdict, frozen
+from attrs import frozen
 
 from agentos.agents.inherit import named
 from agentos.agents.spec import AgentSpec
@@ -18,9 +17,10 @@ from agentos.sandbox.report.walls import Observed
 from agentos.sandbox.steps import Step
 from agentos.sandbox.watch import disk
 from agentos.sandbox.watch.tree_usage import Usage, measure_tree
+from agentos_sdk.values import Layer
 
 NO_LIMIT = "no such limit was asked for"
-Layers = Mapping[str, Mapping[str, Any]]  # in the format of the wire protocol
+Layers = Mapping[str, Layer]
 
 
 class NotIsolated(Exception):
@@ -41,7 +41,7 @@ class Walls:
 
     def record(self, observed: Observed, program: int) -> Layers:
         """All layers in force, read from the Linux kernel before the program's first instruction. Blocks."""
-        layers: Layers = walls.isolation_layers(self.steps, observed)
+        layers = walls.isolation_layers(self.steps, observed)
         found = ObservedLimits(
             enforced=self.group.read_limits() if self.group is not None else None,
             version=self.group.version if self.group is not None else None,
@@ -51,7 +51,7 @@ class Walls:
             workspace=self._usage(program),
         )
         if self.spec.jailed:
-            limits: Layers = {name: asdict(layer) for name, layer in limit_layers(self.limits, found).items()}
+            limits: Layers = limit_layers(self.limits, found)
         else:
             limits = unjailed(self.spec, found.enforced, found.version)
         return {**layers, **limits}
@@ -77,27 +77,24 @@ class Walls:
 def unjailed(spec: AgentSpec, in_force: EnforcedLimits | None, version: int | None) -> Layers:
     """The limits of an agent without a jail: those that were set, if a cgroup enforces them."""
     asked = {"memory": spec.limits.memory, "pids": spec.limits.max_pids, "cpu": spec.limits.cpu_quota}
-    layers: dict[str, Mapping[str, Any]] = {}
+    layers: dict[str, Layer] = {}
     for name, amount in asked.items():
         value = getattr(in_force, name) if in_force is not None else None
         active = amount is not None and value is not None
-        layers[name] = {
-            "asked": amount if amount is not None else False,
-            "active": active,
-            "mechanism": f"cgroup v{version}" if active else "",
-            "evidence": f"{name}={value}" if active else "",
-            "reason": "" if active else "no cgroup delegated" if amount is not None else NO_LIMIT,
-        }
+        layers[name] = Layer(
+            amount if amount is not None else False,
+            active,
+            f"cgroup v{version}" if active else "",
+            f"{name}={value}" if active else "",
+            "" if active else "no cgroup delegated" if amount is not None else NO_LIMIT,
+        )
     reason = "without a jail nothing bounds what it writes" if spec.limits.disk else NO_LIMIT
-    layers["disk"] = {"asked": spec.limits.disk or False, "active": False, "mechanism": "", "evidence": ""} | {
-        "reason": reason
-    }
-    return layers
+    return {**layers, "disk": Layer(spec.limits.disk or False, False, reason=reason)}
 
 
 def lacking(layers: Layers) -> Sequence[str]:
     """The layers that were requested and are not in force."""
-    return tuple(name for name, layer in layers.items() if layer["asked"] and not layer["active"])
+    return tuple(name for name, layer in layers.items() if layer.asked and not layer.active)
 
 
 def judge(spec: AgentSpec, layers: Layers, waived: Collection[str]) -> None:
@@ -108,14 +105,14 @@ def judge(spec: AgentSpec, layers: Layers, waived: Collection[str]) -> None:
     if not spec.jailed:
         by_layer = {levels.LIMIT_LAYERS[name]: name for name in named(spec.limits) if name not in waived}
         lacking = [
-            f"{by_layer[name]}: {layer['reason']}"
+            f"{by_layer[name]}: {layer.reason}"
             for name, layer in layers.items()
-            if name in by_layer and not layer["active"] and name != "root"
+            if name in by_layer and not layer.active and name != "root"
         ]
     if lacking:
         what = "; ".join(map(str, lacking))
         waivable = ", ".join(
-            f'"{name}"' for name in sorted(named(spec.limits)) if not layers[levels.LIMIT_LAYERS[name]]["active"]
+            f'"{name}"' for name in sorted(named(spec.limits)) if not layers[levels.LIMIT_LAYERS[name]].active
         )
         waiver = f", and waive = [{waivable}] under [kernel] lets it run without" if waivable else ""
         raise NotIsolated(f"isolation {spec.isolation} can't be had here: {what}. `agentos doctor` tells more{waiver}")

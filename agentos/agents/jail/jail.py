@@ -10,7 +10,7 @@ from attrs import define, field, frozen
 from agentos.agents.registry import Agent
 from agentos.agents.workspaces.workspace import Workspace
 from agentos.sandbox.cgroups.discover import Group
-from agentos.sandbox.cgroups.values import CgroupEntry, CgroupError, Evidence, Usage
+from agentos.sandbox.cgroups.values import CgroupEntry, CgroupError, Evidence
 from agentos.sandbox.plan import Host, HostIds
 from agentos.sandbox.policy import Limits, Policy
 from agentos.sandbox.report.limits import describe_ending
@@ -18,6 +18,7 @@ from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.status import Status
 from agentos.sandbox.steps import Step
 from agentos.sandbox.watch import disk, memory
+from agentos_sdk.values import ResourceUsage
 
 from .guards import Unprotected
 from .isolation_report import Layers
@@ -55,7 +56,7 @@ class Jail:
     protected: Sequence[str] = ()  # names in its workspace that it must not write
     over: memory.Exceeded | disk.Exceeded | Unprotected | None = None
     evidence: Evidence | None = None  # from its cgroup, once it has ended
-    usage: Usage | None = None  # from its cgroup, once it has ended
+    usage: ResourceUsage | None = None  # from its cgroup, once it has ended
     commands: int = 0  # started by EXEC that run in it
     left: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)  # waiting for an EXEC command to end
 

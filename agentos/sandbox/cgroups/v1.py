@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from attrs import frozen
 
+from agentos_sdk.values import ResourceUsage
+
 from . import files as files
 from .values import (
     CONTROLLERS,
@@ -21,7 +23,6 @@ from .values import (
     EnforcedLimits,
     Evidence,
     Limits,
-    Usage,
     cpu_quota,
     shares_from_weight,
     throttled_share,
@@ -184,14 +185,15 @@ class Group:
             weight=None if shares is None else weight_from_shares(shares),
         )
 
-    def usage(self) -> Usage:
+    def usage(self) -> ResourceUsage:
         """The usage of this cgroup and all cgroups below."""
         used = files.read_number(self._path("cpuacct", "cpuacct.usage"))
-        return Usage(
+        return ResourceUsage(
             memory=files.read_number(self._path("memory", "memory.usage_in_bytes")),
             peak=files.read_number(self._path("memory", "memory.max_usage_in_bytes")),
             pids=files.read_number(self._path("pids", "pids.current")),
             cpu_seconds=None if used is None else used / 1e9,
+            source="cgroup v1",
         )
 
     def evidence(self) -> Evidence:

@@ -15,6 +15,8 @@ import time
 
 from attrs import frozen
 
+from agentos_sdk.values import ResourceUsage
+
 from . import files as files
 from .values import (
     MAX_PIDS,
@@ -23,7 +25,6 @@ from .values import (
     EnforcedLimits,
     Evidence,
     Limits,
-    Usage,
     cpu_quota,
     throttled_share,
     validate_name,
@@ -129,14 +130,15 @@ class Group:
             weight=files.read_number(f"{self.directory}/cpu.weight"),
         )
 
-    def usage(self) -> Usage:
+    def usage(self) -> ResourceUsage:
         """The usage of this cgroup and all cgroups below."""
         used = files.read_counters(f"{self.directory}/cpu.stat").get("usage_usec")
-        return Usage(
+        return ResourceUsage(
             memory=files.read_number(f"{self.directory}/memory.current"),
             peak=files.read_number(f"{self.directory}/memory.peak"),
             pids=files.read_number(f"{self.directory}/pids.current"),
             cpu_seconds=None if used is None else used / 1e6,
+            source="cgroup v2",
         )
 
     def evidence(self) -> Evidence:

@@ -104,16 +104,6 @@ class EnforcedLimits:
 
 
 @frozen
-class Usage:
-    """What a cgroup and all cgroups in it use now; ``None`` if no controller counts it."""
-
-    memory: int | None = None  # bytes
-    peak: int | None = None  # bytes
-    pids: int | None = None  # processes and threads, unreaped zombies included
-    cpu_seconds: float | None = None
-
-
-@frozen
 class Evidence:
     """The kernel's counters of a cgroup that explain how it ran and why it ended."""
 

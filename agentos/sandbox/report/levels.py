@@ -8,6 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 from attrs import frozen
 
+from agentos_sdk.values import Layer
+
 from .walls import LAYERS
 
 WALL_LAYERS = (
@@ -86,15 +88,10 @@ def missing_layers(
     ]
 
 
-def findings_of_record(record: Mapping[str, Mapping[str, object]]) -> Mapping[str, Finding]:
-    """Convert the record of a spawn to findings: ``asked``, ``active``, ``mechanism``, ``reason`` by layer."""
+def findings_of_record(record: Mapping[str, Layer]) -> Mapping[str, Finding]:
+    """Convert the record of a spawn to findings."""
     return {
-        name: Finding(
-            bool(layer["active"]),
-            str(layer["reason"]),
-            mechanism=str(layer["mechanism"]),
-            asked=bool(layer["asked"]),
-        )
+        name: Finding(layer.active, layer.reason, mechanism=layer.mechanism, asked=bool(layer.asked))
         for name, layer in record.items()
     }
 

@@ -13,8 +13,7 @@ from agentos.sandbox.status import Status
 from agentos.sandbox.watch import disk, memory
 from agentos.sandbox.watch.disk import Image, Tmpfs
 from agentos.sandbox.watch.tree_usage import Usage
-
-from .walls import Layer
+from agentos_sdk.values import Layer
 
 SHIM_PROCESSES = 1  # one process of ours, on top of the agent's max_pids
 CPU_PERIOD = 100_000  # microseconds: the period of ``cpu_quota``

@@ -5,12 +5,13 @@ import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
-from attrs import asdict, evolve, frozen
+from attrs import evolve, frozen
 
 from agentos.sandbox import proc_files
 from agentos.sandbox import steps as s
 from agentos.sandbox.filters import seccomp
 from agentos.sandbox.steps import Step
+from agentos_sdk.values import Layer
 
 LAYERS = (
     *("user_ns", "pid_ns", "mount_ns", "net_ns", "ipc_ns", "uts_ns", "cgroup_ns", "root", "own_uid", "capabilities"),
@@ -51,17 +52,6 @@ class Observed:
     ours: Mapping[str, int]
 
 
-@frozen
-class Layer:
-    """One layer: whether it was asked for, whether it is active, how, the evidence, and why it isn't active."""
-
-    asked: bool | int  # for a limit, the amount
-    active: bool
-    mechanism: str
-    evidence: str
-    reason: str
-
-
 def read_observed(pid: int, namespaces: Mapping[str, int]) -> Observed:
     """Read the state of this pid; ``namespaces`` are its inodes by name."""
     lines = proc_files.read_file(f"/proc/{pid}/status").splitlines()
@@ -79,9 +69,9 @@ def _own_namespaces() -> Mapping[str, int]:
     return {name: os.stat(path).st_ino for name, path in places if os.path.exists(path)}
 
 
-def isolation_layers(plan: Sequence[Step], observed: Observed) -> dict[str, dict[str, object]]:
-    """Return the record of a spawn in wire format. The caller adds the limits that it has set by cgroup."""
-    return {name: asdict(layer) for name, layer in _layers(plan, observed)}
+def isolation_layers(plan: Sequence[Step], observed: Observed) -> dict[str, Layer]:
+    """Return the record of a spawn. The caller adds the limits that it has set by cgroup."""
+    return dict(_layers(plan, observed))
 
 
 def _layers(plan: Sequence[Step], observed: Observed) -> Iterator[tuple[str, Layer]]:

@@ -7,20 +7,9 @@ from attrs import field, frozen
 
 from agentos_sdk.codec import Seconds
 from agentos_sdk.opcodes import Op
-from agentos_sdk.values import Backoff, Limits, Line, Share
+from agentos_sdk.values import Backoff, InLine, Layer, Limits, Line, Share
 
 from .request import Request
-
-
-@frozen(kw_only=True)
-class Layer:
-    """One layer of isolation: the request, whether it is active, by which mechanism, the evidence, or why not."""
-
-    asked: object
-    active: bool
-    mechanism: str | None = None
-    evidence: str | None = None
-    reason: str | None = None
 
 
 @frozen(kw_only=True)
@@ -98,20 +87,6 @@ class Kill(Request[Killed]):
     name: str | None = None
     id: int | None = None
     grace: Seconds | None = None
-
-
-@frozen(kw_only=True)
-class InLine:
-    """Counts of an agent's questions to the model: waiting, and in flight at the provider.
-
-    ``position`` is the place of the first one in the queue: 1 is next, ``None`` if none is queued. ``paused`` counts
-    the waiting ones for a model that the provider has asked not to call for now.
-    """
-
-    waiting: int = 0
-    in_flight: int = 0
-    position: int | None = None
-    paused: int = 0
 
 
 @frozen(kw_only=True)

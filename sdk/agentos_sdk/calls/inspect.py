@@ -5,19 +5,10 @@ from collections.abc import Sequence
 from attrs import frozen
 
 from agentos_sdk.opcodes import Op
-from agentos_sdk.values import Limits
+from agentos_sdk.values import End, InLine, Limits, ResourceUsage, Waits
 
-from .agents import InLine, Isolation
+from .agents import Isolation
 from .request import Request
-
-
-@frozen(kw_only=True)
-class Waits:
-    """How long the last ``count`` questions waited in the queue."""
-
-    count: int
-    p50_ms: float
-    p95_ms: float
 
 
 @frozen(kw_only=True)
@@ -95,22 +86,6 @@ class Outer:
 
 
 @frozen(kw_only=True)
-class Usage:
-    """The resources used by an agent and all that it started and spawned; after its end, of its last life.
-
-    ``memory`` and ``peak`` are bytes, ``pids`` processes and threads. ``source`` is where the figures come from.
-    ``None``: not measured, and ``reason`` says why.
-    """
-
-    memory: int | None = None
-    peak: int | None = None
-    pids: int | None = None
-    cpu_seconds: float | None = None
-    source: str = ""
-    reason: str = ""
-
-
-@frozen(kw_only=True)
 class Started:
     """What an agent was started with; ``env`` holds only the names of variables.
 
@@ -131,15 +106,6 @@ class Started:
     ready: str | None
     restart: str
     shutdown: float | str
-
-
-@frozen(kw_only=True)
-class Ended:
-    """``exit_code``, or the number of the ``signal``; both None if the program never ran. ``reason`` is for people."""
-
-    exit_code: int | None
-    signal: int | None
-    reason: str
 
 
 @frozen(kw_only=True)
@@ -167,11 +133,11 @@ class Inspected:
     isolation: Isolation
     limits: Limits
     named: Sequence[str]
-    usage: Usage
+    usage: ResourceUsage
     llm: Model
     outer: Outer | None
     cgroups: Sequence[str] | None
-    end: Ended | None
+    end: End | None
 
 
 @frozen(kw_only=True)

@@ -14,6 +14,7 @@ from agentos.sandbox.report.levels import (
     missing_layers,
 )
 from agentos.sandbox.report.walls import LAYERS
+from agentos_sdk.values import Layer
 
 YES, NO, UNASKED = Finding(True), Finding(False, "why", "knob"), Finding(False, "nobody needs it", asked=False)
 
@@ -83,8 +84,8 @@ def test_a_lack_says_what_to_change() -> None:
 
 
 def test_the_record_of_a_spawn_is_judged_by_the_same_rule() -> None:
-    def layer(asked: bool, active: bool) -> dict[str, object]:
-        return {"asked": asked, "active": active, "mechanism": "m", "evidence": "e", "reason": "" if active else "r"}
+    def layer(asked: bool, active: bool) -> Layer:
+        return Layer(asked, active, "m", "e", "" if active else "r")
 
     record = {name: layer(True, name != "landlock") for name in LAYERS} | {"net_ns": layer(False, False)}
 

@@ -60,13 +60,12 @@ async def test_each_layer_is_shown_with_what_the_kernel_says(spawner: Spawner) -
     await jail.ended(sandbox)
 
     assert set(layers) == set(walls.LAYERS) - BY_CGROUP
-    assert all(set(layer) == {"asked", "active", "mechanism", "evidence", "reason"} for layer in layers.values())
-    inactive = {name for name, layer in layers.items() if not layer["active"]}
+    inactive = {name for name, layer in layers.items() if not layer.active}
     assert inactive <= {"landlock", "cgroup_ns"} | (set() if ROOT else {"own_uid"})
-    assert layers["no_new_privs"]["evidence"] == "NoNewPrivs: 1"
-    assert layers["seccomp"]["evidence"] == "Seccomp: 2; memfd_create without MFD_NOEXEC_SEAL: ENOSYS"
-    assert "CapBnd=0000000000000000" in str(layers["capabilities"]["evidence"])
-    assert "NOFILE=1024" in str(layers["rlimits"]["evidence"])
+    assert layers["no_new_privs"].evidence == "NoNewPrivs: 1"
+    assert layers["seccomp"].evidence == "Seccomp: 2; memfd_create without MFD_NOEXEC_SEAL: ENOSYS"
+    assert "CapBnd=0000000000000000" in str(layers["capabilities"].evidence)
+    assert "NOFILE=1024" in str(layers["rlimits"].evidence)
 
 
 @pytest.mark.parametrize(
@@ -84,8 +83,8 @@ async def test_a_wall_that_was_left_out_is_not_claimed(spawner: Spawner, kind: t
     layers = walls.isolation_layers(steps, sandbox.observed)
     await jail.ended(sandbox)
 
-    assert layers[layer]["active"] is False
-    assert layers[layer]["reason"] != ""
+    assert layers[layer].active is False
+    assert layers[layer].reason != ""
 
 
 async def test_no_new_privileges_is_what_the_filters_stand_on(spawner: Spawner) -> None:
@@ -101,5 +100,5 @@ async def test_the_hosts_network_is_marked_as_such(spawner: Spawner) -> None:
     net = walls.isolation_layers(steps, sandbox.observed)["net_ns"]
     await jail.ended(sandbox)
 
-    assert (net["asked"], net["active"]) == (False, False)
-    assert net["reason"] == "network: true gives it the host's"
+    assert (net.asked, net.active) == (False, False)
+    assert net.reason == "network: true gives it the host's"

@@ -305,12 +305,12 @@ def test_any_bytes_are_parsed_or_refused_as_invalid(body: bytes) -> None:
 
 
 def test_a_mebibyte_of_brackets_is_answered_at_once() -> None:
-    started = time.perf_counter()
+    started = time.thread_time()
 
     refused(b"[" * (1 << 20))
     parse(b"[" + b",".join([b"[" * 63 + b"]" * 63] * 8000) + b"]")
 
-    assert time.perf_counter() - started < 1  # 80 ms when nobody else computes
+    assert time.thread_time() - started < 1  # it takes 80 ms
 
 
 @pytest.mark.parametrize(("data", "depth"), [([], 1), ({"a": 1}, 1), ([[]], 2), ([{"a": [1]}, 2], 3)])

@@ -62,14 +62,14 @@ def test_hundreds_of_jails_leave_nothing(start_kernel: StartKernel) -> None:
     wires = [kernel.connect(60) for _ in range(BATCH)]
     churn(kernel, wires, script)  # what is made once is there now
     until(lambda: not children_of(kernel.pid)[1:], "all have ended")  # but the zygote
-    until(lambda: kernel.answers(20) and kernel.open_files < 2 * BATCH, "what is garbage is collected")
+    until(lambda: kernel.answers() and kernel.open_files < 2 * BATCH, "what is garbage is collected")
     had, rss = belongings(kernel), kernel.rss
 
     for _ in range(BATCHES):
         churn(kernel, wires, script)
 
     until(
-        lambda: kernel.answers(20) and same(belongings(kernel), had),
+        lambda: kernel.answers() and same(belongings(kernel), had),
         f"{json.dumps(belongings(kernel))} is {json.dumps(had)} again",
     )
     assert had["ids"] in (0, BATCH)

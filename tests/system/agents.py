@@ -1,10 +1,13 @@
 """Agents to test with: their scripts, and what to ask about them."""
 
+import time
 from textwrap import dedent
 from typing import Any
 
+from agentos.services.audit.pace import INTENTS_PER_SECOND, MAX_BURST
 from agentos_sdk import AgentOSClient
 from tests.support.kernel import Kernel, until
+from tests.support.wire import PATIENCE, WRITE, Wire, frame
 
 SLEEPER = "import time\ntime.sleep(1000)\n"
 
@@ -54,7 +57,7 @@ def ask(client: AgentOSClient, agent: int, method: str, **arguments: object) -> 
     """What that agent was answered to a call of its own."""
     sent = client.send_message({"method": method, "with": arguments}, to=agent)
     assert sent["success"], sent
-    [letter] = client.recv_messages(1, timeout=20)["messages"]
+    [letter] = client.recv_messages(1, timeout=PATIENCE)["messages"]
     assert letter["from_id"] == agent
     return letter["message"]
 
@@ -99,6 +102,14 @@ def written(client: AgentOSClient, name: str, line: str) -> None:
     until(lambda: line in lines(client, name), f"{name} writes {line!r}")
 
 
+def use_up_burst(wire: Wire, path: str) -> None:
+    """Write to a file, on a connection of version 2, until the caller's next intents wait for their turn."""
+    began, count = time.monotonic(), 0
+    while count < MAX_BURST + INTENTS_PER_SECOND * (time.monotonic() - began - 0.5):
+        wire.write(b"".join(frame(WRITE, {"path": path, "content": ""}, number) for number in range(1, 51)))
+        count += len(wire.replies(50))
+
+
 def as_agent(kernel: Kernel, number: int) -> AgentOSClient:
     """A client on an agent's own socket: who comes in there is that agent."""
-    return AgentOSClient(str(kernel.runtime / f"{number}.sock"), timeout=20)
+    return AgentOSClient(str(kernel.runtime / f"{number}.sock"), PATIENCE)

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,6 +31,7 @@ from tests.support.wire import (
     frame,
     settle,
 )
+from tests.system.agents import use_up_burst
 
 SLEEP = ["sleep", "1000"]
 
@@ -200,12 +200,7 @@ def test_limits_that_are_narrowed_while_a_spawn_waits_for_the_audit_log_hold_for
 
     with kernel.connect_as(parent) as wire:
         wire.hello()
-        paced = False
-        while not paced:  # until an agent's intents are written at a fixed rate
-            begin = time.monotonic()
-            wire.write(b"".join(frame(WRITE, {"path": "/workspace/f", "content": ""}, n) for n in range(1, 51)))
-            wire.replies(50)
-            paced = time.monotonic() - begin > 0.9
+        use_up_burst(wire, "/workspace/f")
         wire.write(b"".join(frame(EXEC, {"command": ["true"]}, n) for n in range(1, 201)))
         settle(operator)
         wire.send(SPAWN, {"name": "late", "command": SLEEP}, 1000)

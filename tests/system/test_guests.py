@@ -1,6 +1,5 @@
 """A connection of the operator's that gives rights away, for good."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,10 +22,10 @@ from tests.support.wire import (
     SEND,
     SET_PERMS,
     SPAWN,
-    WRITE,
     Wire,
     frame,
 )
+from tests.system.agents import use_up_burst
 
 CHILD = {"command": ["sleep", "1000"]}
 
@@ -163,13 +162,8 @@ def test_a_script_that_becomes_a_link_while_its_spawn_waits_for_the_audit_log_is
     guest(wire, **{"as": f"patient {how}".replace(" ", "-"), "permissions": grants})
     wire.hello()
 
-    paced = False
-    while not paced:  # until the guest's intents are written at a fixed rate
-        begin = time.monotonic()
-        wire.write(b"".join(frame(WRITE, {"path": str(pub / "f"), "content": ""}, n) for n in range(1, 51)))
-        wire.replies(50)
-        paced = time.monotonic() - begin > 0.9
-    wire.write(b"".join(frame(EXEC, {"command": ["true"]}, n) for n in range(1, 101)))
+    use_up_burst(wire, str(pub / "f"))
+    wire.write(b"".join(frame(EXEC, {"command": ["true"]}, n) for n in range(1, 201)))
     wire.send(SPAWN, {"name": "late", "script": str(pub / "s.py")}, 1000)
     early = wire.replies(20)
     (pub / "s.py").unlink()

@@ -13,7 +13,7 @@ define PYTEST
   $(BIN)/python -m pytest -m alone $(1) && exit $$status
 endef
 
-.PHONY: help demo test night security check format generate bench cover docs roads clean
+.PHONY: help demo test night security check format generate bench stages cover docs roads clean
 
 help:
 	@echo "make demo      set up, then show the main job, offline"
@@ -23,6 +23,7 @@ help:
 	@echo "make check     ruff, mypy, import-linter, flake8-async"
 	@echo "make generate  write the SDK's methods anew, from agentos_sdk/calls and sdk/client_methods.py"
 	@echo "make bench     measure speed against a C floor (docs/reference/speed.md); ROW=spawn: only such rows"
+	@echo "make stages    where the time of a SPAWN and a READ goes (docs/how-to/find-out-what-is-slow.md)"
 	@echo "make cover     tests with coverage, subprocesses included"
 	@echo "make roads     which functions, files and rooms one system call passes"
 	@echo "make docs      run every command and code block of README and docs"
@@ -69,6 +70,9 @@ format: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m tests.speed.bench $(if $(ROW),"$(ROW)")
+
+stages: $(READY)
+	$(BIN)/python -m tests.speed.stages
 
 cover: $(READY)
 	$(BIN)/python -m pytest --cov --cov-report=term

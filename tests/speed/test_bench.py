@@ -8,6 +8,7 @@ from tests.speed import bench
 from tests.speed.place import Place
 from tests.speed.processes import ROOT
 from tests.speed.results import WORSE, Figure, Result, Row, as_markdown, read_figures
+from tests.speed.tools import Tools
 
 LATENCY = Row("latency", " ms", most=5)
 RATE = Row("rate", "/s", more=True)
@@ -76,7 +77,7 @@ def test_a_group_that_fails_does_not_keep_the_others_from_being_measured(
 
 @pytest.fixture
 def place() -> Place:
-    return Place(ROOT, None, (), 0)  # type: ignore[arg-type]  # nothing is started
+    return Place(ROOT, Tools(ROOT, ROOT, ROOT), (), 0)  # nothing is started
 
 
 def test_a_figure_is_the_median_with_the_quartiles_of_its_rounds() -> None:

@@ -1,11 +1,12 @@
 """An index of the rules of one kind and one effect: finds the first rule that matches.
 
-Testing every rule would be most of a decision's cost, so rules that can't match are skipped: paths and names by one
-combined regex for a few dozen rules, commands by program name.
+Testing every rule would be most of a decision's cost, so rules that can't match are skipped: paths by a word that the
+rule's pattern contains, commands by program name, names and paths without such a word by one combined regex for a few
+dozen rules.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import TypeAlias
 
@@ -19,7 +20,7 @@ from .patterns.commands import CommandPattern
 from .rule import Kind, Rule
 
 Entry: TypeAlias = tuple[Rule, Pattern]
-FindCandidates: TypeAlias = Callable[..., Iterable[Entry]]
+FindCandidates: TypeAlias = Callable[..., Iterable[int]]
 
 RULES_PER_REGEX = 32  # rules in one combined regex; fewer or more are slower
 
@@ -34,7 +35,10 @@ class RuleIndex:
 
     def find(self, what: object) -> Rule | None:
         """The first rule that matches."""
-        for rule, pattern in self._candidates(what):
+        if not self.rules:
+            return None
+        for at in self._candidates(what):
+            rule, pattern = self.rules[at]
             if pattern.matches(what, deny=self.deny):
                 return rule
         return None
@@ -51,26 +55,41 @@ class RuleIndex:
 
     @cached_property
     def _candidates(self) -> FindCandidates:
-        """A function that returns the candidate rules, including all that match; built on first use."""
+        """A function that returns the places of the candidate rules, including all that match; built on first use."""
+        if self.kind == "domains" or len(self.rules) == 1:
+            return lambda _: range(len(self.rules))
         if self.kind in ("read", "write"):
-            return _index_by_regex(self.rules, paths.match_any, self.deny)
+            return _index_by_word(self.rules, self.deny)
         if self.kind == "commands":
             return _index_by_program(self.rules)
-        if self.kind == "domains":
-            return lambda _: self.rules
-        return _index_by_regex(self.rules, names.match_any, self.deny)
+        return _index_by_regex(self.rules, range(len(self.rules)), names.match_any, self.deny)
 
 
 def _index_by_regex(
-    rules: Sequence[Entry], match_any: Callable[..., Callable[[str], bool]], deny: bool
+    rules: Sequence[Entry], places: Sequence[int], match_any: Callable[..., Callable[[str], bool]], deny: bool
 ) -> FindCandidates:
-    parts = [rules[at : at + RULES_PER_REGEX] for at in range(0, len(rules), RULES_PER_REGEX)]
-    groups = [(match_any([pattern for _, pattern in part], deny=deny), part) for part in parts]
+    parts = [places[at : at + RULES_PER_REGEX] for at in range(0, len(places), RULES_PER_REGEX)]
+    groups = [(match_any([rules[at][1] for at in part], deny=deny), part) for part in parts]
 
-    def candidates(what: str) -> Iterator[Entry]:
-        for may_match, part in groups:
-            if may_match(what):
-                yield from part
+    def candidates(what: str) -> list[int]:
+        return [at for may_match, part in groups if may_match(what) for at in part]
+
+    return candidates
+
+
+def _index_by_word(rules: Sequence[Entry], deny: bool) -> FindCandidates:
+    by_word, wordless = defaultdict[str, list[int]](list), list[int]()
+    for at, (_, pattern) in enumerate(rules):
+        assert isinstance(pattern, paths.PathPattern)
+        (wordless if pattern.word is None else by_word[pattern.word]).append(at)
+    known = frozenset(by_word)
+    find_wordless = _index_by_regex(rules, wordless, paths.match_any, deny)
+
+    def candidates(what: str) -> Iterable[int]:
+        if len(what) > paths.MAX_PATH_LENGTH:
+            return range(len(rules))
+        found = known.intersection(paths.words(what))
+        return sorted([*find_wordless(what), *(at for word in found for at in by_word[word])])
 
     return candidates
 
@@ -81,16 +100,14 @@ def _index_by_program(rules: Sequence[Entry]) -> FindCandidates:
         assert isinstance(pattern, CommandPattern)
         program = "*" if pattern.universal else pattern.words[0]
         (anywhere if "*" in program or "?" in program else named[program]).append(at)
-    plain = {program: [rules[at] for at in sorted({*places, *anywhere})] for program, places in named.items()}
-    others = [rules[at] for at in anywhere]
+    plain = {program: sorted({*places, *anywhere}) for program, places in named.items()}
 
-    def candidates(what: Command) -> Iterable[Entry]:
+    def candidates(what: Command) -> Iterable[int]:
         program = what.words[0].text
         if program is None or what.words[0].several:  # unknown, so any rule is a candidate
-            return rules
+            return range(len(rules))
         if "/" not in program:
-            return plain.get(program, others)
-        found = {*anywhere, *named.get(program, ()), *named.get(program.rpartition("/")[2], ())}
-        return [rules[at] for at in sorted(found)]
+            return plain.get(program, anywhere)
+        return sorted({*anywhere, *named.get(program, ()), *named.get(program.rpartition("/")[2], ())})
 
     return candidates

@@ -28,8 +28,21 @@ LINES = (
     "la b",
 )
 SIMPLES = (*(parse_text(line).commands[0] for line in LINES), Command((Word("ls", "ls", several=True),)))
+PATTERNS = (
+    *TEXTS["read"],
+    ".env",
+    "**/notes/*.md",
+    "/home/*/x",
+    "*.key",
+    ".env.[!a]*",
+    "[.]*",
+    "a.*/",
+    r"\*.md",
+    "*-x.*.c",
+)
+MORE_PATHS = ("/a/.env/b", "/", "/b/c.key", "/.env.b/c", "/a.b", "/a.b/c", "/*.md", "/a-x.b.c", "//a.b.c")
 THINGS: dict[Kind, tuple[Sequence[str], Sequence[object]]] = {
-    "read": ((*TEXTS["read"], ".env", "**/notes/*.md", "/home/*/x"), (*PATHS, "/a/.env/b", "/", "/a" * 3000)),
+    "read": (PATTERNS, (*PATHS, *MORE_PATHS, "/a" * 3000)),
     "commands": (PROGRAMS, SIMPLES),
     "models": (("*", "gemini-*", "g?m*", "a|b", "[a-c]x"), ("gemini-2", "gem", "a", "a|b", "bx", "x" * 2000, "")),
     "domains": (TEXTS["domains"], ("api.example.com", "example.com", "example.org")),

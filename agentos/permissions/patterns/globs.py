@@ -1,7 +1,7 @@
 """Globs as sequences of character sets: parsing, conversion to regular expressions, and comparison for inclusion."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
 
@@ -16,6 +16,7 @@ ANYTHING: Characters = ((0, MAX_CODE_POINT),)
 SLASH: Characters = ((0x2F, 0x2F),)
 NAME: Characters = ((1, 0x2E), (0x30, MAX_CODE_POINT))  # the characters allowed in a file name
 
+NUL = "\0"  # neither in a name nor in a glob for names
 MAX_WORK = 100_000  # character ranges compared in one call of `is_included`: a fraction of a second
 
 
@@ -43,6 +44,18 @@ Item = One | Many | Below
 
 def literal(text: str) -> tuple[One, ...]:
     return tuple(map(_exactly, text))
+
+
+def shared_pieces(items: Iterable[One | Many], separator: str) -> Iterator[str]:
+    """The pieces between separators that every matching text has: those without a wildcard, and not the empty ones."""
+    pieces = "".join(_character(item) or NUL for item in items).split(separator)
+    return (piece for piece in pieces if piece and NUL not in piece)
+
+
+def _character(item: One | Many) -> str | None:
+    """The only character that the item matches, if it is such an item."""
+    ((low, high), *others) = item.characters
+    return chr(low) if isinstance(item, One) and low == high and not others else None
 
 
 @lru_cache(1024)

@@ -46,6 +46,16 @@ class PathPattern:
         return globs.is_included(_glob_items(other.as_grant), _glob_items(self.as_denial if deny else self.as_grant))
 
     @property
+    def word(self) -> str | None:
+        """One of the :func:`words` of every path that it matches; ``None`` if they share none."""
+        for segment in reversed(self.segments or ()):
+            if not isinstance(segment, Below):
+                found = max(globs.shared_pieces(segment, "."), key=len, default=None)
+                if found is not None:
+                    return found
+        return None
+
+    @property
     def as_grant(self) -> tuple[Segment, ...]:
         return (*(self.segments or ()), ANY_NAME, BELOW) if self.directory else self.segments or ()
 
@@ -74,6 +84,11 @@ def parse_path_pattern(text: str, names: Names) -> PathPattern:
     inner = rest.removeprefix("/").removesuffix("/")
     below = _parse_segments(text, inner.split("/") if inner else [])
     return PathPattern(text, None if start is None else (*start, *below), rest.endswith("/"))
+
+
+def words(what: str) -> Sequence[str]:
+    """The parts of a path between slashes and dots."""
+    return what.replace("/", ".").split(".")
 
 
 def match_any(patterns: Iterable[PathPattern], *, deny: bool) -> Callable[[str], bool]:

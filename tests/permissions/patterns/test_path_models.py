@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentos.permissions.patterns.base import Names
-from agentos.permissions.patterns.paths import PathPattern, match_any, parse_path_pattern
+from agentos.permissions.patterns.paths import PathPattern, match_any, parse_path_pattern, words
 from tests.support.rounds import rounds
 
 
@@ -111,6 +111,15 @@ def test_asking_all_at_once_is_asking_each(written: list[str], deny: bool) -> No
 
     for path in PATHS:
         assert at_once(path) == any(pattern.matches(path, deny=deny) for pattern in patterns), path
+
+
+@given(texts(), st.booleans())
+def test_every_path_that_a_pattern_matches_has_its_word(text: str, deny: bool) -> None:
+    pattern = read(text)
+
+    for path in PATHS:
+        if pattern.word is not None and pattern.matches(path, deny=deny):
+            assert pattern.word in words(path)
 
 
 @given(texts(), texts(), st.booleans())

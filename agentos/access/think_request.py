@@ -49,7 +49,7 @@ def build_question(asked: calls.Think, model: str) -> llm.Question:
         temperature=asked.temperature,
         max_tokens=asked.max_tokens,
         thinking_level=asked.thinking_level,
-        tools=[llm.Tool(tool.name, tool.description, tool.parameters) for tool in asked.tools],
+        tools=asked.tools,
         tool_choice=asked.tool_choice,
         stop=asked.stop,
         response_schema=asked.response_schema,

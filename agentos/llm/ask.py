@@ -12,6 +12,7 @@ import trio
 from attrs import Factory, define, evolve, field
 
 from agentos_sdk.errors import BadRequest, CallError, Timeout, Unavailable
+from agentos_sdk.values import Usage
 
 from .circuit_breaker import PROBE_POLL, State
 from .claims import Bound, RequestSize, limit_claim, measure_request, utf8_length
@@ -26,7 +27,6 @@ from .providers.provider import (
     Question,
     RateLimited,
     Rejected,
-    Usage,
     estimate_tokens,
 )
 from .retry import retry_delay

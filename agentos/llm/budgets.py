@@ -22,8 +22,8 @@ from attrs import field, frozen
 from agentos.database import Database, DatabaseError
 from agentos.services.quotas import MONEY_UNITS, BudgetState, Quota, Quotas, Reservation, Row
 from agentos_sdk.errors import BadRequest, Unavailable
+from agentos_sdk.values import Usage
 
-from .providers.provider import Usage
 from .settings import Price, QueuePath
 
 log = logging.getLogger(__name__)

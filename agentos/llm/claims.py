@@ -9,7 +9,9 @@ from typing import Literal
 
 from attrs import frozen
 
-from .providers.provider import Question, Usage
+from agentos_sdk.values import Usage
+
+from .providers.provider import Question
 
 Bound = Literal["least", "most"]
 

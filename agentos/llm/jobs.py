@@ -6,10 +6,11 @@ import trio
 from attrs import define, field, frozen
 
 from agentos_sdk.errors import BadRequest, CallError
+from agentos_sdk.values import Usage
 
 from .ask import ActiveRequest
 from .fair_queue import Path, Ticket, weighted_cost
-from .providers.provider import Answer, Question, Usage
+from .providers.provider import Answer, Question
 from .settings import QueuePath
 
 MAX_PARTS = 2000  # of a request: the vendor's SDK takes half a millisecond for each

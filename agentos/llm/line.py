@@ -20,7 +20,7 @@ from attrs import evolve, frozen
 from agentos.kernel.internal_errors import internal
 from agentos.services.quotas import BudgetState
 from agentos_sdk.errors import CallError, QuotaExceeded
-from agentos_sdk.values import Waits
+from agentos_sdk.values import Usage, Waits
 
 from .ask import ActiveRequest, ProviderClient
 from .budgets import Budgets, Grant
@@ -29,7 +29,7 @@ from .fair_queue import MIN_CHARGE, FairQueue, Path, Ticket, weighted_cost
 from .jobs import Job, ThinkResult, charge_for, outermost_account, queue_names, validate_question
 from .memory import RequestMemory
 from .model_availability import ModelState
-from .providers.provider import Question, Usage, estimate_input_tokens
+from .providers.provider import Question, estimate_input_tokens
 from .queue_states import QueueState, queue_states
 from .settings import LLMSettings, QueuePath
 

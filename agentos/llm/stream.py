@@ -12,6 +12,7 @@ from attrs import define, field
 
 from agentos_sdk import codec
 from agentos_sdk.nesting import remove_strings
+from agentos_sdk.values import ToolCall, Usage
 
 from .providers.account import ProviderAccount
 from .providers.provider import (
@@ -21,8 +22,6 @@ from .providers.provider import (
     FinishReason,
     OnDelta,
     Question,
-    ToolCall,
-    Usage,
     estimate_input_tokens,
     estimate_tokens,
 )

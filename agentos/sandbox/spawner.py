@@ -16,9 +16,7 @@ from . import handshake
 from . import plan as p
 from . import steps as s
 from .cgroups.values import CgroupEntry
-from .errors import SandboxError as SandboxError
-from .errors import StepFailed as StepFailed
-from .errors import ZygoteDied as ZygoteDied
+from .errors import SandboxError, ZygoteDied
 from .handshake import NewProcess, ProcessPipes, close_all
 from .inside import messages
 from .inside.janitor import Cleanup

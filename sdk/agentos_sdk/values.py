@@ -1,12 +1,13 @@
 """Values of the wire that the kernel's own rooms use as well: one class per idea, without any request or reply."""
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypeAlias
 
-from attrs import frozen
+from attrs import field, frozen
 
 from agentos_sdk.quantities import CpuShare, Seconds, Size
-from agentos_sdk.strict import Rule
+from agentos_sdk.strict import Rule, Text
 
 MAX_TOKENS = 10**9  # largest count of tokens; a provider that names more is not believed
 MAX_BUDGET_LINES = 16  # lines of one budget: each is checked with every question
@@ -18,6 +19,9 @@ Window = Annotated[
     Seconds,
     Rule(lambda per: 1 <= per <= 31 * 86400 and per % 1 == 0, "a window of whole seconds, such as 1h, up to 31d"),
 ]
+ThinkingLevel: TypeAlias = Literal["low", "medium", "high"]
+ToolChoice: TypeAlias = Literal["auto", "none", "required"]
+ToolName = Annotated[str, Rule(re.compile(r"[A-Za-z0-9_-]{1,64}").fullmatch, "1 to 64 letters, digits, _ and -")]
 FEW_LINES = Rule(lambda lines: len(lines) <= MAX_BUDGET_LINES, f"at most {MAX_BUDGET_LINES} lines")
 
 
@@ -155,6 +159,15 @@ class Waits:
     count: int
     p50_ms: float
     p95_ms: float
+
+
+@frozen
+class Tool:
+    """A tool that the model may call; ``parameters`` is a JSON schema of an object."""
+
+    name: ToolName
+    description: Text = Text("")
+    parameters: Mapping[str, Any] = field(factory=dict)
 
 
 @frozen

@@ -17,15 +17,15 @@ from agentos.llm.providers.provider import (
     Question,
     RateLimited,
     Rejected,
-    Tool,
-    ToolCall,
 )
 from agentos.llm.sampling import Sampling
+from agentos_sdk import codec
+from agentos_sdk.values import Tool, ToolCall
 from tests.contracts.worlds import WORLDS, World
 from tests.llm.vendors.script import Break, Called, Refuses, Says, Silent, Text, Until
 
 QUESTION = Question("a-model", [Message("user", "What is 6 times 7?")])
-MULTIPLY = Tool("multiply", "of two", {"type": "object", "properties": {"a": {"type": "integer"}}})
+MULTIPLY = Tool("multiply", codec.Text("of two"), {"type": "object", "properties": {"a": {"type": "integer"}}})
 
 
 @pytest.fixture(params=WORLDS, ids=lambda make: make.__name__)

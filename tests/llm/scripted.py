@@ -6,7 +6,8 @@ from typing import TypeAlias
 import trio
 from attrs import define, field
 
-from agentos.llm.providers.provider import Answer, Delta, Message, OnDelta, Question, Usage
+from agentos.llm.providers.provider import Answer, Delta, Message, OnDelta, Question
+from agentos_sdk.values import Usage
 
 Step: TypeAlias = "str | Delta | float | Exception"
 """A word that is heard, a delta, seconds that pass, or what goes wrong."""

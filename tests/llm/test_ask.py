@@ -9,9 +9,10 @@ from trio.testing import MockClock
 
 from agentos.llm.ask import ActiveRequest, ProviderClient
 from agentos.llm.model_availability import MAX_MODELS
-from agentos.llm.providers.provider import Answer, Delta, Denied, Failing, Provider, RateLimited, Rejected, Usage
+from agentos.llm.providers.provider import Answer, Delta, Denied, Failing, Provider, RateLimited, Rejected
 from agentos.llm.settings import Retry, Timeouts
 from agentos_sdk.errors import BadRequest, Timeout, Unavailable
+from agentos_sdk.values import Usage
 from tests.llm.scripted import Scripted, Step, question
 
 RETRY = Retry(attempts=3, first=1.0, factor=2.0, max=8.0, jitter=0.0, patience=60.0, breaker=5, cooldown=10.0)

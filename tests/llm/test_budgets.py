@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from agentos.database import Database, open_database
 from agentos.llm.budgets import TABLES, TIDY_INTERVAL, Budgets, Grant, Rate
-from agentos.llm.providers.provider import Usage
 from agentos.llm.settings import Account, Price, QueuePath, Share
 from agentos.services.quotas import BudgetState, Quota, make_quotas
 from agentos_sdk.errors import BadRequest, QuotaExceeded, Unavailable
+from agentos_sdk.values import Usage
 from tests.support.rounds import rounds
 
 MINUTE, HOUR = 60.0, 3600.0

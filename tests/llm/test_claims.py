@@ -5,7 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos.llm.claims import ENVELOPE_BYTES, MAX_TOKENS_PER_IMAGE, RequestSize, limit_claim, measure_request
-from agentos.llm.providers.provider import Image, Message, Question, Tool, ToolCall, Usage
+from agentos.llm.providers.provider import Image, Message, Question
+from agentos_sdk.codec import Text
+from agentos_sdk.values import Tool, ToolCall, Usage
 
 COUNTS = st.integers(0, 10**9)
 
@@ -45,7 +47,7 @@ def test_bytes_of_all_that_is_sent_are_counted() -> None:
             Message("assistant", "", calls=[ToolCall("c", "add", {"a": "é"})]),
         ],
         system="abc",
-        tools=[Tool("add", "of two", {"type": "object"})],
+        tools=[Tool("add", Text("of two"), {"type": "object"})],
         response_schema={"type": "integer"},
     )
 

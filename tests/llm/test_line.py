@@ -21,12 +21,12 @@ from agentos.llm.claims import ENVELOPE_BYTES
 from agentos.llm.fair_queue import QueueFull
 from agentos.llm.line import Line
 from agentos.llm.memory import MAX_FAMILY_BYTES
-from agentos.llm.providers.provider import Delta, Failing, Provider, RateLimited, Rejected, Usage
+from agentos.llm.providers.provider import Delta, Failing, Provider, RateLimited, Rejected
 from agentos.llm.queue_states import QueueState
 from agentos.llm.settings import Account, LLMSettings, QueuePath, Retry, Share
 from agentos.services.quotas import Quotas, make_quotas
 from agentos_sdk.errors import BadRequest, Busy, Internal, QuotaExceeded, Unavailable
-from agentos_sdk.values import InLine
+from agentos_sdk.values import InLine, Usage
 from tests.llm.scripted import Scripted, Step, question
 
 SETTINGS = LLMSettings()

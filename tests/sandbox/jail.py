@@ -11,11 +11,12 @@ import trio
 from attrs import frozen
 
 import agentos_sdk
+from agentos.sandbox.errors import StepFailed
 from agentos.sandbox.plan import HostIds, plan_sandbox
 from agentos.sandbox.policy import Interpreter, Policy, Program
 from agentos.sandbox.report import probe
 from agentos.sandbox.sandbox import Sandbox
-from agentos.sandbox.spawner import Spawner, StepFailed
+from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.status import Status
 from agentos.sandbox.steps import Step
 from tests.support.mounts import host_mounts

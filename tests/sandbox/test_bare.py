@@ -17,10 +17,11 @@ from pathlib import Path
 import pytest
 import trio
 
+from agentos.sandbox.errors import StepFailed
 from agentos.sandbox.plan import plan_unjailed
 from agentos.sandbox.policy import Limits, Program
 from agentos.sandbox.report import probe, walls
-from agentos.sandbox.spawner import Spawner, StepFailed
+from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.status import Status
 from agentos.sandbox.steps import Step
 from tests.sandbox import jail

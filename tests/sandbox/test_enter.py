@@ -14,11 +14,12 @@ import trio
 from attrs import evolve
 
 from agentos.sandbox import steps as s
+from agentos.sandbox.errors import SandboxError, StepFailed
 from agentos.sandbox.plan import plan_entry, plan_unjailed
 from agentos.sandbox.policy import Limits, Policy, Program
 from agentos.sandbox.report import probe, walls
 from agentos.sandbox.sandbox import Sandbox
-from agentos.sandbox.spawner import SandboxError, Spawner, StepFailed
+from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.status import Status
 from agentos.sandbox.steps import Step
 from tests.sandbox import jail

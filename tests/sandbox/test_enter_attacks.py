@@ -7,7 +7,8 @@ import pytest
 import trio
 
 from agentos.sandbox import steps as s
-from agentos.sandbox.spawner import SandboxError, Spawner
+from agentos.sandbox.errors import SandboxError
+from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.steps import Step
 from tests.sandbox import jail
 from tests.sandbox.jail import Belongings, kill, line, python

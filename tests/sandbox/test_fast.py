@@ -16,11 +16,12 @@ import pytest
 import trio
 
 from agentos.sandbox import steps as s
+from agentos.sandbox.errors import StepFailed
 from agentos.sandbox.filters.seccomp import Rule
 from agentos.sandbox.plan import plan_sandbox
 from agentos.sandbox.policy import BadPolicy, Interpreter, Policy, Program
 from agentos.sandbox.report import probe, walls
-from agentos.sandbox.spawner import Spawner, StepFailed
+from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.status import Status
 from agentos.sandbox.steps import Step
 from tests.sandbox import jail

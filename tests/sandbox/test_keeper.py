@@ -11,11 +11,12 @@ import pytest
 import trio
 
 from agentos.sandbox import sandbox as sandbox_module
+from agentos.sandbox.errors import StepFailed
 from agentos.sandbox.inside.keeper import list_descendants
 from agentos.sandbox.plan import plan_unjailed
 from agentos.sandbox.policy import Program
 from agentos.sandbox.report import probe
-from agentos.sandbox.spawner import Spawner, StepFailed
+from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.status import Status
 from agentos.sandbox.steps import Step
 from tests.sandbox import jail

@@ -8,11 +8,12 @@ import socket
 import pytest
 import trio
 
+from agentos.sandbox.errors import SandboxError, StepFailed
 from agentos.sandbox.plan import plan_unjailed
 from agentos.sandbox.policy import Limits, Program
 from agentos.sandbox.report import probe
 from agentos.sandbox.sandbox import Sandbox
-from agentos.sandbox.spawner import SandboxError, Spawner, StepFailed
+from agentos.sandbox.spawner import Spawner
 from tests.sandbox import jail
 from tests.sandbox.jail import Belongings, kill, line, python, zygote_closes
 from tests.sandbox.test_enter import beside, python_beside

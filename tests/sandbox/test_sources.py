@@ -17,10 +17,11 @@ import pytest
 import trio
 
 from agentos.sandbox import steps as s
+from agentos.sandbox.errors import StepFailed
 from agentos.sandbox.plan import HostIds, plan_sandbox
 from agentos.sandbox.policy import Directory, Policy, Program
 from agentos.sandbox.report import probe
-from agentos.sandbox.spawner import Spawner, StepFailed
+from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.steps import Step
 from tests.sandbox import jail
 from tests.sandbox.jail import Belongings, a_plan, run

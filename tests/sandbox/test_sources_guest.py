@@ -18,7 +18,7 @@ import trio
 from agentos.agents.workspaces.workspace import Workspaces
 from agentos.sandbox.plan import HostIds
 from agentos.sandbox.policy import Limits
-from agentos.sandbox.spawner import Spawner, StepFailed
+from agentos.sandbox.spawner import Spawner
 from tests.sandbox import jail
 
 async def main(spawner, place):

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from agentos.sandbox.spawner import Spawner, StepFailed
+from agentos.sandbox.errors import StepFailed
+from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.status import Status
 from tests.sandbox import jail
 from tests.sandbox.jail import Belongings, a_plan, kill, line, python, run

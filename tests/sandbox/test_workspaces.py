@@ -19,11 +19,12 @@ from attrs import evolve
 from agentos.agents.workspaces.protected_files import IN_GIT, STUBS, find_lost
 from agentos.agents.workspaces.workspace import BadWorkspace, Workspace, Workspaces
 from agentos.sandbox import steps as s
+from agentos.sandbox.errors import StepFailed
 from agentos.sandbox.images import ImageInUse, ImageSize, ImageUnavailable, ensure_image
 from agentos.sandbox.plan import HostIds, plan_sandbox
 from agentos.sandbox.policy import MIB, Directory, Limits, Policy, Program
 from agentos.sandbox.report import probe
-from agentos.sandbox.spawner import Spawner, StepFailed
+from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.steps import Step
 from tests.sandbox import jail
 from tests.sandbox.jail import Belongings, Ended

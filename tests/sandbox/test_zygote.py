@@ -13,7 +13,8 @@ import pytest
 import trio
 import trio.testing
 
-from agentos.sandbox.spawner import SandboxError, Spawner
+from agentos.sandbox.errors import SandboxError
+from agentos.sandbox.spawner import Spawner
 from tests.sandbox import jail
 from tests.sandbox.jail import SDK, Belongings, a_plan, kill, line, python, run
 

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos_sdk.calls.think import DECODED_CHARS as SIZE
-from agentos_sdk.calls.think import Image, Message, Part, Think, Thought, ToolCall, Usage
+from agentos_sdk.calls.think import Image, Message, Part, Think, Thought
 from agentos_sdk.codec import Invalid, Text, decode, encode, parse
 from agentos_sdk.opcodes import Op
 from agentos_sdk.question import encode_image, question
+from agentos_sdk.values import ToolCall, Usage
 
 USER = {"role": "user", "content": "hello"}
 PNG = b"\x89PNG\r\n\x1a\n rest"

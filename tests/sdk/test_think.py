@@ -10,9 +10,9 @@ import trio
 
 from agentos_sdk import AgentOSClient, ConnectionFailed, client, connect, errors
 from agentos_sdk import Kernel as Client
-from agentos_sdk.calls.think import ToolCall
 from agentos_sdk.chunks import Thoughts
 from agentos_sdk.opcodes import Op
+from agentos_sdk.values import ToolCall
 from tests.support.kernel import Kernel
 from tests.support.offline import LONG, thinking
 from tests.support.wire import PATIENCE

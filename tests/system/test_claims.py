@@ -2,7 +2,7 @@
 
 import pytest
 
-from agentos.llm.providers.provider import Usage
+from agentos_sdk.values import Usage
 from tests.llm.vendors.script import Says, Text
 from tests.support.kernel import running, until
 from tests.support.vendor import vendor

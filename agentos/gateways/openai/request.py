@@ -12,13 +12,14 @@ from attrs import frozen
 
 from agentos.kernel.request_body import parse_text
 from agentos.llm import sampling
-from agentos.llm.providers.provider import Image, Message, Question, ThinkingLevel, Tool, ToolCall, ToolChoice
+from agentos.llm.providers.provider import Image, Message, Question
 from agentos.llm.sampling import Sampling, Verbosity
 from agentos_sdk import codec
 from agentos_sdk.calls import think
 from agentos_sdk.codec import Invalid
 from agentos_sdk.errors import BadRequest
 from agentos_sdk.strict import Unexpected
+from agentos_sdk.values import ThinkingLevel, Tool, ToolCall, ToolChoice
 
 MAX_STOPS = 4
 MAX_BIASES = 1024  # tokens
@@ -262,7 +263,7 @@ def _tools(request: Fields) -> tuple[Sequence[Tool], ToolChoice]:
             raise Mistake(tool.place("function"), "required field missing: functions are the only tools")
         parameters = function.object("parameters")
         schema = parameters.data if parameters is not None else {}
-        tools.append(Tool(function.required_text("name"), function.text("description") or "", schema))
+        tools.append(Tool(function.required_text("name"), codec.Text(function.text("description") or ""), schema))
     choice = request.data.get("tool_choice")
     if choice is None or choice in ("auto", "none"):
         return tuple(tools), choice or "auto"

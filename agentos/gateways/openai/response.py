@@ -6,9 +6,10 @@ from typing import Any
 
 from attrs import frozen
 
-from agentos.llm.providers.provider import Answer, ToolCall, Usage
+from agentos.llm.providers.provider import Answer
 from agentos_sdk import codec
 from agentos_sdk.errors import CallError, PermissionDenied
+from agentos_sdk.values import ToolCall, Usage
 
 STATUS = {  # by a call error's code; 500 for the others
     "bad_request": 400,

@@ -11,23 +11,10 @@ from google.genai import types
 
 from agentos.llm.settings import Timeouts
 from agentos.llm.stream import GENERATED_ID_PREFIX, AnswerBuilder, MalformedResponse, compact_json, new_id, text_field
+from agentos_sdk.values import ThinkingLevel, Tool, ToolCall, ToolChoice, Usage
 
 from .account import ProviderAccount, parse_seconds
-from .provider import (
-    Answer,
-    Delta,
-    FinishReason,
-    Message,
-    OnDelta,
-    ProviderError,
-    Question,
-    ThinkingLevel,
-    Tool,
-    ToolCall,
-    ToolChoice,
-    Usage,
-    counted_usage,
-)
+from .provider import Answer, Delta, FinishReason, Message, OnDelta, ProviderError, Question, counted_usage
 from .transport import Transport
 
 CALLING_MODES: Mapping[ToolChoice, types.FunctionCallingConfigMode] = {

@@ -15,6 +15,7 @@ from attrs import define, evolve, field, frozen
 
 from agentos.llm.schema_example import UnsupportedSchema, smallest_value
 from agentos.llm.settings import OfflineSettings
+from agentos_sdk.values import ToolCall, Usage
 
 from .offline_rules import CallTemplate, Rule, fill_references, read_rules
 from .provider import (
@@ -30,8 +31,6 @@ from .provider import (
     Question,
     RateLimited,
     Rejected,
-    ToolCall,
-    Usage,
     estimate_input_tokens,
     estimate_tokens,
 )

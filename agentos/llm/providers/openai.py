@@ -11,6 +11,7 @@ import openai
 
 from agentos.llm.settings import Timeouts
 from agentos.llm.stream import AnswerBuilder, MalformedResponse, compact_json, text_field
+from agentos_sdk.values import Tool, ToolCall, Usage
 
 from .account import ProviderAccount
 from .provider import (
@@ -23,9 +24,6 @@ from .provider import (
     ProviderError,
     Question,
     Rejected,
-    Tool,
-    ToolCall,
-    Usage,
     counted_usage,
 )
 from .transport import Transport

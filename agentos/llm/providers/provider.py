@@ -7,13 +7,9 @@ from typing import Any, Literal, Protocol, TypeAlias
 from attrs import field, frozen
 
 from agentos.llm.sampling import Sampling
-from agentos_sdk.values import MAX_TOKENS
-from agentos_sdk.values import ToolCall as ToolCall
-from agentos_sdk.values import Usage as Usage
+from agentos_sdk.values import MAX_TOKENS, ThinkingLevel, Tool, ToolCall, ToolChoice, Usage
 
 Role = Literal["user", "assistant", "tool"]
-ThinkingLevel = Literal["low", "medium", "high"]
-ToolChoice = Literal["auto", "none", "required"]
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
 
 CHARACTERS_PER_TOKEN = 4  # of English text, roughly; for estimates before a provider has counted
@@ -23,7 +19,7 @@ TOKENS_PER_MESSAGE = 4  # for its role and its end
 
 @frozen
 class Image:
-    """``data`` are the bytes of the file, not base64."""
+    """``data`` are the bytes of the file, not base64 as in the SDK's."""
 
     data: bytes = field(repr=False)
     mime_type: str
@@ -38,15 +34,6 @@ class Message:
     images: Sequence[Image] = ()
     calls: Sequence[ToolCall] = ()
     answers: str | None = None
-
-
-@frozen
-class Tool:
-    """A tool that the model may call; ``parameters`` is a JSON schema of an object."""
-
-    name: str
-    description: str = ""
-    parameters: Mapping[str, Any] = field(factory=dict)
 
 
 @frozen

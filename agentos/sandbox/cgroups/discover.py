@@ -11,8 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from attrs import field, frozen
 
-from . import files as files
-from . import v1, v2
+from . import files, v1, v2
 from .values import CONTROLLERS, CgroupError, Limits
 
 Group = v1.Group | v2.Group

@@ -13,7 +13,7 @@ from attrs import frozen
 
 from agentos_sdk.values import ResourceUsage
 
-from . import files as files
+from . import files
 from .values import (
     CONTROLLERS,
     CPU_PERIOD,

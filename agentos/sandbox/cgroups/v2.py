@@ -17,7 +17,7 @@ from attrs import frozen
 
 from agentos_sdk.values import ResourceUsage
 
-from . import files as files
+from . import files
 from .values import (
     MAX_PIDS,
     CgroupEntry,

@@ -17,7 +17,7 @@ import trio
 from attrs import evolve, frozen
 
 from agentos.sandbox import images
-from agentos.sandbox.cgroups import files as files
+from agentos.sandbox.cgroups import files
 from agentos.sandbox.cgroups.discover import (
     DELEGATE_ADVICE,
     KERNEL_LEAF,
@@ -31,7 +31,8 @@ from agentos.sandbox.cgroups.discover import (
 )
 from agentos.sandbox.cgroups.values import CgroupError
 from agentos.sandbox.cgroups.values import Limits as CgroupLimits
-from agentos.sandbox.spawner import SandboxError, Spawner
+from agentos.sandbox.errors import SandboxError
+from agentos.sandbox.spawner import Spawner
 
 from . import levels, probe, remedies
 from .levels import Finding

@@ -16,14 +16,15 @@ from agentos.sandbox import host_ids, interpreter_prefixes
 from agentos.sandbox import plan as p
 from agentos.sandbox import steps as s
 from agentos.sandbox.cgroups.discover import Cgroups
+from agentos.sandbox.errors import SandboxError, StepFailed
 from agentos.sandbox.filters import landlock, seccomp
 from agentos.sandbox.plan import Host, HostIds
 from agentos.sandbox.policy import Interpreter
-from agentos.sandbox.spawner import SandboxError, Spawner, StepFailed
+from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.steps import Step
 
 from . import levels, remedies
-from .levels import Finding as Finding
+from .levels import Finding
 
 _RLIMITS = ("NOFILE", "FSIZE", "NPROC", "CORE", "DATA", "RTPRIO", "NICE", "MEMLOCK", "MSGQUEUE", "SIGPENDING")
 _MECHANISMS = {

@@ -10,20 +10,15 @@ from attrs import field, frozen
 
 from agentos_sdk.codec import Rule, Seconds, Text
 from agentos_sdk.opcodes import Op
-from agentos_sdk.values import ToolCall as ToolCall
-from agentos_sdk.values import Usage as Usage
+from agentos_sdk.values import ThinkingLevel, Tool, ToolCall, ToolChoice, Usage
 
 from .request import Request, RequestId, Synchronous
-
-ThinkingLevel: TypeAlias = Literal["low", "medium", "high"]
-ToolChoice: TypeAlias = Literal["auto", "none", "required"]
 
 DECODED_CHARS = 256 << 10  # characters of base64 decoded at a time, in 1 ms
 MAX_STOPS = 4
 
 _DIGITS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _IMAGE_TYPE = re.compile(r"image/[A-Za-z0-9][A-Za-z0-9.+-]{0,62}")
-_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def _is_base64(text: str) -> bool:
@@ -33,7 +28,6 @@ def _is_base64(text: str) -> bool:
 
 Base64: TypeAlias = Annotated[Text, Rule(_is_base64, "base64, with padding and without line breaks")]
 ImageType: TypeAlias = Annotated[str, Rule(_IMAGE_TYPE.fullmatch, "the type of an image such as image/png")]
-ToolName: TypeAlias = Annotated[str, Rule(_TOOL_NAME.fullmatch, "1 to 64 letters, digits, _ and -")]
 Temperature: TypeAlias = Annotated[float, Rule(lambda t: 0 <= t <= 2, "a number from 0 to 2")]
 Count: TypeAlias = Annotated[int, Rule(lambda n: n >= 1, "a whole number from 1 up")]
 Tokens: TypeAlias = Annotated[int, Rule(lambda n: n >= 0, "a whole number from 0 up")]
@@ -116,15 +110,6 @@ class Message:
 
 
 @frozen(kw_only=True)
-class ToolSpec:
-    """A tool that the model may call; ``parameters`` is a JSON schema of an object."""
-
-    name: ToolName
-    description: Text = Text("")
-    parameters: Mapping[str, Any] = field(factory=dict)
-
-
-@frozen(kw_only=True)
 class Thought:
     """The whole answer. ``tokens`` is the sum of ``usage``.
 
@@ -176,7 +161,7 @@ class Think(Request[Thought]):
     temperature: Temperature | None = None
     max_tokens: Count | None = None
     model: Name | None = None
-    tools: Sequence[ToolSpec] = ()
+    tools: Sequence[Tool] = ()
     tool_choice: ToolChoice = "auto"
     stop: Stops = ()
     response_schema: Mapping[str, Any] | None = None

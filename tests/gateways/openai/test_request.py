@@ -11,8 +11,10 @@ from openai.types.chat import ChatCompletionMessage
 
 from agentos.gateways.openai.request import parse_request
 from agentos.kernel.request_body import LARGE_TEXT_BYTES
-from agentos.llm.providers.provider import Image, Message, Question, Tool, ToolCall
+from agentos.llm.providers.provider import Image, Message, Question
+from agentos_sdk.codec import Text
 from agentos_sdk.errors import BadRequest
+from agentos_sdk.values import Tool, ToolCall, Usage
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
 HELLO: dict[str, Any] = {"role": "user", "content": "hello"}
@@ -66,7 +68,7 @@ def test_all_that_a_question_has() -> None:
         temperature=0.5,
         max_tokens=77,
         thinking_level="medium",
-        tools=(Tool("weather", "of a place", WEATHER["function"]["parameters"]),),  # type: ignore[index]
+        tools=(Tool("weather", Text("of a place"), WEATHER["function"]["parameters"]),),  # type: ignore[index]
         stop=["END", "."],
         response_schema=schema,
     )
@@ -154,7 +156,7 @@ def test_of_a_remote_image_it_says_what_to_send_instead() -> None:
 @given(st.dictionaries(st.text(), st.recursive(st.none() | st.integers() | st.text(), st.lists)), st.text(min_size=1))
 def test_a_call_survives_the_way_there_and_back(arguments: dict[str, Any], signature: str) -> None:
     from agentos.gateways.openai.response import Shape
-    from agentos.llm.providers.provider import Answer, Usage
+    from agentos.llm.providers.provider import Answer
 
     call = ToolCall("call_1", "weather", arguments, signature)
     whole = Shape("id", 0).whole(Answer("", Usage(), "tool_calls", "m", [call]))

@@ -7,9 +7,10 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from agentos.gateways.openai import response
 from agentos.gateways.openai.response import InvalidKey, Shape
-from agentos.llm.providers.provider import Answer, ToolCall, Usage
+from agentos.llm.providers.provider import Answer
 from agentos_sdk import errors
 from agentos_sdk.errors import CallError
+from agentos_sdk.values import ToolCall, Usage
 
 SHAPE = Shape("chatcmpl-1", 1_700_000_000)
 USAGE = Usage(input=11, output=5, thinking=7)

@@ -28,12 +28,10 @@ from agentos.llm.providers.provider import (
     Question,
     RateLimited,
     Rejected,
-    Tool,
-    ToolCall,
-    ToolChoice,
-    Usage,
 )
 from agentos.llm.settings import LLMSettings, Timeouts
+from agentos_sdk import codec
+from agentos_sdk.values import Tool, ToolCall, ToolChoice, Usage
 from tests.contracts.worlds import VENDORS, VendorWorld
 from tests.llm.vendors.script import Break, Called, Raw, Refuses, Says, Script, Silent, Text, Thoughts, Trouble, Until
 
@@ -70,7 +68,9 @@ async def test_the_question_arrives_as_it_was_put(world: VendorWorld) -> None:
         max_tokens=100,
         thinking_level="medium",
         tools=(
-            Tool("multiply", "of two", {"type": "object", "properties": {"inlineData": {"type": "integer"}}}),
+            Tool(
+                "multiply", codec.Text("of two"), {"type": "object", "properties": {"inlineData": {"type": "integer"}}}
+            ),
             Tool("now"),
         ),
         tool_choice="required",
@@ -85,7 +85,9 @@ async def test_the_question_arrives_as_it_was_put(world: VendorWorld) -> None:
 
 @pytest.mark.parametrize("choice", ["auto", "none", "required"])
 async def test_each_choice_of_tools_arrives(world: VendorWorld, choice: ToolChoice) -> None:
-    question = evolve(QUESTION, messages=(Message("user", "?"),), tools=(Tool("now", "o'clock"),), tool_choice=choice)
+    question = evolve(
+        QUESTION, messages=(Message("user", "?"),), tools=(Tool("now", codec.Text("o'clock")),), tool_choice=choice
+    )
 
     await (await world.meet()).answer(question, deaf)
 

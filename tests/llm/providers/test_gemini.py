@@ -7,20 +7,9 @@ import pytest
 import trio
 from attrs import evolve
 
-from agentos.llm.providers.provider import (
-    Delta,
-    Denied,
-    Failing,
-    Message,
-    Question,
-    RateLimited,
-    Rejected,
-    ThinkingLevel,
-    Tool,
-    ToolCall,
-    Usage,
-)
+from agentos.llm.providers.provider import Delta, Denied, Failing, Message, Question, RateLimited, Rejected
 from agentos.llm.stream import GENERATED_ID_PREFIX
+from agentos_sdk.values import ThinkingLevel, Tool, ToolCall, Usage
 from tests.contracts.worlds import VendorWorld, gemini
 from tests.llm.vendors.script import Called, Refuses, Says, Text, Trouble
 

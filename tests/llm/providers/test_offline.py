@@ -25,12 +25,11 @@ from agentos.llm.providers.provider import (
     Question,
     RateLimited,
     Rejected,
-    Tool,
-    ToolCall,
-    Usage,
     estimate_input_tokens,
 )
 from agentos.llm.settings import OfflineSettings
+from agentos_sdk.codec import Text
+from agentos_sdk.values import Tool, ToolCall, Usage
 
 
 def question(text: str = "hello", **more: Any) -> Question:
@@ -190,7 +189,7 @@ async def test_a_schema_that_is_too_hard_is_rejected_by_its_place() -> None:
 async def test_who_requires_a_tool_call_gets_the_least_one() -> None:
     parameters = {"type": "object", "properties": {"a": {"type": "integer", "minimum": 3}}, "required": ["a"]}
 
-    answer = await ask(Offline(), question(tools=[Tool("add", "", parameters), ADD], tool_choice="required"))
+    answer = await ask(Offline(), question(tools=[Tool("add", Text(""), parameters), ADD], tool_choice="required"))
 
     assert answer.calls == (ToolCall("call_1_0", "add", {"a": 3}),)
     assert answer.finish_reason == "tool_calls"

@@ -10,20 +10,9 @@ import trio
 from attrs import evolve
 
 from agentos.llm.providers.choose import connect
-from agentos.llm.providers.provider import (
-    Delta,
-    Denied,
-    Failing,
-    Image,
-    Message,
-    Question,
-    RateLimited,
-    Rejected,
-    Tool,
-    ToolCall,
-    Usage,
-)
+from agentos.llm.providers.provider import Delta, Denied, Failing, Image, Message, Question, RateLimited, Rejected
 from agentos.llm.settings import LLMSettings
+from agentos_sdk.values import Tool, ToolCall, Usage
 from tests.contracts.worlds import VendorWorld, openai
 from tests.llm.vendors.script import MODEL, Called, Raw, Refuses, Says, Text, Trouble
 

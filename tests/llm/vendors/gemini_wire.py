@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from agentos.llm.providers.provider import Image, Message, Question, Tool, ToolCall, ToolChoice, Usage
+from agentos.llm.providers.provider import Image, Message, Question
+from agentos_sdk import codec
+from agentos_sdk.values import Tool, ToolCall, ToolChoice, Usage
 
 from .script import Called, Refuses, Says, Step, Text, Thoughts, Trouble
 
@@ -66,7 +68,9 @@ def _messages(content: Mapping[str, Any]) -> Iterator[Message]:
 
 
 def _tool(declared: Mapping[str, Any]) -> Tool:
-    return Tool(declared["name"], declared.get("description", ""), _get(declared, "parametersJsonSchema", {}))
+    return Tool(
+        declared["name"], codec.Text(declared.get("description", "")), _get(declared, "parametersJsonSchema", {})
+    )
 
 
 def _get(body: Mapping[str, Any], name: str, default: Any = None) -> Any:

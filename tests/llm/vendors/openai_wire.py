@@ -5,7 +5,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from agentos.llm.providers.provider import Image, Message, Question, Tool, ToolCall, Usage
+from agentos.llm.providers.provider import Image, Message, Question
+from agentos_sdk import codec
+from agentos_sdk.values import Tool, ToolCall, Usage
 
 from .script import Called, Refuses, Says, Step, Text, Thoughts, Trouble
 
@@ -61,7 +63,7 @@ def _image(url: str) -> Image:
 
 
 def _tool(function: Mapping[str, Any]) -> Tool:
-    return Tool(function["name"], function.get("description", ""), function.get("parameters", {}))
+    return Tool(function["name"], codec.Text(function.get("description", "")), function.get("parameters", {}))
 
 
 def events(says: Says, body: Mapping[str, Any]) -> Iterator[bytes | Step]:

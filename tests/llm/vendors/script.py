@@ -6,7 +6,7 @@ from typing import Literal
 import trio
 from attrs import field, frozen
 
-from agentos.llm.providers.provider import ToolCall, Usage
+from agentos_sdk.values import ToolCall, Usage
 
 MODEL = "model-by-name"
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.sandbox.cgroups import values as values
+from agentos.sandbox.cgroups import values
 from agentos.sandbox.cgroups.values import CgroupError, EnforcedLimits, Evidence, Limits
 from agentos_sdk import quantities
 

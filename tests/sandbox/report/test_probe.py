@@ -6,8 +6,9 @@ import pytest
 import trio
 
 from agentos.sandbox import steps as s
+from agentos.sandbox.errors import StepFailed
 from agentos.sandbox.report import probe, walls
-from agentos.sandbox.spawner import Spawner, StepFailed
+from agentos.sandbox.spawner import Spawner
 from tests.sandbox import jail
 from tests.sandbox.jail import Belongings, a_plan
 

@@ -10,7 +10,6 @@ from typing import Literal
 from attrs import Factory, define
 
 from . import lexemes
-from .ansi_c import unescape
 from .frames import Findings, Frame, Mode
 
 
@@ -195,8 +194,8 @@ class Scanner:
             if frame.mode == "pattern":
                 frame.close_pattern()
             elif frame.closer == ")":
-                self.at -= 1
-                self._close(frame)
+                self._stack.pop()
+                frame.end_command("")
             return
         if frame.mode == "pattern":
             frame.take_word(self.at, self.text)
@@ -212,12 +211,6 @@ class Scanner:
             frame.known &= not begun
             self._push(")", "data" if begun else "commands")  # an array or a pattern, or a subshell
             self.at += 1
-
-    def _close(self, frame: Frame) -> None:
-        """The end of a frame at its closer."""
-        self._stack.pop()
-        frame.end_command("")
-        self.at += 1
 
     def _redirect(self, frame: Frame) -> None:
         match = self._match(lexemes.REDIRECT)
@@ -307,7 +300,7 @@ class Scanner:
         if self.text[self.at : self.at + 2] in ("$'", '$"'):
             self.findings.note_construct(f"the quote `{self.text[self.at : self.at + 2]}`")
             quoted = lexemes.ANSI_C.match(self.text, self.at + 1, frame.limit)
-            value = unescape(quoted[1]) if quoted else ""
+            value = lexemes.unescape(quoted[1]) if quoted else ""
             frame.known &= quoted is not None and value is not None
             self._add(frame, value or "", quoted.end() if quoted else self.at + 1)
             return
@@ -386,8 +379,9 @@ class Scanner:
         elif char == '"':
             self._push_text('"', top.limit)
             self.at += 1
-        else:
-            self._quote_in_braces(top)
+        else:  # a quote in ``${...}``: one without double quotes around it quotes
+            end = self.text.find("'", self.at + 1, top.limit) if isinstance(self._stack[-2], Frame) else self.at
+            self.at = (top.limit if end < 0 else end) + 1
 
     def _word_of(self, top: Text) -> Frame | None:
         """The frame with the word that a quoted text is a part of."""
@@ -404,8 +398,3 @@ class Scanner:
         if frame is not None and following != "\n":
             frame.value.append(following if following in ("$", "`", '"', "\\") else "\\" + following)
         self.at += 2
-
-    def _quote_in_braces(self, top: Text) -> None:
-        """A quote in ``${...}``: one without double quotes around it quotes."""
-        end = self.text.find("'", self.at + 1, top.limit) if isinstance(self._stack[-2], Frame) else self.at
-        self.at = (top.limit if end < 0 else end) + 1

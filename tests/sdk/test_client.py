@@ -87,8 +87,10 @@ async def _nothing() -> None:
 
 async def test_a_cancelled_spawn_leaves_no_agent_behind(own_kernel: Kernel) -> None:
     async with connect(own_kernel.socket) as kernel:
-        with trio.move_on_after(0.1):
-            await kernel.spawn("late", command=["sleep", "60"], ready="hello")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(kernel.spawn, "late", command=["sleep", "60"], ready="hello"))
+            await until(lambda: _named(kernel, "late"), bool)
+            nursery.cancel_scope.cancel()
         (late,) = await until(lambda: _named(kernel, "late"), lambda found: bool(found) and found[0].state == "exited")
 
         assert late.pid is None
@@ -121,7 +123,7 @@ async def test_following_a_log_ends_with_its_agent(own_kernel: Kernel) -> None:
     lines: list[str] = []
 
     async with connect(own_kernel.socket) as kernel:
-        await kernel.spawn("counter", command=["sh", "-c", "sleep 0.3; for i in 1 2 3; do echo $i; sleep 0.1; done"])
+        await kernel.spawn("counter", command=["sh", "-c", "sleep 1; for i in 1 2 3; do echo $i; sleep 0.1; done"])
         async with kernel.follow_logs("counter") as pages:
             async for page in pages:
                 lines += [line.text for line in page.lines if line.stream == "stdout"]

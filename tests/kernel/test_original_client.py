@@ -92,7 +92,7 @@ def test_an_agents_life(original: Original) -> None:
 
 def test_its_supervisor_takes_absence_for_death(original: Original) -> None:
     """It asks for the list again and again, and starts a child anew that isn't in it."""
-    child = {"name": "unstable", "command": ["sh", "-c", "sleep 0.3; exit 3"]}
+    child = {"name": "unstable", "command": ["sh", "-c", "sleep 1; exit 3"]}
     first = original.ask(0x10, child)["id"]
 
     until(lambda: first not in {agent["id"] for agent in original.ask(0x12)}, "the dead child isn't listed any more")
@@ -107,7 +107,7 @@ def test_its_supervisor_takes_absence_for_death(original: Original) -> None:
 
 def test_who_is_to_be_restarted_is_listed_meanwhile(original: Original) -> None:
     backoff = {"first": 60, "min": 60, "max": 60}
-    life = {"command": ["sh", "-c", "sleep 0.3; exit 3"], "restart_policy": "always", "max_restarts": 1}
+    life = {"command": ["sh", "-c", "sleep 1; exit 3"], "restart_policy": "always", "max_restarts": 1}
     number = original.ask(0x10, {"name": "patient", **life, "backoff": backoff})["id"]
 
     def states() -> dict[int, str]:

@@ -52,7 +52,7 @@ def main() -> None:
 
         def agent(name: str, **fields: Any) -> None:
             reply = client.spawn(name, **fields)
-            end = client.wait(name, timeout=30) if reply["success"] else reply
+            end = client.wait(name, timeout=60) if reply["success"] else reply
             assert end["signal"] == signal.SIGABRT, end
 
         note("exec", lambda: agent("exec", script=script))

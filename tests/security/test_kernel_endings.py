@@ -31,8 +31,8 @@ def test_whoever_ends_while_it_is_made_leaves_nothing(kernel: Kernel, client: Ag
         client.kill("brief", grace=0)
 
     until(lambda: kernel.family == [], f"nobody is left: {kernel.family}")
-    assert kernel.open_files - files < 4, "but for connections"
-    assert groups_left(kernel.pid) == groups
+    until(lambda: kernel.open_files - files < 4, "its files are closed, but for connections")
+    until(lambda: groups_left(kernel.pid) == groups, "its control groups are removed")
     assert kernel.answers()
 
 
@@ -47,13 +47,13 @@ DEAF = {
 
 @pytest.mark.parametrize("how", DEAF)
 def test_whoever_will_not_end_is_ended(kernel: Kernel, client: AgentOSClient, how: str) -> None:
-    begin(kernel, client, "deaf", f"{DEAF[how]}\nsay([])")
+    begin(kernel, client, "deaf", f"{DEAF[how]}\nsay([])", shutdown=60)
     told(client, "deaf")
     began = time.monotonic()
 
     assert client.kill("deaf", grace=0.3)
 
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     assert info(client, "deaf")["state"] == "exited"
     assert kernel.family == []
 
@@ -68,24 +68,22 @@ for _ in range(3):
         if os.fork() == 0:
             while True: time.sleep(1); print("still here", flush=True)
         os._exit(0)
-say([]); time.sleep(0.3); os._exit(7)
+say([]); time.sleep(1); os._exit(7)
 """
     begin(kernel, client, "parent", code)
 
-    end = client.wait("parent", timeout=10)
+    end = client.wait("parent", timeout=60)
 
     assert end["exit_code"] == 7
     assert kernel.family == []
 
 
 def test_restarts_without_end_come_to_an_end(kernel: Kernel, client: AgentOSClient) -> None:
-    began = time.monotonic()
-    up(client.spawn("phoenix", command=["sh", "-c", "sleep 0.21; exit 1"], restart="permanent", max_restarts=3))
+    up(client.spawn("phoenix", command=["sh", "-c", "sleep 1; exit 1"], restart="permanent", max_restarts=3))
 
-    end = client.wait("phoenix", timeout=20)
+    end = client.wait("phoenix", timeout=60)
 
     assert end["success"]
-    assert time.monotonic() - began < 15
     assert info(client, "phoenix")["state"] == "failed"
     assert info(client, "phoenix")["restarts"] <= 3
 
@@ -115,8 +113,8 @@ say([counts, time.monotonic() - began, sorted(codes)])
 
 def test_the_number_of_one_who_ended_says_nothing_to_the_kernel(kernel: Kernel, client: AgentOSClient) -> None:
     """Whoever has it now isn't signalled, whatever is asked of the agent that had it."""
-    agent = up(client.spawn("gone", command=["sh", "-c", "sleep 0.3"]))
-    client.wait("gone", timeout=10)
+    agent = up(client.spawn("gone", command=["sleep", "1"]))
+    client.wait("gone", timeout=60)
 
     assert not client.kill(agent_id=agent["id"], grace=0)
     assert not client.pause(agent_id=agent["id"])["success"]

@@ -129,7 +129,7 @@ def test_no_control_group_is_used_twice(kernel: Kernel, client: AgentOSClient) -
     need_cgroups(kernel)
     eats = "wire, held = connect(), []\nwhile True: held.append(bytearray(1 << 20))"
     begin(kernel, client, "reborn", eats, limits={"memory": "48M"})
-    first = client.wait("reborn", timeout=30)
+    first = client.wait("reborn", timeout=60)
     places = []
     for _ in range(2):
         up(client.spawn("reborn", command=["sleep", "1000"], limits={"memory": "48M"}))

@@ -69,7 +69,7 @@ def shape(node: dict[str, Any]) -> Any:
 
 @pytest.mark.slow
 def test_a_healthy_child_comes_back_at_once_beside_crash_loopers(start_kernel: StartKernel) -> None:
-    looping = (child(f"loop{number}", '["sh", "-c", "sleep 0.25; exit 1"]') for number in range(LOOPERS))
+    looping = (child(f"loop{number}", '["sh", "-c", "sleep 0.5; exit 1"]') for number in range(LOOPERS))
     kernel = start_kernel("[supervisor]\nintensity = 1000\nperiod = 1\n" + child("healthy") + "".join(looping))
     with kernel.client() as client:
         until(lambda: all(agent["restarts"] > 1 for agent in client.list_agents()[1:]), "all of them crash")
@@ -114,7 +114,7 @@ def test_an_agent_that_cannot_start_leaves_the_others_untouched(start_kernel: St
             **dict.fromkeys(("first", "good", "last"), 0),
             **dict.fromkeys(("bad", "worse"), 1),
         }
-        assert client.wait("bad", timeout=5)["exit_code"] == 5
+        assert client.wait("bad", timeout=60)["exit_code"] == 5
         assert not client.kill("bad")
         assert client.logs("bad")["lines"][-1]["text"].startswith("given up: 2 restarts in 5 s were needed; the last ")
     assert "root/bad: given up: " in kernel.said
@@ -131,7 +131,7 @@ def test_a_failed_start_waits_for_its_backoff_and_ready_does_not_wait_for_it(sta
         assert client.kill("late")
 
         assert states(client) == {"late": "exited", "last": "running"}
-        assert client.wait("late", timeout=5)["exit_code"] == 5
+        assert client.wait("late", timeout=60)["exit_code"] == 5
 
 
 def test_the_kernel_is_not_ready_before_each_agent_has_come_up_or_failed_to(start_kernel: StartKernel) -> None:
@@ -165,7 +165,7 @@ def test_a_group_whose_member_cannot_start_is_given_up_alone(start_kernel: Start
 
         assert states(client) == {"good": "exited", "bad": "failed", "beside": "running"}
         assert client.logs("bad")["lines"][-1]["text"].startswith("given up: 2 restarts in 5 s were needed; the last ")
-        assert client.wait("good", timeout=5)["reason"] == "stopped: killed by SIGTERM"
+        assert client.wait("good", timeout=60)["reason"] == "stopped: killed by SIGTERM"
         assert info(client, "beside")["restarts"] == 0
     assert "root/team: given up: 2 restarts in 5 s were needed; the last time: bad: exit status 5" in kernel.said
 
@@ -209,13 +209,13 @@ def test_an_escalation_ends_the_group_and_its_container_starts_it_again(start_ke
 
 
 def test_a_significant_agent_that_was_given_up_ends_its_group(start_kernel: StartKernel) -> None:
-    job = member("job", '["sh", "-c", "sleep 0.5; exit 5"]', 'restart = "transient"', "significant = true")
+    job = member("job", '["sh", "-c", "sleep 1; exit 5"]', 'restart = "transient"', "significant = true")
     kernel = start_kernel(
         group("team", member("helper") + job, 'auto_shutdown = "any_significant"', 'restart = "transient"')
         + child("beside")
     )
     with kernel.client() as client:
-        assert client.wait("helper", timeout=10)["reason"] == "stopped: killed by SIGTERM"
+        assert client.wait("helper", timeout=60)["reason"] == "stopped: killed by SIGTERM"
 
         assert states(client) == {"helper": "exited", "job": "failed", "beside": "running"}
 
@@ -251,7 +251,7 @@ def test_a_stop_during_the_start_ends_the_kernel_at_once() -> None:
 
         assert kernel.wait_end() == 0
 
-        assert time.monotonic() - began < 15  # HELLO may take 30 s
+        assert time.monotonic() - began < 25  # HELLO may take 30 s
         assert "ready, listening" not in kernel.said
         assert "Traceback" not in kernel.said
     finally:

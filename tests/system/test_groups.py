@@ -126,8 +126,8 @@ def test_a_transient_group_that_gave_up_is_over_for_good(start_kernel: StartKern
             until(lambda n=lives: info(client, "weak")["restarts"] >= n or n == 2, "it is back")  # type: ignore[misc]
             until(lambda: info(client, "weak")["state"] in ("running", "failed"), "it has settled")
 
-        assert client.wait("weak", timeout=10)["signal"] == signal.SIGKILL
-        assert client.wait("sound", timeout=10)["success"]
+        assert client.wait("weak", timeout=60)["signal"] == signal.SIGKILL
+        assert client.wait("sound", timeout=60)["success"]
         assert info(client, "weak")["state"] == "failed"
         assert info(client, "aside")["state"] == "running"
         assert client.request(Op.KILL, {"name": "weak"})["code"] == "not_found"
@@ -136,13 +136,13 @@ def test_a_transient_group_that_gave_up_is_over_for_good(start_kernel: StartKern
 def test_a_significant_child_takes_its_group_along(start_kernel: StartKernel) -> None:
     weak = 'restart = "transient"\nsignificant = true'
     tree = NESTED.format(weak=weak).replace('= "one_for_all"', '= "one_for_all"\nauto_shutdown = "any_significant"')
-    tree = tree.replace('"sleep", "1000"', '"sleep", "0.5"', 1).replace(
+    tree = tree.replace('"sleep", "1000"', '"sleep", "1"', 1).replace(
         'type = "supervisor"', 'type = "supervisor"\nrestart = "transient"'
     )
     kernel = start_kernel(tree)
     with kernel.client() as client:
-        assert client.wait("weak", timeout=10)["exit_code"] == 0
-        assert client.wait("sound", timeout=10)["reason"] == "stopped: killed by SIGTERM"
+        assert client.wait("weak", timeout=60)["exit_code"] == 0
+        assert client.wait("sound", timeout=60)["reason"] == "stopped: killed by SIGTERM"
         assert info(client, "aside")["state"] == "running"
 
 

@@ -81,8 +81,8 @@ def test_the_operator_sees_who_and_where_it_is_on_the_host(client: AgentOSClient
 
 
 def test_of_one_that_has_ended_the_end_and_the_last_evidence_stay(client: AgentOSClient) -> None:
-    spawned = up(client.spawn("a", command=["sh", "-c", "sleep 0.4; exit 7"]))
-    client.wait("a", timeout=20)
+    spawned = up(client.spawn("a", command=["sh", "-c", "sleep 1; exit 7"]))
+    client.wait("a", timeout=60)
 
     found = up(client.inspect("a"))
 
@@ -148,8 +148,8 @@ def test_nobody_is_not_found_and_both_are_too_much(client: AgentOSClient) -> Non
 def test_list_says_what_is_missing_and_how_it_ended(client: AgentOSClient) -> None:
     spawned = up(client.spawn("a", command=SLEEP))
     up(client.spawn("bare", command=SLEEP, isolation="none"))
-    up(client.spawn("brief", command=["sh", "-c", "sleep 0.4; exit 3"]))
-    client.wait("brief", timeout=20)
+    up(client.spawn("brief", command=["sh", "-c", "sleep 1; exit 3"]))
+    client.wait("brief", timeout=60)
 
     layers = spawned["isolation"]["layers"]
     missing = [name for name, layer in layers.items() if layer["asked"] and not layer["active"]]
@@ -160,7 +160,7 @@ def test_list_says_what_is_missing_and_how_it_ended(client: AgentOSClient) -> No
 
 
 def test_a_memory_hog_is_listed_with_the_limit_that_it_reached(client: AgentOSClient) -> None:
-    code = "import time; time.sleep(0.5); x = []\nwhile True: x.append(b'x' * (1 << 20)); time.sleep(0.002)"
+    code = "import time; time.sleep(1); x = []\nwhile True: x.append(b'x' * (1 << 20)); time.sleep(0.002)"
     up(client.spawn("hog", command=["python3", "-c", code], limits={"memory": "48M"}))
     client.wait("hog", timeout=60)
 

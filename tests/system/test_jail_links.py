@@ -52,7 +52,7 @@ def lives(client: AgentOSClient, kernel: Kernel, name: str, **fields: object) ->
     os.symlink("../other.py", place / "main.py")
     until(lambda: lines(client, name, "stdout"), "its first life has begun")
     os.kill(spawned["pid"], signal.SIGKILL)
-    client.wait(name, timeout=20)
+    client.wait(name, timeout=60)
     return "\n".join(line["text"] for line in client.logs(name)["lines"])
 
 

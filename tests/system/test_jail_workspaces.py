@@ -27,7 +27,7 @@ print(json.dumps([lives, os.stat("count").st_uid]), flush=True)
 """
 FILLS = """
 import os, time
-time.sleep(0.4)
+time.sleep(1)
 fd = os.open("/workspace/much", os.O_CREAT | os.O_WRONLY)
 while True:
     os.write(fd, bytes(1 << 18))
@@ -151,7 +151,7 @@ def test_who_writes_more_than_its_limit_into_a_watched_directory_is_killed_for_i
     script = write(kernel, "fills.py", FILLS)
     reply = up(client.spawn("fills", script, workspace=str(shared), limits={"disk": "8M"}))
 
-    reason = client.wait("fills", timeout=20)["reason"]
+    reason = client.wait("fills", timeout=60)["reason"]
 
     assert layers(reply)["disk"]["mechanism"] == "watched"
     assert reason.startswith("killed: disk limit 8M reached in its workspace"), reason
@@ -197,7 +197,7 @@ def test_a_workspace_that_was_removed_is_an_error_that_names_it_and_the_next_spa
 
     os.kill(pid, 9)
 
-    reason = client.wait("worker", timeout=20)["reason"]
+    reason = client.wait("worker", timeout=60)["reason"]
     assert str(work) in reason, reason
     os.rename(shared / "elsewhere", work)
     up(client.spawn("worker", command=SLEEP, workspace=str(work)))

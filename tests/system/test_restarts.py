@@ -48,28 +48,26 @@ def test_a_restarted_agent_keeps_its_id_and_what_was_sent_meanwhile(kernel: Kern
 def test_delays_grow_and_the_list_says_that_it_waits(kernel: Kernel, client: AgentOSClient) -> None:
     backoff = {"first": 0.1, "min": 0.3, "factor": 3, "jitter": 0}
     up(client.spawn("flaky", command=["sleep", "1000"], restart="permanent", max_restarts=5, backoff=backoff))
-    waits = []
-    for lives in range(3):
-        os.kill(known(client, "flaky"), signal.SIGKILL)
+    for lives, delay in enumerate((0.1, 0.3, 0.9)):
+        pid, since = known(client, "flaky"), len(kernel.lines)
         began = time.monotonic()
+        os.kill(pid, signal.SIGKILL)
         until(lambda: info(client, "flaky")["state"] != "running", "it has ended")
         until(lambda n=lives + 1: info(client, "flaky")["restarts"] == n, "it is back")  # type: ignore[misc]
-        waits.append(time.monotonic() - began)
+        assert time.monotonic() - began >= delay
+        kernel.wait_line(f"flaky: will be restarted in {delay} s", since)
         in_state(client, "flaky", "running")
-
-    assert 0.1 <= waits[0] < waits[1] < waits[2]
-    assert waits[2] >= 0.9
 
 
 def test_an_agent_that_keeps_crashing_is_given_up_and_its_spawner_is_told(client: AgentOSClient) -> None:
-    agent = up(client.spawn("hopeless", command=["sh", "-c", "sleep 0.3; exit 9"], restart="permanent", max_restarts=2))
+    agent = up(client.spawn("hopeless", command=["sh", "-c", "sleep 1; exit 9"], restart="permanent", max_restarts=2))
 
-    end = client.wait("hopeless", timeout=20)
+    end = client.wait("hopeless", timeout=60)
 
     assert (end["success"], end["exit_code"], end["reason"]) == (True, 9, "exit status 9")
     assert info(client, "hopeless")["state"] == "failed"
     assert info(client, "hopeless")["restarts"] == 2
-    [letter] = client.recv_messages(timeout=5)["messages"]
+    [letter] = client.recv_messages(timeout=60)["messages"]
     assert (letter["from_name"], letter["from_kind"]) == ("kernel", "kernel")
     assert letter["message"]["event"] == "AGENT_ESCALATED"
     assert (letter["message"]["agent_id"], letter["message"]["name"]) == (agent["id"], "hopeless")
@@ -78,7 +76,7 @@ def test_an_agent_that_keeps_crashing_is_given_up_and_its_spawner_is_told(client
 
 def test_an_agent_is_told_that_its_child_was_given_up(kernel: Kernel, client: AgentOSClient) -> None:
     boss = relay(kernel, client, "boss")
-    child = {"name": "child", "command": ["sh", "-c", "sleep 0.3; exit 9"], "restart": "permanent", "max_restarts": 0}
+    child = {"name": "child", "command": ["sh", "-c", "sleep 1; exit 9"], "restart": "permanent", "max_restarts": 0}
 
     up(ask(client, boss, "spawn", **child))
 
@@ -89,8 +87,8 @@ def test_an_agent_is_told_that_its_child_was_given_up(kernel: Kernel, client: Ag
 
 
 def test_a_transient_agent_comes_back_after_a_crash_and_not_after_a_clean_end(client: AgentOSClient) -> None:
-    up(client.spawn("once", command=["sh", "-c", "sleep 0.3"], restart="transient"))
-    assert client.wait("once", timeout=10)["exit_code"] == 0
+    up(client.spawn("once", command=["sh", "-c", "sleep 1"], restart="transient"))
+    assert client.wait("once", timeout=60)["exit_code"] == 0
     assert info(client, "once")["restarts"] == 0
 
     up(client.spawn("twice", command=["sleep", "1000"], restart="transient"))
@@ -103,7 +101,7 @@ def test_a_temporary_agent_stays_away(client: AgentOSClient) -> None:
 
     os.kill(known(client, "gone"), signal.SIGKILL)
 
-    end = client.wait("gone", timeout=10)
+    end = client.wait("gone", timeout=60)
     assert (end["exit_code"], end["signal"], end["reason"]) == (None, 9, "killed by SIGKILL")
 
 
@@ -142,12 +140,12 @@ def test_what_a_start_that_failed_had_spawned_ends_with_it(kernel: Kernel, clien
     reply = client.spawn("hasty", write(kernel, "hasty.py", text), ready="hello")
 
     assert reply["exit_code"] == 3
-    assert client.wait("early", timeout=5)["success"]
+    assert client.wait("early", timeout=60)["success"]
     assert info(client, "early")["state"] == "exited"
 
 
 def test_a_declared_tree_escalates_and_the_kernel_says_why(start_kernel: StartKernel) -> None:
-    child = 'name = "bad"\ncommand = ["sh", "-c", "sleep 0.3; exit 5"]\non_give_up = "escalate"'
+    child = 'name = "bad"\ncommand = ["sh", "-c", "sleep 1; exit 5"]\non_give_up = "escalate"'
     kernel = start_kernel(f"[supervisor]\nintensity = 1\nperiod = 60\n[[supervisor.children]]\n{child}\n")
 
     assert kernel.wait_end() == 1

@@ -23,4 +23,4 @@ def unharmed(kernel: Kernel) -> Iterator[None]:
     until(lambda: kernel.connections == 0, "its connections are closed")
     until(lambda: kernel.open_files <= files, f"its files are closed: {files} before")
     until(lambda: kernel.rss <= memory + SLACK, f"its memory is given back: {memory >> 10} KiB before")
-    assert "bug" not in kernel.said
+    assert " bug " not in kernel.said

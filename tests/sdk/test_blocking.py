@@ -75,7 +75,7 @@ def test_an_agents_life_from_spawn_to_wait(client: AgentOSClient) -> None:
     assert client.resume(agent_id=spawned["id"])["resumed"]
     assert client.kill("sleeper", grace=2) is True
 
-    ended = client.wait(agent_id=spawned["id"], timeout=5)
+    ended = client.wait(agent_id=spawned["id"], timeout=60)
     assert ended["success"]
     assert ended["signal"] == 15
 
@@ -95,7 +95,7 @@ def test_relative_paths_are_those_of_this_process(
 
 
 def test_logs_are_the_last_lines(client: AgentOSClient, agent: str) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while len(lines := client.logs(agent)["lines"]) < 2:
         assert time.monotonic() < deadline
 
@@ -126,7 +126,7 @@ def test_messages_by_id_by_name_and_to_all(kernel: Kernel, client: AgentOSClient
         assert client.send_message(None, to_name="other-one")["success"]
         assert client.broadcast([3])["delivered_count"] >= 1
 
-        got = other.recv_messages(timeout=5)
+        got = other.recv_messages(timeout=60)
         assert [each["message"] for each in got["messages"]] == [{"n": 1}, None, [3]]
         assert other.recv_messages(max_messages=1) == {"success": True, "count": 0, "messages": []}
 
@@ -136,7 +136,7 @@ def test_recv_waits_as_long_as_it_is_told_to(client: AgentOSClient) -> None:
 
     assert client.recv_messages(timeout=0.3)["count"] == 0
 
-    assert 0.25 < time.monotonic() - begin < 5
+    assert 0.25 < time.monotonic() - begin < 30
 
 
 def test_recv_may_wait_longer_than_the_clients_own_timeout(kernel: Kernel) -> None:

@@ -120,7 +120,7 @@ def test_where_nobody_answers_in_time() -> None:
     with listening(silent) as path:
         begin = time.monotonic()
         assert "0.2 s" in trouble(path, timeout=0.2)
-        assert time.monotonic() - begin < 3
+        assert time.monotonic() - begin < 30
 
 
 def test_following_logs_where_it_hangs_up() -> None:
@@ -132,7 +132,7 @@ def test_a_kernel_that_is_killed_in_the_middle_of_a_call(start_kernel: StartKern
     kernel = start_kernel()
     client = kernel.client()
     client.connect()
-    threading.Timer(0.3, kernel.process.kill).start()
+    threading.Timer(1, kernel.process.kill).start()
 
     with pytest.raises(ConnectionFailed, match="broke"):
         client.recv_messages(timeout=1000)

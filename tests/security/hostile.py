@@ -16,7 +16,7 @@ def frame(op, body=b"", number=0, length=None):
     return MAGIC + number.to_bytes(4, "little") + bytes([op]) + (len(data) if length is None else length).to_bytes(8, "little") + data
 def connect():
     wire = socket.socket(socket.AF_UNIX)
-    wire.settimeout(20)
+    wire.settimeout(60)
     wire.connect(os.environ["AGENTOS_SOCKET"])
     return wire
 def exactly(wire, count):

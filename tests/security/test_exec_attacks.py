@@ -237,11 +237,13 @@ def test_fifty_at_once_are_run_or_told_and_leave_nothing(kernel: Kernel, client:
     up(client.exec("true"))  # what is made once is there now
     files = kernel.open_files
     ends: list[str] = []
+    go = kernel.place / "go"
+    command = f"(setsid sleep 7606 &); echo out; until [ -e {go} ]; do sleep 0.01; done"
 
     async def run() -> None:
         async def one(operator: object) -> None:
             try:
-                done = await operator.exec("(setsid sleep 7606 &); echo out; sleep 0.3")  # type: ignore[attr-defined]
+                done = await operator.exec(command)  # type: ignore[attr-defined]
                 ends.append(done.stdout)
             except Busy:
                 ends.append("busy")
@@ -249,7 +251,9 @@ def test_fifty_at_once_are_run_or_told_and_leave_nothing(kernel: Kernel, client:
         async with connect(kernel.socket) as first, trio.open_nursery() as nursery:
             for _ in range(50):
                 nursery.start_soon(one, first)
-            await first.echo(b"still there?")
+            while ends.count("busy") < 42:
+                await first.echo(b"still there?")
+            go.touch()
 
     trio.run(run)
 

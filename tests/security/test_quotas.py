@@ -1,5 +1,7 @@
 """A quota of the model belongs to a name: neither a new connection nor a new life, a new set nor a child renews it."""
 
+import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -83,12 +85,17 @@ def test_an_agent_that_is_restarted_has_used_up_what_it_had(kernel: Kernel, oper
 
 
 def test_a_new_life_renews_nothing(kernel: Kernel, operator: Wire) -> None:
-    more = {"restart": "permanent", "command": ["sleep", "0.5"], "max_restarts": 1000}
-    agent = spawn(operator, "short-lived", permissions={"level": "sandboxed", **TWO}, **more)
+    agent = spawn(operator, "mortal", permissions={"level": "sandboxed", **TWO}, restart="permanent", max_restarts=1000)
     with kernel.connect_as(agent) as wire:
         use_up(wire)
 
-    until(lambda: operator.call(INSPECT, {"id": agent})["restarts"] >= 2, "it has come back")
+    def life() -> tuple[int, str]:
+        found = operator.call(INSPECT, {"id": agent})
+        return found["restarts"], found["state"]
+
+    for restarts in (1, 2):
+        os.kill(operator.call(INSPECT, {"id": agent})["pid"], signal.SIGKILL)
+        until(lambda n=restarts: life() == (n, "running"), "it has come back")  # type: ignore[misc]
 
     with kernel.connect_as(agent) as wire:
         assert think(wire) == "quota_exceeded"

@@ -14,6 +14,7 @@ import pytest
 from agentos_sdk import AgentOSClient
 from tests.conftest import StartKernel
 from tests.support.kernel import Kernel, Process, descendants, environment, is_zygote, marked, until
+from tests.support.wire import PATIENCE
 from tests.system.agents import STUBBORN, ask, known, relay, up, write, written
 
 DAEMON = "setsid sleep 1000 & (setsid sh -c 'sleep 1000 & sleep 1000' &) ; echo on; exec sleep 1000"
@@ -26,11 +27,11 @@ def test_no_agent_outlives_a_kernel_that_is_killed(start_kernel: StartKernel) ->
         up(ask(client, boss, "spawn", name="child", command=["sleep", "1000"]))
         up(client.spawn("deaf", write(kernel, "deaf.py", STUBBORN)))
     run = f"AGENTOS_RUN_ID={kernel.run_id}"
-    assert len(marked(run)) == 3
+    until(lambda: len(marked(run)) == 3, "all of them run")
 
     kernel.kill()
 
-    until(lambda: not marked(run), "no agent is left", 1.0)
+    until(lambda: not marked(run), "no agent is left")
 
 
 def test_agents_whose_kernel_dies_while_they_start_die_too(start_kernel: StartKernel) -> None:
@@ -43,7 +44,7 @@ def test_agents_whose_kernel_dies_while_they_start_die_too(start_kernel: StartKe
 
     kernel.kill()
 
-    until(lambda: not marked(run), "none is left", 2.0)
+    until(lambda: not marked(run), "none is left")
     for wire in wires:
         wire.close()
 
@@ -88,7 +89,7 @@ def test_nothing_of_a_jailed_agent_outlives_a_killed_kernel_whatever_it_did(
 
     kernel.kill()
 
-    until(lambda: not living(family), "nothing is left", 2.0)
+    until(lambda: not living(family), "nothing is left")
 
 
 def test_nothing_of_a_jailed_agent_outlives_its_end_whatever_it_did(start_kernel: StartKernel) -> None:
@@ -101,7 +102,7 @@ def test_nothing_of_a_jailed_agent_outlives_its_end_whatever_it_did(start_kernel
 
         os.kill(agent["pid"], signal.SIGKILL)
 
-        assert client.wait("slippery", timeout=10)["signal"] == signal.SIGKILL
+        assert client.wait("slippery", timeout=60)["signal"] == signal.SIGKILL
         assert not living(family)
         until(lambda: not kernel.family, "no zombie is left either")
 
@@ -220,7 +221,7 @@ def test_the_first_signal_drains_in_order_and_the_second_hurries(start_kernel: S
     patient.process.send_signal(number)
 
     assert patient.wait_end() == 0
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30  # not the minute that each of them may take
     assert [name for name in ("inner", "outer", "mine") if f"{name}: stopped: killed by SIGKILL" in patient.said] == [
         *("inner", "outer", "mine")
     ]
@@ -250,7 +251,7 @@ def is_open(path: str) -> bool:
 def run_again(kernel: Kernel, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "agentos", "run", *arguments]
     return subprocess.run(
-        command, env=environment(kernel.place), capture_output=True, text=True, timeout=20, check=False
+        command, env=environment(kernel.place), capture_output=True, text=True, timeout=PATIENCE, check=False
     )
 
 
@@ -330,7 +331,7 @@ def test_an_agent_older_than_fifteen_seconds_is_alive(start_kernel: StartKernel)
     with kernel.client() as client:
         agent = relay(kernel, client, "old")
         pid = known(client, "old")
-        until(lambda: uptime(client, "old") > 16, "it is 16 s old", 30)
+        until(lambda: uptime(client, "old") > 16, "it is 16 s old")
 
         assert ask(client, agent, "echo", message="still here") == "still here"
         assert known(client, "old") == pid

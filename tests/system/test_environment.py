@@ -155,7 +155,7 @@ def test_what_is_beside_a_script_comes_along_as_code(kernel: Kernel, client: Age
     up(client.spawn("with-code", str(place / "main.py"), code=str(place)))
     alone = client.spawn("without-code", str(place / "main.py"))
 
-    assert lines(client, "with-code") == ["imported"]
+    until(lambda: lines(client, "with-code") == ["imported"], "it has imported what is beside it")
     assert alone["stderr"][-1] == "ModuleNotFoundError: No module named 'beside'"
 
 
@@ -214,7 +214,7 @@ def test_a_script_may_use_everything_that_scripts_use(kernel: Kernel, client: Ag
         """
     up(client.spawn("everything", write(kernel, "everything.py", text)))
 
-    until(lambda: "all of it works" in lines(client, "everything"), "it has tried all", 20)
+    until(lambda: "all of it works" in lines(client, "everything"), "it has tried all")
 
 
 def test_what_a_script_prints_is_seen_line_by_line(kernel: Kernel, client: AgentOSClient) -> None:

@@ -37,6 +37,13 @@ def belongings(kernel: Kernel) -> dict[str, Any]:
     }
 
 
+def nothing_more(now: dict[str, Any], had: dict[str, Any]) -> bool:
+    """Whether there is nothing that wasn't there before; less there may be, where something was still being removed."""
+    return all(
+        value <= had[name] if isinstance(value, int) else set(value) <= set(had[name]) for name, value in now.items()
+    )
+
+
 @pytest.fixture
 def as_before(kernel: Kernel, client: AgentOSClient) -> Any:
     """What the test does leaves nothing, and the next SPAWN works."""
@@ -45,7 +52,7 @@ def as_before(kernel: Kernel, client: AgentOSClient) -> Any:
     in_state(client, "before", "exited")
     had = belongings(kernel)
     yield
-    until(lambda: belongings(kernel) == had, f"{belongings(kernel)} is {had} again")
+    until(lambda: nothing_more(belongings(kernel), had), f"nothing is left beside {had}")
     up(client.spawn("after", command=SLEEP))
 
 
@@ -119,7 +126,7 @@ def test_what_was_removed_between_two_lives_is_named_and_ends_the_agent(
 
         os.kill(pid, signal.SIGKILL)
 
-        reason = client.wait("loser", timeout=20)["reason"]
+        reason = client.wait("loser", timeout=60)["reason"]
         assert str(place) in reason, reason
 
 
@@ -182,7 +189,7 @@ from agentos_sdk import AgentOSClient
 def ask(number):
     with AgentOSClient() as me:
         me.spawn("heir-%d" % number, command=["sleep", "1000"])
-time.sleep(0.3)
+time.sleep(1)
 for number in range(8):
     threading.Thread(target=ask, args=(number,)).start()
 time.sleep({after})
@@ -214,7 +221,7 @@ def test_who_kills_itself_in_the_middle_of_spawning_leaves_no_heir(
 ) -> None:
     up(client.spawn("mortal", write(kernel, "dies.py", DIES.replace("{after}", str(after)))))
 
-    client.wait("mortal", timeout=20)
+    client.wait("mortal", timeout=60)
 
     def alive() -> list[str]:
         return [
@@ -281,4 +288,4 @@ def test_a_host_without_namespaces_fails_every_time_and_leaves_nothing(monkeypat
         for number in range(20):
             reply = client.spawn(f"walled-{number}", command=SLEEP)
             assert (reply["success"], reply["code"]) == (False, "isolation_unavailable")
-        until(lambda: belongings(kernel) == had, f"{belongings(kernel)} is {had} again")
+        until(lambda: nothing_more(belongings(kernel), had), f"nothing is left beside {had}")

@@ -42,7 +42,8 @@ def test_an_agent_that_ignores_sigterm_is_killed_after_its_grace(
     kernel: Kernel, client: AgentOSClient, how: dict[str, object]
 ) -> None:
     grace = how.pop("grace", None)
-    name = "deaf-" + str(grace if grace is not None else how["shutdown"])
+    how.setdefault("shutdown", 60)
+    name = f"deaf-{grace}-{how['shutdown']}"
     up(client.spawn(name, write(kernel, "deaf.py", STUBBORN), **how))  # type: ignore[arg-type]
     written(client, name, "deaf now")
     began = time.monotonic()
@@ -50,7 +51,8 @@ def test_an_agent_that_ignores_sigterm_is_killed_after_its_grace(
     assert client.kill(name, grace=grace)  # type: ignore[arg-type]
 
     waited = time.monotonic() - began
-    assert (0.3 if 0.3 in (grace, how.get("shutdown")) else 0) <= waited < 3
+    assert client.inspect(name)["spec"]["shutdown"] == how["shutdown"]
+    assert (0.3 if 0.3 in (grace, how["shutdown"]) else 0) <= waited < 30
     assert client.wait(name, timeout=1)["signal"] == signal.SIGKILL
 
 
@@ -139,7 +141,7 @@ def test_a_longer_grace_gives_a_stopping_agent_no_more_time(kernel: Kernel, clie
 
         client.kill("brief", grace=60)
 
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30  # not the minute of the second KILL
 
 
 def test_what_an_agent_spawned_ends_before_it(kernel: Kernel, client: AgentOSClient) -> None:
@@ -184,7 +186,7 @@ def test_an_agent_may_kill_itself(kernel: Kernel, client: AgentOSClient) -> None
 
     client.send_message({"method": "kill", "with": {"agent_id": boss}}, to=boss)
 
-    end = client.wait("tired", timeout=10)
+    end = client.wait("tired", timeout=60)
     assert (end["signal"], end["reason"]) == (signal.SIGTERM, "stopped: killed by SIGTERM")
     up(client.spawn("tired", command=["sleep", "1000"]))  # and the name is free
 
@@ -194,13 +196,13 @@ def test_a_permanent_agent_that_kills_itself_stays_away(kernel: Kernel, client: 
 
     client.spawn("done", write(kernel, "done.py", text), restart="permanent")
 
-    assert client.wait("done", timeout=10)["success"]
+    assert client.wait("done", timeout=60)["success"]
     assert info(client, "done")["restarts"] == 0
 
 
 def test_who_has_ended_cannot_be_killed(client: AgentOSClient) -> None:
-    up(client.spawn("late", command=["sleep", "0.3"]))
-    client.wait("late", timeout=10)
+    up(client.spawn("late", command=["sleep", "1"]))
+    client.wait("late", timeout=60)
 
     reply = client.request(Op.KILL, {"name": "late"})
 

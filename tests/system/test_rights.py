@@ -9,7 +9,7 @@ from agentos_sdk import AgentOSClient
 from agentos_sdk.opcodes import Op
 from tests.conftest import StartKernel
 from tests.support.kernel import Kernel, proc_status, until
-from tests.system.agents import RELAY_INSIDE, ask, info, known, lines, relay, up, write
+from tests.system.agents import RELAY_INSIDE, ask, info, known, lines, relay, up, write, written
 
 CALLS: dict[str, dict[str, float]] = {
     "kill": {},
@@ -46,6 +46,7 @@ def test_an_agent_commands_its_descendants(kernel: Kernel, client: AgentOSClient
     boss = relay(kernel, client, "boss")
     middle = up(ask(client, boss, "spawn", name="middle", script=RELAY_INSIDE, ready="hello"))["id"]
     up(ask(client, middle, "spawn", name="leaf", command=["sh", "-c", "echo here; exec sleep 1000"]))
+    written(client, "leaf", "here")
 
     assert ask(client, boss, "pause", name="leaf")["paused"]
     assert info(client, "leaf")["state"] == "paused"
@@ -159,7 +160,7 @@ def test_all_in_a_jail_stands_still_wherever_it_has_gone(kernel: Kernel, client:
     up(client.pause("family"))
     until(lambda: all("T (stopped)" in state_of(pid) for pid in programs), "all are stopped")
     assert len(programs) == 4
-    assert "S (sleeping)" in state_of(shim)
+    until(lambda: "S (sleeping)" in state_of(shim), "its PID 1 isn't")
 
     up(client.resume("family"))
     until(lambda: not any("T (stopped)" in state_of(pid) for pid in programs), "all go on")
@@ -172,7 +173,7 @@ def test_a_paused_agent_can_be_killed_without_grace(kernel: Kernel, client: Agen
 
     assert client.kill("frozen", grace=0)
 
-    assert client.wait("frozen", timeout=5)["signal"] == signal.SIGKILL
+    assert client.wait("frozen", timeout=60)["signal"] == signal.SIGKILL
     until(lambda: not kernel.family, "all have ended")
 
 
@@ -182,8 +183,8 @@ def state_of(pid: int) -> str:
 
 
 def test_only_who_runs_can_be_paused(client: AgentOSClient) -> None:
-    up(client.spawn("over", command=["sleep", "0.3"]))
-    client.wait("over", timeout=10)
+    up(client.spawn("over", command=["sleep", "1"]))
+    client.wait("over", timeout=60)
 
     reply = client.pause("over")
 

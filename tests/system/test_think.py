@@ -13,7 +13,7 @@ from agentos_sdk import AgentOSClient
 from agentos_sdk.opcodes import Op
 from tests.conftest import StartKernel
 from tests.support.kernel import Kernel, running, until
-from tests.system.agents import ask, info, relay, up, written
+from tests.system.agents import ask, info, lines, relay, up, written
 
 OFFLINE = """
 [llm]
@@ -41,6 +41,7 @@ for place in glob.glob("/proc/*/environ"):
         print(open(place, "rb").read(), flush=True)
     except OSError as error:
         print(error, flush=True)
+print("looked around", flush=True)
 """
 
 
@@ -122,6 +123,7 @@ def test_the_key_is_in_no_error_no_log_and_no_agent(start_kernel: StartKernel) -
         reply = client.think("anybody there?")
         seen = relay(kernel, client, "a")
         ask(client, seen, "run", code=LOOK_AROUND)
+        until(lambda: lines(client, "a")[-1:] == ["looked around"], "all of it is read")
         told = str(up(client.logs("a", tail=2000))) + str(client.inspect("a"))
 
     assert reply["code"] == "unavailable"

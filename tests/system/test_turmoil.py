@@ -66,15 +66,15 @@ def test_the_books_stay_right_whatever_is_done(start_kernel: StartKernel, seed: 
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(300)
         assert not thread.is_alive(), kernel.said
 
     with kernel.client() as client:
         run = f"AGENTOS_RUN_ID={kernel.run_id}"
         until(lambda: listed(client) == set(marked(run)), "the list and the processes agree")
         assert "an observer failed" not in kernel.said
-        assert "bug" not in kernel.said
-        until(lambda: not living(client), "all are over", 60)
+        assert " bug " not in kernel.said
+        until(lambda: not living(client), "all are over")
         until(lambda: not marked(run), "nobody is left")
 
 

@@ -61,7 +61,7 @@ def served() -> Iterator[set[Op]]:
 
 
 def answers(socket: str, op: Op) -> bool:
-    with AgentOSClient(socket, timeout=10) as kernel:
+    with AgentOSClient(socket, timeout=60) as kernel:
         body = kernel.call(op, b"{}")
     return b"unknown_call" not in body
 

@@ -101,7 +101,7 @@ def maps_files(spawner: Spawner, directory: Path) -> bool:
 
 async def zygote_closes(spawner: Spawner, files: int) -> None:
     """Return when the zygote has no more than so many open: it closes what it sent when we may already have it."""
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         while len(os.listdir(f"/proc/{spawner.zygote}/fd")) > files:
             await trio.sleep(0.01)
 

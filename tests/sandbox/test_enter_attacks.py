@@ -125,7 +125,7 @@ async def test_who_is_killed_on_the_way_in_is_an_error_and_leaves_nothing(spawne
 
     assert Belongings.now() == before
     assert agent.status is None
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         await kill(agent)  # which would wait for whoever wasn't waited for
 
 
@@ -142,5 +142,5 @@ async def test_who_is_stopped_on_the_way_in_can_be_given_up(spawner: Spawner) ->
             given_up += scope.cancelled_caught
 
     assert Belongings.now() == before
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         await kill(agent)

@@ -98,7 +98,7 @@ async def test_where_the_keeper_does_nothing_we_do_its_work(spawner: Spawner, mo
     more = '(setsid env K=$PPID python3 -c "$0" &)'
     sandbox = await spawner.spawn(kept("bash", "-c", f"{more}; {more}; {AWAY} sleep 1000", harass))
     away = int(await line(sandbox))
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         while state(sandbox.pid) != "T":
             await trio.sleep(0.01)
 
@@ -133,7 +133,7 @@ async def test_a_frozen_one_stands_still_with_all_of_them(spawner: Spawner) -> N
         return set(map(state, (*list_descendants(sandbox.pid), away)))
 
     sandbox.freeze()
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         while states() != {"T"}:
             await trio.sleep(0.01)
         sandbox.thaw()
@@ -155,7 +155,7 @@ trio.run(main, Spawner.start())
 """
     process = await trio.lowlevel.open_process([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert process.stdout is not None
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         pidfds = [os.pidfd_open(int(pid)) for pid in (await process.stdout.receive_some()).split()]
 
         process.kill()

@@ -41,7 +41,7 @@ async def test_a_program_reaches_us_at_its_own_loopback(spawner: Spawner) -> Non
     agent = await spawner.spawn(python(CALLER))
 
     with await spawner.listen(agent, 4711) as listener:
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             connection, _ = await trio.socket.from_stdlib_socket(listener).accept()
         await connection.send(b"from outside")
         assert await connection.recv(100) == b"thanks"
@@ -58,7 +58,7 @@ async def test_one_that_the_policy_names_is_there_before_the_program(spawner: Sp
     assert agent.listener is not None
     with agent.listener as listener:
         assert (listener.getsockname(), listener.getblocking()) == (("127.0.0.1", 80), False)
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             connection, _ = await trio.socket.from_stdlib_socket(listener).accept()
         with connection:
             await connection.send(b"from outside")

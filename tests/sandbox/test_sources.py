@@ -75,7 +75,7 @@ def give_away(*paths: Path) -> None:
 
 async def zygote_has_its_own_alone(spawner: Spawner) -> None:
     """Its three streams and its socket. It answers before it closes what came with the request."""
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         while len(os.listdir(f"/proc/{spawner.zygote}/fd")) != 4:
             await trio.sleep(0.001)
 

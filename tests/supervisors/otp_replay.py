@@ -23,7 +23,7 @@ import trio.testing
 from supervisors import ChildSpec, Ended, Handle, SpecError, StartFailed, Supervisor, SupervisorError
 from tests.supervisors.otp_world import Freezer, Json, Nested, Process, World, child_spec, supervisor_spec
 
-PATIENCE = 30  # seconds of real time for one scenario; they take milliseconds, but a deadlock would take for ever
+PATIENCE = 60  # seconds of real time for one scenario; they take milliseconds, but a deadlock would take for ever
 
 
 # -- Steps -------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from supervisors import ChildSpec, Exit, Process, StartFailed, SupervisorError, 
 from supervisors.reports import ChildEnded, ChildStarted, ChildTerminated
 from tests.supervisors.puppets import Owner, running
 
-PATIENCE = 20  # seconds before a test is given up; they take well under one
+PATIENCE = 60  # seconds before a test is given up; they take well under one
 
 
 def python(script: str) -> Process:

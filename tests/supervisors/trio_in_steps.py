@@ -9,7 +9,7 @@ import trio.testing
 
 T = TypeVar("T")
 
-PATIENCE = 30  # seconds of real time in which a step has to come to its end
+PATIENCE = 60  # seconds of real time in which a step has to come to its end
 
 
 class TrioInSteps:

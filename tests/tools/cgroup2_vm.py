@@ -170,7 +170,7 @@ def run(job: Job, timeout: float = 300) -> Ended:
             for _, theirs in pairs:
                 theirs.close()
             out, err, status = _outputs([ours for ours, _ in pairs], time.monotonic() + timeout)
-            kernel.wait(timeout=10)
+            kernel.wait(timeout=60)
             code = int(status)
         except (TimeoutError, subprocess.TimeoutExpired, ValueError) as error:
             raise NoGuest(no_guest(str(error), (work / "log").read_text(errors="replace"))) from error

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.demos.conftest import ROOT, Interrupted, Run, processes_of
+from tests.demos.conftest import ROOT, Interrupted, Run, left_nothing
 from tests.support.guest import need_guest
 from tests.tools import cgroup2_vm
 
@@ -74,5 +74,4 @@ def test_under_version_2_the_kernel_is_in_a_group_of_its_own_and_so_can_limit(us
 def test_stopped_in_the_middle_it_leaves_nothing(when: str, place: Path, interrupted: Interrupted) -> None:
     interrupted("fault_isolation", when)
 
-    assert processes_of(place) == []
-    assert os.listdir(place) == []
+    left_nothing(place)

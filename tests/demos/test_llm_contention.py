@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from demos.llm_contention.figures import Result, Summary, fairness, rows
-from tests.demos.conftest import Interrupted, Run, processes_of
-from tests.support.kernel import until
+from tests.demos.conftest import Interrupted, Run, left_nothing
 
 FIVE = ["ada", "bert", "cleo", "dora", "emil"]
 
@@ -45,8 +44,7 @@ def test_the_kernel_answers_everybody_and_is_fairer_than_the_other_ways(run: Run
 def test_stopped_in_the_middle_it_leaves_nothing(when: str, place: Path, interrupted: Interrupted) -> None:
     interrupted("llm_contention", when)
 
-    until(lambda: not processes_of(place), "its processes have ended")
-    assert list(place.iterdir()) == []
+    left_nothing(place)
 
 
 # -- Its figures -------------------------------------------------------------------------------------------------------

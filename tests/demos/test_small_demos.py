@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.demos.conftest import ROOT, Run, processes_of
+from tests.demos.conftest import LONGEST, ROOT, Run, left_nothing
 
 
 def test_hello_spawns_an_agent_that_echoes_from_its_jail(run: Run) -> None:
@@ -62,10 +62,10 @@ def test_a_demo_talks_to_the_kernel_that_runs_already(place: Path, environment: 
         try:
             assert kernel.stdout is not None
             assert "ready, listening on" in kernel.stdout.readline()
-            done = subprocess.run(demo, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+            done = subprocess.run(demo, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LONGEST)
         finally:
             kernel.terminate()
-            console = kernel.communicate(timeout=20)[0]
+            console = kernel.communicate(timeout=LONGEST)[0]
 
     assert (done.returncode, done.stderr) == (0, "")
     assert "worker-1: running" in console
@@ -75,7 +75,7 @@ def test_a_demo_talks_to_the_kernel_that_runs_already(place: Path, environment: 
 def test_a_demo_without_a_kernel_at_the_socket_says_so_in_one_line(place: Path, environment: dict[str, str]) -> None:
     demo = [sys.executable, "-m", "demos.hello", "--socket", str(place / "nothing")]
 
-    done = subprocess.run(demo, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(demo, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LONGEST)
 
     assert done.returncode == 1
     assert done.stderr.strip() == f"no kernel at {place}/nothing: start one with `agentos run`"
@@ -92,5 +92,4 @@ def test_a_demo_whose_reader_leaves_stops_its_kernel_without_a_word(place: Path,
         assert running.stderr.read() == b""
 
     assert running.returncode == 128 + signal.SIGPIPE
-    assert processes_of(place) == []
-    assert list(place.iterdir()) == []
+    left_nothing(place)

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.demos.conftest import ROOT, Run, processes_of
+from tests.demos.conftest import LONGEST, ROOT, Run, left_nothing
 
 DEMO = [sys.executable, "-m", "demos.thinking_agent"]
 
@@ -25,19 +25,18 @@ def test_who_talks_to_it_is_answered_from_the_same_conversation(place: Path, env
     typed = "hello\x1b[31m there\n\n6 times 7\n"
 
     done = subprocess.run(
-        [*DEMO, "--talk"], cwd=ROOT, env=environment, input=typed, capture_output=True, text=True, timeout=60
+        [*DEMO, "--talk"], cwd=ROOT, env=environment, input=typed, capture_output=True, text=True, timeout=LONGEST
     )
 
     assert (done.returncode, done.stderr) == (0, "")
     assert r"agent: [offline echo, no model was asked] hello\x1b[31m there" in done.stdout
     assert "tool:  multiply(a=6, b=7) = 42" in done.stdout
     assert "agent: It is 42, says my tool" in done.stdout
-    assert processes_of(place) == []
-    assert list(place.iterdir()) == []
+    left_nothing(place)
 
 
 def test_a_real_model_needs_a_key_and_says_which(environment: dict[str, str]) -> None:
-    done = subprocess.run([*DEMO, "--real"], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*DEMO, "--real"], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LONGEST)
 
     assert done.returncode == 1
     assert "set its key, GEMINI_API_KEY, GOOGLE_API_KEY or OPENAI_API_KEY" in done.stderr
@@ -54,9 +53,9 @@ def test_a_real_model_that_cannot_be_asked_ends_it_without_a_word_of_the_key(
         env=environment | {"OPENAI_API_KEY": key, "OPENAI_BASE_URL": "http://127.0.0.1:9/v1"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LONGEST,
     )
 
     assert done.returncode == 1
     assert key not in done.stdout + done.stderr
-    assert processes_of(place) == []
+    left_nothing(place)

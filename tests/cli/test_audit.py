@@ -28,7 +28,7 @@ COMMAND = (sys.executable, "-m", "agentos", "audit")
 def audit(state: Path, *arguments: str, **env: str) -> Result:
     place = {**environment(state), **env}
     command = [*COMMAND, *arguments, *(["--state-dir", str(state)] if "--state-dir" not in arguments else [])]
-    return subprocess.run(command, cwd=state, env=place, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(command, cwd=state, env=place, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 def printed(state: Path, *arguments: str) -> list[str]:
@@ -221,7 +221,7 @@ def test_somebody_else_is_told_whose_it_is(tmp_path: Path) -> None:
 
     done = subprocess.run(
         [sys.executable, "-c", script, "audit", "--state-dir", str(tmp_path)],
-        cwd="/", capture_output=True, text=True, timeout=30, check=False,
+        cwd="/", capture_output=True, text=True, timeout=PATIENCE, check=False,
         env={"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
     )  # fmt: skip
 

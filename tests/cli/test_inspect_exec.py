@@ -15,6 +15,7 @@ from agentos.userland.cli.inspect import describe_isolation
 from agentos_sdk.opcodes import Op
 from tests.cli.conftest import Agentos
 from tests.support.kernel import Kernel, until
+from tests.support.wire import PATIENCE
 
 SLEEP = ("--", "sleep", "1000")
 
@@ -135,7 +136,7 @@ def test_exec_gives_the_command_our_input_if_told_to(agentos: Agentos, kernel: K
 
     def given(data: bytes, *arguments: str) -> "subprocess.CompletedProcess[bytes]":
         return subprocess.run(
-            [*command, *arguments], cwd=kernel.place, input=data, capture_output=True, timeout=30, check=False
+            [*command, *arguments], cwd=kernel.place, input=data, capture_output=True, timeout=PATIENCE, check=False
         )
 
     assert given("grün\n".encode(), "-i", "a", "cat").stdout == "grün\n".encode()
@@ -164,7 +165,7 @@ def test_exec_that_is_interrupted_takes_the_command_with_it(agentos: Agentos, ke
 
         process.send_signal(signal.SIGINT)
 
-        assert process.wait(20) == 130
+        assert process.wait(PATIENCE) == 130
     until(lambda: not running(mark), "the command has ended")
 
 

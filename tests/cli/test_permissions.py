@@ -13,6 +13,7 @@ from agentos.userland.cli.common import Failed
 from agentos.userland.cli.permissions import request
 from tests.cli.conftest import Agentos
 from tests.support.kernel import Kernel, environment, until
+from tests.support.wire import PATIENCE
 
 SLEEP = ("--", "sleep", "1000")
 
@@ -39,7 +40,7 @@ def show(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         env=environment(place),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE,
         check=False,
     )
 

@@ -12,6 +12,7 @@ import pytest
 from tests.cli.conftest import Agentos
 from tests.conftest import StartKernel
 from tests.support.kernel import Kernel, environment, listens, until
+from tests.support.wire import PATIENCE
 from tests.tools import crippled
 
 BROKEN = """[kernel]
@@ -198,12 +199,12 @@ def test_a_reader_that_goes_away_stops_no_kernel_and_brings_no_traceback(kernel:
             [sys.executable, "-m", "agentos", "spawn", "a", "--socket", f"{kernel.place}/p", "--", "sh", "-c", "yes"],
             env=environment(kernel.place),
             capture_output=True,
-            timeout=20,
+            timeout=PATIENCE,
             check=False,
         )
         assert client.returncode == 0, client.stderr
         process.send_signal(signal.SIGTERM)
-        process.wait(20)
+        process.wait(PATIENCE)
 
         assert (tmp_path / "errors").read_text() == ""
         assert process.returncode == 0
@@ -219,7 +220,7 @@ def test_a_closed_pipe_is_no_error(kernel: Kernel, agentos: Agentos, command: st
             env={**environment(kernel.place), "AGENTOS_SOCKET": kernel.socket},
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=PATIENCE,
             check=False,
         )
 

@@ -29,7 +29,7 @@ def kernel() -> Iterator[Kernel]:
 
 def given(data: bytes, kernel: Kernel, *arguments: str) -> "subprocess.CompletedProcess[bytes]":
     command = [*COMMAND, "--socket", kernel.socket, *arguments]
-    return subprocess.run(command, input=data, capture_output=True, timeout=30, check=False)
+    return subprocess.run(command, input=data, capture_output=True, timeout=PATIENCE, check=False)
 
 
 def test_think_shows_the_answer(agentos: Agentos) -> None:
@@ -80,7 +80,7 @@ def test_a_prompt_that_is_given_leaves_the_pipe_alone(kernel: Kernel) -> None:
     read, write = os.pipe()  # nobody ever writes to it
     command = [*COMMAND, "--socket", kernel.socket, "seven"]
     with os.fdopen(read), os.fdopen(write):
-        done = subprocess.run(command, stdin=read, capture_output=True, timeout=30, check=False)
+        done = subprocess.run(command, stdin=read, capture_output=True, timeout=PATIENCE, check=False)
 
     assert done.stdout == SEVEN.encode() + b"\n"
 
@@ -118,7 +118,7 @@ def test_the_answer_is_shown_as_it_comes_and_an_interrupt_withdraws_the_question
         assert process.stdout.read(len("word word ")) == b"word word "
 
         process.send_signal(signal.SIGINT)
-        rest, said = process.communicate(timeout=20)
+        rest, said = process.communicate(timeout=PATIENCE)
 
     assert (process.returncode, said) == (130, b"")
     assert rest.endswith(b"\n")
@@ -129,7 +129,7 @@ def test_the_answer_is_shown_as_it_comes_and_an_interrupt_withdraws_the_question
 def test_a_reader_that_has_seen_enough_withdraws_the_question(kernel: Kernel) -> None:
     command = f"{sys.executable} -m agentos think --socket {kernel.socket} endless | head -c 4"
 
-    done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=30, check=False)
+    done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=PATIENCE, check=False)
 
     assert (done.stdout, done.stderr) == (b"word", b"")
     with kernel.client() as client:

@@ -1,5 +1,8 @@
 """Choice of the LLM provider, model and API key: from the configuration, else by which keys are set."""
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 
 import trio
@@ -104,13 +107,29 @@ async def _offline(settings: OfflineSettings) -> Provider:
 
 def _vendor(choice: ProviderChoice, timeouts: Timeouts) -> Provider:
     """Import the SDK and make the provider; the first call takes a second because the SDKs are large."""
-    from .account import ProviderAccount
+    with _import_wholly():
+        from .account import ProviderAccount
 
+        if choice.provider == "gemini":
+            from .gemini import Gemini
+        else:
+            from .openai import OpenAI
     account = ProviderAccount(choice.provider, choice.key, choice.variable)
     if choice.provider == "gemini":
-        from .gemini import Gemini
-
         return Gemini(account, choice.base_url, timeouts)
-    from .openai import OpenAI
-
     return OpenAI(account, choice.base_url, timeouts)
+
+
+@contextmanager
+def _import_wholly() -> Iterator[None]:
+    """Remove the modules that a failed import leaves: asyncio, for one, can't be imported again over its submodules."""
+    before = set(sys.modules)
+    try:
+        yield
+    except BaseException:
+        for name in set(sys.modules) - before:
+            del sys.modules[name]
+            package, _, module = name.rpartition(".")
+            if package in before:
+                vars(sys.modules[package]).pop(module, None)
+        raise

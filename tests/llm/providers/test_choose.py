@@ -130,6 +130,45 @@ def test_a_missing_extra_is_named() -> None:
     assert "pip install openai" in run.stdout
 
 
+HALFWAY = """
+import errno, sys, trio
+from agentos.llm.providers.choose import ProviderChoice, connect
+from agentos.llm.providers.provider import Failing
+from agentos.llm.settings import LLMSettings
+
+full = True
+def refuse(event, arguments):
+    if full and event == "open" and "asyncio" in str(arguments[0]) and "transports" in str(arguments[0]):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+async def main():
+    global full
+    for _ in range(2):
+        try:
+            await connect(ProviderChoice(sys.argv[1], "m", "http://127.0.0.1:9/v1", "key", "KEY"), LLMSettings())
+            print("loaded")
+        except Failing as error:
+            print(error)
+        full = False
+
+sys.addaudithook(refuse)
+trio.run(main)
+"""
+
+
+@pytest.mark.parametrize("provider", ["gemini", "openai"])
+def test_an_sdk_whose_import_failed_halfway_is_loaded_later(provider: ProviderName) -> None:
+    """Asyncio, which both import, can't be imported again while its submodules are still there."""
+    program = [sys.executable, "-c", HALFWAY, provider]
+
+    run = subprocess.run(program, capture_output=True, text=True, check=True, timeout=60)
+
+    assert run.stdout.splitlines() == [
+        f"the SDK of {provider} can't be loaded: OSError: [Errno 24] Too many open files",
+        "loaded",
+    ]
+
+
 @pytest.mark.parametrize("provider", ["gemini", "openai"])
 async def test_an_sdk_that_can_not_be_loaded_is_told_and_tried_anew(
     provider: ProviderName, monkeypatch: pytest.MonkeyPatch

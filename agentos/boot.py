@@ -34,6 +34,7 @@ from .agents.workspaces.view import View
 from .agents.workspaces.workspace import Workspaces
 from .host_setup import BootError, Host, affordable_connections, is_root, open_host
 from .kernel.listener import ConnectionLimit, Listener, ListenError, listen
+from .kernel.poller import Poller
 from .permissions.patterns.base import Names
 from .sandbox.report import probe
 from .services.audit.log import Audit, open_audit
@@ -120,6 +121,7 @@ class Kernel:
         self.events, self.callers, self.line = access.events, access.callers, model.line
         self.started = trio.Event()
         self.connection_limit = ConnectionLimit(min(kernel.max_connections, affordable_connections()))
+        self.poller = Poller()
         # Kills what ended agents left; jails: a sandbox with its resources for each life of an agent.
         self.sweeper = Sweeper(host.run)
         self.jails = Jails(
@@ -142,6 +144,7 @@ class Kernel:
                 registry=access.registry,
                 jails=self.jails,
                 connection_limit=self.connection_limit,
+                poller=self.poller,
                 run=host.run,
                 sweeper=self.sweeper,
                 host_view=host_view,
@@ -183,8 +186,9 @@ class Kernel:
         with listen(operators) as listener:
             try:
                 async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self.poller.run)
                     admit, dismiss = self.callers.admit, self.callers.dismiss
-                    nursery.start_soon(Listener(listener, self.connection_limit, admit, dismiss).serve)
+                    nursery.start_soon(Listener(listener, self.connection_limit, self.poller, admit, dismiss).serve)
                     for service in (self.host.spawner, self.sweeper, self.jails, self.line):
                         nursery.start_soon(service.serve)
                     nursery.start_soon(self.probe_host)

@@ -12,6 +12,7 @@ from attrs import evolve, frozen
 
 from agentos.kernel.caller import Caller
 from agentos.kernel.listener import ConnectionLimit, Listener, ListenError, Peer, listen
+from agentos.kernel.poller import Poller
 from agentos.sandbox.plan import SOCKET
 from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.status import Status
@@ -54,6 +55,7 @@ class LifeDeps:
     registry: Registry
     jails: Jails
     connection_limit: ConnectionLimit
+    poller: Poller
     run: Run
     sweeper: Sweeper
     host_view: View
@@ -80,7 +82,7 @@ class Life:
         status: Status | None = None
         try:
             async with trio.open_nursery() as life:
-                life.start_soon(Listener(listener, self.deps.connection_limit, self._admit).serve)
+                life.start_soon(Listener(listener, self.deps.connection_limit, self.deps.poller, self._admit).serve)
                 agent.children = Supervisor(FOR_SPAWNED, id=agent.name, within=agent.path, observe=self.observe)
                 await life.start(agent.children.run)
                 agent.lives += 1

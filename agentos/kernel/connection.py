@@ -1,13 +1,15 @@
 """One connection: reads frames from a socket, dispatches calls and writes replies.
 
-Calls that never wait are answered while the input is read, and all replies to one read are sent together. Each protocol
-version has a loop of its own: version 1 awaits calls that may wait in place, so replies keep the order of the requests;
-version 2 runs them in tasks.
+Calls that never wait are answered while the input is read, by a function that the poller calls; all replies to one read
+are sent together. Other requests wake the connection's task. Each protocol version has a loop of its own: version 1
+awaits calls that may wait in place, so replies keep the order of the requests; version 2 runs them in tasks.
 """
 
+import contextlib
 import select
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable
 from functools import partial
 from time import perf_counter
 
@@ -21,12 +23,14 @@ from agentos_sdk.opcodes import Op
 from . import connection_calls
 from .call import Call, Gone
 from .caller import MAX_CALLS, Caller
+from .poller import Poller
 from .replies import encode_error
 from .request_body import MAX_INLINE_BYTES
 from .socket_writer import LARGE_REPLY_BYTES, SocketWriter
 from .table import Later
 
 READ_SIZE = 64 << 10  # bytes per recv(); bodies up to this size are not reserved in the allowance
+READ_SIZE_SMALL = 4 << 10  # bytes; nearly always enough, and a buffer of READ_SIZE costs more than the recv() itself
 READ_SIZE_LARGE = 256 << 10
 TURN_SECONDS = 0.005  # seconds one connection may answer before other tasks run
 LINGER_SECONDS = 5.0  # seconds to keep offering finished replies to a peer that has stopped sending
@@ -42,38 +46,47 @@ class Connection:
         "_frames",
         "_nursery",
         "_over",
+        "_poller",
+        "_reply_id",
+        "_requests",
         "_reserved",
         "_socket",
+        "_turn_ends",
         "_writer",
         "caller",
     )
 
-    def __init__(self, sock: socket.socket, caller: Caller) -> None:
+    def __init__(self, sock: socket.socket, caller: Caller, poller: Poller) -> None:
         self.caller = caller
         self._socket = sock
+        self._poller = poller
         self._frames = Frames(caller.table.limits)
+        self._requests: deque[Frame] = deque()  # that have arrived
         self._writer = SocketWriter(sock)
         self._reserved = 0  # bytes of the caller's allowance held for a large body that is arriving
         self._calls: dict[int, Call] = {}
+        self._turn_ends = 0.0  # in the time of perf_counter()
         self._over = False  # only finished replies are still sent
+        self._reply_id = caller.id  # of all replies in version 1; 0 after HELLO: each reply has its request's id
         self._nursery: trio.Nursery | None = None  # set after HELLO: protocol version 2
 
     async def serve(self) -> None:
         """Answer until the peer closes; then cancel all waiting calls and send the finished replies."""
         try:
-            requests = await self._answer_in_order()
-            if requests is None:
+            if not await self._answer_in_order():
                 await self._linger()
                 return
             self._writer.share()
+            self._reply_id = 0
             async with trio.open_nursery() as self._nursery:
-                await self._answer_concurrently(requests)
+                await self._answer_concurrently()
                 self._over = True
                 await self._linger()
                 self._nursery.cancel_scope.cancel()
         except* Gone:
             pass  # the peer closed the connection in the middle of a reply
         finally:
+            self._poller.forget(self._socket.fileno())
             self.caller.allowance.give_back(self._reserved)
 
     async def _linger(self) -> None:
@@ -82,130 +95,150 @@ class Connection:
         with trio.move_on_after(LINGER_SECONDS):
             await self._writer.flush()
 
-    async def _answer_in_order(self) -> Sequence[Frame] | None:
+    async def _answer_in_order(self) -> bool:
         """The loop of version 1, which has no request ids: replies carry the caller's id.
 
-        Returns the frames that follow a HELLO for version 2, None when the connection ends.
+        Returns whether a HELLO for version 2 has been answered; otherwise the connection ends.
         """
         caller, writer, own = self.caller, self._writer, self.caller.id
-        requests: Sequence[Frame] | None = ()
-        while requests is not None:
-            out: list[bytes] = []
-            nows, turn_ends = caller.table.now, perf_counter() + TURN_SECONDS
-            for at, (_, op, body) in enumerate(requests):
-                now = nows[op]
-                turns = caller.table.turns[op] if now is None or len(body) > MAX_INLINE_BYTES else None
-                if now is not None and turns is None:
-                    reply = now(caller, body)
-                    out.append(_pack(MAGIC, own, op, len(reply)))
-                    if len(reply) > LARGE_REPLY_BYTES:
-                        writer.push(out)
-                    out.append(reply)
-                else:
-                    writer.push(out)
-                    if turns is not None:
-                        writer.reply(own, op, await turns(caller, body))
-                    elif op == Op.HELLO:
-                        if await self._hello(own, body, 1) == 2:
-                            return requests[at + 1 :]
-                    elif op == Op.EXIT:
-                        writer.reply(own, op, b"goodbye")
-                        return None
-                    elif op == Op.CANCEL:
-                        writer.reply(own, op, await connection_calls.cancel(caller, self._calls, body))
-                    else:
-                        later = self._find_later(op)
-                        answer = partial(self._answer, self._begin(own, body), own, op, body, later)
-                        if not await self._unless_gone(answer):
-                            return None
-                    nows = caller.table.now
-                if perf_counter() > turn_ends:  # an await may have returned without a checkpoint
-                    await self._yield(out)
-                    # The permissions may have changed meanwhile.
-                    nows, turn_ends = caller.table.now, perf_counter() + TURN_SECONDS
-            writer.push(out)
-            if self._frames.broken is not None:
-                op = self._frames.broken_op
-                writer.reply(own, op, caller.table.encode_failure(op, self._frames.broken))
-                return None
-            requests = await self._receive()
-        return None
+        while (request := await self._next_request()) is not None:
+            _, op, body = request
+            turns = caller.table.turns[op]
+            if turns is not None:
+                writer.reply(own, op, await turns(caller, body))
+            elif op == Op.HELLO:
+                if await self._hello(own, body, 1) == 2:
+                    return True
+            elif op == Op.EXIT:
+                writer.reply(own, op, b"goodbye")
+                return False
+            elif op == Op.CANCEL:
+                writer.reply(own, op, await connection_calls.cancel(caller, self._calls, body))
+            else:
+                later = self._find_later(op)
+                answer = partial(self._answer, self._begin(own, body), own, op, body, later)
+                if not await self._unless_gone(answer):
+                    return False
+        return False
 
-    async def _answer_concurrently(self, requests: Sequence[Frame] | None) -> None:
-        """The loop of version 2, whose replies carry the id of their request; begins with ``requests``."""
+    async def _answer_concurrently(self) -> None:
+        """The loop of version 2, whose replies carry the id of their request."""
         caller, writer, calls = self.caller, self._writer, self._calls
-        while requests is not None:
-            out: list[bytes] = []
-            nows, turn_ends = caller.table.now, perf_counter() + TURN_SECONDS
-            for number, op, body in requests:
-                if number in calls or not number:
-                    refused = BadRequest(f"request id {number}: expected one that is not 0 and not in flight")
-                    writer.add(out, number, op, caller.table.encode_failure(op, refused))
-                    continue
-                now = nows[op]
-                turns = caller.table.turns[op] if now is None or len(body) > MAX_INLINE_BYTES else None
-                if now is not None and turns is None:
-                    reply = now(caller, body)
-                    out.append(_pack(MAGIC, number, op, len(reply)))
-                    if len(reply) > LARGE_REPLY_BYTES:
-                        writer.push(out)
-                    out.append(reply)
-                else:
-                    writer.push(out)
-                    if turns is not None:  # nothing else is answered meanwhile, so messages keep their order
-                        writer.reply(number, op, await turns(caller, body))
-                    elif op == Op.HELLO:
-                        await self._hello(number, body, 2)
-                    elif op == Op.EXIT:
-                        writer.reply(number, op, b"goodbye")
-                        return
-                    elif op == Op.CANCEL:
-                        writer.reply(number, op, await connection_calls.cancel(caller, calls, body))
-                    elif not await self._start_call(number, op, body):
-                        return
-                    nows = caller.table.now
-                if perf_counter() > turn_ends:
-                    await self._yield(out)
-                    nows, turn_ends = caller.table.now, perf_counter() + TURN_SECONDS
-            writer.push(out)
-            if self._frames.broken is not None:
-                op = self._frames.broken_op
-                writer.reply(self._frames.broken_id, op, caller.table.encode_failure(op, self._frames.broken))
+        while (request := await self._next_request()) is not None:
+            number, op, body = request
+            turns = caller.table.turns[op]
+            if number in calls or not number:
+                refused = BadRequest(f"request id {number}: expected one that is not 0 and not in flight")
+                writer.reply(number, op, caller.table.encode_failure(op, refused))
+            elif turns is not None:  # nothing else is answered meanwhile, so messages keep their order
+                writer.reply(number, op, await turns(caller, body))
+            elif op == Op.HELLO:
+                await self._hello(number, body, 2)
+            elif op == Op.EXIT:
+                writer.reply(number, op, b"goodbye")
                 return
-            requests = await self._receive()
+            elif op == Op.CANCEL:
+                writer.reply(number, op, await connection_calls.cancel(caller, calls, body))
+            elif not await self._start_call(number, op, body):
+                return
 
-    async def _yield(self, out: list[bytes]) -> None:
+    async def _next_request(self) -> Frame | None:
+        """The next request that isn't answered at once; those before it are. None when the connection ends."""
+        frames = self._frames
+        while True:
+            if self._requests and perf_counter() > self._turn_ends:
+                await self._yield()
+            request = self._answer_at_once()
+            if request is not None:
+                return request
+            if self._requests:
+                continue
+            if frames.broken is not None:
+                op = frames.broken_op
+                failure = self.caller.table.encode_failure(op, frames.broken)
+                self._writer.reply(self._reply_id or frames.broken_id, op, failure)
+                return None
+            if not await self._receive():
+                return None
+
+    def _answer_at_once(self) -> Frame | None:
+        """Answer requests that never wait, in order, until the turn is over. Returns the first other request."""
+        caller, requests, calls, own, writer = self.caller, self._requests, self._calls, self._reply_id, self._writer
+        table, turn_ends = caller.table, self._turn_ends
+        nows, found = table.now, None
+        out: list[bytes] = []
+        while requests:
+            number, op, body = request = requests.popleft()
+            number = own or number
+            now = nows[op]
+            if now is None or not number or number in calls or (len(body) > MAX_INLINE_BYTES and table.turns[op]):
+                found = request
+                break
+            reply = now(caller, body)
+            out.append(_pack(MAGIC, number, op, len(reply)))
+            if len(reply) > LARGE_REPLY_BYTES:
+                writer.push(out)
+            out.append(reply)
+            if perf_counter() > turn_ends:
+                break
+        writer.push(out)
+        return found
+
+    async def _yield(self) -> None:
         """Let other tasks run, and continue when the peer has taken all queued replies."""
-        self._writer.push(out)
         if self._writer.is_empty:
             await trio.lowlevel.checkpoint()
         else:
             await self._writer.flush()
+        self._turn_ends = perf_counter() + TURN_SECONDS
 
-    async def _receive(self) -> Sequence[Frame] | None:
-        """The next frames, possibly none yet; None when the peer has stopped sending."""
+    async def _receive(self) -> bool:
+        """Read requests, and answer them, until one is left for this task; False when the peer has stopped sending."""
         if not self._writer.is_empty:
             await self._writer.flush()  # a peer that doesn't read its replies isn't read from either
-        allowance, frames = self.caller.allowance, self._frames
-        awaited = frames.awaited
-        large = awaited if awaited > READ_SIZE else 0
+        allowance, large = self.caller.allowance, self._large
         if large != self._reserved:
             allowance.give_back(self._reserved)
             self._reserved = 0
         if not self._reserved:
             if not allowance.has_room and not await self._unless_gone(allowance.wait_for_room):
-                return None
+                return False
             if large:
                 allowance.reserve(large)
                 self._reserved = large
-        await wait_readable(self._socket)
+        return await self._poller.wait(self._socket.fileno(), self._read)
+
+    @property
+    def _large(self) -> int:
+        """Size in bytes of the frame that is arriving, if it has to be reserved in the allowance; otherwise 0."""
+        awaited = self._frames.awaited
+        return awaited if awaited > READ_SIZE else 0
+
+    def _read(self) -> bool | None:
+        """Read once and answer what never waits. True: the task has to go on; False: the peer has stopped sending."""
+        if not self._reserved and not self.caller.allowance.has_room:
+            return True
         try:
-            data = self._socket.recv(READ_SIZE_LARGE if large else READ_SIZE)
+            if self._reserved:
+                data = self._socket.recv(READ_SIZE_LARGE)
+            else:
+                data = self._socket.recv(READ_SIZE_SMALL)
+                if len(data) == READ_SIZE_SMALL:
+                    with contextlib.suppress(BlockingIOError):
+                        data += self._socket.recv(READ_SIZE - READ_SIZE_SMALL)
         except BlockingIOError:
-            return []
-        except OSError:
             return None
-        return frames.take(data) if data else None
+        except OSError:
+            return False
+        if not data:
+            return False
+        self._requests += self._frames.take(data)
+        self._turn_ends = perf_counter() + TURN_SECONDS
+        request = self._answer_at_once()
+        if request is not None:
+            self._requests.appendleft(request)
+        idle = not self._requests and self._writer.is_empty and self._frames.broken is None
+        return None if idle and self._large == self._reserved else True
 
     async def _hello(self, number: int, body: bytes, version: int) -> int:
         """Answer HELLO; returns the protocol version from the next frame on. ``version`` is the present one."""

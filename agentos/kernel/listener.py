@@ -18,6 +18,7 @@ from agentos_sdk.opcodes import Op
 from .caller import MAX_CONNECTIONS, Caller
 from .connection import Connection
 from .internal_errors import internal
+from .poller import Poller
 from .replies import encode_error
 from .turns import Turns
 
@@ -79,6 +80,7 @@ class Listener:
 
     listener: socket.socket
     connection_limit: ConnectionLimit
+    poller: Poller
     admit: Callable[[Peer], Awaitable[Caller]]
     dismiss: Callable[[Caller], None] = field(default=lambda caller: None)
     _waiting: Turns[Peer, socket.socket] = field(factory=Turns, init=False)
@@ -135,7 +137,7 @@ class Listener:
                 caller.allowance.connections += 1
                 self.connection_limit.connections += 1
                 try:
-                    await Connection(sock, caller).serve()
+                    await Connection(sock, caller, self.poller).serve()
                 except Exception as bug:
                     internal(bug, f"a connection of {caller.name}, which it ended")
                 finally:

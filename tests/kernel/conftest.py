@@ -1,9 +1,11 @@
-"""What every test of a client that misbehaves ends with."""
+"""What every test of a client that misbehaves ends with; a poller that runs."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
+import trio
 
+from agentos.kernel.poller import Poller
 from tests.support.kernel import Kernel, until
 from tests.support.wire import GET_AUDIT_LOG
 
@@ -24,3 +26,13 @@ def unharmed(kernel: Kernel) -> Iterator[None]:
     until(lambda: kernel.open_files <= files, f"its files are closed: {files} before")
     until(lambda: kernel.rss <= memory + SLACK, f"its memory is given back: {memory >> 10} KiB before")
     assert " bug " not in kernel.said
+
+
+@pytest.fixture
+async def poller() -> AsyncIterator[Poller]:
+    """A poller that runs until the test ends."""
+    poller = Poller()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(poller.run)
+        yield poller
+        nursery.cancel_scope.cancel()

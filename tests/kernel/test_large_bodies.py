@@ -16,6 +16,7 @@ from agentos.agents.registry import Registry
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.connection import Connection
+from agentos.kernel.poller import Poller
 from agentos.kernel.replies import encode_in_turns
 from agentos.kernel.request_body import MAX_INLINE_BYTES
 from agentos.kernel.table import Syscall, Table
@@ -246,7 +247,7 @@ async def test_others_have_their_turn_while_a_broadcast_is_decided() -> None:
     assert not mail.by_id(7).messages
 
 
-async def test_others_have_their_turn_between_many_calls_that_never_pause() -> None:
+async def test_others_have_their_turn_between_many_calls_that_never_pause(poller: Poller) -> None:
     async def compute(caller: Caller, note: Note) -> object:
         end = time.perf_counter() + 0.002
         while time.perf_counter() < end:
@@ -260,7 +261,7 @@ async def test_others_have_their_turn_between_many_calls_that_never_pause() -> N
         peer.shutdown(socket.SHUT_WR)
         table = Table([Syscall(Op.KEYS, Note, compute, in_order=True)])
 
-        steps = await steps_of_others(Connection(ours, caller(table)).serve)
+        steps = await steps_of_others(Connection(ours, caller(table), poller).serve)
 
         assert steps >= 10  # one for every 5 ms
         assert len(peer.recv(10_000)) == 50 * (HEADER_SIZE + 2)

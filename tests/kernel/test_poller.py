@@ -1,0 +1,225 @@
+"""One epoll for all that wait for input: fair to all, and an error, a hang-up or a cancelled wait concerns one only."""
+
+import contextlib
+import os
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+import trio
+import trio.testing
+
+from agentos.kernel.poller import BATCH, TURN_SECONDS, Poller
+
+Pair = tuple[socket.socket, socket.socket]
+Pairs = Callable[[], Pair]
+
+
+@pytest.fixture
+def pairs() -> Iterator[Pairs]:
+    """``pairs()``: our non-blocking socket and its peer, closed at the end of the test."""
+    with contextlib.ExitStack() as stack:
+
+        def make() -> Pair:
+            ours, theirs = (stack.enter_context(one) for one in socket.socketpair())
+            ours.setblocking(False)
+            return ours, theirs
+
+        yield make
+
+
+def reader(sock: socket.socket) -> Callable[[], bytes | None]:
+    """Reads once; None if there is nothing to read."""
+
+    def read() -> bytes | None:
+        with contextlib.suppress(BlockingIOError):
+            return sock.recv(100)
+        return None
+
+    return read
+
+
+def spend(seconds: float) -> None:
+    """Use the CPU for that long."""
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
+
+
+async def test_a_wait_goes_on_until_there_is_a_result(pairs: Pairs, poller: Poller) -> None:
+    ours, theirs = pairs()
+    seen = b""
+
+    def read() -> bytes | None:
+        nonlocal seen
+        seen += ours.recv(1)
+        return seen if seen.endswith(b"\n") else None
+
+    theirs.sendall(b"one\ntwo\n")
+
+    assert await poller.wait(ours.fileno(), read) == b"one\n"
+    seen = b""
+    assert await poller.wait(ours.fileno(), read) == b"two\n"
+    poller.forget(ours.fileno())
+
+
+async def test_an_error_is_raised_where_it_is_waited_and_nowhere_else(pairs: Pairs, poller: Poller) -> None:
+    (wrong, its_peer), (right, peer) = pairs(), pairs()
+
+    def fail() -> bytes | None:
+        raise ZeroDivisionError("a bug in this connection")
+
+    async with trio.open_nursery() as nursery:
+        result: list[bytes] = []
+
+        async def wait() -> None:
+            result.append(await poller.wait(right.fileno(), reader(right)))
+
+        nursery.start_soon(wait)
+        its_peer.sendall(b"x")
+        with pytest.raises(ZeroDivisionError, match="this connection"):
+            await poller.wait(wrong.fileno(), fail)
+        peer.sendall(b"still served")
+
+    assert result == [b"still served"]
+
+
+async def test_a_cancelled_wait_leaves_nothing_behind(pairs: Pairs, poller: Poller) -> None:
+    ours, theirs = pairs()
+    calls = []
+
+    with trio.move_on_after(0) as scope:
+        await poller.wait(ours.fileno(), lambda: calls.append("of the cancelled wait"))
+    theirs.sendall(b"later")
+
+    assert scope.cancelled_caught
+    assert await poller.wait(ours.fileno(), reader(ours)) == b"later"
+    assert not calls
+
+
+@pytest.mark.parametrize("error", [None, ValueError("as well")])
+async def test_a_read_may_cancel_the_task_that_waits_for_it(
+    pairs: Pairs, poller: Poller, error: Exception | None
+) -> None:
+    ours, theirs = pairs()
+
+    def read() -> bool:
+        scope.cancel()
+        if error is not None:
+            raise error
+        return True
+
+    theirs.sendall(b"x")
+    with trio.CancelScope() as scope:
+        await poller.wait(ours.fileno(), read)
+
+    assert scope.cancelled_caught
+    assert await poller.wait(ours.fileno(), reader(ours)) == b"x"
+
+
+async def test_a_hang_up_that_no_task_waits_for_is_reported_once(pairs: Pairs, poller: Poller) -> None:
+    ours, theirs = pairs()
+    theirs.sendall(b"bye")
+    assert await poller.wait(ours.fileno(), reader(ours)) == b"bye"
+
+    theirs.close()
+
+    with trio.fail_after(60):
+        await trio.testing.wait_all_tasks_blocked(0.01)  # never, if the poller is woken again and again
+    assert await poller.wait(ours.fileno(), reader(ours)) == b""
+
+
+async def test_a_report_for_a_closed_file_does_not_concern_the_next_one_with_its_descriptor(
+    pairs: Pairs, poller: Poller
+) -> None:
+    for _ in range(20):  # Trio may run the poller or the task of the new file first
+        await close_one_that_is_reported(poller, pairs(), pairs(), pairs())
+
+
+async def close_one_that_is_reported(poller: Poller, first: Pair, old: Pair, new: Pair) -> None:
+    scope = trio.CancelScope()
+
+    def replace_old() -> bool:
+        scope.cancel()
+        poller.forget(old[0].fileno())
+        os.dup2(new[0].fileno(), old[0].fileno())
+        spend(2 * TURN_SECONDS)  # so that the report for the old file is served in the next turn
+        return True
+
+    async def wait_for_old() -> None:
+        with scope:
+            await poller.wait(old[0].fileno(), reader(old[0]))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait_for_old)
+        await trio.testing.wait_all_tasks_blocked()
+        first[1].sendall(b"x")
+        old[1].sendall(b"for the old file")
+        await poller.wait(first[0].fileno(), replace_old)
+        nursery.start_soon(send_when_all_wait, new[1], b"for the new file")
+        assert await poller.wait(old[0].fileno(), reader(old[0])) == b"for the new file"
+    poller.forget(first[0].fileno())
+    poller.forget(old[0].fileno())
+
+
+async def send_when_all_wait(peer: socket.socket, data: bytes) -> None:
+    await trio.testing.wait_all_tasks_blocked()
+    peer.sendall(data)
+
+
+async def test_more_connections_than_one_poll_reports_get_equal_shares(pairs: Pairs, poller: Poller) -> None:
+    reads: Counter[int] = Counter()
+    count = BATCH + 50
+
+    async def wait(sock: socket.socket) -> None:
+        def read() -> bool | None:
+            reads[sock.fileno()] += 1  # the data stays, so it is always readable
+            return True if reads[sock.fileno()] == 20 else None
+
+        await poller.wait(sock.fileno(), read)
+        nursery.cancel_scope.cancel()
+
+    with contextlib.ExitStack() as stack:
+        async with trio.open_nursery() as nursery:
+            for _ in range(count):
+                ours, theirs = pairs()
+                theirs.sendall(b"x")
+                stack.callback(poller.forget, ours.fileno())
+                nursery.start_soon(wait, ours)
+
+    assert len(reads) == count
+    assert min(reads.values()) >= 18
+
+
+async def test_those_at_the_end_of_a_long_batch_are_served_too(pairs: Pairs, poller: Poller) -> None:
+    """Each takes a whole turn; a new poll after each turn would report the first ones again."""
+    reads: Counter[int] = Counter()
+    others = 0
+
+    async def wait(sock: socket.socket) -> None:
+        def read() -> bool | None:
+            spend(2 * TURN_SECONDS)
+            reads[sock.fileno()] += 1
+            return True if reads[sock.fileno()] == 5 else None
+
+        await poller.wait(sock.fileno(), read)
+        nursery.cancel_scope.cancel()
+
+    async def count_turns() -> None:
+        nonlocal others
+        while True:
+            await trio.lowlevel.checkpoint()
+            others += 1
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(10):
+            ours, theirs = pairs()
+            theirs.sendall(b"x")
+            nursery.start_soon(wait, ours)
+        nursery.start_soon(count_turns)
+
+    assert len(reads) == 10
+    assert min(reads.values()) >= 4
+    assert others >= reads.total() - 1, "other tasks run between any two turns"

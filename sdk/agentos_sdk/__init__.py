@@ -40,6 +40,5 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    # Not by importlib, whose import takes longer than that of our modules.
+    return getattr(__import__(f"{__name__}.{_MODULE_OF[name]}", fromlist=[name]), name)

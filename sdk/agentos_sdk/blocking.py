@@ -1,21 +1,23 @@
-"""The blocking client: dict in, dict out, standard library only, one call at a time."""
+"""The blocking client: dict in, dict out, standard library only, one call at a time.
+
+Each agent imports it, and few modules with it: ``_socket`` is what ``socket`` is made of, without ``enum`` and
+``selectors``, and ``json`` is loaded by the first call that needs it.
+"""
 
 from __future__ import annotations
 
-import json
 import os
-import socket
 import stat
 import struct
-from collections.abc import Mapping, Sequence
+from _socket import AF_UNIX, SO_PEERCRED, SOCK_STREAM, SOL_SOCKET, socket
 
 from .blocking_calls import Calls
 from .errors import CallError, ConnectionFailed, from_reply
 from .frames import HEADER, MAGIC, frame
-from .opcodes import Op
 
 TYPE_CHECKING = False  # as in typing; its import would be a sixth of an idle agent's memory
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from typing import Any, TypeVar
 
     from .chunks import Stream
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     Reply = dict[str, Any]
     S = TypeVar("S", bound=Stream)
 
-_ENCODER = json.JSONEncoder(ensure_ascii=False)
+NOOP, HELLO, EXIT = 0x00, 0xFE, 0xFF  # as in opcodes, which needs enum
 
 
 def default_socket() -> str:
@@ -59,11 +61,11 @@ class AgentOSClient(Calls):
         self.socket_path = socket_path or default_socket()
         self.timeout = timeout
         self.agent_id: int | None = None  # our id, from the first reply on
-        self._socket: socket.socket | None = None
+        self._socket: socket | None = None
         self._hellos: list[bytes] = []  # the HELLOs that reduce our rights, repeated on every connection
         fields = {"as": name, "level": level, "permissions": permissions}
         if given := {field: value for field, value in fields.items() if value is not None}:
-            self._hellos.append(json.dumps({"protocol": 1, **given}).encode())
+            self._hellos.append(encode({"protocol": 1, **given}))
 
     def connect(self) -> bool:
         """Connect and return True; raises :class:`ConnectionFailed` with advice."""
@@ -93,7 +95,7 @@ class AgentOSClient(Calls):
         """
         self.connect()
         assert self._socket is not None
-        reduces = op == Op.HELLO and reduces_rights(body) and body not in self._hellos
+        reduces = op == HELLO and reduces_rights(body) and body not in self._hellos
         if reduces:
             self._hellos.append(body)  # before the reply: if that is lost, the rights stay reduced
         self._socket.settimeout(None if self.timeout is None or wait is None else self.timeout + wait)
@@ -122,13 +124,9 @@ class AgentOSClient(Calls):
 
     def _make_call(self, op: int, fields: Mapping[str, object], wait: float | None = 0.0, null: str = "") -> Any:
         given = {name: value for name, value in fields.items() if value is not None or name == null}
+        reply = self.call(op, encode(given), wait)
         try:
-            body = _ENCODER.encode(given).encode()
-        except UnicodeEncodeError:  # a lone surrogate can't be UTF-8; JSON escapes it (\ud83d)
-            body = json.dumps(given).encode()
-        reply = self.call(op, body, wait)
-        try:
-            return json.loads(reply)
+            return parse(reply)
         except ValueError:
             self.disconnect()
             raise ConnectionFailed(f"what answers at {self.socket_path} is no AgentOS kernel") from None
@@ -139,7 +137,7 @@ class AgentOSClient(Calls):
     def echo(self, message: str | bytes) -> str:
         """Send bytes through the kernel and back."""
         data = message.encode() if isinstance(message, str) else message
-        return self.call(Op.NOOP, data).decode(errors="replace")
+        return self.call(NOOP, data).decode(errors="replace")
 
     noop = echo
 
@@ -157,23 +155,23 @@ class AgentOSClient(Calls):
         is permanent and also applies to connections that this client opens later.
         """
         fields = {"protocol": protocol, "as": as_, "level": level, "permissions": permissions}
-        reply: Reply = self._make_call(Op.HELLO, fields)
+        reply: Reply = self._make_call(HELLO, fields)
         return reply
 
     def exit(self) -> str:
         """End the connection; the kernel closes it."""
-        reply = self.call(Op.EXIT).decode()
+        reply = self.call(EXIT).decode()
         self.disconnect()
         return reply
 
 
-def open_connection(path: str, hellos: Sequence[bytes] = (), timeout: float | None = None) -> socket.socket:
+def open_connection(path: str, hellos: Sequence[bytes] = (), timeout: float | None = None) -> socket:
     """Connect to the kernel at ``path``; raises :class:`ConnectionFailed` if there is none or it isn't ours.
 
     ``hellos`` are sent first: rights given up on one connection must stay given up on the next. If one of them fails,
     the connection is closed and the kernel's error raised.
     """
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock = socket(AF_UNIX, SOCK_STREAM)
     try:
         sock.connect(path)
         check_owner(sock, path)
@@ -190,10 +188,10 @@ def open_connection(path: str, hellos: Sequence[bytes] = (), timeout: float | No
     return sock
 
 
-def send_hello(sock: socket.socket, path: str, body: bytes) -> None:
+def send_hello(sock: socket, path: str, body: bytes) -> None:
     """Send HELLO; raises the kernel's ``CallError`` if it fails."""
-    _, op, reply = exchange(sock, Op.HELLO, body)
-    if op != Op.HELLO:
+    _, op, reply = exchange(sock, HELLO, body)
+    if op != HELLO:
         raise ConnectionFailed(f"the kernel at {path} refused: {error_text(reply)}")
     try:
         check_reply(reply)
@@ -204,7 +202,7 @@ def send_hello(sock: socket.socket, path: str, body: bytes) -> None:
 def reduces_rights(body: bytes) -> bool:
     """Whether a HELLO makes its caller a guest, with reduced rights."""
     try:
-        return not {"as", "level", "permissions"}.isdisjoint(json.loads(body))
+        return not {"as", "level", "permissions"}.isdisjoint(parse(body))
     except (ValueError, TypeError):
         return False  # the kernel refuses it as well
 
@@ -223,12 +221,12 @@ def check_owner(sock: Any, path: str) -> None:
     directory = os.stat(os.path.dirname(path) or ".")
     if not directory.st_mode & stat.S_IWOTH:
         return
-    _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    _, uid, _ = struct.unpack("3i", sock.getsockopt(SOL_SOCKET, SO_PEERCRED, 12))
     if uid not in (0, os.geteuid()):
         raise ConnectionFailed(f"{path} is a socket of uid {uid}, not yours: choose another with --socket")
 
 
-def exchange(sock: socket.socket, op: int, body: bytes) -> tuple[int, int, bytes]:
+def exchange(sock: socket, op: int, body: bytes) -> tuple[int, int, bytes]:
     """Send a frame and receive the next one."""
     try:  # noqa: SIM105 - suppress would be one module more for each agent
         sock.sendall(frame(0, op, body))
@@ -237,7 +235,7 @@ def exchange(sock: socket.socket, op: int, body: bytes) -> tuple[int, int, bytes
     return receive(sock)
 
 
-def receive(sock: socket.socket) -> tuple[int, int, bytes]:
+def receive(sock: socket) -> tuple[int, int, bytes]:
     """The next frame: id, opcode, body. Raises ``OSError`` if the peer closes early or isn't a kernel."""
     magic, number, op, length = HEADER.unpack(receive_exactly(sock, HEADER.size))
     if magic != MAGIC:
@@ -245,7 +243,7 @@ def receive(sock: socket.socket) -> tuple[int, int, bytes]:
     return number, op, receive_exactly(sock, length)
 
 
-def receive_exactly(sock: socket.socket, count: int) -> bytes:
+def receive_exactly(sock: socket, count: int) -> bytes:
     data = bytearray()
     while len(data) < count:
         part = sock.recv(min(count - len(data), 1 << 20))
@@ -255,9 +253,26 @@ def receive_exactly(sock: socket.socket, count: int) -> bytes:
     return bytes(data)
 
 
+def encode(fields: Mapping[str, object]) -> bytes:
+    """A request as JSON."""
+    from json import dumps
+
+    try:
+        return dumps(fields, ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # a lone surrogate can't be UTF-8; JSON escapes it (\ud83d)
+        return dumps(fields).encode()
+
+
+def parse(body: bytes) -> Any:
+    """The values of a JSON text; raises ``ValueError`` if it is none."""
+    from json import loads
+
+    return loads(body)
+
+
 def check_reply(body: bytes) -> Reply:
     """A reply as a dict; a failed reply is raised as its exception."""
-    reply: Reply = json.loads(body)
+    reply: Reply = parse(body)
     if not reply.get("success"):
         raise from_reply(reply)
     return reply
@@ -274,7 +289,7 @@ def ends_connection(reply: bytes) -> bool:
     """Whether this reply ends the connection: the kernel couldn't read what it was sent."""
     if not reply.startswith(b'{"success":false,') or len(reply) > 4096:
         return False
-    return json.loads(reply).get("code") in ("bad_frame", "too_large")
+    return parse(reply).get("code") in ("bad_frame", "too_large")
 
 
 def error_text(body: bytes) -> str:

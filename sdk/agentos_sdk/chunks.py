@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
-from .blocking import check_reply, open_connection, receive
+from .blocking import check_reply, encode, open_connection, parse, receive
 from .errors import ConnectionFailed
 from .frames import frame
 from .opcodes import Op
@@ -26,16 +24,18 @@ def stream_call(
     exception. Closing the generator cancels the call.
     """
     given = {name: value for name, value in fields.items() if value is not None}
-    with open_connection(path, hellos) as sock:
-        try:
-            sock.sendall(frame(0, Op.HELLO, b'{"protocol":2}'))
-            check_reply(receive(sock)[2])
-            sock.sendall(frame(1, op, json.dumps(given).encode()))
-            while (got := receive(sock))[1] == Op.CHUNK:
-                yield got[1], json.loads(got[2])
-            yield got[1], check_reply(got[2])
-        except (OSError, ValueError) as error:
-            raise ConnectionFailed(f"the connection to the kernel at {path} broke: {error}") from None
+    sock = open_connection(path, hellos)
+    try:
+        sock.sendall(frame(0, Op.HELLO, b'{"protocol":2}'))
+        check_reply(receive(sock)[2])
+        sock.sendall(frame(1, op, encode(given)))
+        while (got := receive(sock))[1] == Op.CHUNK:
+            yield got[1], parse(got[2])
+        yield got[1], check_reply(got[2])
+    except (OSError, ValueError) as error:
+        raise ConnectionFailed(f"the connection to the kernel at {path} broke: {error}") from None
+    finally:
+        sock.close()
 
 
 class Stream:

@@ -7,11 +7,15 @@ OFFSET  SIZE  FIELD     little-endian, no padding
 9       8     length of the body in bytes
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
+
 from struct import Struct
 
 from .errors import BadFrame, CallError, TooLarge
-from .opcodes import op_name
+
+TYPE_CHECKING = False  # as in typing, which isn't imported at run time
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 HEADER = Struct("<IIBQ")
 MAGIC = 0x41474E54
@@ -87,6 +91,8 @@ class Frames:
         if magic != MAGIC:
             self.broken = BadFrame(f"expected a frame that begins with 0x{MAGIC:08X}, got 0x{magic:08X}")
         else:
+            from .opcodes import op_name  # a client needs no names of opcodes
+
             self.broken_id, self.broken_op = number, op
             limit = self._limits[op]
             self.broken = TooLarge(f"{op_name(op)} takes a body of at most {limit} bytes, this one has {length}")

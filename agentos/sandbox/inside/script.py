@@ -27,7 +27,7 @@ from agentos.sandbox import steps as s
 from . import libc
 
 SDK = "/sdk"  # the SDK's directory in every sandbox
-_PRELOADED = ("agentos_sdk", "agentos_sdk.blocking")
+_PRELOADED = ("json", "socket", "agentos_sdk", "agentos_sdk.blocking", "agentos_sdk.opcodes")
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 _IGNORED_BY_OTHERS = [
     number

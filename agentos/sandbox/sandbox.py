@@ -5,7 +5,7 @@ import os
 import signal
 import socket
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import trio
 from attrs import Factory, define
@@ -37,7 +37,7 @@ class Sandbox:
     namespaces: Mapping[str, int]  # name to descriptor for setns(2); closed at the end
     observed: Observed
     _status_fd: int  # a pipe: the program's wait status, written by PID 1
-    _on_reaped: Callable[[int], None]
+    _on_reaped: Callable[[int, Sequence[int]], None]  # with its pid, and the descriptors to be closed
     status: Status | None = None
     tmpfs: Mapping[str, int] = Factory(dict)  # mount point to descriptor, for mounts to be counted; closed at the end
     listener: socket.socket | None = None  # on its own loopback, if its policy names a port
@@ -147,7 +147,6 @@ class Sandbox:
             with contextlib.suppress(PermissionError):  # all of them have changed their uid
                 self.signal(signal.SIGKILL)
         status = reap(self.pidfd)
-        self._on_reaped(self.pid)
         data = b""
         with contextlib.suppress(BlockingIOError):  # the zygote hasn't closed its copy of the other end yet
             data = os.read(self._status_fd, 4)  # it has ended: no more data can come
@@ -156,8 +155,9 @@ class Sandbox:
             code = os.waitstatus_to_exitcode(wait_status)
             status = Status(code, None) if code >= 0 else Status(None, -code)
         self.status = status
-        for fd in (self.pidfd, self._status_fd, *self.namespaces.values(), *self.tmpfs.values()):
-            os.close(fd)
+        os.close(self.pidfd)
+        os.close(self._status_fd)
+        self._on_reaped(self.pid, (*self.namespaces.values(), *self.tmpfs.values()))
 
 
 def has_ended(pidfd: int) -> bool:

@@ -16,6 +16,7 @@ from . import handshake
 from . import plan as p
 from . import steps as s
 from .cgroups.values import CgroupEntry
+from .closer import Closer
 from .errors import SandboxError, ZygoteDied
 from .handshake import NewProcess, ProcessPipes, close_all
 from .inside import messages
@@ -41,6 +42,7 @@ class Spawner:
     _zygote: Zygote
     _lock: trio.Lock = Factory(trio.Lock)
     _children: set[int] = Factory(set)  # pids of the children that a task here waits for
+    closer: Closer = Factory(Closer)  # of the namespaces and mounts of ended sandboxes
     _spare: NewProcess | None = None  # cloned ahead
     _spare_clone: s.Clone | None = Factory(_spare_clone_step)
 
@@ -234,10 +236,15 @@ class Spawner:
         process.control.close()
         return Sandbox(
             *(process.pid, program, process.pidfd, pipes.stdout, pipes.stderr, namespaces, observed, pipes.status),
-            self._children.discard,
+            self._bury,
             tmpfs=tmpfs,
             listener=handshake.wrap_listener(listener) if listener is not None else None,
         )
+
+    def _bury(self, pid: int, fds: Sequence[int]) -> None:
+        """Forget an ended child, and have its namespaces and mounts closed."""
+        self._children.discard(pid)
+        self.closer.close(fds)
 
     @contextlib.asynccontextmanager
     async def _kill_on_error(self, process: NewProcess) -> AsyncIterator[None]:

@@ -3,14 +3,16 @@
 import itertools
 import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import trio
 from attrs import frozen
 
 import agentos_sdk
+from agentos.sandbox.closer import Closer
 from agentos.sandbox.errors import StepFailed
 from agentos.sandbox.plan import HostIds, plan_sandbox
 from agentos.sandbox.policy import Interpreter, Policy, Program
@@ -114,8 +116,13 @@ class Belongings:
     mounts: str
     zombie: bool
 
+    closers: ClassVar[list[Closer]] = []  # of the spawners that tests share
+
     @classmethod
     def now(cls) -> "Belongings":
+        """As soon as the descriptors of ended sandboxes are closed: a thread does it."""
+        while any(closer.busy for closer in cls.closers):
+            time.sleep(0.001)
         zombie = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         return cls(len(os.listdir("/proc/self/fd")), host_mounts(), zombie is not None)
 

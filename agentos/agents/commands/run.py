@@ -165,6 +165,8 @@ class CommandRunner:
         """Start the program in the agent's sandbox and within its limits."""
         async with contextlib.AsyncExitStack() as undo:
             with _start_errors(agent.name, agent.spec.jailed):
+                if jail.sandbox.status is not None:  # its cgroup is removed
+                    raise SandboxError("the sandbox has ended")
                 entry = await self._create_cgroup(undo, jail.group)
                 if jail.policy is None:
                     command = await self._start_unconfined(undo, program, jail.limits, entry)

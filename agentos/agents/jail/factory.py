@@ -110,8 +110,7 @@ class Jails:
             workspace = await self.workspaces.prepare(key, spec.workspace, layout.limits(spec), outer)
             undo.push_async_callback(self._release, agent, workspace)
         parts = await trio.to_thread.run_sync(self._build_plan, agent, socket, environment, outer, workspace)
-        if parts.group is not None:
-            undo.push_async_callback(remove, parts.group)
+        undo.push_async_callback(remove_group, parts)
         return parts
 
     async def _release(self, agent: JailOwner, workspace: Workspace) -> None:
@@ -257,12 +256,19 @@ async def explain_low_limit(parts: JailParts | None, error: Exception) -> JailEr
     return JailError(f"limits.{field}: {getattr(limits, field)} is too little to begin with ({error})", BadRequest)
 
 
+async def remove_group(parts: JailParts) -> None:
+    """Remove the cgroup of a program that has ended or was never started, unless it is removed already."""
+    if parts.group is not None and not parts.group_removed:
+        await remove(parts.group)
+
+
 async def remove(group: Group) -> None:
     """Kill all processes in a cgroup and remove it; not interrupted by cancellation."""
 
     def end() -> None:
-        group.kill()
-        group.remove()
+        if not group.remove_empty():
+            group.kill()
+            group.remove()
 
     with trio.CancelScope(shield=True):
         try:

@@ -5,7 +5,7 @@ import signal
 from collections.abc import Iterator, Mapping, Sequence
 
 import trio
-from attrs import define, field, frozen
+from attrs import define, field
 
 from agentos.agents.registry import Agent
 from agentos.agents.workspaces.workspace import Workspace
@@ -27,7 +27,7 @@ from .one_shot import OneShot
 JailOwner = Agent | OneShot
 
 
-@frozen
+@define(eq=False)
 class JailParts:
     """The resources of a program that is about to start."""
 
@@ -40,6 +40,7 @@ class JailParts:
     host: Host  # as used for the plan
     policy: Policy | None  # None: the program runs unconfined
     steps: Sequence[Step]
+    group_removed: bool = False
 
 
 @define(eq=False)
@@ -66,14 +67,19 @@ class Jail:
         self.sandbox.signal(signal.SIGKILL)
 
     async def end(self) -> Status:
-        """Kill all processes in it and keep the cgroup's counters; not interrupted by cancellation."""
+        """Kill all processes in it, keep the cgroup's counters and remove the cgroup; not interrupted by cancellation.
+
+        The cgroup stays while commands have cgroups in it.
+        """
         status = await self.sandbox.kill()
-        group = self.group
-        if group is not None and self.evidence is None:
+        if self.group is not None and self.evidence is None:
             with trio.CancelScope(shield=True), contextlib.suppress(CgroupError):
-                counted = await trio.to_thread.run_sync(lambda: (group.evidence(), group.usage()))
-                self.evidence, self.usage = counted
+                await trio.to_thread.run_sync(self._count_and_remove, self.group)
         return status
+
+    def _count_and_remove(self, group: Group) -> None:
+        self.evidence, self.usage = group.evidence(), group.usage()
+        self.parts.group_removed = group.remove_empty()
 
     @contextlib.contextmanager
     def hold_for_command(self) -> Iterator[None]:

@@ -114,7 +114,7 @@ class Workspaces:
             except ImageInUse as error:  # Linux unmounts a file system shortly after its last process ends
                 if trio.current_time() > deadline:
                     raise BadWorkspace(f"workspace keep: {error}") from None
-                await trio.sleep(0.01)
+                await trio.sleep(0.003)
             except OSError as error:
                 raise BadWorkspace(f"workspace keep: can't be used: {error}") from None
 

@@ -125,6 +125,17 @@ def wait_for_exits(pidfds: Iterable[int], deadline: float) -> None:
         poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
 
 
+def remove_empty_directories(directories: Iterable[str]) -> bool:
+    """Remove cgroups that hold nothing, without waiting; False if one of them has processes or cgroups in it."""
+    try:
+        for directory in directories:
+            with contextlib.suppress(FileNotFoundError):
+                os.rmdir(directory)
+    except OSError:
+        return False
+    return True
+
+
 def remove_directories(directories: Iterable[str], timeout: float = TIMEOUT) -> None:
     """Remove cgroups, given innermost first; retries until ``timeout``. A missing cgroup is no error.
 

@@ -166,6 +166,10 @@ class Group:
         else:
             yield
 
+    def remove_empty(self) -> bool:
+        """Remove the cgroup if no process and no cgroup is in it, and say so. Blocks, but doesn't wait."""
+        return files.remove_empty_directories(self.paths)
+
     def remove(self) -> None:
         """Remove the cgroup and all cgroups below; they must hold no process."""
         files.remove_directories(self._list_tree())

@@ -112,6 +112,10 @@ class Group:
         with files.kill_processes(files.list_tree(self.directory)):
             self.thaw()
 
+    def remove_empty(self) -> bool:
+        """Remove the cgroup if no process and no cgroup is in it, and say so. Blocks, but doesn't wait."""
+        return files.remove_empty_directories((self.leaf, self.directory))
+
     def remove(self) -> None:
         """Remove the cgroup and all cgroups below; they must hold no process."""
         deadline = time.monotonic() + files.TIMEOUT

@@ -42,7 +42,8 @@ class EffectivePermissions:
     giver: "EffectivePermissions | None" = None  # the caller that gave ``own``, if it isn't in ``above``
     layers_added: int = 0  # number of sets that the caller added on top of its own
     # The last decision about a path, until rules change: READ and WRITE decide before they look at the file, and after.
-    last: tuple[int, Right | None, Decision | None] = (-1, None, None)
+    last_path: tuple[int, Right] | None = None
+    last_decision: Decision | None = None
     _layers_version: int = -1
     _layers: Mapping[PermissionSet, Rules] = field(factory=dict)
 
@@ -179,10 +180,10 @@ class PermissionAuthorizer:
             return Decision("deny", "the caller has ended", f"{describe_right(right)}: {caller.name} has ended")
         if right.action not in ("read", "write"):
             return self._decide(caller, right, permissions)
-        version, last, decision = permissions.last
-        if version != self._version or last != right or decision is None:
+        path, decision = (self._version, right), permissions.last_decision
+        if decision is None or permissions.last_path != path:
             decision = self._decide(caller, right, permissions)
-            permissions.last = (self._version, right, decision)
+            permissions.last_path, permissions.last_decision = path, decision
         return decision
 
     def _decide(self, caller: Caller, right: Right, permissions: EffectivePermissions) -> Decision:

@@ -1,6 +1,7 @@
 """A permission rule (allow, deny, or ask for approval), a permission set as it was written, and decisions as text."""
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Final, Literal
 
 from attrs import frozen
@@ -36,6 +37,11 @@ class Rule:
     def __str__(self) -> str:
         return f"{self.effect} {self.kind} {self.text} ({self.source})"
 
+    @cached_property
+    def grant(self) -> Decision:
+        """The decision of this rule if it allows."""
+        return Decision("allow", str(self), "")
+
 
 @frozen(cache_hash=True)
 class PermissionSet:
@@ -55,7 +61,7 @@ class PermissionSet:
 def decision_by(rule: Rule, right: Right) -> Decision:
     """The decision of a rule that matched."""
     if rule.effect == "allow":
-        return Decision("allow", str(rule), "")
+        return rule.grant
     why = "refused by" if rule.effect == "deny" else "a person has to agree, and this kernel can't ask one yet:"
     return Decision(rule.effect, str(rule), f"{describe_right(right)}: {why} the rule {rule}")
 

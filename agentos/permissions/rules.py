@@ -71,7 +71,7 @@ class Rules:
         if found.effect == "deny" and self.find_denial("calls", name) is None and action in KIND_OF_ACTION:
             for effect in ("allow", "ask"):  # a grant or question about its objects allows the call
                 if (rule := self._any_rule(KIND_OF_ACTION[action], effect)) is not None:
-                    return Decision("allow", str(rule), "")
+                    return rule.grant
         return found
 
     def _any_rule(self, kind: Kind, effect: Effect) -> Rule | None:

@@ -42,22 +42,22 @@ class Slots:
     """A capacity limiter, also for threads, that costs no pass of the event loop while it has a free slot."""
 
     def __init__(self, total: int) -> None:
-        self._limiter = trio.CapacityLimiter(total)
+        self._free = trio.Semaphore(total)
 
     async def acquire_on_behalf_of(self, borrower: object) -> None:
         try:
-            self._limiter.acquire_on_behalf_of_nowait(borrower)
+            self._free.acquire_nowait()
         except trio.WouldBlock:
-            await self._limiter.acquire_on_behalf_of(borrower)
+            await self._free.acquire()
 
     def release_on_behalf_of(self, borrower: object) -> None:
-        self._limiter.release_on_behalf_of(borrower)
+        self._free.release()
 
     async def __aenter__(self) -> None:
-        await self.acquire_on_behalf_of(trio.lowlevel.current_task())
+        await self.acquire_on_behalf_of(self)
 
     async def __aexit__(self, *error: object) -> None:
-        self.release_on_behalf_of(trio.lowlevel.current_task())
+        self._free.release()
 
     async def run(self, function: Callable[[], T]) -> T:
         """Run the function in a thread."""
@@ -103,7 +103,7 @@ class Files:
     async def prepare_read(self, caller: Caller, request: Read) -> AsyncIterator[Prepared]:
         """Read a part of a file, or all of it."""
         async with self._turn(caller):
-            file = await self._resolve(caller, "read", request.path)
+            file, right = await self._resolve(caller, "read", request.path)
 
             async def act(call: Call) -> bytes:
                 file.require()
@@ -117,7 +117,7 @@ class Files:
                     return await self._read_content(file, request)
 
             with file:
-                yield Prepared((self._right(caller, "read", file),), act)
+                yield Prepared((right,), act)
 
     async def parse_write(self, caller: Caller, body: bytes) -> "WriteRequest":
         """Parse the body. A caller's large bodies are parsed one after the other."""
@@ -130,7 +130,7 @@ class Files:
     async def prepare_write(self, caller: Caller, request: "WriteRequest") -> AsyncIterator[Prepared]:
         """Replace a file or append to it."""
         async with self._turn(caller):
-            file = await self._resolve(caller, "write", request.path)
+            file, right = await self._resolve(caller, "write", request.path)
 
             async def act(call: Call) -> Written:
                 write = io.replace if request.mode == "write" else io.append
@@ -138,7 +138,7 @@ class Files:
                 return Written(bytes_written=len(request.data))
 
             with file:
-                yield Prepared((self._right(caller, "write", file),), act)
+                yield Prepared((right,), act)
 
     def _turn(self, caller: Caller) -> Slots:
         """The limit of one caller's calls: further ones wait, those of other callers do not."""
@@ -146,15 +146,6 @@ class Files:
         if slots is None:
             slots = self._turns[caller] = Slots(MAX_CALLS_PER_CALLER)
         return slots
-
-    def _right(self, caller: Caller, action: str, file: ResolvedPath) -> Right:
-        """The right to act on the real path. A symlink's target is never revealed, its existence only if permitted."""
-        path_request = file.request
-        if file.real == path_request.name:
-            return Right(action, file.real, shown_as=path_request.given)
-        known = caller.authorizer.decide(caller, Right(action, path_request.name)).effect == "allow"
-        link = ", which is judged where its links lead" if known else ""
-        return Right(action, file.real, shown_as=f"{path_request.given}{link}")
 
     async def _read_content(self, file: ResolvedPath, request: Read) -> bytes:
         part = io.read_cached(file, request.offset, request.limit, self.most)
@@ -168,8 +159,12 @@ class Files:
             raise BadRequest(f"limit: {what}: read less at a time")
         return b"".join(pieces)
 
-    async def _resolve(self, caller: Caller, action: Literal["read", "write"], path: str) -> ResolvedPath:
-        """Resolve a path. Only a caller that may read it learns, when it acts, that the file is missing."""
+    async def _resolve(self, caller: Caller, action: Literal["read", "write"], path: str) -> tuple[ResolvedPath, Right]:
+        """Resolve a path: the file, and the right to act on its real path.
+
+        Only a caller that may read it learns, when it acts, that the file is missing. A symlink's target is never
+        revealed, its existence only if the caller may act on what has the link's name.
+        """
         try:
             path_request = self.paths.path_request(caller, path)
             right = Right(action, path_request.name, shown_as=path_request.given)
@@ -178,8 +173,13 @@ class Files:
             if not path_request.top and not allowed:
                 threads = self._strangers  # the path may lead to an allowed file, but mostly such requests are refused
             if action == "read":
-                return await threads.run(partial(resolve.resolve_file, path_request, allowed))
-            return await threads.run(partial(resolve.resolve_for_writing, path_request))
+                file = await threads.run(partial(resolve.resolve_file, path_request, allowed))
+            else:
+                file = await threads.run(partial(resolve.resolve_for_writing, path_request))
+            if file.real != path_request.name:
+                link = ", which is judged where its links lead" if allowed else ""
+                right = Right(action, file.real, shown_as=f"{path_request.given}{link}")
+            return file, right
         except PermissionDenied as error:
             raise Refused(error, path, PATH_RULE) from None
 

@@ -16,21 +16,11 @@ from agentos.services.quotas import Quota, make_quotas
 from agentos_sdk import values
 from agentos_sdk.strict import quote
 from supervisors import Backoff, ChildSpec, SpecError, SupervisorSpec
+from supervisors.strategy import Restart
 
 from .inherit import cut, inherit
 from .jail import layout
-from .spec import (
-    INTENSITY_RULE,
-    PERIOD_RULE,
-    AgentSpec,
-    BadField,
-    GroupSpec,
-    Isolation,
-    OnGiveUp,
-    Restart,
-    Runtime,
-    Shutdown,
-)
+from .spec import INTENSITY_RULE, PERIOD_RULE, AgentSpec, BadField, GroupSpec, Isolation, OnGiveUp, Runtime, Shutdown
 
 NO_LIMITS = values.Limits()
 NO_PRICES = "there is no [llm.prices]"

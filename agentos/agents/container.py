@@ -21,8 +21,7 @@ from supervisors import (
 )
 from supervisors.exits import gave_up
 from supervisors.reports import Observer
-
-from .spec import Restart
+from supervisors.strategy import Restart
 
 Path = tuple[str, ...]
 

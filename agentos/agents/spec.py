@@ -15,11 +15,10 @@ from agentos_sdk.codec import Rule
 from agentos_sdk.errors import AlreadyExists, BadRequest, CallError
 from agentos_sdk.values import Limits
 from supervisors import Backoff
+from supervisors.strategy import AutoShutdown, Restart
 
-Restart = Literal["permanent", "transient", "temporary"]
 Shutdown = float | Literal["brutal_kill", "infinity"]
-Strategy = Literal["one_for_one", "one_for_all", "rest_for_one"]
-AutoShutdown = Literal["never", "any_significant", "all_significant"]
+Strategy = Literal["one_for_one", "one_for_all", "rest_for_one"]  # of a declared supervisor
 OnGiveUp = Literal["fail", "escalate"]
 Isolation = Literal["strict", "standard", "none"]
 Runtime = Literal["exec", "fast"]

@@ -8,12 +8,12 @@ from attrs import define, field
 from agentos.services.events import AgentEscalated, AgentExited, AgentFailed, AgentOver, AgentRestarting
 from supervisors import Exit, StartFailed, Supervisor, reports
 from supervisors.exits import IntensityExceeded, TooManyFailures
-from supervisors.strategy import comes_back
+from supervisors.strategy import Restart, comes_back
 
 from .container import Path
 from .event_lines import ROOT
 from .registry import Agent, Registry
-from .spec import GroupSpec, Restart
+from .spec import GroupSpec
 from .workspaces import script_copies
 
 

@@ -15,9 +15,7 @@ from agentos.agents.spec import (
     NAME_RULE,
     PERIOD_RULE,
     RESERVED_RULE,
-    AutoShutdown,
     OnGiveUp,
-    Restart,
     Runtime,
     Strategy,
     is_reserved,
@@ -26,6 +24,7 @@ from agentos.sandbox.host_ids import FIRST_ID, ID_COUNT
 from agentos.sandbox.zygote import TIMEOUT
 from agentos_sdk.codec import Rule, Seconds, Size
 from agentos_sdk.values import Backoff, Limits, Share
+from supervisors.strategy import AutoShutdown, Restart
 
 MIN_PAYLOAD = 1 << 20  # bytes; a lower limit for every kernel, so that every client knows which size is always accepted
 

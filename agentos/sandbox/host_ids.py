@@ -22,8 +22,7 @@ from pathlib import Path
 import trio
 
 from agentos.private_files import display_path, read_file, replace_file
-
-from .plan import HostIds
+from agentos_sdk.values import HostIds
 
 log = logging.getLogger(__name__)
 

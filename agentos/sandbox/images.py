@@ -13,8 +13,9 @@ from pathlib import Path
 
 from attrs import frozen
 
+from agentos_sdk.values import HostIds
+
 from .inside import sources
-from .plan import HostIds
 
 _SUPERBLOCK, _MAGIC = 1024, 0xEF53  # offset and magic number of struct ext4_super_block
 _SYSTEM_PROGRAMS = "/usr/sbin:/sbin"  # not in every user's PATH

@@ -19,6 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from attrs import field, frozen
 
+from agentos_sdk.values import HostIds
+
 from . import steps as s
 from .filters import landlock, seccomp
 from .filters.landlock import PathRule
@@ -93,14 +95,6 @@ FORBIDDEN_PREFIXES = frozenset(
         SDK,
     }
 )
-
-
-@frozen
-class HostIds:
-    """The program's uid and gid on the host. Never root's; if the kernel runs as root, not the kernel's either."""
-
-    uid: int
-    gid: int
 
 
 def plan_sandbox(policy: Policy, program: Program, host: Host, host_ids: HostIds | None = None) -> tuple[Step, ...]:

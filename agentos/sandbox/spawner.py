@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 import trio
 from attrs import Factory, define, evolve
 
+from agentos_sdk.values import HostIds
+
 from . import handshake
 from . import plan as p
 from . import steps as s
@@ -32,7 +34,7 @@ _NO_CGROUP = CgroupEntry()
 
 def _spare_clone_step() -> s.Clone | None:
     """Return the Clone step for processes cloned ahead; ``None`` with root, as the host uid isn't known ahead."""
-    return p.clone_step(p.HostIds(os.geteuid(), os.getegid()), is_root=False) if os.geteuid() != 0 else None
+    return p.clone_step(HostIds(os.geteuid(), os.getegid()), is_root=False) if os.geteuid() != 0 else None
 
 
 @define

@@ -53,7 +53,6 @@ def describe_agent(
     """The description of an agent. Host paths and uids are shown only to the operator."""
     jail, alive = agent.jail, agent.pid is not None
     age = trio.current_time() - agent.since
-    outer = jail.parts.outer if jail is not None and by_operator else None
     return calls.Inspected(
         id=agent.id,
         name=agent.name,
@@ -72,7 +71,7 @@ def describe_agent(
         named=sorted(named(agent.spec.limits)),
         usage=used,
         llm=llm,
-        outer=calls.Outer(uid=outer.uid, gid=outer.gid) if outer is not None else None,
+        outer=jail.parts.outer if jail is not None and by_operator else None,
         cgroups=list_directories(jail.group) if jail is not None and jail.group is not None and by_operator else None,
         end=agent.end,
     )

@@ -13,7 +13,7 @@ from agentos.agents.jail import layout
 from agentos.agents.paths import HostPaths, JailPaths
 from agentos.agents.rate_limit import Rate
 from agentos.agents.registry import Agent, Registry, StartError
-from agentos.agents.spec import AgentSpec, BadField, Restart, check_name
+from agentos.agents.spec import AgentSpec, BadField, check_name
 from agentos.agents.supervision import Supervision
 from agentos.agents.workspaces import script_copies
 from agentos.kernel.call import Call
@@ -25,6 +25,7 @@ from agentos.permissions.rule import PermissionSet
 from agentos_sdk.calls import agents as calls
 from agentos_sdk.errors import AlreadyExists, BadRequest, CallError, PermissionDenied, QuotaExceeded
 from agentos_sdk.values import Limits
+from supervisors.strategy import Restart
 
 from . import permissions
 

@@ -98,6 +98,14 @@ class Layer:
     reason: str = ""
 
 
+@frozen
+class HostIds:
+    """An agent's uid and gid on the host. Never root's; if the kernel runs as root, not the kernel's either."""
+
+    uid: int
+    gid: int
+
+
 @frozen(kw_only=True)
 class ResourceUsage:
     """The resources used by an agent and all that it started and spawned; after its end, of its last life.

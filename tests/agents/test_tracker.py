@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from agentos.agents.lifecycle import State
 from agentos.agents.registry import Agent, Registry
-from agentos.agents.spec import Restart
 from agentos.agents.tracker import Tracker
 from agentos.services.events import (
     AgentEscalated,
@@ -19,6 +18,7 @@ from agentos_sdk.values import End
 from supervisors import Exit
 from supervisors.exits import IntensityExceeded
 from supervisors.reports import ChildEnded, Report, RestartScheduled, SupervisorGaveUp
+from supervisors.strategy import Restart
 
 from .test_registry import agent
 

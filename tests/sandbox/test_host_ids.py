@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from agentos.sandbox.host_ids import FIRST_ID, ID_COUNT, SAVE_DELAY, HostIdError, HostIdPool, assign_id
-from agentos.sandbox.plan import HostIds
+from agentos_sdk.values import HostIds
 from tests.support.rounds import rounds
 
 names = st.text(min_size=1, max_size=3)

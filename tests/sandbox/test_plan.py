@@ -6,9 +6,10 @@ from hypothesis import strategies as st
 
 from agentos.sandbox import steps as s
 from agentos.sandbox.filters import seccomp
-from agentos.sandbox.plan import SYSTEM_FILES, SYSTEM_PATHS, Host, HostIds, plan_entry, plan_sandbox
+from agentos.sandbox.plan import SYSTEM_FILES, SYSTEM_PATHS, Host, plan_entry, plan_sandbox
 from agentos.sandbox.policy import PROFILES, BadPolicy, Directory, Image, Interpreter, Limits, Policy, Program
 from agentos.sandbox.steps import Step
+from agentos_sdk.values import HostIds
 
 MOUNTING = (s.MountRoot, s.MakeDirectory, s.WriteFile, s.Link, s.Bind, s.Protect, s.MountTmpfs, s.MountProc)
 OPENING = (s.OpenSource, s.DetachSource, s.DetachImage)

@@ -18,11 +18,12 @@ import trio
 
 from agentos.sandbox import steps as s
 from agentos.sandbox.errors import StepFailed
-from agentos.sandbox.plan import HostIds, plan_sandbox
+from agentos.sandbox.plan import plan_sandbox
 from agentos.sandbox.policy import Directory, Policy, Program
 from agentos.sandbox.report import probe
 from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.steps import Step
+from agentos_sdk.values import HostIds
 from tests.sandbox import jail
 from tests.sandbox.jail import Belongings, a_plan, run
 from tests.support.mounts import mounted

@@ -16,9 +16,10 @@ import os, tempfile
 from pathlib import Path
 import trio
 from agentos.agents.workspaces.workspace import Workspaces
-from agentos.sandbox.plan import HostIds
+from agentos.sandbox.errors import StepFailed
 from agentos.sandbox.policy import Limits
 from agentos.sandbox.spawner import Spawner
+from agentos_sdk.values import HostIds
 from tests.sandbox import jail
 
 async def main(spawner, place):

@@ -21,11 +21,12 @@ from agentos.agents.workspaces.workspace import BadWorkspace, Workspace, Workspa
 from agentos.sandbox import steps as s
 from agentos.sandbox.errors import StepFailed
 from agentos.sandbox.images import ImageInUse, ImageSize, ImageUnavailable, ensure_image
-from agentos.sandbox.plan import HostIds, plan_sandbox
+from agentos.sandbox.plan import plan_sandbox
 from agentos.sandbox.policy import MIB, Directory, Limits, Policy, Program
 from agentos.sandbox.report import probe
 from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.steps import Step
+from agentos_sdk.values import HostIds
 from tests.sandbox import jail
 from tests.sandbox.jail import Belongings, Ended
 

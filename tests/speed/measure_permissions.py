@@ -24,12 +24,13 @@ from agentos.permissions.authorizer import AgentTree, PermissionAuthorizer
 from agentos.permissions.exec_request import ExecRequest
 from agentos.permissions.patterns.base import Names
 from agentos.permissions.rule import Kind, PermissionSet
-from agentos.sandbox.plan import HostIds, plan_entry, plan_sandbox
+from agentos.sandbox.plan import plan_entry, plan_sandbox
 from agentos.sandbox.policy import Policy, Program
 from agentos.sandbox.report import probe
 from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.spawner import Spawner
 from agentos.shell.reader import parse_text
+from agentos_sdk.values import HostIds
 from tests.speed.caller import Caller
 from tests.speed.measure_jails import SPAWN
 from tests.speed.place import Place

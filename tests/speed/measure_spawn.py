@@ -19,12 +19,13 @@ import trio
 from attrs import frozen
 
 import agentos_sdk
-from agentos.sandbox.plan import HostIds, plan_sandbox
+from agentos.sandbox.plan import plan_sandbox
 from agentos.sandbox.policy import Interpreter, Policy, Program
 from agentos.sandbox.report import probe
 from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.steps import Step
+from agentos_sdk.values import HostIds
 from tests.speed.place import Place
 from tests.speed.proc import memory
 from tests.speed.processes import MeasurementError

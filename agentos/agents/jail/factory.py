@@ -17,7 +17,7 @@ from agentos.sandbox.cgroups.values import MAX_MEMORY, MIN_CPU, CgroupEntry, Cgr
 from agentos.sandbox.cgroups.values import Limits as GroupLimits
 from agentos.sandbox.errors import SandboxError, StepFailed, ZygoteDied
 from agentos.sandbox.host_ids import HostIdPool
-from agentos.sandbox.plan import Host, HostIds, plan_sandbox, plan_unjailed
+from agentos.sandbox.plan import Host, plan_sandbox, plan_unjailed
 from agentos.sandbox.policy import BadPolicy, Directory, Policy
 from agentos.sandbox.report.limits import SHIM_PROCESSES
 from agentos.sandbox.report.walls import Observed
@@ -26,6 +26,7 @@ from agentos.sandbox.steps import Step
 from agentos.sandbox.watch.disk import DiskWatcher
 from agentos.sandbox.watch.memory import MemoryWatcher
 from agentos_sdk.errors import BadRequest
+from agentos_sdk.values import HostIds
 
 from . import errors, guards, layout
 from .errors import JailError

@@ -11,14 +11,14 @@ from agentos.agents.registry import Agent
 from agentos.agents.workspaces.workspace import Workspace
 from agentos.sandbox.cgroups.discover import Group
 from agentos.sandbox.cgroups.values import CgroupEntry, CgroupError, Evidence
-from agentos.sandbox.plan import Host, HostIds
+from agentos.sandbox.plan import Host
 from agentos.sandbox.policy import Limits, Policy
 from agentos.sandbox.report.limits import describe_ending
 from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.status import Status
 from agentos.sandbox.steps import Step
 from agentos.sandbox.watch import disk, memory
-from agentos_sdk.values import ResourceUsage
+from agentos_sdk.values import HostIds, ResourceUsage
 
 from .guards import Unprotected
 from .isolation_report import Layers

@@ -19,8 +19,8 @@ from agentos.private_files import check_file, display_path, hold_directory
 from agentos.sandbox import images
 from agentos.sandbox.errors import EXHAUSTED
 from agentos.sandbox.images import ImageInUse, ImageSize, ImageUnavailable
-from agentos.sandbox.plan import HostIds
 from agentos.sandbox.policy import MIB, Directory, Image, Limits
+from agentos_sdk.values import HostIds
 
 from .nested_repositories import Repositories, find_repositories
 from .protected_files import Stubs, Unprotectable

@@ -18,10 +18,11 @@ from agentos.sandbox import steps as s
 from agentos.sandbox.cgroups.discover import Cgroups
 from agentos.sandbox.errors import SandboxError, StepFailed
 from agentos.sandbox.filters import landlock, seccomp
-from agentos.sandbox.plan import Host, HostIds
+from agentos.sandbox.plan import Host
 from agentos.sandbox.policy import Interpreter
 from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.steps import Step
+from agentos_sdk.values import HostIds
 
 from . import levels, remedies
 from .levels import Finding

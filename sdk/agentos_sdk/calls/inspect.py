@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from attrs import frozen
 
 from agentos_sdk.opcodes import Op
-from agentos_sdk.values import End, InLine, Limits, ResourceUsage, Waits
+from agentos_sdk.values import End, HostIds, InLine, Limits, ResourceUsage, Waits
 
 from .agents import Isolation
 from .request import Request
@@ -78,14 +78,6 @@ class Relative:
 
 
 @frozen(kw_only=True)
-class Outer:
-    """The uid and gid of an agent on the host."""
-
-    uid: int
-    gid: int
-
-
-@frozen(kw_only=True)
 class Started:
     """What an agent was started with; ``env`` holds only the names of variables.
 
@@ -135,7 +127,7 @@ class Inspected:
     named: Sequence[str]
     usage: ResourceUsage
     llm: Model
-    outer: Outer | None
+    outer: HostIds | None
     cgroups: Sequence[str] | None
     end: End | None
 

@@ -95,8 +95,8 @@ class LLMSettings:
 class Share:
     """An agent's share of the model: ``weight`` relative to a sibling with weight 1.
 
-    The agent and its descendants together may use at most ``budget``. Unlike the SDK's ``Share``, whose budget has
-    lines, it has one counter each, those of the agent's permissions included.
+    The agent and its descendants together may use at most ``budget``. The SDK's ``Share`` has a budget as it is
+    written; here each amount in it is a quota, and the quotas of the agent's permissions are added.
     """
 
     weight: float = 1.0

@@ -185,7 +185,7 @@ class CommandRunner:
             return CgroupEntry()
         name = f"exec-{next(self._count)}"
         with trio.CancelScope(shield=True):
-            group = await trio.to_thread.run_sync(around.create_child, name, GroupLimits())
+            group = await trio.to_thread.run_sync(_create_nested, around, name)
             undo.push_async_callback(remove, group)
         entry = group.open_entry()
         undo.callback(entry.close)
@@ -224,6 +224,10 @@ class CommandRunner:
             for pipe in pipes:
                 pipe.finish()
         return CommandResult(status, patience.cancelled_caught)
+
+
+def _create_nested(group: Group, name: str) -> Group:
+    return group.create_child(name, GroupLimits())
 
 
 async def _kill_after(around: Sandbox, command: Sandbox) -> None:

@@ -1,4 +1,4 @@
-"""What the demos share: a kernel of their own, what it prints, and a narrator's voice."""
+"""Shared by the demos: a kernel of their own, its console, and the narrator's text output."""
 
 import argparse
 import contextlib
@@ -25,12 +25,12 @@ from agentos.sandbox.report.doctor import kernel_cgroup
 from agentos_sdk import AgentOSClient, AgentOSError
 
 WIDTH = 96  # columns that a narrated line may take
-START, STOP = 60.0, 60.0  # seconds a kernel may take to be ready, and to have stopped every agent
+START_TIMEOUT, STOP_TIMEOUT = 60.0, 60.0  # seconds a kernel may take to be ready, and to have stopped every agent
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
-class StageError(Exception):
-    """The demo can't go on, or did not show what it promises."""
+class DemoError(Exception):
+    """The demo can't continue, or did not show what it promises."""
 
 
 # -- The narrator ------------------------------------------------------------------------------------------------------
@@ -40,7 +40,7 @@ def title(text: str) -> None:
     click.secho(f"\n{text}\n{'=' * len(text)}", bold=True)
 
 
-def act(text: str) -> None:
+def heading(text: str) -> None:
     """A heading within a demo."""
     click.secho(f"\n── {text}", fg="cyan", bold=True)
 
@@ -50,7 +50,7 @@ def say(text: str) -> None:
 
 
 def notice(text: str) -> None:
-    """One thing that the person watching should not miss."""
+    """Print a highlighted remark."""
     click.secho(fill(text, "  >> ", "     "), fg="yellow")
 
 
@@ -61,63 +61,66 @@ def fill(text: str, first: str = "", rest: str = "") -> str:
 
 
 def check(fact: bool, promise: str) -> None:
-    """A demo that doesn't keep its promise says so, and its exit status is 1."""
+    """End the demo with exit status 1 and this promise in the error if ``fact`` is false."""
     if not fact:
-        raise StageError(f"this demo promises that {promise}, and it was not so")
+        raise DemoError(f"this demo promises that {promise}, which was false")
 
 
-class Speaker:
+class PrintingClient:
     """A client that prints each call as it would be written in Python, with its reply."""
 
     def __init__(self, client: AgentOSClient, name: str = "kernel") -> None:
         self.client = client
         self.name = name
-        self.born: list[int] = []  # ids of the agents that it spawned
+        self.spawned_ids: list[int] = []  # ids of the agents that it spawned
 
     def __call__(self, method: str, *args: object, **named: object) -> Any:
-        words = [*(repr(short(value)) for value in args), *(f"{key}={short(value)!r}" for key, value in named.items())]
+        words = [
+            *(repr(shorten_paths(value)) for value in args),
+            *(f"{key}={shorten_paths(value)!r}" for key, value in named.items()),
+        ]
         click.secho(f"{self.name}.{method}({', '.join(words)})", fg="green")
         reply = getattr(self.client, method)(*args, **named)
         if method == "spawn" and reply["success"]:
-            self.born.append(reply["id"])
+            self.spawned_ids.append(reply["id"])
         for row in reply if isinstance(reply, list) else [reply]:
-            click.echo(fill(brief(row), "    ", "      "))
+            click.echo(fill(format_reply(row), "    ", "      "))
         return reply
 
 
 @contextlib.contextmanager
-def speaker(socket: str) -> Iterator[Speaker]:
-    """A :class:`Speaker` to the kernel there; whatever happens, no agent that it spawned is left."""
+def open_printing_client(socket: str) -> Iterator[PrintingClient]:
+    """A :class:`PrintingClient` of the kernel at ``socket``; the agents that it spawned are killed at the end."""
     with AgentOSClient(socket) as client:
-        speaking = Speaker(client)
+        printing = PrintingClient(client)
         try:
-            yield speaking
+            yield printing
         finally:
-            for number in speaking.born:
+            for number in printing.spawned_ids:
                 client.kill(agent_id=number)
 
 
-def brief(value: object) -> str:
-    """A reply on few lines: what is long is only named."""
+def format_reply(value: object) -> str:
+    """A reply in few lines; long fields are abbreviated."""
     if not isinstance(value, dict):
         return repr(value)
-    return "{" + ", ".join(f"{key!r}: {outline(key, part)}" for key, part in value.items()) + "}"
+    return "{" + ", ".join(f"{key!r}: {format_field(key, part)}" for key, part in value.items()) + "}"
 
 
-def outline(key: str, part: object) -> str:
+def format_field(key: str, part: object) -> str:
     if key == "isolation" and isinstance(part, dict):
         return f"{{'level': {part['level']!r}, ...}}"
-    return "[...]" if key == "stderr" else first_line(part)
+    return "[...]" if key == "stderr" else shorten(part)
 
 
-def first_line(value: object) -> str:
+def shorten(value: object) -> str:
     if isinstance(value, str) and "\n" in value:
-        return repr(f"{short(value.splitlines()[0])} ...")
-    return repr(short(value))
+        return repr(f"{shorten_paths(value.splitlines()[0])} ...")
+    return repr(shorten_paths(value))
 
 
-def short(value: object) -> object:
-    """Paths of the demos as they are within the repository."""
+def shorten_paths(value: object) -> object:
+    """Paths of the demos relative to the repository; other values are unchanged."""
     return value.replace(f"{HERE.parent}/", "") if isinstance(value, str) else value
 
 
@@ -127,7 +130,7 @@ HERE = Path(__file__).parent
 
 
 @frozen
-class Printed:
+class ConsoleLine:
     """A line of the kernel's console: ``text`` as it was printed, ``plain`` without colours, ``at`` in seconds."""
 
     text: str
@@ -138,18 +141,18 @@ class Printed:
 class Kernel:
     """``agentos run`` in a process of its own, with a socket and a state directory of its own.
 
-    What it prints is kept until it is requested: so the narrator and the kernel never talk at once. ``begin``
-    is called in its process first.
+    Its output is kept until it is requested, so that it isn't mixed with the narrator's text. ``begin`` is called in
+    its process first.
     """
 
     def __init__(self, directory: str, config: Path | None, begin: Callable[[], None]) -> None:
         self.socket = f"{directory}/socket"
         command = [sys.executable, "-m", "agentos", "run", *([str(config)] if config else [])]
         command += ["--socket", self.socket, "--state-dir", f"{directory}/state"]
-        self._printed: queue.SimpleQueue[Printed | None] = queue.SimpleQueue()
-        # On a terminal the kernel gets one as well, and so prints in colours.
+        self._printed: queue.SimpleQueue[ConsoleLine | None] = queue.SimpleQueue()
+        # On a terminal the kernel gets a terminal as well, so it prints in colours.
         reading, writing = pty.openpty() if sys.stdout.isatty() else os.pipe()
-        # A session of its own: Ctrl-C is for the demo, which then stops the kernel in order.
+        # A session of its own: Ctrl-C goes only to the demo, which then stops the kernel in order.
         self.process = subprocess.Popen(
             command,
             cwd=directory,
@@ -168,25 +171,25 @@ class Kernel:
             try:
                 for line in console:
                     text = line.decode(errors="replace").rstrip("\r\n")
-                    self._printed.put(Printed(text, COLOUR.sub("", text), time.monotonic()))
+                    self._printed.put(ConsoleLine(text, COLOUR.sub("", text), time.monotonic()))
             except OSError:
-                pass  # EIO is how a terminal says that its last process has gone
+                pass  # EIO: the terminal's last process has ended
         self._printed.put(None)
 
-    def lines(self, seconds: float) -> Iterator[Printed]:
-        """Its console line by line as they come; :class:`StageError` after ``seconds``, ends when the kernel ends."""
+    def lines(self, seconds: float) -> Iterator[ConsoleLine]:
+        """The lines of its console as they come, until the kernel ends; :class:`DemoError` after ``seconds``."""
         deadline = time.monotonic() + seconds
         while True:
             try:
                 line = self._printed.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
-                raise StageError(f"what should come next did not come within {seconds:g} s") from None
+                raise DemoError(f"the kernel's next line did not come within {seconds:g} s") from None
             if line is None:
                 return
             yield line
 
-    def until(self, pattern: str, seconds: float, show: bool = True) -> Printed:
-        """Show its console up to the line that has ``pattern`` in it."""
+    def wait_for_line(self, pattern: str, seconds: float, show: bool = True) -> ConsoleLine:
+        """Show its console up to the first line that matches ``pattern``."""
         missed: list[str] = []
         for line in self.lines(seconds):
             if show:
@@ -194,23 +197,23 @@ class Kernel:
             missed.append(line.plain)
             if re.search(pattern, line.plain):
                 return line
-        raise StageError("the kernel has ended: " + "\n".join(missed[-5:]))
+        raise DemoError("the kernel has ended: " + "\n".join(missed[-5:]))
 
     def stop(self, show: bool = False) -> None:
-        """SIGTERM, and see it out; :class:`StageError` if that isn't clean."""
+        """Send SIGTERM and wait for its end; :class:`DemoError` if its exit status isn't 0."""
         self.process.send_signal(signal.SIGTERM)
-        for line in self.lines(STOP):
+        for line in self.lines(STOP_TIMEOUT):
             if show:
                 click.echo(line.text)
-        if (status := self.process.wait(STOP)) != 0:
-            raise StageError(f"the kernel stopped with exit status {status}")
+        if (status := self.process.wait(STOP_TIMEOUT)) != 0:
+            raise DemoError(f"the kernel stopped with exit status {status}")
 
-    def end(self) -> None:
-        """However it stands: afterwards it is gone, and its agents with it."""
+    def ensure_stopped(self) -> None:
+        """Stop it if it still runs, by SIGKILL if needed; its agents end with it."""
         if self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(STOP)
+                self.process.wait(STOP_TIMEOUT)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
@@ -219,35 +222,35 @@ class Kernel:
 
 @contextlib.contextmanager
 def kernel(config: Path | None = None, show: bool = False) -> Iterator[Kernel]:
-    """A kernel that is ready, and is gone afterwards whatever happens."""
+    """A kernel that is ready; it is stopped at the end in any case."""
     directory = tempfile.mkdtemp(prefix="aos-demo-")
     try:
-        with kernel_cgroup() as begin:  # in the control group that is ours it would be with us
+        with kernel_cgroup() as begin:  # otherwise it would share this process's control group
             running = Kernel(directory, config, begin)
             try:
-                running.until(r"kernel \| ready, ", START, show)
+                running.wait_for_line(r"kernel \| ready, ", START_TIMEOUT, show)
                 yield running
             finally:
-                running.end()
+                running.ensure_stopped()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
 def agentos(socket: str, *words: str) -> None:
-    """Run a command of ``agentos`` as a person would, and show it."""
+    """Run an ``agentos`` command and print it with its output."""
     click.secho(f"$ agentos {' '.join(words)}", bold=True)
     command = [sys.executable, "-m", "agentos", *words, "--socket", socket]
     if subprocess.run(command, stdin=subprocess.DEVNULL).returncode != 0:
-        raise StageError(f"agentos {' '.join(words)} failed")
+        raise DemoError(f"agentos {' '.join(words)} failed")
 
 
 # -- A demo ------------------------------------------------------------------------------------------------------------
 
 
-def play(demo: Callable[[], None]) -> None:
-    """Run a demo: whatever ends it, its kernel is stopped, and what went wrong is told in one line."""
+def run_demo(demo: Callable[[], None]) -> None:
+    """Run a demo: its kernel is stopped in any case, and an error is one line."""
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, leave)
+        signal.signal(number, exit_on_signal)
     try:
         demo()
     except KeyboardInterrupt:
@@ -255,19 +258,19 @@ def play(demo: Callable[[], None]) -> None:
     except BrokenPipeError:  # the reader has closed the pipe, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
-    except (StageError, AgentOSError) as error:
+    except (DemoError, AgentOSError) as error:
         click.secho(f"\n{error}", fg="red", err=True)
         sys.exit(1)
 
 
-def leave(number: int, _: object) -> None:
+def exit_on_signal(number: int, _: object) -> None:
     sys.exit(128 + number)
 
 
-def play_with_kernel(demo: Callable[[str], None], description: str) -> None:
-    """Run a demo that talks to the kernel at a socket: ``--socket PATH``, or one that is started for it."""
+def run_demo_with_kernel(demo: Callable[[str], None], description: str) -> None:
+    """Run a demo against the kernel at ``--socket PATH``, or against one that is started for it."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--socket", metavar="PATH", help="of a kernel that runs already; default: one is started")
+    parser.add_argument("--socket", metavar="PATH", help="socket of a running kernel; default: start one")
     given: str | None = parser.parse_args().socket
 
     def run() -> None:
@@ -280,6 +283,6 @@ def play_with_kernel(demo: Callable[[str], None], description: str) -> None:
             demo(running.socket)
             running.stop()
             click.echo()
-            say("The kernel was stopped, and with it every agent that was left.")
+            say("The kernel was stopped, and with it all remaining agents.")
 
-    play(run)
+    run_demo(run)

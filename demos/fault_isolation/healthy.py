@@ -3,10 +3,10 @@
 import itertools
 import time
 
-EVERY = 0.05  # seconds
+INTERVAL = 0.05  # seconds
 
 due = time.monotonic()
 for number in itertools.count(1):
-    due += EVERY
+    due += INTERVAL
     time.sleep(max(0.0, due - time.monotonic()))
     print(f"beat {number} late by {(time.monotonic() - due) * 1000:.3f} ms", flush=True)

@@ -5,8 +5,8 @@ import os
 import time
 
 PROCESSES = 4
-PART = 1 << 20  # bytes that each process leaks ...
-EVERY = 0.2  # ... in so many seconds
+LEAK_BYTES = 1 << 20  # bytes that each process leaks ...
+INTERVAL = 0.2  # ... in so many seconds
 
 first = True
 for _ in range(PROCESSES - 1):
@@ -16,7 +16,7 @@ for _ in range(PROCESSES - 1):
 held = []
 while True:
     with contextlib.suppress(MemoryError):  # a hog that is told to stop doesn't
-        held.append(b"x" * PART)  # written to, so that it is memory and not only a promise of it
+        held.append(b"x" * LEAK_BYTES)  # written to, so that it is memory and not only a promise of it
     if first:
         print(f"{len(held)} MiB in each of {PROCESSES} processes", flush=True)
-    time.sleep(EVERY)
+    time.sleep(INTERVAL)

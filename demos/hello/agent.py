@@ -5,6 +5,6 @@ import os
 from agentos import AgentOSClient
 
 with AgentOSClient() as kernel:
-    who = kernel.hello()
-    print(f"I am {who['name']}, agent {who['agent_id']}, in my jail process {os.getpid()}", flush=True)
+    reply = kernel.hello()
+    print(f"I am {reply['name']}, agent {reply['agent_id']}, in my jail process {os.getpid()}", flush=True)
     print(f"the kernel echoes: {kernel.echo('hello from the other side')}", flush=True)

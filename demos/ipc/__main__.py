@@ -9,37 +9,37 @@ NAMES = ("anna", "bert")
 
 
 def ipc(socket: str) -> None:
-    with stage.speaker(socket) as kernel:
-        stage.act("A name for us, and two agents to talk to")
+    with stage.open_printing_client(socket) as kernel:
+        stage.heading("A name for us, and two agents to talk to")
         stage.check(kernel("register_name", "post-office")["success"], "a name that is free can be had")
         for name in NAMES:
             stage.check(kernel("spawn", name, NEIGHBOUR)["success"], f"{name} starts")
 
-        stage.act("One to one, by name; the answer comes back by the id that the letter carries")
+        stage.heading("One to one, by name; the answer comes back by the id that the letter carries")
         for number in (1, 2, 3):
             stage.check(kernel("send_message", {"number": number}, to_name="anna")["success"], "it is delivered")
         got = [letter["message"]["i_got"]["number"] for letter in letters(kernel, 3)]
         stage.check(got == [1, 2, 3], "letters of one sender keep their order")
 
-        stage.act("One to all")
+        stage.heading("One to all")
         told = kernel("broadcast", {"news": "the kettle is on"})
         stage.check(told["delivered_count"] >= len(NAMES), "all other agents get it")
         heard: set[str] = set()
         while not heard >= set(NAMES):
             heard |= {letter["from_name"] for letter in letters(kernel, 1)}
 
-        stage.act("Messages to unknown names, and names that are taken")
+        stage.heading("Messages to unknown names, and names that are taken")
         stage.check(kernel("send_message", "hello?", to_name="nobody").get("code") == "not_found", "it is said")
         stage.check(kernel("register_name", "anna").get("code") == "already_exists", "a taken name is refused")
         for name in NAMES:
             kernel("kill", name)
-    stage.act("What to notice")
+    stage.heading("What to notice")
     stage.notice("The sender's name on a letter is written by the kernel, not by the sender.")
     stage.notice("A mailbox is the kernel's, not the process's: a letter waits there until it is read.")
     stage.notice("RECV waits without polling: timeout=5 is the longest that it may take, not how long it takes.")
 
 
-def letters(kernel: stage.Speaker, count: int) -> list[dict[str, Any]]:
+def letters(kernel: stage.PrintingClient, count: int) -> list[dict[str, Any]]:
     """The next ``count`` letters; what comes is shown."""
     got: list[dict[str, Any]] = []
     while len(got) < count:
@@ -49,4 +49,4 @@ def letters(kernel: stage.Speaker, count: int) -> list[dict[str, Any]]:
     return got
 
 
-stage.play_with_kernel(ipc, "IPC: agents talk through the kernel")
+stage.run_demo_with_kernel(ipc, "IPC: agents talk through the kernel")

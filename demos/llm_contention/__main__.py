@@ -21,7 +21,7 @@ FIVE = ("ada", "bert", "cleo", "dora", "emil")
 FLOODER = "flooder"
 THINGS = ("moss", "rain", "salt", "rust", "wool", "dusk", "clay", "foam")
 NOTES = "These are my notes so far, all of them, for I have not sorted out which of them matter: " * 4
-PATIENCE = 60.0  # seconds that one round may take; the longest takes three
+TIMEOUT = 60.0  # seconds that one round may take; the longest takes three
 COLUMNS = ("agent", "requests", "success", "mean latency", "of it waiting", "tokens")
 
 Task = dict[str, Any]
@@ -45,33 +45,31 @@ def contention() -> None:
     )
     with stage.kernel(FILE) as running, AgentOSClient(running.socket) as client:
         client.register_name("narrator")
-        stage.act("Five agents ask three questions each, at the same time")
-        alone = through_the_kernel(client, dict.fromkeys(FIVE, small(3)))
+        stage.heading("Five agents ask three questions each, at the same time")
+        alone = ask_through_kernel(client, dict.fromkeys(FIVE, small(3)))
         show(alone)
-        stage.act("Again, eight questions each, and a sixth asks sixteen long ones at once")
+        stage.heading("Again, eight questions each, and a sixth asks sixteen long ones at once")
         flooded = dict.fromkeys(FIVE, small(8)) | {FLOODER: flood()}
-        ours = through_the_kernel(client, flooded, watch=True)
+        ours = ask_through_kernel(client, flooded, watch=True)
         show(ours)
         running.stop()
 
-    stage.act("The same without the kernel")
+    stage.heading("The same without the kernel")
     say(
-        "The same six programs ask the same simulated model over HTTP. First it turns away whoever comes while it is "
+        "The same six programs ask the same simulated model over HTTP. First the model refuses requests while it is "
         "busy (429), and each program tries five times, as programs do. Then it has one queue for all of them, first "
         "come, first served."
     )
     with provider() as url:
-        direct = straight(f"{url}/turn-away", flooded)
-        plain = straight(f"{url}/queue", flooded)
+        direct = ask_directly(f"{url}/turn-away", flooded)
+        plain = ask_directly(f"{url}/queue", flooded)
     ways = {"direct": direct, "one queue": plain, "the kernel": ours}
     compare({way: Summary.of(results, FLOODER) for way, results in ways.items()})
 
 
 def show(results: Results) -> None:
     table(COLUMNS, rows(results))
-    click.echo(
-        f"\n    fairness (Jain's index over tokens, while all of them had something to ask): {fairness(results):.2f}"
-    )
+    click.echo(f"\n    fairness (Jain's index over tokens, while all of them had questions): {fairness(results):.2f}")
     stage.check(all(result.answered for own in results.values() for result in own), "every question is answered")
 
 
@@ -91,23 +89,23 @@ def compare(ways: Mapping[str, Summary]) -> None:
     table(("way", "failed", "429s", "the five wait", "at most", "all done in", "fairness"), lines)
     direct, plain, ours = (ways[way] for way in ("direct", "one queue", "the kernel"))
     stage.check(ours.failed == 0, "through the kernel no question fails")
-    stage.check(direct.refused > 0, "a provider without room turns programs away")
+    stage.check(direct.refused > 0, "a busy provider refuses programs")
     stage.check(ours.light_longest < plain.light_longest, "the five wait less than in one queue")
     stage.check(ours.fairness > max(plain.fairness, direct.fairness), "the kernel is the fairest way")
 
-    stage.act("What to notice")
+    stage.heading("What to notice")
     notice(
-        f"Directly, {direct.failed} of {direct.asked} questions failed, after {direct.refused} refusals in all: who "
-        "gives up is decided by luck."
+        f"Directly, {direct.failed} of {direct.asked} questions failed, after {direct.refused} refusals in all: it "
+        "depends on chance which programs give up."
     )
     notice(
-        f"In one queue nothing fails, but the flooder's sixteen questions stand before everybody's: one of the five "
-        f"waited {plain.light_longest:.1f} s for a sentence. In the kernel's line, at most {ours.light_longest:.2f} s."
+        f"In one queue nothing fails, but the flooder's sixteen questions are ahead of all others: one of the five "
+        f"waited {plain.light_longest:.1f} s for a sentence. In the kernel's queue, at most {ours.light_longest:.2f} s."
     )
     notice(
-        "The kernel counts tokens, not questions: who has got the least is next. So the flooder's long questions come "
-        "between the short ones of the others, as many tokens for it as for each of them, and the rest when they have "
-        "gone home. It loses nothing by that: all of it is done as soon as in one queue."
+        "The kernel counts tokens, not questions: the agent that was served the fewest is next. So the flooder's long "
+        "questions are served between the short ones of the others, with equal tokens for each agent, and the rest "
+        "afterwards. The flooder loses nothing: all its questions are done as soon as in one queue."
     )
 
 
@@ -126,42 +124,42 @@ def table(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
 # -- Agents, through the kernel ----------------------------------------------------------------------------------------
 
 
-def through_the_kernel(client: AgentOSClient, tasks: Mapping[str, Task], watch: bool = False) -> Results:
-    """Spawn an agent for each task, give the word when all are there, and hear what they measured."""
+def ask_through_kernel(client: AgentOSClient, tasks: Mapping[str, Task], watch: bool = False) -> Results:
+    """Spawn an agent for each task, send the tasks when all have started, and receive their results."""
     for name in tasks:
-        born = client.spawn(name, ASKER)
-        stage.check(born["success"], f"{name} starts: {born.get('error')}")
-    letters(client, len(tasks))
+        spawned = client.spawn(name, ASKER)
+        stage.check(spawned["success"], f"{name} starts: {spawned.get('error')}")
+    receive_results(client, len(tasks))
     for name, task in tasks.items():
         client.send_message(task, to_name=name)
     if watch:
-        look_at_the_line(client)
-    told = letters(client, len(tasks))
+        show_queue(client)
+    results = receive_results(client, len(tasks))
     for name in tasks:
-        client.wait(name, timeout=PATIENCE)
-    return {name: [Result.read(result) for result in told[name]] for name in tasks}
+        client.wait(name, timeout=TIMEOUT)
+    return {name: [Result.read(result) for result in results[name]] for name in tasks}
 
 
-def letters(client: AgentOSClient, count: int) -> dict[str, Any]:
+def receive_results(client: AgentOSClient, count: int) -> dict[str, Any]:
     """The next letter of each of so many agents."""
     got: dict[str, Any] = {}
     while len(got) < count:
-        came = client.recv_messages(timeout=PATIENCE)["messages"]
-        stage.check(bool(came), "every agent is heard of")
+        came = client.recv_messages(timeout=TIMEOUT)["messages"]
+        stage.check(bool(came), "every agent sends its result")
         got |= {letter["from_name"]: letter["message"] for letter in came}
     return got
 
 
-def look_at_the_line(client: AgentOSClient) -> None:
+def show_queue(client: AgentOSClient) -> None:
     """Position of each program in the queue once the flooder has queued."""
     while True:
         agents = {agent["name"]: agent["llm"] for agent in client.list_agents() if agent["running"]}
         if FLOODER not in agents or agents[FLOODER]["waiting"] > len(FIVE):
             break
         time.sleep(0.01)
-    say("A moment later, in the line:")
+    say("A moment later, in the queue:")
     for name, place in agents.items():
-        turn = "" if place["position"] is None else f", the first of them is number {place['position']} in the line"
+        turn = "" if place["position"] is None else f", the first of them is number {place['position']} in the queue"
         answered = ", one is being answered" if place["in_flight"] else ""
         click.echo(f"    {name:<8} {place['waiting']:>2} waiting{turn}{answered}")
 
@@ -182,22 +180,22 @@ def provider() -> Iterator[str]:
             process.kill()
 
 
-def straight(url: str, tasks: Mapping[str, Task]) -> Results:
-    """Start a program for each task, give the word when all are there, and read what they measured."""
+def ask_directly(url: str, tasks: Mapping[str, Task]) -> Results:
+    """Start a program for each task, send the tasks when all have started, and read their results."""
     with contextlib.ExitStack() as stack:
-        programs = {name: stack.enter_context(asking(url)) for name in tasks}
+        programs = {name: stack.enter_context(start_program(url)) for name in tasks}
         for program in programs.values():
             stage.check(out(program).readline() == "ready\n", "every program starts")
         for name, program in programs.items():
             assert program.stdin is not None
             program.stdin.write(json.dumps(tasks[name]) + "\n")
             program.stdin.close()
-        told = {name: json.loads(out(program).readline()) for name, program in programs.items()}
-    return {name: [Result.read(result) for result in told[name]] for name in tasks}
+        results = {name: json.loads(out(program).readline()) for name, program in programs.items()}
+    return {name: [Result.read(result) for result in results[name]] for name in tasks}
 
 
 @contextlib.contextmanager
-def asking(url: str) -> Iterator[subprocess.Popen[str]]:
+def start_program(url: str) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, ASKER, url]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -211,4 +209,4 @@ def out(process: subprocess.Popen[str]) -> IO[str]:
     return process.stdout
 
 
-stage.play(contention)
+stage.run_demo(contention)

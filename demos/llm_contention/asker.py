@@ -1,6 +1,6 @@
-"""Asks a model what it is told to ask: as an agent through its kernel, or as any program straight at a provider's URL.
+"""Asks a model the given questions: as an agent through its kernel, or as any program at a provider's URL.
 
-What it is told is ``{"questions": [...], "at_once": true}``; what it tells is a result for each question.
+A task is ``{"questions": [...], "at_once": true}``; the answer is a result for each question.
 """
 
 import json
@@ -15,20 +15,20 @@ from typing import Any
 
 from agentos import AgentOSClient
 
-ATTEMPTS, PAUSE = 5, 0.1  # the naive way: so often, with so many seconds between
+ATTEMPTS, PAUSE = 5, 0.1  # tries per question, and seconds between them
 
 Reply = dict[str, Any]
 Ask = Callable[[str], Reply]
 
 
-def through_the_kernel(question: str) -> Reply:
+def ask_through_kernel(question: str) -> Reply:
     with AgentOSClient() as kernel:
         reply = kernel.think(question)
     worked = reply["latency_ms"] - reply["queued_ms"] if reply["success"] else 0.0
     return {**reply, "worked_ms": worked, "refused": 0}
 
 
-def straight(url: str, question: str) -> Reply:
+def ask_directly(url: str, question: str) -> Reply:
     reply: Reply = {}
     for attempt in range(ATTEMPTS):
         try:
@@ -56,13 +56,13 @@ def agent() -> None:
     with AgentOSClient() as kernel:
         kernel.send_message("ready", to_name="narrator")
         task = kernel.recv_messages(max_messages=1, timeout=60)["messages"][0]["message"]
-        kernel.send_message(all_of(through_the_kernel, **task), to_name="narrator")
+        kernel.send_message(all_of(ask_through_kernel, **task), to_name="narrator")
 
 
 def program(url: str, lines: Iterable[str]) -> None:
     print("ready", flush=True)
     for line in lines:
-        print(json.dumps(all_of(partial(straight, url), **json.loads(line))), flush=True)
+        print(json.dumps(all_of(partial(ask_directly, url), **json.loads(line))), flush=True)
 
 
 if len(sys.argv) > 1:

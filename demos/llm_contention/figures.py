@@ -22,17 +22,17 @@ class Result:
     refused: int  # times
 
     @classmethod
-    def read(cls, told: Mapping[str, Any]) -> "Result":
-        usage = told.get("usage") or {}
-        took = told["answered_at"] - told["asked_at"]
+    def read(cls, results: Mapping[str, Any]) -> "Result":
+        usage = results.get("usage") or {}
+        took = results["answered_at"] - results["asked_at"]
         return cls(
-            told["success"],
-            told["asked_at"],
-            told["answered_at"],
-            max(0.0, took - told["worked_ms"] / 1000),
-            told.get("tokens", 0),
-            weighted_cost(usage.get("input", 0), usage.get("output", 0)) if told["success"] else 0.0,
-            told["refused"],
+            results["success"],
+            results["asked_at"],
+            results["answered_at"],
+            max(0.0, took - results["worked_ms"] / 1000),
+            results.get("tokens", 0),
+            weighted_cost(usage.get("input", 0), usage.get("output", 0)) if results["success"] else 0.0,
+            results["refused"],
         )
 
     @property

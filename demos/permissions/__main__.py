@@ -16,10 +16,10 @@ from attrs import frozen
 
 from agentos_sdk import AgentOSClient
 from demos import stage
-from demos.stage import Speaker, notice, say
+from demos.stage import PrintingClient, notice, say
 
 HERE = stage.HERE / "permissions"
-PATIENCE = 30.0  # seconds that the agent may take; it takes less than one
+TIMEOUT = 30.0  # seconds that the agent may take; it takes less than one
 ROW = "{:>2}  {:<33}{:<10}{:<48}{:>5}"
 COLOURS = {"allow": "green", "ask": "yellow", "deny": "red"}
 
@@ -56,49 +56,49 @@ def permissions() -> None:
         "demos/permissions/agentos.toml: what a jailed agent may by default; a push needs the operator's approval."
     )
     with stage.kernel(HERE / "agentos.toml") as running, AgentOSClient(running.socket) as client:
-        kernel = Speaker(client)
-        stage.act("The agent")
+        kernel = PrintingClient(client)
+        stage.heading("The agent")
         spawned = kernel("spawn", "clerk", str(HERE / "clerk.py"), permissions="clerk")
         if spawned.get("code") == "isolation_unavailable":
-            raise stage.StageError(f"THIS HOST CAN'T ISOLATE, and nothing is started without it.\n{spawned['error']}")
+            raise stage.DemoError(f"THIS HOST CAN'T ISOLATE, and nothing is started without it.\n{spawned['error']}")
         stage.check(spawned["success"], "the agent starts")
         told = answers(client)
         entries = written(client, spawned["id"])
 
-        stage.act("What was decided, by which rule, and under which number that is written down")
+        stage.heading("What was decided, by which rule, and under which number that is written down")
         table(entries)
         judge(entries, told)
-        stage.act("To ask without doing")
+        stage.heading("To ask without doing")
         stage.agentos(running.socket, "permissions", "explain", "clerk", "READ", "/etc/shadow")
         running.stop()
-        stage.act("Is the log whole?")
+        stage.heading("Is the log whole?")
         state = Path(running.socket).parent / "state"
         verify(state)
-        stage.act("And if one word in it is changed?")
+        stage.heading("And if one word in it is changed?")
         forge(state, entries[2]["id"])
 
 
 def answers(client: AgentOSClient) -> Sequence[str]:
     """What it was told to each of its attempts."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while time.monotonic() < deadline:
         lines = [line for line in client.logs("clerk")["lines"] if line["stream"] != "kernel"]
         if len(lines) == len(ATTEMPTS):
             return [json.loads(line["text"])["code"] for line in lines]
         time.sleep(0.05)
-    raise stage.StageError(f"the agent ended early: {[line['text'] for line in lines[-5:]]}")
+    raise stage.DemoError(f"the agent ended early: {[line['text'] for line in lines[-5:]]}")
 
 
 def written(client: AgentOSClient, agent: int) -> Sequence[Entry]:
     """The first entry of each call, soon; one that was announced has a second, its outcome."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while time.monotonic() < deadline:
         entries = client.get_audit_log(agent_id=agent)["entries"]
         first = [entry for entry in entries if entry["intent"] is None]
         if len(first) == len(ATTEMPTS):
             return first
         time.sleep(0.05)
-    raise stage.StageError(f"of {len(ATTEMPTS)} attempts the log knows {len(first)}")
+    raise stage.DemoError(f"of {len(ATTEMPTS)} attempts the log knows {len(first)}")
 
 
 def table(entries: Sequence[Entry]) -> None:
@@ -150,4 +150,4 @@ def forge(state: Path, number: int) -> None:
     stage.check(verify(copy) != 0, "a changed entry is found")
 
 
-stage.play(permissions)
+stage.run_demo(permissions)

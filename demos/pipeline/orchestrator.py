@@ -1,7 +1,7 @@
 """Spawns the three, sends the questions into the pipeline, and collects the answers that come out of it.
 
-What an agent held in its hands when it crashed is lost with it. So: when nothing has come for a while, whatever is
-still unanswered is sent again, and an answer that comes twice is counted once.
+A message that an agent has taken is lost if the agent crashes. So questions that are unanswered after a while are sent
+again, and an answer that comes twice is counted once.
 """
 
 import os
@@ -11,8 +11,8 @@ from typing import Any
 from agentos import AgentOSClient
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-SILENCE = 3.0  # seconds without any answer, after which the open questions are sent again
-PATIENCE = 5  # times that this is done in a row
+RESEND_SECONDS = 3.0  # seconds without any answer, after which the open questions are sent again
+MAX_RESENDS = 5  # rounds without an answer before it gives up
 VERDICT = {True: "verified", False: "NOT VERIFIED"}
 
 
@@ -30,18 +30,18 @@ def ask(kernel: AgentOSClient, number: int, text: str) -> None:
 
 
 def solve(kernel: AgentOSClient, questions: dict[int, str]) -> dict[int, dict[str, Any]]:
-    """Every question's way through the pipeline: what parser, reasoner and verifier wrote into its letter."""
+    """Each question with the results of parser, reasoner and verifier."""
     solved: dict[int, dict[str, Any]] = {}
     rounds = 0
-    while len(solved) < len(questions) and rounds < PATIENCE:
+    while len(solved) < len(questions) and rounds < MAX_RESENDS:
         unanswered = [number for number in questions if number not in solved]
         if rounds:
-            print(f"no answer for {SILENCE:g} s: question {', '.join(map(str, unanswered))} again", flush=True)
+            print(f"no answer for {RESEND_SECONDS:g} s: question {', '.join(map(str, unanswered))} again", flush=True)
         for number in unanswered:
             ask(kernel, number, questions[number])
         rounds += 1
         while len(solved) < len(questions):
-            letters = kernel.recv_messages(timeout=SILENCE)["messages"]
+            letters = kernel.recv_messages(timeout=RESEND_SECONDS)["messages"]
             if not letters:
                 break
             rounds = 1

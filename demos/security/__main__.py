@@ -1,4 +1,4 @@
-"""``python -m demos.security``: one hostile program, let loose without a jail and in one."""
+"""``python -m demos.security``: one hostile program, run without a jail and in one."""
 
 import json
 import time
@@ -11,12 +11,12 @@ from attrs import frozen
 
 from agentos_sdk import AgentOSClient
 from demos import stage
-from demos.stage import Speaker, notice, say
+from demos.stage import PrintingClient, notice, say
 
-from .planted import AS_IT_WAS, Planted, planted
+from .targets import ORIGINAL_BASHRC, Targets, plant_targets
 
 HERE = stage.HERE / "security"
-PATIENCE = 30.0  # seconds that a hostile program may take; it takes less than one
+TIMEOUT = 30.0  # seconds that a hostile program may take; it takes less than one
 ROW = "{:<37}{:<21}{:<22}{}"
 
 Reply = dict[str, Any]
@@ -24,9 +24,9 @@ Reply = dict[str, Any]
 
 @frozen
 class Attempt:
-    """What is tried: its name in the programs, what it is, and the layer of isolation that it meets first.
+    """One attempt: its name in the programs, its description, and the layer that stops it first.
 
-    ``sure`` is what succeeds on any host, without a jail: otherwise its being stopped in one would show nothing.
+    ``sure``: it succeeds on any host without a jail; otherwise stopping it in a jail would prove nothing.
     """
 
     name: str
@@ -62,7 +62,7 @@ LAYERS = {
 
 @frozen
 class Tried:
-    """What a hostile program says of an attempt, and whether it succeeded by what was seen outside."""
+    """An attempt's report by the hostile program, corrected by observations from outside."""
 
     done: bool
     detail: str
@@ -70,7 +70,7 @@ class Tried:
 
 @frozen
 class Result:
-    """One setting: how each attempt went, the isolation that SPAWN told, and what was seen from outside."""
+    """One setting: the result of each attempt, the isolation as reported by SPAWN, and observations from outside."""
 
     tried: Mapping[str, Tried]
     layers: Mapping[str, Mapping[str, Any]]
@@ -82,14 +82,14 @@ def security() -> None:
     say(
         "A hostile program tries fifteen things that no agent should be able to do: first in a jail, as every agent is "
         "started, then without one, which only the operator can ask for. Of /etc/shadow it only counts the bytes; all "
-        "else that it attacks was made for it, and nothing leaves this machine."
+        "other targets were made for this demo, and nothing leaves this machine."
     )
-    isolated = let_loose("isolated", "In a jail: isolation standard, the default", {})
-    bare = let_loose("bare", 'Without: isolation="none"', {"isolation": "none"})
+    isolated = run_hostile_program("isolated", "In a jail: isolation standard, the default", {})
+    bare = run_hostile_program("bare", 'Without: isolation="none"', {"isolation": "none"})
 
-    stage.act("Side by side")
+    stage.heading("Side by side")
     table(bare, isolated)
-    stage.act("Seen from outside")
+    stage.heading("Seen from outside")
     for name, result in (("not isolated", bare), ("isolated", isolated)):
         for line in result.seen:
             click.echo(f"   {name:<14}{line}")
@@ -99,11 +99,11 @@ def security() -> None:
 # -- A hostile program -------------------------------------------------------------------------------------------------
 
 
-def let_loose(name: str, heading: str, isolation: Mapping[str, str]) -> Result:
-    """Plant everything anew and start a separate kernel from a shell with a secret in its environment."""
-    stage.act(heading)
-    with planted() as target, stage.kernel() as running, AgentOSClient(running.socket) as client:
-        kernel = Speaker(client)
+def run_hostile_program(name: str, heading: str, isolation: Mapping[str, str]) -> Result:
+    """Create all targets and a kernel with a secret in its environment, and run the hostile program in it."""
+    stage.heading(heading)
+    with plant_targets() as target, stage.kernel() as running, AgentOSClient(running.socket) as client:
+        kernel = PrintingClient(client)
         targets = {
             "dns": target.services.dns.getsockname()[1],
             "tcp": target.services.tcp.getsockname()[1],
@@ -113,51 +113,53 @@ def let_loose(name: str, heading: str, isolation: Mapping[str, str]) -> Result:
             "kernel": running.process.pid,
         }
         spawned = start(kernel, f"{name}-intruder", "intruder.py", ready="hello", **isolation)
-        client.send_message(targets, to_name=f"{name}-intruder")  # what to try it on
-        kernel("wait", f"{name}-intruder", timeout=PATIENCE)
+        client.send_message(targets, to_name=f"{name}-intruder")
+        kernel("wait", f"{name}-intruder", timeout=TIMEOUT)
         said = reports(client, f"{name}-intruder", len(ATTEMPTS) - 1)
 
         start(kernel, f"{name}-bomb", "fork_bomb.py", args=[target.mark], **isolation)
         said |= reports(client, f"{name}-bomb", 1)
-        most = processes_with(target.mark)
+        most = count_processes(target.mark)
         kernel("kill", f"{name}-bomb", grace=0)
-        end = kernel("wait", f"{name}-bomb", timeout=PATIENCE)
-        until_gone(target.mark)
+        end = kernel("wait", f"{name}-bomb", timeout=TIMEOUT)
+        wait_until_gone(target.mark)
         running.stop()
-        bomb = f"the fork bomb: {most} processes at its biggest", f"the kernel says of it: {end['reason']}"
-        return Result(weigh(said, target, most), spawned["isolation"]["layers"], (*outside(target), *bomb))
+        bomb = f"the fork bomb: {most} processes at most", f"the kernel reports: {end['reason']}"
+        return Result(
+            combine_observations(said, target, most), spawned["isolation"]["layers"], (*describe_effects(target), *bomb)
+        )
 
 
-def start(kernel: Speaker, name: str, script: str, **more: object) -> Reply:
+def start(kernel: PrintingClient, name: str, script: str, **more: object) -> Reply:
     reply: Reply = kernel("spawn", name, str(HERE / script), **more)
     if reply.get("code") == "isolation_unavailable":
-        raise stage.StageError(f"THIS HOST CAN'T ISOLATE, and nothing was let loose.\n{reply['error']}")
+        raise stage.DemoError(f"THIS HOST CAN'T ISOLATE, and nothing was started.\n{reply['error']}")
     stage.check(reply["success"], f"{name} starts")
     return reply
 
 
 def reports(client: AgentOSClient, name: str, count: int) -> dict[str, Tried]:
-    """What it says of so many attempts."""
-    deadline = time.monotonic() + PATIENCE
+    """Wait for ``count`` reports of an agent."""
+    deadline = time.monotonic() + TIMEOUT
     while time.monotonic() < deadline:
         lines = client.logs(name, tail=200)["lines"]
         said = [json.loads(line["text"]) for line in lines if line["stream"] == "stdout"]
         if len(said) == count:
             return {one["attempt"]: Tried(one["done"], one["detail"]) for one in said}
         time.sleep(0.05)
-    raise stage.StageError(f"{name} ended early: {[line['text'] for line in lines[-5:]]}")
+    raise stage.DemoError(f"{name} ended early: {[line['text'] for line in lines[-5:]]}")
 
 
-def until_gone(word: str) -> None:
-    """Killed programs without a jail have lost their parent, and end soon after."""
-    deadline = time.monotonic() + PATIENCE
-    while processes_with(word):
+def wait_until_gone(word: str) -> None:
+    """Wait for the end of killed programs without a jail: it comes a little later."""
+    deadline = time.monotonic() + TIMEOUT
+    while count_processes(word):
         stage.check(time.monotonic() < deadline, "nothing is left of a fork bomb")
         time.sleep(0.05)
 
 
-def processes_with(word: str) -> int:
-    """How many processes on this machine have it in their command line."""
+def count_processes(word: str) -> int:
+    """How many processes on this machine have this word in their command line."""
     found = 0
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -167,27 +169,27 @@ def processes_with(word: str) -> int:
     return found
 
 
-# -- What came of it ---------------------------------------------------------------------------------------------------
+# -- Results ----------------------------------------------------------------------------------------------------------
 
 
-def weigh(said: Mapping[str, Tried], target: Planted, most: int) -> Mapping[str, Tried]:
-    """What it says that it has done, and what was seen outside that it has, whatever it says."""
+def combine_observations(said: Mapping[str, Tried], target: Targets, most: int) -> Mapping[str, Tried]:
+    """The reports, where an attempt counts as done also if only its effect was observed."""
     seen = {
         **{service: service in target.services.heard for service in ("dns", "tcp", "http", "unix")},
         **{name: target.secret in said[name].detail for name in ("ssh", "environ", "memory")},
-        "bashrc": target.startup != AS_IT_WAS,
+        "bashrc": target.startup != ORIGINAL_BASHRC,
         "kill": target.victim.poll() is not None,
     }
     tried = {name: Tried(one.done or seen.get(name, False), one.detail) for name, one in said.items()}
     return {**tried, "fork": Tried(said["fork"].done, str(most))}
 
 
-def outside(target: Planted) -> Sequence[str]:
+def describe_effects(target: Targets) -> Sequence[str]:
     ended = target.victim.poll()
     return (
         f"services that were asked: {', '.join(sorted(target.services.heard)) or 'none'}",
         f"the process that was attacked: {'lives' if ended is None else f'killed by signal {-ended}'}",
-        f"~/.bashrc: {'as it was' if target.startup == AS_IT_WAS else 'changed'}",
+        f"~/.bashrc: {'as it was' if target.startup == ORIGINAL_BASHRC else 'changed'}",
     )
 
 
@@ -206,7 +208,7 @@ def cell(attempt: Attempt, tried: Tried) -> str:
 
 
 def stopped_by(layers: Mapping[str, Mapping[str, Any]], name: str) -> str:
-    """The layer, if the kernel has read back that it is there."""
+    """The name of the layer that stopped it, if the layer is active."""
     layer = layers[name]
     if not layer["active"]:
         return f"not by {name}: {layer['reason']}"
@@ -214,13 +216,13 @@ def stopped_by(layers: Mapping[str, Mapping[str, Any]], name: str) -> str:
 
 
 def judge(bare: Result, isolated: Result) -> None:
-    """The exit status."""
+    """Check that the jail stopped every attempt; decides the exit status."""
     held = [attempt for attempt in ATTEMPTS if not isolated.tried[attempt.name].done]
     free = [attempt for attempt in ATTEMPTS if bare.tried[attempt.name].done]
     click.echo()
     notice(f"Of {len(ATTEMPTS)} attempts {len(free)} succeed without a jail, and {len(ATTEMPTS) - len(held)} in one.")
     if len(free) < len(ATTEMPTS):
-        notice("What is stopped in both columns, this machine doesn't allow its users anyway.")
+        notice("Attempts that fail in both columns are ones that this machine doesn't allow its users anyway.")
     most = int(isolated.tried["fork"].detail)
     stage.check(most <= isolated.layers["pids"]["asked"], "a fork bomb stays within its limit, as counted outside")
     for attempt in ATTEMPTS:
@@ -229,4 +231,4 @@ def judge(bare: Result, isolated: Result) -> None:
         stage.check(attempt in free or not attempt.sure, f"this succeeds without a jail: {attempt.what}")
 
 
-stage.play(security)
+stage.run_demo(security)

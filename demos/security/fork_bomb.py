@@ -5,11 +5,11 @@ import json
 import os
 import signal
 
-MOST = 300
+MAX_PROCESSES = 300
 
 reading, writing = os.pipe()
 started, refused = 0, ""
-while started < MOST and not refused:
+while started < MAX_PROCESSES and not refused:
     try:
         if os.fork() == 0:
             os.close(writing)

@@ -1,6 +1,6 @@
-"""Tries what no agent should be able to do, gently: it reads, connects, and ends one process that is there for that.
+"""Tries what no agent should be able to do, without harm: it reads, connects, and kills one process made for that.
 
-What it is to try it on comes by letter; what came of each attempt goes to stdout, a line of JSON each.
+The targets come in a message; each attempt's result goes to stdout as a line of JSON.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ from typing import Any
 from agentos import AgentOSClient
 
 Targets = Mapping[str, Any]
-PATIENCE = 3.0  # seconds for an answer
+TIMEOUT = 3.0  # seconds for an answer
 PTRACE_SEIZE = 0x4206
 CLONE_NEWUSER = 0x10000000
 LOCAL = "127.0.0.1"
@@ -29,20 +29,20 @@ def ask_for_a_name(targets: Targets) -> str:
     name = b"".join(bytes([len(label)]) + label for label in (b"secret", b"example")) + b"\0"
     query = struct.pack(">6H", 7, 0x0100, 1, 0, 0, 0) + name + struct.pack(">2H", 1, 1)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
-        server.settimeout(PATIENCE)
+        server.settimeout(TIMEOUT)
         server.connect((LOCAL, targets["dns"]))
         server.send(query)
         return f"{len(server.recv(512))} bytes of answer"
 
 
 def connect(targets: Targets) -> str:
-    with socket.create_connection((LOCAL, targets["tcp"]), PATIENCE) as service:
+    with socket.create_connection((LOCAL, targets["tcp"]), TIMEOUT) as service:
         service.sendall(b"hello")
         return service.recv(64).decode()
 
 
 def post(targets: Targets) -> str:
-    with socket.create_connection((LOCAL, targets["tcp"]), PATIENCE) as service:
+    with socket.create_connection((LOCAL, targets["tcp"]), TIMEOUT) as service:
         service.sendall(b"POST /stolen HTTP/1.0\r\nContent-Length: 6\r\n\r\nsecret")
         return service.recv(64).split(b"\r\n")[0].decode()
 
@@ -55,7 +55,7 @@ def find_a_way_out(_: Targets) -> str:
 
 def connect_by_name(targets: Targets) -> str:
     with socket.socket(socket.AF_UNIX) as service:
-        service.settimeout(PATIENCE)
+        service.settimeout(TIMEOUT)
         service.connect(f"\0{targets['abstract']}")
         service.sendall(b"unix")
         return service.recv(64).decode()

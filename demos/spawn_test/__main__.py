@@ -11,21 +11,21 @@ CLOCK, BROKEN, MISSING = (str(HERE / name) for name in ("clock.py", "broken.py",
 
 
 def spawn_test(socket: str) -> None:
-    with stage.speaker(socket) as kernel:
+    with stage.open_printing_client(socket) as kernel:
         life(kernel)
         mistakes(kernel)
-    stage.act("What to notice")
+    stage.heading("What to notice")
     stage.notice("Each agent is a process. With ready=hello, spawn answers when it has said HELLO, or why it did not.")
     stage.notice("Killed means asked first: SIGTERM, time to say goodbye, and only then SIGKILL.")
     stage.notice("Every refusal has a code for programs and a sentence for people.")
 
 
-def life(kernel: stage.Speaker) -> None:
-    stage.act("An agent from birth to death")
-    born = kernel("spawn", "clock", CLOCK, ready="hello")
-    stage.check(born["success"], "the clock starts")
+def life(kernel: stage.PrintingClient) -> None:
+    stage.heading("An agent from birth to death")
+    spawned = kernel("spawn", "clock", CLOCK, ready="hello")
+    stage.check(spawned["success"], "the clock starts")
     listed = [agent for agent in kernel("list_agents") if agent["name"] == "clock"]
-    stage.check([agent["pid"] for agent in listed] == [born["pid"]], "the list shows the process that was spawned")
+    stage.check([agent["pid"] for agent in listed] == [spawned["pid"]], "the list shows the process that was spawned")
     stage.check(kernel("pause", "clock")["success"], "an agent can be paused")
     stage.check(kernel("resume", "clock")["success"], "a paused agent goes on")
     stage.check(kernel("kill", "clock"), "an agent can be killed")
@@ -35,8 +35,8 @@ def life(kernel: stage.Speaker) -> None:
     stage.check(end["exit_code"] == 0, "its end is remembered")
 
 
-def mistakes(kernel: stage.Speaker) -> None:
-    stage.act("What goes wrong, and how it is said")
+def mistakes(kernel: stage.PrintingClient) -> None:
+    stage.heading("What goes wrong, and how it is said")
     refused(kernel("spawn", "nobody", MISSING), "not_found")
     refused(kernel("spawn", "no/such name", CLOCK), "bad_request")
     kernel("spawn", "clock", CLOCK, ready="hello")
@@ -53,4 +53,4 @@ def refused(reply: dict[str, Any], code: str) -> None:
     stage.check(reply.get("code") == code, f"this is refused with {code}")
 
 
-stage.play_with_kernel(spawn_test, "Spawn test: the life of an agent from outside")
+stage.run_demo_with_kernel(spawn_test, "Spawn test: the life of an agent from outside")

@@ -13,7 +13,7 @@ from demos.stage import Kernel, notice, say
 
 FILE = stage.HERE / "supervision_tree" / "agentos.toml"
 RESTARTS = 4  # of unstable, that are watched
-PATIENCE = 40.0  # seconds that the whole story may take; it takes about twelve
+TIMEOUT = 40.0  # seconds for the whole demo; it takes about twelve
 ROUND = re.compile(r"ping \| sent (\d+), pong answered (\d+)")
 DELAY = re.compile(r"unstable: will be restarted in ([\d.]+) s")
 REMARKS: Mapping[str, str] = {
@@ -27,11 +27,11 @@ REMARKS: Mapping[str, str] = {
 
 @define
 class Watch:
-    """What the kernel's console has told so far."""
+    """What the kernel's console has shown so far."""
 
-    announced: list[float] = field(factory=list)  # seconds that unstable was to wait
-    waited: list[float] = field(factory=list)  # seconds that it did
-    rounds: list[tuple[int, int]] = field(factory=list)  # what ping sent, and pong's count of what it got
+    announced: list[float] = field(factory=list)  # delays that the kernel announced for unstable, seconds
+    waited: list[float] = field(factory=list)  # delays that were measured, seconds
+    rounds: list[tuple[int, int]] = field(factory=list)  # pings sent, and pongs received
     given_up: bool = False
     remarks: dict[str, str] = field(factory=lambda: dict(REMARKS))
     _since: float = 0.0
@@ -40,7 +40,7 @@ class Watch:
     def complete(self) -> bool:
         return self.given_up and len(self.waited) >= RESTARTS
 
-    def see(self, line: stage.Printed) -> None:
+    def see(self, line: stage.ConsoleLine) -> None:
         if delay := DELAY.search(line.plain):
             self.announced.append(float(delay[1]))
             self._since = line.at
@@ -50,8 +50,8 @@ class Watch:
             self.rounds.append((int(counts[1]), int(counts[2])))
         self.given_up |= "hopeless: given up" in line.plain
 
-    def remark(self, line: stage.Printed) -> str | None:
-        """What to say after this line, once."""
+    def remark(self, line: stage.ConsoleLine) -> str | None:
+        """The remark after this line; each is made once."""
         found = next((pattern for pattern in self.remarks if re.search(pattern, line.plain)), None)
         return self.remarks.pop(found) if found else None
 
@@ -59,63 +59,63 @@ class Watch:
 def supervision_tree() -> None:
     stage.title("A supervision tree")
     say(
-        f"The file {stage.short(str(FILE))} describes which agents run and which supervisor watches them. "
+        f"The file {stage.shorten_paths(str(FILE))} describes which agents run below which supervisors. "
         "The kernel starts it all; each agent is a process. This takes about twelve seconds."
     )
-    stage.act("The kernel starts the tree (lines with a time are its own console)")
-    click.secho(f"$ agentos run {stage.short(str(FILE))}", bold=True)
+    stage.heading("The kernel starts the tree (lines with a time are its own console)")
+    click.secho(f"$ agentos run {stage.shorten_paths(str(FILE))}", bold=True)
     with stage.kernel(FILE, show=True) as kernel, AgentOSClient(kernel.socket) as client:
-        stage.act("The supervision tree")
+        stage.heading("The supervision tree")
         stage.agentos(kernel.socket, "tree")
         notice("Four agents below three supervisors. Agents that are started by hand would appear under 'spawned'.")
         before = agents(client)
 
-        stage.act("Watch them live")
-        watch = live(kernel)
+        stage.heading("Watch them live")
+        watch = watch_live(kernel)
 
-        stage.act("What is left")
+        stage.heading("What is left")
         after = agents(client)
         stage.agentos(kernel.socket, "ps", "--all")
         stage.agentos(kernel.socket, "tree")
-        unharmed(before, after)
+        check_unharmed(before, after)
 
-        stage.act("The kernel is told to stop (SIGTERM, or Ctrl-C in a terminal)")
+        stage.heading("The kernel is told to stop (SIGTERM, or Ctrl-C in a terminal)")
         kernel.stop(show=True)
         notice("Last started, first stopped; exit status 0, and no process is left behind.")
 
     summary(watch, after)
 
 
-def live(kernel: Kernel) -> Watch:
-    """Show the console, with a remark here and there, until all has happened that was to be seen."""
+def watch_live(kernel: Kernel) -> Watch:
+    """Show the console with remarks until all expected events have happened."""
     watch = Watch()
-    for line in kernel.lines(PATIENCE):
+    for line in kernel.lines(TIMEOUT):
         click.echo(line.text)
         watch.see(line)
         if remark := watch.remark(line):
             notice(remark)
         if watch.complete:
             return watch
-    raise stage.StageError("the kernel has ended")
+    raise stage.DemoError("the kernel has ended")
 
 
 def agents(client: AgentOSClient) -> dict[str, dict[str, Any]]:
     return {agent["name"]: agent for agent in client.list_agents(all=True)}
 
 
-def unharmed(before: dict[str, Any], after: dict[str, Any]) -> None:
+def check_unharmed(before: dict[str, Any], after: dict[str, Any]) -> None:
     for name in ("ping", "pong"):
         stage.check(before[name]["pid"] == after[name]["pid"], f"{name} lives on while others crash")
     stage.check(after["hopeless"]["state"] == "failed", "hopeless is given up")
     stage.check(after["unstable"]["state"] == "running", "unstable is back")
     notice(
         "hopeless has failed for good, and stays in the tree; unstable is back, in its life number "
-        f"{after['unstable']['restarts'] + 1}; ping and pong are the processes they were."
+        f"{after['unstable']['restarts'] + 1}; ping and pong are still the same processes."
     )
 
 
 def summary(watch: Watch, after: dict[str, Any]) -> None:
-    stage.act("What you saw")
+    stage.heading("What you saw")
     stage.check(
         all(later > sooner * 1.5 for sooner, later in zip(watch.announced, watch.announced[1:], strict=False)),
         "the delays grow",
@@ -130,4 +130,4 @@ def summary(watch: Watch, after: dict[str, Any]) -> None:
     click.echo(f"   ping, pong   0 restarts, {watch.rounds[-1][0]} pings and as many answers")
 
 
-stage.play(supervision_tree)
+stage.run_demo(supervision_tree)

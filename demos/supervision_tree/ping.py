@@ -5,7 +5,7 @@ import time
 
 from agentos import AgentOSClient
 
-EVERY = 1.5  # seconds
+INTERVAL = 1.5  # seconds
 
 with AgentOSClient() as kernel:
     number = 0
@@ -18,4 +18,4 @@ with AgentOSClient() as kernel:
         if not answers:
             sys.exit("pong does not answer")
         print(f"sent {number}, {answers[0]['from_name']} answered {answers[0]['message']['pong']}", flush=True)
-        time.sleep(EVERY)
+        time.sleep(INTERVAL)

@@ -24,7 +24,7 @@ QUESTIONS: tuple[dict[str, Any], ...] = (
     {"say": f"What is {FACTORS[0]} times {FACTORS[1]}?"},
     {"say": "What do you see in this picture?", "picture": True},
 )
-PATIENCE = 120.0  # seconds until the next piece of an answer; a real model may think first
+TIMEOUT = 120.0  # seconds until the next piece of an answer; a real model may think first
 KEYS = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY")
 
 Letter = dict[str, Any]
@@ -34,43 +34,43 @@ def thinking_agent(talk: bool, real: bool) -> None:
     stage.title("An agent that thinks")
     if real:
         if not any(os.environ.get(key) for key in KEYS):
-            raise stage.StageError(f"--real asks a real model: set its key, {', '.join(KEYS[:-1])} or {KEYS[-1]}")
+            raise stage.DemoError(f"--real asks a real model: set its key, {', '.join(KEYS[:-1])} or {KEYS[-1]}")
         say("A real model answers: the one with a key in your environment.")
     else:
-        say("No model is asked: the answers are from rules.toml, and what no rule fits is echoed. --real asks one.")
+        say("No model is called: the answers are from rules.toml, and other questions are echoed. --real calls one.")
     with stage.kernel(None if real else HERE / "agentos.toml") as running, AgentOSClient(running.socket) as client:
-        born = client.spawn("thinker", AGENT)
-        stage.check(born["success"], f"the agent starts: {born.get('error')}")
-        said = [ask(client, letter) for letter in (typed() if talk else scripted())]
+        spawned = client.spawn("thinker", AGENT)
+        stage.check(spawned["success"], f"the agent starts: {spawned.get('error')}")
+        said = [ask(client, letter) for letter in (typed_questions() if talk else scripted_questions())]
         printed = [line["text"] for line in client.logs("thinker")["lines"]]
         stage.check("keys in my environment: []" in printed, "the agent has no key")
         running.stop()
     if not talk:
         product = str(FACTORS[0] * FACTORS[1])
         stage.check(product in re.sub(r"\D", "", said[1]), "the product is the tool's")
-    notices()
+    print_notices()
 
 
-def notices() -> None:
-    stage.act("What to notice")
+def print_notices() -> None:
+    stage.heading("What to notice")
     notice("The words came one by one, from the provider through the kernel into the jail, and from there to us.")
-    notice("The model only wants a tool; the agent calls it, in its jail, and gives the answer back.")
-    notice("The agent has no network, and no key either: where there is one, only the kernel has it.")
+    notice("The model only requests a tool; the agent calls it, in its jail, and returns the result.")
+    notice("The agent has no network and no API key: only the kernel has the key.")
     notice(
         "With a model of your own: GEMINI_API_KEY=... .venv/bin/python -m demos.thinking_agent --real --talk "
         "(or OPENAI_API_KEY, after pip install 'agentos-kernel[openai]')."
     )
 
 
-def scripted() -> Iterator[Letter]:
+def scripted_questions() -> Iterator[Letter]:
     for question in QUESTIONS:
-        stage.act("A picture, drawn by the agent" if question.get("picture") else "A question")
+        stage.heading("A picture, drawn by the agent" if question.get("picture") else "A question")
         click.secho(f"you:   {question['say']}", bold=True)
         yield question
 
 
-def typed() -> Iterator[Letter]:
-    stage.act("Your turn; Ctrl-D ends it")
+def typed_questions() -> Iterator[Letter]:
+    stage.heading("Your turn; Ctrl-D ends it")
     with contextlib.suppress(EOFError):
         while True:
             if text := input("you:   ").strip():
@@ -79,9 +79,9 @@ def typed() -> Iterator[Letter]:
 
 
 def ask(client: AgentOSClient, question: Letter) -> str:
-    """Send it to the agent, and show what comes back until it is done: the whole of it."""
+    """Send a question to the agent, show the answer as it comes, and return its whole text."""
     client.send_message(question, to_name="thinker")
-    page = Page("agent: ")
+    page = WordWrapper("agent: ")
     for letter in letters(client):
         match letter:
             case {"delta": text}:
@@ -91,7 +91,7 @@ def ask(client: AgentOSClient, question: Letter) -> str:
                 given = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
                 click.secho(f"tool:  {name}({given}) = {result}", fg="green")
             case {"error": why}:
-                raise stage.StageError(why)
+                raise stage.DemoError(why)
             case {"done": figures}:
                 page.end()
                 say(f"       ({figures['model']}, {figures['tokens']} tokens, {figures['latency_ms'] / 1000:.1f} s)")
@@ -99,18 +99,18 @@ def ask(client: AgentOSClient, question: Letter) -> str:
 
 
 def letters(client: AgentOSClient) -> Iterable[Letter]:
-    """What the agent tells of one answer."""
+    """The agent's messages about one answer."""
     while True:
-        came = client.recv_messages(timeout=PATIENCE)["messages"]
-        stage.check(bool(came), "the agent goes on speaking")
+        came = client.recv_messages(timeout=TIMEOUT)["messages"]
+        stage.check(bool(came), "the agent continues its answer")
         for letter in came:
             yield letter["message"]
             if "done" in letter["message"]:
                 return
 
 
-class Page:
-    """Words as they come, on lines that aren't too long."""
+class WordWrapper:
+    """Prints words as they come and wraps lines at ``stage.WIDTH``."""
 
     def __init__(self, name: str) -> None:
         self.text = ""
@@ -140,7 +140,7 @@ def main() -> None:
     parser.add_argument("--talk", action="store_true", help="you ask, instead of a script")
     parser.add_argument("--real", action="store_true", help=f"ask a real model: set one of {', '.join(KEYS)}")
     given = parser.parse_args()
-    stage.play(lambda: thinking_agent(given.talk, given.real))
+    stage.run_demo(lambda: thinking_agent(given.talk, given.real))
 
 
 main()

@@ -1,4 +1,4 @@
-"""An agent that thinks: it hears, asks the model, calls the tool that the model wants, and says the answer as it comes.
+"""An agent with a model: it receives questions, asks the model, calls its tool, and streams the answer.
 
 The model is behind the kernel: there is no key here, and no network.
 """
@@ -14,7 +14,7 @@ from agentos import AgentOSClient
 from agentos_sdk.errors import CallError
 
 SYSTEM = "You are a friendly agent in a demonstration. Answer in one or two sentences. To multiply, use your tool."
-ROUNDS = 5  # times that a model may want a tool before it answers
+ROUNDS = 5  # rounds of tool calls before an answer is required
 SIZE = 64  # pixels, of the picture
 
 Tell = Callable[[Any], Any]
@@ -48,8 +48,8 @@ def picture() -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 
 
-def heard(letter: dict[str, Any]) -> dict[str, Any]:
-    """What was said to us, as a turn of the conversation."""
+def build_turn(letter: dict[str, Any]) -> dict[str, Any]:
+    """A question as a message of the conversation."""
     content: list[dict[str, str]] = [{"type": "text", "text": letter["say"]}]
     if letter.get("picture"):
         content.append({"type": "image", "data": b64encode(picture()).decode(), "mime_type": "image/png"})
@@ -69,14 +69,14 @@ def answer(kernel: AgentOSClient, conversation: list[dict[str, Any]], tell: Tell
             tell({"done": {name: thought[name] for name in ("model", "tokens", "latency_ms")}})
             return
         for call in calls:
-            result = used(call["name"], call["arguments"])
+            result = call_tool(call["name"], call["arguments"])
             tell({"used": call["name"], "with": call["arguments"], "result": result})
             conversation.append({"role": "tool", "tool_call_id": call["id"], "content": result})
     tell({"error": f"the model wanted its tools {ROUNDS} times and didn't answer"})
 
 
-def used(name: str, arguments: dict[str, Any]) -> str:
-    """What the tool says; a mistake is for the model to read, it may do better next time."""
+def call_tool(name: str, arguments: dict[str, Any]) -> str:
+    """Call a tool; an error is returned as text, so that the model can correct its call."""
     try:
         return TOOLS[name](**arguments)
     except (KeyError, TypeError, ValueError) as error:
@@ -93,7 +93,7 @@ def main() -> None:
                 def tell(message: object, to: int = letter["from_id"]) -> None:
                     kernel.send_message(message, to=to)
 
-                conversation.append(heard(letter["message"]))
+                conversation.append(build_turn(letter["message"]))
                 try:
                     answer(kernel, conversation, tell)
                 except CallError as error:

@@ -15,15 +15,15 @@ JOBS = (*KNOWN, 2_000_000, 5_000_000)
 
 
 def worker(socket: str) -> None:
-    with stage.speaker(socket) as kernel:
-        stage.act("Three workers are spawned from one script")
+    with stage.open_printing_client(socket) as kernel:
+        stage.heading("Three workers are spawned from one script")
         jails = {}
         for name in NAMES:
-            born = kernel("spawn", name, WORKER, restart="permanent")
-            stage.check(born["success"], f"{name} starts")
-            jails[name] = born["isolation"]["layers"]["pid_ns"]["evidence"]
+            spawned = kernel("spawn", name, WORKER, restart="permanent")
+            stage.check(spawned["success"], f"{name} starts")
+            jails[name] = spawned["isolation"]["layers"]["pid_ns"]["evidence"]
 
-        stage.act(
+        stage.heading(
             f"{len(JOBS)} jobs: how many primes are there below ...? A worker that has answered gets the next one"
         )
         results = deal(kernel.client, list(JOBS))
@@ -32,10 +32,10 @@ def worker(socket: str) -> None:
             stage.check(result["jail"] in jails[name], "a worker's answers come from its own jail")
             stage.check(KNOWN.get(result["below"], result["primes"]) == result["primes"], "known counts come out")
 
-        stage.act("The workers go")
+        stage.heading("The workers go")
         for name in NAMES:
             kernel("kill", name)
-    stage.act("What to notice")
+    stage.heading("What to notice")
     shares = Counter(name for name, _ in results)
     stage.notice("Jobs done: " + ", ".join(f"{name} {shares[name]}" for name in NAMES) + ".")
     stage.notice("They ran at the same time: three processes, each with an interpreter, and a crash, of its own.")
@@ -62,4 +62,4 @@ def deal(client: AgentOSClient, jobs: list[int]) -> list[tuple[str, dict[str, An
     return results
 
 
-stage.play_with_kernel(worker, "Workers: jobs in, results out, through mailboxes")
+stage.run_demo_with_kernel(worker, "Workers: jobs in, results out, through mailboxes")

@@ -24,7 +24,7 @@ def has_groups() -> bool:
 
 def rows(shown: str) -> dict[str, str]:
     """The table: what follows each agent's name, on one line."""
-    table = shown.partition("What became of them\n")[2].partition("\n──")[0]
+    table = shown.partition("Results\n")[2].partition("\n──")[0]
     found = re.findall(r"^   (\S+) +(.*(?:\n {10,}.*)*)", table, re.MULTILINE)
     return {agent: re.sub(r"\s+", " ", text) for agent, text in found}
 

@@ -1,4 +1,4 @@
-"""What there is to be got at, all of it made for the demo: secrets, services, and a process to attack."""
+"""Targets of the attacks, all made for the demo: secrets, services, and a process to attack."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ from pathlib import Path
 from attrs import define, field
 
 VARIABLE = "DEMO_API_KEY"
-AS_IT_WAS = "# as it was\n"
+ORIGINAL_BASHRC = "# as it was\n"
 VICTIM = "import sys; print('ready', flush=True); sys.stdin.read()  # the demo's victim"
 
 
@@ -56,10 +56,10 @@ class Services:
 
 
 @define
-class Planted:
-    """``secret`` lies in a file of ``home``, in the environment of ``victim``, and in that of each process we start.
+class Targets:
+    """``secret`` is in a file in ``home``, in the environment of ``victim``, and in that of the kernel.
 
-    ``mark`` is no secret: a socket is called so, and each process to be counted gets it as an argument.
+    ``mark`` is no secret: it is a socket's name, and an argument of each process to be counted.
     """
 
     secret: str
@@ -70,28 +70,28 @@ class Planted:
 
     @property
     def startup(self) -> str:
-        """What a shell of that home would start with."""
+        """The content of ``.bashrc``."""
         return (self.home / ".bashrc").read_text()
 
 
 @contextlib.contextmanager
-def planted() -> Iterator[Planted]:
-    """Plant it; whatever happens, nothing of it is left afterwards."""
+def plant_targets() -> Iterator[Targets]:
+    """Create the targets; all are removed at the end."""
     secret, mark = f"sk-demo-{secrets.token_hex(12)}", f"demo-{secrets.token_hex(4)}"
     with contextlib.ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="aos-demo-")))
-        lay_out(home, secret)
-        services = stack.enter_context(served(mark))
-        victim = stack.enter_context(attackable(secret))
+        create_files(home, secret)
+        services = stack.enter_context(run_services(mark))
+        victim = stack.enter_context(start_victim(secret))
         os.environ[VARIABLE] = secret
         stack.callback(os.environ.pop, VARIABLE)
-        yield Planted(secret, mark, home, services, victim)
+        yield Targets(secret, mark, home, services, victim)
 
 
-def lay_out(home: Path, secret: str) -> None:
+def create_files(home: Path, secret: str) -> None:
     """World-readable and -writable: only the walls can stop an access."""
     (home / ".ssh").mkdir()
-    for name, text in ((".ssh/id_ed25519", secret), (".bashrc", AS_IT_WAS)):
+    for name, text in ((".ssh/id_ed25519", secret), (".bashrc", ORIGINAL_BASHRC)):
         (home / name).write_text(text)
         (home / name).chmod(0o666)
     for directory in (home, home / ".ssh"):
@@ -99,7 +99,7 @@ def lay_out(home: Path, secret: str) -> None:
 
 
 @contextlib.contextmanager
-def served(mark: str) -> Iterator[Services]:
+def run_services(mark: str) -> Iterator[Services]:
     with contextlib.ExitStack() as stack:
         dns, unix = (
             stack.enter_context(socket.socket(*kind))
@@ -119,7 +119,7 @@ def served(mark: str) -> Iterator[Services]:
 
 
 @contextlib.contextmanager
-def attackable(secret: str) -> Iterator["subprocess.Popen[str]"]:
+def start_victim(secret: str) -> Iterator["subprocess.Popen[str]"]:
     """A process that does nothing, and ends with us."""
     argv = [sys.executable, "-I", "-S", "-c", VICTIM]
     with subprocess.Popen(
@@ -128,7 +128,7 @@ def attackable(secret: str) -> Iterator["subprocess.Popen[str]"]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        start_new_session=True,  # Ctrl-C is for the demo, which then ends it without a word
+        start_new_session=True,  # Ctrl-C goes only to the demo, which then ends it
     ) as victim:
         try:
             assert victim.stdout is not None

@@ -1,5 +1,6 @@
 """The database when its process is killed, its disk is full or read-only, and no thread is to be had."""
 
+import contextlib
 import os
 import signal
 import sqlite3
@@ -14,6 +15,7 @@ import trio
 import trio.testing
 
 from agentos.database import DatabaseError, open_database
+from tests.support.mounts import mounted
 
 SCHEMAS = {"pairs": ["CREATE TABLE pairs (id INTEGER PRIMARY KEY, left INTEGER, right INTEGER, ballast BLOB)"]}
 
@@ -73,12 +75,12 @@ def small(tmp_path: Path) -> Iterator[Path]:
     """A file system of a megabyte."""
     place = tmp_path / "small"
     place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1M", "tmpfs", str(place)]
-    done = subprocess.run(mount, capture_output=True, text=True)
-    if done.returncode != 0:
-        pytest.skip(f"no small file system can be mounted here: {done.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(mounted("tmpfs", "size=1M", place))
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"no small file system can be mounted here: {error.stderr.strip()}")
+        yield place
 
 
 def fill(place: Path) -> Path:

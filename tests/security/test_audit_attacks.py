@@ -21,6 +21,7 @@ from agentos_sdk.errors import ConnectionFailed
 from tests.conftest import StartKernel
 from tests.services.audit.audited import found, sound
 from tests.support.kernel import Kernel, running, until
+from tests.support.mounts import mounted
 from tests.system.agents import ask, relay, up
 
 EVERYTHING = {"level": "unrestricted"}
@@ -218,7 +219,7 @@ def test_an_agent_that_is_refused_in_a_loop_neither_fills_the_disk_nor_is_forgot
     before = size_of(log_of(kernel))
 
     up(client.spawn("flooder", str(script)))
-    assert client.wait("flooder", timeout=60)["exit_code"] == 0
+    assert client.wait("flooder", timeout=300)["exit_code"] == 0
 
     until(lambda: sum(row.repeated for row in rows(kernel, name="flooder")) == 30_000, "all are counted")
     assert len(rows(kernel, name="flooder")) < 2000
@@ -305,16 +306,14 @@ def test_without_room_for_the_log_nothing_is_done_and_that_is_said() -> None:
 def small(place: Path) -> Iterator[None]:
     """A file system of a megabyte and a half with what is in ``place``, until the block is left."""
     kept = {path.name: path.read_bytes() for path in place.iterdir()}
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1536K,mode=700", "tmpfs", str(place)]
-    done = subprocess.run(mount, capture_output=True, text=True)
-    if done.returncode != 0:
-        pytest.skip(f"no small file system can be mounted here: {done.stderr.strip()}")
-    try:
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(mounted("tmpfs", "size=1536K,mode=700", place))
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"no small file system can be mounted here: {error.stderr.strip()}")
         for name, data in kept.items():
             (place / name).write_bytes(data)
         yield
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 def fill(place: Path) -> None:

@@ -19,6 +19,7 @@ from agentos.services.files.as_user import Identity
 from agentos.services.files.io import Part
 from agentos.services.files.resolve import ResolvedPath, resolve_file, resolve_for_writing
 from agentos_sdk.errors import BadRequest, CallError, NotFound, PermissionDenied, QuotaExceeded
+from tests.support.mounts import mounted
 
 from .places import found, hosts, in_thread, own
 
@@ -368,11 +369,8 @@ def small(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("only root can mount one")
     directory = tmp_path / "small"
     directory.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k,nr_inodes=5", "none", directory], check=True)
-    try:
+    with mounted("tmpfs", "size=256k,nr_inodes=5", directory):
         yield directory
-    finally:
-        subprocess.run(["umount", directory], check=True)
 
 
 def test_a_full_disk_leaves_the_former_file_and_nothing_else(small: Path) -> None:
@@ -413,23 +411,21 @@ def test_nothing_is_written_where_it_is_read_only(small: Path) -> None:
                 act(small, path, b"x")
 
 
-def test_what_is_mounted_by_itself_is_not_replaced(place: Path) -> None:
+def test_what_is_mounted_by_itself_is_not_replaced(small: Path) -> None:
     """In the mount namespace of an agent that is how names are protected, and Linux would let us take them away."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount one")
-    (place / "protected").write_text("former")
-    subprocess.run(["mount", "--bind", place / "protected", place / "protected"], check=True)
+    (small / "protected").write_text("former")
+    subprocess.run(["mount", "--bind", small / "protected", small / "protected"], check=True)
     try:
-        subprocess.run(["mount", "-o", "remount,bind,ro", place / "protected"], check=True)
+        subprocess.run(["mount", "-o", "remount,bind,ro", small / "protected"], check=True)
 
         with pytest.raises(PermissionDenied, match="protected: is protected"):
-            write(place, "protected", b"x")
+            write(small, "protected", b"x")
         with pytest.raises(PermissionDenied, match="protected: is read-only"):
-            append(place, "protected", b"x")
+            append(small, "protected", b"x")
     finally:
-        subprocess.run(["umount", place / "protected"], check=True)
-    assert (place / "protected").read_text() == "former"
-    assert os.listdir(place) == ["protected"]
+        subprocess.run(["umount", small / "protected"], check=True)
+    assert (small / "protected").read_text() == "former"
+    assert os.listdir(small) == ["protected"]
 
 
 async def test_withdrawn_it_leaves_nothing(place: Path) -> None:

@@ -10,6 +10,7 @@ from agentos.agents.workspaces.protected_files import STUBS
 from agentos_sdk import AgentOSClient
 from tests.security.hostile import attack, begin, told
 from tests.support.kernel import Kernel, until
+from tests.support.wire import PATIENCE
 from tests.system.agents import info, lines, up, write
 
 SLEEP = {"command": ["sleep", "1000"]}
@@ -96,7 +97,8 @@ def test_no_race_between_a_file_and_a_link_is_won_against_the_kernel(kernel: Ker
     outside.mkdir()
     (outside / "s.py").write_text("import sys; sys.exit('the hosts')")
 
-    said = attack(kernel, client, "racer", RACE.format(target=str(outside)))
+    begin(kernel, client, "racer", RACE.format(target=str(outside)))
+    said = told(client, "racer", 5 * PATIENCE)
 
     assert len(said) > 20
     assert "the hosts" not in said

@@ -67,7 +67,7 @@ def shape(node: dict[str, Any]) -> Any:
     return {below["name"]: shape(below) for below in node["children"]}
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_a_healthy_child_comes_back_at_once_beside_crash_loopers(start_kernel: StartKernel) -> None:
     looping = (child(f"loop{number}", '["sh", "-c", "sleep 0.5; exit 1"]') for number in range(LOOPERS))
     kernel = start_kernel("[supervisor]\nintensity = 1000\nperiod = 1\n" + child("healthy") + "".join(looping))

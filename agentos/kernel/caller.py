@@ -120,9 +120,16 @@ class Caller:
     audit: AuditLog
     allowance: Allowance = field(factory=Allowance)
     family: str = ""
-    turn: trio.Lock = field(factory=trio.Lock)
+    _turn: trio.Lock | None = None
     greeted: trio.Event = field(factory=trio.Event)
     become: "Become | None" = None
+
+    @property
+    def turn(self) -> trio.Lock:
+        """Made when it is first needed: most callers never send a large body."""
+        if self._turn is None:
+            self._turn = trio.Lock()
+        return self._turn
 
     def require_right(self, right: Right, about: str | None = None) -> Decision:
         """Return the decision if this caller holds ``right``.

@@ -26,7 +26,7 @@ class Output:
     """The last lines of an agent over all its lives. ``tap`` is called with each new line."""
 
     tap: Callable[[Line], None] | None = None
-    _lines: deque[Line] = field(factory=deque)
+    _lines: deque[Line] | list[Line] = field(factory=deque)
     _size: int = 0
     _first: int = 0  # number of the oldest line kept; lines are numbered from 0
     _changed: trio.Event | None = None
@@ -56,8 +56,13 @@ class Output:
     def trim(self, lines: int, size: int) -> None:
         """Keep at most the last ``lines`` lines and ``size`` characters."""
         while len(self._lines) > lines or self._size > size:
-            self._size -= len(self._lines.popleft().text)
+            dropped = self._lines.popleft() if isinstance(self._lines, deque) else self._lines.pop(0)
+            self._size -= len(dropped.text)
             self._first += 1
+
+    def shrink(self) -> None:
+        """Free what further lines would need; there will be none."""
+        self._lines, self.tap = list(self._lines), None
 
     def since(self, number: int) -> tuple[Sequence[Line], int]:
         """The lines from ``number`` on, and how many of the requested lines were dropped already."""

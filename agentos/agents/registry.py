@@ -1,6 +1,8 @@
 """Agent registry: all present and recent agents with their state, restarts and exit status."""
 
+import json
 import math
+import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -13,6 +15,7 @@ from agentos.llm.settings import QueuePath
 from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.status import Status
 from agentos.services.events import AgentEvent, AgentSpawned, Publish
+from agentos_sdk import codec
 from agentos_sdk.errors import AlreadyExists, BadRequest, CallError, NotFound, Unavailable
 from agentos_sdk.values import End, Layer, ResourceUsage
 from supervisors import Supervisor
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 MAX_ENDED = 1000  # ended agents kept, for waits for their end and for their logs
 MAX_ENDED_WHOLE = 50  # of these, how many keep all of their output; the others keep the last lines
 LAST_LINES, LAST_BYTES = 50, 8 << 10
+PAST = trio.Event()  # stands for all events of an ended agent
+PAST.set()
 
 
 def describe_end(status: Status, requested: bool = False, limits: str | None = None) -> End:
@@ -89,6 +94,7 @@ class Agent:
     settled: trio.Event = field(factory=trio.Event)  # its first start has succeeded, or failed with `problem`
     problem: StartError | None = None
     over: trio.Event = field(factory=trio.Event)  # it has ended and won't be restarted
+    packed_layers: bytes = b""  # instead of its layers, of an ended agent
 
     @property
     def id(self) -> int:
@@ -131,6 +137,24 @@ class Agent:
         if not self.settled.is_set():
             self.problem = problem
             self.settled.set()
+
+    def recall_layers(self) -> Mapping[str, Layer]:
+        """The isolation layers, in the present life or the last."""
+        if not self.packed_layers:
+            return self.layers
+        return {name: Layer(**fields) for name, fields in json.loads(zlib.decompress(self.packed_layers)).items()}
+
+    def shrink(self) -> None:
+        """Free what only a life needs, of a spawned agent that is over: a thousand such agents are kept.
+
+        What LIST, INSPECT, WAIT and LOGS say of it stays.
+        """
+        self.program = self.supervisor = None
+        self.packed_layers, self.layers = zlib.compress(codec.encode(self.layers), 1), {}
+        self.dismissed = self.connected = self.over = self.caller.greeted = PAST
+        if self.settled.is_set():  # otherwise it ended before it had begun, and its spawner has yet to learn of it
+            self.settled = PAST
+        self.output.shrink()
 
 
 class Registry:

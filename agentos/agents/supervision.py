@@ -203,7 +203,8 @@ class Supervision:
             raise
         if agent.problem is not None:
             await agent.over.wait()
-            raise agent.problem
+            problem, agent.problem = agent.problem, None  # once raised it references frames
+            raise problem
         return agent
 
     async def kill(self, agent: Agent, grace: float | None) -> None:

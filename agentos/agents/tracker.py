@@ -132,12 +132,13 @@ class Tracker:
         if agent.over.is_set():
             return
         agent.over.set()
-        agent.program = agent.supervisor = None  # ended agents are kept for long, and these are big
         if agent.declared:
+            agent.program = agent.supervisor = None
             agent.settle()
         else:
             del self._agents[agent.path, agent.name]
             script_copies.discard(agent.spec)
+            agent.shrink()
         self.registry.change(agent, AgentOver(agent.id, agent.name))
 
 

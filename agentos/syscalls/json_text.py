@@ -22,7 +22,7 @@ async def json_pieces(data: bytes | bytearray, errors: str, whole: bool = True, 
     ``strict`` raises ``UnicodeDecodeError`` with a ``start`` that is an offset in ``data``. Unless ``data`` is the
     ``whole`` text, an incomplete character at its end is omitted. Encoding stops above ``most`` bytes.
     """
-    if whole and len(data) <= PIECE_BYTES:
+    if whole and len(data) <= CHUNK_BYTES:
         return [codec.encode(data.decode(errors=errors))[1:-1]]
     decoder = codecs.getincrementaldecoder("utf-8")(errors)
     pieces: list[bytes] = []

@@ -1,4 +1,6 @@
+import copy
 import itertools
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -13,14 +15,15 @@ from agentos.llm.settings import Account
 from agentos.sandbox.status import Status
 from agentos.services.events import AgentOver, AgentReady, AgentResumed, Event
 from agentos_sdk.errors import AlreadyExists, BadRequest, NotFound
-from agentos_sdk.values import End
+from agentos_sdk.values import End, Layer
 from tests.support.rights import Grants, Notebook
 
 numbers = itertools.count(1)
+TABLE = Table(())
 
 
 def agent(name: str, parent: Agent | None = None, **more: Any) -> Agent:
-    caller = Caller(next(numbers), "agent", name, Table(()), Grants(), Notebook())
+    caller = Caller(next(numbers), "agent", name, TABLE, Grants(), Notebook())
     return Agent(AgentSpec(name, **more), caller, ("root",), parent, 0, None, (Account(name),), Rate(1, 1))
 
 
@@ -139,3 +142,42 @@ def test_an_end_that_was_asked_for_says_so() -> None:
     assert describe_end(Status(None, 15), requested=True) == End(None, 15, "stopped: killed by SIGTERM")
     assert describe_end(Status(3, None)) == End(3, None, "exit status 3")
     assert str(Status(None, 40)) == "killed by signal 40"
+
+
+LAYERS = {
+    f"layer_{number}": Layer(True, True, "clone", evidence=f"ns:[{number}], ours is ns:[1]") for number in range(18)
+}
+
+
+def test_an_ended_agent_tells_what_it_told_before() -> None:
+    one = agent("a")
+    one.layers = LAYERS
+    one.output.add("stdout", "its last words")
+    one.over.set()
+    one.shrink()
+
+    assert one.recall_layers() == LAYERS
+    assert [line.text for line in one.output.last(5)] == ["its last words"]
+    assert one.over.is_set()
+    assert not one.settled.is_set()
+
+
+def test_an_ended_agent_takes_little_memory() -> None:
+    def remember(number: int) -> Agent:
+        one = agent(f"a{number}")
+        one.layers = copy.deepcopy(LAYERS)
+        one.output.add("stdout", "its last words")
+        one.settle()
+        one.over.set()
+        one.shrink()
+        return one
+
+    remember(0)
+    tracemalloc.start()
+    try:
+        kept = [remember(number) for number in range(100)]
+        size, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert size / len(kept) < 4 << 10  # bytes; 8 KiB with its dictionaries and events

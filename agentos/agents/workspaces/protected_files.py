@@ -96,8 +96,8 @@ class Stubs:
                 self._remove(directory, _open(directory))
         self._save()
 
-    def hold(self, directory: str) -> tuple[str, ...]:
-        """All protected names in a directory, each of which exists until :meth:`let_go`."""
+    def acquire(self, directory: str) -> tuple[str, ...]:
+        """All protected names in a directory, each of which exists until :meth:`release`."""
         top = _open(directory)
         try:
             fcntl.flock(top, fcntl.LOCK_SH)
@@ -119,8 +119,8 @@ class Stubs:
         self._locks.setdefault(directory, []).append(top)
         return tuple(wanted)
 
-    def let_go(self, directory: str) -> None:
-        """Release one :meth:`hold`; the last release removes the stubs."""
+    def release(self, directory: str) -> None:
+        """Release one :meth:`acquire`; the last release removes the stubs."""
         top = self._locks[directory].pop()
         if self._locks[directory]:
             os.close(top)

@@ -25,8 +25,8 @@ from agentos_sdk.values import HostIds
 from .nested_repositories import Repositories, find_repositories
 from .protected_files import Stubs, Unprotectable
 
-_PATIENCE = 10  # seconds for Linux to release the image of an ended agent
-_WATCHED = "watched, may overshoot"
+_RELEASE_TIMEOUT = 10  # seconds for Linux to release the image of an ended agent
+_WATCHED_MECHANISM = "watched, may overshoot"
 _SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/sbin", "/sys", "/usr")
 _WHOLE = ("/", "/home", "/media", "/mnt", "/opt", "/root", "/run", "/srv", "/tmp", "/var", "/var/lib", "/var/tmp")
 
@@ -59,11 +59,11 @@ class Workspaces:
         self._kept, self._is_root = state / "workspaces", is_root
         self._off_limits = [os.path.realpath(path) for path in (state, *off_limits)]
         self._stubs = Stubs(state / "stubs.json")
-        self._turn = trio.Lock()
+        self._lock = trio.Lock()
 
     async def sweep(self) -> None:
         """Remove the stubs that a killed kernel left in host directories; called at the start."""
-        async with self._turn:
+        async with self._lock:
             await trio.to_thread.run_sync(self._stubs.sweep)
 
     def list_kept(self) -> AbstractSet[str]:
@@ -81,7 +81,7 @@ class Workspaces:
             return Workspace("tmp", None, f"tmpfs of {_sized(limits.disk)}, {limits.inodes} inodes")
         if wanted == "keep":
             return await self._keep(name, limits, outer)
-        async with self._turn:
+        async with self._lock:
             try:
                 return await trio.to_thread.run_sync(self._hosts, wanted)
             except (OSError, Unprotectable) as error:
@@ -92,8 +92,8 @@ class Workspaces:
         if workspace.kind != "host" or workspace.watched is None:
             return []
         with trio.CancelScope(shield=True):
-            async with self._turn:
-                await trio.to_thread.run_sync(self._stubs.let_go, workspace.watched)
+            async with self._lock:
+                await trio.to_thread.run_sync(self._stubs.release, workspace.watched)
             try:
                 after = await trio.to_thread.run_sync(find_repositories, workspace.watched)
             except EXHAUSTED:
@@ -107,7 +107,7 @@ class Workspaces:
                 await trio.to_thread.run_sync(partial(Path(workspace.mount.path).unlink, missing_ok=True))
 
     async def _keep(self, name: str, limits: Limits, outer: HostIds | None) -> Workspace:
-        deadline = trio.current_time() + _PATIENCE
+        deadline = trio.current_time() + _RELEASE_TIMEOUT
         while True:
             try:
                 return await trio.to_thread.run_sync(self._kept_by_name, name, limits, outer)
@@ -131,14 +131,14 @@ class Workspaces:
                 except ImageUnavailable as error:
                     reason = str(error)
         _own_directory(directory, outer)
-        return Workspace("directory", Directory(str(directory)), _WATCHED, reason)
+        return Workspace("directory", Directory(str(directory)), _WATCHED_MECHANISM, reason)
 
     def _hosts(self, path: str) -> Workspace:
         self._check(path)
         before = find_repositories(path)
-        protected = (*self._stubs.hold(path), *_ours_in(path))
+        protected = (*self._stubs.acquire(path), *_ours_in(path))
         reason = "a directory of the host's has no size of its own"
-        return Workspace("host", Directory(path, protected), _WATCHED, reason, repositories=before)
+        return Workspace("host", Directory(path, protected), _WATCHED_MECHANISM, reason, repositories=before)
 
     def _check(self, path: str) -> None:
         """Refuse directories through which an agent could take over the host or the kernel."""

@@ -34,7 +34,7 @@ from . import request, response
 from .request import CompletionRequest
 from .response import InvalidKey, Shape
 
-SMALL = 64 << 10  # bytes parsed in the event loop; larger bodies in a thread
+MAX_INLINE_BYTES = 64 << 10  # bytes parsed in the event loop; larger bodies in a thread
 
 
 @frozen
@@ -127,7 +127,7 @@ class Endpoint:
     async def _complete(self, exchange: Exchange) -> None:
         body = await exchange.body()
         read = partial(request.parse_request, body, next(iter(self.common.models), ""), self.common.provider)
-        if len(body) <= SMALL:
+        if len(body) <= MAX_INLINE_BYTES:
             asked = read()
         else:
             async with self.caller.turn:

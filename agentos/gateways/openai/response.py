@@ -25,8 +25,8 @@ STATUS = {  # by a call error's code; 500 for the others
     "cancelled": 503,
     "timeout": 504,
 }
-THEIRS = {"busy": "rate_limit_exceeded", "quota_exceeded": "insufficient_quota"}  # codes that OpenAI has names for
-UPSTREAM = {  # by the status of the provider's error response: the status here, and OpenAI's code
+OPENAI_CODES = {"busy": "rate_limit_exceeded", "quota_exceeded": "insufficient_quota"}  # OpenAI's names of our codes
+UPSTREAM_STATUS = {  # by the status of the provider's error response: the status here, and OpenAI's code
     401: (401, "invalid_api_key"),
     402: (429, "insufficient_quota"),
     403: (403, "permission_denied"),
@@ -34,8 +34,8 @@ UPSTREAM = {  # by the status of the provider's error response: the status here,
     422: (422, "invalid_request"),
     429: (429, "rate_limit_exceeded"),
 }
-CREDENTIALS = (401, 402, 403)  # statuses about the kernel's own credentials, which are not shown to the agent
-BUSY_FOR = 1  # seconds after which to retry when the queue is full
+CREDENTIAL_STATUS = (401, 402, 403)  # statuses about the kernel's own credentials, which are not shown to the agent
+BUSY_RETRY_SECONDS = 1  # seconds after which to retry when the queue is full
 
 Headers = Sequence[tuple[str, str]]
 
@@ -106,7 +106,7 @@ def status(error: CallError) -> int:
 
 def refusal(error: CallError) -> dict[str, object]:
     number, upstream = status(error), _upstream(error)
-    code = upstream[1] if upstream is not None else THEIRS.get(error.code, error.code)
+    code = upstream[1] if upstream is not None else OPENAI_CODES.get(error.code, error.code)
     kind = "invalid_request_error" if number < 429 else "server_error" if number >= 500 else code
     told = {
         "message": _message(error),
@@ -120,12 +120,12 @@ def refusal(error: CallError) -> dict[str, object]:
 def _upstream(error: CallError) -> tuple[int, str] | None:
     """The status and code for an error of the kernel's provider; ``None`` for other errors."""
     said = error.details.get("upstream_status")
-    return UPSTREAM.get(said) if isinstance(said, int) else None
+    return UPSTREAM_STATUS.get(said) if isinstance(said, int) else None
 
 
 def _message(error: CallError) -> str:
     said = error.details.get("upstream_status")
-    if said in CREDENTIALS:
+    if said in CREDENTIAL_STATUS:
         return f"the provider of the kernel's model refuses the kernel itself ({said}): its operator has to mend that"
     return str(error)
 
@@ -138,7 +138,7 @@ def broken_off(error: CallError) -> bytes:
 def advice(error: CallError, now: float) -> Headers:
     """Headers that say when to retry. The kernel has retried already, so only a full queue allows a retry."""
     if error.code == "busy":
-        return [("retry-after", str(BUSY_FOR))]
+        return [("retry-after", str(BUSY_RETRY_SECONDS))]
     again = [("x-should-retry", "false")]  # otherwise OpenAI's own SDK would retry, at 429 and from 500 on
     worth_it = error.details.get("renews_at", error.details.get("until"))  # seconds since the epoch
     if isinstance(worth_it, int | float):

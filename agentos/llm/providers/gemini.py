@@ -91,16 +91,16 @@ class Gemini:
     def _error_of(self, status: int, body: object, after: float | None = None) -> ProviderError:
         if isinstance(body, list) and len(body) == 1:  # an error may come in a list, as a stream is a list of responses
             body = body[0]
-        told = body.get("error") if isinstance(body, dict) else None
-        if not isinstance(told, dict):
+        error = body.get("error") if isinstance(body, dict) else None
+        if not isinstance(error, dict):
             return self._account.error_of_status(status, body.get("message") if isinstance(body, dict) else body, after)
-        details = [detail for detail in told.get("details") or () if isinstance(detail, dict)]
+        details = [detail for detail in error.get("details") or () if isinstance(detail, dict)]
         if any(detail.get("reason") == "API_KEY_INVALID" for detail in details):
             return self._account.access_denied(status)  # although the status is 400
         for detail in details:
             if "retryDelay" in detail:  # Google's format for a duration: "34.5s"
                 after = parse_seconds(str(detail["retryDelay"]).removesuffix("s"))
-        return self._account.error_of_status(status, told.get("message") or told.get("status"), after)
+        return self._account.error_of_status(status, error.get("message") or error.get("status"), after)
 
 
 def _contents(messages: Sequence[Message]) -> list[types.Content]:

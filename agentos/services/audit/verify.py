@@ -136,7 +136,7 @@ class _ChainCheck:
             trouble = f"{display_path(place.rows)} can't be read from here on: {error}"
         if trouble is not None:
             self.report_fault(self.last.seq + 1, trouble)
-        heads.check_rest(is_last, told=trouble is not None)
+        heads.check_rest(is_last, reported=trouble is not None)
 
     def _check_row(self, row: Row) -> None:
         if self.start is None:
@@ -216,8 +216,8 @@ class _HeadCheck:
             if link.hash != row.hash:
                 self._report_fault(row.seq, "has another hash for it")
 
-    def check_rest(self, is_last: bool, told: bool) -> None:
-        """Check the lines after the last row; ``told``: missing rows were reported already.
+    def check_rest(self, is_last: bool, reported: bool) -> None:
+        """Check the lines after the last row; ``reported``: missing rows were reported already.
 
         In the last segment, lines that were added during the check may belong to rows that were added, too.
         """
@@ -229,7 +229,7 @@ class _HeadCheck:
             if self._line.end <= self.size or not is_last:
                 missing = link.seq
                 self._check.last = link  # the next row has to follow this one
-        if missing and not told:
+        if missing and not reported:
             self._check.report_gap(begin, missing)
         if is_last and not missing and self._missing_line_for is not None:
             self._check.unheaded = self._missing_line_for.seq - self._first + 1

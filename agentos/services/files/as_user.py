@@ -19,8 +19,8 @@ from agentos.sandbox.filters.syscall_numbers import NUMBERS
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.syscall.restype = ctypes.c_long
 _SET_DUMPABLE = 4
-_OURSELVES = struct.pack("=Ii", 0x2008_0522, 0)  # struct __user_cap_header_struct: version 3, the calling thread
-_NOBODY = ctypes.c_uint(0xFFFF_FFFF)  # an invalid id: the call changes nothing
+_THIS_THREAD = struct.pack("=Ii", 0x2008_0522, 0)  # struct __user_cap_header_struct: version 3, the calling thread
+_INVALID_ID = ctypes.c_uint(0xFFFF_FFFF)  # an invalid id: the call changes nothing
 
 
 @frozen
@@ -56,7 +56,7 @@ def _become(uid: int, gid: int) -> None:
     """Set fsgid and fsuid; the syscalls report no error, so the result is read back. Raises ``OSError`` (EPERM)."""
     for call, number in ((_LIBC.setfsgid, gid), (_LIBC.setfsuid, uid)):
         call(ctypes.c_uint(number))
-        if call(_NOBODY) != ctypes.c_int(number).value:
+        if call(_INVALID_ID) != ctypes.c_int(number).value:
             raise OSError(errno.EPERM, f"this thread can't act as {number}")
     # With fs.suid_dumpable set, Linux has just made our memory readable for other processes of our uid.
     _LIBC.prctl(_SET_DUMPABLE, 0, 0, 0, 0)
@@ -71,12 +71,12 @@ def _set_groups(groups: Sequence[int]) -> None:
 def _get_capabilities() -> tuple[int, ...]:
     """Effective, permitted, inheritable: the lower 32 bits of each, then the higher ones."""
     found = ctypes.create_string_buffer(24)
-    _raise_on_error(_LIBC.capget(_OURSELVES, found), "capget")
+    _raise_on_error(_LIBC.capget(_THIS_THREAD, found), "capget")
     return struct.unpack("=6I", found.raw)
 
 
 def _set_capabilities(sets: Sequence[int]) -> None:
-    _raise_on_error(_LIBC.capset(_OURSELVES, struct.pack("=6I", *sets)), "capset")
+    _raise_on_error(_LIBC.capset(_THIS_THREAD, struct.pack("=6I", *sets)), "capset")
 
 
 def _raise_on_error(result: int, what: str) -> None:

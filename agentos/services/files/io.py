@@ -20,12 +20,12 @@ from .as_user import acting_as
 from .regular_file import check_file_system, check_regular_file, describe_type, reopen
 from .resolve import PathRequest, ResolvedPath, call_error, call_errors
 
-PIECE = 1 << 20  # bytes
-MAX_CACHED = 64 << 10  # bytes that are copied from the page cache in the event loop, in about 10 µs
-NEW = 0o644  # mode of a new file, before the kernel's umask
-UNFINISHED = ".agentos-"  # prefix of the names of unfinished files
-ATTEMPTS = 8  # if other processes create and remove the file at that moment
-CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+CHUNK_BYTES = 1 << 20  # bytes per read() or write()
+MAX_CACHED_BYTES = 64 << 10  # bytes that are copied from the page cache in the event loop, in about 10 µs
+NEW_FILE_MODE = 0o644  # mode of a new file, before the kernel's umask
+TEMPORARY_PREFIX = ".agentos-"  # prefix of the names of unfinished files
+MAX_ATTEMPTS = 8  # if other processes create and remove the file at that moment
+CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @frozen
@@ -37,14 +37,14 @@ class Part:
     cut: bool
 
 
-def read_cached(resolved: ResolvedPath, offset: int, limit: int | None, most: int) -> Part | None:
+def read_cached(resolved: ResolvedPath, offset: int, limit: int | None, max_bytes: int) -> Part | None:
     """Read like :func:`read`, but without blocking: a small part of an open file, from the page cache.
 
     ``None`` if that isn't possible, or if the file has grown or shrunk since it was opened.
     """
     there = max(0, resolved.size - offset)
     wanted = there if limit is None else min(limit, there)
-    if not resolved.untouched or wanted > min(most, MAX_CACHED):
+    if not resolved.untouched or wanted > min(max_bytes, MAX_CACHED_BYTES):
         return None
     data = bytearray(wanted + 1)  # one byte more, to see whether the file has grown
     try:
@@ -57,11 +57,11 @@ def read_cached(resolved: ResolvedPath, offset: int, limit: int | None, most: in
     return Part(data, resolved.size, wanted < there)
 
 
-def read(resolved: ResolvedPath, offset: int, limit: int | None, most: int) -> Part:
+def read(resolved: ResolvedPath, offset: int, limit: int | None, max_bytes: int) -> Part:
     """Read a resolved file: all bytes from ``offset`` on, or at most ``limit``.
 
-    ``BadRequest`` if that is more than ``most`` or if it is no regular file. A file that grows is read up to its size
-    at the start.
+    ``BadRequest`` if that is more than ``max_bytes`` or if it is no regular file. A file that grows is read up to its
+    size at the start.
     """
     request = resolved.request
     with call_errors(request), acting_as(request.identity):
@@ -69,15 +69,15 @@ def read(resolved: ResolvedPath, offset: int, limit: int | None, most: int) -> P
         size = os.fstat(resolved.fd).st_size
         there = max(0, size - offset)
         wanted = there if limit is None else min(limit, there)
-        if wanted > most:
+        if wanted > max_bytes:
             raise BadRequest(
-                f"limit: {wanted} bytes of {request.given} are more than the {most} that a reply holds: "
+                f"limit: {wanted} bytes of {request.given} are more than the {max_bytes} that a reply holds: "
                 "read it in parts, by offset and limit"
             )
         data = bytearray()
         while len(data) < wanted:
             trio.from_thread.check_cancelled()
-            piece = os.pread(resolved.fd, min(PIECE, wanted - len(data)), offset + len(data))
+            piece = os.pread(resolved.fd, min(CHUNK_BYTES, wanted - len(data)), offset + len(data))
             if not piece:
                 break
             data += piece
@@ -93,22 +93,22 @@ def replace(resolved: ResolvedPath, data: bytes) -> None:
     with call_errors(request), acting_as(request.identity):
         former = _stat_replaced(resolved)
         _check_size(len(data), request)
-        hidden = f"{UNFINISHED}{secrets.token_hex(8)}"
-        fd = os.open(hidden, CREATE, NEW if former is None else 0o600, dir_fd=directory)
+        temporary = f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
+        fd = os.open(temporary, CREATE_FLAGS, NEW_FILE_MODE if former is None else 0o600, dir_fd=directory)
         try:
             try:
-                for at in range(0, len(data), PIECE):
+                for at in range(0, len(data), CHUNK_BYTES):
                     trio.from_thread.check_cancelled()
-                    _write_out(fd, data[at : at + PIECE])
+                    _write_out(fd, data[at : at + CHUNK_BYTES])
                 _set_owner_and_mode(fd, request, former)
                 os.fdatasync(fd)  # otherwise the file might be empty after a crash of the host
             finally:
                 os.close(fd)
             trio.from_thread.check_cancelled()
-            os.rename(hidden, resolved.last, src_dir_fd=directory, dst_dir_fd=directory)
+            os.rename(temporary, resolved.last, src_dir_fd=directory, dst_dir_fd=directory)
         except BaseException:
             with contextlib.suppress(OSError):
-                os.unlink(hidden, dir_fd=directory)
+                os.unlink(temporary, dir_fd=directory)
             raise
 
 
@@ -160,11 +160,11 @@ def _stat_replaced(resolved: ResolvedPath) -> os.stat_result | None:
 def _open_to_append(resolved: ResolvedPath) -> int:
     directory, request = resolved.require(), resolved.request
     check_file_system(directory, request.given)
-    for _ in range(ATTEMPTS):
+    for _ in range(MAX_ATTEMPTS):
         with contextlib.suppress(FileNotFoundError):
             return _open_existing(resolved)
         with contextlib.suppress(FileExistsError):
-            fd = os.open(resolved.last, CREATE | os.O_APPEND, NEW, dir_fd=directory)
+            fd = os.open(resolved.last, CREATE_FLAGS | os.O_APPEND, NEW_FILE_MODE, dir_fd=directory)
             try:
                 _set_owner_and_mode(fd, request, None)
             except BaseException:
@@ -212,4 +212,4 @@ def _check_size(size: int, request: PathRequest) -> None:
 def _write_out(fd: int, data: bytes) -> None:
     left = memoryview(data)
     while left:
-        left = left[os.write(fd, left[:PIECE]) :]
+        left = left[os.write(fd, left[:CHUNK_BYTES]) :]

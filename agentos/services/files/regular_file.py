@@ -7,7 +7,7 @@ import stat
 from agentos.sandbox import openat2
 from agentos_sdk.errors import BadRequest, PermissionDenied
 
-MOST_FILES = 100_000  # below a directory that an agent may be shown as a whole
+MAX_CHECKED_FILES = 100_000  # below a directory that an agent may be shown as a whole
 KERNEL_FILE_SYSTEMS = {  # file systems that are interfaces to Linux; their files include our own environment
     0x9FA0: "proc",
     0x62656572: "sysfs",
@@ -28,7 +28,7 @@ KERNEL_FILE_SYSTEMS = {  # file systems that are interfaces to Linux; their file
     0x6E736673: "nsfs",
     0x19800202: "mqueue",
 }
-KINDS = {
+FILE_TYPES = {
     stat.S_IFDIR: "a directory",
     stat.S_IFLNK: "a symbolic link",
     stat.S_IFIFO: "a FIFO",
@@ -55,7 +55,7 @@ def reopen(fd: int, flags: int) -> int:
 
 
 def describe_type(status: os.stat_result) -> str:
-    return KINDS.get(stat.S_IFMT(status.st_mode), "something else")
+    return FILE_TYPES.get(stat.S_IFMT(status.st_mode), "something else")
 
 
 def check_file_system(fd: int, given: str) -> None:
@@ -73,12 +73,14 @@ def check_single_link(status: os.stat_result, asked: str) -> None:
 
 
 def check_single_links(directory: str, field: str) -> None:
-    """The same for every file below a directory, of at most ``MOST_FILES``. No symlink is followed."""
+    """The same for every file below a directory, of at most ``MAX_CHECKED_FILES``. No symlink is followed."""
     count = 0
     for top, _, names in os.walk(directory, onerror=_raise):
         count += len(names)
-        if count > MOST_FILES:
-            raise PermissionDenied(f"{field}: {directory} has more than {MOST_FILES} files to look at for hard links")
+        if count > MAX_CHECKED_FILES:
+            raise PermissionDenied(
+                f"{field}: {directory} has more than {MAX_CHECKED_FILES} files to look at for hard links"
+            )
         for name in names:
             path = f"{top}/{name}"
             with contextlib.suppress(FileNotFoundError):

@@ -28,9 +28,9 @@ from agentos_sdk.errors import (
 from .as_user import Identity, acting_as
 from .regular_file import KERNEL_FILE_SYSTEMS, check_file_system, check_regular_file, reopen
 
-LONGEST = 4095  # bytes of a path, Linux's limit
-MOST_LINKS = 40  # in one path, Linux's limit
-GONE = " (deleted)"
+MAX_PATH_BYTES = 4095  # bytes of a path, Linux's limit
+MAX_SYMLINKS = 40  # in one path, Linux's limit
+DELETED_SUFFIX = " (deleted)"
 
 
 @contextlib.contextmanager
@@ -138,8 +138,8 @@ def _resolve(
     request: PathRequest, open_path: Callable[[int, PathRequest], ResolvedPath], allowed: bool = False
 ) -> ResolvedPath:
     with call_errors(request), request.root() as root, acting_as(request.identity):
-        if len(os.fsencode(request.path)) > LONGEST:
-            raise BadRequest(f"path: expected at most {LONGEST} bytes")
+        if len(os.fsencode(request.path)) > MAX_PATH_BYTES:
+            raise BadRequest(f"path: expected at most {MAX_PATH_BYTES} bytes")
         resolved = open_path(root, request)
         if any(f"{resolved.real}/".startswith(f"{hidden}/") for hidden in request.hidden):
             resolved.close()
@@ -202,7 +202,7 @@ def _deepest_directory(root: int, request: PathRequest) -> Iterator[tuple[int, l
     Symlinks on the way are followed, so the first of the other components isn't one.
     """
     path = request.path
-    for _ in range(MOST_LINKS):
+    for _ in range(MAX_SYMLINKS):
         parts = [part for part in path.split("/") if part not in ("", ".")]
         start = "/" if path.startswith("/") else ""
         directory, depth = _open_deepest(root, start, parts, request)
@@ -257,7 +257,7 @@ def _name_of(root: int, fd: int, request: PathRequest) -> str:
     if name != top and not name.startswith(inside):
         raise FileNotFoundError(errno.ENOENT, "moved away meanwhile")
     rest = name[len(inside) :]
-    if name.endswith(GONE) and not _has_name(root, rest, fd):
+    if name.endswith(DELETED_SUFFIX) and not _has_name(root, rest, fd):
         raise FileNotFoundError(errno.ENOENT, "removed meanwhile")
     return f"{request.top}/{rest}".rstrip("/") or "/"
 

@@ -127,7 +127,7 @@ async def test_no_stub_is_made_where_another_agent_leads_us_by_a_link(place: Pat
     stubs = Stubs(place / "state" / "stubs.json")
 
     with pytest.raises(OSError, match="Too many levels of symbolic links"):
-        stubs.hold(f"{place}/project/way/inner")
+        stubs.acquire(f"{place}/project/way/inner")
 
     assert os.listdir(place / "victim" / "inner") == []
 

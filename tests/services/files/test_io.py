@@ -103,7 +103,7 @@ def test_what_is_in_the_page_cache_is_read_without_a_thread(place: Path, offset:
 
 def test_what_may_wait_is_left_to_a_thread(place: Path) -> None:
     (place / "file").write_bytes(b"x" * 100)
-    (place / "large").write_bytes(b"x" * (io.MAX_CACHED + 1))
+    (place / "large").write_bytes(b"x" * (io.MAX_CACHED_BYTES + 1))
     (place / "link").symlink_to("file")
 
     with opened(place, "large") as what:

@@ -15,6 +15,7 @@ command = ["sleep", "1000"]
 name = "job"
 command = ["sh", "-c", "echo done; exit 0"]
 restart = "{restart}"
+ready = "hello"  # which it never says: on a slow machine it would count as started after 200 ms
 """
 
 

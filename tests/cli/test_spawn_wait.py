@@ -71,7 +71,7 @@ def test_escape_sequences_are_shown_and_not_obeyed(agentos: Agentos) -> None:
     script = r"printf '\033]0;title\007\033[2J\233x\n'; printf '\033[31m\n' >&2; "
 
     done = agentos("spawn", "evil", "--wait", "--", "sh", "-c", script + "sleep 0.4")
-    failed = agentos("spawn", "evil", "--", "sh", "-c", script + "exit 1")
+    failed = agentos("spawn", "evil", "--ready", "hello", "--", "sh", "-c", script + "exit 1")
 
     assert done.stdout == "\\x1b]0;title\\x07\\x1b[2J\ufffdx\n"
     assert done.stderr == "\\x1b[31m\n"

@@ -113,7 +113,7 @@ async def test_a_failed_call_raises_its_error_and_the_connection_lives_on(own_ke
 async def test_a_program_that_does_not_start_says_how_it_ended(own_kernel: Kernel) -> None:
     async with connect(own_kernel.socket) as kernel:
         with pytest.raises(errors.Unavailable, match="exit status 3") as caught:
-            await kernel.spawn("broken", command=["sh", "-c", "echo why >&2; exit 3"])
+            await kernel.spawn("broken", command=["sh", "-c", "echo why >&2; exit 3"], ready="hello")
 
         assert caught.value.details["exit_code"] == 3
         assert caught.value.details["stderr"] == ["why"]

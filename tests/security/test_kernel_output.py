@@ -72,7 +72,8 @@ for stream in (sys.stdout, sys.stderr): print(evil, "written", file=stream, flus
 ctypes.CDLL(None).prctl(15, evil.encode()[:15], 0, 0, 0)
 child = ask(SPAWN, dict(name="child", command=["sh", "-c", "sleep 1000", evil], args=[evil], env={{"EVIL": evil}}))
 bad = ask(SPAWN, dict(name=evil, command=["sleep", "1000"]))
-failed = ask(SPAWN, dict(name="failed", command=["/bin/sh", "-c", "printf '%s' \\"$0\\" >&2; exit 1", evil]))
+fails = ["/bin/sh", "-c", "printf '%s' \\"$0\\" >&2; exit 1", evil]
+failed = ask(SPAWN, dict(name="failed", command=fails, ready="hello"))
 missing = ask(SPAWN, dict(name="missing", command=[evil]))
 say([child["success"], bad["success"], failed["success"], missing["success"]])
 """
@@ -92,7 +93,7 @@ say([child["success"], bad["success"], failed["success"], missing["success"]])
 def test_no_terminal_obeys_why_an_agent_did_not_start(kernel: Kernel, client: AgentOSClient, ending: str) -> None:
     script = write(kernel, "fails.py", f"import sys\nevil = {EVIL!r}\n{ending}\n")
 
-    said = _agentos(kernel, "spawn", "fails", script)
+    said = _agentos(kernel, "spawn", "fails", "--ready", "hello", script)
 
     assert "owned" in said
     assert not OBEYED & set(said)

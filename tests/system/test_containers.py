@@ -46,6 +46,8 @@ time.sleep(1000)
 
 def child(name: str, command: str | None = SLEEPS, *lines: str) -> str:
     program = [f"command = {command}"] if command is not None else []
+    if command == BAD:
+        program.append('ready = "hello"')  # which it never says, however long it takes to fail
     return "\n".join(["[[supervisor.children]]", f'name = "{name}"', *program, *lines, ""])
 
 

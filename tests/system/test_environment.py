@@ -153,7 +153,7 @@ def test_what_is_beside_a_script_comes_along_as_code(kernel: Kernel, client: Age
     (place / "main.py").write_text("import beside, time; time.sleep(1000)")
 
     up(client.spawn("with-code", str(place / "main.py"), code=str(place)))
-    alone = client.spawn("without-code", str(place / "main.py"))
+    alone = client.spawn("without-code", str(place / "main.py"), ready="hello")
 
     until(lambda: lines(client, "with-code") == ["imported"], "it has imported what is beside it")
     assert alone["stderr"][-1] == "ModuleNotFoundError: No module named 'beside'"
@@ -186,7 +186,7 @@ def test_an_uncaught_error_is_told_from_the_script_on(kernel: Kernel, client: Ag
     script = write(kernel, "boom.py", "def inner():\n    1 / 0\n\ninner()\n")
 
     for sandboxed, path in ((True, "/agent/boom.py"), (False, script)):
-        reply = client.spawn("boom", script, sandboxed=sandboxed)
+        reply = client.spawn("boom", script, sandboxed=sandboxed, ready="hello")
 
         assert reply["stderr"][:2] == ["Traceback (most recent call last):", f'  File "{path}", line 4, in <module>']
         assert reply["stderr"][-1] == "ZeroDivisionError: division by zero"

@@ -130,7 +130,7 @@ def test_an_interpreter_that_is_none_is_refused_with_its_name(
 
     assert "a script that starts an interpreter" in client.spawn("odd", script, python=str(wrapper))["error"]
     assert client.spawn("odd", script, python="/no/such/python")["error"].startswith("python: ")
-    true = client.spawn("odd", script, python=shutil.which("true"))
+    true = client.spawn("odd", script, python=shutil.which("true"), ready="hello")
     assert not true["success"]
 
 

@@ -44,7 +44,7 @@ def test_a_first_connection_counts_as_started_at_once(kernel: Kernel, client: Ag
 
 
 def test_a_program_that_ends_at_once_is_an_error_with_its_status_and_its_last_lines(client: AgentOSClient) -> None:
-    reply = client.spawn("brief", command=["sh", "-c", "echo to nobody; echo out of ideas >&2; exit 7"])
+    reply = client.spawn("brief", command=["sh", "-c", "echo to nobody; echo out of ideas >&2; exit 7"], ready="hello")
 
     assert (reply["success"], reply["code"], reply["exit_code"], reply["signal"]) == (False, "unavailable", 7, None)
     assert reply["error"] == "brief did not start: exit status 7 before it was ready\nout of ideas"
@@ -53,14 +53,14 @@ def test_a_program_that_ends_at_once_is_an_error_with_its_status_and_its_last_li
 
 
 def test_an_early_end_by_a_signal_says_which(client: AgentOSClient) -> None:
-    reply = client.spawn("shot", command=["sh", "-c", "kill -USR1 $$"])
+    reply = client.spawn("shot", command=["sh", "-c", "kill -USR1 $$"], ready="hello")
 
     assert (reply["exit_code"], reply["signal"]) == (None, 10)
     assert "killed by SIGUSR1" in reply["error"]
 
 
 def test_a_failed_start_is_not_tried_again_whatever_the_restart_type(client: AgentOSClient) -> None:
-    reply = client.spawn("never-up", command=["false"], restart="permanent")
+    reply = client.spawn("never-up", command=["false"], restart="permanent", ready="hello")
 
     assert not reply["success"]
     assert client.wait("never-up", timeout=60)["exit_code"] == 1
@@ -109,7 +109,7 @@ def test_who_goes_away_while_its_agent_starts_takes_it_along(kernel: Kernel, cli
 def test_a_script_with_a_mistake_in_it_is_said_with_its_line(kernel: Kernel, client: AgentOSClient) -> None:
     script = write(kernel, "typo.py", "x = 1\ndef f(:\n")
 
-    reply = client.spawn("typo", script)
+    reply = client.spawn("typo", script, ready="hello")
 
     assert reply["error"].startswith("typo did not start: exit status 1 before it was ready\n")
     assert (reply["exit_code"], reply["signal"]) == (1, None)

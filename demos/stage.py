@@ -25,7 +25,7 @@ from agentos.sandbox.report.doctor import kernel_cgroup
 from agentos_sdk import AgentOSClient, AgentOSError
 
 WIDTH = 96  # columns that a narrated line may take
-START_TIMEOUT, STOP_TIMEOUT = 60.0, 60.0  # seconds a kernel may take to be ready, and to have stopped every agent
+START_TIMEOUT, STOP_TIMEOUT = 120.0, 120.0  # seconds a kernel may take to be ready, and to have stopped every agent
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 

@@ -13,7 +13,7 @@ from demos.stage import Kernel, notice, say
 
 FILE = stage.HERE / "supervision_tree" / "agentos.toml"
 RESTARTS = 4  # of unstable, that are watched
-TIMEOUT = 40.0  # seconds for the whole demo; it takes about twelve
+TIMEOUT = 120.0  # seconds for the whole demo; it takes about twelve
 ROUND = re.compile(r"ping \| sent (\d+), pong answered (\d+)")
 DELAY = re.compile(r"unstable: will be restarted in ([\d.]+) s")
 REMARKS: Mapping[str, str] = {

@@ -46,7 +46,7 @@ def beside(place: Place) -> list[Result]:
     alone, accompanied = list[float](), list[float]()
     files = {f"{name}.py": text for name, text in SCRIPTS.items()}
     with place.serve(files=files, free=True) as kernel, Caller(kernel.socket) as caller:
-        for _ in range(3 if place.quick else 5):
+        for _ in range(3 if place.quick else 4):
             alone.append(_p99(place, kernel))
             for name in SCRIPTS:
                 script = str(kernel.socket.parent / f"{name}.py")
@@ -62,7 +62,7 @@ def beside(place: Place) -> list[Result]:
 
 def _p99(place: Place, kernel: Server) -> float:
     """Milliseconds."""
-    return place.load(kernel, f"paced {OTHERS}", "-w", 500, "-s", 1.5 if place.quick else 2.5)["p99_us"] / 1000
+    return place.load(kernel, f"paced {OTHERS}", "-w", 500, "-s", 1.5 if place.quick else 2.0)["p99_us"] / 1000
 
 
 def _call(caller: Caller, opcode: int, fields: Mapping[str, object]) -> None:

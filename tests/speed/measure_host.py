@@ -38,7 +38,7 @@ def _start(place: Place) -> float:
 def ready(place: Place) -> Iterator[Result]:
     _start(place)  # the first may have to compile its modules and read them from the disk
     bare, starts = [], []
-    for _ in range(3 if place.quick else 7):
+    for _ in range(3 if place.quick else 5):
         bare.append(_bare_interpreter(place))
         starts.append(_start(place))
     yield Result(READY[0], Figure.of(starts), Figure.of(bare))

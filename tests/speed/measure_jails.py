@@ -57,7 +57,7 @@ def jails(place: Place) -> Iterator[Result]:
     if shutil.which("bwrap") is None:
         raise MeasurementError("there is no bwrap to compare with: install the package bubblewrap")
     python = [os.path.realpath(sys.executable), "-I", "-S"]
-    rounds = 20 if place.quick else 100
+    rounds = 20 if place.quick else 50
     with pinned(place.cpu), place.serve(files={"fast.py": FAST}) as kernel, Caller(kernel.socket) as caller:
         fast = _fast(kernel)
         ways: dict[str, Callable[[str], float]] = {
@@ -69,7 +69,7 @@ def jails(place: Place) -> Iterator[Result]:
         taken = _in_turn(ways, rounds)
         yield Result.of(ROWS[0], taken["fast"], taken["true"])
         yield Result.of(ROWS[1], taken["exec"], taken["python"])
-        yield Result.of(ROWS[2], _rates(caller, fast, rounds // 10, "one-cpu"))
+        yield Result.of(ROWS[2], _rates(caller, fast, rounds // 5, "one-cpu"))
 
 
 def ended(place: Place) -> Iterator[Result]:

@@ -23,7 +23,6 @@ from tests.speed.llm.scenes import (
     PACKAGE,
     QUICK,
     ROUND_ROBIN,
-    TARGETS,
     WHOLE,
     Played,
     Programme,
@@ -52,8 +51,8 @@ def play(stage: Stage, programme: Programme) -> list[Played]:
 def llm(place: Place) -> list[Result]:
     """What was promised, for ``make bench``; on every CPU, for there are three processes."""
     stage = Stage(place.directory, place.kernel)
-    extra = overhead(stage, QUICK_ROUNDS if place.quick else ROUNDS, place.cpu)
-    return rows(play(stage, QUICK if place.quick else TARGETS), extra)
+    extra = overhead(stage, QUICK_ROUNDS, place.cpu)
+    return rows(play(stage, QUICK), extra)
 
 
 def rows(played: Sequence[Played], extra: Overhead) -> list[Result]:

@@ -140,7 +140,7 @@ def _timed(once: Once, number: int) -> float:
 
 def commands(place: Place) -> list[Result]:
     """``true`` in an agent's jail: through the kernel, judged and written down, and by the spawner alone."""
-    rounds = 20 if place.quick else 100
+    rounds = 20 if place.quick else 50
     with pinned(place.cpu):
         spawner = Spawner.start()
         try:

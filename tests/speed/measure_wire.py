@@ -28,7 +28,7 @@ HEAVY = tuple(
 
 
 def take_turns(place: Place, mode: str, *versions: str) -> Series:
-    seconds = 0.25 if place.quick else 0.5
+    seconds = 0.25 if place.quick else 0.4
     series: Series = {FLOOR: [], **{version: [] for version in versions}}
     with place.floor() as floor, place.serve() as kernel:
         for _ in range(3 if place.quick else 7):
@@ -64,7 +64,7 @@ def conns(place: Place) -> Iterator[Result]:
 
 def beside_heavy(place: Place, shape: str, *, echo: bool = False) -> float:
     """The p99 in ms of 64 callers, one of which asks each ms, while another one sends the heavy bodies."""
-    seconds = 1.0 if place.quick else 2.0
+    seconds = 1.0
     options = ["-e"] if echo else []
     with (
         place.floor() if echo else place.serve() as server,
@@ -79,7 +79,7 @@ def beside_heavy(place: Place, shape: str, *, echo: bool = False) -> float:
 
 
 def heavy(place: Place) -> Iterator[Result]:
-    rounds = range(1 if place.quick else 3)
+    rounds = range(1 if place.quick else 2)
     for row, shape in zip(HEAVY, SHAPES, strict=True):
         ms = [beside_heavy(place, shape) for _ in rounds]
         floor = Figure(beside_heavy(place, shape, echo=True)) if shape == "noop" else None

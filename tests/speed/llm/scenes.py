@@ -91,11 +91,6 @@ QUICK: Programme = [
     (at_once(300, 1), (PACKAGE, KERNEL)),
     (backlogged(50, 3_200), (ROUND_ROBIN, KERNEL)),
 ]
-TARGETS: Programme = [  # enough for what was promised
-    (flood(50, 3), (FIRST_COME, KERNEL)),
-    (at_once(500, 1), (PACKAGE, KERNEL)),
-    (backlogged(50, 3_200), (ROUND_ROBIN, KERNEL)),
-]
 
 TITLES: Mapping[str, str] = {
     FLOODED: "A flooder among them",

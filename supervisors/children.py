@@ -5,6 +5,7 @@ from typing import Literal
 
 import trio
 from attrs import define, field, frozen
+from msgspec import Struct
 
 from supervisors.child import Life
 from supervisors.errors import Refused
@@ -70,8 +71,7 @@ class Handle:
         return self._life.exit is None
 
 
-@frozen
-class ChildInfo:
+class ChildInfo(Struct, frozen=True):
     """A child in the reply of which_children.
 
     ``child`` is the value of its start handshake (a Supervisor for a nested one), None while it is stopped, or
@@ -90,8 +90,7 @@ class ChildInfo:
     handle: Handle | None
 
 
-@frozen
-class Counts:
+class Counts(Struct, frozen=True):
     """OTP's count_children: specs, live children, and specs by type, running or not."""
 
     specs: int

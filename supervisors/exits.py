@@ -2,15 +2,14 @@
 
 from typing import Literal, get_args
 
-from attrs import frozen
+from msgspec import Struct
 
 Reason = Literal["normal", "shutdown", "shutdown_term", "crash", "killed", "failed_start"]
 
 CLEAN: frozenset[Reason] = frozenset({"normal", "shutdown", "shutdown_term"})
 
 
-@frozen
-class Exit:
+class Exit(Struct, frozen=True):
     """Why a child or a supervisor ended.
 
     ``normal``, ``shutdown`` and ``shutdown_term`` (OTP's ``{shutdown, Term}``) are clean: a transient child is not
@@ -39,8 +38,7 @@ SHUTDOWN = Exit("shutdown")
 KILLED = Exit("killed")
 
 
-@frozen
-class IntensityExceeded:
+class IntensityExceeded(Struct, frozen=True):
     """The detail of a supervisor that gave up: more restarts were needed than its intensity allows.
 
     ``restarts`` counts those within the last ``period`` seconds, including the one that was refused.
@@ -55,8 +53,7 @@ class IntensityExceeded:
         return f"{self.restarts} restarts in {self.period:g} s were needed; the last for {self.child!r} ({self.last})"
 
 
-@frozen
-class TooManyFailures:
+class TooManyFailures(Struct, frozen=True):
     """The detail of a supervisor that gave up on one child, because its backoff has a ``max_failures``."""
 
     child: str
@@ -67,8 +64,7 @@ class TooManyFailures:
         return f"{self.child!r} failed {self.failures} times in a row ({self.last})"
 
 
-@frozen
-class AutoShutdown:
+class AutoShutdown(Struct, frozen=True):
     """The detail of a supervisor that ended because its significant children ended (``auto_shutdown``)."""
 
     child: str

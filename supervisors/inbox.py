@@ -4,38 +4,35 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 import trio
-from attrs import define, field, frozen
+from attrs import define, field
+from msgspec import Struct
 
 from supervisors.child import Life
 from supervisors.children import Child
 from supervisors.exits import Exit
 
 
-@frozen
-class Over:
+class Over(Struct, frozen=True):
     """A life has ended. Ignored if the supervisor itself has waited for that end."""
 
     child: Child
     life: Life
 
 
-@frozen
-class Retry:
+class Retry(Struct, frozen=True):
     """A restart failed: retry if the child still waits for it. By id, as in OTP."""
 
     id: str
 
 
-@frozen
-class Due:
+class Due(Struct, frozen=True):
     """A restart's delay is over; valid if ``timer`` is still the child's current one."""
 
     child: Child
     timer: trio.CancelScope
 
 
-@frozen
-class Stop:
+class Stop(Struct, frozen=True):
     """Stop with this exit."""
 
     exit: Exit

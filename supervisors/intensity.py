@@ -1,10 +1,10 @@
 """Restart intensity: how many restarts a supervisor allows before it gives up."""
 
-from attrs import evolve, frozen
+from msgspec import Struct
+from msgspec.structs import replace
 
 
-@frozen
-class Intensity:
+class Intensity(Struct, frozen=True):
     """At most ``restarts`` within any ``period`` seconds.
 
     OTP's defaults: 1 restart in 5 s (stdlib, supervisor.erl, "Restart intensity and period").
@@ -16,7 +16,7 @@ class Intensity:
 
     def counting(self, now: float) -> "Intensity":
         """A copy with one more restart, at ``now`` seconds on any monotonic clock."""
-        return evolve(self, times=(*(time for time in self.times if now - time <= self.period), now))
+        return replace(self, times=(*(time for time in self.times if now - time <= self.period), now))
 
     @property
     def exceeded(self) -> bool:

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 
 import trio
 from attrs import field, frozen
+from msgspec import Struct
 
 from supervisors.exits import Ended
 
 
-@frozen
-class Died:
+class Died(Struct, frozen=True):
     """The abnormal end of a process: its exit ``status``, or the ``signal`` that killed it."""
 
     status: int | None = None

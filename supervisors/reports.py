@@ -7,89 +7,77 @@ exception is logged (logger ``supervisors``) and the observer still gets the nex
 import logging
 from collections.abc import Callable
 
-from attrs import frozen
+from msgspec import Struct
 
 from supervisors.exits import Exit
 
 
-@frozen
-class Report:
+class Report(Struct, frozen=True):
     """Base of all reports. ``path``: the ids of the supervisors from the root down to the one that reports."""
 
     path: tuple[str, ...]
 
 
-@frozen
-class SupervisorStarted(Report):
+class SupervisorStarted(Report, frozen=True):
     """All its children are up."""
 
 
-@frozen
-class SupervisorGaveUp(Report):
+class SupervisorGaveUp(Report, frozen=True):
     """It now stops its children, and then ends with this exit; the detail has the child and the cause."""
 
     exit: Exit
 
 
-@frozen
-class SupervisorEnded(Report):
+class SupervisorEnded(Report, frozen=True):
     """It has ended, and so have all its children."""
 
     exit: Exit
 
 
-@frozen
-class ChildReport(Report):
+class ChildReport(Report, frozen=True):
     """Base of reports about a child, with its ``id``."""
 
     id: str
 
 
-@frozen
-class ChildStarted(ChildReport):
+class ChildStarted(ChildReport, frozen=True):
     """It is up; ``value`` is the value of its handshake."""
 
     value: object
 
 
-@frozen
-class ChildStartFailed(ChildReport):
+class ChildStartFailed(ChildReport, frozen=True):
     """A start failed."""
 
     error: BaseException
 
 
-@frozen
-class ChildDeclined(ChildReport):
+class ChildDeclined(ChildReport, frozen=True):
     """A child declined to start (``Ignore``)."""
 
 
-@frozen
-class ChildEnded(ChildReport):
+class ChildEnded(ChildReport, frozen=True):
     """It ended by itself, after ``uptime`` seconds."""
 
     exit: Exit
     uptime: float
 
 
-@frozen
-class ChildTerminated(ChildReport):
+class ChildTerminated(ChildReport, frozen=True):
     """Its supervisor stopped it, after ``uptime`` seconds."""
 
     exit: Exit
     uptime: float
 
 
-@frozen
-class RestartScheduled(ChildReport):
+class RestartScheduled(ChildReport, frozen=True):
     """It will be restarted in ``delay`` seconds; ``attempt`` is its number of failures in a row."""
 
     delay: float
     attempt: int
 
 
-@frozen
-class Restarting(ChildReport):
+class Restarting(ChildReport, frozen=True):
     """It is about to be restarted, together with ``group`` (ids in start order, itself included)."""
 
     group: tuple[str, ...]

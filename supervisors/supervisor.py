@@ -10,7 +10,7 @@ from functools import partial
 from typing import TypeVar
 
 import trio
-from attrs import frozen
+from msgspec import Struct
 
 from supervisors import reports
 from supervisors.backoff import delay
@@ -363,8 +363,7 @@ class Supervisor:
         reports.tell(self._observe, report)
 
 
-@frozen
-class _Nested:
+class _Nested(Struct, frozen=True):
     """A supervisor as a child: its exit is the child's exit, also after an orderly end."""
 
     supervisor: Supervisor

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator
 
-from attrs import frozen
+from msgspec import Struct
 
 from supervisors.children import ChildInfo, State
 from supervisors.supervisor import Supervisor
 
 
-@frozen
-class Leaf:
+class Leaf(Struct, frozen=True):
     """A child at one time: a worker, or a supervisor that is not running.
 
     ``uptime`` is in seconds, None unless running.
@@ -23,8 +22,7 @@ class Leaf:
     uptime: float | None
 
 
-@frozen
-class Branch:
+class Branch(Struct, frozen=True):
     """A supervisor at one time; ``children`` in start order. ``info`` is None at the root."""
 
     id: str

@@ -16,9 +16,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
-import attrs
 import trio
 import trio.testing
+from msgspec.structs import astuple
 
 from supervisors import ChildSpec, Ended, Handle, SpecError, StartFailed, Supervisor, SupervisorError
 from tests.supervisors.otp_world import Freezer, Json, Nested, Process, World, child_spec, supervisor_spec
@@ -241,7 +241,7 @@ async def done(call: Awaitable[None]) -> Json:
 
 
 async def count(supervisor: Supervisor) -> Json:
-    return list(attrs.astuple(await supervisor.count_children()))
+    return list(astuple(await supervisor.count_children()))
 
 
 def named(error: SupervisorError) -> Json:

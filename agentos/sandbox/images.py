@@ -11,7 +11,7 @@ import struct
 import subprocess
 from pathlib import Path
 
-from attrs import frozen
+from msgspec import Struct
 
 from agentos_sdk.values import HostIds
 
@@ -29,8 +29,7 @@ class ImageInUse(Exception):
     """The image is mounted, or being created: its last user hasn't closed it yet."""
 
 
-@frozen
-class ImageSize:
+class ImageSize(Struct, frozen=True):
     """Capacity of a file system."""
 
     bytes: int

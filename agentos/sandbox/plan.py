@@ -17,7 +17,7 @@ import os.path
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
-from attrs import field, frozen
+from msgspec import Struct
 
 from agentos_sdk.values import HostIds
 
@@ -54,21 +54,20 @@ _MAX_PENDING_SIGNALS = 256  # pending signals; each takes kernel memory
 _ROOT_SIZE, _ROOT_INODES = MIB, 512  # the root tmpfs holds only directories, symlinks and the files of /etc
 
 
-@frozen
-class Host:
+class Host(Struct, frozen=True):
     """Properties of the host that a plan depends on. ``directories`` and ``links`` are the host's system paths."""
 
     uid: int  # of the kernel process
     gid: int
     architecture: str  # as os.uname().machine
     directories: frozenset[str] = frozenset()  # also single files
-    links: Mapping[str, str] = field(factory=dict)
+    links: Mapping[str, str] = {}
     landlock_abi: int = 0
     cgroup_namespace: bool = True
     memory_cgroup: bool = False  # if not, a watcher polls, and each process has its own limit
     pids_cgroup: bool = False
     memfd_noexec: bool = False  # vm.memfd_noexec can be written for a new PID namespace
-    hard_limits: Mapping[str, int] = field(factory=dict)
+    hard_limits: Mapping[str, int] = {}
     interpreter: Interpreter | None = None  # the kernel's own
 
 

@@ -2,11 +2,10 @@
 
 import signal
 
-from attrs import frozen
+from msgspec import Struct
 
 
-@frozen
-class Status:
+class Status(Struct, frozen=True):
     """Exit code or signal; exactly one of ``code`` and ``signal`` is set."""
 
     code: int | None

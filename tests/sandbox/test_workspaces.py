@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from attrs import evolve
+from msgspec.structs import replace
 
 from agentos.agents.workspaces.protected_files import IN_GIT, STUBS, find_lost
 from agentos.agents.workspaces.workspace import BadWorkspace, Workspace, Workspaces
@@ -327,7 +327,7 @@ async def test_a_protected_name_that_the_host_replaces_is_told_of(
     assert isinstance(workspace.mount, Directory)
     names = ("a b", *workspace.mount.protected)
     sandbox = await spawner.spawn(
-        steps(evolve(workspace, mount=Directory(str(project), names)), "echo here; sleep 600")
+        steps(replace(workspace, mount=Directory(str(project), names)), "echo here; sleep 600")
     )
     await jail.line(sandbox)
     assert find_lost(sandbox.program, names) == set()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from attrs import evolve
+from msgspec.structs import replace
 
 from agentos.attacks.harness import ATTACKER, PROGRAM
 from agentos.attacks.inside import written
@@ -28,7 +28,7 @@ needs_sysctl = pytest.mark.skipif(
     not HERE.memfd_noexec, reason="vm.memfd_noexec can't be written: no root, or no Linux 6.3"
 )
 BY_SYSCTL = pytest.param(HERE, marks=needs_sysctl, id="sysctl")
-BY_FILTER = pytest.param(evolve(HERE, memfd_noexec=False), id="seccomp")
+BY_FILTER = pytest.param(replace(HERE, memfd_noexec=False), id="seccomp")
 both_means = pytest.mark.parametrize("host", [BY_SYSCTL, BY_FILTER])
 
 

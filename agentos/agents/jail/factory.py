@@ -5,9 +5,9 @@ import logging
 import os
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
-import attrs
 import trio
 from attrs import define, field
+from msgspec.structs import replace
 
 from agentos.agents.commands.fair_reader import Turns
 from agentos.agents.inherit import effective
@@ -133,7 +133,7 @@ class Jails:
         group = self._nest(agent)
         try:
             grouped = group.controllers if group is not None else frozenset()
-            host = attrs.evolve(self.host, memory_cgroup="memory" in grouped, pids_cgroup="pids" in grouped)
+            host = replace(self.host, memory_cgroup="memory" in grouped, pids_cgroup="pids" in grouped)
             policy, steps = self._choose_steps(agent, socket, environment, outer, workspace, host)
             ways = group.open_entry() if group is not None else CgroupEntry()
         except BaseException:

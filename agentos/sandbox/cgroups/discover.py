@@ -9,7 +9,8 @@ import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from attrs import field, frozen
+from attrs import field
+from msgspec import Struct
 
 from . import files, v1, v2
 from .values import CONTROLLERS, CgroupError, Limits
@@ -27,8 +28,7 @@ ROOT_ADVICE = "run as root, or boot with systemd.unified_cgroup_hierarchy=1"
 _INSTANCE_NAME = re.compile(r"agentos-([0-9a-f]{8})-([0-9]+)-([0-9]+)-([0-9]+)")
 
 
-@frozen
-class Membership:
+class Membership(Struct, frozen=True):
     """A line of /proc/self/cgroup: the controllers of a hierarchy (empty for version 2) and our path in it.
 
     A named hierarchy of version 1 without controllers has its name in their place.
@@ -38,8 +38,7 @@ class Membership:
     path: str
 
 
-@frozen
-class Mount:
+class Mount(Struct, frozen=True):
     """A cgroup mount from /proc/self/mountinfo: which part of the hierarchy it shows, and where."""
 
     root: str
@@ -55,8 +54,7 @@ class Mount:
         return self.point + path[len(root) :].rstrip("/")
 
 
-@frozen
-class CgroupDirectory:
+class CgroupDirectory(Struct, frozen=True):
     """Properties of a cgroup's directory."""
 
     names: frozenset[str]
@@ -65,8 +63,7 @@ class CgroupDirectory:
     enabled: frozenset[str] = frozenset()  # version 2: are enabled
 
 
-@frozen
-class MissingLimit:
+class MissingLimit(Struct, frozen=True):
     """A limit that isn't available on this host, the reason, and what to change."""
 
     limit: str  # memory, pids, cpu
@@ -74,8 +71,7 @@ class MissingLimit:
     remedy: str
 
 
-@frozen
-class V2Scope:
+class V2Scope(Struct, frozen=True):
     """Version 2: the cgroup that was delegated to us."""
 
     directory: str
@@ -86,8 +82,7 @@ class V2Scope:
     version = 2
 
 
-@frozen
-class V1Hierarchies:
+class V1Hierarchies(Struct, frozen=True):
     """Version 1: our own cgroup by controller."""
 
     directories: Mapping[str, str]
@@ -96,8 +91,7 @@ class V1Hierarchies:
     version = 1
 
 
-@frozen
-class NoCgroups:
+class NoCgroups(Struct, frozen=True):
     """Neither version can limit anything for us."""
 
     missing: tuple[MissingLimit, ...]
@@ -109,8 +103,7 @@ HostCgroups = V2Scope | V1Hierarchies | NoCgroups
 ReadDirectory = Callable[[str], CgroupDirectory | None]
 
 
-@frozen
-class Cgroups:
+class Cgroups(Struct, frozen=True):
     """The root cgroup for all agents of this kernel, and the missing limits; ``root`` is ``None`` if there is none."""
 
     root: Group | None

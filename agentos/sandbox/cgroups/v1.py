@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from attrs import frozen
+from msgspec import Struct
 
 from agentos_sdk.values import ResourceUsage
 
@@ -34,8 +34,7 @@ MEMORY_CHARGE_BATCH = 64 << 12  # bytes; the kernel charges a limit for up to 64
 NO_MEMORY_LIMIT = 1 << 62  # bytes: from this value on memory.limit_in_bytes means "no limit"
 
 
-@frozen
-class Group:
+class Group(Struct, frozen=True):
     """A cgroup that we created: its directory by controller. Controllers mounted together share a directory."""
 
     directories: Mapping[str, str]

@@ -13,7 +13,7 @@ they spawn::
 import os
 import time
 
-from attrs import frozen
+from msgspec import Struct
 
 from agentos_sdk.values import ResourceUsage
 
@@ -31,8 +31,7 @@ from .values import (
 )
 
 
-@frozen
-class Group:
+class Group(Struct, frozen=True):
     """A cgroup that we created: ``directory`` is its path, ``controllers`` are those enabled in it."""
 
     directory: str

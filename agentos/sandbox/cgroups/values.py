@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from attrs import field, frozen
 from attrs.validators import and_, ge, gt, le, optional
+from msgspec import Struct
 
 CONTROLLERS = frozenset({"memory", "pids", "cpu"})
 """The controllers that limit something. ``freezer`` and ``cpuacct`` of version 1 only help."""
@@ -58,8 +59,7 @@ class Limits:
         )
 
 
-@frozen
-class CgroupEntry:
+class CgroupEntry(Struct, frozen=True):
     """Descriptors for entering a cgroup: a directory of version 2 to be cloned into, or ``tasks`` files of version 1.
 
     A process enters by writing 0 to a ``tasks`` file.
@@ -76,8 +76,7 @@ class CgroupEntry:
             os.close(self.directory)
 
 
-@frozen
-class EnforcedLimits:
+class EnforcedLimits(Struct, frozen=True):
     """The limits that the kernel enforces on a cgroup, as read back.
 
     Memory is whole pages, a CPU share whole microseconds. ``swap`` is how many bytes may be swapped out beyond
@@ -103,8 +102,7 @@ class EnforcedLimits:
         return None
 
 
-@frozen
-class Evidence:
+class Evidence(Struct, frozen=True):
     """The kernel's counters of a cgroup that explain how it ran and why it ended."""
 
     memory_limit: int | None = None  # bytes, as enforced

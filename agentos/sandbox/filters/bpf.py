@@ -24,7 +24,7 @@ import operator
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from attrs import frozen
+from msgspec import Struct
 
 LD, LDX, ST, STX, ALU, JMP, RET, MISC = range(8)  # classes
 IMM, ABS, MEM, LEN = 0x00, 0x20, 0x60, 0x80  # modes of LD and LDX; the size W is 0
@@ -68,8 +68,7 @@ class InvalidProgram(ValueError):
     """The kernel would reject this program with EINVAL; the text names the instruction and the reason."""
 
 
-@frozen
-class Instruction:
+class Instruction(Struct, frozen=True):
     """One ``struct sock_filter``."""
 
     code: int
@@ -82,22 +81,19 @@ class Instruction:
         return struct.pack("=HBBI", self.code, self.jt, self.jf, self.k)
 
 
-@frozen
-class Label:
+class Label(Struct, frozen=True):
     """A jump target: the instruction that follows."""
 
     name: str
 
 
-@frozen
-class Jump:
+class Jump(Struct, frozen=True):
     """Jump to a label."""
 
     label: str
 
 
-@frozen
-class Branch:
+class Branch(Struct, frozen=True):
     """Jump to ``yes`` if ``A condition k`` holds, else to ``no``; ``None`` is the next instruction.
 
     ``condition`` is one of JEQ, JGT, JGE and JSET.
@@ -112,8 +108,7 @@ class Branch:
 Source = Instruction | Label | Jump | Branch
 
 
-@frozen
-class SyscallData:
+class SyscallData(Struct, frozen=True):
     """A system call as a filter sees it."""
 
     nr: int
@@ -128,8 +123,7 @@ class SyscallData:
         return struct.pack("<II7Q", self.nr & 0xFFFF_FFFF, self.arch, *words)
 
 
-@frozen
-class Outcome:
+class Outcome(Struct, frozen=True):
     """The return value of a program, and the number of instructions that were executed."""
 
     value: int
@@ -174,8 +168,7 @@ def assemble(source: Sequence[Source]) -> tuple[Instruction, ...]:
     return program
 
 
-@frozen
-class _Layout:
+class _Layout(Struct, frozen=True):
     labels: Mapping[str, int]
     starts: Sequence[int]
 

@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from enum import IntFlag
 
 from attrs import field, frozen
+from msgspec import Struct
 
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # the same on every architecture
 RULE_PATH_BENEATH, RULE_NET_PORT = 1, 2
@@ -94,8 +95,7 @@ RIGHTS_BY_ABI: Sequence[tuple[int, Right]] = (
 """The ABI that introduced each right; every later one has it too."""
 
 
-@frozen
-class HandledRights:
+class HandledRights(Struct, frozen=True):
     """A set of rights to handle; in a ruleset, the rights that the kernel handles."""
 
     files: FileRights = FileRights(0)
@@ -123,8 +123,7 @@ def rights_known_to(abi: int) -> HandledRights:
     )
 
 
-@frozen
-class PathRule:
+class PathRule(Struct, frozen=True):
     """Allow ``allowed`` at ``path`` and beneath it. If the path isn't a directory, ``directory`` must be False."""
 
     path: str
@@ -161,8 +160,7 @@ class PortRule:
         return self.allowed & walls.ports
 
 
-@frozen
-class Ruleset:
+class Ruleset(Struct, frozen=True):
     """A ruleset that a kernel of this ABI accepts. ``missing`` are the asked rights that can't be denied."""
 
     abi: int

@@ -25,7 +25,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
 
-from attrs import evolve, frozen
+from msgspec import Struct
+from msgspec.structs import replace
 
 from . import bpf
 from .bpf import Branch, Instruction, Jump, Label, Source
@@ -44,32 +45,28 @@ def errno_verdict(error: int) -> int:
     return ERRNO | error
 
 
-@frozen
-class AnyBit:
+class AnyBit(Struct, frozen=True):
     """True if an argument has one of these bits; ``bits`` may have 64 where the kernel takes a long."""
 
     argument: int
     bits: int
 
 
-@frozen
-class NoBit:
+class NoBit(Struct, frozen=True):
     """True if the low word of an argument has none of these bits."""
 
     argument: int
     bits: int
 
 
-@frozen
-class NoneOf:
+class NoneOf(Struct, frozen=True):
     """True if the low word of an argument is none of these."""
 
     argument: int
     values: tuple[int, ...]
 
 
-@frozen
-class OneOf:
+class OneOf(Struct, frozen=True):
     """True if the low word of an argument is one of these."""
 
     argument: int
@@ -79,8 +76,7 @@ class OneOf:
 Condition = AnyBit | NoBit | NoneOf | OneOf
 
 
-@frozen
-class Refusal:
+class Refusal(Struct, frozen=True):
     """The call fails with ``error`` if all conditions hold."""
 
     error: int
@@ -91,8 +87,7 @@ Rule = int | tuple[Refusal, ...]
 """A verdict, or refusals of which the first match applies; if none matches, the call is allowed."""
 
 
-@frozen
-class Profile:
+class Profile(Struct, frozen=True):
     """Rules by the name of the call, and the verdict for known calls without a rule."""
 
     name: str
@@ -244,8 +239,10 @@ def build_filter(
     """
     found = PROFILES[profile]
     if profile == "strict" and memfd_noexec:
-        found = evolve(found, rules={**found.rules, **_NO_MFD_EXEC})
-    return compile_filter(found if counted else evolve(found, rules={**found.rules, **_UNCOUNTED_MEMORY}), architecture)
+        found = replace(found, rules={**found.rules, **_NO_MFD_EXEC})
+    return compile_filter(
+        found if counted else replace(found, rules={**found.rules, **_UNCOUNTED_MEMORY}), architecture
+    )
 
 
 @cache

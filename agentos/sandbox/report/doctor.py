@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import trio
-from attrs import evolve, frozen
+from msgspec import Struct
+from msgspec.structs import replace
 
 from agentos.sandbox import images
 from agentos.sandbox.cgroups import files
@@ -61,8 +62,7 @@ sys.stdin.read()
 """
 
 
-@frozen
-class Report:
+class Report(Struct, frozen=True):
     """The isolation that an agent gets on this host. ``layers`` are in wire order, ``facts`` are for people."""
 
     level: str
@@ -220,14 +220,16 @@ def _without_cgroups(limits: Mapping[str, Finding], walls: Mapping[str, Finding]
         return limits
     instead = {"memory": "watcher + RLIMIT_DATA", "pids": "RLIMIT_NPROC in a user namespace of its own"}
     return {
-        name: evolve(finding, works=True, mechanism=instead[name]) if not finding.works and name in instead else finding
+        name: replace(finding, works=True, mechanism=instead[name])
+        if not finding.works and name in instead
+        else finding
         for name, finding in limits.items()
     }
 
 
 def _disk_finding(root: Finding) -> Finding:
     """A workspace in memory has a size limit wherever it can be mounted."""
-    return evolve(root, mechanism="tmpfs of its size" if root.works else "")
+    return replace(root, mechanism="tmpfs of its size" if root.works else "")
 
 
 def _collect_facts(state: Path) -> Mapping[str, str]:

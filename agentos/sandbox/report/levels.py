@@ -6,7 +6,7 @@ from the kernel. Both are findings by layer, so the same rule applies.
 
 from collections.abc import Collection, Mapping, Sequence
 
-from attrs import frozen
+from msgspec import Struct
 
 from agentos_sdk.values import Layer
 
@@ -38,8 +38,7 @@ LIMIT_LAYERS: Mapping[str, str] = {
 """The layer that enforces each limit, by the limit's name on the wire."""
 
 
-@frozen
-class Finding:
+class Finding(Struct, frozen=True):
     """Whether a layer works; if not, what happened and what to change.
 
     ``asked`` is false if the layer doesn't apply: a uid of its own without root, a network namespace with the host's
@@ -53,8 +52,7 @@ class Finding:
     asked: bool = True
 
 
-@frozen
-class MissingLayer:
+class MissingLayer(Struct, frozen=True):
     """A required layer that is missing."""
 
     layer: str

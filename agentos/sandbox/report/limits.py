@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import attrs
-from attrs import frozen
+from msgspec import Struct
 
 from agentos.sandbox.cgroups.discover import MissingLimit
 from agentos.sandbox.cgroups.values import EnforcedLimits, Evidence, format_size
@@ -29,14 +29,13 @@ _CGROUP_FILES = {  # by version
 }
 
 
-@frozen
-class ObservedLimits:
+class ObservedLimits(Struct, frozen=True):
     """Limits read back before the program's first instruction, or enforced from outside."""
 
     enforced: EnforcedLimits | None = None  # of its cgroup
     version: int | None = None  # of its cgroup
     missing: Sequence[MissingLimit] = ()  # limits that cgroups can't enforce here
-    rlimits: Mapping[str, tuple[str, str]] = attrs.field(factory=dict)  # /proc/PID/limits by its first column
+    rlimits: Mapping[str, tuple[str, str]] = {}  # /proc/PID/limits by its first column
     watched: bool = False  # whether its memory is watched
     workspace: Tmpfs | Image | Usage | None = None  # a Usage is that of a watched directory at the start
 
@@ -165,7 +164,7 @@ def describe_ending(
     if cgroup is None:
         return None
     if not cgroup.refused_above and cgroup.pids_limit == asked.max_pids + SHIM_PROCESSES:
-        cgroup = attrs.evolve(cgroup, pids_limit=asked.max_pids)
+        cgroup = replace(cgroup, pids_limit=asked.max_pids)
     first, *rest = cgroup.describe() or ("",)
     if cgroup.out_of_memory and cgroup.memory_limit is not None:
         first = f"killed: {first}" if _was_killed(status) else f"{first}: processes of it were killed"

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 import trio
-from attrs import evolve
+from msgspec.structs import replace
 
 from agentos.sandbox import host_ids, interpreter_prefixes
 from agentos.sandbox import plan as p
@@ -83,7 +83,7 @@ def _landlock_abi() -> int:
 
 def remove_broken_layers(host: Host, found: Mapping[str, Finding]) -> Host:
     """Return the host without the layers that exist but don't work: a plan that uses them would fail."""
-    return evolve(
+    return replace(
         host,
         landlock_abi=host.landlock_abi if found["landlock"].works else 0,
         cgroup_namespace=host.cgroup_namespace and found["cgroup_ns"].works,
@@ -118,7 +118,7 @@ async def probe_layers(spawner: Spawner, host: Host, ids: HostIds | None = None)
     plans = await trio.to_thread.run_sync(_trial_plans, host, used_ids)  # builds filters, which takes milliseconds
     found = {layer: await _run_trial(spawner, steps, surroundings) for layer, steps in plans.items()}
     return {
-        layer: evolve(finding, mechanism=_mechanism_of(layer, host) if finding.works else "")
+        layer: replace(finding, mechanism=_mechanism_of(layer, host) if finding.works else "")
         for layer, finding in {**found, "own_uid": own_uid, **_untried_layers(host)}.items()
     }
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from attrs import field, frozen
+from msgspec import Struct
 
 NAMESPACES = ("user", "pid", "mnt", "net", "ipc", "uts", "cgroup")
 _ENOUGH_NAMESPACES = 10_000  # namespaces
@@ -29,12 +29,11 @@ SECCOMP_REMEDY = (
 LANDLOCK_CALLS = "landlock_create_ruleset, landlock_add_rule, landlock_restrict_self"
 
 
-@frozen
-class Surroundings:
+class Surroundings(Struct, frozen=True):
     """Host state that can prevent isolation: settings by name, and restrictions on this process."""
 
     uid: int
-    settings: Mapping[str, str] = field(factory=dict)  # of /proc/sys, as sysctl names them
+    settings: Mapping[str, str] = {}  # of /proc/sys, as sysctl names them
     filtered: bool = False  # by a seccomp filter
     apparmor: str = ""  # the profile that confines us, if any
     chroot: bool = False

@@ -5,7 +5,8 @@ import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
-from attrs import evolve, frozen
+from attrs import evolve
+from msgspec import Struct
 
 from agentos.sandbox import proc_files
 from agentos.sandbox import steps as s
@@ -42,8 +43,7 @@ _LIMIT_LINES = {  # of /proc/PID/limits
 }
 
 
-@frozen
-class Observed:
+class Observed(Struct, frozen=True):
     """The /proc state of a confined program that waits for go."""
 
     status: Mapping[str, str]  # /proc/PID/status by field

@@ -10,7 +10,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import trio
-from attrs import define, field, frozen
+from attrs import define, field
+from msgspec import Struct
 
 from agentos.sandbox.cgroups.values import format_size
 from agentos.sandbox.errors import EXHAUSTED, NO_DESCRIPTOR
@@ -27,8 +28,7 @@ MAX_INTERVAL = 5.0  # maximum seconds between two walks
 MAX_CLOSED_WALKS = 5  # consecutive walks that couldn't count everything: no longer by chance
 
 
-@frozen
-class Exceeded:
+class Exceeded(Struct, frozen=True):
     """A workspace exceeds a limit, or hides its contents from the count."""
 
     text: str
@@ -52,8 +52,7 @@ def measure_unlinked(device: int, processes: Iterable[Process]) -> Usage:
     return Usage(sum(file.size for file in found), len(found))
 
 
-@frozen
-class _WatchedWorkspace:
+class _WatchedWorkspace(Struct, frozen=True):
     directory: int  # closed by us
     disk: int
     inodes: int
@@ -160,8 +159,7 @@ def _measure_one(directory: int, watched: _WatchedWorkspace, running: Sequence[P
     return Usage(found.size + more.size, found.inodes + more.inodes, found.closed + hiding)
 
 
-@frozen
-class Image:
+class Image(Struct, frozen=True):
     """Size of a file system in bytes and inodes, as reported by statfs(2)."""
 
     size: int
@@ -174,8 +172,7 @@ def read_image(directory: int) -> Image:
     return Image(found.f_blocks * found.f_frsize, found.f_files)
 
 
-@frozen
-class Tmpfs:
+class Tmpfs(Struct, frozen=True):
     """A tmpfs mount, as in the mount table."""
 
     options: str

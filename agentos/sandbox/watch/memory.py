@@ -16,7 +16,9 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import trio
-from attrs import Factory, define, evolve, field, frozen
+from attrs import Factory, define, field
+from msgspec import Struct
+from msgspec.structs import replace
 
 from agentos.sandbox.cgroups.values import format_size
 from agentos.sandbox.errors import EXHAUSTED
@@ -36,8 +38,7 @@ INTERVAL_FACTOR = 20  # times the duration of a look must pass before the next: 
 LOW_MEMORY_INTERVAL_FACTOR = 4  # the same while the host's free memory drops
 
 
-@frozen
-class Exceeded:
+class Exceeded(Struct, frozen=True):
     """A group exceeded its limit. ``found`` is bytes, ``measure`` how they were counted."""
 
     limit: int
@@ -81,8 +82,7 @@ class Tmpfs:
                 os.close(self._fds.pop())
 
 
-@frozen
-class Group:
+class Group(Struct, frozen=True):
     """A watched agent: PID 1 of each of its PID namespaces, with its start time."""
 
     limit: int  # bytes
@@ -240,7 +240,7 @@ class MemoryWatcher:
             living = {
                 root: when for root, when in known.roots.items() if process_list.root_start_times(root) == {root: when}
             }
-            self._groups[group] = evolve(known, roots={**living, **process_list.root_start_times(pid)})
+            self._groups[group] = replace(known, roots={**living, **process_list.root_start_times(pid)})
 
     def remove(self, group: int) -> None:
         """Stop watching the group; no effect if it isn't watched."""

@@ -10,7 +10,8 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from attrs import Factory, define, frozen
+from attrs import Factory, define
+from msgspec import Struct
 
 from agentos.sandbox.filters.syscall_numbers import NUMBERS
 
@@ -40,8 +41,7 @@ class Process(NamedTuple):
         return self._replace(size=size, rss=rss)
 
 
-@frozen
-class Memory:
+class Memory(Struct, frozen=True):
     """Bytes that processes hold together; shared memory counts once."""
 
     own: int = 0
@@ -255,8 +255,7 @@ def denies_access(process: Process) -> bool:
     return False
 
 
-@frozen
-class UnlinkedFile:
+class UnlinkedFile(Struct, frozen=True):
     """An open file without a name (unlinked, or never linked); it exists until the last close."""
 
     device: int

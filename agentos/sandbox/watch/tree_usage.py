@@ -6,7 +6,8 @@ A walk sees the tree as it is while it walks: a tree that is moved meanwhile may
 import os
 import stat
 
-from attrs import define, field, frozen
+from attrs import define, field
+from msgspec import Struct
 
 from agentos.sandbox.cgroups.values import format_size
 from agentos.sandbox.errors import NO_DESCRIPTOR
@@ -15,8 +16,7 @@ DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | 
 _MAX_RESTARTS = 100  # times that a walk restarts from the root before it gives up
 
 
-@frozen
-class Usage:
+class Usage(Struct, frozen=True):
     """Size of a tree, its top directory included. ``size`` is bytes on disk, hard links once.
 
     ``closed`` is how many parts could not be counted: directories without read permission, and a tree that was moved so

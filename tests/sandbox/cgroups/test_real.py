@@ -13,8 +13,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-import attrs
 import pytest
+from msgspec.structs import replace
 
 from agentos.sandbox.cgroups import files, v1
 from agentos.sandbox.cgroups.discover import Group, discover_here, open_root, remove_stale_cgroups
@@ -227,7 +227,7 @@ def test_a_bomb_is_killed_with_what_other_kernels_lack(root: Group, start: Start
         assert hear(program) == "ready"
 
         if isinstance(group, v1.Group):
-            attrs.evolve(group, directories=without(group, "freezer")).kill()
+            replace(group, directories=without(group, "freezer")).kill()
             assert group.read_limits().pids == 24
         else:
             group._kill_one_by_one()
@@ -295,9 +295,9 @@ def test_killing_a_parent_kills_its_children_groups(root: Group, start: Start) -
 
 def test_a_limit_that_cannot_be_had_leaves_nothing_behind(root: Group) -> None:
     if isinstance(root, v1.Group):
-        crippled: Group = attrs.evolve(root, directories=without(root, "memory"))
+        crippled: Group = replace(root, directories=without(root, "memory"))
     else:
-        crippled = attrs.evolve(root, controllers=root.controllers - {"memory"})
+        crippled = replace(root, controllers=root.controllers - {"memory"})
 
     with pytest.raises(CgroupError, match="no memory controller for the limits of lost"):
         crippled.create_child("lost", Limits(memory=MIB))

@@ -6,83 +6,72 @@ The class ``AgentExited`` is the wire's event type ``AGENT_EXITED``, and so on.
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from attrs import define, field, frozen
+from attrs import define, field
+from msgspec import Struct
 
 from agentos.kernel.internal_errors import internal
 
 
-@frozen
-class AgentEvent:
+class AgentEvent(Struct, frozen=True):
     """Something that happened to one agent."""
 
     agent_id: int
     name: str
 
 
-@frozen
-class AgentSpawned(AgentEvent):
+class AgentSpawned(AgentEvent, frozen=True):
     """A life begins: the first one, or the next one after a restart. There is no program yet."""
 
 
-@frozen
-class AgentReady(AgentEvent):
+class AgentReady(AgentEvent, frozen=True):
     """The program is up. ``pid`` is its pid on the host, None if it has ended already."""
 
     pid: int | None
 
 
-@frozen
-class AgentPaused(AgentEvent):
+class AgentPaused(AgentEvent, frozen=True):
     """All processes of the agent are frozen."""
 
 
-@frozen
-class AgentResumed(AgentEvent):
+class AgentResumed(AgentEvent, frozen=True):
     """All processes of the agent run again."""
 
 
-@frozen
-class AgentStopping(AgentEvent):
+class AgentStopping(AgentEvent, frozen=True):
     """The agent was asked to end, and its descendants have ended."""
 
 
-@frozen
-class AgentExited(AgentEvent):
+class AgentExited(AgentEvent, frozen=True):
     """A life has ended. ``reason`` is for people."""
 
     reason: str
 
 
-@frozen
-class AgentRestarting(AgentEvent):
+class AgentRestarting(AgentEvent, frozen=True):
     """The next life begins after ``delay`` seconds. ``failures`` is the number of failures in a row."""
 
     delay: float
     failures: int
 
 
-@frozen
-class AgentFailed(AgentEvent):
+class AgentFailed(AgentEvent, frozen=True):
     """The supervisor of the agent gave up because of it. ``reason`` is for people."""
 
     reason: str
 
 
-@frozen
-class AgentOver(AgentEvent):
+class AgentOver(AgentEvent, frozen=True):
     """The agent has ended for good: only a restart of the group it is declared in can start it again."""
 
 
-@frozen
-class AgentOutput(AgentEvent):
+class AgentOutput(AgentEvent, frozen=True):
     """The agent wrote a line to ``stdout`` or ``stderr``, or the kernel added one (``kernel``) to its output."""
 
     stream: str
     text: str
 
 
-@frozen
-class AgentEscalated:
+class AgentEscalated(Struct, frozen=True):
     """A supervisor gave up, so the supervisor or caller above it has to act.
 
     ``supervisor`` is the path of names from the root, separated by slashes. ``agent_id`` and ``name`` are those of the
@@ -97,8 +86,7 @@ class AgentEscalated:
     spawner: int | None = None
 
 
-@frozen
-class KernelStarted:
+class KernelStarted(Struct, frozen=True):
     """The first start of each declared agent has succeeded or failed.
 
     ``model`` is a sentence for people, None if no model is configured.
@@ -107,15 +95,13 @@ class KernelStarted:
     model: str | None
 
 
-@frozen
-class IsolationProbed:
+class IsolationProbed(Struct, frozen=True):
     """The kernel has started and knows which isolation layers work here; ``isolation`` is a sentence for people."""
 
     isolation: str
 
 
-@frozen
-class KernelStopping:
+class KernelStopping(Struct, frozen=True):
     """The kernel has got the first stop signal: its agents are ending."""
 
 

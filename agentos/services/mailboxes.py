@@ -6,8 +6,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
+import msgspec
 import trio
-from attrs import define, field, frozen
+from attrs import define, field
+from msgspec import Struct
 
 from agentos_sdk import codec
 from agentos_sdk.errors import AlreadyExists, BadRequest, Busy, CallError, NotFound
@@ -23,8 +25,7 @@ MAX_NAMES = 16  # names of one mailbox
 MAX_BATCH_BYTES = 1 << 20  # of messages in one reply, however many were requested; a single larger one goes alone
 
 
-@frozen
-class Message:
+class Message(Struct, frozen=True):
     """A message in a mailbox: ``body`` is encoded JSON, ``sent_at`` seconds since the epoch.
 
     Kept encoded, so that its size is known, a broadcast is stored once, and it is encoded only once. ``from_kind`` is
@@ -35,8 +36,8 @@ class Message:
     from_name: str
     from_kind: Literal["operator", "agent", "guest", "kernel"]
     body: bytes
-    sent_at: float = field(factory=time.time)
-    born: float = field(factory=time.monotonic)
+    sent_at: float = msgspec.field(default_factory=time.time)
+    born: float = msgspec.field(default_factory=time.monotonic)
 
     @property
     def age(self) -> float:

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 from attrs import define, field, frozen
 from attrs.validators import ge
+from msgspec import Struct
 
 from agentos_sdk.errors import QuotaExceeded
 from agentos_sdk.quantities import duration
@@ -67,8 +68,7 @@ class Row(NamedTuple):
     reserved: int
 
 
-@frozen
-class BudgetState:
+class BudgetState(Struct, frozen=True):
     """How much of a quota is used in the current window, and when the next one begins (seconds since the epoch)."""
 
     name: str
@@ -95,8 +95,7 @@ class _Key(NamedTuple):
     per: float
 
 
-@frozen
-class _Hold:
+class _Hold(Struct, frozen=True):
     """What a reservation holds of one counter, that of the window in which it was made."""
 
     key: _Key
@@ -104,8 +103,7 @@ class _Hold:
     amount: int
 
 
-@frozen(eq=False)
-class Reservation:
+class Reservation(Struct, frozen=True, eq=False):
     """Amounts that are held until :meth:`Quotas.settle`, of the resources in ``kinds``."""
 
     kinds: frozenset[str]

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import mkdtemp
 
-import attrs
 import trio
+from msgspec.structs import replace
 
 from agentos.database import connect
 from agentos.kernel.ports import Entry
@@ -25,7 +25,7 @@ from tests.speed.processes import MeasurementError
 from tests.speed.results import Figure, Result, Row
 
 WRITE = Entry(7, "worker", "agent", "WRITE", "/workspace/notes/today.md", "allow", "level sandboxed: write", "intent")
-READ = attrs.evolve(WRITE, call="READ", phase="outcome", outcome="ok", duration=0.0012)
+READ = replace(WRITE, call="READ", phase="outcome", outcome="ok", duration=0.0012)
 AT_ONCE = (1, 10, 100)  # unrelated callers who each announce one act after the other
 ROWS = (
     Row("audit: to note an outcome, p50", " µs", most=10),
@@ -63,7 +63,7 @@ def _noted(log: Audit, count: int) -> list[float]:
     """Microseconds; half of them are more than their caller may have written, and are counted."""
     taken = []
     for number in range(count):
-        entry = attrs.evolve(READ, agent=number % 10)
+        entry = replace(READ, agent=number % 10)
         begun = time.perf_counter_ns()
         log.note(entry)
         taken.append((time.perf_counter_ns() - begun) / 1000)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 from msgspec import Struct
+from msgspec.structs import replace
 
 from agentos.sandbox.cgroups.discover import MissingLimit
 from agentos.sandbox.cgroups.values import EnforcedLimits, Evidence, format_size

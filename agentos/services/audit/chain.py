@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import NamedTuple, TypeAlias
 
-import attrs
+from msgspec.structs import replace
 
 from agentos.kernel.ports import Entry
 
@@ -103,7 +103,7 @@ class QueuedEntry(NamedTuple):
 
 def shorten_entry(entry: Entry) -> Entry:
     """Cut ``about``, which may be a megabyte, to the characters that are read."""
-    return entry if len(entry.about) <= _MAX_READ_CHARS else attrs.evolve(entry, about=entry.about[:_MAX_READ_CHARS])
+    return entry if len(entry.about) <= _MAX_READ_CHARS else replace(entry, about=entry.about[:_MAX_READ_CHARS])
 
 
 def chain_rows(last: Link, group: Sequence[QueuedEntry]) -> list[Row]:

@@ -4,8 +4,9 @@ An agent that calls in a loop must neither fill the disk nor push other agents' 
 for each call and decision, a burst and then a fixed rate. Times are arguments, in seconds of one clock.
 """
 
-import attrs
-from attrs import define, field, frozen
+from attrs import define, field
+from msgspec import Struct
+from msgspec.structs import replace
 
 from agentos.kernel.ports import Entry
 
@@ -16,8 +17,7 @@ MAX_BUCKETS = 4096  # combinations of caller, call and decision that are counted
 _DECISION_WORDS = {"allow": "allowed", "ask": "refused without asking", "deny": "denied"}
 
 
-@frozen
-class CountedEntries:
+class CountedEntries(Struct, frozen=True):
     """Calls that were counted and not written, within ``seconds``; ``sample`` is the first of them."""
 
     sample: Entry
@@ -28,7 +28,7 @@ class CountedEntries:
     def entry(self) -> Entry:
         times = f"within {self.seconds:.0f} s" if self.seconds >= 1 else "within 1 s"
         about = f"and {self.count} more of {self.sample.call} {_DECISION_WORDS[self.sample.decision]} {times}"
-        return attrs.evolve(self.sample, about=about, duration=None, intent=None)
+        return replace(self.sample, about=about, duration=None, intent=None)
 
 
 @define(eq=False)
@@ -69,7 +69,7 @@ class EntryLimiter:
         key: tuple[object, ...] = (entry.family or entry.agent, entry.call, entry.decision)
         bucket = self._buckets.get(key)
         if bucket is None and len(self._buckets) >= MAX_BUCKETS:  # callers above the limit are counted together
-            entry = attrs.evolve(entry, agent=0, name="several", kind="several")
+            entry = replace(entry, agent=0, name="several", kind="several")
             key = (None, entry.call, entry.decision)
             bucket = self._buckets.get(key)
         if bucket is None:

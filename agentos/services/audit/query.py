@@ -5,8 +5,8 @@ import sqlite3
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-import attrs
-from attrs import frozen
+from msgspec import Struct
+from msgspec.structs import replace
 
 from .chain import Row
 from .segments import SegmentFiles, has_table, list_segments, open_for_reading, read_last_row, read_rows
@@ -14,8 +14,7 @@ from .segments import SegmentFiles, has_table, list_segments, open_for_reading, 
 PAGE_ENTRIES = 1000  # entries
 
 
-@frozen
-class Query:
+class Query(Struct, frozen=True):
     """Conditions for entries; ``None`` matches all. ``after`` is an entry number, ``since`` seconds since the epoch."""
 
     agent: int | None = None
@@ -67,7 +66,7 @@ def read_oldest(directory: Path, query: Query, limit: int) -> list[Row]:
 def iterate_all(directory: Path, query: Query) -> Iterator[Row]:
     """All entries that match, oldest first; in pages, because a long read lets the write-ahead log grow."""
     after = -1 if query.after is None else query.after
-    while page := read_oldest(directory, attrs.evolve(query, after=after), PAGE_ENTRIES):
+    while page := read_oldest(directory, replace(query, after=after), PAGE_ENTRIES):
         yield from page
         after = max(row.seq for row in page)  # even if the stored order was tampered with
 

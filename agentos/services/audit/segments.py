@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from attrs import frozen
+from msgspec import Struct
 
 from agentos.database import DatabaseError, connect, explain_error
 from agentos.private_files import describe_error, display_path, open_file
@@ -39,8 +39,7 @@ _FILE_NAME = re.compile(r"([0-9]{6})\.(?:db|head)")
 _HEAD_LINE = re.compile(rb"([1-9][0-9]{0,17}) ([0-9a-f]{64}) [0-9]+\.[0-9]{3}\n")
 
 
-@frozen
-class SegmentFiles:
+class SegmentFiles(Struct, frozen=True):
     """The files of one segment, whether they exist or not."""
 
     directory: Path

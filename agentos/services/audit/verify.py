@@ -8,7 +8,8 @@ import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
-from attrs import define, field, frozen
+from attrs import define, field
+from msgspec import Struct
 
 from agentos.private_files import display_path
 
@@ -33,8 +34,7 @@ MAX_ATTEMPTS = 20
 _HASH_MISMATCH = "it or an entry before it was changed: its hash doesn't match"
 
 
-@frozen
-class Fault:
+class Fault(Struct, frozen=True):
     """A deviation from what was written, and at which entry; ``None`` if it has no number."""
 
     seq: int | None
@@ -44,8 +44,7 @@ class Fault:
         return self.text if self.seq is None else f"entry {self.seq}: {self.text}"
 
 
-@frozen
-class Report:
+class Report(Struct, frozen=True):
     """What was verified, and the faults. ``last`` is the end of the chain.
 
     ``unheaded`` entries at the end aren't in the head file yet: those of one commit at most, as a kernel is writing
@@ -248,8 +247,7 @@ class _HeadCheck:
 # -- When a kernel starts ----------------------------------------------------------------------------------------------
 
 
-@frozen
-class LogEnd:
+class LogEnd(Struct, frozen=True):
     """Where to continue, and whether the head file contains that already; ``trouble`` describes a fault, if any."""
 
     last: Link

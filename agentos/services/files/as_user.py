@@ -12,7 +12,7 @@ import os
 import struct
 from collections.abc import Iterator, Sequence
 
-from attrs import frozen
+from msgspec import Struct
 
 from agentos.sandbox.filters.syscall_numbers import NUMBERS
 
@@ -23,8 +23,7 @@ _THIS_THREAD = struct.pack("=Ii", 0x2008_0522, 0)  # struct __user_cap_header_st
 _INVALID_ID = ctypes.c_uint(0xFFFF_FFFF)  # an invalid id: the call changes nothing
 
 
-@frozen
-class Identity:
+class Identity(Struct, frozen=True):
     """A uid and a gid, as numbered on the host."""
 
     uid: int

@@ -11,7 +11,7 @@ import secrets
 import stat
 
 import trio
-from attrs import frozen
+from msgspec import Struct
 
 from agentos.sandbox import openat2
 from agentos_sdk.errors import BadRequest, Busy, CallError, PermissionDenied, QuotaExceeded
@@ -28,8 +28,7 @@ MAX_ATTEMPTS = 8  # if other processes create and remove the file at that moment
 CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-@frozen
-class Part:
+class Part(Struct, frozen=True):
     """Bytes of a file. ``size`` is that of the whole file; ``cut``: the file continues beyond ``limit``."""
 
     data: bytes | bytearray

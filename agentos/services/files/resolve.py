@@ -12,7 +12,8 @@ from contextlib import AbstractContextManager
 from itertools import takewhile
 from typing import Self
 
-from attrs import define, frozen
+from attrs import define
+from msgspec import Struct
 
 from agentos.sandbox import openat2
 from agentos_sdk.errors import (
@@ -43,8 +44,7 @@ def open_host_root() -> Iterator[int]:
         os.close(fd)
 
 
-@frozen
-class PathRequest:
+class PathRequest(Struct, frozen=True):
     """A path to be resolved for a caller. ``given`` is the path as the caller wrote it, ``name`` its form in rules.
 
     ``path`` is relative to the directory that ``root`` opens. If ``top`` is set (``/workspace``), it is the name of

@@ -241,7 +241,7 @@ def follow_entries(
 
 def new_entries(directory: Path, query: "Query", after: int) -> Iterator[Sequence["Row"]]:
     """The entries that come behind a number."""
-    import attrs
+    from msgspec.structs import replace
 
     from agentos.services.audit.query import PAGE_ENTRIES, Query, read_newest, read_oldest
 
@@ -249,7 +249,7 @@ def new_entries(directory: Path, query: "Query", after: int) -> Iterator[Sequenc
         newest = read_newest(directory, Query(), 1)
         last = newest[0].seq if newest else 0  # later entries are left to the next round
         while after < last:
-            page = read_oldest(directory, attrs.evolve(query, after=after), PAGE_ENTRIES)
+            page = read_oldest(directory, replace(query, after=after), PAGE_ENTRIES)
             after = max([row.seq for row in page] + ([last] if len(page) < PAGE_ENTRIES else []))
             yield page
         time.sleep(POLL_INTERVAL)

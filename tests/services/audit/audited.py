@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import attrs
 import trio
+from msgspec.structs import replace
 
 from agentos.kernel.ports import Entry
 from agentos.services.audit.chain import Row
@@ -25,7 +25,7 @@ SMALL = 32 << 10  # bytes of a segment: some sixty entries
 
 
 def entry(about: str, **fields: Any) -> Entry:
-    return attrs.evolve(WRITE, about=about, **fields)
+    return replace(WRITE, about=about, **fields)
 
 
 def found(directory: Path, query: Query | None = None) -> list[Row]:

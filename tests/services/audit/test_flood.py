@@ -1,8 +1,8 @@
 """A caller in a loop is counted instead of written, and nobody else notices; nothing is lost in the count."""
 
-import attrs
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from agentos.services.audit.flood import MAX_BUCKETS, EntryLimiter
 
@@ -24,7 +24,7 @@ def test_what_goes_beyond_is_one_entry_that_says_who_and_how_many() -> None:
     [surplus] = flood.take_counted(10.9)
 
     assert surplus.count == 5321
-    assert surplus.entry == attrs.evolve(DENIED, about="and 5321 more of READ denied within 1 s")
+    assert surplus.entry == replace(DENIED, about="and 5321 more of READ denied within 1 s")
     assert flood.take_counted(11.9) == []
 
 
@@ -34,13 +34,13 @@ def test_a_flood_of_one_kind_leaves_the_others_of_the_same_caller_room() -> None
     assert flood.admits(READ, 0.0)
     assert not flood.admits(READ, 0.0)
     assert flood.admits(DENIED, 0.0)
-    assert flood.admits(attrs.evolve(READ, agent=8), 0.0)
+    assert flood.admits(replace(READ, agent=8), 0.0)
 
 
 def test_too_many_kinds_to_be_kept_apart_are_counted_together() -> None:
     flood = EntryLimiter(burst=1, rate=0.0)
 
-    admitted = [flood.admits(attrs.evolve(DENIED, agent=agent), 0.0) for agent in range(MAX_BUCKETS + 100)]
+    admitted = [flood.admits(replace(DENIED, agent=agent), 0.0) for agent in range(MAX_BUCKETS + 100)]
 
     assert sum(admitted) == MAX_BUCKETS + 1
     [several] = flood.take_counted(1.0)
@@ -50,10 +50,10 @@ def test_too_many_kinds_to_be_kept_apart_are_counted_together() -> None:
 def test_who_has_been_quiet_is_forgotten() -> None:
     flood = EntryLimiter(burst=2, rate=1.0)
     for agent in range(MAX_BUCKETS):
-        flood.admits(attrs.evolve(READ, agent=agent), 0.0)
+        flood.admits(replace(READ, agent=agent), 0.0)
     flood.take_counted(10.0)
 
-    assert flood.admits(attrs.evolve(READ, agent=-1), 10.0)
+    assert flood.admits(replace(READ, agent=-1), 10.0)
     assert not flood.counted
 
 
@@ -63,7 +63,7 @@ def test_every_call_is_either_written_or_counted(calls: list[tuple[int, float, b
 
     for agent, pause, collect in calls:
         now += pause
-        written += flood.admits(attrs.evolve(READ, agent=agent), now)
+        written += flood.admits(replace(READ, agent=agent), now)
         if collect:
             counted += sum(each.count for each in flood.take_counted(now))
     counted += sum(each.count for each in flood.take_counted(now))

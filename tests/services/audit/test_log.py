@@ -3,10 +3,10 @@
 import os
 from pathlib import Path
 
-import attrs
 import pytest
 import trio
 import trio.testing
+from msgspec.structs import replace
 
 from agentos.database import DatabaseError
 from agentos.services.audit import log as service
@@ -121,7 +121,7 @@ async def test_a_flood_is_counted_and_delays_nobody(tmp_path: Path) -> None:
     async with open_audit(tmp_path / "audit", "1.0") as audit:
         for _ in range(100_000):
             audit.note(DENIED)
-        audit.note(attrs.evolve(DENIED, agent=8, name="other"))
+        audit.note(replace(DENIED, agent=8, name="other"))
         await audit.intend(WRITE)
 
     rows = found(tmp_path / "audit", Query(decision="deny"))
@@ -137,7 +137,7 @@ async def test_more_than_can_wait_is_counted_too(tmp_path: Path, monkeypatch: py
 
     async with open_audit(tmp_path / "audit", "1.0") as audit:
         for agent in range(200):
-            audit.note(attrs.evolve(DENIED, agent=agent))
+            audit.note(replace(DENIED, agent=agent))
 
     assert sum(row.repeated for row in found(tmp_path / "audit", Query(calls=["READ"]))) == 200
 
@@ -160,7 +160,7 @@ async def test_what_may_be_switched_off_are_allowed_calls_that_nobody_announced(
         audit.note(READ)
         audit.note(DENIED)
         number = await audit.intend(WRITE)
-        audit.note(attrs.evolve(WRITE, phase="outcome", outcome="ok", intent=number))
+        audit.note(replace(WRITE, phase="outcome", outcome="ok", intent=number))
         audit.configure({"files": True})
         audit.note(READ)
         assert [category for category, on in audit.config.items() if on] == ["files"]

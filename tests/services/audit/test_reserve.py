@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import attrs
 import pytest
 import trio
+from msgspec.structs import replace
 
 from agentos.services.audit import reserve
 from agentos.services.audit.log import Audit, open_audit
@@ -141,7 +141,7 @@ async def test_what_is_refused_while_the_reserve_is_used_is_counted_and_does_not
         ballast = await trio.to_thread.run_sync(fill, small)
         await refused(audit)
         for number in range(50_000):
-            audit.note(attrs.evolve((DENIED, READ)[number % 2], agent=number % 1000))
+            audit.note(replace((DENIED, READ)[number % 2], agent=number % 1000))
         await audit.intend(KILL)
         before = found(directory, Query(calls=["READ"]))
         await trio.Path(ballast).unlink()
@@ -164,7 +164,7 @@ async def test_without_any_room_nothing_is_announced_and_only_the_operator_hears
         others = [await refused(audit, kind=kind) for kind in ("agent", "guest")]
         before = len(found(directory))
         for _ in range(50):
-            audit.note(attrs.evolve(KILL, phase="outcome", outcome="ok"))
+            audit.note(replace(KILL, phase="outcome", outcome="ok"))
         await refused(audit, kind="operator")
         await trio.Path(ballast).unlink()
         await accepted(audit)
@@ -265,7 +265,7 @@ async def test_what_fills_the_disk_can_be_killed_by_the_operator_and_by_its_pare
     small: Path, caplog: pytest.LogCaptureFixture, kept: bool
 ) -> None:
     """Announced while that can be written; then counted, and the count is written when there is room again."""
-    directory, parents = small / "audit", attrs.evolve(KILL, agent=7, name="parent", kind="agent", about="child")
+    directory, parents = small / "audit", replace(KILL, agent=7, name="parent", kind="agent", about="child")
     if not kept:
         with (small / "first").open("wb") as ballast:
             os.posix_fallocate(ballast.fileno(), 0, 25 << 20)
@@ -277,7 +277,7 @@ async def test_what_fills_the_disk_can_be_killed_by_the_operator_and_by_its_pare
         with trio.fail_after(30):
             announced = [await audit.intend(kill) for kill in (KILL, parents, parents)]
             for kill in (KILL, parents, parents):
-                audit.note(attrs.evolve(kill, phase="outcome", outcome="ok"))
+                audit.note(replace(kill, phase="outcome", outcome="ok"))
         with pytest.raises(Unavailable):
             await audit.intend(entry("anything else", kind="operator"))
         for name in ("ballast", *([] if kept else ["first"])):

@@ -8,9 +8,9 @@ import signal
 from functools import partial
 from pathlib import Path
 
-import attrs
 import trio
 from attrs import frozen
+from msgspec.structs import replace
 
 from agentos import __version__
 from agentos.agents.event_lines import add_to_output, log_event
@@ -97,7 +97,7 @@ def open_access(settings: Settings, host: Host, model: Model, audit: Audit) -> A
         audit=audit,
         known=config.permissions,
         names=names,
-        jailed=attrs.evolve(names, workspace=WORKSPACE, code=CODE),
+        jailed=replace(names, workspace=WORKSPACE, code=CODE),
         kernel_account=model.account,
         priced=bool(config.llm.prices),
         kernels=[os.path.realpath(path) for path in (host.state_dir, host.run.directory)],

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from attrs import frozen
+from msgspec import Struct
 
 from agentos_sdk.errors import ApprovalRequired, CallError, PermissionDenied
 
@@ -12,8 +12,7 @@ if TYPE_CHECKING:
 Effect = Literal["allow", "ask", "deny"]
 
 
-@frozen
-class Right:
+class Right(Struct, frozen=True):
     """What a call is about to do, and to which object: ``Right("kill", agent=7)``, ``Right("read", "/data/notes.md")``.
 
     ``action`` is the call's name in lower case. The type of ``object`` depends on it: the path really opened, a parsed
@@ -27,8 +26,7 @@ class Right:
     shown_as: str | None = None
 
 
-@frozen
-class Decision:
+class Decision(Struct, frozen=True):
     """A permission decision: ``rule`` and where it was written, and ``reason``, a sentence a person can act on."""
 
     effect: Effect
@@ -52,8 +50,7 @@ class Authorizer(Protocol):
 Phase = Literal["intent", "outcome"]
 
 
-@frozen
-class Entry:
+class Entry(Struct, frozen=True):
     """One audit log entry: the caller, the call, the decision and, for an outcome, the result.
 
     ``about`` describes the call's object in a few words; the audit log redacts secrets in it. ``outcome`` is ``ok`` or

@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
-from attrs import define, field, frozen
+from attrs import define, field
+from msgspec import Struct
 
 from agentos_sdk.errors import CallError, PermissionDenied
 
@@ -14,8 +15,7 @@ from .ports import Decision, Entry, Phase, Right
 NO_RULE = "whatever the rules say"  # the rule of a refusal that no rule decides
 
 
-@frozen
-class Prepared:
+class Prepared(Struct, frozen=True):
     """What ``prepare`` found: the ``rights`` that the request needs, at least one, and ``act``, which does it.
 
     ``act`` requires nothing further. It takes the caller where the call answers now, and the

@@ -6,7 +6,7 @@ from copy import copy
 from inspect import isasyncgenfunction, iscoroutinefunction, unwrap
 from typing import Any, Literal
 
-from attrs import frozen
+from msgspec import Struct
 
 from agentos_sdk.errors import CallError, PermissionDenied, UnknownCall
 from agentos_sdk.opcodes import Op, op_name
@@ -29,8 +29,7 @@ InTurns = Callable[[Caller, bytes], Awaitable[bytes]]
 Perform = Callable[[Call, Any], Awaitable[object]]
 
 
-@frozen
-class Syscall:
+class Syscall(Struct, frozen=True):
     """One system call: its opcode, the type of its request, and its ``prepare`` or, if it needs no right, its handler.
 
     ``prepare`` takes ``(caller, request)``, has no effects and gives a :class:`~agentos.kernel.prepared.Prepared`. A

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
-from attrs import define, field, frozen
+from attrs import define, field
+from msgspec import Struct
 
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Right
@@ -71,8 +72,7 @@ class EffectivePermissions:
         return self._layers.values()
 
 
-@frozen
-class AgentTree:
+class AgentTree(Struct, frozen=True):
     """How the agents and callers of one kernel are related.
 
     ``is_descendant(caller, other)``: whether ``other`` was spawned below ``caller``, at any depth; all agents are the

@@ -6,7 +6,7 @@ The filter explains and asks. It reads what is written, and a program does what 
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
 
-from attrs import frozen
+from msgspec import Struct
 
 from agentos.kernel.ports import Decision, Effect, Right
 from agentos.shell import dangerous
@@ -44,8 +44,7 @@ def decide_exec(request: ExecRequest, rules: RuleIndexes, right: Right, name: st
     return _ExecDecision(request, rules, right, name).decision()
 
 
-@frozen
-class _ExecDecision:
+class _ExecDecision(Struct, frozen=True):
     request: ExecRequest
     rules: RuleIndexes
     right: Right

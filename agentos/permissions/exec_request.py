@@ -4,7 +4,7 @@ import os.path
 import re
 from typing import Final
 
-from attrs import frozen
+from msgspec import Struct
 
 from agentos.shell.reading import Command, Reading, Redirect
 
@@ -17,8 +17,7 @@ DIRECTORY_OPTIONS: Final = {  # programs that run their command in another direc
 }
 
 
-@frozen
-class ExecRequest:
+class ExecRequest(Struct, frozen=True):
     """``directory`` is the working directory, an absolute path of the jail's or the host's. ``variables`` are the names
     in the request's ``env`` that are not known to be harmless."""
 

@@ -1,7 +1,7 @@
 """Decides on a right by one permission set: deny before ask before allow, and deny if no rule matches."""
 
-import attrs
-from attrs import frozen
+from msgspec import Struct
+from msgspec.structs import replace
 
 from agentos.kernel.ports import Decision, Effect, Right
 
@@ -16,8 +16,7 @@ from .rule_index import RuleIndex
 OWN, PARENT = "${own}", "${parent}"  # descendants at any depth; the parent
 
 
-@frozen
-class AgentRelation:
+class AgentRelation(Struct, frozen=True):
     """The agent, or other caller, that a right concerns, and its relation to the holder of the right."""
 
     name: str
@@ -56,7 +55,7 @@ class Rules:
         if right.action in KIND_OF_ACTION:
             decisions.append(self._decide_object(right, relation))
         if relation is not None and right.action != "send" and not relation.itself:
-            decisions.append(self._match("agents", relation, attrs.evolve(right, shown_as=relation.name)))
+            decisions.append(self._match("agents", relation, replace(right, shown_as=relation.name)))
         return min(reversed(decisions), key=strictness)  # of equal decisions the most specific one
 
     def decide_call(self, action: str) -> Decision:
@@ -115,8 +114,7 @@ class Rules:
         return next((rule for rule, text in of_kind if (relation.own if text == OWN else relation.parent)), None)
 
 
-@frozen
-class _RelationPattern:
+class _RelationPattern(Struct, frozen=True):
     """The patterns ``${own}`` and ``${parent}``: match by relation to the holder."""
 
     text: str

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import attrs
-from attrs import define, field, frozen
+from attrs import define, field
+from msgspec import Struct
 
 from agentos.kernel.ports import Effect
 from agentos.services.quotas import MONEY_UNITS, Quota, make_quotas
@@ -46,8 +47,7 @@ class BadSet(ValueError):
         return self.describe_mistakes("")
 
 
-@frozen
-class SetSize:
+class SetSize(Struct, frozen=True):
     """The maximum size of a set: number of rules, and characters of all patterns together."""
 
     rules: int = 1000

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from time import perf_counter
 from typing import Final
 
-from attrs import define, frozen
+from attrs import define
+from msgspec import Struct
 
 from agentos.kernel.ports import Effect
 from agentos.shell.reader import parse_text, parse_words
@@ -31,8 +32,7 @@ SAMPLES: Final[dict[Kind, str]] = {  # examples of objects, by kind
 }
 
 
-@frozen
-class Line:
+class Line(Struct, frozen=True):
     """A rule with its location: ``place`` for people, ``keys`` for programs. A rule of a level has no keys."""
 
     rule: Rule

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from attrs import frozen
+from msgspec import Struct
 
 from .programs import (
     BUILTINS,
@@ -25,8 +25,7 @@ ASSIGNMENT = re.compile(r"[^=\"'$`]*=")
 SETS_VARIABLE = re.compile(r"%[-#'+ 0-9.*]*[hjlLtz]*n")
 
 
-@frozen
-class Effects:
+class Effects(Struct, frozen=True):
     """``construct``: why more may run than the command's words say. Then also what was found in its arguments:
     commands, and texts for a shell. ``guessed``: one of the commands may be meant."""
 

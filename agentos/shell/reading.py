@@ -2,11 +2,10 @@
 
 from typing import TypeAlias
 
-from attrs import frozen
+from msgspec import Struct
 
 
-@frozen
-class Word:
+class Word(Struct, frozen=True):
     """One word of a command.
 
     ``text`` is its value after quote removal, ``None`` where only bash will know it: ``$x``, ``*.py``, ``~``.
@@ -18,8 +17,7 @@ class Word:
     several: bool = False
 
 
-@frozen
-class Command:
+class Command(Struct, frozen=True):
     """A simple command: the program's name and its arguments, without assignments and redirections.
 
     ``input`` is the name of the command whose output it reads through ``|``.
@@ -38,8 +36,7 @@ class Command:
         return (self.words[0].text or "").rpartition("/")[2]
 
 
-@frozen
-class Redirect:
+class Redirect(Struct, frozen=True):
     """A file that bash opens for a command: ``> log``, ``< data``."""
 
     operator: str
@@ -54,8 +51,7 @@ class Redirect:
         return f"{self.operator} {self.target.source}"
 
 
-@frozen
-class Commands:
+class Commands(Struct, frozen=True):
     """A text of simple commands: these run, or some of them, and nothing else."""
 
     text: str
@@ -63,8 +59,7 @@ class Commands:
     redirects: tuple[Redirect, ...]
 
 
-@frozen
-class Opaque:
+class Opaque(Struct, frozen=True):
     """A text that may run more than can be read from it. ``construct`` names the first reason.
 
     ``commands`` and ``redirects`` are those that were found all the same; they are for refusing, never for granting.

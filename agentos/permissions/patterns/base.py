@@ -2,15 +2,14 @@
 
 from typing import Any, Protocol
 
-from attrs import frozen
+from msgspec import Struct
 
 
 class BadPattern(ValueError):
     """An invalid pattern, or one that can never match; the text says what to write instead."""
 
 
-@frozen
-class Names:
+class Names(Struct, frozen=True):
     """The values of ``~`` and ``${...}`` in patterns. ``None``: a pattern with that variable matches nothing.
 
     ``home`` is the operator's home, ``config`` the directory of the configuration file. ``workspace`` and ``code`` are

@@ -5,7 +5,7 @@ import socket
 from ipaddress import IPv4Address, IPv6Address
 
 import idna
-from attrs import frozen
+from msgspec import Struct
 
 from .base import BadPattern
 
@@ -18,8 +18,7 @@ NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 MAX_HOST_LENGTH = 1000  # characters of a host before normalization; 253 after it
 
 
-@frozen
-class DomainPattern:
+class DomainPattern(Struct, frozen=True):
     """A pattern of hosts; ``what`` is a host as normalized by ``host_of``.
 
     ``*.example.com`` matches subdomains at any depth, but not ``example.com`` itself. ``*`` alone matches every host.

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
 
-from attrs import define, field, frozen
+from attrs import define, field
+from msgspec import Struct
 
 from .base import BadPattern
 
@@ -20,22 +21,19 @@ NUL = "\0"  # neither in a name nor in a glob for names
 MAX_WORK = 100_000  # character ranges compared in one call of `is_included`: a fraction of a second
 
 
-@frozen
-class One:
+class One(Struct, frozen=True):
     """Exactly one character of this set."""
 
     characters: Characters
 
 
-@frozen
-class Many:
+class Many(Struct, frozen=True):
     """Zero or more characters of this set."""
 
     characters: Characters
 
 
-@frozen
-class Below:
+class Below(Struct, frozen=True):
     """Zero or more whole path segments: ``/a/b``."""
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import attrs
 import trio
 from attrs import define, field
+from msgspec.structs import replace
 
 from agentos.agents.inherit import DEFAULTS, named
 from agentos.agents.registry import Agent, Registry
@@ -209,7 +210,7 @@ class Callers:
 
     def _apply_set(self, agent: Agent, given: PermissionSet) -> None:
         """Apply an agent's new set to the call tables and the model quotas of the agent and its descendants."""
-        agent.spec = attrs.evolve(agent.spec, permissions=given)
+        agent.spec = replace(agent.spec, permissions=given)
         mine = Account(agent.queue_path[-1].name, agent.spec.share)
         for other in self.registry:
             if other is agent or self.registry.descends(other.id, agent.id):

@@ -2,7 +2,7 @@
 
 import re
 
-from attrs import frozen
+from msgspec import Struct
 
 from agentos.kernel.request_body import read_text
 from agentos.llm.providers import provider as llm
@@ -14,8 +14,7 @@ MAX_INLINE_BYTES = 4 << 10  # bytes of a body that are parsed in the event loop:
 BRACE = re.compile(rb"\s*\{")
 
 
-@frozen
-class ThinkRequest:
+class ThinkRequest(Struct, frozen=True):
     """A question; whether its answer is sent piece by piece as it arrives; and its timeout in seconds."""
 
     question: llm.Question

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
 
 import attrs
-from attrs import frozen
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from agentos.llm.settings import Share
 from agentos.permissions.rule import PermissionSet
@@ -29,8 +30,7 @@ ReportMistake = Callable[[BadField], None]
 """Called with each mistake: it raises the mistake or records it. If it returns, the checks continue."""
 
 
-@frozen(kw_only=True)
-class Request:
+class Request(Struct, frozen=True, kw_only=True):
     """What SPAWN or a configuration file says about one agent; ``None`` means not set. Paths are as written."""
 
     name: str
@@ -84,9 +84,9 @@ def build(
     It never has more than its ``parent``, and its limits are cut to ``bounds``. After a mistake it isn't usable.
     """
     check_values(request, report)
-    given = attrs.asdict(
-        request, recurse=False, filter=lambda it, value: value is not None and it.name not in CONVERTED_FIELDS
-    )
+    given = {
+        name: value for name, value in asdict(request).items() if value is not None and name not in CONVERTED_FIELDS
+    }
     spec = AgentSpec(
         **given,
         isolation=choose_isolation(request.isolation, request.sandboxed, report),

@@ -4,7 +4,8 @@ import contextlib
 from collections.abc import Callable
 
 import trio
-from attrs import define, frozen
+from attrs import define
+from msgspec import Struct
 
 from supervisors import (
     AutoShutdown,
@@ -67,8 +68,7 @@ class Container:
         raise Ended("crash" if self.escalates and gave_up(cause) else "shutdown", cause.detail)
 
 
-@frozen
-class BackgroundStart:
+class BackgroundStart(Struct, frozen=True):
     """An agent's life as the child of a container: it counts as started before its program is up.
 
     A failed start is then a crash that the container's supervisor counts. ``stop`` aborts a start.

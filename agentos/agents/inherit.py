@@ -1,6 +1,7 @@
 """Inheritance of limits and isolation: a child agent never gets more than its parent has. Pure."""
 
 import attrs
+from msgspec.structs import replace
 
 from agentos_sdk.errors import PermissionDenied
 from agentos_sdk.quantities import CpuShare, Size
@@ -38,7 +39,7 @@ def inherit(spec: AgentSpec, parent: AgentSpec) -> AgentSpec:
         raise ExceedsParent("network", f"{parent.name} has no network itself, so that its children have none either")
     if spec.runtime == "fast" and parent.jailed and parent.runtime != "fast":
         raise ExceedsParent("runtime", f"{parent.name} was started by exec itself, and so are its children")
-    return attrs.evolve(
+    return replace(
         spec,
         isolation=max(spec.isolation, parent.isolation, key=STRICTNESS.index),
         limits=cut(spec.limits, effective(parent)),

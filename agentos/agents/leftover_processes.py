@@ -16,7 +16,9 @@ from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 
 import trio
-from attrs import asdict, define, field, frozen
+from attrs import define, field
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from agentos.private_files import check_parents, read_file, replace_file
 from agentos.sandbox.errors import EXHAUSTED
@@ -30,8 +32,7 @@ MAX_DIRECTORY_BYTES = 107 - len("/agentos-12345678/4294967295.sock")  # so that 
 SCAN_DELAY_SECONDS = 0.05  # seconds between two scans for processes that ended agents left
 
 
-@frozen
-class Run:
+class Run(Struct, frozen=True):
     """One run of a kernel: the id in its agents' environment and the directory of their sockets."""
 
     id: str

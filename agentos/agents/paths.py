@@ -5,7 +5,8 @@ import shutil
 import stat
 from collections.abc import Sequence
 
-from attrs import evolve, frozen
+from msgspec import Struct
+from msgspec.structs import replace
 
 from agentos.services.files.regular_file import check_single_link, check_single_links, reopen
 from agentos_sdk.errors import NotFound, PermissionDenied
@@ -20,8 +21,7 @@ from .spec import AgentSpec, BadField
 KINDS = ("tmp", "keep")  # workspaces that aren't a host directory
 
 
-@frozen
-class HostPaths:
+class HostPaths(Struct, frozen=True):
     """Resolves paths on the host: those of a configuration file, of the operator, or of a caller without a jail.
 
     Relative paths start at ``base``. ``single_link``: a file with several hard links is refused, as READ does.
@@ -35,7 +35,7 @@ class HostPaths:
     def resolve(self, spec: AgentSpec, request: Request, report: ReportMistake) -> AgentSpec:
         """Symlinks are followed here, once; the file system is read as the kernel."""
         workspace = "tmp" if request.workspace is None else request.workspace
-        spec = evolve(
+        spec = replace(
             spec,
             script=self.absolute(request.script) if request.script is not None else None,
             command=tuple(request.command) if request.command else None,
@@ -44,9 +44,9 @@ class HostPaths:
             workspace=workspace if workspace in KINDS else self.absolute(workspace),
         )
         with report_bad_field(report):
-            spec = evolve(spec, python=self._interpreter(request.python))
+            spec = replace(spec, python=self._interpreter(request.python))
         with report_bad_field(report):
-            spec = evolve(spec, cwd=self._directory(spec, request.cwd))
+            spec = replace(spec, cwd=self._directory(spec, request.cwd))
         if spec.script is not None:
             with report_bad_field(report):
                 check_readable(spec.script)
@@ -98,7 +98,7 @@ class HostPaths:
         """The spec with the host path of the command's program, which is checked if the jail doesn't have it anyway."""
         program, *rest = spec.command or ("",)
         if "/" in program:
-            spec = evolve(spec, command=(self.absolute(program), *rest))
+            spec = replace(spec, command=(self.absolute(program), *rest))
             file = layout.own_program(spec) if spec.jailed else self.absolute(program)
             if file is not None:
                 check_program(file)
@@ -108,7 +108,7 @@ class HostPaths:
             if found is None:
                 message = f"expected a program that can be run, and there is no {program!r} in {search}"
                 raise BadField(("command", 0), message, NotFound)
-            spec = evolve(spec, command=(found, *rest))
+            spec = replace(spec, command=(found, *rest))
         return spec
 
     def _check_no_links(self, spec: AgentSpec) -> None:
@@ -119,8 +119,7 @@ class HostPaths:
                 check_no_links(field, path)
 
 
-@frozen
-class JailPaths:
+class JailPaths(Struct, frozen=True):
     """Resolves paths in the jail of the agent that spawns another: none leads to a host file that the jail lacks."""
 
     parent: Agent
@@ -142,16 +141,18 @@ class JailPaths:
             raise BadField("code", f"{request.code}: expected a directory in your own /agent", PermissionDenied)
         if command and "/" in command[0]:
             command = (layout.absolute_inside(command[0]), *command[1:])
-            if layout.own_program(evolve(self.parent.spec, command=command)) is not None:
+            if layout.own_program(replace(self.parent.spec, command=command)) is not None:
                 raise self._hosts("command", command[0])
-        spec = evolve(spec, code=code, command=command or None, python=python, cwd=layout.directory_inside(request.cwd))
+        spec = replace(
+            spec, code=code, command=command or None, python=python, cwd=layout.directory_inside(request.cwd)
+        )
         if request.script is None:
             return spec
         path = layout.absolute_inside(request.script)
         script = layout.path_on_host(path, own)
         if script is None and (path in layout.JAIL_DIRECTORIES or not layout.is_inside(path)):
             raise self._hosts("script", path)
-        return evolve(spec, script=script or path, copied=script is None)
+        return replace(spec, script=script or path, copied=script is None)
 
     def _hosts(self, field: str, path: str, instead: str = "") -> BadField:
         name = self.parent.name

@@ -6,7 +6,8 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from attrs import evolve, field, frozen
+from msgspec import Struct
+from msgspec.structs import replace
 
 from agentos.llm.settings import Share
 from agentos.permissions.rule import PermissionSet
@@ -69,8 +70,7 @@ def check_name(name: str, field: str) -> None:
         raise AlreadyExists(f"{field}: expected {RESERVED_RULE}, got {name!r}")
 
 
-@frozen
-class AgentSpec:
+class AgentSpec(Struct, frozen=True):
     """One agent: exactly one of ``script`` (run by ``python``) and ``command`` (an argv) is set.
 
     Paths are absolute host paths, except ``cwd``, which is a path in the jail if there is one. ``code`` is a directory
@@ -83,7 +83,7 @@ class AgentSpec:
     script: str | None = None
     command: Sequence[str] | None = None
     args: Sequence[str] = ()
-    env: Mapping[str, str] = field(factory=dict)
+    env: Mapping[str, str] = {}
     cwd: str | None = None
     python: str | None = None
     ready: Literal["hello"] | None = None
@@ -108,7 +108,7 @@ class AgentSpec:
     def share(self) -> Share:
         """Its share of the model, by its budget and its permissions' quotas."""
         quotas = self.permissions.quotas if self.permissions is not None else ()
-        return evolve(self.llm, budget=merge_quotas(self.llm.budget, quotas))
+        return replace(self.llm, budget=merge_quotas(self.llm.budget, quotas))
 
     @property
     def jailed(self) -> bool:
@@ -116,8 +116,7 @@ class AgentSpec:
         return self.isolation != "none"
 
 
-@frozen
-class GroupSpec:
+class GroupSpec(Struct, frozen=True):
     """A supervisor and its children, in start order."""
 
     name: str

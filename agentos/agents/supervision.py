@@ -4,7 +4,8 @@ from collections.abc import Callable
 from functools import partial
 
 import trio
-from attrs import define, field, frozen
+from attrs import define, field
+from msgspec import Struct
 
 from agentos.kernel.caller import Caller
 from agentos.llm.settings import Account, QueuePath, Share
@@ -28,16 +29,14 @@ FORCED_STOP = 3.0  # seconds from a forced stop until what still runs is cancell
 SPAWNED = "spawned"  # the supervisor below the root that keeps the agents spawned by the operator
 
 
-@frozen
-class SpawnLimits:
+class SpawnLimits(Struct, frozen=True):
     """How many living descendants an agent may have, and how many agents it may spawn per second."""
 
     children: int = 32
     per_second: float = 10.0
 
 
-@frozen
-class OneAgent:
+class OneAgent(Struct, frozen=True):
     """A supervisor of its own for each spawned agent, so that its failures don't affect other agents.
 
     It reports its start before the agent is up: while one agent is slow to start, the supervisor above must be free to

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 
 import attrs
+from msgspec.structs import replace
 
 from agentos.agents.builder import (
     Request,
@@ -74,7 +75,7 @@ class Builder(Reader):
                 spec, found = child
                 self._check_terms(spec, found, group, read)
                 children.append(spec)
-        return attrs.evolve(group, children=tuple(children))
+        return replace(group, children=tuple(children))
 
     def _child(self, data: object, keys: Keys) -> tuple[AgentSpec | GroupSpec, ReadTable] | None:
         kind = data.get("type", "agent") if isinstance(data, dict) else "agent"

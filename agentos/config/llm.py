@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any
 
-from attrs import evolve, field, frozen
+from attrs import field, frozen
+from msgspec.structs import replace
 
 from agentos.agents.builder import NO_PRICES, build_quotas, describe_missing_price
 from agentos.llm.providers.offline_rules import BadRules, read_rules
@@ -118,7 +119,7 @@ def read_llm(reader: Reader, data: object) -> LLMSettings:
     rules = reader.resolve_path(settings.offline.rules)
     if rules is not None:
         check_rules(reader, rules)
-    return evolve(settings, offline=evolve(settings.offline, rules=rules))
+    return replace(settings, offline=replace(settings.offline, rules=rules))
 
 
 def check_rules(reader: Reader, file: str) -> None:

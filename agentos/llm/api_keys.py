@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from attrs import field, frozen
+from msgspec import Struct
 
 VARIABLE_NAMES = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "GEMINI_MODEL", "OPENAI_API_KEY", "OPENAI_BASE_URL")
 ENV_FILE = ".env"
@@ -26,8 +27,7 @@ class Variable:
     file: str | None = None
 
 
-@frozen
-class Variables:
+class Variables(Struct, frozen=True):
     """The variables of ``VARIABLE_NAMES`` that are set; ``warnings`` name what was ignored, without its value."""
 
     found: Mapping[str, Variable]

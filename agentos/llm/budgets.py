@@ -18,6 +18,7 @@ from functools import partial
 from typing import Final
 
 from attrs import field, frozen
+from msgspec import Struct
 
 from agentos.database import Database, DatabaseError
 from agentos.services.quotas import MONEY_UNITS, BudgetState, Quota, Quotas, Reservation, Row
@@ -37,8 +38,7 @@ TABLES: Final = (
 TIDY_INTERVAL = 3600.0  # seconds between two removals of windows that have ended
 
 
-@frozen
-class Rate:
+class Rate(Struct, frozen=True):
     """A price as exact fractions: billionths of a unit of currency per token."""
 
     input: Fraction

@@ -7,7 +7,7 @@ would make budgets worthless, and one that reports a billion would use them up a
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from attrs import frozen
+from msgspec import Struct
 
 from agentos_sdk.values import Usage
 
@@ -21,8 +21,7 @@ MAX_TOKENS_PER_IMAGE = 48_169  # gpt-4o-mini's 2,833 and 5,667 for each of at mo
 MAX_GENERATED_TOKENS = 128 << 10  # tokens, if the request has no limit: the largest models stop there
 
 
-@frozen
-class RequestSize:
+class RequestSize(Struct, frozen=True):
     """Size of a request: ``size`` in bytes without images; text as UTF-8, JSON approximately."""
 
     size: int

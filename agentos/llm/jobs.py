@@ -3,7 +3,8 @@
 import re
 
 import trio
-from attrs import define, field, frozen
+from attrs import define, field
+from msgspec import Struct
 
 from agentos_sdk.errors import BadRequest, CallError
 from agentos_sdk.values import Usage
@@ -17,8 +18,7 @@ MAX_PARTS = 2000  # of a request: the vendor's SDK takes half a millisecond for 
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}")  # it becomes a part of a URL
 
 
-@frozen
-class ThinkResult:
+class ThinkResult(Struct, frozen=True):
     """An answer; seconds that the request waited, and that the provider worked on it.
 
     ``bound`` says, for the audit log, that the tokens charged are not those that the provider claims, and why.

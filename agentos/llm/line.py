@@ -15,7 +15,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from functools import partial
 
 import trio
-from attrs import evolve, frozen
+from msgspec import Struct
+from msgspec.structs import replace
 
 from agentos.kernel.internal_errors import internal
 from agentos.services.quotas import BudgetState
@@ -40,8 +41,7 @@ MAX_REMEMBERED = 4096  # agents with kept counts of calls and tokens
 CLOSE_SECONDS = 2.0  # seconds that the provider's connections have to close cleanly
 
 
-@frozen
-class AgentUsage:
+class AgentUsage(Struct, frozen=True):
     """What an agent has used since the kernel started: requests sent, and their tokens."""
 
     calls: int = 0
@@ -203,7 +203,7 @@ class Line:
         """Reserve budget for one attempt; its usage is charged and settled however it ends."""
         request = job.request
         grant = await self._reserve(job)
-        request.question = evolve(request.question, max_tokens=grant.max_tokens)
+        request.question = replace(request.question, max_tokens=grant.max_tokens)
         attempts = request.attempts
         try:
             yield

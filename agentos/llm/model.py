@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import trio
-from attrs import frozen
+from msgspec import Struct
 
 from agentos.database import Database
 
@@ -21,8 +21,7 @@ from .settings import Account, LLMSettings, Share
 log = logging.getLogger(__name__)
 
 
-@frozen
-class Model:
+class Model(Struct, frozen=True):
     """``account`` is the share of all callers together. ``description`` is for people, None if none is configured."""
 
     line: Line

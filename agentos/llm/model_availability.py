@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from random import Random
 from typing import Literal
 
-from attrs import define, field, frozen
+from attrs import define, field
+from msgspec import Struct
 
 from .circuit_breaker import CircuitBreaker, State
 from .providers.provider import ProviderError, RateLimited
@@ -20,8 +21,7 @@ from .settings import Retry
 MAX_MODELS = 256  # models kept at most: agents may name any model
 
 
-@frozen
-class ModelState:
+class ModelState(Struct, frozen=True):
     """``until`` is the end of the pause or cooldown; ``reason`` is the provider's message or the failure.
 
     Unlike the SDK's, ``until`` is on the caller's monotonic clock.

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from attrs import frozen
+from msgspec import Struct
 
 from agentos_sdk.values import InLine
 
@@ -12,8 +12,7 @@ from .fair_queue import FairQueue, Path
 from .model_availability import ModelState
 
 
-@frozen
-class QueueState:
+class QueueState(Struct, frozen=True):
     """An agent's place in the queue; ``models`` are the states of the models that its paused requests are for."""
 
     place: InLine = InLine()

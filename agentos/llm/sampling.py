@@ -3,14 +3,13 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-import attrs
-from attrs import frozen
+from msgspec import Struct
+from msgspec.structs import asdict
 
 Verbosity = Literal["low", "medium", "high"]
 
 
-@frozen
-class Sampling:
+class Sampling(Struct, frozen=True):
     """``None`` leaves the choice to the provider. ``logit_bias`` is by token number."""
 
     top_p: float | None = None
@@ -26,10 +25,10 @@ class Sampling:
     @property
     def given(self) -> dict[str, Any]:
         """The parameters that are set."""
-        return {name: value for name, value in attrs.asdict(self).items() if value is not None}
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
-ALL_PARAMETERS = frozenset(field.name for field in attrs.fields(Sampling))
+ALL_PARAMETERS = frozenset(Sampling.__struct_fields__)
 SUPPORTED: Mapping[str, frozenset[str]] = {
     "openai": ALL_PARAMETERS,
     "gemini": frozenset({"top_p", "seed", "presence_penalty", "frequency_penalty"}),

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 from urllib.parse import urlsplit
 
-from attrs import field, frozen
+from msgspec import Struct
 
 from agentos.services.quotas import Quota
 
@@ -13,16 +13,14 @@ from .fair_queue import MAX_WAITING, MAX_WAITING_PER_AGENT
 ProviderName = Literal["offline", "gemini", "openai"]
 
 
-@frozen
-class Price:
+class Price(Struct, frozen=True):
     """Price of a million tokens, in the currency of the money budgets; thoughts count as output."""
 
     input: float
     output: float
 
 
-@frozen
-class Timeouts:
+class Timeouts(Struct, frozen=True):
     """Seconds: to connect, to the first piece of an answer, between two pieces, and for the whole answer."""
 
     connect: float = 10.0
@@ -31,8 +29,7 @@ class Timeouts:
     total: float = 600.0
 
 
-@frozen
-class Retry:
+class Retry(Struct, frozen=True):
     """How often a request is attempted, and how long the pauses between attempts are: exponential, with jitter.
 
     ``first`` and ``max`` are seconds. While the provider answers 429, a request is retried for ``patience`` seconds and
@@ -51,8 +48,7 @@ class Retry:
     cooldown: float = 10.0
 
 
-@frozen
-class OfflineSettings:
+class OfflineSettings(Struct, frozen=True):
     """Settings of the offline provider.
 
     ``rules`` is a TOML file's absolute path. Seconds: ``base`` per request, ``per_input`` and ``per_output`` per token.
@@ -67,8 +63,7 @@ class OfflineSettings:
     seed: int = 0
 
 
-@frozen
-class LLMSettings:
+class LLMSettings(Struct, frozen=True):
     """Settings of the model, its provider and its queue.
 
     ``provider=None``: chosen by the keys in the environment. ``max_tokens`` is the limit of generated tokens for a
@@ -85,14 +80,13 @@ class LLMSettings:
     max_tokens: int = 8192
     per_agent: int = MAX_WAITING_PER_AGENT
     in_all: int = MAX_WAITING
-    prices: Mapping[str, Price] = field(factory=dict)
+    prices: Mapping[str, Price] = {}
     timeouts: Timeouts = Timeouts()
     retry: Retry = Retry()
     offline: OfflineSettings = OfflineSettings()
 
 
-@frozen
-class Share:
+class Share(Struct, frozen=True):
     """An agent's share of the model: ``weight`` relative to a sibling with weight 1.
 
     The agent and its descendants together may use at most ``budget``. The SDK's ``Share`` has a budget as it is
@@ -103,8 +97,7 @@ class Share:
     budget: Sequence[Quota] = ()
 
 
-@frozen
-class Account:
+class Account(Struct, frozen=True):
     """An agent or a group of agents, as the queue and the budgets know it. ``name`` is unique and never reused."""
 
     name: str

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from attrs import frozen
+from msgspec import Struct
 
 from agentos.access.callers import Callers
 from agentos.agents.registry import Registry
@@ -20,8 +20,7 @@ from . import agents, audit, exec, files, inspect, messages, metrics, permission
 from .spawn import Spawning
 
 
-@frozen
-class Services:
+class Services(Struct, frozen=True):
     """What the handlers of system calls use.
 
     ``kernel_account`` is the share of the model for all callers together. ``host_view`` is the operator's view of

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 import trio
-from attrs import field, frozen
+from msgspec import Struct, field
 
 from agentos.agents.life import wait_first
 from agentos.agents.lifecycle import NEXT, State
@@ -36,14 +36,13 @@ MAX_TAIL = 2000  # lines in one reply
 BATCH = 50  # agents that LIST describes between two checkpoints: 1 ms
 
 
-@frozen
-class AgentCalls:
+class AgentCalls(Struct, frozen=True):
     """Handlers of the calls about existing agents."""
 
     registry: Registry
     supervision: Supervision
     line: llm.Line
-    paging: trio.Lock = field(factory=trio.Lock)  # a long page takes 5 ms: other tasks run between two of them
+    paging: trio.Lock = field(default_factory=trio.Lock)  # a long page takes 5 ms: other tasks run between two of them
 
     @asynccontextmanager
     async def prepare_kill(self, caller: Caller, request: calls.Kill) -> AsyncIterator[Prepared]:

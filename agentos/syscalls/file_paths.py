@@ -1,7 +1,7 @@
 """Paths in READ and WRITE: the view of each kind of caller."""
 
-import attrs
 from attrs import field, frozen
+from msgspec.structs import replace
 
 from agentos.agents.inherit import effective
 from agentos.agents.registry import Registry
@@ -21,7 +21,7 @@ class PathResolver:
 
     @guest.default
     def _view_of_guests(self) -> View:
-        return attrs.evolve(self.host, single_link=True)
+        return replace(self.host, single_link=True)
 
     def path_request(self, caller: Caller, path: str) -> PathRequest:
         """Resolve a caller's path without file access; ``PermissionDenied`` if callers of its kind can't use it."""
@@ -29,7 +29,7 @@ class PathResolver:
             return (self.host if caller.kind == "operator" else self.guest).request(path)
         agent = self.registry.find(caller.id, None)
         if not agent.spec.jailed:
-            return attrs.evolve(self.guest, max_size=effective(agent.spec).file_size).request(path)
+            return replace(self.guest, max_size=effective(agent.spec).file_size).request(path)
         if agent.view is None:  # without the jail's uid and gid files would be accessed as the kernel
             raise Unavailable(f"{agent.name} has ended, and its files with it")
         return agent.view.request(path)

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 import trio
 from attrs import field, frozen
+from msgspec import Struct
 
 from agentos.agents.registry import Registry
 from agentos.agents.workspaces.view import View
@@ -206,8 +207,7 @@ async def encode_content(part: Part, request: Read, most: int) -> list[bytes]:
     return text
 
 
-@frozen
-class WriteRequest:
+class WriteRequest(Struct, frozen=True):
     """A WRITE with its content as bytes."""
 
     path: str

@@ -6,6 +6,8 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 from attrs import field, frozen
+from msgspec import Struct
+from msgspec.structs import replace
 
 from agentos.access.callers import Callers
 from agentos.agents.builder import Paths, Request, build, check_intensity, describe_missing_price
@@ -33,8 +35,7 @@ RESTARTS: dict[str, Restart] = {"always": "permanent", "on-failure": "transient"
 POLICIES = {restart: policy for policy, restart in RESTARTS.items()}
 
 
-@frozen
-class Draft:
+class Draft(Struct, frozen=True):
     """What a SPAWN would start, and the rights that it needs.
 
     ``error`` is why it can't be started, which only a caller with these rights may see. ``script`` is one in the
@@ -104,7 +105,7 @@ class Spawning:
         assert spec is not None, "a draft has a spec or an error"
         if draft.script is not None:
             copy = await trio.to_thread.run_sync(draft.script.copy, self.supervision.deps.run.directory)
-            spec = attrs.evolve(spec, script=copy)
+            spec = replace(spec, script=copy)
         try:
             agent = await self._start(spec, caller, parent)
         except BaseException:
@@ -165,7 +166,7 @@ class Spawning:
             if caller.kind == "guest":  # uses host paths: the program must be one that it may read
                 if (program := host.program_of(request.script, request.command)) is not None:
                     named, real = program
-                    draft = attrs.evolve(draft, rights=[*draft.rights, Right("read", real, shown_as=named)])
+                    draft = replace(draft, rights=[*draft.rights, Right("read", real, shown_as=named)])
                 check_guest_options(request)
             spec = self._build(caller, parent, request, given, bounds)
             if caller.kind == "guest":
@@ -175,12 +176,12 @@ class Spawning:
             script = None
             if spec.copied and spec.script is not None and parent is not None:
                 script = script_copies.JailScript.look_at(parent, spec.script)
-            return attrs.evolve(draft, spec=spec, script=script)
+            return replace(draft, spec=spec, script=script)
         except CallError as error:
-            return attrs.evolve(draft, error=error)
+            return replace(draft, error=error)
         except OSError as error:  # a part of the path is being replaced meanwhile
             sentence = f"a path that is named here can't be followed: {error.strerror}"
-            return attrs.evolve(draft, error=BadRequest(sentence))
+            return replace(draft, error=BadRequest(sentence))
 
     def _build(
         self, caller: Caller, parent: Agent | None, request: calls.Spawn, given: PermissionSet | None, bounds: Limits

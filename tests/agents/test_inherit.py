@@ -7,6 +7,7 @@ import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from agentos.agents.inherit import DEFAULTS, STRICTNESS, ExceedsParent, effective, inherit, named
 from agentos.agents.jail import layout
@@ -94,7 +95,7 @@ def test_what_it_refuses_is_named_and_was_asked_for(child: AgentSpec, parent: Ag
     except ExceedsParent as error:
         assert error.field in ("isolation", "network", "runtime")
         assert str(error).startswith(f"{error.field}: ")
-        modest = attrs.evolve(child, isolation="standard", network=False, runtime="exec")
+        modest = replace(child, isolation="standard", network=False, runtime="exec")
         assert inherit(modest, parent).jailed
 
 
@@ -150,13 +151,13 @@ def test_the_sandboxes_own_limits_hold_the_order_too(child: AgentSpec, parent: A
 
 @given(CHILD, PARENT)
 def test_all_else_is_as_it_was_asked_for(child: AgentSpec, parent: AgentSpec) -> None:
-    child = attrs.evolve(child, args=("a",), env={"A": "b"}, restart="transient", shutdown=1.0)
+    child = replace(child, args=("a",), env={"A": "b"}, restart="transient", shutdown=1.0)
     try:
         given = inherit(child, parent)
     except ExceedsParent:
         return
 
-    assert attrs.evolve(given, limits=child.limits, isolation=child.isolation) == child
+    assert replace(given, limits=child.limits, isolation=child.isolation) == child
 
 
 @pytest.mark.parametrize("parent", STRICTNESS)

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 import trio
-from attrs import evolve
+from msgspec.structs import replace
 
 from agentos.llm.providers.provider import (
     Delta,
@@ -68,7 +68,7 @@ async def test_tools_are_called_with_arguments_and_ids_of_their_own(world: World
     provider = await world.meet(Says([Text("Let me see."), *calls]))
     heard: list[Delta] = []
 
-    answer = await provider.answer(evolve(QUESTION, tools=[MULTIPLY]), heard.append)
+    answer = await provider.answer(replace(QUESTION, tools=[MULTIPLY]), heard.append)
 
     assert [(call.name, call.arguments) for call in answer.calls] == [
         ("multiply", {"a": 6, "b": [1, {"c": "ü"}]}),

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 import trio
-from attrs import evolve
+from msgspec.structs import replace
 from trio.testing import MockClock
 
 from agentos.llm.ask import ActiveRequest, ProviderClient
@@ -29,7 +29,7 @@ def asking(provider: Scripted, retry: Retry = RETRY, timeouts: Timeouts = TIMES)
 
 
 def asked(said: list[str] | None = None, model: str = "scripted") -> ActiveRequest:
-    put = evolve(question(), model=model)
+    put = replace(question(), model=model)
     return ActiveRequest(put, 7, f"agent {next(numbers)}", said.append if said is not None else None)
 
 

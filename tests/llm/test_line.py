@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 import trio
-from attrs import define, evolve
+from attrs import define
+from msgspec.structs import replace
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from agentos.database import Database, open_database
@@ -73,7 +74,7 @@ class Crowd:
         """Begin to; it waits in the line, or is in flight, on return."""
 
         async def one() -> None:
-            await self.line.think(who, evolve(question(text), model=model))
+            await self.line.think(who, replace(question(text), model=model))
             self.answered.append(who[-1].name)
 
         self.nursery.start_soon(one)
@@ -382,7 +383,7 @@ async def test_a_model_s_name_is_no_way_into_a_url(model: str, autojump_clock: M
 
     async with running(provider) as line:
         with pytest.raises(BadRequest, match="model: expected a name"):
-            await line.think(queue_path("a"), evolve(question(), model=model))
+            await line.think(queue_path("a"), replace(question(), model=model))
 
     assert provider.asked == []
 
@@ -466,7 +467,7 @@ async def answers_beside(attack: bool) -> Counter[str]:
         async def insist(name: str, model: str) -> None:
             while True:
                 with contextlib.suppress(Unavailable):
-                    await line.think(queue_path(name), evolve(question(), model=model))
+                    await line.think(queue_path(name), replace(question(), model=model))
                     answered[name] += 1
 
         for number in range(4):
@@ -570,7 +571,7 @@ async def test_every_refused_attempt_costs_its_asker_its_turn(autojump_clock: Mo
         async def insist(name: str, models: Iterator[str]) -> None:
             for model in models:
                 with contextlib.suppress(Unavailable):
-                    await line.think(queue_path(name), evolve(question(name * 100), model=model))
+                    await line.think(queue_path(name), replace(question(name * 100), model=model))
 
         invented = (f"invented-{number}" for number in itertools.count())
         for _ in range(3):
@@ -593,7 +594,7 @@ async def test_what_a_provider_refused_is_charged_to_no_budget_and_reserves_noth
         running(provider, accounts=accounts) as line,
         trio.open_nursery() as nursery,
     ):
-        nursery.start_soon(line.think, (shared, Account("a")), evolve(question(), model="limited"))
+        nursery.start_soon(line.think, (shared, Account("a")), replace(question(), model="limited"))
         while not line.queue_states().get(("kernel", "a"), QueueState()).place.paused:
             await trio.sleep(0.001)
 
@@ -616,7 +617,7 @@ async def test_while_one_question_tries_whether_a_model_is_back_others_take_no_p
 
         assert (line.in_flight, line.depth) == (1, 2)
         assert [state.state for state in line.models()] == ["down"]
-        assert (await line.think(queue_path("e"), evolve(question(), model="other"))).answer.text == "yes"
+        assert (await line.think(queue_path("e"), replace(question(), model="other"))).answer.text == "yes"
 
     assert len(all_of_them.answered) == 3
 

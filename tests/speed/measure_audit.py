@@ -85,7 +85,7 @@ async def _intended(log: Audit, callers: int, count: int) -> list[float]:
 
     async with trio.open_nursery() as nursery:
         for number in range(callers):
-            nursery.start_soon(act, attrs.evolve(WRITE, agent=callers * 1000 + number))
+            nursery.start_soon(act, replace(WRITE, agent=callers * 1000 + number))
     return taken
 
 

@@ -7,7 +7,8 @@ import signal
 from collections.abc import AsyncIterator, Hashable, Iterator
 
 import trio
-from attrs import define, field, frozen
+from attrs import define, field
+from msgspec import Struct
 
 from agentos.agents.jail import errors
 from agentos.agents.jail.errors import PROGRAM_STEPS, JailError
@@ -40,8 +41,7 @@ READ_SIZE = 64 << 10
 PF_EXITING = 0x4  # process flag in /proc/PID/stat
 
 
-@frozen
-class CommandRequest:
+class CommandRequest(Struct, frozen=True):
     """A command to run and its timeout. ``kind`` and ``caller`` are the kind and the id of the caller."""
 
     program: Program
@@ -52,16 +52,14 @@ class CommandRequest:
     stderr: Stream
 
 
-@frozen
-class CommandResult:
+class CommandResult(Struct, frozen=True):
     """The result of a command."""
 
     status: Status
     timed_out: bool
 
 
-@frozen
-class BesideAgent:
+class BesideAgent(Struct, frozen=True):
     """In an agent's jail, or unconfined if the agent has none; the command ends with the agent."""
 
     agent: Agent
@@ -77,13 +75,11 @@ class BesideAgent:
         return cls(agent, agent.jail)
 
 
-@frozen
-class OnHost:
+class OnHost(Struct, frozen=True):
     """On the host, as the kernel's own user."""
 
 
-@frozen
-class OwnJail:
+class OwnJail(Struct, frozen=True):
     """In a jail that is created for the command and removed afterwards."""
 
 

@@ -9,7 +9,8 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
-from attrs import evolve, frozen
+from attrs import frozen
+from msgspec.structs import replace
 
 from agentos.agents.inherit import effective, named
 from agentos.agents.spec import AgentSpec, BadField
@@ -65,8 +66,8 @@ def resolved(spec: AgentSpec) -> AgentSpec:
     """
     script, code, program = spec.script, spec.code, own_program(spec)
     if program is not None and spec.command is not None:
-        spec = evolve(spec, command=(os.path.realpath(program), *spec.command[1:]))
-    return evolve(
+        spec = replace(spec, command=(os.path.realpath(program), *spec.command[1:]))
+    return replace(
         spec,
         script=os.path.realpath(script) if script is not None else None,
         code=os.path.realpath(code) if code is not None else None,

@@ -10,15 +10,14 @@ import time
 from collections import deque
 from collections.abc import Collection
 
-from attrs import frozen
+from msgspec import Struct
 
 MAX_ENTRIES = 20_000  # directory entries examined
 MAX_SECONDS = 2.0  # for a search
 MAX_REPORTED = 10  # repositories that are named
 
 
-@frozen
-class Repositories:
+class Repositories(Struct, frozen=True):
     """``found`` are paths of ``.git``, relative to the top; ``whole``: the search was complete."""
 
     found: Collection[str] = ()

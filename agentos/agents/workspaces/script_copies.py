@@ -10,7 +10,7 @@ import os
 import stat
 import tempfile
 
-from attrs import frozen
+from msgspec import Struct
 
 from agentos.agents.jail.root_access import Ended, root_of
 from agentos.agents.registry import Agent
@@ -22,8 +22,7 @@ MAX_SCRIPT = 4 << 20  # bytes
 CHANGED = "changed since it was looked at"
 
 
-@frozen
-class JailScript:
+class JailScript(Struct, frozen=True):
     """A script in a running agent's jail, with its SHA-256 when it was looked at."""
 
     agent: Agent

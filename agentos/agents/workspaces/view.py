@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 
-import attrs
-from attrs import frozen
+from msgspec import Struct
+from msgspec.structs import replace
 
 from agentos.agents.inherit import effective
 from agentos.agents.jail.jail import Jail
@@ -23,8 +23,7 @@ Root = Callable[[], AbstractContextManager[int]]
 """Opens a directory (O_PATH). Blocks; raises a ``CallError`` if it is gone."""
 
 
-@frozen
-class View:
+class View(Struct, frozen=True):
     """The files that one caller can name.
 
     Relative paths on the host start at ``base``, and ``~`` is ``home``. In a jail ``roots`` are its own directories by
@@ -83,7 +82,7 @@ class View:
 def view_from_jail(host: View, spec: AgentSpec, jail: Jail) -> View:
     """The view of an agent with a running jail: its workspace, its code, and the host's files that rules grant."""
     outer = jail.parts.outer
-    return attrs.evolve(
+    return replace(
         host,
         single_link=True,
         roots={top: partial(_open_root, spec.name, jail.sandbox, top) for top in (WORKSPACE, CODE)},

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 import trio
-from attrs import frozen
+from msgspec import Struct
 
 import agentos
 import agentos_sdk
@@ -35,8 +35,7 @@ class BadWorkspace(Exception):
     """This can't be an agent's workspace; the text says why."""
 
 
-@frozen
-class Workspace:
+class Workspace(Struct, frozen=True):
     """A workspace that is ready for one life of an agent; ``mount`` is for its policy."""
 
     kind: Literal["tmp", "image", "directory", "host"]

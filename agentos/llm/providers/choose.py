@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 import trio
 from attrs import field, frozen
+from msgspec import Struct
 
 from agentos.llm.api_keys import Variables
 from agentos.llm.settings import LLMSettings, OfflineSettings, ProviderName, Timeouts, is_url
@@ -30,8 +31,7 @@ class ProviderChoice:
     variable: str = ""
 
 
-@frozen
-class NoProvider:
+class NoProvider(Struct, frozen=True):
     """No provider can be used; ``why`` says what to do about it."""
 
     why: str

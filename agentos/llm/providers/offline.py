@@ -11,7 +11,9 @@ from random import Random
 from typing import Any
 
 import trio
-from attrs import define, evolve, field, frozen
+from attrs import define, field
+from msgspec import Struct
+from msgspec.structs import replace
 
 from agentos.llm.schema_example import UnsupportedSchema, smallest_value
 from agentos.llm.settings import OfflineSettings
@@ -41,8 +43,7 @@ WORD = re.compile(r"\S+\s*|\s+")  # with the space behind it
 NUMBER = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,15})?")
 
 
-@frozen
-class OfflineReply:
+class OfflineReply(Struct, frozen=True):
     """The result of a request: a text, then calls or a ``failure``."""
 
     text: str = ""
@@ -194,9 +195,9 @@ def _cut_to_limits(reply: OfflineReply, question: Question) -> OfflineReply:
     """Cut the text off at a stop sequence and at ``max_tokens``."""
     ends = [end for stop in question.stop if stop and (end := reply.text.find(stop)) >= 0]
     if ends:
-        reply = evolve(reply, text=reply.text[: min(ends)])
+        reply = replace(reply, text=reply.text[: min(ends)])
     if question.max_tokens is None or estimate_tokens(len(reply.text) + reply.unseen) <= question.max_tokens:
         return reply
-    return evolve(
+    return replace(
         reply, text=reply.text[: question.max_tokens * CHARACTERS_PER_TOKEN], calls=(), finish_reason="length"
     )

@@ -5,6 +5,7 @@ from sys import getsizeof
 from typing import Any, Literal, Protocol, TypeAlias
 
 from attrs import field, frozen
+from msgspec import Struct
 
 from agentos.llm.sampling import Sampling
 from agentos_sdk.values import MAX_TOKENS, ThinkingLevel, Tool, ToolCall, ToolChoice, Usage
@@ -25,8 +26,7 @@ class Image:
     mime_type: str
 
 
-@frozen
-class Message:
+class Message(Struct, frozen=True):
     """One turn of a conversation. ``calls`` are the assistant's; ``answers`` is the id of the call a tool answered."""
 
     role: Role
@@ -36,8 +36,7 @@ class Message:
     answers: str | None = None
 
 
-@frozen
-class Question:
+class Question(Struct, frozen=True):
     """One request to a model. ``None`` leaves the choice to the provider.
 
     ``max_tokens`` limits what is generated, thoughts included. ``response_schema`` is a JSON schema which the answer's
@@ -73,8 +72,7 @@ def counted_usage(*counts: object) -> Usage:
     return Usage(*(count if type(count) is int and 0 <= count <= MAX_TOKENS else 0 for count in counts))
 
 
-@frozen
-class Delta:
+class Delta(Struct, frozen=True):
     """A newly arrived piece of an answer.
 
     ``unseen`` are characters that are not shown as they arrive: of thoughts, of a tool's arguments. ``usage`` is what

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import trio
 from attrs import evolve
+from msgspec.structs import replace
 
 from agentos.llm.providers.account import MAX_MESSAGE, retry_after_of
 from agentos.llm.providers.choose import connect
@@ -85,7 +86,7 @@ async def test_the_question_arrives_as_it_was_put(world: VendorWorld) -> None:
 
 @pytest.mark.parametrize("choice", ["auto", "none", "required"])
 async def test_each_choice_of_tools_arrives(world: VendorWorld, choice: ToolChoice) -> None:
-    question = evolve(
+    question = replace(
         QUESTION, messages=(Message("user", "?"),), tools=(Tool("now", codec.Text("o'clock")),), tool_choice=choice
     )
 
@@ -132,7 +133,7 @@ async def test_the_model_that_answered_is_named(world: VendorWorld) -> None:
 async def test_calls_that_the_vendor_gives_no_ids_get_some(world: VendorWorld) -> None:
     provider = await world.meet(Says([Called(ToolCall("", "now", {})), Called(ToolCall("", "now", {"in": "UTC"}))]))
 
-    calls = (await provider.answer(evolve(QUESTION, tools=[Tool("now")]), deaf)).calls
+    calls = (await provider.answer(replace(QUESTION, tools=[Tool("now")]), deaf)).calls
 
     assert [call.arguments for call in calls] == [{}, {"in": "UTC"}]
     assert len({call.id for call in calls}) == 2

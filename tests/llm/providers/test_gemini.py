@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import trio
-from attrs import evolve
+from msgspec.structs import replace
 
 from agentos.llm.providers.provider import Delta, Denied, Failing, Message, Question, RateLimited, Rejected
 from agentos.llm.stream import GENERATED_ID_PREFIX
@@ -36,8 +36,8 @@ async def test_a_signature_comes_with_a_call_and_goes_back_with_it(world: Vendor
     call = ToolCall("c1", "now", {}, signature="c2lnbmVk+/8=")
     provider = await world.meet(Says([Called(call), Called(ToolCall("c2", "now", {}))]))
 
-    calls = (await provider.answer(evolve(QUESTION, tools=(Tool("now"),)), deaf)).calls
-    body = await sent(world, evolve(QUESTION, messages=(Message("assistant", calls=calls),)))
+    calls = (await provider.answer(replace(QUESTION, tools=(Tool("now"),)), deaf)).calls
+    body = await sent(world, replace(QUESTION, messages=(Message("assistant", calls=calls),)))
 
     assert calls[0] == call
     assert calls[1].signature is None
@@ -48,7 +48,7 @@ async def test_a_signature_comes_with_a_call_and_goes_back_with_it(world: Vendor
 
 
 async def test_a_signature_that_is_none_is_rejected_before_anybody_is_asked(world: VendorWorld) -> None:
-    question = evolve(QUESTION, messages=(Message("assistant", calls=(ToolCall("c1", "now", {}, "!"),)),))
+    question = replace(QUESTION, messages=(Message("assistant", calls=(ToolCall("c1", "now", {}, "!"),)),))
 
     with pytest.raises(Rejected):
         await (await world.meet()).answer(question, deaf)
@@ -62,7 +62,7 @@ async def test_an_id_that_we_made_up_is_not_shown_to_gemini(world: VendorWorld) 
     call = (await provider.answer(QUESTION, deaf)).calls[0]
     body = await sent(
         world,
-        evolve(QUESTION, messages=(Message("assistant", calls=(call,)), Message("tool", "noon", answers=call.id))),
+        replace(QUESTION, messages=(Message("assistant", calls=(call,)), Message("tool", "noon", answers=call.id))),
     )
 
     assert call.id.startswith(GENERATED_ID_PREFIX)
@@ -75,7 +75,7 @@ async def test_what_tools_answered_goes_into_one_turn(world: VendorWorld) -> Non
     answers = (Message("tool", '{"hour": 12}', answers="c1"), Message("tool", "[1, 2]", answers="c2"))
     messages = (Message("assistant", "Well", calls=calls), *answers, Message("user", "And?"), Message("user", "So?"))
 
-    body = await sent(world, evolve(QUESTION, messages=messages))
+    body = await sent(world, replace(QUESTION, messages=messages))
 
     assert [(turn["role"], len(turn["parts"])) for turn in body["contents"]] == [
         ("model", 3),
@@ -104,7 +104,7 @@ async def test_what_tools_answered_goes_into_one_turn(world: VendorWorld) -> Non
 async def test_thinking_is_asked_for_as_the_model_understands_it(
     world: VendorWorld, model: str, level: ThinkingLevel | None, sent_as: Mapping[str, Any] | None
 ) -> None:
-    body = await sent(world, evolve(QUESTION, model=model, thinking_level=level))
+    body = await sent(world, replace(QUESTION, model=model, thinking_level=level))
 
     assert body.get("generationConfig", {}).get("thinkingConfig") == sent_as
 
@@ -162,7 +162,7 @@ async def test_a_model_with_an_odd_name_is_rejected(world: VendorWorld, model: s
     provider = await world.meet()
 
     with pytest.raises(Rejected):
-        await provider.answer(evolve(QUESTION, model=model), deaf)
+        await provider.answer(replace(QUESTION, model=model), deaf)
 
 
 @pytest.mark.parametrize("part", [slice(None), slice(0, 8), slice(-8, None), slice(3, 12)])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import trio
-from attrs import evolve
+from msgspec.structs import replace
 
 from agentos.llm.providers.account import ProviderAccount
 from agentos.llm.providers.provider import Delta, Failing, Message, Question, Rejected
@@ -282,7 +282,7 @@ class Watched(list[Message]):
 async def test_a_question_is_composed_beside_the_event_loop(world: VendorWorld) -> None:
     messages = Watched(Message("user", "What is 6 times 7?"))
 
-    await (await world.meet()).answer(evolve(QUESTION, messages=messages), deaf)
+    await (await world.meet()).answer(replace(QUESTION, messages=messages), deaf)
 
     assert messages.readers
     assert threading.get_ident() not in messages.readers
@@ -292,7 +292,7 @@ async def test_a_question_that_can_not_be_composed_is_rejected_and_not_sent(worl
     provider = await world.meet()
 
     with pytest.raises(Rejected, match="can't be asked this"):
-        await provider.answer(evolve(QUESTION, response_schema={"enum": object()}), deaf)
+        await provider.answer(replace(QUESTION, response_schema={"enum": object()}), deaf)
 
     assert not world.vendor.exchanges
     assert (await provider.answer(QUESTION, deaf)).finish_reason == "stop"

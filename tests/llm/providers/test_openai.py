@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import trio
 from attrs import evolve
+from msgspec.structs import replace
 
 from agentos.llm.providers.choose import connect
 from agentos.llm.providers.provider import Delta, Denied, Failing, Image, Message, Question, RateLimited, Rejected
@@ -52,7 +53,7 @@ class Everywhere(trio.abc.HostnameResolver):
 
 
 async def test_openai_itself_is_told_another_maximum_than_its_imitators(world: VendorWorld) -> None:
-    question = evolve(QUESTION, max_tokens=100)
+    question = replace(QUESTION, max_tokens=100)
     imitator = await world.meet()
     trio.socket.set_custom_hostname_resolver(Everywhere())
     genuine_url = world.vendor.base_url.replace("127.0.0.1", "api.openai.com")
@@ -158,7 +159,7 @@ async def test_calls_are_told_apart_however_they_are_numbered(
 ) -> None:
     provider = await world.meet(raw(*pieces, choice("stop")))
 
-    answer = await provider.answer(evolve(QUESTION, tools=(Tool("now"),)), deaf)
+    answer = await provider.answer(replace(QUESTION, tools=(Tool("now"),)), deaf)
 
     assert [(call.name, call.arguments) for call in answer.calls] == [("now", {})] * 2
     assert len({call.id for call in answer.calls}) == 2
@@ -229,7 +230,7 @@ async def test_images_of_tools_follow_as_the_users(world: VendorWorld) -> None:
         Message("assistant", "I see."),
     )
 
-    await provider.answer(evolve(QUESTION, messages=messages), deaf)
+    await provider.answer(replace(QUESTION, messages=messages), deaf)
 
     assert world.vendor.exchanges[0].question.messages == (
         Message("assistant", "", calls=calls),
@@ -259,7 +260,7 @@ async def test_a_schema_is_asked_for_strictly_where_openai_allows_it(
 ) -> None:
     provider = await world.meet(Says([Text("{}")]))
 
-    await provider.answer(evolve(QUESTION, response_schema=schema), deaf)
+    await provider.answer(replace(QUESTION, response_schema=schema), deaf)
 
     assert world.vendor.exchanges[0].body["response_format"]["json_schema"]["strict"] is strict
 

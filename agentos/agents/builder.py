@@ -24,6 +24,7 @@ from .jail import layout
 from .spec import INTENSITY_RULE, PERIOD_RULE, AgentSpec, BadField, GroupSpec, Isolation, OnGiveUp, Runtime, Shutdown
 
 NO_LIMITS = values.Limits()
+NO_SHARE = Share()
 NO_PRICES = "there is no [llm.prices]"
 
 ReportMistake = Callable[[BadField], None]
@@ -143,7 +144,7 @@ def build_backoff(given: values.Backoff | None, report: ReportMistake) -> Backof
 
 def build_share(given: values.Share | None, report: ReportMistake) -> Share:
     """The share of the model of an agent or a supervisor."""
-    return Share(given.weight, build_quotas(given.budget, report, "llm", "budget")) if given is not None else Share()
+    return Share(given.weight, build_quotas(given.budget, report, "llm", "budget")) if given is not None else NO_SHARE
 
 
 def build_quotas(lines: Iterable[values.Budget], report: ReportMistake, *keys: str) -> tuple[Quota, ...]:

@@ -108,7 +108,7 @@ class AgentSpec(Struct, frozen=True):
     def share(self) -> Share:
         """Its share of the model, by its budget and its permissions' quotas."""
         quotas = self.permissions.quotas if self.permissions is not None else ()
-        return replace(self.llm, budget=merge_quotas(self.llm.budget, quotas))
+        return replace(self.llm, budget=merge_quotas(self.llm.budget, quotas)) if quotas else self.llm
 
     @property
     def jailed(self) -> bool:

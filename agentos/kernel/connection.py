@@ -164,21 +164,28 @@ class Connection:
     def _answer_at_once(self) -> Frame | None:
         """Answer requests that never wait, in order, until the turn is over. Returns the first other request."""
         caller, requests, calls, own, writer = self.caller, self._requests, self._calls, self._reply_id, self._writer
-        table, turn_ends = caller.table, self._turn_ends
+        table, turn_ends, take = caller.table, self._turn_ends, self._requests.popleft
         nows, found = table.now, None
         out: list[bytes] = []
         while requests:
-            number, op, body = request = requests.popleft()
-            number = own or number
+            number, op, body = request = take()
             now = nows[op]
-            if now is None or not number or number in calls or (len(body) > MAX_INLINE_BYTES and table.turns[op]):
+            if now is None or (len(body) > MAX_INLINE_BYTES and table.turns[op]):
+                found = request
+                break
+            if own:
+                number = own
+            elif not number or number in calls:
                 found = request
                 break
             reply = now(caller, body)
-            out.append(_pack(MAGIC, number, op, len(reply)))
-            if len(reply) > LARGE_REPLY_BYTES:
+            size = len(reply)
+            if size > LARGE_REPLY_BYTES:
+                out.append(_pack(MAGIC, number, op, size))
                 writer.push(out)
-            out.append(reply)
+                out.append(reply)
+            else:
+                out += _pack(MAGIC, number, op, size), reply
             if perf_counter() > turn_ends:
                 break
         writer.push(out)

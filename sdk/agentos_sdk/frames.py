@@ -70,18 +70,19 @@ class Frames:
         if self.broken is not None:
             return found
         limits, size, at, end = self._limits, HEADER.size, 0, len(data)
-        while end - at >= size:
+        body = size  # where the body of the frame at ``at`` begins
+        while body <= end:
             magic, number, op, length = _unpack_from(data, at)
             if magic != MAGIC or length > limits[op]:
                 self._refuse(magic, number, op, length)
                 return found
-            stop = at + size + length
+            stop = body + length
             if stop > end:
                 self._needed = stop - at
                 buffer += memoryview(data)[at:]
                 return found
-            found.append((number, op, data[at + size : stop]))
-            at = stop
+            found.append((number, op, data[body:stop]))
+            at, body = stop, stop + size
         if at < end:
             self._needed = size
             buffer += memoryview(data)[at:]

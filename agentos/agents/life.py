@@ -8,7 +8,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import trio
-from attrs import evolve, frozen
+from attrs import define, evolve, frozen
 
 from agentos.kernel.caller import Caller
 from agentos.kernel.listener import ConnectionLimit, Listener, ListenError, Peer, listen
@@ -26,12 +26,13 @@ from .jail import layout
 from .jail.errors import JailError
 from .jail.factory import Jails
 from .jail.isolation_report import lacking
-from .jail.jail import Jail
+from .jail.jail import Connection, Jail
 from .jail.openai_endpoint import Endpoint, Serve, endpoint
 from .leftover_processes import ID_VARIABLE, LIFE_VARIABLE, RUN_VARIABLE, Run, Sweeper
 from .lifecycle import State
 from .output import Pump
 from .registry import Agent, Registry, StartError, describe_end
+from .spec import AgentSpec
 from .workspaces.view import View, view_from_jail
 
 MIN_UPTIME = 0.2  # seconds a program must stay alive after exec to count as started
@@ -74,32 +75,26 @@ class Life:
         """Run one life, from opening the socket to the end of the program and of all agents that it spawned."""
         agent, registry = self.agent, self.deps.registry
         registry.begin_life(agent)
-        path = f"{self.deps.run.directory}/{agent.id}.sock"
-        try:
-            listener, http = await trio.to_thread.run_sync(self._open_sockets, path)
-        except ListenError as error:
-            raise self._not_started(End(None, None, str(error))) from None
+        sockets = Sockets(f"{self.deps.run.directory}/{agent.id}.sock")
         status: Status | None = None
         try:
             async with trio.open_nursery() as life:
-                life.start_soon(Listener(listener, self.deps.connection_limit, self.deps.poller, self._admit).serve)
                 agent.children = Supervisor(FOR_SPAWNED, id=agent.name, within=agent.path, observe=self.observe)
-                await life.start(agent.children.run)
+                life.start_soon(agent.children.run)
                 agent.lives += 1
                 agent.since = trio.current_time()
-                async with self._jail(path, http) as jail:
-                    if http is not None:
-                        inside = jail.sandbox.listener
-                        life.start_soon(self._serve_http, http, inside)
+                async with self._jail(sockets) as jail:
+                    assert sockets.listener is not None, "it was opened for the jail"
+                    life.start_soon(
+                        Listener(sockets.listener, self.deps.connection_limit, self.deps.poller, self._admit).serve
+                    )
+                    if sockets.http is not None:
+                        life.start_soon(self._serve_http, sockets.http, jail.sandbox.listener)
                     status = await self._run_program(jail, stop, task_status)
                 life.cancel_scope.cancel()
         finally:
             agent.children = None
-            listener.close()
-            if http is not None:
-                http.close()
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
+            sockets.close()
             if not agent.spec.jailed:  # a jail leaves no processes behind
                 self.deps.sweeper.add(agent.id, agent.lives)
         if stop.is_set():
@@ -107,20 +102,16 @@ class Life:
         if status != Status(0, None):
             raise Ended("crash", status)
 
-    def _open_sockets(self, path: str) -> tuple[socket.socket, Endpoint | None]:
-        http = endpoint(self.agent.spec) if self.deps.serve is not None else None
-        try:
-            return listen(path), http
-        except ListenError:
-            if http is not None:
-                http.close()
-            raise
-
     @contextlib.asynccontextmanager
-    async def _jail(self, path: str, http: Endpoint | None) -> AsyncIterator[Jail]:
+    async def _jail(self, sockets: "Sockets") -> AsyncIterator[Jail]:
         agent = self.agent
+
+        def connect() -> Connection:
+            sockets.open(agent.spec, with_http=self.deps.serve is not None)
+            return Connection(sockets.path, environment(agent, self.deps.run, sockets.path, sockets.http))
+
         try:
-            async with self.deps.jails.open(agent, path, environment(agent, self.deps.run, path, http)) as jail:
+            async with self.deps.jails.open(agent, connect) as jail:
                 agent.program, agent.jail = jail.sandbox, jail
                 agent.layers, agent.lacking = jail.layers, lacking(jail.layers)
                 if agent.spec.jailed:
@@ -129,6 +120,8 @@ class Life:
                     yield jail
                 finally:
                     agent.jail, agent.view, agent.used = None, None, jail.usage
+        except ListenError as error:
+            raise self._not_started(End(None, None, str(error))) from None
         except JailError as error:
             text = layout.replace_host_paths(
                 str(error), agent.spec, agent.parent.spec if agent.parent is not None else None
@@ -228,6 +221,29 @@ class Life:
         if not agent.declared:  # a declared one settles when its supervisor has reported the failure
             agent.settle(StartError(reported, stderr, error))  # not the raised one, which references all its frames
         return StartError(reported, stderr, error)
+
+
+@define(eq=False)
+class Sockets:
+    """The sockets of one life: the kernel's at ``path``, and the OpenAI-compatible endpoint's, if it has one."""
+
+    path: str
+    listener: socket.socket | None = None
+    http: Endpoint | None = None
+
+    def open(self, spec: AgentSpec, with_http: bool) -> None:
+        """Raises :class:`~agentos.kernel.listener.ListenError`. Blocks."""
+        self.http = endpoint(spec) if with_http else None
+        self.listener = listen(self.path)
+
+    def close(self) -> None:
+        """Close what is open, and remove the kernel's socket."""
+        if self.http is not None:
+            self.http.close()
+        if self.listener is not None:
+            self.listener.close()
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.path)
 
 
 async def wait_first(*waits: Callable[[], Awaitable[object]]) -> None:

@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
 import trio
 from attrs import Factory, define, evolve
@@ -30,6 +30,8 @@ from .zygote import TIMEOUT, Zygote, plan_file
 
 REAP_AGAIN = 0.05  # seconds between two batches of zombies
 _NO_CGROUP = CgroupEntry()
+
+Inspect = Callable[[Observed, int], Awaitable[None]]
 
 
 def _spare_clone_step() -> s.Clone | None:
@@ -88,13 +90,13 @@ class Spawner:
         plan: Sequence[Step],
         admit: Callable[[int], None] | None = None,
         cgroup: CgroupEntry = _NO_CGROUP,
-        inspect: Callable[[Observed, int], None] | None = None,
+        inspect: Inspect | None = None,
     ) -> Sandbox:
         """Run the plan and its program in a new process; return when the program has been exec'ed.
 
-        ``admit`` is called with the pid while the process waits, before it is moved into its ``cgroup``. ``inspect`` is
-        called with what was observed of the program, and its pid, before the program starts; an exception from it ends
-        the program. Both are called in a thread. :class:`StepFailed` if a step fails: the process has then ended.
+        ``admit`` is called in a thread with the pid while the process waits, before it is moved into its ``cgroup``.
+        ``inspect`` is awaited with what was observed of the program, and its pid, before the program starts; an
+        exception from it ends the program. :class:`StepFailed` if a step fails: the process has then ended.
         """
         try:
             return await self._spawn(plan, admit, cgroup, inspect)
@@ -164,7 +166,7 @@ class Spawner:
         plan: Sequence[Step],
         admit: Callable[[int], None] | None,
         cgroup: CgroupEntry,
-        inspect: Callable[[Observed, int], None] | None,
+        inspect: Inspect | None,
     ) -> Sandbox:
         with contextlib.ExitStack() as undo:
             pipes = handshake.open_pipes(undo)
@@ -219,7 +221,7 @@ class Spawner:
         undo: contextlib.ExitStack,
         pipes: ProcessPipes,
         process: NewProcess,
-        inspect: Callable[[Observed, int], None] | None = None,
+        inspect: Inspect | None = None,
     ) -> Sandbox:
         """Wait until a process has done its plan and is exec'ed; its descriptors then belong to the sandbox."""
         program, found = await handshake.wait_confined(process.control)
@@ -232,7 +234,7 @@ class Spawner:
         except (FileNotFoundError, ProcessLookupError):
             raise SandboxError("the process ended before it was the program") from None
         if inspect is not None:
-            await trio.to_thread.run_sync(inspect, observed, program)
+            await inspect(observed, program)
         await handshake.wait_exec(process.control)
         undo.pop_all()
         process.control.close()

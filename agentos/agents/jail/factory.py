@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 
 import trio
 from attrs import define, field
@@ -32,7 +32,7 @@ from . import errors, guards, layout
 from .errors import JailError
 from .interpreters import interpreter
 from .isolation_report import Layers, Walls, judge
-from .jail import Jail, JailOwner, JailParts, lineage
+from .jail import Connect, Connection, Jail, JailOwner, JailParts, lineage
 from .layout import AgentContents
 from .one_shot import OneShot
 
@@ -80,16 +80,16 @@ class Jails:
                 nursery.start_soon(guards.kill_after_oom, self._living)
 
     @contextlib.asynccontextmanager
-    async def open(self, agent: JailOwner, socket: str | None, environment: Mapping[str, str]) -> AsyncIterator[Jail]:
+    async def open(self, agent: JailOwner, connect: Connect) -> AsyncIterator[Jail]:
         """Start the agent's program in a sandbox; nothing is left of it on return. Raises :class:`JailError`.
 
-        Without a ``socket`` the sandbox has no connection to the kernel.
+        ``connect`` is called once, in a thread; what else it raises is passed on.
         """
         parts: JailParts | None = None
         await self.probed.wait()
         async with contextlib.AsyncExitStack() as undo:
             try:
-                parts = await self._prepare(undo, agent, socket, environment)
+                parts = await self._prepare(undo, agent, connect)
                 jail = await self._start(parts)
                 undo.push_async_callback(self._close, parts, jail)
                 self._living[lineage(agent)] = jail
@@ -98,9 +98,7 @@ class Jails:
                 raise await explain_low_limit(parts, error) or errors.explain(error, agent.spec) from None
             yield jail
 
-    async def _prepare(
-        self, undo: contextlib.AsyncExitStack, agent: JailOwner, socket: str | None, environment: Mapping[str, str]
-    ) -> JailParts:
+    async def _prepare(self, undo: contextlib.AsyncExitStack, agent: JailOwner, connect: Connect) -> JailParts:
         spec = agent.spec
         outer, workspace = None, None
         if spec.jailed:
@@ -110,7 +108,7 @@ class Jails:
                 outer = await self.outer_ids.take(key, keeps, frozenset(self._living), self.workspaces.list_kept)
             workspace = await self.workspaces.prepare(key, spec.workspace, layout.limits(spec), outer)
             undo.push_async_callback(self._release, agent, workspace)
-        parts = await trio.to_thread.run_sync(self._build_plan, agent, socket, environment, outer, workspace)
+        parts = await trio.to_thread.run_sync(self._build_plan, agent, connect, outer, workspace)
         undo.push_async_callback(remove_group, parts)
         return parts
 
@@ -122,31 +120,30 @@ class Jails:
     def _build_plan(
         self,
         agent: JailOwner,
-        socket: str | None,
-        environment: Mapping[str, str],
+        connect: Connect,
         outer: HostIds | None,
         workspace: Workspace | None,
     ) -> JailParts:
         """Do all blocking preparation in one thread call: a thread switch costs as much as most of these steps."""
-        if outer is not None and socket is not None:
-            os.chown(socket, outer.uid, outer.gid)
+        connection = connect()
+        if outer is not None and connection.socket is not None:
+            os.chown(connection.socket, outer.uid, outer.gid)
         group = self._nest(agent)
         try:
             grouped = group.controllers if group is not None else frozenset()
             host = replace(self.host, memory_cgroup="memory" in grouped, pids_cgroup="pids" in grouped)
-            policy, steps = self._choose_steps(agent, socket, environment, outer, workspace, host)
+            policy, steps = self._choose_steps(agent, connection, outer, workspace, host)
             ways = group.open_entry() if group is not None else CgroupEntry()
         except BaseException:
             if group is not None:
                 group.remove()
             raise
-        return JailParts(agent, environment, outer, workspace, group, ways, host, policy, steps)
+        return JailParts(agent, connection.environment, outer, workspace, group, ways, host, policy, steps)
 
     def _choose_steps(
         self,
         agent: JailOwner,
-        socket: str | None,
-        environment: Mapping[str, str],
+        connection: Connection,
         outer: HostIds | None,
         workspace: Workspace | None,
         host: Host,
@@ -156,14 +153,14 @@ class Jails:
         if spec.python is not None and spec.python != python.executable:
             python = interpreter(spec.python)
         if workspace is None:
-            program = layout.bare_program(spec, python.executable, self.sdk_alone, environment)
+            program = layout.bare_program(spec, python.executable, self.sdk_alone, connection.environment)
             return None, plan_unjailed(program, host, layout.limits(spec))
         if isinstance(agent, OneShot):
             policy = layout.policy(spec, AgentContents(), python, workspace, None, self.sdk)
             return policy, plan_sandbox(policy, agent.program, host, outer)
         contents = layout.find_contents(spec)
-        policy = layout.policy(spec, contents, python, workspace, socket, self.sdk, self.port)
-        program = layout.program(spec, contents, python.executable, environment)
+        policy = layout.policy(spec, contents, python, workspace, connection.socket, self.sdk, self.port)
+        program = layout.program(spec, contents, python.executable, connection.environment)
         return policy, plan_sandbox(policy, program, host, outer)
 
     async def _start(self, parts: JailParts) -> Jail:
@@ -172,8 +169,11 @@ class Jails:
         walls = Walls(spec, limits, parts.steps, parts.group, self.cgroups.missing, watched, parts.workspace)
         seen: list[Layers] = []
 
-        def look(observed: Observed, program: int) -> None:
-            seen.append(walls.record(observed, program))
+        async def look(observed: Observed, program: int) -> None:
+            if walls.blocks:
+                seen.append(await trio.to_thread.run_sync(walls.record, observed, program))
+            else:  # a thread switch costs as much
+                seen.append(walls.record(observed, program))
             judge(spec, seen[-1], self.waived)
 
         try:

@@ -39,8 +39,13 @@ class Walls:
     watched: bool  # whether the memory watcher enforces its memory limit
     workspace: Workspace | None
 
+    @property
+    def blocks(self) -> bool:
+        """Whether :meth:`record` reads a disk: otherwise only /proc and cgroup files, which are in memory."""
+        return self.workspace is not None and self.workspace.kind != "tmp"
+
     def record(self, observed: Observed, program: int) -> Layers:
-        """All layers in force, read from the Linux kernel before the program's first instruction. Blocks."""
+        """All layers in force, read from the Linux kernel before the program's first instruction. May block."""
         layers = walls.isolation_layers(self.steps, observed)
         found = ObservedLimits(
             enforced=self.group.read_limits() if self.group is not None else None,

@@ -2,10 +2,10 @@
 
 import contextlib
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import trio
-from attrs import define, field
+from attrs import define, field, frozen
 
 from agentos.agents.registry import Agent
 from agentos.agents.workspaces.workspace import Workspace
@@ -25,6 +25,18 @@ from .isolation_report import Layers
 from .one_shot import OneShot
 
 JailOwner = Agent | OneShot
+
+
+@frozen
+class Connection:
+    """How a program reaches the kernel: the path of its socket, if it has one, and the environment that says so."""
+
+    socket: str | None = None
+    environment: Mapping[str, str] = {}
+
+
+Connect = Callable[[], Connection]
+"""Opens the socket that a program will connect to. Blocks."""
 
 
 @define(eq=False)

@@ -68,7 +68,7 @@ class Group(Struct, frozen=True):
                 files.create_directory(directory)
                 created.append(directory)
             group._write_limits(limits)
-            if weaker := group.read_limits().describe_weaker(limits):
+            if limits != Limits() and (weaker := group.read_limits().describe_weaker(limits)):
                 raise CgroupError(f"{name}: {weaker}")
         except CgroupError:
             files.remove_directories(created)

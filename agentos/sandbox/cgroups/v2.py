@@ -64,7 +64,7 @@ class Group(Struct, frozen=True):
             group._write_limits(limits)
             group._enable_controllers()
             files.create_directory(group.leaf)
-            if weaker := group.read_limits().describe_weaker(limits):
+            if limits != Limits() and (weaker := group.read_limits().describe_weaker(limits)):
                 raise CgroupError(f"{directory}: {weaker}")
         except CgroupError:
             group.remove()

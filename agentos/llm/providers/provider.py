@@ -36,7 +36,7 @@ class Message(Struct, frozen=True):
     answers: str | None = None
 
 
-class Question(Struct, frozen=True):
+class Question(Struct, frozen=True, weakref=True):
     """One request to a model. ``None`` leaves the choice to the provider.
 
     ``max_tokens`` limits what is generated, thoughts included. ``response_schema`` is a JSON schema which the answer's

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 JAIL_ENTRY_SECONDS = 10.0  # seconds allowed for entering a jail, beyond the command's own timeout
 
+# Opcodes, as in opcodes.py: that needs enum, which an agent that only makes calls doesn't import.
+{opcodes}
+
 
 class Calls:
     """The calls as methods. A parameter that is None is left out of the request, so that the kernel's default holds."""
@@ -154,7 +157,7 @@ def write_method(method: Method, trio: bool, named: set[type]) -> str:
     else:
         options += f", wait={method.wait}" if method.wait else ""
         result, value = method.blocking
-        value = value.format(f"self._make_call(0x{method.request.op:02X}, {sent}{options})")
+        value = value.format(f"self._make_call({method.request.op.name}, {sent}{options})")
     declared = [each.declaration for each in positional] + ["*"] * bool(others)
     declared += [each.declaration for each in others]
     head = f"{'async ' * (trio and not method.stream)}def {method.name}({', '.join(['self', *declared])}) -> {result}:"
@@ -172,7 +175,11 @@ def generate(trio: bool) -> str:
         + ", ".join(sorted(cls.__name__ for cls in named if cls.__module__ == module))
         for module in modules
     ]
-    head = TRIO.replace("{imports}", "\n".join(imports)) if trio else BLOCKING
+    opcodes = sorted({method.request.op for method in METHODS if not method.stream})
+    constants = [f"{op.name} = 0x{op:02X}" for op in opcodes]
+    head = (
+        TRIO.replace("{imports}", "\n".join(imports)) if trio else BLOCKING.replace("{opcodes}", "\n".join(constants))
+    )
     ruff = [sys.executable, "-m", "ruff", "format", "--line-length", "120", "-"]
     source = "\n\n".join([head, *methods])
     return subprocess.run(ruff, input=source, capture_output=True, text=True, check=True).stdout

@@ -17,6 +17,31 @@ if TYPE_CHECKING:
 
 JAIL_ENTRY_SECONDS = 10.0  # seconds allowed for entering a jail, beyond the command's own timeout
 
+# Opcodes, as in opcodes.py: that needs enum, which an agent that only makes calls doesn't import.
+THINK = 0x01
+READ = 0x02
+WRITE = 0x03
+EXEC = 0x04
+SPAWN = 0x10
+KILL = 0x11
+LIST = 0x12
+WAIT = 0x13
+PAUSE = 0x14
+RESUME = 0x15
+TREE = 0x16
+LOGS = 0x17
+INSPECT = 0x18
+SEND = 0x20
+RECV = 0x21
+BROADCAST = 0x22
+REGISTER = 0x23
+GET_PERMS = 0x40
+SET_PERMS = 0x41
+EXPLAIN = 0x44
+GET_AUDIT_LOG = 0x76
+SET_AUDIT_CONFIG = 0x77
+METRICS_SYSTEM = 0xC0
+
 
 class Calls:
     """The calls as methods. A parameter that is None is left out of the request, so that the kernel's default holds."""
@@ -63,7 +88,7 @@ class Calls:
         from .arguments import make_paths_absolute
 
         return self._make_call(
-            0x10,
+            SPAWN,
             make_paths_absolute(
                 {
                     "name": name,
@@ -99,42 +124,42 @@ class Calls:
 
         Without ``grace`` the agent's own ``shutdown`` applies. Exactly one of ``name`` and ``agent_id``.
         """
-        return bool(self._make_call(0x11, {"name": name, "id": agent_id, "grace": grace}, wait=None).get("killed"))
+        return bool(self._make_call(KILL, {"name": name, "id": agent_id, "grace": grace}, wait=None).get("killed"))
 
     def wait(self, name: str | None = None, agent_id: int | None = None, timeout: float | None = None) -> Reply:
         """Wait until an agent has ended for good (a restart doesn't count); at most ``timeout`` seconds."""
-        return self._make_call(0x13, {"name": name, "id": agent_id, "timeout": timeout}, wait=timeout)
+        return self._make_call(WAIT, {"name": name, "id": agent_id, "timeout": timeout}, wait=timeout)
 
     def pause(self, name: str | None = None, agent_id: int | None = None) -> Reply:
         """Stop an agent's process group (SIGSTOP) until RESUME. Exactly one of ``name`` and ``agent_id``."""
-        return self._make_call(0x14, {"name": name, "id": agent_id})
+        return self._make_call(PAUSE, {"name": name, "id": agent_id})
 
     def resume(self, name: str | None = None, agent_id: int | None = None) -> Reply:
         """Continue a paused agent. Exactly one of ``name`` and ``agent_id``."""
-        return self._make_call(0x15, {"name": name, "id": agent_id})
+        return self._make_call(RESUME, {"name": name, "id": agent_id})
 
     def list_agents(self, all: bool = False) -> list[Reply]:
         """List the agents that are alive or will be restarted; with ``all`` also those that have ended for good.
 
         Of the spawned agents that have ended the kernel remembers the last 1,000.
         """
-        return checked_list(self._make_call(0x12, {"all": all}))
+        return checked_list(self._make_call(LIST, {"all": all}))
 
     def tree(self) -> Reply:
         """The current supervision tree."""
-        return self._make_call(0x16, {})
+        return self._make_call(TREE, {})
 
     def inspect(self, name: str | None = None, agent_id: int | None = None) -> Reply:
         """Inspect one agent: exactly one of ``name`` and ``agent_id``."""
-        return self._make_call(0x18, {"name": name, "id": agent_id})
+        return self._make_call(INSPECT, {"name": name, "id": agent_id})
 
     def metrics(self) -> Reply:
         """Get the metrics of the whole kernel; for the operator only."""
-        return self._make_call(0xC0, {})
+        return self._make_call(METRICS_SYSTEM, {})
 
     def logs(self, name: str | None = None, agent_id: int | None = None, tail: int = 100) -> Reply:
         """The last lines of an agent's output."""
-        return self._make_call(0x17, {"name": name, "id": agent_id, "tail": tail})
+        return self._make_call(LOGS, {"name": name, "id": agent_id, "tail": tail})
 
     def follow_logs(self, name: str | None = None, agent_id: int | None = None, tail: int = 100) -> Pages:
         """The last lines of an agent's output, then new ones until it has ended.
@@ -148,7 +173,7 @@ class Calls:
 
     def get_permissions(self, agent_id: int | None = None) -> Reply:
         """Get the permissions of an agent, or of the caller."""
-        return self._make_call(0x40, {"agent_id": agent_id})
+        return self._make_call(GET_PERMS, {"agent_id": agent_id})
 
     def set_permissions(
         self,
@@ -160,11 +185,11 @@ class Calls:
 
         Exactly one of ``level``, the name of a level or a set, and ``permissions``.
         """
-        return self._make_call(0x41, {"permissions": permissions, "level": level, "agent_id": agent_id})
+        return self._make_call(SET_PERMS, {"permissions": permissions, "level": level, "agent_id": agent_id})
 
     def explain(self, agent: str | int, call: str, args: Mapping[str, Any] | None = None) -> Reply:
         """What would be decided if ``agent`` (a name or an id) made ``call`` with ``args``; nothing is executed."""
-        return self._make_call(0x44, {"agent": agent, "call": call, "args": args})
+        return self._make_call(EXPLAIN, {"agent": agent, "call": call, "args": args})
 
     def get_audit_log(
         self,
@@ -177,7 +202,9 @@ class Calls:
         limit: int = 100,
     ) -> Reply:
         """Get the newest ``limit`` entries; with ``since_id`` the first entries after that one."""
-        return self._make_call(0x76, {"category": category, "agent_id": agent_id, "since_id": since_id, "limit": limit})
+        return self._make_call(
+            GET_AUDIT_LOG, {"category": category, "agent_id": agent_id, "since_id": since_id, "limit": limit}
+        )
 
     def set_audit_config(
         self,
@@ -194,7 +221,7 @@ class Calls:
     ) -> Reply:
         """Switch the logging of allowed calls on or off, until the kernel ends; None leaves a switch unchanged."""
         return self._make_call(
-            0x77,
+            SET_AUDIT_CONFIG,
             {
                 "log_agents": log_agents,
                 "log_audit": log_audit,
@@ -218,7 +245,7 @@ class Calls:
         from .arguments import make_absolute
 
         return self._make_call(
-            0x02, {"path": make_absolute(path), "offset": offset, "limit": limit, "encoding": encoding}
+            READ, {"path": make_absolute(path), "offset": offset, "limit": limit, "encoding": encoding}
         )
 
     def write_file(
@@ -236,7 +263,7 @@ class Calls:
 
         content, encoding = as_text(content, encoding)
         return self._make_call(
-            0x03, {"path": make_absolute(path), "content": content, "mode": mode, "encoding": encoding}
+            WRITE, {"path": make_absolute(path), "content": content, "mode": mode, "encoding": encoding}
         )
 
     def exec(
@@ -261,7 +288,7 @@ class Calls:
         from .arguments import absolute_cwd
 
         return self._make_call(
-            0x04,
+            EXEC,
             {
                 "command": command if isinstance(command, str) else list(command),
                 "cwd": absolute_cwd(cwd, name, agent_id),
@@ -309,22 +336,22 @@ class Calls:
 
     def register_name(self, name: str) -> Reply:
         """Add a name under which the caller's mailbox can be reached."""
-        return self._make_call(0x23, {"name": name})
+        return self._make_call(REGISTER, {"name": name})
 
     def send_message(self, message: object, to: int | None = None, to_name: str | None = None) -> Reply:
         """Send a message to one mailbox; exactly one of ``to`` (an id) and ``to_name``."""
-        return self._make_call(0x20, {"message": message, "to": to, "to_name": to_name}, null="message")
+        return self._make_call(SEND, {"message": message, "to": to, "to_name": to_name}, null="message")
 
     def recv_messages(self, max_messages: int = 10, timeout: float = 0.0) -> Reply:
         """Receive the oldest messages of the caller's mailbox, at most ``max_messages``.
 
         Waits up to ``timeout`` seconds for the first.
         """
-        return self._make_call(0x21, {"max": max_messages, "timeout": timeout}, wait=timeout)
+        return self._make_call(RECV, {"max": max_messages, "timeout": timeout}, wait=timeout)
 
     def broadcast(self, message: object, include_self: bool = False) -> Reply:
         """Send a message to all mailboxes."""
-        return self._make_call(0x22, {"message": message, "include_self": include_self}, null="message")
+        return self._make_call(BROADCAST, {"message": message, "include_self": include_self}, null="message")
 
     def think(
         self,
@@ -357,7 +384,7 @@ class Calls:
         from .question import question
 
         return self._make_call(
-            0x01,
+            THINK,
             question(
                 {
                     "prompt": prompt,

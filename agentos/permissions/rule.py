@@ -5,7 +5,6 @@ from functools import cached_property
 from typing import Final, Literal
 
 from attrs import frozen
-from msgspec import Struct
 
 from agentos.kernel.ports import Decision, Effect, Right
 from agentos.services.quotas import Quota
@@ -25,7 +24,8 @@ KIND_OF_ACTION: Final[Mapping[str, Kind]] = {
 """The kind of rules that decides on the object of an action. A grant of any object also grants the call."""
 
 
-class Rule(Struct, frozen=True):
+@frozen
+class Rule:
     """One rule of a set; ``source`` is where it was written. ``fallback``: it applies only if no other rule does."""
 
     effect: Effect

@@ -2,14 +2,15 @@
 
 An intent is on disk before the call that announced it continues. Other entries are written soon, many at a time, and
 cost the caller microseconds. Nothing is dropped silently: entries for which there is no room are counted, and the count
-is written. One task takes the queue and hands it to the single writer thread.
+is written. One thread at a time writes what is queued. An intent starts it at once; what is queued meanwhile is written
+together afterwards.
 """
 
 import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -25,7 +26,7 @@ from agentos_sdk.errors import Unavailable
 
 from . import query as audit_query
 from .categories import CATEGORIES, category_of
-from .chain import LOST, STARTED, STOPPED, QueuedEntry, Row, escape_controls, kernel_entry, shorten_entry
+from .chain import LOST, STARTED, STOPPED, Link, QueuedEntry, Row, escape_controls, kernel_entry, shorten_entry
 from .flood import EntryLimiter
 from .pace import IntentPacer
 from .query import Query
@@ -48,6 +49,16 @@ class _Intent:
     queued: QueuedEntry
     state: Literal["waiting", "begun", "withdrawn"] = "waiting"
     waiter: trio.lowlevel.Task | None = None
+
+
+@define(eq=False)
+class _Group:
+    """What is written in one commit."""
+
+    items: Sequence[QueuedEntry | _Intent]
+    lost: int  # entries that couldn't be written before; the first row says so
+    last: Link  # the end of the chain before it
+    told: bool = False  # the callers know that it is written
 
 
 @asynccontextmanager
@@ -96,7 +107,8 @@ class Audit:
         self._closing = False
         self._deadline = float("inf")  # when the queue has to be written at the latest
         self._wake = trio.Event()
-        self._write_limiter = trio.CapacityLimiter(1)  # its own limiter: writing doesn't wait for other threads
+        self._writing = False  # a thread is at work
+        self._token = trio.lowlevel.current_trio_token()
         self._read_limiter = trio.CapacityLimiter(1)
 
     # -- Writing ---------------------------------------------------------------------------------------------------
@@ -115,7 +127,8 @@ class Audit:
                 raise Unavailable("not done: the disk of the audit log is full; free some space on it")
             intent = _Intent(QueuedEntry(shorten_entry(entry), time.time()))
             self._queue.append(intent)
-            self._write_by(-float("inf"))
+            self._deadline = -float("inf")
+            self._begin_write()
 
             def withdraw(_raise_cancel: object) -> trio.lowlevel.Abort:
                 if intent.state == "begun":
@@ -188,17 +201,15 @@ class Audit:
     async def serve(self) -> None:
         """Write until the log is closed and the queue is empty; cancellation waits for that, too."""
         with trio.CancelScope(shield=True):
-            while self._queue or not self._closing:
-                while trio.current_time() < self._deadline:
-                    self._wake = trio.Event()
+            while self._queue or self._writing or not self._closing:
+                self._wake = trio.Event()
+                if self._writing:
+                    await self._wake.wait()
+                elif trio.current_time() < self._deadline:
                     with trio.move_on_at(self._deadline):
                         await self._wake.wait()
-                self._count_surplus()
-                await self._write(self._take_group())
-                if self._files.disk_full:
-                    with suppress(RuntimeError):  # no thread available: retried later
-                        await trio.to_thread.run_sync(self._files.refill, limiter=self._write_limiter)
-                    self._write_by(trio.current_time() + RETRY_DELAY)
+                else:
+                    self._begin_write()
         if self._lost:
             log.error("the audit log is closed; %d entries couldn't be written and are lost", self._lost)
 
@@ -232,28 +243,53 @@ class Audit:
             for each in self._limiter.take_counted(trio.current_time()):
                 self._queue.append(QueuedEntry(each.entry, time.time(), each.count))
 
-    async def _write(self, group: list[QueuedEntry | _Intent]) -> None:
-        lost = self._lost
-        entries = [item.queued if isinstance(item, _Intent) else item for item in group]
-        if lost:
-            about = f"{lost} entries couldn't be written"
-            entries.insert(0, QueuedEntry(kernel_entry(LOST, about, "lost"), time.time(), lost))
-        if not entries:
+    def _begin_write(self) -> None:
+        """Have a thread write what is queued, unless one is at work: then it is written afterwards."""
+        if self._writing:
             return
-        last = self._files.last
-        try:
-            first = await trio.to_thread.run_sync(self._files.append, entries, limiter=self._write_limiter)
-        except Exception as error:  # disk error or no thread; begun intents get an answer in any case
-            written = self._files.last != last
-            self._lost -= lost if written else 0
-            self._handle_write_error(error, group, written)
-            return
+        self._count_surplus()
+        group = _Group(self._take_group(), self._lost, self._files.last)
+        entries = [item.queued if isinstance(item, _Intent) else item for item in group.items]
+        if group.lost:
+            about = f"{group.lost} entries couldn't be written"
+            entries.insert(0, QueuedEntry(kernel_entry(LOST, about, "lost"), time.time(), group.lost))
+        if entries or self._files.disk_full:
+            self._writing = True
+            try:
+                trio.lowlevel.start_thread_soon(
+                    partial(self._write, group, entries),
+                    lambda result: self._token.run_sync_soon(self._end_write, group, result),
+                )
+            except RuntimeError as error:  # no thread can be started
+                self._token.run_sync_soon(self._end_write, group, Error(error))
+
+    def _write(self, group: _Group, entries: Sequence[QueuedEntry]) -> None:
+        """In the thread: write the rows, tell the callers, and do what they need not wait for."""
+        if entries:
+            first = self._files.append(entries)
+            self._token.run_sync_soon(self._tell, group, first)
+        self._files.tidy()
+
+    def _tell(self, group: _Group, first: int) -> None:
         if self._failing:
-            log.warning("the audit log can be written again; %d entries were lost", lost)
-        self._failing, self._lost = False, self._lost - lost
-        for number, item in enumerate(group, first + bool(lost)):
+            log.warning("the audit log can be written again; %d entries were lost", group.lost)
+        self._failing, self._lost, group.told = False, self._lost - group.lost, True
+        for number, item in enumerate(group.items, first + bool(group.lost)):
             if isinstance(item, _Intent):
                 _resume(item, Value(number))
+
+    def _end_write(self, group: _Group, result: Outcome[None]) -> None:
+        self._writing = False
+        if isinstance(result, Error):  # begun intents get an answer in any case
+            assert isinstance(result.error, Exception), "a thread gets no signals"
+            written = group.told or self._files.last != group.last
+            self._lost -= group.lost if written and not group.told else 0
+            self._handle_write_error(result.error, () if group.told else group.items, written)
+        if self._files.disk_full:
+            self._write_by(trio.current_time() + RETRY_DELAY)
+        if self._deadline == -float("inf"):
+            self._begin_write()
+        self._wake.set()
 
     def _handle_write_error(self, error: Exception, group: Sequence[QueuedEntry | _Intent], written: bool) -> None:
         """Refuse the intents, except KILL; count the notes as lost, unless they were written after all."""

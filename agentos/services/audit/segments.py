@@ -1,9 +1,9 @@
 """Files of the audit log: segments of rows in SQLite, each with a head file; one writer, any number of readers.
 
 ``000001.db`` is SQLite, with a table of rows. ``000001.head`` is append-only: one line per commit, with the number and
-hash of its last row and the time. A line is written when its rows are safe on disk, and before callers are told. So
-after a crash the rows are ahead of the head by one commit at most, and never behind it; the missing line is written
-before anything else.
+hash of its last row and the time. A line is written when its rows are safe on disk, and before callers are told; it is
+safe on disk itself before further rows are written. So after a crash or a power failure the rows are ahead of the head
+by one commit at most, and never behind it; the missing line is written before anything else.
 """
 
 import contextlib
@@ -79,11 +79,14 @@ class Segment:
 
     ``last`` is the end of the chain. It is kept in memory and never read again, so the chain can't continue from a row
     that was modified on disk. ``headed`` says whether the head file contains it already.
+
+    After :meth:`append` callers may be told; :meth:`sync_head` is then due, at the latest before the next rows.
     """
 
     def __init__(self, place: SegmentFiles, last: Link, headed: bool = True) -> None:
         self.place, self.last, self._headed = place, last, headed
         self.size = 0  # bytes
+        self._head_synced = True
         self._reserve: Reserve | None = None
         with contextlib.ExitStack() as undo:
             self._head = _open_head(place.head)  # before there are any rows, so that rows always have a head file
@@ -101,6 +104,7 @@ class Segment:
         """
         if not self._headed:
             self._write_head()
+        self.sync_head()
         rows = chain_rows(self.last, group)
         try:
             self._commit(rows)
@@ -134,10 +138,21 @@ class Segment:
             if os.write(self._head, line) != len(line):
                 os.ftruncate(self._head, before)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            os.fdatasync(self._head)  # otherwise a power failure could lose the lines of several commits
         except OSError as error:
-            raise DatabaseError(f"{display_path(self.place.head)}: {error.strerror}: check its file system") from None
-        self._headed = True
+            raise self._explain_head_error(error) from None
+        self._headed, self._head_synced = True, False
+
+    def sync_head(self) -> None:
+        """Make the head file's last line safe on disk: a power failure could lose the lines of several commits."""
+        if not self._head_synced:
+            try:
+                os.fdatasync(self._head)
+            except OSError as error:
+                raise self._explain_head_error(error) from None
+            self._head_synced = True
+
+    def _explain_head_error(self, error: OSError) -> DatabaseError:
+        return DatabaseError(f"{display_path(self.place.head)}: {error.strerror}: check its file system")
 
     def reserve(self) -> None:
         """Reserve disk room for further rows; ``OSError`` if there isn't enough or it can't be reserved."""
@@ -146,6 +161,8 @@ class Segment:
         self._reserve.allocate()
 
     def close(self) -> None:
+        with contextlib.suppress(DatabaseError):  # at worst the line is missing, and the next kernel writes it
+            self.sync_head()
         os.close(self._head)
         self._connection.close()
         if self._reserve is not None:

@@ -54,8 +54,13 @@ class LogWriter:
             self._reserve_space()
         return first
 
-    def refill(self) -> None:
-        """Leave the sparing state if there is room again."""
+    def tidy(self) -> None:
+        """Do what callers need not wait for: sync the head file; leave the sparing state if there is room again."""
+        self._segment.sync_head()
+        if self.disk_full:
+            self._refill()
+
+    def _refill(self) -> None:
         try:
             disk = os.statvfs(self.directory)
             if disk.f_bavail * disk.f_frsize < MIN_FREE_BYTES:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from agentos.database import DatabaseError
 from agentos.services.audit import log as service
 from agentos.services.audit.chain import MAX_ABOUT_CHARS
-from agentos.services.audit.log import open_audit
+from agentos.services.audit.log import Audit, open_audit
 from agentos.services.audit.pace import IntentPacer
 from agentos.services.audit.query import Query
 from agentos.services.audit.verify import verify_log
@@ -234,11 +234,41 @@ async def test_who_announces_acts_in_a_loop_waits_and_nobody_waits_behind_it(tmp
     assert written[-51:] == [*(f"operator {number}" for number in range(50)), "another"]
 
 
+async def idle(audit: Audit) -> None:
+    """Return when the thread has done what the last caller didn't wait for."""
+    while audit._writing:
+        await trio.sleep(0.001)
+
+
+async def test_a_head_file_that_cannot_be_synced_keeps_further_rows_from_being_written(tmp_path: Path) -> None:
+    directory = tmp_path / "audit"
+
+    async with open_audit(directory, "1.0") as audit:
+        await audit.intend(entry("before"))
+        await idle(audit)
+        head = audit._files._segment._head
+        kept = os.dup(head)
+        reading, pipe = os.pipe()  # takes the line, and fdatasync(2) refuses it
+        os.dup2(pipe, head)
+        await audit.intend(entry("told, as its rows are on disk"))
+        with pytest.raises(Unavailable, match=r"000001\.head: Invalid argument"):
+            await audit.intend(entry("not written", kind="operator"))
+        os.write(kept, os.read(reading, 200))
+        os.dup2(kept, head)
+        await audit.intend(entry("after"))
+        for fd in (kept, reading, pipe):
+            os.close(fd)
+
+    assert told(directory) == ["before", "told, as its rows are on disk", "after"]
+    assert sound(directory)
+
+
 async def test_a_head_file_without_room_is_made_good_before_anything_else(tmp_path: Path) -> None:
     directory = tmp_path / "audit"
 
     async with open_audit(directory, "1.0") as audit:
         await audit.intend(entry("before"))
+        await idle(audit)
         head = audit._files._segment._head
         kept = os.dup(head)
         full = os.open("/dev/full", os.O_WRONLY)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from agentos.agents.inherit import DEFAULTS, named
 from agentos.agents.registry import Agent, Registry
 from agentos.agents.spec import AgentSpec, check_name
-from agentos.kernel.caller import Caller, Kind
+from agentos.kernel.caller import Caller
 from agentos.kernel.listener import Peer
 from agentos.kernel.ports import AuditLog, Decision
 from agentos.kernel.table import Syscall, Table
@@ -89,7 +89,7 @@ class Callers:
             spawner.id if spawner is not None else None,
         )
         self.mail.open(number, spec.name)
-        caller = self._caller(number, "agent", spec.name)
+        caller = Caller(number, "agent", spec.name, self._table_for(number), self.authorizer, self.audit)
         caller.family = spawner.family if spawner is not None and spawner.family else f"agent {number}"
         return caller
 
@@ -100,9 +100,10 @@ class Callers:
             return agent.caller
         number = self._admit(LEVELS["unrestricted"], self.names, None)
         self.mail.open(number)
-        caller = self._caller(number, "operator", f"operator#{number}")
-        caller.become = self.become
-        return caller
+        # The whole table: an unrestricted set refuses no call, and to ask it about each one takes longer than the rest.
+        return Caller(
+            number, "operator", f"operator#{number}", self._table, self.authorizer, self.audit, become=self.become
+        )
 
     def dismiss(self, caller: Caller) -> None:
         """Clean up after a connection on the operator's socket."""
@@ -241,9 +242,6 @@ class Callers:
         number = next(self._ids)
         self.authorizer.add_caller(number, own, names, above)
         return number
-
-    def _caller(self, number: int, kind: Kind, name: str) -> Caller:
-        return Caller(number, kind, name, self._table_for(number), self.authorizer, self.audit)
 
     def _table_for(self, number: int) -> Table:
         refused = tuple(self.authorizer.refused_calls(number, self._served).items())

@@ -92,8 +92,9 @@ class Connection:
     async def _linger(self) -> None:
         for call in self._calls.values():
             call.scope.cancel()
-        with trio.move_on_after(LINGER_SECONDS):
-            await self._writer.flush()
+        if not self._writer.is_empty:
+            with trio.move_on_after(LINGER_SECONDS):
+                await self._writer.flush()
 
     async def _answer_in_order(self) -> bool:
         """The loop of version 1, which has no request ids: replies carry the caller's id.

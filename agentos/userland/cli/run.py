@@ -1,5 +1,6 @@
 """``agentos run``: runs a kernel in the foreground."""
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -24,6 +25,7 @@ def run(file: Path | None, socket: str | None, state_dir: Path | None) -> None:
     The default for FILE is ./agentos.toml if there is one. Ctrl-C stops the agents in order, a second one hurries. The
     exit status is 0 after a clean stop and 1 when the root supervisor gave up.
     """
+    gc.disable()  # modules are loaded a sixth faster: nearly all that they make stays
     import trio
 
     from agentos.boot import Settings
@@ -35,6 +37,9 @@ def run(file: Path | None, socket: str | None, state_dir: Path | None) -> None:
     from .console import Console
     from .notify import ServiceManager
 
+    gc.collect()
+    gc.freeze()  # no later collection has to go through them
+    gc.enable()
     manager = ServiceManager.from_environment(os.environ)
     if file is None and CONFIG.exists():
         file = CONFIG

@@ -246,16 +246,17 @@ class Sockets:
                 os.unlink(self.path)
 
 
-async def wait_first(*waits: Callable[[], Awaitable[object]]) -> None:
-    """Return when one of ``waits`` has returned; the others are cancelled."""
+async def wait_first(first: Callable[[], Awaitable[object]], *others: Callable[[], Awaitable[object]]) -> None:
+    """Return when one of these has returned; the rest is cancelled. ``first`` needs no task of its own."""
     async with trio.open_nursery() as race:
 
         async def run(wait: Callable[[], Awaitable[object]]) -> None:
             await wait()
             race.cancel_scope.cancel()
 
-        for wait in waits:
+        for wait in others:
             race.start_soon(run, wait)
+        await run(first)
 
 
 def environment(agent: Agent, run: Run, path: str, http: Endpoint | None) -> dict[str, str]:

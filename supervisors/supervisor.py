@@ -68,7 +68,7 @@ class Supervisor:
         self.path = (*within, id)
         self.exit: Exit | None = None  # set once it has ended
         self._observe = observe
-        self._random = random or randomness.Random()  # noqa: S311 - jitter is no secret
+        self._random = random  # None: a new generator for each delay, as most supervisors never need one
         self._intensity = Intensity(spec.intensity, spec.period)
         self._inbox = Inbox()
         self._children = Children(simple=spec.simple)
@@ -317,7 +317,10 @@ class Supervisor:
             return self._give_up(child, IntensityExceeded(child.id, child.last, spent, self.spec.period))
         if backoff is not None and backoff.max_failures is not None and child.failures >= backoff.max_failures:
             return self._give_up(child, TooManyFailures(child.id, child.last, child.failures))
-        own = delay(backoff, child.failures, self._random) if backoff is not None else 0.0
+        own = 0.0
+        if backoff is not None:
+            random = self._random or randomness.Random()  # noqa: S311 - jitter is no secret
+            own = delay(backoff, child.failures, random)
         wait = max(own, self._still_waiting(child))
         if wait > 0:
             await self._postpone(child, wait)

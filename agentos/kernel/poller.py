@@ -4,6 +4,7 @@ Trio's ``wait_readable`` costs an ``epoll_ctl`` and a task switch, about 10 µs,
 poller's task calls a function that reads and answers; the connection's own task runs only when that function says so.
 """
 
+import contextlib
 import os
 import select
 from collections.abc import Callable
@@ -57,7 +58,8 @@ class Poller:
         if fd in self._registered:
             self._registered.remove(fd)
             if not self._epoll.closed:
-                self._epoll.unregister(fd)
+                with contextlib.suppress(OSError):  # closed already, which Linux takes as unregistered
+                    self._epoll.unregister(fd)
 
     async def run(self) -> None:
         """Serve until cancelled. Errors of a connection are raised in its own task."""

@@ -131,6 +131,19 @@ async def test_a_hang_up_that_no_task_waits_for_is_reported_once(pairs: Pairs, p
     assert await poller.wait(ours.fileno(), reader(ours)) == b""
 
 
+async def test_a_file_that_is_closed_without_being_forgotten_harms_no_other(pairs: Pairs, poller: Poller) -> None:
+    (closed, its_peer), (ours, theirs) = pairs(), pairs()
+    its_peer.sendall(b"x")
+    assert await poller.wait(closed.fileno(), reader(closed)) == b"x"
+
+    number = closed.detach()
+    os.close(number)
+    poller.forget(number)
+    theirs.sendall(b"served")
+
+    assert await poller.wait(ours.fileno(), reader(ours)) == b"served"
+
+
 async def test_a_report_for_a_closed_file_does_not_concern_the_next_one_with_its_descriptor(
     pairs: Pairs, poller: Poller
 ) -> None:

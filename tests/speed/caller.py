@@ -19,12 +19,12 @@ class Caller:
 
     def __init__(self, path: Path, timeout: float = 20.0) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.settimeout(timeout)
         try:
-            self._socket.connect(str(path))
+            self._socket.connect(str(path))  # with a timeout it would fail where it has to wait for a full backlog
         except OSError:
             self._socket.close()
             raise
+        self._socket.settimeout(timeout)
 
     def __enter__(self) -> Self:
         return self

@@ -1,7 +1,6 @@
 """What a kernel costs before anything is asked of it: the time to start, the memory of clients that say nothing."""
 
 import contextlib
-import resource
 import subprocess
 import sys
 import time
@@ -10,7 +9,7 @@ from collections.abc import Iterator
 from tests.speed.caller import Caller
 from tests.speed.place import Place
 from tests.speed.proc import memory
-from tests.speed.processes import MeasurementError, pinned
+from tests.speed.processes import allow_open_files, pinned
 from tests.speed.results import Figure, Result, Row
 
 CONNECTIONS, ROUNDS = 2000, 4
@@ -46,11 +45,7 @@ def ready(place: Place) -> Iterator[Result]:
 
 def idle(place: Place) -> Iterator[Result]:
     """The kernel's own pages, by what they grew; a socket's buffers are the host kernel's and count for nobody."""
-    wanted = CONNECTIONS + 200
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < wanted:
-        raise MeasurementError(f"{CONNECTIONS} connections need {wanted} open files; the hard limit is {hard}")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))  # the kernel inherits it
+    allow_open_files(CONNECTIONS + 200)
     grown = []
     with place.serve() as kernel, contextlib.ExitStack() as open_ones:
         first = open_ones.enter_context(Caller(kernel.socket))

@@ -1,10 +1,13 @@
 """How fast a frame comes back: alone, 32 in flight, from 50 connections, and while somebody else sends 16 MiB."""
 
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
+from tests.speed.caller import Caller
 from tests.speed.place import Numbers, Place
-from tests.speed.processes import MeasurementError
+from tests.speed.processes import MeasurementError, Server, allow_open_files, pinned
 from tests.speed.results import Figure, Result, Row
 
 # In each round they take turns: the machine drifts more from minute to minute than the kernels differ.
@@ -19,7 +22,20 @@ FLIGHT = (
     Row("NOOP, 32 in flight", "/s", least_ratio=0.25, more=True),
     Row("NOOP, 32 in flight, version 2", "/s", floor=V1, more=True),
 )
-CONNS = (Row("NOOP, 50 connections", "/s", least_ratio=0.33, more=True),)
+CONNS = (
+    Row("NOOP, 50 connections", "/s", least_ratio=0.33, more=True),
+    Row("NOOP, 200 connections", "/s", least_ratio=0.25, more=True),
+    Row("1,500 connections at once: another process's first answer", " ms", most=200),
+)
+CROWD = 1500
+CROWD_PROGRAM = """
+import socket, sys
+crowd = [socket.socket(socket.AF_UNIX) for _ in range(int(sys.argv[2]))]
+for one in crowd:
+    one.connect(sys.argv[1])
+print("connected", flush=True)
+sys.stdin.read()
+"""
 SHAPES = ("noop", "nested", "wide")
 HEAVY = tuple(
     Row(f"NOOP p99 beside {name}", " ms", most=50)
@@ -58,8 +74,30 @@ def _both_versions(place: Place, mode: str, what: str, rows: tuple[Row, Row]) ->
 
 
 def conns(place: Place) -> Iterator[Result]:
-    series = take_turns(place, "conns 50", V1)
-    yield Result.of(CONNS[0], pick(series, V1, "rate"), pick(series, FLOOR, "rate"))
+    for row, count in zip(CONNS, (50, 200), strict=False):
+        series = take_turns(place, f"conns {count}", V1)
+        yield Result.of(row, pick(series, V1, "rate"), pick(series, FLOOR, "rate"))
+    allow_open_files(CROWD + 200)
+    with place.serve() as kernel:
+        yield Result.of(CONNS[2], [_answer_beside_crowd(place, kernel) for _ in range(3 if place.quick else 5)])
+
+
+def _answer_beside_crowd(place: Place, kernel: Server) -> float:
+    """Milliseconds to connect and be answered, from when one process has opened all the connections of a crowd."""
+    with pinned(place.cpu):
+        command = [sys.executable, "-c", CROWD_PROGRAM, str(kernel.socket), str(CROWD)]
+        crowd = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        with crowd:
+            assert crowd.stdout is not None
+            if crowd.stdout.readline() != "connected\n":
+                raise MeasurementError(f"{CROWD} connections could not be opened")
+            begin = time.monotonic()
+            with Caller(kernel.socket) as honest:
+                honest.noop()
+                took = time.monotonic() - begin
+    with Caller(kernel.socket) as last:
+        last.noop()  # the connections of the crowd were closed before
+    return took * 1000
 
 
 def beside_heavy(place: Place, shape: str, *, echo: bool = False) -> float:

@@ -89,7 +89,8 @@ class Life:
                         Listener(sockets.listener, self.deps.connection_limit, self.deps.poller, self._admit).serve
                     )
                     if sockets.http is not None:
-                        life.start_soon(self._serve_http, sockets.http, jail.sandbox.listener)
+                        inside = jail.sandbox.listener
+                        life.start_soon(self._serve_http, sockets.http, inside)
                     status = await self._run_program(jail, stop, task_status)
                 life.cancel_scope.cancel()
         finally:

@@ -1,5 +1,6 @@
 """Close descriptors in a thread: the last one of a mount namespace waits for a grace period of RCU, milliseconds."""
 
+import contextlib
 import os
 import threading
 from collections import deque
@@ -36,4 +37,5 @@ class Closer:
                     self.busy = False
                     return
                 fd = self._fds.popleft()
-            os.close(fd)
+            with contextlib.suppress(OSError):  # it is closed all the same; the next ones must be closed, too
+                os.close(fd)

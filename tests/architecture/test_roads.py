@@ -11,7 +11,7 @@ def roads() -> dict[str, Road]:
 
 
 @pytest.mark.parametrize(
-    ("call", "functions", "files", "changes"), [("NOOP", 15, 8, 8), ("READ", 105, 30, 40), ("THINK", 200, 42, 60)]
+    ("call", "functions", "files", "changes"), [("NOOP", 15, 8, 8), ("READ", 115, 30, 40), ("THINK", 200, 42, 60)]
 )
 def test_a_call_passes_few_functions_files_and_rooms(
     roads: dict[str, Road], call: str, functions: int, files: int, changes: int

@@ -8,14 +8,13 @@ import trio
 
 from agentos.sandbox.report import probe
 from agentos.sandbox.spawner import Spawner
-from tests.sandbox.jail import Belongings, outer
+from tests.sandbox.jail import outer, start_spawner
 
 
 @pytest.fixture(scope="module")
 def spawner() -> Iterator[Spawner]:
     """A running spawner, on a host where a root of one's own can be made."""
-    spawner = Spawner.start()
-    Belongings.closers.append(spawner.closer)
+    spawner = start_spawner()
     try:
         found = trio.run(probe.probe_layers, spawner, probe.read_host(), outer())
         if not found["root"].works and "AGENTOS_MUST_SANDBOX" not in os.environ:

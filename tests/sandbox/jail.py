@@ -57,6 +57,13 @@ def python(code: str, *arguments: str, **policy: Any) -> tuple[Step, ...]:
     return a_plan(sys.executable, "-I", "-S", "-c", code, *arguments, **policy)
 
 
+def start_spawner() -> Spawner:
+    """A spawner whose closing of descriptors :class:`Belongings` waits for."""
+    spawner = Spawner.start()
+    Belongings.closers.append(spawner.closer)
+    return spawner
+
+
 async def run(spawner: Spawner, steps: Sequence[Step]) -> Ended:
     """Spawn, read all that it writes, wait."""
     return await ended(await spawner.spawn(steps))
@@ -117,7 +124,7 @@ class Belongings:
     mounts: str
     zombie: bool
 
-    closers: ClassVar[list[Closer]] = []  # of the spawners that tests share
+    closers: ClassVar[list[Closer]] = []  # of the spawners that were started by start_spawner()
 
     @classmethod
     def now(cls) -> "Belongings":

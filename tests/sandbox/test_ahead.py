@@ -14,7 +14,7 @@ import trio
 from agentos.sandbox.cgroups.discover import Group, discover_here, open_root
 from agentos.sandbox.cgroups.values import Limits
 from agentos.sandbox.spawner import Spawner
-from tests.sandbox.jail import Belongings, a_plan, kill, line, python, run, zygote_closes
+from tests.sandbox.jail import Belongings, a_plan, kill, line, python, run, start_spawner, zygote_closes
 
 FOREVER = "import time; print('here', flush=True); time.sleep(600)"
 NAMESPACES = ("user", "pid", "mnt", "net", "uts", "ipc", "cgroup")
@@ -131,7 +131,7 @@ async def test_when_the_zygote_has_died_meanwhile_a_program_runs_and_nothing_is_
 
 
 async def test_closing_the_spawner_ends_it() -> None:
-    before, spawner = Belongings.now(), Spawner.start()
+    before, spawner = Belongings.now(), start_spawner()
     ahead = await prepare(spawner)
 
     spawner.close()

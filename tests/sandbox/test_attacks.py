@@ -18,7 +18,7 @@ import trio
 
 from agentos.sandbox.spawner import Spawner
 from tests.sandbox import jail
-from tests.sandbox.jail import a_plan, kill, line, python, run
+from tests.sandbox.jail import a_plan, kill, line, python, run, start_spawner
 
 RISKY = {
     "ptrace": 101,
@@ -183,7 +183,7 @@ print(open('/proc/1/stat').read().split()[2] in 'RS')
 async def test_secrets_of_the_kernels_environment_stay_out(spawner: Spawner, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = secrets.token_hex(16)
     monkeypatch.setenv("API_KEY", secret)
-    fresh = Spawner.start()
+    fresh = start_spawner()
     try:
         ended = await run(
             fresh, a_plan("/bin/sh", "-c", "cat /proc/*/environ /proc/*/cmdline /proc/self/mountinfo; env")
@@ -197,7 +197,7 @@ async def test_secrets_of_the_kernels_environment_stay_out(spawner: Spawner, mon
 async def test_no_descriptor_of_the_hosts_is_open(spawner: Spawner, secret: Path) -> None:
     with secret.open() as file:
         os.set_inheritable(file.fileno(), True)
-        fresh = Spawner.start()
+        fresh = start_spawner()
         try:
             found = await attack(fresh, "print(*sorted(os.listdir('/proc/self/fd'), key=int))")
         finally:

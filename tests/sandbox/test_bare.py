@@ -25,7 +25,7 @@ from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.status import Status
 from agentos.sandbox.steps import Step
 from tests.sandbox import jail
-from tests.sandbox.jail import Belongings, kill, line, run
+from tests.sandbox.jail import Belongings, kill, line, run, start_spawner
 
 FOREVER = "import time; print('here', flush=True); time.sleep(600)"
 PATH = {"PATH": "/usr/bin:/bin"}
@@ -35,7 +35,7 @@ PR_SET_CHILD_SUBREAPER = 36
 @pytest.fixture(scope="module")
 def spawner() -> Iterator[Spawner]:
     """A running spawner, on whatever host: no walls, nothing that it must be able to do."""
-    spawner = Spawner.start()
+    spawner = start_spawner()
     yield spawner
     spawner.close()
 

@@ -20,7 +20,7 @@ from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.status import Status
 from agentos.sandbox.steps import Step
 from tests.sandbox import jail
-from tests.sandbox.jail import Belongings, kill, line, run
+from tests.sandbox.jail import Belongings, kill, line, run, start_spawner
 
 PATH = {"PATH": "/usr/bin:/bin"}
 AWAY = "(env -i setsid sleep 1000 & echo $!; wait) & exec >/dev/null 2>&1;"
@@ -30,7 +30,7 @@ AWAY = "(env -i setsid sleep 1000 & echo $!; wait) & exec >/dev/null 2>&1;"
 @pytest.fixture(scope="module")
 def spawner() -> Iterator[Spawner]:
     """A running spawner, on whatever host: no walls, nothing that it must be able to do."""
-    spawner = Spawner.start()
+    spawner = start_spawner()
     yield spawner
     spawner.close()
 

@@ -16,7 +16,7 @@ import trio.testing
 from agentos.sandbox.errors import SandboxError
 from agentos.sandbox.spawner import Spawner
 from tests.sandbox import jail
-from tests.sandbox.jail import SDK, Belongings, a_plan, kill, line, python, run
+from tests.sandbox.jail import SDK, Belongings, a_plan, kill, line, python, run, start_spawner
 
 FOREVER = "import time; print('here', flush=True); time.sleep(600)"
 
@@ -89,7 +89,7 @@ def test_the_zygote_holds_nothing_of_ours(spawner: Spawner) -> None:
 
 
 async def test_a_closed_spawner_says_so() -> None:
-    spawner = Spawner.start()
+    spawner = start_spawner()
     spawner.close()
 
     with pytest.raises(SandboxError, match="closed"):

@@ -1,4 +1,4 @@
-"""RequestMemory limits for LLM requests that wait or are in flight: per family of agents and in total."""
+"""Memory limits for LLM requests that wait or are in flight: per family of agents and in total."""
 
 import contextlib
 from collections import Counter

@@ -1,4 +1,4 @@
-"""EventParser out of bytes: however they are cut, and never without an end."""
+"""Events out of bytes: however they are cut, and never without an end."""
 
 from itertools import pairwise
 

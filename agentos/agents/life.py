@@ -26,7 +26,7 @@ from .jail import layout
 from .jail.errors import JailError
 from .jail.factory import Jails
 from .jail.isolation_report import lacking
-from .jail.jail import Connection, Jail
+from .jail.jail import Jail, KernelAddress
 from .jail.openai_endpoint import Endpoint, Serve, endpoint
 from .leftover_processes import ID_VARIABLE, LIFE_VARIABLE, RUN_VARIABLE, Run, Sweeper
 from .lifecycle import State
@@ -107,9 +107,9 @@ class Life:
     async def _jail(self, sockets: "Sockets") -> AsyncIterator[Jail]:
         agent = self.agent
 
-        def connect() -> Connection:
+        def connect() -> KernelAddress:
             sockets.open(agent.spec, with_http=self.deps.serve is not None)
-            return Connection(sockets.path, environment(agent, self.deps.run, sockets.path, sockets.http))
+            return KernelAddress(sockets.path, environment(agent, self.deps.run, sockets.path, sockets.http))
 
         try:
             async with self.deps.jails.open(agent, connect) as jail:

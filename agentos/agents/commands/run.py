@@ -13,7 +13,7 @@ from msgspec import Struct
 from agentos.agents.jail import errors
 from agentos.agents.jail.errors import PROGRAM_STEPS, JailError
 from agentos.agents.jail.factory import Jails, remove
-from agentos.agents.jail.jail import Connection, Jail
+from agentos.agents.jail.jail import Jail, KernelAddress
 from agentos.agents.jail.one_shot import OneShot
 from agentos.agents.lifecycle import State
 from agentos.agents.registry import Agent
@@ -146,7 +146,7 @@ class CommandRunner:
                     case OwnJail():
                         owner = OneShot(request.program, number, next(self._count))
                         try:
-                            command = (await undo.enter_async_context(self.jails.open(owner, Connection))).sandbox
+                            command = (await undo.enter_async_context(self.jails.open(owner, KernelAddress))).sandbox
                         except JailError as error:
                             raise _explain_no_shell(str(error)) or error.error(str(error)) from None
                 done = await self._read_until_end(command, request, turn, around)

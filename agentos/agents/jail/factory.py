@@ -32,7 +32,7 @@ from . import errors, guards, layout
 from .errors import JailError
 from .interpreters import interpreter
 from .isolation_report import Layers, Walls, judge
-from .jail import Connect, Connection, Jail, JailOwner, JailParts, lineage
+from .jail import Connect, Jail, JailOwner, JailParts, KernelAddress, lineage
 from .layout import AgentContents
 from .one_shot import OneShot
 
@@ -125,25 +125,25 @@ class Jails:
         workspace: Workspace | None,
     ) -> JailParts:
         """Do all blocking preparation in one thread call: a thread switch costs as much as most of these steps."""
-        connection = connect()
-        if outer is not None and connection.socket is not None:
-            os.chown(connection.socket, outer.uid, outer.gid)
+        address = connect()
+        if outer is not None and address.socket is not None:
+            os.chown(address.socket, outer.uid, outer.gid)
         group = self._nest(agent)
         try:
             grouped = group.controllers if group is not None else frozenset()
             host = replace(self.host, memory_cgroup="memory" in grouped, pids_cgroup="pids" in grouped)
-            policy, steps = self._choose_steps(agent, connection, outer, workspace, host)
+            policy, steps = self._choose_steps(agent, address, outer, workspace, host)
             ways = group.open_entry() if group is not None else CgroupEntry()
         except BaseException:
             if group is not None:
                 group.remove()
             raise
-        return JailParts(agent, connection.environment, outer, workspace, group, ways, host, policy, steps)
+        return JailParts(agent, address.environment, outer, workspace, group, ways, host, policy, steps)
 
     def _choose_steps(
         self,
         agent: JailOwner,
-        connection: Connection,
+        address: KernelAddress,
         outer: HostIds | None,
         workspace: Workspace | None,
         host: Host,
@@ -153,14 +153,14 @@ class Jails:
         if spec.python is not None and spec.python != python.executable:
             python = interpreter(spec.python)
         if workspace is None:
-            program = layout.bare_program(spec, python.executable, self.sdk_alone, connection.environment)
+            program = layout.bare_program(spec, python.executable, self.sdk_alone, address.environment)
             return None, plan_unjailed(program, host, layout.limits(spec))
         if isinstance(agent, OneShot):
             policy = layout.policy(spec, AgentContents(), python, workspace, None, self.sdk)
             return policy, plan_sandbox(policy, agent.program, host, outer)
         contents = layout.find_contents(spec)
-        policy = layout.policy(spec, contents, python, workspace, connection.socket, self.sdk, self.port)
-        program = layout.program(spec, contents, python.executable, connection.environment)
+        policy = layout.policy(spec, contents, python, workspace, address.socket, self.sdk, self.port)
+        program = layout.program(spec, contents, python.executable, address.environment)
         return policy, plan_sandbox(policy, program, host, outer)
 
     async def _start(self, parts: JailParts) -> Jail:

@@ -28,14 +28,14 @@ JailOwner = Agent | OneShot
 
 
 @frozen
-class Connection:
+class KernelAddress:
     """How a program reaches the kernel: the path of its socket, if it has one, and the environment that says so."""
 
     socket: str | None = None
     environment: Mapping[str, str] = {}
 
 
-Connect = Callable[[], Connection]
+Connect = Callable[[], KernelAddress]
 """Opens the socket that a program will connect to. Blocks."""
 
 

@@ -25,6 +25,7 @@ from agentos.permissions.rule import PermissionSet
 from agentos.services.events import AgentOver, Event
 from agentos.services.mailboxes import Mailboxes
 from agentos.services.quotas import merge_quotas
+from agentos.threads import run_in_thread
 from agentos_sdk import codec
 from agentos_sdk.errors import AlreadyExists, BadRequest
 from agentos_sdk.opcodes import Op
@@ -173,7 +174,7 @@ class Callers:
                 return set_files.read_set(wanted, source, self.known, self.jailed)
             most = set_files.MAX_SET_SIZE if caller.kind == "operator" else MAX_SET_SIZE_OF_OTHERS
             async with caller.turn:
-                found = await trio.to_thread.run_sync(self._read_set, wanted, source, most, limiter=self._reading)
+                found = await run_in_thread(self._read_set, wanted, source, most, limiter=self._reading)
         except set_files.BadSet as error:
             raise BadRequest(error.describe_mistakes(field)) from None
         if not self.priced and any(quota.what == "money" for quota in found.quotas):
@@ -195,7 +196,7 @@ class Callers:
         """Raise ``PermissionDenied`` for grants the caller lacks, ``QuotaExceeded`` after too many narrowings."""
         check = self.authorizer.check_narrower
         async with caller.turn:
-            await trio.to_thread.run_sync(check, given, caller.id, field, limiter=self._reading)
+            await run_in_thread(check, given, caller.id, field, limiter=self._reading)
 
     def narrow(self, caller: Caller, given: PermissionSet) -> None:
         """Limit a caller to a set from now on; an operator's connection becomes a guest by this."""

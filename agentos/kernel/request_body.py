@@ -9,6 +9,7 @@ import attrs
 import msgspec
 import trio
 
+from agentos.threads import run_in_thread
 from agentos_sdk import codec
 from agentos_sdk.codec import Invalid
 from agentos_sdk.errors import BadRequest
@@ -57,7 +58,7 @@ class Reader:
         if len(body) <= MAX_INLINE_BYTES:
             return read(request, body, verbatim)
         async with caller.turn:
-            return await trio.to_thread.run_sync(read, request, body, verbatim, limiter=self._thread)
+            return await run_in_thread(read, request, body, verbatim, limiter=self._thread)
 
 
 def _sift(request: type, body: bytes, verbatim: Collection[str]) -> Mapping[str, object]:

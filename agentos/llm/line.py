@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from agentos.kernel.internal_errors import internal
 from agentos.services.quotas import BudgetState
+from agentos.threads import run_in_thread
 from agentos_sdk.errors import CallError, QuotaExceeded
 from agentos_sdk.values import Usage, Waits
 
@@ -82,7 +83,7 @@ class Line:
         self._budgets.check(queue_path, question.model, tokens, time.time())
         with self._memory.hold(account, question.size):
             large = question.size > MAX_INLINE_BYTES
-            sent = await trio.to_thread.run_sync(measure_request, question) if large else measure_request(question)
+            sent = await run_in_thread(measure_request, question) if large else measure_request(question)
             request = ActiveRequest(
                 question, tokens, account, on_text, deadline=trio.current_effective_deadline(), sent=sent
             )

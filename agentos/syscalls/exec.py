@@ -35,6 +35,7 @@ from agentos.sandbox.status import Status
 from agentos.shell.reader import parse_text, parse_words
 from agentos.shell.reading import Reading
 from agentos.shell.variables import names_not_plain, names_read_by_bash
+from agentos.threads import run_in_thread
 from agentos_sdk import codec
 from agentos_sdk.calls.host import Exec, Output
 from agentos_sdk.errors import BadRequest
@@ -102,7 +103,7 @@ class Commands:
         if length <= MAX_INLINE_CHARS:
             return parse_command(command)
         async with caller.turn:
-            return await trio.to_thread.run_sync(parse_command, command, limiter=self._reading)
+            return await run_in_thread(parse_command, command, limiter=self._reading)
 
     def _find_agent(self, caller: Caller, request: Exec) -> Agent | None:
         """The agent to run it beside; an agent's own by default. None: on the host or in a new jail."""

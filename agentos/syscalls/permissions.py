@@ -19,6 +19,7 @@ from agentos.permissions.authorizer import NOT_HELD
 from agentos.permissions.levels import LEVELS
 from agentos.permissions.rule import PermissionSet, describe_right, shorten, strictness
 from agentos.permissions.set_files import describe_set, suggest_name
+from agentos.threads import run_in_thread
 from agentos_sdk import codec
 from agentos_sdk.calls import permissions as calls
 from agentos_sdk.errors import BadRequest, PermissionDenied, UnknownCall
@@ -108,7 +109,7 @@ class Permissions:
     async def _parse(self, asker: Caller, syscall: Syscall, args: Mapping[str, Any]) -> object:
         """The request that the call's ``prepare`` would get."""
         async with asker.turn:
-            body = await trio.to_thread.run_sync(codec.encode, {**syscall.omittable, **args}, limiter=self._reading)
+            body = await run_in_thread(codec.encode, {**syscall.omittable, **args}, limiter=self._reading)
         try:
             return await syscall.read(asker, body, asker.table.reader)
         except BadRequest as error:

@@ -24,6 +24,7 @@ from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared, Refused
 from agentos.permissions.authorizer import NOT_HELD
 from agentos.permissions.rule import PermissionSet
+from agentos.threads import run_in_thread
 from agentos_sdk.calls import agents as calls
 from agentos_sdk.errors import AlreadyExists, BadRequest, CallError, PermissionDenied, QuotaExceeded
 from agentos_sdk.values import Limits
@@ -68,14 +69,14 @@ class Spawning:
             raise Refused(error, describe_request(request, None), NOT_HELD) from None
         parent = self.registry.find(caller.id, None) if caller.kind == "agent" else None
         bounds = self.callers.limits(caller)
-        draft = await trio.to_thread.run_sync(self._prepare, caller, parent, request, given, bounds)
+        draft = await run_in_thread(self._prepare, caller, parent, request, given, bounds)
 
         async def act(call: Call) -> calls.Spawned:
             if caller.kind == "operator":
                 return await self._act(caller, parent, draft)
             # The intent may have waited for seconds: paths may lead elsewhere by now, and limits may be narrower.
             bounds = self.callers.limits(caller)
-            again = await trio.to_thread.run_sync(self._prepare, caller, parent, request, given, bounds)
+            again = await run_in_thread(self._prepare, caller, parent, request, given, bounds)
             if again.error is not None:
                 raise again.error
             if (again.rights, again.script) != (draft.rights, draft.script):

@@ -18,6 +18,7 @@ from agentos.kernel.text_buffer import TextBuffer
 from agentos.llm.jobs import ThinkResult
 from agentos.llm.line import Line
 from agentos.llm.settings import QueuePath
+from agentos.threads import run_in_thread
 from agentos_sdk import codec
 from agentos_sdk.calls import think as calls
 from agentos_sdk.errors import CallError, Timeout
@@ -33,7 +34,7 @@ def syscalls(line: Line, queue_path: Callable[[Caller], QueuePath], max_payload:
         if len(body) <= MAX_INLINE_BYTES:
             return parse_think(body, line.model)
         async with caller.turn:  # one caller's many bodies wait behind each other, and not others behind them
-            return await trio.to_thread.run_sync(parse_think, body, line.model, limiter=reading)
+            return await run_in_thread(parse_think, body, line.model, limiter=reading)
 
     @asynccontextmanager
     async def prepare(caller: Caller, request: ThinkRequest) -> AsyncIterator[Prepared]:

@@ -266,6 +266,23 @@ def test_one_that_sends_the_largest_messages_again_and_again(kernel: Kernel, con
     other.close()
 
 
+def test_memory_of_large_messages_is_returned_to_the_host(start_kernel: StartKernel) -> None:
+    kernel = start_kernel()
+    assert kernel.answers()
+    too_deep, before = b'{"to": 1, "message": %b}' % (b"[" * 500_000 + b"]" * 500_000), kernel.rss
+
+    for _ in range(3):
+        with contextlib.ExitStack() as stack:
+            wires = [stack.enter_context(kernel.connect()) for _ in range(4)]
+            for wire in wires:
+                wire.write(frame(NOOP, b"x" * (16 * MIB)))
+            assert all(len(wire.receive().body) == 16 * MIB for wire in wires)
+            for _ in range(20):
+                assert not wires[0].ask(SEND, too_deep).json["success"]
+
+    until(lambda: kernel.rss - before < 8 * MIB, "an allocator keeps no multiple of the largest message")
+
+
 def test_one_that_broadcasts_without_end(kernel: Kernel, connect: Connect) -> None:
     hostile, other = connect(), connect()
     crowd = [connect() for _ in range(500)]

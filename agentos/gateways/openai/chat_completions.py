@@ -25,6 +25,7 @@ from agentos.kernel.listener import ConnectionLimit
 from agentos.kernel.text_buffer import TextBuffer
 from agentos.llm.jobs import ThinkResult
 from agentos.llm.providers.provider import Answer
+from agentos.threads import run_in_thread
 from agentos_sdk import codec
 from agentos_sdk.calls import think
 from agentos_sdk.errors import CallError, NotFound
@@ -131,7 +132,7 @@ class Endpoint:
             asked = read()
         else:
             async with self.caller.turn:
-                asked = await trio.to_thread.run_sync(read, limiter=self.common.reading)
+                asked = await run_in_thread(read, limiter=self.common.reading)
         shape = Shape(f"chatcmpl-{secrets.token_hex(12)}", int(time.time()))
         if asked.stream:
             await self._stream(exchange, asked, shape)

@@ -16,6 +16,7 @@ import trio
 
 from agentos.llm.settings import Timeouts
 from agentos.llm.stream import AnswerBuilder, MalformedResponse
+from agentos.threads import run_in_thread
 from agentos_sdk import codec
 
 from .account import ErrorOfStatus, ProviderAccount, retry_after_of
@@ -57,7 +58,7 @@ class Transport:
         Exceptions of ``on_delta`` pass through unchanged.
         """
         # Not abandonable: a caller with a large request holds its place at the provider as long as composing takes.
-        request = await trio.to_thread.run_sync(self._compose_request, compose, limiter=self._limiter)
+        request = await run_in_thread(self._compose_request, compose, limiter=self._limiter)
         with self._convert_errors(builder):
             response = await self.http.send(request, stream=True)
             try:

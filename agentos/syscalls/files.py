@@ -20,8 +20,7 @@ from agentos.kernel.prepared import Prepared, Refused
 from agentos.kernel.request_body import read_text
 from agentos.kernel.table import Syscall
 from agentos.services.files import io, resolve
-from agentos.services.files.io import Part
-from agentos.services.files.resolve import PathRequest, ResolvedPath
+from agentos.services.files.resolve import Part, PathRequest, ResolvedPath
 from agentos_sdk.calls.host import Read, Write, Written
 from agentos_sdk.errors import BadRequest, PermissionDenied
 from agentos_sdk.opcodes import Op
@@ -104,13 +103,15 @@ class Files:
     async def prepare_read(self, caller: Caller, request: Read) -> AsyncIterator[Prepared]:
         """Read a part of a file, or all of it."""
         async with self._turn(caller):
-            file, right = await self._resolve(caller, "read", request.path)
+            file, right = await self._resolve(caller, request)
 
             async def act(call: Call) -> bytes:
                 file.require()
                 await (
                     caller.allowance.wait_for_reply_room()
                 )  # a caller that doesn't read its replies gets no more of them
+                if file.part is not None:
+                    return await self._encode_reply(file.part, request)
                 wanted = file.size - request.offset
                 if min(wanted, request.limit if request.limit is not None else wanted) <= LARGE_FILE_BYTES:
                     return await self._read_content(file, request)
@@ -131,7 +132,7 @@ class Files:
     async def prepare_write(self, caller: Caller, request: "WriteRequest") -> AsyncIterator[Prepared]:
         """Replace a file or append to it."""
         async with self._turn(caller):
-            file, right = await self._resolve(caller, "write", request.path)
+            file, right = await self._resolve(caller, request)
 
             async def act(call: Call) -> Written:
                 write = io.replace if request.mode == "write" else io.append
@@ -149,10 +150,10 @@ class Files:
         return slots
 
     async def _read_content(self, file: ResolvedPath, request: Read) -> bytes:
-        part = io.read_cached(file, request.offset, request.limit, self.most)
-        if part is None:
-            read = partial(io.read, file, request.offset, request.limit, self.most)
-            part = await self._workers(file.request).run(read)
+        read = partial(io.read, file, request.offset, request.limit, self.most)
+        return await self._encode_reply(await self._workers(file.request).run(read), request)
+
+    async def _encode_reply(self, part: Part, request: Read) -> bytes:
         encoded = await encode_content(part, request, self.most)
         pieces = [b'{"success":true,"content":"', *encoded, b'","size":%d}' % part.size]
         if sum(map(len, pieces)) > self.most:
@@ -160,21 +161,23 @@ class Files:
             raise BadRequest(f"limit: {what}: read less at a time")
         return b"".join(pieces)
 
-    async def _resolve(self, caller: Caller, action: Literal["read", "write"], path: str) -> tuple[ResolvedPath, Right]:
-        """Resolve a path: the file, and the right to act on its real path.
+    async def _resolve(self, caller: Caller, request: "Read | WriteRequest") -> tuple[ResolvedPath, Right]:
+        """Resolve a path: the file, and the right to act on its real path. A small part to be read is read at once.
 
         Only a caller that may read it learns, when it acts, that the file is missing. A symlink's target is never
         revealed, its existence only if the caller may act on what has the link's name.
         """
+        action: Literal["read", "write"] = "read" if isinstance(request, Read) else "write"
         try:
-            path_request = self.paths.path_request(caller, path)
+            path_request = self.paths.path_request(caller, request.path)
             right = Right(action, path_request.name, shown_as=path_request.given)
             allowed = caller.authorizer.decide(caller, right).effect == "allow"
             threads = self._workers(path_request)
             if not path_request.top and not allowed:
                 threads = self._strangers  # the path may lead to an allowed file, but mostly such requests are refused
-            if action == "read":
-                file = await threads.run(partial(resolve.resolve_file, path_request, allowed))
+            if isinstance(request, Read):
+                read = partial(io.read_early, offset=request.offset, limit=request.limit, max_bytes=self.most)
+                file = await threads.run(partial(resolve.resolve_file, path_request, read if allowed else None))
             else:
                 file = await threads.run(partial(resolve.resolve_for_writing, path_request))
             if file.real != path_request.name:
@@ -182,7 +185,7 @@ class Files:
                 right = Right(action, file.real, shown_as=f"{path_request.given}{link}")
             return file, right
         except PermissionDenied as error:
-            raise Refused(error, path, PATH_RULE) from None
+            raise Refused(error, request.path, PATH_RULE) from None
 
     def _workers(self, path_request: PathRequest) -> Slots:
         return self._own if path_request.top else self._hosts

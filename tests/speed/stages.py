@@ -51,7 +51,6 @@ DECODE = "agentos.kernel.request_body:Reader.read"
 REQUIRE = "agentos.kernel.table:require"
 SLOTS = "agentos.syscalls.files:Slots.run"
 RESOLVE = "agentos.services.files.resolve:resolve_file"
-CONTENT = "agentos.services.files.io:read"
 ENCODE = "agentos.syscalls.files:encode_content"
 SPEC = "agentos.syscalls.spawn:Spawning._prepare"
 INTEND = "agentos.services.audit.log:Audit.intend"
@@ -69,14 +68,10 @@ STAGES = {
         Stage("decode the body", DECODE),
         Stage("prepare: in the loop", SLOTS, "begin"),
         Stage("prepare: wait for a thread", RESOLVE, "begin"),
-        Stage("prepare: in the thread", RESOLVE),
+        Stage("prepare: resolve and read, in the thread", RESOLVE),
         Stage("prepare: back to the loop", SLOTS),
         Stage("", REQUIRE, "begin"),
         Stage("require", REQUIRE),
-        Stage("", SLOTS, "begin"),
-        Stage("act: wait for a thread", CONTENT, "begin"),
-        Stage("act: in the thread", CONTENT),
-        Stage("act: back to the loop", SLOTS),
         Stage("", ENCODE, "begin"),
         Stage("encode the content", ENCODE),
         Stage("reply: finish the call, send and receive", ""),

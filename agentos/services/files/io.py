@@ -1,7 +1,7 @@
 """Reads, replaces and appends to files that were resolved by :mod:`agentos.services.files.resolve`.
 
-The uid and gid of :attr:`PathRequest.identity` are used. Everything but :func:`read_cached` blocks and runs in a Trio
-thread; cancellation is checked between two pieces.
+The uid and gid of :attr:`PathRequest.identity` are used. Everything blocks and runs in a Trio thread; cancellation is
+checked between two pieces.
 """
 
 import contextlib
@@ -11,49 +11,34 @@ import secrets
 import stat
 
 import trio
-from msgspec import Struct
 
 from agentos.sandbox import openat2
 from agentos_sdk.errors import BadRequest, Busy, CallError, PermissionDenied, QuotaExceeded
 
 from .as_user import acting_as
 from .regular_file import check_file_system, check_regular_file, describe_type, reopen
-from .resolve import PathRequest, ResolvedPath, call_error, call_errors
+from .resolve import Part, PathRequest, ResolvedPath, call_error, call_errors
 
 CHUNK_BYTES = 1 << 20  # bytes per read() or write()
-MAX_CACHED_BYTES = 64 << 10  # bytes that are copied from the page cache in the event loop, in about 10 µs
+MAX_EARLY_BYTES = 64 << 10  # bytes that are read before the decision, and held until the call is answered
 NEW_FILE_MODE = 0o644  # mode of a new file, before the kernel's umask
 TEMPORARY_PREFIX = ".agentos-"  # prefix of the names of unfinished files
 MAX_ATTEMPTS = 8  # if other processes create and remove the file at that moment
 CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Part(Struct, frozen=True):
-    """Bytes of a file. ``size`` is that of the whole file; ``cut``: the file continues beyond ``limit``."""
+def read_early(resolved: ResolvedPath, offset: int, limit: int | None, max_bytes: int) -> None:
+    """Open a file for :func:`resolve_file`, and read the requested part, if it is small, into ``resolved.part``.
 
-    data: bytes | bytearray
-    size: int
-    cut: bool
-
-
-def read_cached(resolved: ResolvedPath, offset: int, limit: int | None, max_bytes: int) -> Part | None:
-    """Read like :func:`read`, but without blocking: a small part of an open file, from the page cache.
-
-    ``None`` if that isn't possible, or if the file has grown or shrunk since it was opened.
+    Not if that would set the access time: the call may yet be refused. The file is closed where its part has been read.
     """
-    there = max(0, resolved.size - offset)
-    wanted = there if limit is None else min(limit, there)
-    if not resolved.untouched or wanted > min(max_bytes, MAX_CACHED_BYTES):
-        return None
-    data = bytearray(wanted + 1)  # one byte more, to see whether the file has grown
-    try:
-        found = os.preadv(resolved.fd, [data], offset, os.RWF_NOWAIT)
-    except OSError:  # not in the cache, or a file system without it; a real error comes up again in the thread
-        return None
-    if found != min(wanted + 1, there):
-        return None
-    del data[wanted:]
-    return Part(data, resolved.size, wanted < there)
+    resolved.open()
+    size, wanted = _measure(resolved, offset, limit)
+    if resolved.untouched and wanted <= min(max_bytes, MAX_EARLY_BYTES):
+        data = os.pread(resolved.fd, wanted, offset) if wanted else b""
+        if len(data) == wanted:  # otherwise it shrinks at this moment
+            resolved.part = Part(data, size, offset + wanted < size)
+            resolved.close()
 
 
 def read(resolved: ResolvedPath, offset: int, limit: int | None, max_bytes: int) -> Part:
@@ -65,9 +50,7 @@ def read(resolved: ResolvedPath, offset: int, limit: int | None, max_bytes: int)
     request = resolved.request
     with call_errors(request), acting_as(request.identity):
         resolved.open()
-        size = os.fstat(resolved.fd).st_size
-        there = max(0, size - offset)
-        wanted = there if limit is None else min(limit, there)
+        size, wanted = _measure(resolved, offset, limit)
         if wanted > max_bytes:
             raise BadRequest(
                 f"limit: {wanted} bytes of {request.given} are more than the {max_bytes} that a reply holds: "
@@ -80,7 +63,14 @@ def read(resolved: ResolvedPath, offset: int, limit: int | None, max_bytes: int)
             if not piece:
                 break
             data += piece
-        return Part(data, size, limit is not None and wanted < there)
+        return Part(data, size, offset + wanted < size)
+
+
+def _measure(resolved: ResolvedPath, offset: int, limit: int | None) -> tuple[int, int]:
+    """The size of a file, and how many bytes of it are requested."""
+    size = os.fstat(resolved.fd).st_size
+    there = max(0, size - offset)
+    return size, there if limit is None else min(limit, there)
 
 
 def replace(resolved: ResolvedPath, data: bytes) -> None:

@@ -72,13 +72,22 @@ class PathRequest(Struct, frozen=True):
         return openat2.WITHIN if self.top else openat2.NO_MAGIC
 
 
+class Part(Struct, frozen=True):
+    """Bytes of a file. ``size`` is that of the whole file; ``cut``: the file continues beyond the requested part."""
+
+    data: bytes | bytearray
+    size: int
+    cut: bool
+
+
 @define
 class ResolvedPath:
     """A resolved path: ``real`` is the name to be checked against rules. To be closed.
 
     ``fd`` is the file for reading, and for writing the directory that contains ``last``. ``error``: why the file could
-    not be opened. Must not be shown to a caller that may not read this path. ``is_open``: ``fd`` is a regular file and
-    open for reading; ``untouched``: reading it doesn't change its access time either, which could wait for the disk.
+    not be opened or read; ``part``: what has been read of it. Neither must be shown to a caller that may not read this
+    path. ``is_open``: ``fd`` is a regular file and was opened for reading; ``untouched``: that doesn't set its access
+    time.
     """
 
     request: PathRequest
@@ -87,6 +96,7 @@ class ResolvedPath:
     last: str = ""
     size: int = 0  # of the file, when it was resolved
     error: CallError | None = None
+    part: Part | None = None
     is_open: bool = False
     untouched: bool = False
 
@@ -120,13 +130,13 @@ class ResolvedPath:
         self.fd, self.is_open = fd, True
 
 
-def resolve_file(request: PathRequest, allowed: bool = False) -> ResolvedPath:
+def resolve_file(request: PathRequest, read: Callable[[ResolvedPath], None] | None = None) -> ResolvedPath:
     """Resolve a path to a file of any kind, or to the name of a missing one.
 
-    ``allowed``: the caller may read what has this name. If the path has led to no other name, the file is opened for
-    reading. A file that rules may deny isn't: closing one of the kernel's own would release its locks.
+    ``read`` opens the file, if the caller may read what has this name. It is called if the path has led to no other
+    name. A file that rules may deny isn't opened: closing one of the kernel's own would release its locks.
     """
-    return _resolve(request, _open_file, allowed)
+    return _resolve(request, _open_file, read)
 
 
 def resolve_for_writing(request: PathRequest) -> ResolvedPath:
@@ -135,7 +145,9 @@ def resolve_for_writing(request: PathRequest) -> ResolvedPath:
 
 
 def _resolve(
-    request: PathRequest, open_path: Callable[[int, PathRequest], ResolvedPath], allowed: bool = False
+    request: PathRequest,
+    open_path: Callable[[int, PathRequest], ResolvedPath],
+    read: Callable[[ResolvedPath], None] | None = None,
 ) -> ResolvedPath:
     with call_errors(request), request.root() as root, acting_as(request.identity):
         if len(os.fsencode(request.path)) > MAX_PATH_BYTES:
@@ -151,9 +163,9 @@ def _resolve(
             return ResolvedPath(
                 request, request.name, error=BadRequest(f"{request.given}: leads to a name that isn't UTF-8")
             )
-        if allowed and resolved.error is None and resolved.real == request.name:
+        if read is not None and resolved.error is None and resolved.real == request.name:
             try:
-                resolved.open()
+                read(resolved)
             except OSError as error:
                 resolved.error = call_error(error, request)
             except CallError as error:

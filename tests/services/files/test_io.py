@@ -16,8 +16,7 @@ import trio
 
 from agentos.services.files import io
 from agentos.services.files.as_user import Identity
-from agentos.services.files.io import Part
-from agentos.services.files.resolve import ResolvedPath, resolve_file, resolve_for_writing
+from agentos.services.files.resolve import Part, ResolvedPath, resolve_file, resolve_for_writing
 from agentos_sdk.errors import BadRequest, CallError, NotFound, PermissionDenied, QuotaExceeded
 from tests.support.mounts import mounted
 
@@ -37,25 +36,21 @@ def read(directory: Path, path: str, offset: int = 0, limit: int | None = None, 
     with opened(directory, path, **more) as what:
         what.require()
         part: Part = in_thread(io.read, what, offset, limit, most)
-        assert io.read_cached(what, offset, limit, most) in (part, None)
         return part
 
 
 def opened(directory: Path, path: str, **more: Any) -> AbstractContextManager[ResolvedPath]:
     """A file that was opened at once, as for a caller that may read it."""
-    return found(partial(resolve_file, allowed=True), own(directory, path, **more))
+    return found(partial(resolve_file, read=ResolvedPath.open), own(directory, path, **more))
 
 
-@pytest.fixture
-def cached(place: Path) -> None:
-    """Skips if the page cache can't be asked."""
-    (place / "probe").write_text("x")
-    with open(place / "probe", "rb") as file:
-        try:
-            os.preadv(file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT)
-        except OSError as error:
-            pytest.skip(f"this file system has no RWF_NOWAIT: {error}")
-    os.unlink(place / "probe")
+def read_early(
+    directory: Path, path: str, offset: int = 0, limit: int | None = None, most: int = MIB, **more: Any
+) -> ResolvedPath:
+    """A file that was opened and, if it is small, read at once, as for a caller that may read it. Closed."""
+    early = partial(io.read_early, offset=offset, limit=limit, max_bytes=most)
+    with found(partial(resolve_file, read=early), own(directory, path, **more)) as what:
+        return what
 
 
 def write(directory: Path, path: str, data: bytes, act: Any = io.replace, **more: Any) -> None:
@@ -90,34 +85,40 @@ def test_a_part_is_read(place: Path, offset: int, limit: int | None, part: Part)
     assert read(place, "file", offset, limit) == part
 
 
-@pytest.mark.usefixtures("cached")
+@pytest.mark.parametrize("file_system", ["place", "small"])
 @pytest.mark.parametrize(("offset", "limit"), [(0, None), (3, 4), (3, 7), (0, 0), (10, None), (1 << 62, 5)])
-def test_what_is_in_the_page_cache_is_read_without_a_thread(place: Path, offset: int, limit: int | None) -> None:
-    (place / "file").write_bytes(b"0123456789")
-    os.utime(place / "file", (1, 1))
-    with opened(place, "file") as what:
-        assert what.is_open
-        assert io.read_cached(what, offset, limit, 10) == in_thread(io.read, what, offset, limit, 10)
-    assert os.stat(place / "file").st_atime == 1  # setting it could wait for the disk
+def test_a_small_part_is_read_at_once(
+    request: pytest.FixtureRequest, file_system: str, offset: int, limit: int | None
+) -> None:
+    directory = request.getfixturevalue(file_system)
+    (directory / "file").write_bytes(b"0123456789")
+    os.utime(directory / "file", (1, 1))
+
+    what = read_early(directory, "file", offset, limit, 10)
+
+    assert what.part == read(directory, "file", offset, limit, 10)
+    assert os.stat(directory / "file").st_atime == 1  # the call may yet be refused
 
 
-def test_what_may_wait_is_left_to_a_thread(place: Path) -> None:
+def test_a_file_that_was_read_at_once_is_closed_in_that_thread(place: Path) -> None:
+    (place / "file").write_bytes(b"x")
+    early = partial(io.read_early, offset=0, limit=None, max_bytes=MIB)
+
+    with found(partial(resolve_file, read=early), own(place, "file")) as what:
+        assert what.fd == -1
+
+
+def test_a_large_part_and_the_target_of_a_symlink_are_not_read_at_once(place: Path) -> None:
     (place / "file").write_bytes(b"x" * 100)
-    (place / "large").write_bytes(b"x" * (io.MAX_CACHED_BYTES + 1))
+    (place / "large").write_bytes(b"x" * (io.MAX_EARLY_BYTES + 1))
     (place / "link").symlink_to("file")
 
-    with opened(place, "large") as what:
-        assert io.read_cached(what, 0, None, MIB) is None
-    with opened(place, "file") as what:
-        assert io.read_cached(what, 0, None, 99) is None  # refused there
-        for size in (99, 101):
-            os.truncate(place / "file", size)
-            assert io.read_cached(what, 0, None, MIB) is None
-            assert in_thread(io.read, what, 0, None, MIB).size == size
-    for what in (resolve_file(own(place, "file")), resolve_file(own(place, "link"), allowed=True)):
-        with what:
-            assert not what.is_open
-            assert io.read_cached(what, 0, None, MIB) is None
+    assert read_early(place, "large").part is None
+    assert read_early(place, "large", 1).part == Part(b"x" * io.MAX_EARLY_BYTES, io.MAX_EARLY_BYTES + 1, False)
+    assert read_early(place, "file", most=99).part is None  # refused when it is read
+    assert read_early(place, "link").part is None
+    with found(resolve_file, own(place, "file")) as what:
+        assert not what.is_open
 
 
 def test_more_than_a_reply_holds_is_refused_before_it_is_read(place: Path) -> None:
@@ -189,9 +190,9 @@ def test_what_is_no_file_is_neither_read_nor_written(place: Path, kind: str) -> 
 
 def test_what_is_no_file_any_more_is_not_read(place: Path) -> None:
     """The file that was found is read, whatever has its name by now."""
-    for allowed in (False, True):
+    for early in (None, ResolvedPath.open):
         (place / "file").write_text("honest")
-        with found(partial(resolve_file, allowed=allowed), own(place, "file")) as what:
+        with found(partial(resolve_file, read=early), own(place, "file")) as what:
             os.unlink(place / "file")
             os.mkfifo(place / "file")
 
@@ -205,9 +206,9 @@ def test_what_is_no_file_any_more_is_not_read(place: Path) -> None:
 def test_files_that_are_made_up_are_neither_read_nor_written(path: str) -> None:
     if not os.path.exists(path):
         pytest.skip(f"this host has no {path}")
-    for allowed in (False, True):
+    for early in (None, partial(io.read_early, offset=0, limit=None, max_bytes=MIB)):
         with (
-            found(partial(resolve_file, allowed=allowed), hosts(path)) as what,
+            found(partial(resolve_file, read=early), hosts(path)) as what,
             pytest.raises(PermissionDenied, match=r"lies in (proc|sysfs)"),
         ):
             what.require()
@@ -364,7 +365,7 @@ def test_a_file_may_not_be_larger_than_its_writer_may_make_it(place: Path) -> No
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 256 KiB."""
+    """A tmpfs of 256 KiB."""
     if os.geteuid() != 0:
         pytest.skip("only root can mount one")
     directory = tmp_path / "small"
@@ -481,10 +482,11 @@ def test_the_file_of_another_is_not_read_or_written_to_for_somebody(theirs: Path
             append(theirs, path, b"x", identity=SOMEBODY)
     assert read(theirs, "roots").data == b"secret"  # and we are ourselves again
     os.chmod(theirs / "roots", 0o644)
-    with opened(theirs, "roots", identity=SOMEBODY) as what:  # only its owner may leave the access time as it is
+    with opened(theirs, "roots", identity=SOMEBODY) as what:
         assert what.is_open
-        assert io.read_cached(what, 0, None, MIB) is None
         assert in_thread(io.read, what, 0, None, MIB).data == b"secret"
+    what = read_early(theirs, "roots", identity=SOMEBODY)  # only its owner may leave the access time as it is
+    assert (what.part, what.error) == (None, None)
 
 
 def test_a_second_name_of_a_secret_gives_nothing_away_to_somebody(theirs: Path, tmp_path: Path) -> None:

@@ -238,6 +238,41 @@ async def test_a_file_that_rules_deny_is_not_opened(place: Path, book: Book) -> 
         assert b"BlockingIOError" in other.stderr
 
 
+async def test_a_small_file_is_read_in_the_thread_that_resolves_its_path(
+    place: Path, book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_sync, threads = trio.to_thread.run_sync, 0
+
+    async def count(*args: Any, **options: Any) -> Any:
+        nonlocal threads
+        threads += 1
+        return await run_sync(*args, **options)
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", count)
+
+    assert (await read(files(Somewhere(place)), book, f"{place}/granted/notes"))["content"] == "notes"
+    assert threads == 1
+
+
+async def test_what_has_been_read_is_not_given_out_if_the_right_is_revoked_meanwhile(place: Path) -> None:
+    @define
+    class Revoked(Book):
+        """Denies everything after the first decision."""
+
+        def decide(self, caller: Caller, right: Right) -> Decision:
+            decision = super().decide(caller, right)
+            self.allowed = {}
+            return decision
+
+    book = Revoked({"/workspace": "allow"})
+    (place / "notes").write_text("notes")
+
+    with pytest.raises(PermissionDenied, match="no rule allows it"):
+        await read(files(Somewhere(place)), book, "/workspace/notes")
+
+    assert [(entry.about, entry.outcome) for entry in book.entries] == [("/workspace/notes", "permission_denied")]
+
+
 async def test_no_descriptor_is_left_of_a_call_that_is_refused_or_explained(place: Path, book: Book) -> None:
     service = files(Somewhere(place))
     caller = call(book).caller

@@ -1,8 +1,9 @@
 """Trace system calls through a running kernel: which functions, files and rooms one call passes (``make roads``).
 
 A kernel runs with a profile hook in all its threads. Two NOOP calls with a marker as their body enclose each call, so
-the trace begins and ends inside the kernel. A room is a folder of the project. Functions that a library generates
-(attrs, cattrs) and the libraries themselves aren't counted; what other tasks of the kernel do meanwhile is.
+the trace begins and ends inside the kernel. Each call is made several times, and only functions that it passes each
+time count: other tasks of the kernel do something else meanwhile each time. A room is a folder of the project. Functions
+that a library generates (attrs, cattrs) and the libraries themselves aren't counted.
 """
 
 import contextlib
@@ -24,6 +25,7 @@ from tests.support.wire import EXEC, NOOP, PATIENCE, READ, SPAWN, THINK, WRITE, 
 
 ROOT = Path(agentos.__file__).parents[1]
 SETTLED = 0.3  # seconds
+TURNS = 5  # in which each call is made once; the first one imports, and isn't counted
 BEGIN, END = b"road begins", b"road ends"
 TOML = """
 [llm]
@@ -49,9 +51,14 @@ def calls(turn: int) -> dict[str, tuple[int, object]]:
 
 @attrs.frozen
 class Road:
-    """What one call passed through: ``functions`` in the order of their first call, as (file, qualified name)."""
+    """What a call passes through: ``functions`` in the order of their first call, as (file, qualified name)."""
 
     functions: Sequence[tuple[str, str]]
+
+    @classmethod
+    def of(cls, turns: Sequence[Sequence[tuple[str, str]]]) -> "Road":
+        """The functions that were called in each of these turns, in the order of the first."""
+        return cls([function for function in dict.fromkeys(turns[0]) if all(function in turn for turn in turns)])
 
     @property
     def rooms(self) -> Sequence[str]:
@@ -140,19 +147,18 @@ def traced_kernel(place: Path) -> Iterator[Path]:
 
 
 def trace_calls() -> dict[str, Road]:
-    """The roads of a jailed agent's calls. Each is made twice and traced the second time, when all is imported."""
+    """The roads of a jailed agent's calls."""
     with tempfile.TemporaryDirectory(prefix="aos-", dir="/tmp") as name, traced_kernel(Path(name)) as path:
         directory = json.loads((Path(name) / "state" / "run.json").read_text())["directory"]
         with Wire(f"{directory}/1.sock") as wire:
             make_call(wire, WRITE, {"path": "notes.md", "content": "notes"})
-            for turn in range(2):
-                path.unlink(missing_ok=True)
+            for turn in range(TURNS):
                 for op, body in calls(turn).values():
                     time.sleep(SETTLED)  # otherwise the audit log still writes the call before
                     wire.ask(NOOP, BEGIN)
                     make_call(wire, op, body)
                     wire.ask(NOOP, END)
-        return dict(zip(calls(0), read_roads(path), strict=True))
+        return read_roads(path)
 
 
 def make_call(wire: Wire, op: int, body: object) -> None:
@@ -161,9 +167,10 @@ def make_call(wire: Wire, op: int, body: object) -> None:
         raise RuntimeError(f"the traced call failed: {reply}")
 
 
-def read_roads(path: Path) -> Iterator[Road]:
-    for line in path.read_text().splitlines():
-        yield Road(list(dict.fromkeys((file, name) for file, name in json.loads(line))))
+def read_roads(path: Path) -> dict[str, Road]:
+    names = list(calls(0))
+    traces = [[(file, name) for file, name in json.loads(line)] for line in path.read_text().splitlines()]
+    return {name: Road.of(traces[len(names) + at :: len(names)]) for at, name in enumerate(names)}
 
 
 def print_table() -> None:

@@ -34,7 +34,7 @@ from tests.speed import (
 from tests.speed.place import Place
 from tests.speed.processes import ROOT, MeasurementError
 from tests.speed.results import HEAD, MARKED, WORSE, Figure, Result, Row, as_markdown, machine, read_figures
-from tests.speed.tools import NoCompilerError, compile_tools
+from tests.speed.tools import NoCompilerError, compile_modules, compile_tools
 
 
 @frozen
@@ -158,6 +158,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except NoCompilerError as error:
             print(error, file=sys.stderr)
             return 2
+        compile_modules()
         print("\n".join(f"{name}: {value}" for name, value in about.items()), end="\n\n")
         print_row((*HEAD, "since the page"))
         place = Place(Path(directory), tools, shlex.split(asked.kernel), asked.cpu, asked.quick)

@@ -1,10 +1,12 @@
 """The table of the measurement: which rows there are, how they are selected, and when one got worse."""
 
 import re
+from importlib.util import cache_from_source
+from pathlib import Path
 
 import pytest
 
-from tests.speed import bench
+from tests.speed import bench, tools
 from tests.speed.place import Place
 from tests.speed.processes import ROOT
 from tests.speed.results import WORSE, Figure, Result, Row, as_markdown, read_figures
@@ -73,6 +75,16 @@ def test_a_group_that_fails_does_not_keep_the_others_from_being_measured(
 
     assert found == [second]
     assert "no sockets today" in failed["fails"]
+
+
+def test_modules_are_compiled_before_a_kernel_loads_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text("here = 1\n")
+    monkeypatch.setattr(tools, "PACKAGES", (tmp_path,))
+
+    tools.compile_modules()
+
+    assert Path(cache_from_source(str(module))).exists()
 
 
 @pytest.fixture

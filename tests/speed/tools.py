@@ -1,10 +1,13 @@
-"""The C programs of the measurement, compiled when they are needed."""
+"""What a measurement needs compiled: its C programs, and the Python modules that it measures."""
 
+import compileall
 import shutil
 import subprocess
 from pathlib import Path
 
 from attrs import frozen
+
+from tests.speed.processes import ROOT
 
 HERE = Path(__file__).parent
 FLAGS = ("-O2", "-Wall", "-Wextra", "-Werror")
@@ -13,6 +16,9 @@ SOURCES = {
     "load": ("load.c", "conns.c", "heavy.c", "tally.c", "wire.c"),
     "born": ("born.c",),
 }
+
+
+PACKAGES = (ROOT / "agentos", ROOT / "sdk" / "agentos_sdk", ROOT / "supervisors")
 
 
 class NoCompilerError(Exception):
@@ -36,3 +42,12 @@ def compile_tools(into: Path) -> Tools:
     for name, sources in SOURCES.items():
         subprocess.run([compiler, *FLAGS, "-o", into / name, *(HERE / source for source in sources)], check=True)
     return Tools(**{name: into / name for name in SOURCES})
+
+
+def compile_modules() -> None:
+    """Compile the modules that have changed, as pip does when it installs them, and for the same Python.
+
+    Otherwise each start of a kernel and of an agent would where ``PYTHONDONTWRITEBYTECODE`` is set, as it is in jails.
+    """
+    for package in PACKAGES:
+        compileall.compile_dir(package, quiet=1)

@@ -37,8 +37,7 @@ def run(file: Path | None, socket: str | None, state_dir: Path | None) -> None:
     from .console import Console
     from .notify import ServiceManager
 
-    gc.collect()
-    gc.freeze()  # no later collection has to go through them
+    gc.freeze()  # no later collection goes through them; one here would take 12 ms for 0.8 MiB
     gc.enable()
     manager = ServiceManager.from_environment(os.environ)
     if file is None and CONFIG.exists():

@@ -84,9 +84,10 @@ class HostPaths(Struct, frozen=True):
         if python is None:
             return None
         search = None if self.declared else PATH  # None: that of the kernel's own environment
-        found = shutil.which(self.absolute(python) if "/" in python else python, path=search)
+        wanted = self.absolute(python) if "/" in python else python
+        found = shutil.which(wanted, path=search)
         if found is None:
-            message = f"expected an interpreter, and there is no {python!r} that can be run"
+            message = f"expected an interpreter, and there is no {wanted!r} that can be run"
             raise BadField("python", message, NotFound)
         try:
             interpreter(found)

@@ -210,6 +210,27 @@ def test_a_reader_that_goes_away_stops_no_kernel_and_brings_no_traceback(kernel:
         assert process.returncode == 0
 
 
+def test_a_kernel_is_started_by_a_path_with_dots_in_it(tmp_path: Path) -> None:
+    """As from a directory beside the environment: ``../venv/bin/python -m agentos run``."""
+    (tmp_path / "a.py").write_text("print('running')\n")
+    (tmp_path / "t.toml").write_text(
+        '[supervisor]\nauto_shutdown = "any_significant"\n'
+        '[[supervisor.children]]\nname = "a"\nscript = "a.py"\nrestart = "temporary"\nsignificant = true\n'
+    )
+
+    done = subprocess.run(
+        [os.path.relpath(sys.executable, tmp_path), "-m", "agentos", "run", "t.toml", "--socket", "s"],
+        cwd=tmp_path,
+        env=environment(tmp_path) | {"XDG_RUNTIME_DIR": "/tmp"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+    assert "a | running\n" in done.stdout, done.stderr
+
+
 @pytest.mark.parametrize("command", ["ps", "tree", "logs -n 2000 talker", "ps --json", "--help", "logs -f talker"])
 def test_a_closed_pipe_is_no_error(kernel: Kernel, agentos: Agentos, command: str) -> None:
     agentos("spawn", "talker", "--wait", "--", "sh", "-c", "seq 1 2000")

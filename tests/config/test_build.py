@@ -151,6 +151,10 @@ def test_garbage_is_only_ever_a_list_of_mistakes(home: Path, data: Any) -> None:
             "4: {}.python: expected an interpreter, and there is no 'nopython'",
         ),
         (
+            'script = "a.py"\npython = "inner/../env/bin/python"',
+            "4: {}.python: expected an interpreter, and there is no '{home}/env/bin/python' that can be run",
+        ),
+        (
             'script = "a.py"\npython = "./wrapper"',
             "4: {}.python: {home}/wrapper is a script that starts an interpreter: name the interpreter itself",
         ),

@@ -149,7 +149,7 @@ def prefixes(spec: AgentSpec) -> Sequence[str]:
 @functools.cache
 def _our_own() -> Interpreter:
     """The interpreter that runs the kernel, as found at the first call; agents without ``python`` use it."""
-    return interpreter(sys.executable)
+    return interpreter(os.path.normpath(sys.executable))
 
 
 def program_file(spec: AgentSpec) -> str | None:

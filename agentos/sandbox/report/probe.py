@@ -70,8 +70,11 @@ def _can_write(path: str) -> bool:
 
 
 def own_interpreter() -> Interpreter:
-    """Return the running interpreter, which agents get by default."""
-    return Interpreter(sys.executable, sys.prefix, sys.base_prefix)
+    """Return the running interpreter, which agents get by default.
+
+    Python keeps a ``..`` of the path that it was started by in ``sys.executable``, but in no prefix.
+    """
+    return Interpreter(os.path.normpath(sys.executable), sys.prefix, sys.base_prefix)
 
 
 def _landlock_abi() -> int:

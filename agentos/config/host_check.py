@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from agentos.agents.jail import layout
 from agentos.agents.jail.isolation_report import Layers, NotIsolated, judge
 from agentos.agents.spec import AgentSpec, GroupSpec
 from agentos.llm.api_keys import read_variables
@@ -28,6 +29,28 @@ def unstartable_agents(config: Config) -> Mapping[str, Sequence[str]]:
         except NotIsolated as error:
             found.setdefault(str(error), []).append(spec.name)
     return found
+
+
+def unreachable_files(config: Config) -> Iterator[str]:
+    """Words of agents' commands that name a file beside the configuration which their jail lacks. Blocks."""
+    for spec in _agents(config.root):
+        if not spec.jailed:
+            continue
+        contents = layout.find_contents(spec)
+        for word in (*(spec.command or ())[1:], *spec.args):
+            file = os.path.normpath(config.directory / word)
+            if os.path.isfile(file) and not layout.has_file(spec, word):
+                yield f"{spec.name} would not find {word}: its jail lacks it: {_path_remedy(word, file, contents.code)}"
+
+
+def _path_remedy(word: str, file: str, code: str | None) -> str:
+    if code is None:
+        code = os.path.dirname(file) if os.path.isabs(word) or word.startswith("..") else "."
+        inside = os.path.basename(file) if code != "." else os.path.normpath(word)
+        return f'set code = "{code}" and write "/agent/{inside}"'
+    if os.path.commonpath([file, code]) == code:
+        return f'write "/agent/{os.path.relpath(file, code)}"'
+    return f"copy it to {code}, which the jail has as /agent"
 
 
 def missing_model(config: Config) -> str | None:

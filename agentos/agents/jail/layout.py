@@ -133,8 +133,24 @@ def own_program(spec: AgentSpec) -> str | None:
     program = (spec.command or ("",))[0]
     if "/" not in program:
         return None
-    there = (*SYSTEM_PATHS, WORKSPACE, CODE, *prefixes(spec))
-    return None if any(program.startswith(f"{place}/") for place in there) else program
+    if is_in_every_jail(program, spec) or program.startswith((f"{WORKSPACE}/", f"{CODE}/")):
+        return None
+    return program
+
+
+def is_in_every_jail(path: str, spec: AgentSpec) -> bool:
+    """Whether it is a path of the system's or of the agent's interpreter. Blocks."""
+    return any(path.startswith(f"{place}/") for place in (*SYSTEM_PATHS, *prefixes(spec)))
+
+
+def has_file(spec: AgentSpec, path: str) -> bool:
+    """Whether a jailed agent finds a file at this path, relative to its directory, when it starts. Blocks."""
+    path = os.path.normpath(os.path.join(spec.cwd or WORKSPACE, path))
+    if path.startswith(f"{WORKSPACE}/"):
+        return os.path.isfile(os.path.join(spec.workspace, os.path.relpath(path, WORKSPACE)))
+    if path.startswith(f"{CODE}/"):
+        return path_on_host(path, find_contents(spec)) is not None
+    return is_in_every_jail(path, spec) and os.path.isfile(path)
 
 
 def prefixes(spec: AgentSpec) -> Sequence[str]:

@@ -14,7 +14,7 @@ def check(file: Path) -> None:
 
     Starts no agent. The exit status is 0 where the file is right: on another host it may be all that is needed.
     """
-    from agentos.config.host_check import missing_model, unstartable_agents
+    from agentos.config.host_check import missing_model, unreachable_files, unstartable_agents
     from agentos.config.load import ConfigError, load
 
     try:
@@ -24,6 +24,8 @@ def check(file: Path) -> None:
         raise SystemExit(1) from None
     agents, supervisors = count_agents(config.root)
     click.echo(f"{file}: fine: {plural(agents, 'agent')} under {plural(supervisors, 'supervisor')}")
+    for mistake in unreachable_files(config):
+        click.echo(printable(mistake))
     if (why := missing_model(config)) is not None:
         click.echo(printable(f"on this host no model can be asked: {why}"))
     for why, names in unstartable_agents(config).items() if agents else ():

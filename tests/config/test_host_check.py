@@ -1,0 +1,51 @@
+"""What a valid file asks for and its agents won't have."""
+
+from pathlib import Path
+
+import pytest
+
+from agentos.config.host_check import unreachable_files
+from tests.config.saying import agent, loaded
+
+
+@pytest.mark.parametrize(
+    ("lines", "remedy"),
+    [
+        ('command = ["node", "client.js"]', 'set code = "." and write "/agent/client.js"'),
+        ('command = ["node", "lib/x.js"]', 'set code = "." and write "/agent/lib/x.js"'),
+        ('command = ["node", "../x.js"]', 'set code = "{outside}" and write "/agent/x.js"'),
+        ('script = "a.py"\nargs = ["client.js"]', 'set code = "." and write "/agent/client.js"'),
+        ('command = ["node", "client.js"]\ncode = "."', 'write "/agent/client.js"'),
+        ('command = ["node", "client.js"]\ncode = "lib"', "copy it to {home}/lib, which the jail has as /agent"),
+        ('command = ["node", "client.js"]\nworkspace = "lib"', 'set code = "." and write "/agent/client.js"'),
+    ],
+)
+def test_a_file_of_the_hosts_that_a_jail_lacks(place: Path, lines: str, remedy: str) -> None:
+    [said] = unreachable_files(loaded(agent(lines)))
+
+    assert said.endswith(remedy.format(home=place, outside=place.parent))
+    assert said.startswith("w would not find ")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        'command = ["node", "/agent/client.js"]\ncode = "."',
+        'command = ["node", "client.js"]\ncode = "."\ncwd = "/agent"',
+        'command = ["node", "client.js"]\nworkspace = "."',
+        'command = ["node", "client.js"]\nisolation = "none"',
+        'command = ["sh", "-c", "true", "/usr/bin/env", "lib", "new.txt"]',
+        'command = ["./client.js"]',
+    ],
+)
+def test_a_file_that_the_agent_finds(place: Path, lines: str) -> None:
+    assert list(unreachable_files(loaded(agent(lines)))) == []
+
+
+@pytest.fixture
+def place(home: Path) -> Path:
+    (home / "lib").mkdir()
+    for name in ("client.js", "lib/x.js", "../x.js"):
+        (home / name).write_text("")
+        (home / name).chmod(0o755)
+    return home

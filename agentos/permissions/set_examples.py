@@ -21,12 +21,17 @@ class BadExample(ValueError):
     """Not a valid example; the text says what one looks like."""
 
 
-def check_example(text: str, expected: Effect, given: PermissionSet, names: Names) -> str | None:
-    """Why an example is invalid or is decided other than expected; None if it is as expected."""
+def check_example(text: str, expected: Effect, given: PermissionSet | None, names: Names) -> str | None:
+    """Why an example is invalid or is decided other than expected; None if it is as expected.
+
+    ``given`` is ``None`` if the set isn't known, which leaves what is decided open.
+    """
     try:
         right, relation = parse_example(text, names)
     except BadExample as error:
         return str(error)
+    if given is None:
+        return None
     decision = decide_by_set(given, names, right, relation)
     if decision.effect == expected:
         return None

@@ -136,6 +136,7 @@ class _SetParser:
         table = self._table(SetTable, data)
         level = self._level(table.level)
         lines = [line for effect in reversed(EFFECTS) for line in self._lines(effect, getattr(table, effect))]
+        whole = not self.mistakes  # else examples prove nothing; a rule without effect changes no decision
         limits = self._table(LimitsTable, self._table(SpawnTable, table.spawn, "spawn").limits, "spawn", "limits")
         quotas = self._quotas(table.quotas)
         basis = base_rules(level)
@@ -151,11 +152,11 @@ class _SetParser:
             return made
         self.mistakes += unreachable_rules.find_unreachable(lines, basis, self.names)
         cases = self._table(ExamplesTable, table.examples, "examples")
-        if not self.mistakes:  # examples of a half-parsed set would prove nothing
-            for effect in EFFECTS:
-                for index, text in enumerate(getattr(cases, effect)):
-                    if (wrong := set_examples.check_example(text, effect, made, self.names)) is not None:
-                        self.mistakes.append((("examples", effect, index), wrong))
+        for effect in EFFECTS:
+            for index, text in enumerate(getattr(cases, effect)):
+                wrong = set_examples.check_example(text, effect, made if whole else None, self.names)
+                if wrong is not None:
+                    self.mistakes.append((("examples", effect, index), wrong))
         is_level = level is not None and not (lines or made.limits or made.quotas)
         return LEVELS[level] if is_level and level is not None else made
 

@@ -316,6 +316,26 @@ def test_an_example_that_comes_out_otherwise_is_a_mistake_that_says_by_which_rul
     assert found.startswith(f"permissions.{said}")
 
 
+def test_a_useless_rule_and_wrong_examples_are_told_at_once() -> None:
+    useless, denied, no_path = wrong(
+        {
+            "allow": {"read": ["/data/**", "/data/x"]},
+            "examples": {"allow": ["READ /data/x", "READ /etc/x", "READ notes.md"]},
+        }
+    )
+
+    assert useless.startswith("permissions.allow.read[1]: ")
+    assert denied.startswith("permissions.examples.allow[1]: 'READ /etc/x' is denied: ")
+    assert no_path.startswith("permissions.examples.allow[2]: 'notes.md': expected an absolute path")
+
+
+def test_examples_of_a_set_with_an_unknown_rule_are_checked_for_what_they_say_alone() -> None:
+    unknown, no_path = wrong({"allow": {"rad": ["/data/**"]}, "examples": {"allow": ["READ /data/x", "READ notes.md"]}})
+
+    assert unknown.startswith("permissions.allow.rad: unknown field")
+    assert no_path.startswith("permissions.examples.allow[1]: 'notes.md': expected an absolute path")
+
+
 def test_the_limits_of_a_set_are_those_of_an_agent() -> None:
     assert [field.name for field in attrs.fields(LimitsTable)] == [field.name for field in attrs.fields(Limits)]
 

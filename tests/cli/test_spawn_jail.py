@@ -114,7 +114,7 @@ def test_a_limit_that_is_none_is_named(agentos: Agentos, given: str, sentence: s
 def test_a_limit_that_is_none_is_named_without_a_jail_too(agentos: Agentos) -> None:
     failed = agentos("spawn", "wrong", "--isolation", "none", "--limit", "memory=0", *SLEEP)
 
-    assert failed.stderr == "agentos: limits.memory: expected at least 1, got 0\n"
+    assert failed.stderr == "agentos: limits.memory: expected at least 2M, a number alone being bytes, got 0\n"
 
 
 def test_every_limit_can_be_given() -> None:

@@ -23,6 +23,7 @@ from .interpreters import NoInterpreter, interpreter
 START = "agentos_sdk/start.py"  # relative to a directory that holds the SDK
 JAIL_DIRECTORIES = (WORKSPACE, CODE, "/tmp")  # the directories of its jail that an agent may name
 MAX_LIMITS = {"cpu_weight": 10_000, "max_pids": 1 << 22, "inodes": 1 << 32}  # upper limits that Linux accepts
+MIN_MEMORY = 2 << 20  # bytes: /bin/sh in a jail needs 1.5 MiB where a cgroup counts, Python 6 MiB (both measured)
 CPU_PERIOD_MICROSECONDS = 100_000  # a CPU quota is a part of this period
 
 
@@ -107,7 +108,10 @@ def bad_limits(spec: AgentSpec) -> Iterator[LayoutError]:
     """Limits with values out of range, for agents with or without a jail. Pure."""
     for name, amount in named(spec.limits).items():
         most = MAX_LIMITS.get(name)
-        if name != "cpu_quota" and (amount < 1 or (most is not None and amount > most)):
+        if name == "memory" and amount < MIN_MEMORY:
+            expected = f"at least {MIN_MEMORY >> 20}M, a number alone being bytes"
+            yield LayoutError(("limits", name), f"expected {expected}, got {amount}")
+        elif name != "cpu_quota" and (amount < 1 or (most is not None and amount > most)):
             expected = "at least 1" if most is None else f"1 to {most}"
             yield LayoutError(("limits", name), f"expected {expected}, got {amount}")
 

@@ -196,8 +196,14 @@ def test_garbage_is_only_ever_a_list_of_mistakes(home: Path, data: Any) -> None:
         ),
         ('script = "a.py"\nlimits.disc = "1M"', "4: {}.limits.disc: unknown field, did you mean disk?"),
         ('script = "a.py"\nlimits.disk = 0', "4: {}.limits.disk: expected at least 1, got 0"),
-        ('script = "a.py"\nsandboxed = false\nlimits.memory = 0', "5: {}.limits.memory: expected at least 2M, a number alone being bytes, got 0"),
-        ('script = "a.py"\nlimits.memory = 5', "4: {}.limits.memory: expected at least 2M, a number alone being bytes, got 5"),
+        (
+            'script = "a.py"\nsandboxed = false\nlimits.memory = 0',
+            "5: {}.limits.memory: expected at least 2M, a number alone being bytes, got 0",
+        ),
+        (
+            'script = "a.py"\nlimits.memory = 5',
+            "4: {}.limits.memory: expected at least 2M, a number alone being bytes, got 5",
+        ),
         ('script = "a.py"\nlimits.max_pids = 9999999', "4: {}.limits.max_pids: expected 1 to 4194304, got 9999999"),
     ],
 )

@@ -101,7 +101,7 @@ def test_text_that_is_cut_by_a_piece_of_the_reply_stays_whole(client: AgentOSCli
         ({"command": []}, "bad_request", "command: expected a line for the shell"),
         ({"command": [""]}, "bad_request", "command: expected a line for the shell"),
         ({"command": 5}, "bad_request", "command: expected"),
-        ({"command": ["no-such-program"]}, "not_found", "No such file or directory"),
+        ({"command": ["no-such-program"]}, "not_found", "no-such-program: not found in "),
         ({"command": ["/etc/hosts"]}, "unavailable", "Permission denied"),
         ({"command": "true", "cwd": "/etc"}, "bad_request", "cwd: expected a directory in /workspace"),
         ({"command": "true", "cwd": "/workspace/none"}, "not_found", "/workspace/none"),

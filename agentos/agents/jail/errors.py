@@ -69,6 +69,9 @@ def explain_step(failure: StepFailed, spec: AgentSpec) -> JailError:
 
 def explain_program(failure: StepFailed, jailed: bool) -> JailError:
     """The error for the caller when the program itself can't be run."""
+    name, where = failure.text.rpartition(": ")[0], "the jail's PATH" if jailed else "PATH"
+    if failure.errno == errno.ENOENT and "/" not in name:
+        return JailError(f"{name}: not found in {where}", NotFound)
     inside = " (in its jail, which has nothing of the host's but the system and the agent's own)" if jailed else ""
     return JailError(f"{failure.text}{inside}", NotFound if failure.errno == errno.ENOENT else Unavailable)
 

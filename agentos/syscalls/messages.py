@@ -33,8 +33,9 @@ def syscalls(mail: Mailboxes, registry: Registry) -> tuple[Syscall, ...]:
 
     def find_box(request: Send) -> Mailbox:
         if (request.to is None) == (request.to_name is None):
-            raise BadRequest("to: expected exactly one of to (an id) and to_name")
-        return mail.by_id(request.to) if request.to is not None else mail.by_name(request.to_name or "")
+            raise BadRequest("to: expected exactly one of to (an id or a name) and to_name")
+        to = request.to if request.to is not None else request.to_name
+        return mail.by_id(to) if isinstance(to, int) else mail.by_name(to or "")
 
     def prepare_broadcast(caller: Caller, request: Broadcast) -> Prepared:
         def is_recipient(box: Mailbox) -> bool:

@@ -338,8 +338,8 @@ class Calls:
         """Add a name under which the caller's mailbox can be reached."""
         return self._make_call(REGISTER, {"name": name})
 
-    def send_message(self, message: object, to: int | None = None, to_name: str | None = None) -> Reply:
-        """Send a message to one mailbox; exactly one of ``to`` (an id) and ``to_name``."""
+    def send_message(self, message: object, to: int | str | None = None, to_name: str | None = None) -> Reply:
+        """Send a message to one mailbox; exactly one of ``to`` (an id or a name) and ``to_name``."""
         return self._make_call(SEND, {"message": message, "to": to, "to_name": to_name}, null="message")
 
     def recv_messages(self, max_messages: int = 10, timeout: float = 0.0) -> Reply:

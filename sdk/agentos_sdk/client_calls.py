@@ -324,8 +324,8 @@ class Calls:
         """Add a name under which the caller's mailbox can be reached."""
         return await self._make_call(Register, {"name": name})
 
-    async def send_message(self, message: object, to: int | None = None, to_name: str | None = None) -> Sent:
-        """Send a message to one mailbox; exactly one of ``to`` (an id) and ``to_name``."""
+    async def send_message(self, message: object, to: int | str | None = None, to_name: str | None = None) -> Sent:
+        """Send a message to one mailbox; exactly one of ``to`` (an id or a name) and ``to_name``."""
         return await self._make_call(Send, {"message": message, "to": to, "to_name": to_name}, null="message")
 
     async def recv_messages(self, max_messages: int = 10, timeout: float = 0.0) -> Sequence[Message]:

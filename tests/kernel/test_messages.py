@@ -67,7 +67,9 @@ def test_a_message_says_who_sent_it_and_when(connect: Connect) -> None:
     assert before - 1 <= message["sent_at"] <= time.time() + 1
 
 
-@pytest.mark.parametrize("target", [{"to": 10**9}, {"to": 0}, {"to": -1}, {"to_name": "nobody"}, {"to_name": ""}])
+@pytest.mark.parametrize(
+    "target", [{"to": 10**9}, {"to": 0}, {"to": -1}, {"to": "nobody"}, {"to_name": "nobody"}, {"to_name": ""}]
+)
 def test_a_message_to_nobody_is_not_found(wire: Wire, target: dict[str, object]) -> None:
     assert wire.call(SEND, {**target, "message": 1})["code"] == "not_found"
 
@@ -196,8 +198,9 @@ def test_a_registered_name_reaches_its_owner(connect: Connect) -> None:
         "name": "inbox",
     }
     sender.call(SEND, {"to_name": "inbox", "message": "by name"})
+    assert sender.call(SEND, {"to": "inbox", "message": "by name in to"})["success"]
 
-    assert read_all(receiver) == ["by name"]
+    assert read_all(receiver) == ["by name", "by name in to"]
 
 
 def test_ones_own_name_may_be_registered_again_and_anothers_may_not(connect: Connect) -> None:

@@ -21,12 +21,12 @@ class Sent:
 
 @frozen(kw_only=True)
 class Send(Request[Sent]):
-    """Send a message to one mailbox; exactly one of ``to`` (an id) and ``to_name``."""
+    """Send a message to one mailbox; exactly one of ``to`` (an id or a name) and ``to_name``."""
 
     op = Op.SEND
     reply = Sent
     message: object
-    to: int | None = None
+    to: int | str | None = None
     to_name: str | None = None
 
 

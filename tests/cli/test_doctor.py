@@ -87,6 +87,15 @@ def test_no_control_group_is_left() -> None:
     assert [place for place in places if os.path.exists(f"{place}/{discover.instance_name()}")] == []
 
 
+def test_a_limit_that_works_is_not_said_to_need_what_only_another_needs() -> None:
+    watched = Finding(True, "not writable", "run as root", "watcher")
+    layers = {name: Finding(True, mechanism="m") for name in LAYERS}
+    layers |= {"memory": watched, "cpu": Finding(False, "not writable", "run as root")}
+    report = Report("standard", "standard: ...", "strict: no: cpu missing", layers, {"kernel": "Linux"})
+
+    assert "For memory by a control group, cpu: run as root" in list(report_lines(report, 80))
+
+
 def test_knobs_are_told_once_and_a_profile_is_printed_whole() -> None:
     no = Finding(False, "TakeIdentity: Operation not permitted", remedies.APPARMOR_REMEDY)
     layers = {name: no if name in ("user_ns", "pid_ns") else Finding(True, mechanism="m") for name in LAYERS}

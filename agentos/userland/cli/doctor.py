@@ -107,9 +107,9 @@ def report_lines(report: "Report", width: int) -> Iterator[str]:
     yield ""
     rows = [[name, works(one), one.mechanism if one.works else one.reason] for name, one in report.layers.items()]
     yield from wrap_last_column(format_table(rows, ["LAYER", "WORKS", "HOW, OR WHY NOT"]), width, indent=21)
-    for knob, names in remedies(report.layers).items():
+    for remedy, names in remedies(report.layers).items():
         yield ""
-        yield from wrap_text(f"For {', '.join(names)}: {knob}", width, indent="  ")
+        yield from wrap_text(f"For {', '.join(names)}: {remedy}", width, indent="  ")
     if report.profile is not None:
         yield ""
         yield from report.profile.splitlines()
@@ -125,11 +125,11 @@ def works(one: "Finding") -> str:
 
 
 def remedies(layers: "Mapping[str, Finding]") -> dict[str, list[str]]:
-    """What to change, and the layers that need it."""
+    """What to change, and the layers that need it; a limit that works otherwise would then be a control group's."""
     found: dict[str, list[str]] = {}
     for name, one in layers.items():
         if one.remedy:
-            found.setdefault(one.remedy, []).append(name)
+            found.setdefault(one.remedy, []).append(f"{name} by a control group" if one.works else name)
     return found
 
 

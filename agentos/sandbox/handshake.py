@@ -161,15 +161,19 @@ async def kill_and_reap_group(leader: int, pidfd: int) -> None:
             os.killpg(leader, signal.SIGKILL)
         while not has_ended(pidfd):
             await trio.lowlevel.wait_readable(pidfd)
-        await trio.to_thread.run_sync(_reap_group, leader)
+        if not _reap_group(leader, os.WNOHANG):
+            await trio.to_thread.run_sync(_reap_group, leader)
         with contextlib.suppress(ChildProcessError):  # it was in its own group and is reaped
             reap(pidfd)
 
 
-def _reap_group(leader: int) -> None:
+def _reap_group(leader: int, options: int = 0) -> bool:
+    """Reap our children in a process group; false if, with WNOHANG, some of them have yet to end."""
     with contextlib.suppress(ChildProcessError):
-        while True:
-            os.waitid(os.P_PGID, leader, os.WEXITED)
+        while os.waitid(os.P_PGID, leader, os.WEXITED | options) is not None:
+            pass
+        return False
+    return True
 
 
 async def reap_unreported(control: socket.socket) -> None:

@@ -141,7 +141,6 @@ def plan_entry(policy: Policy, program: Program, host: Host) -> tuple[Step, ...]
     return (
         s.Join(),
         s.TakeIdentity(UID, GID, drop_groups=host.uid == 0),
-        s.Descend(0),
         s.Descend(NEWPID | NEWNS),
         s.OwnProc("/proc"),
         *_confine_steps(policy, program, host, tuple(_bind_steps(policy, host))),

@@ -181,30 +181,19 @@ class Spawner:
     ) -> Sandbox:
         with contextlib.ExitStack() as undo:
             pipes = handshake.open_pipes(undo)
-            process = await self._launch(undo, pipes, plan, admit, cgroup, sandbox.namespaces_to_enter)
-            for step in plan:
-                if isinstance(step, s.Descend):
-                    process = await self._descend(process)
-            async with self._kill_on_error(process):
-                entered = await self._wait_exec(undo, pipes, process)
+            joiner = await self._launch(undo, pipes, plan, admit, cgroup, sandbox.namespaces_to_enter)
+            try:
+                process = NewProcess(*await handshake.receive_child(joiner.control, joiner.pid), joiner.control)
+                self._children.add(process.pid)
+                async with self._kill_on_error(process):
+                    handshake.send_go(process.control)
+                    entered = await self._wait_exec(undo, pipes, process)
+            finally:  # by now the new process has left the joiner's group, or has ended
+                await handshake.kill_and_reap_group(joiner.pid, joiner.pidfd)  # noqa: ASYNC102 - it shields itself
+                self._children.discard(joiner.pid)
+                os.close(joiner.pidfd)
         sandbox.register_entered(entered)
         return entered
-
-    async def _descend(self, former: NewProcess) -> NewProcess:
-        """Return the child that continues in another process's place, and reap that process."""
-        try:
-            pid, pidfd = await handshake.receive_child(former.control, former.pid)
-            child = NewProcess(pid, pidfd, former.control)
-            self._children.add(child.pid)
-            await handshake.kill_and_reap(former.pidfd)
-        except BaseException:
-            await handshake.kill_and_reap_group(former.pid, former.pidfd)  # noqa: ASYNC102 - it shields itself
-            raise
-        finally:
-            self._children.discard(former.pid)
-            os.close(former.pidfd)
-        handshake.send_go(child.control)
-        return child
 
     async def _listen(self, sandbox: Sandbox, port: int) -> socket.socket:
         with contextlib.ExitStack() as undo:

@@ -27,7 +27,10 @@ class Join(NamedTuple):
 
 
 class Descend(NamedTuple):
-    """Continue in a child, one PID namespace below: the joined one, or a new one with these CLONE_NEW* flags."""
+    """Continue in a child's child: the child is in the joined PID namespace, its child in a new one below it.
+
+    ``flags`` are CLONE_NEW* of the latter.
+    """
 
     flags: int
 

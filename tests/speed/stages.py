@@ -1,4 +1,4 @@
-"""Where the time of a SPAWN or a READ goes: ``python -m tests.speed.stages [spawn|read]`` (``make stages``).
+"""Where the time of a SPAWN, READ or EXEC goes: ``python -m tests.speed.stages [spawn|read|exec]`` (``make stages``).
 
 A kernel runs in a process in which the functions of :data:`STAGES` are wrapped: each notes when it begins and when it
 ends, by CLOCK_MONOTONIC, which all processes share. So the kernel itself has no code for this. A client makes the calls
@@ -29,9 +29,9 @@ from tests.speed.place import config
 from tests.speed.processes import MeasurementError, Server, serving
 from tests.speed.results import lined_up
 
-READ, WRITE = 0x02, 0x03
+READ, WRITE, EXEC = 0x02, 0x03, 0x04
 WARM = 5  # calls that aren't counted
-CALLS = {"read": 300, "spawn": 40}
+CALLS = {"read": 300, "spawn": 40, "exec": 60}
 READER = {"name": "reader", "command": ["sleep", "100000"]}
 
 Event = tuple[str, str, int]  # function, "begin" or "end", time in ns
@@ -60,6 +60,10 @@ WALK = "agentos.sandbox.handshake:wait_confined"
 EXECUTE = "agentos.sandbox.handshake:wait_exec"
 READY = "agentos.agents.life:Life._wait_until_ready"
 ACT = "agentos.syscalls.spawn:Spawning._act"
+GROUP = "agentos.agents.commands.run:_create_nested"
+DESCENT = "agentos.sandbox.handshake:receive_child"
+END = "agentos.agents.commands.run:CommandRunner._read_until_end"
+REMOVE = "agentos.agents.commands.run:remove"
 
 STAGES = {
     "read": (
@@ -95,6 +99,24 @@ STAGES = {
         Stage("", READY, "begin"),
         Stage("the program connects", READY),
         Stage("running, registered", ACT),
+        Stage("reply: finish the call, send and receive", ""),
+    ),
+    "exec": (
+        Stage("send, receive and decode the frame", TAKE),
+        Stage("start a task, decode, parse the command, decide", INTEND, "begin"),
+        Stage("intent in the audit log", INTEND),
+        Stage("wait for a thread", GROUP, "begin"),
+        Stage("make a control group, in the thread", GROUP),
+        Stage("back to the loop, plan", LAUNCH, "begin"),
+        Stage("spawner: clone, send the plan", LAUNCH),
+        Stage("join the sandbox's namespaces", DESCENT),
+        Stage("walk in the child", WALK),
+        Stage("observe", EXECUTE, "begin"),
+        Stage("exec", EXECUTE),
+        Stage("", END, "begin"),
+        Stage("the command runs and is reaped", END),
+        Stage("", REMOVE, "begin"),
+        Stage("remove the control group, in a thread", REMOVE),
         Stage("reply: finish the call, send and receive", ""),
     ),
 }
@@ -180,6 +202,12 @@ def read(home: Path, calls: int) -> list[tuple[int, int]]:
         return [ask(caller, READ, {"path": "notes.md"}) for _ in range(calls)]
 
 
+def execute(home: Path, calls: int) -> list[tuple[int, int]]:
+    """EXECs by the operator of ``true`` in the jail of an agent."""
+    with Caller(home / "kernel.sock") as caller:
+        return [ask(caller, EXEC, {"command": ["true"], "name": READER["name"]}) for _ in range(calls)]
+
+
 def spawn(home: Path, calls: int) -> list[tuple[int, int]]:
     """SPAWNs by the operator of an agent with the fast runtime, which makes a call and ends."""
     taken = []
@@ -210,7 +238,7 @@ def split(stages: Sequence[Stage], events: Sequence[Event], sent: int, received:
 
 def measure(call: str, calls: int) -> list[list[float]]:
     """Microseconds of each stage, by call."""
-    make = {"read": read, "spawn": spawn}[call]
+    make = {"read": read, "spawn": spawn, "exec": execute}[call]
     with tempfile.TemporaryDirectory(prefix="aos-", dir="/tmp") as directory:
         home = Path(directory)
         with traced_kernel(call, home):

@@ -1,12 +1,11 @@
 """Enter a running sandbox: join its namespaces, then continue as PID 1 of a PID namespace below its own.
 
 The joining process can't be seen in the sandbox: it stays in the zygote's PID namespace, so it has no pid there. Its
-child below is visible from its first moment. By then it has the sandbox's uid, files and network and isn't dumpable,
-so its /proc entry shows nothing of the host, and its memory and descriptors can't be accessed.
+child and the child of that are visible from their first moment. By then they have the sandbox's uid, files and network
+and aren't dumpable, so their /proc entries show nothing of the host, and their memory and descriptors can't be accessed.
 """
 
 import os
-import signal
 import socket
 import sys
 from collections.abc import Mapping
@@ -32,7 +31,7 @@ def join(namespaces: Mapping[str, int]) -> None:
     """Join these namespaces, given by descriptors, which are closed."""
     if "user" not in namespaces:
         raise ValueError("there is no sandbox to join")
-    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    libc.set_signal_mask(blocked=True)
     sys.meta_path.clear()  # a module's path may soon resolve to the program's files
     libc.prctl(libc.PR_SET_DUMPABLE, 0)
     for name in sorted(namespaces, key=list(_CLONE_FLAGS).index):
@@ -41,14 +40,13 @@ def join(namespaces: Mapping[str, int]) -> None:
 
 
 def descend(step: s.Descend, control: socket.socket) -> None:
-    """Continue in a child once the kernel has a pidfd of it; the calling process exits.
+    """Continue in a child's child once the kernel has a pidfd of it; the calling process exits.
 
-    Two such steps are needed: only a process in a PID namespace can make one below it, and a process enters a PID
+    Two clones are needed: only a process in a PID namespace can make one below it, and a process enters a PID
     namespace only by being cloned into it.
     """
     libc.prctl(libc.PR_SET_DUMPABLE, 0)  # setresuid may have set it (sysctl fs.suid_dumpable)
-    pid, _ = libc.clone(step.flags)
-    if pid != 0:
+    if not libc.clone_two_below(step.flags):
         os._exit(0)
     messages.send(control, messages.BELOW)
     messages.wait_for_go(control)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.speed.proc import family, kill_all
+from tests.support.kernel import GUARD
 
 ROOT = Path(__file__).parents[2]
 READY = re.compile(r"\bready\b", re.IGNORECASE)
@@ -56,6 +57,8 @@ class Server:
             self.process = subprocess.Popen(
                 argv, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, start_new_session=True
             )
+        # Kills it if we are killed.
+        self._guard = subprocess.Popen([*GUARD, str(self.pid)], stdin=subprocess.PIPE, start_new_session=True)
         self._reader = threading.Thread(target=self._read_output, daemon=True)
         self._reader.start()
 
@@ -84,6 +87,7 @@ class Server:
     def stop(self) -> float:
         """SIGTERM, then the seconds until it had ended, which must be with status 0."""
         begin = time.monotonic()
+        self._guard.kill()  # while its server's pid is no other process's
         self.process.send_signal(signal.SIGTERM)
         try:
             status = self.process.wait(STOP_TIMEOUT)
@@ -95,6 +99,8 @@ class Server:
 
     def end(self) -> None:
         """However it stands, and what it started; does nothing to one that was stopped."""
+        self._guard.kill()
+        self._guard.communicate()
         if self.process.poll() is None:
             started = family(self.pid)
             self.process.terminate()

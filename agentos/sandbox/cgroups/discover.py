@@ -203,7 +203,8 @@ def _discover_v1(
             directories[name] = directory
         elif name in CONTROLLERS:
             why = f"{directory} can't be written by uid {uid}" if directory else f"no {name} hierarchy is visible"
-            missing.append(MissingLimit(name, why, ROOT_ADVICE if directory else f"mount the {name} hierarchy of control groups"))
+            advice = ROOT_ADVICE if directory else f"mount the {name} hierarchy of control groups"
+            missing.append(MissingLimit(name, why, advice))
     return V1Hierarchies(directories, tuple(missing)) if CONTROLLERS & directories.keys() else NoCgroups(tuple(missing))
 
 

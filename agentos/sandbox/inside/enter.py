@@ -1,8 +1,9 @@
 """Enter a running sandbox: join its namespaces, then continue as PID 1 of a PID namespace below its own.
 
 The joining process can't be seen in the sandbox: it stays in the zygote's PID namespace, so it has no pid there. Its
-child and the child of that are visible from their first moment. By then they have the sandbox's uid, files and network
-and aren't dumpable, so their /proc entries show nothing of the host, and their memory and descriptors can't be accessed.
+child and the child of that are visible from their first moment. By then they have the sandbox's uid, files and
+network and aren't dumpable: their /proc entries show nothing of the host, and their memory and descriptors can't be
+accessed.
 """
 
 import os

@@ -2,8 +2,8 @@
 
 A kernel runs with a profile hook in all its threads. Two NOOP calls with a marker as their body enclose each call, so
 the trace begins and ends inside the kernel. Each call is made several times, and only functions that it passes each
-time count, because other tasks of the kernel work meanwhile. A room is a folder of the project. Functions that a library
-generates (attrs, cattrs) and the libraries themselves aren't counted.
+time count, because other tasks of the kernel work meanwhile. A room is a folder of the project. Functions that a
+library generates (attrs, cattrs) and the libraries themselves aren't counted.
 """
 
 import contextlib

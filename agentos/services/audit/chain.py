@@ -7,6 +7,7 @@ first row follows ``GENESIS``. So changing, removing, inserting or swapping a ro
 import json
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import sha256
 from typing import NamedTuple, TypeAlias
 
@@ -129,7 +130,7 @@ def make_row(last: Link, waiting: QueuedEntry, together: int) -> Row:
         short["call"],
         cut_about(escape_controls(redact(shorten_entry(entry).about))),
         short["decision"],
-        escape_controls(redact(entry.rule[:_MAX_READ_CHARS]))[: _MAX_FIELD_CHARS["rule"]],
+        describe_rule(entry.rule[:_MAX_READ_CHARS]),
         short["phase"],
         short["outcome"],
         None if entry.duration is None else float(entry.duration),
@@ -138,6 +139,11 @@ def make_row(last: Link, waiting: QueuedEntry, together: int) -> Row:
         together,
     )
     return Row(*fields, hash=digest(last.hash, fields))
+
+
+@lru_cache(256)  # the same few rules decide most calls
+def describe_rule(rule: str) -> str:
+    return escape_controls(redact(rule))[: _MAX_FIELD_CHARS["rule"]]
 
 
 def escape_controls(text: str) -> str:

@@ -171,7 +171,8 @@ def redact(text: str) -> str:
         text = pattern.sub(instead, text)
     text = _ELEMENT.sub(_redact_element, text)
     for lead, is_secret in _SECRET_LEADS:
-        text = _redact_values(text, lead, is_secret)
+        if lead.search(text) is not None:
+            text = _redact_values(text, lead, is_secret)
     return _redact_values(text, _USER, _always) if "chpasswd" in text else text  # echo user:password | chpasswd
 
 

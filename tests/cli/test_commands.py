@@ -5,6 +5,8 @@ import re
 
 import pytest
 
+from agentos.userland.cli.agents import missing_layers
+from agentos.userland.cli.inspect import describe_isolation
 from agentos.userland.cli.main import COMMANDS
 from tests.cli.conftest import Agentos
 from tests.support.kernel import Kernel
@@ -27,6 +29,30 @@ def test_ps_shows_a_table_and_hides_who_has_ended(agentos: Agentos) -> None:
     assert re.fullmatch(r"\(\d+ ended, see --all\)", rows[-1])
     assert "ended" in agentos("ps", "--all").stdout
     assert {agent["name"] for agent in json.loads(agentos("ps", "--json").stdout)} >= {"alive", "ended"}
+
+
+@pytest.mark.parametrize("columns", ["70", "80", "200"])
+def test_ps_is_never_wider_than_the_terminal(agentos: Agentos, columns: str) -> None:
+    name = "a-name-of-sixty-characters-that-differs-from-others-at-its-end"
+    for number in (1, 2):
+        agentos("spawn", f"{name}-{number}", *SLEEP)
+    agentos("spawn", "failed-with-a-long-reason", "--", f"program-{'x' * 100}")
+
+    shown, wide = agentos("ps", "-a", COLUMNS=columns).stdout, agentos("ps", "-a", "--wide", COLUMNS=columns).stdout
+
+    assert max(map(len, shown.splitlines())) <= int(columns)
+    assert all(re.search(rf"^\d+ +\S*…?\S*-{number}  ", shown, re.MULTILINE) for number in (1, 2))
+    assert "x: not found in the jail's PATH" in shown
+    assert f"{name}-1  " in wide
+
+
+def test_a_missing_layer_is_said_in_the_same_words_by_ps_and_inspect() -> None:
+    agents = [{"name": name, "missing": ["cpu"]} for name in ("a", "b")]
+    cpu = {"asked": 100000, "active": False, "reason": "no cgroup delegated"}
+
+    assert missing_layers(agents) == ["cpu not limited"]
+    assert missing_layers([*agents, {"name": "c", "missing": []}]) == ["cpu not limited: a, b"]
+    assert "cpu not limited" in describe_isolation({"level": "standard", "layers": {"cpu": cpu}})
 
 
 def test_tree_draws_and_gives_json(agentos: Agentos) -> None:

@@ -74,7 +74,7 @@ def test_with_hidden_control_groups_the_cpu_is_not_promised(whole: dict[str, Any
     report = doctor("--hide", "/sys/fs/cgroup")
 
     assert report["level"] == "standard"
-    assert "limits by rlimits, not of CPU" in report["verdict"]
+    assert "limits by rlimits, cpu not limited" in report["verdict"]
     assert lost(report, whole) <= {"cpu"}
     assert (report["layers"]["cpu"]["works"], report["layers"]["cpu"]["mechanism"]) == (False, "")
     assert report["layers"]["memory"]["mechanism"] == "watcher + RLIMIT_DATA"
@@ -261,7 +261,7 @@ def row(lines: list[str], layer: str) -> str:
 def test_in_a_delegated_scope_all_limits_hold_and_the_scope_is_left_as_it_was(user: bool) -> None:
     lines = in_guest(sys.executable, "-c", BEFORE_AND_AFTER, user=user)
 
-    who = "agents run as uid 1000" if user else "each agent has its own uid"
+    who = "agents run as uid 1000" if user else "a uid for each agent"
     assert lines[0] == f"standard: all walls; limits by cgroup v2; no Landlock; {who}"
     assert row(lines, "landlock") == "landlock no Landlock: landlock_create_ruleset: Function not implemented"
     assert "For landlock: a kernel with it: Linux 5.13 or later, built with CONFIG_SECURITY_LANDLOCK" in lines
@@ -284,7 +284,7 @@ def test_a_limit_that_does_not_hold_is_noticed() -> None:
 def test_a_scope_shared_with_a_shell_is_left_alone_and_the_way_out_is_said() -> None:
     lines = in_guest("sh", "-c", '"$@"; cat /proc/self/cgroup', "sh", *DOCTOR)
 
-    assert lines[0].startswith("standard: all walls; limits by rlimits, not of CPU;")
+    assert lines[0].startswith("standard: all walls; limits by rlimits, cpu not limited;")
     assert "is shared with other processes" in row(lines, "cpu")
     assert any("systemd-run --scope -p Delegate=yes agentos run" in line for line in lines)
     assert lines[-1] == "0::/guest.slice/command.scope"
@@ -295,7 +295,7 @@ def test_a_scope_shared_with_a_shell_is_left_alone_and_the_way_out_is_said() -> 
 def test_a_user_without_a_scope_is_told_how_to_get_one() -> None:
     lines = in_guest(*DOCTOR, user=True, delegate=False)
 
-    assert lines[0] == "standard: all walls; limits by rlimits, not of CPU; no Landlock; agents run as uid 1000"
+    assert lines[0] == "standard: all walls; limits by rlimits, cpu not limited; no Landlock; agents run as uid 1000"
     assert "can't be written by uid 1000" in row(lines, "cpu")
     assert any("systemd-run --user --scope -p Delegate=yes" in line for line in lines)
 

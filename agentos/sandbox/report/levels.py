@@ -106,7 +106,7 @@ def describe_default(layers: Mapping[str, Finding], uid: int) -> str:
         return f"none: {names} not available: no agent can start in a sandbox"
     landlock = layers["landlock"]
     landlock_text = f"Landlock {landlock.mechanism}" if landlock.works else "no Landlock"
-    uids = "each agent has its own uid" if layers["own_uid"].works else f"agents run as uid {uid}"
+    uids = "a uid for each agent" if layers["own_uid"].works else f"agents run as uid {uid}"
     return f"standard: all walls; {_describe_limits(layers)}; {landlock_text}; {uids}"
 
 
@@ -119,12 +119,12 @@ def describe_strict(layers: Mapping[str, Finding]) -> str:
 
 
 def _describe_limits(layers: Mapping[str, Finding]) -> str:
-    grouped = [name for name in ("memory", "pids", "cpu") if layers[name].mechanism.startswith("cgroup")]
-    if not grouped:
-        return "limits by rlimits, not of CPU"
-    others = [name for name in ("memory", "pids", "cpu") if name not in grouped]
-    by = f"limits by {layers[grouped[0]].mechanism}"
-    return f"{by}, but not {' and '.join(others)}" if others else by
+    found = {name: layers[name] for name in ("memory", "pids", "cpu")}
+    grouped = [name for name, one in found.items() if one.mechanism.startswith("cgroup")]
+    rlimited = [name for name, one in found.items() if one.works and name not in grouped]
+    by = [f"limits by {found[grouped[0]].mechanism}" if grouped else "limits by rlimits"]
+    by += [f"{' and '.join(rlimited)} by rlimits"] if grouped and rlimited else []
+    return ", ".join([*by, *(f"{name} not limited" for name, one in found.items() if not one.works)])
 
 
 def _join_names(names: Sequence[str]) -> str:

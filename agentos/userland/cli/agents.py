@@ -1,7 +1,10 @@
 """``agentos ps``, ``tree``, ``kill``, ``pause``, ``resume``."""
 
+import os
+import shutil
+import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -12,6 +15,8 @@ from agentos_sdk.quantities import duration
 from .common import (
     agent_fields,
     check_reply,
+    cut_middle,
+    fit_columns,
     format_table,
     json_option,
     kernel,
@@ -22,14 +27,16 @@ from .common import (
     socket_option,
 )
 
+LIMIT_LAYERS = ("memory", "pids", "cpu", "disk")  # layers that are resource limits; the others separate the agent
 STATES = {"running": "green", "paused": "yellow", "backing_off": "yellow", "failed": "red", "exited": "bright_black"}
 
 
 @click.command()
 @click.option("-a", "--all", "with_ended", is_flag=True, help="Also the agents that have ended.")
+@click.option("-w", "--wide", is_flag=True, help="Cut nothing, however narrow the terminal.")
 @json_option
 @socket_option
-def ps(socket_path: str | None, as_json: bool, with_ended: bool) -> None:
+def ps(socket_path: str | None, as_json: bool, with_ended: bool, wide: bool) -> None:
     """Show the agents: their state, restarts and place in the tree."""
     with kernel(socket_path) as client:
         agents = client.list_agents(all=True)
@@ -38,7 +45,25 @@ def ps(socket_path: str | None, as_json: bool, with_ended: bool) -> None:
         print_json(agents)
         return
     shown = [agent for agent in agents if with_ended or agent["state"] != "exited"]
+    narrow = not wide and (sys.stdout.isatty() or "COLUMNS" in os.environ)
+    width = shutil.get_terminal_size().columns if narrow else sys.maxsize
+    for line in agent_lines(shown, with_ended, width):
+        click.echo(line)
+    notes = [*missing_layers(shown), *model_notes(model)] if model else missing_layers(shown)
+    for note in notes:
+        click.echo(printable(cut_middle(note, width)))
+    hidden = len(agents) - len(shown)
+    if hidden:
+        click.secho(f"({hidden} ended, see --all)", fg="bright_black")
+
+
+def agent_lines(agents: Sequence[Mapping[str, Any]], with_ended: bool, width: int) -> Iterator[str]:
+    """The table of ``ps``, none of its lines longer than ``width``; an END for which there is no room is a line more.
+
+    Names and places that are too long are cut in the middle.
+    """
     asking = any(describe_requests(agent["llm"]) for agent in agents)
+    header = [*("ID", "NAME", "PID", "STATE", "RESTARTS", "UPTIME", "ISOLATION"), *(["MODEL"] if asking else [])]
     rows = [
         [
             str(agent["id"]),
@@ -47,28 +72,53 @@ def ps(socket_path: str | None, as_json: bool, with_ended: bool) -> None:
             agent["state"],
             str(agent["restarts"]),
             duration(agent["uptime_ms"] / 1000) if agent["running"] else "-",
-            describe_isolation(agent),
+            agent["isolation"],
             *([describe_requests(agent["llm"])] if asking else []),
             agent["supervisor"],
-            *([describe_end(agent)] if with_ended else []),
         ]
-        for agent in shown
+        for agent in agents
     ]
-    columns = ["ID", "NAME", "PID", "STATE", "RESTARTS", "UPTIME", "ISOLATION", *(["MODEL"] if asking else [])]
-    header, *lines = format_table(rows, [*columns, "SUPERVISOR", *(["END"] if with_ended else [])])
-    click.secho(header, bold=True)
-    for agent, line in zip(shown, lines, strict=True):
-        before, state, after = line.partition(f" {agent['state']} ")
-        click.echo(before + click.style(state, fg=STATES.get(agent["state"])) + after)
-    for state in model["providers"] if model else ():
+    ends = [describe_end(agent) if with_ended else "" for agent in agents]
+    header.append("SUPERVISOR")
+    whole = [[*row, end] for row, end in zip(rows, ends, strict=True)]
+    if with_ended and max(map(len, format_table(whole, [*header, "END"]))) <= width:
+        first, *lines = format_table(whole, [*header, "END"])
+        ends = [""] * len(ends)
+    else:
+        first, *lines = format_table(fit_columns(rows, header, ("NAME", "MODEL", "SUPERVISOR"), width), header)
+    yield click.style(first[:width], bold=True)
+    for agent, line, end in zip(agents, lines, ends, strict=True):
+        before, state, after = line[:width].partition(f" {agent['state']} ")
+        yield before + click.style(state, fg=STATES.get(agent["state"])) + after
+        if end:
+            yield "    " + cut_middle(end, width - 4)
+
+
+def missing_layers(agents: Sequence[Mapping[str, Any]]) -> list[str]:
+    """For each layer that an agent was to have and doesn't: ``cpu not limited: worker, crawler``."""
+    found: dict[str, list[str]] = {}
+    for agent in agents:
+        for layer in agent["missing"]:
+            found.setdefault(layer, []).append(agent["name"])
+    return [
+        describe_missing(layer) + ("" if len(names) == len(agents) else f": {', '.join(names)}")
+        for layer, names in found.items()
+    ]
+
+
+def describe_missing(layer: str) -> str:
+    """The words for a layer that an agent was to have and doesn't; the kernel's log has the same."""
+    return f"{layer} not limited" if layer in LIMIT_LAYERS else f"{layer} doesn't stand"
+
+
+def model_notes(model: Mapping[str, Any]) -> Iterator[str]:
+    """What holds up questions: models that are paused or down, and the queue."""
+    for state in model["providers"]:
         if state["state"] != "ok":
-            click.echo(printable(describe_unavailable(state)))
-    if model and model["waiting"] + model["in_flight"]:
+            yield describe_unavailable(state)
+    if model["waiting"] + model["in_flight"]:
         counts = f"{model['in_flight']} with the model, {model['waiting']} waiting"
-        click.echo(f"questions: {counts}; fairness of the last minutes {model['fairness']:.2f} (Jain's index)")
-    hidden = len(agents) - len(shown)
-    if hidden:
-        click.secho(f"({hidden} ended, see --all)", fg="bright_black")
+        yield f"questions: {counts}; fairness of the last minutes {model['fairness']:.2f} (Jain's index)"
 
 
 @click.command()
@@ -161,11 +211,6 @@ def describe(node: dict[str, Any]) -> str:
 
 def describe_intensity(supervisor: dict[str, Any]) -> str:
     return f"at most {plural(supervisor['intensity'], 'restart')} in {supervisor['period']:g} s"
-
-
-def describe_isolation(agent: dict[str, Any]) -> str:
-    """The isolation level, and the layers that are missing: ``standard -cpu``."""
-    return " ".join([agent["isolation"], *(f"-{layer}" for layer in agent["missing"])])
 
 
 def describe_requests(line: Mapping[str, Any]) -> str:

@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -117,6 +117,26 @@ def format_table(rows: list[list[str]], header: list[str]) -> Iterator[str]:
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
     for row in [header, *rows]:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def fit_columns(rows: list[list[str]], header: list[str], elastic: Collection[str], width: int) -> list[list[str]]:
+    """Rows whose table is at most ``width`` wide: the widest of the ``elastic`` columns is cut first, down to 8."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    places = [place for place, name in enumerate(header) if name in elastic]
+    while sum(widths) + 2 * (len(widths) - 1) > width:
+        widest = max(places, key=lambda place: widths[place])
+        if widths[widest] <= max(8, len(header[widest])):
+            break
+        widths[widest] -= 1
+    return [[cut_middle(cell, most) for cell, most in zip(row, widths, strict=True)] for row in rows]
+
+
+def cut_middle(text: str, width: int) -> str:
+    """A text of at most ``width`` characters: what distinguishes names stands at their beginning or their end."""
+    if len(text) <= width:
+        return text
+    end = (width - 1) // 2
+    return text[: width - 1 - end] + "…" + text[len(text) - end :]
 
 
 def suggest_name(word: str, known: Iterable[str]) -> str:

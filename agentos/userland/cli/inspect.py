@@ -10,7 +10,7 @@ import click
 
 from agentos_sdk.quantities import duration
 
-from .agents import describe_requests, describe_unavailable
+from .agents import LIMIT_LAYERS, describe_missing, describe_requests, describe_unavailable
 from .common import (
     agent_fields,
     check_reply,
@@ -25,7 +25,6 @@ from .common import (
 from .doctor import MAX_COLUMNS, MIN_COLUMNS
 
 BYTE_LIMITS = ("memory", "file_size", "disk", "tmp")
-LIMIT_LAYERS = ("memory", "pids", "cpu", "disk")  # layers that are resource limits; the others separate the agent
 
 
 @click.command()
@@ -160,8 +159,8 @@ def describe_isolation(isolation: Mapping[str, Any]) -> str:
     if not layers:
         return f"{level}: not started yet"
     missing = {name: layer["reason"] for name, layer in layers.items() if layer["asked"] and not layer["active"]}
-    walls = [f"{name} doesn't stand: {reason}" for name, reason in missing.items() if name not in LIMIT_LAYERS]
-    limits = [f"{name} not limited: {reason}" for name, reason in missing.items() if name in LIMIT_LAYERS]
+    walls = [f"{describe_missing(name)}: {reason}" for name, reason in missing.items() if name not in LIMIT_LAYERS]
+    limits = [f"{describe_missing(name)}: {reason}" for name, reason in missing.items() if name in LIMIT_LAYERS]
     return f"{level}: " + "; ".join([*(walls or ["all walls stand"]), *(limits or ["all limits hold"])])
 
 

@@ -118,9 +118,9 @@ def test_the_verdict_is_a_sentence_of_one_line() -> None:
     ]
 
     assert said == [
-        "standard: all walls; limits by cgroup v2; Landlock ABI 7; each agent has its own uid",
-        "standard: all walls; limits by rlimits, not of CPU; no Landlock; agents run as uid 1000",
-        "standard: all walls; limits by cgroup v2, but not cpu; Landlock ABI 7; each agent has its own uid",
+        "standard: all walls; limits by cgroup v2; Landlock ABI 7; a uid for each agent",
+        "standard: all walls; limits by rlimits, cpu not limited; no Landlock; agents run as uid 1000",
+        "standard: all walls; limits by cgroup v2, cpu not limited; Landlock ABI 7; a uid for each agent",
         "none: user_ns, pid_ns, mount_ns and 10 more not available: no agent can start in a sandbox",
         "none: pid_ns not available: no agent can start in a sandbox",
     ]

@@ -31,6 +31,31 @@ def test_ps_shows_a_table_and_hides_who_has_ended(agentos: Agentos) -> None:
     assert {agent["name"] for agent in json.loads(agentos("ps", "--json").stdout)} >= {"alive", "ended"}
 
 
+@pytest.mark.parametrize(
+    ("command", "code", "status"),
+    [
+        (("inspect", "nobody"), "not_found", 1),
+        (("ps", "--socket", "/nowhere/s"), "unavailable", 1),
+        (("spawn", "x", "--limit", "memory", "--", "true"), "bad_request", 1),
+        (("spawn", "x", "--limit", "memory=lots", "--", "true"), "bad_request", 1),
+        (("spawn", "x", "no-such-script.py"), "not_found", 1),
+        (("exec", "--", "no-such-program"), "not_found", 127),
+        (("logs", "-f", "nobody"), "not_found", 1),
+        (("permissions", "show", "nothing"), "bad_request", 1),
+    ],
+)
+def test_an_error_is_json_where_json_was_asked_for(
+    agentos: Agentos, command: tuple[str, ...], code: str, status: int
+) -> None:
+    words = 2 if command[0] == "permissions" else 1
+    said, asked = agentos(*command), agentos(*command[:words], "--json", *command[words:])
+
+    reply = json.loads(asked.stdout)
+    assert (reply["success"], reply["code"], asked.returncode, asked.stderr) == (False, code, status, "")
+    assert said.stderr == f"agentos: {reply['error']}\n"
+    assert (said.stdout, said.returncode) == ("", status)
+
+
 @pytest.mark.parametrize("columns", ["70", "80", "200"])
 def test_ps_is_never_wider_than_the_terminal(agentos: Agentos, columns: str) -> None:
     name = "a-name-of-sixty-characters-that-differs-from-others-at-its-end"

@@ -236,6 +236,6 @@ def ordinal(number: int) -> str:
     return f"{number}{suffix}"
 
 
-def describe_end(agent: dict[str, Any]) -> str:
+def describe_end(agent: Mapping[str, Any]) -> str:
     """How the last life of an agent that isn't running ended, in one line."""
     return printable(" ".join((agent["end"] or "").split())) if not agent["running"] else ""

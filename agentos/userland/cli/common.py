@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from agentos_sdk import AgentOSClient, AgentOSError, default_socket
+from agentos_sdk import AgentOSClient, AgentOSError, CallError, default_socket
 
 from .main import configured_socket
 
@@ -24,9 +24,23 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, 
 
 
 class Failed(click.ClickException):
-    """An error in one line, with advice; further lines are the output of an agent that didn't start."""
+    """An error in one line, with advice; further lines are the output of an agent that didn't start.
+
+    With ``--json`` it is an object on stdout, as a failed call's reply: ``reply``, where that was the error.
+    """
+
+    code = "bad_request"
+
+    def __init__(self, message: str, reply: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        context = click.get_current_context(silent=True)
+        self.as_json = context is not None and bool(context.params.get("as_json"))
+        self.reply = {"success": False, "code": self.code} | dict(reply or {}) | {"error": message}
 
     def show(self, file: Any = None) -> None:
+        if self.as_json:
+            print_json(self.reply)
+            return
         for line in f"agentos: {self.message}".splitlines():
             click.echo(printable(line), err=True)
 
@@ -46,14 +60,16 @@ def kernel(given: str | None) -> Iterator[AgentOSClient]:
     try:
         with AgentOSClient(socket_path(given), REPLY_MARGIN) as client:
             yield client
+    except CallError as error:
+        raise Failed(str(error), {**error.details, "code": error.code}) from None
     except AgentOSError as error:
-        raise Failed(str(error)) from None
+        raise Failed(str(error), {"code": "unavailable"}) from None
 
 
 def check_reply(reply: Any) -> Any:
     """The reply; raises :class:`Failed` if the call failed."""
     if isinstance(reply, Mapping) and "error" in reply and not reply.get("success", False):
-        raise Failed(str(reply["error"]))
+        raise Failed(str(reply["error"]), reply)
     return reply
 
 

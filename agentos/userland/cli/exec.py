@@ -19,6 +19,7 @@ class ProgramNotFound(Failed):
     """There is no such program in the jail."""
 
     exit_code = 127  # as in a shell
+    code = "not_found"
 
 
 @click.command(cls=SpawnCommand)

@@ -154,7 +154,8 @@ def check_started(reply: dict[str, Any], fields: dict[str, Any]) -> None:
     script = fields.get("script")
     if reply.get("code") == "not_found" and script is not None and not os.path.exists(script):
         raise Failed(
-            f"{reply['error']}; for a command write -- before it: agentos spawn {fields['name']} -- {script} ..."
+            f"{reply['error']}; for a command write -- before it: agentos spawn {fields['name']} -- {script} ...",
+            reply,
         )
     check_reply(reply)
 

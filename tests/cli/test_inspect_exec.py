@@ -12,44 +12,71 @@ from pathlib import Path
 import pytest
 
 from agentos.userland.cli.agents import describe_missing
-from agentos.userland.cli.inspect import describe_isolation
+from agentos.userland.cli.inspect import describe_isolation, describe_permissions
 from agentos_sdk.opcodes import Op
-from tests.cli.conftest import Agentos
+from tests.cli.conftest import Agentos, Result
 from tests.support.kernel import Kernel, until
 from tests.support.wire import PATIENCE
 
 SLEEP = ("--", "sleep", "1000")
 
 
-def test_inspect_shows_facts_and_a_table_of_layers(agentos: Agentos) -> None:
+def test_inspect_begins_with_what_an_operator_asks(agentos: Agentos) -> None:
     agentos("spawn", "a", "--env", "TOKEN=secret", *SLEEP)
 
-    shown = agentos("inspect", "a")
+    shown = agentos("inspect", "a", COLUMNS="80")
 
     assert shown.returncode == 0
-    facts, table = shown.stdout.split("\n\n")
-    assert re.match(r"name +a \(id \d+\)\nisolation +standard: all walls stand; ", facts)
-    assert re.search(r"^state +running, pid \d+$", facts, re.MULTILINE)
-    assert re.search(r"^runs +sleep 1000$", facts, re.MULTILINE)
-    assert re.search(r"^variables +TOKEN$", facts, re.MULTILINE)
-    assert re.search(r"^uses +memory [\d.]+[KM]\b.*pids \d+", facts, re.MULTILINE)
-    header, *rows = table.splitlines()
-    assert re.split(r"  +", header) == ["LAYER", "ASKED", "ACTIVE", "MECHANISM", "REASON"]
-    names = [row.split()[0] for row in rows if not row.startswith(" ")]
-    assert (len(names), names[0], names[-1]) == (18, "user_ns", "disk")
-    assert re.search(r"^user_ns +yes +yes +clone$", table, re.MULTILINE)
-    assert max(map(len, table.splitlines())) <= 100
+    labels = [line.split()[0] for line in shown.stdout.splitlines() if not line.startswith(" ")]
+    assert labels[:7] == ["name", "state", "since", "uses", "limits", "permissions", "isolation"]
+    assert re.match(r"name +a \(id \d+\)\nstate +running, pid \d+\n", shown.stdout)
+    assert re.search(r"^runs +sleep 1000$", shown.stdout, re.MULTILINE)
+    assert re.search(r"^variables +TOKEN$", shown.stdout, re.MULTILINE)
+    assert re.search(r"^uses +memory [\d.]+[KM]\b.*pids \d+", shown.stdout, re.MULTILINE)
+    assert re.search(r"^permissions +level sandboxed$", shown.stdout, re.MULTILINE)
+    assert re.search(r"^isolation +standard: all walls stand; ", shown.stdout, re.MULTILINE)
+    assert max(map(len, shown.stdout.splitlines())) <= 80
     assert "secret" not in shown.stdout
 
 
-def test_inspect_shows_the_evidence_to_who_asks_for_it(agentos: Agentos) -> None:
+def test_inspect_says_of_which_rules_and_sets_permissions_are() -> None:
+    given = {"level": "readonly", "allow": {"calls": ["THINK"], "read": ["/data/**"]}, "deny": {"read": ["/data/x"]}}
+    operator, boss = {"name": "operator", "level": "unrestricted"}, {"name": "boss", "level": "standard"}
+
+    assert describe_permissions({"level": "sandboxed", "bounded_by": [operator]}) == "level sandboxed"
+    assert describe_permissions({**given, "bounded_by": [boss]}) == "level readonly and 3 rules, within boss"
+    assert describe_permissions({"allow": {"calls": ["THINK"]}}) == "1 rule"
+
+
+def test_inspect_shows_the_layers_to_who_asks_for_them(agentos: Agentos) -> None:
     agentos("spawn", "a", *SLEEP)
 
-    shown = agentos("inspect", "-v", "a").stdout
+    assert "LAYER" not in agentos("inspect", "a").stdout
+    table = layers_of(agentos("inspect", "--isolation", "a"))
 
-    assert re.search(r"^LAYER .* EVIDENCE, OR REASON$", shown, re.MULTILINE)
-    assert re.search(r"^no_new_privs +yes +yes +prctl +NoNewPrivs: 1$", shown, re.MULTILINE)
-    assert max(map(len, shown.partition("\n\n")[2].splitlines())) <= 100
+    header, *rows = table
+    assert re.split(r"  +", header) == ["LAYER", "ASKED", "ACTIVE", "MECHANISM", "REASON"]
+    names = [row.split()[0] for row in rows if not row.startswith(" ")]
+    assert (len(names), names[0], names[-1]) == (18, "user_ns", "disk")
+    assert any(re.fullmatch("user_ns +yes +yes +clone", row) for row in rows)
+
+
+@pytest.mark.parametrize("columns", ["80", "100"])
+def test_inspect_shows_the_evidence_to_who_asks_for_it(agentos: Agentos, columns: str) -> None:
+    agentos("spawn", "a", *SLEEP)
+
+    table = layers_of(agentos("inspect", "-v", "a", COLUMNS=columns))
+
+    assert re.match("LAYER .* EVIDENCE, OR REASON$", table[0])
+    assert any(re.fullmatch("no_new_privs +yes +yes +prctl +NoNewPrivs: 1", row) for row in table)
+    assert max(map(len, table)) <= int(columns)
+    assert table[0].index("EVIDENCE") <= int(columns) - 24, "no column of a few characters"
+
+
+def layers_of(inspected: Result) -> list[str]:
+    """The table of the layers, without the directories of control groups below it."""
+    lines = inspected.stdout.partition("\n\n")[2].splitlines()
+    return [line for line in lines if not line.startswith("cgroup ")]
 
 
 def test_the_verdict_names_what_is_not_held_and_why() -> None:
@@ -75,7 +102,7 @@ def test_inspect_says_what_an_agent_without_walls_hasnt_got(agentos: Agentos, ke
     with kernel.client() as client:
         client.spawn("bare", command=["sleep", "1000"], sandboxed=False)
 
-    shown = agentos("inspect", "bare").stdout
+    shown = agentos("inspect", "--isolation", "bare").stdout
 
     assert re.search(r"^isolation +none: no walls$", shown, re.MULTILINE)
     assert re.search(r"^seccomp +no +no +- +the agent's isolation is none$", shown, re.MULTILINE)

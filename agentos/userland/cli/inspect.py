@@ -4,6 +4,7 @@ import shutil
 import textwrap
 import time
 from collections.abc import Iterator, Mapping
+from itertools import zip_longest
 from typing import Any
 
 import click
@@ -14,7 +15,6 @@ from .agents import LIMIT_LAYERS, describe_missing, describe_requests, describe_
 from .common import (
     agent_fields,
     check_reply,
-    format_table,
     json_option,
     kernel,
     plural,
@@ -24,37 +24,47 @@ from .common import (
 )
 from .doctor import MAX_COLUMNS, MIN_COLUMNS
 
+EFFECTS = ("allow", "ask", "deny")
 BYTE_LIMITS = ("memory", "file_size", "disk", "tmp")
 
 
 @click.command()
 @click.argument("name")
-@click.option("-v", "--verbose", is_flag=True, help="Also the evidence that each wall stands.")
+@click.option("--isolation", is_flag=True, help="Also its walls and limits, layer by layer.")
+@click.option("-v", "--verbose", is_flag=True, help="The same, with the evidence that each stands.")
 @json_option
 @socket_option
-def inspect(name: str, verbose: bool, socket_path: str | None, as_json: bool) -> None:
-    """Show all that is known of the agent NAME (or with that id): what it is, what it uses, and its walls."""
+def inspect(name: str, isolation: bool, verbose: bool, socket_path: str | None, as_json: bool) -> None:
+    """Show all that is known of the agent NAME (or with that id)."""
     with kernel(socket_path) as client:
         found = check_reply(client.inspect(**agent_fields(name)))
+        permissions = {} if as_json else client.get_permissions(found["id"]).get("permissions", {})
     if as_json:
         print_json(found)
         return
     width = min(max(shutil.get_terminal_size((MAX_COLUMNS, 24)).columns, MIN_COLUMNS), MAX_COLUMNS)
-    for line in report_lines(found, width, verbose):
+    lines = [*fact_lines(found, permissions, width)]
+    if isolation or verbose:
+        lines += isolation_lines(found, width, verbose)
+    for line in lines:
         click.echo(printable(line))
 
 
-def report_lines(found: Mapping[str, Any], width: int, verbose: bool) -> Iterator[str]:
-    """The facts, then a table of the layers; ``verbose`` adds the evidence for active layers."""
-    shown = [(label, value) for label, value in agent_facts(found) if value]
+def fact_lines(found: Mapping[str, Any], permissions: Mapping[str, Any], width: int) -> Iterator[str]:
+    """What an operator asks first, then what the agent was started with."""
+    shown = [(label, value) for label, value in agent_facts(found, permissions) if value]
     indent = max(len(label) for label, _ in shown) + 2
     for label, value in shown:
-        yield from wrap_beside(label.ljust(indent), value, width, break_long_words=False)  # so that paths can be copied
+        yield from wrap_beside(label.ljust(indent), value, width)
+
+
+def isolation_lines(found: Mapping[str, Any], width: int, verbose: bool) -> Iterator[str]:
+    """A table of the layers, with the evidence for active ones if ``verbose``; below it the control groups."""
     layers = found["isolation"]["layers"]
     if not layers:
         return
-    yield ""
-    rows = [
+    rows = [["LAYER", "ASKED", "ACTIVE", "MECHANISM", "EVIDENCE, OR REASON" if verbose else "REASON"]]
+    rows += [
         [
             name,
             format_requested(name, layer["asked"]),
@@ -64,32 +74,50 @@ def report_lines(found: Mapping[str, Any], width: int, verbose: bool) -> Iterato
         ]
         for name, layer in layers.items()
     ]
-    header = ["LAYER", "ASKED", "ACTIVE", "MECHANISM", "EVIDENCE, OR REASON" if verbose else "REASON"]
-    indent = sum(max(len(row[column]) for row in [header, *rows]) + 2 for column in range(len(header) - 1))
-    for line in format_table(rows, header):
-        yield from wrap_beside(line[:indent], line[indent:], width, break_long_words=True)
+    *narrow, mechanism = [max(len(row[column]) for row in rows) + 2 for column in range(4)]
+    mechanism = min(mechanism, (width - sum(narrow)) // 2)
+    yield ""
+    for row in rows:
+        head = "".join(cell.ljust(room) for cell, room in zip(row, narrow, strict=False))
+        how, why = wrap(row[3], mechanism - 2), wrap(row[4], width - sum(narrow) - mechanism)
+        for left, right in zip_longest(how, why, fillvalue=""):
+            yield f"{head}{left:<{mechanism}}{right}".rstrip()
+            head = " " * sum(narrow)
+    yield from (f"cgroup  {directory}" for directory in found["cgroups"] or [])
 
 
-def wrap_beside(head: str, text: str, width: int, break_long_words: bool) -> Iterator[str]:
-    """A label, and a text wrapped to its right."""
-    first, *more = textwrap.wrap(
-        text, width - len(head), break_long_words=break_long_words, break_on_hyphens=False
-    ) or [""]
-    yield f"{head}{first}".rstrip()
+def wrap(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, break_on_hyphens=False) or [""]
+
+
+def wrap_beside(head: str, text: str, width: int) -> Iterator[str]:
+    """A label, and a text wrapped to its right; words stay whole, so that paths can be copied."""
+    first, *more = textwrap.wrap(text, width - len(head), break_long_words=False, break_on_hyphens=False)
+    yield f"{head}{first}"
     yield from (" " * len(head) + part for part in more)
 
 
-def agent_facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Pairs of label and value, one line each; the value is empty if there is nothing to show."""
-    spec, end, pid = found["spec"], found["end"], found["pid"]
+def agent_facts(found: Mapping[str, Any], permissions: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Pairs of label and value; the value is empty if there is nothing to show."""
+    end, pid = found["end"], found["pid"]
     yield "name", f"{found['name']} (id {found['id']})"
-    yield "isolation", describe_isolation(found["isolation"])
     restarted = f"restarted {plural(found['restarts'], 'time')}" if found["restarts"] else ""
     yield "state", ", ".join(filter(None, [found["state"], f"pid {pid}" if pid else "", restarted]))
+    yield "last end" if pid else "ended", end["reason"] if end is not None else ""
     if found["since"] is not None:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found["since"]))
         yield "since", f"{since} ({duration(found['uptime_ms'] / 1000)})"
-    yield "ended", end["reason"] if end is not None else ""
+    yield "uses", describe_usage(found["usage"])
+    yield "limits", ", ".join(f"{name} {format_limit(name, value)}" for name, value in found["limits"].items() if value)
+    yield from model_facts(found["llm"])
+    yield "permissions", describe_permissions(permissions)
+    yield "isolation", describe_isolation(found["isolation"])
+    yield from start_facts(found)
+
+
+def start_facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What the agent was started with, and by what."""
+    spec = found["spec"]
     yield "supervisor", f"{found['supervisor']}, {spec['restart']}"
     yield "parent", found["parent"]["name"] if found["parent"] is not None else ""
     yield "children", ", ".join(f"{child['name']} ({child['state']})" for child in found["children"])
@@ -101,29 +129,30 @@ def agent_facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     jailed = found["isolation"]["level"] != "none"
     yield "workspace", (spec["workspace"] or "a directory of the host's") if jailed else ""
     yield "user", f"{found['outer']['uid']}:{found['outer']['gid']} on the host" if found["outer"] is not None else ""
-    for directory in found["cgroups"] or []:
-        yield "cgroup", directory
-    yield "limits", ", ".join(f"{name} {format_limit(name, value)}" for name, value in found["limits"].items() if value)
-    yield "uses", describe_usage(found["usage"])
-    model = found["llm"]
-    yield (
-        "model",
-        ", ".join(
-            filter(
-                None,
-                [
-                    describe_requests(model["place"]),
-                    describe_use(model["spent"]),
-                    describe_waits(model),
-                    describe_weight(model),
-                ],
-            )
-        ),
-    )
+
+
+def model_facts(model: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The agent's use of the model, what its questions wait for, and its budgets."""
+    parts = [describe_requests(model["place"]), describe_use(model["spent"])]
+    parts += [describe_waits(model), describe_weight(model)]
+    yield "model", ", ".join(filter(None, parts))
     for state in model["providers"]:
         yield "waits for", describe_unavailable(state)
     for budget in model["budgets"]:
         yield "budget", describe_budget(budget)
+
+
+def describe_permissions(given: Mapping[str, Any]) -> str:
+    """A set in one line: ``level readonly and 3 rules, within those of boss``."""
+    rules = sum(len(texts) for effect in EFFECTS for texts in given.get(effect, {}).values())
+    parts = [f"level {given['level']}" if "level" in given else "", plural(rules, "rule") if rules else ""]
+    bounds = [bound["name"] for bound in given.get("bounded_by", []) if is_restrictive(bound)]
+    return " and ".join(filter(None, parts)) + (f", within {', '.join(bounds)}" if bounds else "")
+
+
+def is_restrictive(bound: Mapping[str, Any]) -> bool:
+    """Whether a set restricts anything; the operator's own set, for one, doesn't."""
+    return {name: value for name, value in bound.items() if name != "name"} != {"level": "unrestricted"}
 
 
 def describe_use(spent: Mapping[str, Any]) -> str:

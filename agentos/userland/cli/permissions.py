@@ -26,11 +26,10 @@ from .common import (
     suggest_name,
 )
 from .doctor import MAX_COLUMNS, MIN_COLUMNS
-from .inspect import format_limit
+from .inspect import EFFECTS, format_limit, is_restrictive
 from .main import CONFIG
 
 DENIALS = "denials"
-EFFECTS = ("allow", "ask", "deny")
 KIND_WIDTH = 8  # length of the longest kind of rules
 AGENT_CALLS = ("KILL", "WAIT", "PAUSE", "RESUME", "LOGS", "INSPECT")
 EXPECTED = {
@@ -120,11 +119,6 @@ def get(agent: str, socket_path: str | None, as_json: bool) -> None:
         print_lines(set_lines(with_base_calls(bound)))
     for level in dict.fromkeys(each["level"] for each in (given, *bounds) if "level" in each):
         click.echo(f"level {level}: see `agentos permissions show {level}`")
-
-
-def is_restrictive(bound: Mapping[str, Any]) -> bool:
-    """Whether a set restricts anything; the operator's own set, for one, doesn't."""
-    return {name: value for name, value in bound.items() if name != "name"} != {"level": "unrestricted"}
 
 
 def with_base_calls(given: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -111,7 +111,7 @@ def test_show_lists_what_is_denied_to_everybody(tmp_path: Path) -> None:
 def test_get_and_set_an_agents_permissions(agentos: Agentos, kernel: Kernel) -> None:
     agentos("spawn", "worker", *SLEEP)
     assert agentos("permissions", "get", "worker").stdout == (
-        "level sandboxed\nlevel sandboxed: see `agentos permissions show sandboxed`\n"
+        "level sandboxed: see `agentos permissions show sandboxed`\n"
     )
 
     done = agentos("permissions", "set", "worker", "readonly")
@@ -142,13 +142,11 @@ def test_get_shows_within_what_it_holds(agentos: Agentos, kernel: Kernel) -> Non
     said = agentos("permissions", "get", "child").stdout
 
     assert re.sub(r"#\d+", "#N", said).splitlines() == [
-        "level readonly",
+        "level readonly: see `agentos permissions show readonly`",
         "and within SPAWN by operator#N:",
-        "level sandboxed",
+        "level sandboxed: see `agentos permissions show sandboxed`",
         "deny",
         "  calls     THINK",
-        "level readonly: see `agentos permissions show readonly`",
-        "level sandboxed: see `agentos permissions show sandboxed`",
     ]
 
 

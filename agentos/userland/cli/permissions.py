@@ -113,12 +113,10 @@ def get(agent: str, socket_path: str | None, as_json: bool) -> None:
         return
     given = found["permissions"]
     bounds = [bound for bound in given["bounded_by"] if is_restrictive(bound)]
-    print_lines(set_lines(with_base_calls(given)))
+    print_lines(named_set_lines(given))
     for bound in bounds:
         click.echo(printable(f"and within {bound['name']}:"))
-        print_lines(set_lines(with_base_calls(bound)))
-    for level in dict.fromkeys(each["level"] for each in (given, *bounds) if "level" in each):
-        click.echo(f"level {level}: see `agentos permissions show {level}`")
+        print_lines(named_set_lines(bound))
 
 
 def with_base_calls(given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -205,6 +203,13 @@ def request(call: str, args: Sequence[str]) -> dict[str, Any]:
 def print_lines(lines: Iterator[str]) -> None:
     for line in lines:
         click.echo(printable(line))
+
+
+def named_set_lines(given: Mapping[str, Any]) -> Iterator[str]:
+    """The lines of a set that holds the rules of its level without listing them."""
+    for line in set_lines(with_base_calls(given)):
+        hint = f": see `agentos permissions show {given['level']}`" if line == f"level {given.get('level')}" else ""
+        yield line + hint
 
 
 def set_lines(given: Mapping[str, Any]) -> Iterator[str]:

@@ -229,7 +229,7 @@ def test_spawn_takes_permissions(agentos: Agentos, kernel: Kernel) -> None:
     agentos("spawn", "low", "--permissions", "minimal", *SLEEP)
     agentos("spawn", "own", "--permissions", '{"level": "readonly", "deny": {"calls": ["TREE"]}}', *SLEEP)
 
-    assert agentos("permissions", "get", "low").stdout.startswith("level minimal\n")
+    assert agentos("permissions", "get", "low").stdout.startswith("level minimal: ")
     assert agentos("permissions", "get", "own").stdout.startswith("level readonly\ndeny\n  calls     TREE\n")
     (kernel.place / "set.json").write_text('{"level": "minimal", "allow": {"calls": ["LIST"]}}')
     agentos("spawn", "filed", "--permissions", "set.json", *SLEEP)

@@ -230,7 +230,9 @@ def test_spawn_takes_permissions(agentos: Agentos, kernel: Kernel) -> None:
     agentos("spawn", "own", "--permissions", '{"level": "readonly", "deny": {"calls": ["TREE"]}}', *SLEEP)
 
     assert agentos("permissions", "get", "low").stdout.startswith("level minimal: ")
-    assert agentos("permissions", "get", "own").stdout.startswith("level readonly\ndeny\n  calls     TREE\n")
+    assert agentos("permissions", "get", "own").stdout.startswith(
+        "level readonly: see `agentos permissions show readonly`\ndeny\n  calls     TREE\n"
+    )
     (kernel.place / "set.json").write_text('{"level": "minimal", "allow": {"calls": ["LIST"]}}')
     agentos("spawn", "filed", "--permissions", "set.json", *SLEEP)
     assert agentos("permissions", "get", "filed").stdout.startswith("level minimal\nallow\n  calls     LIST\n")

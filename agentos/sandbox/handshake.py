@@ -86,12 +86,14 @@ def send_descriptors(control: socket.socket, fds_by_name: Mapping[str, int]) -> 
         control.sendmsg([os.fsencode("\0".join(fds_by_name))], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
 
 
-async def receive_child(control: socket.socket, joiner: int) -> tuple[int, int]:
-    """Return the pid and a pidfd of the child that continues in the joiner's place; it waits for go."""
+async def receive_descendant(undo: contextlib.ExitStack, control: socket.socket, joiner: int) -> NewProcess:
+    """Return the process that continues in the joiner's place; it waits for go. ``undo`` closes its namespaces."""
     message = await _expect(control, messages.BELOW)
+    undo.callback(close_all, *message.fds)
+    namespaces = _name_descriptors(message)
     with contextlib.suppress(ProcessLookupError):
         if os.getpgid(message.sender) == joiner:  # otherwise it has ended and its pid is reused
-            return message.sender, os.pidfd_open(message.sender)
+            return NewProcess(message.sender, os.pidfd_open(message.sender), control, namespaces)
     raise SandboxError("the process ended as soon as it was in the sandbox")
 
 
@@ -104,17 +106,24 @@ async def wait_confined(control: socket.socket) -> tuple[int, dict[str, int]]:
     try:
         while True:
             message = await _expect(control, messages.LISTENING, messages.FOUND, messages.CONFINED)
-            assert message.fields is not None
-            if message.fields["what"] == messages.CONFINED:
+            if message.fields is not None and message.fields["what"] == messages.CONFINED:
                 return message.sender, found
-            names = message.fields["fds"]
-            if len(message.fds) != len(names):
+            try:
+                found |= _name_descriptors(message)
+            except SandboxError:
                 close_all(*message.fds)
-                raise SandboxError("too many open files: the kernel can't take the descriptors of another sandbox")
-            found |= zip(names, message.fds, strict=True)
+                raise
     except BaseException:
         close_all(*found.values())
         raise
+
+
+def _name_descriptors(message: _Message) -> dict[str, int]:
+    """The descriptors of a message by name; ``SandboxError`` if some are missing."""
+    names = message.fields["fds"] if message.fields is not None else ()
+    if len(message.fds) != len(names):
+        raise SandboxError("too many open files: the kernel can't take the descriptors of another sandbox")
+    return dict(zip(names, message.fds, strict=True))
 
 
 async def receive_listener(control: socket.socket) -> socket.socket:

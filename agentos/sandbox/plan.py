@@ -141,8 +141,7 @@ def plan_entry(policy: Policy, program: Program, host: Host) -> tuple[Step, ...]
     return (
         s.Join(),
         s.TakeIdentity(UID, GID, drop_groups=host.uid == 0),
-        s.Descend(NEWPID | NEWNS),
-        s.OwnProc("/proc"),
+        s.Descend(NEWPID | NEWNS, "/proc"),
         *_confine_steps(policy, program, host, tuple(_bind_steps(policy, host))),
     )
 

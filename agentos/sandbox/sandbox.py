@@ -48,12 +48,12 @@ class Sandbox:
 
     async def wait(self) -> Status:
         """Wait until all its processes have ended; its output may still be unread."""
-        async with self._wait_lock:
-            while self.status is None:
-                await trio.lowlevel.wait_readable(self.pidfd)
-                if has_ended(self.pidfd):
-                    self._reap()
-        assert self.status is not None
+        if self.status is None:  # otherwise the lock's checkpoint would cost a pass of the event loop
+            async with self._wait_lock:
+                while self.status is None:
+                    await trio.lowlevel.wait_readable(self.pidfd)
+                    if has_ended(self.pidfd):
+                        self._reap()
         return self.status
 
     def signal(self, number: int) -> None:

@@ -183,7 +183,7 @@ class Spawner:
             pipes = handshake.open_pipes(undo)
             joiner = await self._launch(undo, pipes, plan, admit, cgroup, sandbox.namespaces_to_enter)
             try:
-                process = NewProcess(*await handshake.receive_child(joiner.control, joiner.pid), joiner.control)
+                process = await handshake.receive_descendant(undo, joiner.control, joiner.pid)
                 self._children.add(process.pid)
                 async with self._kill_on_error(process):
                     handshake.send_go(process.control)

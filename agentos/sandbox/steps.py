@@ -29,16 +29,11 @@ class Join(NamedTuple):
 class Descend(NamedTuple):
     """Continue in a child's child: the child is in the joined PID namespace, its child in a new one below it.
 
-    ``flags`` are CLONE_NEW* of the latter.
+    ``flags`` are CLONE_NEW* of the latter. It mounts a /proc of its own at ``proc``, over that of the one above.
     """
 
     flags: int
-
-
-class OwnProc(NamedTuple):
-    """Mount a /proc of this PID namespace over the /proc of the one above."""
-
-    target: str
+    proc: str
 
 
 class Listen(NamedTuple):
@@ -250,7 +245,6 @@ Step = (
     Clone
     | Join
     | Descend
-    | OwnProc
     | Listen
     | UnshareCgroup
     | PrivateMounts
@@ -318,7 +312,7 @@ def describe(step: Step) -> str:
             about = (step.path,)
         case Protect():
             about = (step.directory,)
-        case MountTmpfs() | MountProc() | OwnProc():
+        case MountTmpfs() | MountProc():
             about = (step.target,)
         case Hostname():
             about = (step.name,)

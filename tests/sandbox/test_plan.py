@@ -154,7 +154,7 @@ def test_who_enters_a_sandbox_gets_the_last_steps_of_who_was_there_first(policy:
     last = entered[at(entered, s.SetLimits) :]
     assert last == first[at(first, s.SetLimits) :]
     kinds = [type(step) for step in entered[: -len(last)]]
-    assert kinds == [s.Join, s.TakeIdentity, s.Descend, s.OwnProc]
+    assert kinds == [s.Join, s.TakeIdentity, s.Descend]
     assert entered[1] == first[at(first, s.TakeIdentity)]
 
 

@@ -61,7 +61,7 @@ EXECUTE = "agentos.sandbox.handshake:wait_exec"
 READY = "agentos.agents.life:Life._wait_until_ready"
 ACT = "agentos.syscalls.spawn:Spawning._act"
 GROUP = "agentos.agents.commands.run:_create_nested"
-DESCENT = "agentos.sandbox.handshake:receive_child"
+DESCENT = "agentos.sandbox.handshake:receive_descendant"
 END = "agentos.agents.commands.run:CommandRunner._read_until_end"
 REMOVE = "agentos.agents.commands.run:remove"
 

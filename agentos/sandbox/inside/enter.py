@@ -41,7 +41,7 @@ def join(namespaces: Mapping[str, int]) -> None:
 
 
 def descend(step: s.Descend, control: socket.socket) -> None:
-    """Continue in a child's child once the kernel has a pidfd of it; the calling process exits.
+    """Continue in a child's child once the kernel has a pidfd of it and its namespaces; the calling process exits.
 
     Two clones are needed: only a process in a PID namespace can make one below it, and a process enters a PID
     namespace only by being cloned into it.
@@ -49,18 +49,16 @@ def descend(step: s.Descend, control: socket.socket) -> None:
     libc.prctl(libc.PR_SET_DUMPABLE, 0)  # setresuid may have set it (sysctl fs.suid_dumpable)
     if not libc.clone_two_below(step.flags):
         os._exit(0)
-    messages.send(control, messages.BELOW)
+    libc.mount("none", "/", None, MS_REC | MS_PRIVATE)
+    libc.mount("proc", step.proc, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, "subset=pid")
+    place = f"{step.proc}/self/ns"  # no other process may open these: this one isn't dumpable
+    names = [name for name in _CLONE_FLAGS if os.path.exists(f"{place}/{name}")]
+    namespaces = {name: os.open(f"{place}/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in names}
+    messages.send(control, messages.BELOW, namespaces)
+    for fd in namespaces.values():
+        os.close(fd)
     messages.wait_for_go(control)
     os.setsid()
-
-
-def mount_own_proc(step: s.OwnProc) -> dict[str, int]:
-    """Mount a /proc over that of the PID namespace above; returns our namespaces as descriptors."""
-    libc.mount("none", "/", None, MS_REC | MS_PRIVATE)
-    libc.mount("proc", step.target, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, "subset=pid")
-    place = f"{step.target}/self/ns"  # no other process may open these: this one isn't dumpable
-    names = [name for name in _CLONE_FLAGS if os.path.exists(f"{place}/{name}")]
-    return {name: os.open(f"{place}/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in names}
 
 
 def listen(step: s.Listen, control: socket.socket) -> None:

@@ -7,7 +7,7 @@
                   ←    (names)      descriptors: its plan, its pipes, its sources or namespaces to join; may come late,
                                     and a plan may come in parts
     below         →                 only if it joined a sandbox: from the descendant that continues in its place, in
-                                    its process group
+                                    its process group; with descriptors of its namespaces
                   ←    go           once the kernel has its pidfd; it leaves the group
     listening     →                 the listener that it made on its loopback, if its plan has one
     found         →                 descriptors of namespaces that no other process could open, and of its tmpfs

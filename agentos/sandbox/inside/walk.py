@@ -113,8 +113,6 @@ class _StepRunner:
                 self.fds.clear()
             case s.Descend():
                 enter.descend(step, self.control)
-            case s.OwnProc():
-                self.descriptors = enter.mount_own_proc(step)
             case s.Listen():
                 enter.listen(step, self.control)
             case s.PrivateMounts():

@@ -171,6 +171,22 @@ def check_intensity(child: AgentSpec | GroupSpec, intensity: int, period: float,
         SupervisorSpec([one], intensity=intensity, period=period)
 
 
+def check_restart_limits(child: AgentSpec | GroupSpec, report: ReportMistake, key: str = "backoff") -> None:
+    """Report a backoff so slow that its child can't exceed its own ``max_restarts`` within ``restart_window``.
+
+    ``key`` is the one to report; any but ``backoff`` means that the child has the default backoff.
+    """
+
+    def report_in_own_words(mistake: BadField) -> None:
+        text = mistake.message.replace("intensity ", "max_restarts ").replace("period ", "restart_window ")
+        if key != "backoff":
+            text = text.replace("its backoff", "the default backoff of 1 s to 30 s")
+            text = text.replace("give the backoff a max_failures", "give it a backoff of its own")
+        report(BadField(key, text))
+
+    check_intensity(child, child.max_restarts, child.restart_window, report_in_own_words)
+
+
 @contextlib.contextmanager
 def report_spec_error(field: str, report: ReportMistake, child: str = "") -> Iterator[None]:
     """Report what a supervisor would refuse as a mistake in this field; ``child`` is the child's name."""

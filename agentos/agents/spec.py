@@ -74,9 +74,10 @@ class AgentSpec(Struct, frozen=True):
     """One agent: exactly one of ``script`` (run by ``python``) and ``command`` (an argv) is set.
 
     Paths are absolute host paths, except ``cwd``, which is a path in the jail if there is one. ``code`` is a directory
-    that contains the script. ``workspace`` is ``tmp``, ``keep`` or a directory. ``max_restarts`` within
-    ``restart_window`` seconds applies only to SPAWNed agents: in a declared tree the supervisor's intensity applies.
-    ``on_give_up`` applies only to declared agents. ``ready="hello"`` makes the start wait for the agent's HELLO.
+    that contains the script. ``workspace`` is ``tmp``, ``keep`` or a directory. More than ``max_restarts`` within
+    ``restart_window`` seconds, and the agent is given up; declared members of a ``one_for_all`` or ``rest_for_one``
+    group have their supervisor's intensity instead. ``on_give_up`` applies only to declared agents.
+    ``ready="hello"`` makes the start wait for the agent's HELLO.
     """
 
     name: str
@@ -117,7 +118,12 @@ class AgentSpec(Struct, frozen=True):
 
 
 class GroupSpec(Struct, frozen=True):
-    """A supervisor and its children, in start order."""
+    """A supervisor and its children, in start order.
+
+    ``intensity`` and ``period`` count the restarts of its children; under ``one_for_one`` only those of children with
+    ``on_give_up="escalate"`` that were given up. ``max_restarts`` within ``restart_window`` seconds limits the restarts
+    of the group itself if it is a child of a ``one_for_one`` group.
+    """
 
     name: str
     strategy: Strategy = "one_for_one"
@@ -126,6 +132,8 @@ class GroupSpec(Struct, frozen=True):
     auto_shutdown: AutoShutdown = "never"
     children: Sequence["AgentSpec | GroupSpec"] = ()
     restart: Restart = "permanent"
+    max_restarts: int = 5
+    restart_window: float = 60.0
     shutdown: Shutdown = "infinity"
     significant: bool = False
     backoff: Backoff | None = None

@@ -93,8 +93,7 @@ class Supervision:
         self.tracker.groups[path] = group
         contains = group.strategy == "one_for_one"
         children = [
-            self._make_container(spec, path, group) if contains else self._make_member(spec, path)
-            for spec in group.children
+            self._make_container(spec, path) if contains else self._make_member(spec, path) for spec in group.children
         ]
         return SupervisorSpec(
             [*before, *children],
@@ -123,8 +122,8 @@ class Supervision:
             backoff=spec.backoff,
         )
 
-    def _make_container(self, spec: AgentSpec | GroupSpec, path: Path, group: GroupSpec) -> ChildSpec:
-        """A child of a ``one_for_one`` group, in a container that applies the group's limits to it alone."""
+    def _make_container(self, spec: AgentSpec | GroupSpec, path: Path) -> ChildSpec:
+        """A child of a ``one_for_one`` group, in a container that applies the child's own limits."""
         inside = (*path, spec.name)
         start: BackgroundStart | Group
         shutdown: Shutdown
@@ -135,7 +134,7 @@ class Supervision:
             start = Group(inside, self._make_group(spec, inside), self.tracker.observe, self.tracker.add_supervisor)
             shutdown = spec.shutdown
         self.tracker.containers.add((path, spec.name))
-        one = specify_one_child(spec.name, start, spec.restart, spec.backoff, group.intensity, group.period)
+        one = specify_one_child(spec.name, start, spec.restart, spec.backoff, spec.max_restarts, spec.restart_window)
         container = Container(inside, one, spec.on_give_up == "escalate", self.tracker.observe)
         return ChildSpec(
             spec.name,

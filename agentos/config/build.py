@@ -13,6 +13,7 @@ from agentos.agents.builder import (
     build_backoff,
     build_share,
     check_intensity,
+    check_restart_limits,
     report_bad_field,
     report_spec_error,
 )
@@ -32,12 +33,20 @@ from agentos.llm.settings import LLMSettings
 from agentos.permissions.rule import PermissionSet
 from agentos.services.quotas import Quota
 from agentos_sdk.codec import path
-from supervisors import ChildSpec, SupervisorSpec
+from supervisors import Backoff, ChildSpec, SupervisorSpec
 
 from .reader import Reader, ReadTable
 from .toml_lines import Keys
 
 ROOT = "root"
+
+RESTART_LIMITS = {"backoff": Backoff(first=1.0, min=2.0, max=30.0), "max_restarts": 5, "restart_window": 60.0}
+"""The defaults of a child of a ``one_for_one`` supervisor: 5 restarts in 60 s, after 1 s, 2 s, 4 s, ... up to 30 s."""
+GROUP_KEYS = {"max_restarts": "intensity", "restart_window": "period", "on_give_up": "on_give_up"}
+"""What a member of another supervisor can't have by itself, and the supervisor's key for it."""
+INTENSITY_KEYS = {"restart", "intensity", "period"}
+NO_SUPERVISOR = "the root has no supervisor above it: when it gives up, the kernel ends with exit status 1"
+CHILDS = "a key of a child: each [[supervisor.children]] has its own"
 
 
 class Builder(Reader):
@@ -54,12 +63,20 @@ class Builder(Reader):
         file = self.read(FileTable, data, ()).table
         kernel = self.read(KernelSettings, file.kernel, ("kernel",)).table
         paths = {name: self.resolve_path(getattr(kernel, name)) for name in ("socket", "state_dir")}
-        root = self.read(RootTable, file.supervisor, ("supervisor",))
+        root = self.read(RootTable, self._drop_keys_of_children(file.supervisor), ("supervisor",))
         self._sets = read_permissions(self, file.permissions)
         self._budgets += [(("permissions", name, "quotas"), found.quotas) for name, found in self._sets.items()]
         llm, group = read_llm(self, file.llm), self._group(root, ROOT)
         check_prices(self, llm, self._budgets)
         return attrs.evolve(kernel, **paths), llm, self._sets, group
+
+    def _drop_keys_of_children(self, data: object) -> object:
+        """The root's table without the keys that only a child has, each reported as a mistake."""
+        if not isinstance(data, dict):
+            return data
+        for key in [key for key in GROUP_KEYS if key in data]:
+            self.mistakes.append((("supervisor", key), NO_SUPERVISOR if key == "on_give_up" else CHILDS))
+        return {key: value for key, value in data.items() if key not in GROUP_KEYS}
 
     def _group(self, read: ReadTable, name: str) -> GroupSpec:
         report = partial(self.report, read)
@@ -73,6 +90,9 @@ class Builder(Reader):
             child = self._child(data, (*read.keys, "children", index))
             if child is not None:
                 spec, found = child
+                if group.strategy == "one_for_one":
+                    missing = {key: limit for key, limit in RESTART_LIMITS.items() if getattr(found.table, key) is None}
+                    spec = replace(spec, **missing)
                 self._check_terms(spec, found, group, read)
                 children.append(spec)
         return replace(group, children=tuple(children))
@@ -116,21 +136,24 @@ class Builder(Reader):
 
         ``outer`` is the table of the group. Instead of an invalid field the check gets the most permissive value.
         """
-        if read.table.on_give_up is not None and group.strategy != "one_for_one" and "strategy" not in outer.invalid:
-            self.add_mistake(
-                read,
-                f"children of a {group.strategy} supervisor are given up together, by its intensity and period: leave "
-                "it out here",
-                "on_give_up",
-            )
-        report = partial(self.report, read)
+        report, contained = partial(self.report, read), group.strategy == "one_for_one"
+        for key, own in GROUP_KEYS.items():
+            if getattr(read.table, key) is not None and not contained and "strategy" not in outer.invalid:
+                instead = f"use {own} of the supervisor {group.name!r} instead"
+                if key == "on_give_up" and not isinstance(outer.table, SupervisorTable):
+                    instead = "when the root gives up, the kernel ends with exit status 1"
+                together = f"members of a {group.strategy} supervisor are restarted and given up together"
+                self.add_mistake(read, f"{together}: {instead}", key)
         if child.significant:
             restart = "transient" if "restart" in read.invalid else child.restart
             auto_shutdown = "any_significant" if "auto_shutdown" in outer.invalid else group.auto_shutdown
             with report_spec_error("significant", report, child.name):
                 one = ChildSpec(child.name, SupervisorSpec(), restart=restart, significant=True)
                 SupervisorSpec([one], auto_shutdown=auto_shutdown)
-        if child.backoff and "restart" not in read.invalid and not outer.invalid & {"intensity", "period"}:
+        if contained and not read.invalid & {"restart", *RESTART_LIMITS}:
+            given = [key for key in RESTART_LIMITS if getattr(read.table, key) is not None]
+            check_restart_limits(child, report, given[0] if given else "backoff")
+        elif not contained and child.backoff and not (read.invalid | outer.invalid) & INTENSITY_KEYS:
             check_intensity(child, group.intensity, group.period, report)
 
     def _claim_name(self, read: ReadTable) -> None:

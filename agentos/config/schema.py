@@ -103,6 +103,8 @@ class ChildTable:
     name: Name
     type: Literal["agent", "supervisor"] = "agent"
     restart: Restart | None = None
+    max_restarts: Intensity | None = None
+    restart_window: Period | None = None
     shutdown: Shutdown | None = None
     significant: bool | None = None
     on_give_up: OnGiveUp | None = None

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentos.access.callers import Callers
-from agentos.agents.builder import Paths, Request, build, check_intensity, describe_missing_price
+from agentos.agents.builder import Paths, Request, build, check_restart_limits, describe_missing_price
 from agentos.agents.jail import layout
 from agentos.agents.paths import HostPaths, JailPaths
 from agentos.agents.rate_limit import Rate
@@ -199,7 +199,7 @@ class Spawning:
         if parent is not None and parent.spec.jailed:
             paths = JailPaths(parent)
         spec = build(Request(**fields), paths, refuse, above, bounds)
-        check_intensity(spec, spec.max_restarts, spec.restart_window, refuse)
+        check_restart_limits(spec, refuse)
         if not self.callers.priced and any(quota.what == "money" for quota in spec.llm.budget):
             raise BadRequest(f"llm.budget: {describe_missing_price()}")
         return spec

@@ -163,8 +163,8 @@ def test_bounds_of_restarts_are_those_of_a_supervisors_intensity(kernel: Kernel)
 def test_a_backoff_beyond_the_intensity_is_told_in_the_same_words(kernel: Kernel) -> None:
     backoff = {"min": 60, "max": 60, "jitter": 0}
     file = kernel.place / "wrong.toml"
-    child = toml({"name": "w", **SCRIPT, "backoff": backoff})
-    file.write_text(f"[supervisor]\nintensity = 3\nperiod = 60\n[[supervisor.children]]\n{child}")
+    child = toml({"name": "w", **SCRIPT, "backoff": backoff, "max_restarts": 3})
+    file.write_text(f"[[supervisor.children]]\n{child}")
 
     with kernel.connect() as wire, pytest.raises(ConfigError) as told:
         reply = wire.call(SPAWN, {"name": "w", **SCRIPT, "backoff": backoff, "restart": "permanent"})

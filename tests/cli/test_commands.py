@@ -85,7 +85,7 @@ def test_tree_draws_and_gives_json(agentos: Agentos) -> None:
 
     drawn = agentos("tree").stdout
 
-    assert drawn.splitlines()[0] == "root  one_for_one, at most 1 restart in 5 s"
+    assert drawn.splitlines()[0] == "root  one_for_one, at most 1 escalation in 5 s"
     assert re.search(r"^   └─ leaf  running pid \d+, temporary$", drawn, re.MULTILINE)
     assert json.loads(agentos("tree", "--json").stdout)["name"] == "root"
 

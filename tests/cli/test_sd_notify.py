@@ -68,7 +68,10 @@ def test_the_manager_hears_that_the_kernel_begins_to_stop_before_the_agents_have
 
 def test_a_kernel_whose_root_gave_up_says_why(manager: tuple[socket.socket, str]) -> None:
     listening, name = manager
-    bad = TREE.replace('["sleep", "1000"]', '["sh", "-c", "sleep 1; exit 3"]') + 'on_give_up = "escalate"\n'
+    bad = (
+        TREE.replace('["sleep", "1000"]', '["sh", "-c", "sleep 1; exit 3"]')
+        + 'max_restarts = 0\non_give_up = "escalate"\n'
+    )
     kernel = Kernel(bad, {"NOTIFY_SOCKET": name})
     try:
         heard(listening)

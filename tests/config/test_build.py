@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from agentos.config.build import Builder
 from agentos.config.schema import AgentTable, SupervisorTable
+from supervisors import Backoff
 from tests.config.saying import agent, loaded, said
 
 
@@ -94,9 +95,9 @@ def test_supervisors_and_agents_share_one_set_of_names(home: Path) -> None:
 
 
 def test_a_backoff_that_makes_intensity_unreachable_is_refused_as_supervisors_refuse_it(home: Path) -> None:
-    [line] = said("[supervisor]\nintensity = 5\n" + agent('script = "a.py"\nbackoff = { min = "10s", jitter = 0 }'))
+    [line] = said(agent('script = "a.py"\nbackoff = { min = "10s", jitter = 0 }'))
 
-    assert line.startswith("agentos.toml:6: supervisor.children[0].backoff: with its backoff 6 restarts take")
+    assert line.startswith("agentos.toml:4: supervisor.children[0].backoff: with its backoff 6 restarts take")
 
 
 def test_a_significant_child_needs_a_supervisor_that_minds(home: Path) -> None:
@@ -255,12 +256,53 @@ def test_a_kernel_that_cannot_be(home: Path, lines: str, sentence: str) -> None:
     assert line.startswith("agentos.toml:" + sentence)
 
 
-def test_only_a_one_for_one_supervisor_gives_up_its_children_one_by_one(home: Path) -> None:
-    text = '[supervisor]\nstrategy = "{}"\n' + agent('script = "a.py"\non_give_up = "escalate"')
+def test_members_of_a_group_have_no_restart_limits_of_their_own(home: Path) -> None:
+    keys = 'max_restarts = 4\nrestart_window = "1m"\non_give_up = "escalate"'
+    member = agent(f'script = "a.py"\n{keys}')
+    team = agent('type = "supervisor"\nstrategy = "rest_for_one"\n') + member.replace("children", "children.children")
+    together = "supervisor are restarted and given up together: "
 
-    assert loaded(text.format("one_for_one")).root.children[0].on_give_up == "escalate"
-    assert loaded(agent('script = "a.py"')).root.children[0].on_give_up == "fail"
-    assert said(text.format("one_for_all")) == [
-        "agentos.toml:6: supervisor.children[0].on_give_up: children of a one_for_all supervisor are given up "
-        "together, by its intensity and period: leave it out here"
+    one = loaded(member).root.children[0]
+    assert (one.max_restarts, one.restart_window, one.on_give_up) == (4, 60.0, "escalate")
+    assert said('[supervisor]\nstrategy = "one_for_all"\n' + member) == [
+        f"agentos.toml:{line}: supervisor.children[0].{key}: members of a one_for_all {together}{instead}"
+        for line, key, instead in (
+            (6, "max_restarts", "use intensity of the supervisor 'root' instead"),
+            (7, "restart_window", "use period of the supervisor 'root' instead"),
+            (8, "on_give_up", "when the root gives up, the kernel ends with exit status 1"),
+        )
+    ]
+    assert said(team.replace('"w"', '"team"', 1)) == [
+        f"agentos.toml:{line}: supervisor.children[0].children[0].{key}: members of a rest_for_one {together}"
+        f"use {instead} of the supervisor 'team' instead"
+        for line, key, instead in (
+            (8, "max_restarts", "intensity"),
+            (9, "restart_window", "period"),
+            (10, "on_give_up", "on_give_up"),
+        )
+    ]
+
+
+def test_a_declared_agent_has_restart_limits_of_its_own(home: Path) -> None:
+    group = agent('type = "supervisor"\nintensity = 7\n') + agent('script = "a.py"').replace('"w"', '"a"')
+    for child in loaded(group).root.children:
+        assert (child.max_restarts, child.restart_window, child.on_give_up) == (5, 60.0, "fail")
+        assert child.backoff == Backoff(first=1.0, min=2.0, max=30.0)
+
+
+def test_limits_that_the_default_backoff_never_reaches_are_refused(home: Path) -> None:
+    [line] = said(agent('script = "a.py"\nmax_restarts = 20'))
+
+    assert line.startswith(
+        "agentos.toml:4: supervisor.children[0].max_restarts: with the default backoff of 1 s to 30 s 21 restarts take "
+    )
+    assert "make restart_window at least" in line
+    assert line.endswith("or give it a backoff of its own")
+
+
+def test_the_root_has_no_supervisor_that_could_give_it_up(home: Path) -> None:
+    assert said('[supervisor]\non_give_up = "escalate"\nmax_restarts = 3\n') == [
+        "agentos.toml:2: supervisor.on_give_up: the root has no supervisor above it: when it gives up, the kernel ends "
+        "with exit status 1",
+        "agentos.toml:3: supervisor.max_restarts: a key of a child: each [[supervisor.children]] has its own",
     ]

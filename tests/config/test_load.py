@@ -1,5 +1,6 @@
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,6 +113,7 @@ def test_a_whole_file_becomes_the_values_that_run(home: Path) -> None:
         workspace=str(home / "work"),
         runtime="fast",
     )
+    own: Any = {"max_restarts": 5, "restart_window": 60.0, "backoff": Backoff(first=1.0, min=2.0, max=30.0)}
     lead = AgentSpec(
         "lead",
         command=(str(home / "tool"), "./a.py"),
@@ -119,6 +121,7 @@ def test_a_whole_file_becomes_the_values_that_run(home: Path) -> None:
         isolation="none",
         restart="transient",
         significant=True,
+        **own,
     )
     last = AgentSpec(
         "last",
@@ -127,13 +130,14 @@ def test_a_whole_file_becomes_the_values_that_run(home: Path) -> None:
         python=str(home / "bin/python"),
         workspace="keep",
         isolation="strict",
+        **own,
     )
     team = GroupSpec(
         "team",
         auto_shutdown="any_significant",
         restart="transient",
         shutdown=30.0,
-        children=(lead, GroupSpec("inner", children=(last,))),
+        children=(lead, GroupSpec("inner", children=(last,), **own)),
     )
     assert config.root == GroupSpec("root", "rest_for_one", intensity=3, period=60.0, children=(database, team))
 

@@ -17,18 +17,14 @@ Numbers = dict[str, float]  # the load's JSON line; "mode" is the one text in it
 CONFIG = """\
 [kernel]
 log_level = "warning"
-
-[supervisor]
-strategy = "one_for_one"
-intensity = 1000
-period = "60s"
 """
+RESTARTS = "max_restarts = 1000\nbackoff = { min = 0, max = 0 }\n"
 
 
 def config(children: Sequence[Mapping[str, Any]]) -> str:
     """A configuration file; strings, and arrays of them, are spelled alike in TOML and JSON."""
     blocks = ("".join(f"{key} = {json.dumps(value)}\n" for key, value in child.items()) for child in children)
-    return CONFIG + "".join(f"\n[[supervisor.children]]\n{block}" for block in blocks)
+    return CONFIG + "".join(f"\n[[supervisor.children]]\n{RESTARTS}{block}" for block in blocks)
 
 
 @frozen

@@ -19,6 +19,7 @@ SETTLED = 0.2  # seconds that a program has to live to count as started, where i
 SLEEPS = '["sleep", "1000"]'
 BAD = '["sh", "-c", "echo why >&2; exit 5"]'
 IN_ORDER = 'strategy = "rest_for_one"'
+QUICK = 'max_restarts = 1\nrestart_window = "5s"\nbackoff = { max = 0.2 }'
 
 LATE = """
 import time
@@ -71,8 +72,9 @@ def shape(node: dict[str, Any]) -> Any:
 
 @pytest.mark.alone
 def test_a_healthy_child_comes_back_at_once_beside_crash_loopers(start_kernel: StartKernel) -> None:
-    looping = (child(f"loop{number}", '["sh", "-c", "sleep 0.5; exit 1"]') for number in range(LOOPERS))
-    kernel = start_kernel("[supervisor]\nintensity = 1000\nperiod = 1\n" + child("healthy") + "".join(looping))
+    often = "max_restarts = 1000\nrestart_window = 1\nbackoff = { min = 0, max = 0 }"
+    looping = (child(f"loop{number}", '["sh", "-c", "sleep 0.5; exit 1"]', often) for number in range(LOOPERS))
+    kernel = start_kernel(child("healthy", SLEEPS, often) + "".join(looping))
     with kernel.client() as client:
         until(lambda: all(agent["restarts"] > 1 for agent in client.list_agents()[1:]), "all of them crash")
         took = []
@@ -102,9 +104,9 @@ def test_agents_start_at_the_same_time(start_kernel: StartKernel, tmp_path: Path
 def test_an_agent_that_cannot_start_leaves_the_others_untouched(start_kernel: StartKernel) -> None:
     kernel = start_kernel(
         child("first")
-        + child("bad", BAD)
+        + child("bad", BAD, QUICK)
         + child("nameless", '["nosuchprogram"]', 'restart = "temporary"')
-        + group("team", member("good") + member("worse", BAD))
+        + group("team", member("good") + member("worse", BAD, QUICK))
         + child("last")
     )
     with kernel.client() as client:
@@ -161,7 +163,7 @@ def test_members_of_a_group_start_in_order_beside_others(start_kernel: StartKern
 
 
 def test_a_group_whose_member_cannot_start_is_given_up_alone(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(group("team", member("good") + member("bad", BAD), IN_ORDER) + child("beside"))
+    kernel = start_kernel(group("team", member("good") + member("bad", BAD), IN_ORDER, QUICK) + child("beside"))
     with kernel.client() as client:
         until(lambda: client.tree()["tree"]["children"][1].get("state") == "stopped", "the group was given up")
 
@@ -196,11 +198,8 @@ def test_who_looks_at_the_tree_sees_no_containers(start_kernel: StartKernel) -> 
 
 
 def test_an_escalation_ends_the_group_and_its_container_starts_it_again(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(
-        "[supervisor]\nintensity = 5\nperiod = 60\n"
-        + group("team", member("weak", SLEEPS, 'on_give_up = "escalate"') + member("sound"), "intensity = 0")
-        + child("beside")
-    )
+    weak = member("weak", SLEEPS, "max_restarts = 0", 'on_give_up = "escalate"')
+    kernel = start_kernel(group("team", weak + member("sound"), "intensity = 0") + child("beside"))
     with kernel.client() as client:
         os.kill(known(client, "weak"), signal.SIGKILL)
 
@@ -211,7 +210,7 @@ def test_an_escalation_ends_the_group_and_its_container_starts_it_again(start_ke
 
 
 def test_a_significant_agent_that_was_given_up_ends_its_group(start_kernel: StartKernel) -> None:
-    job = member("job", '["sh", "-c", "sleep 1; exit 5"]', 'restart = "transient"', "significant = true")
+    job = member("job", '["sh", "-c", "sleep 1; exit 5"]', 'restart = "transient"', "significant = true", QUICK)
     kernel = start_kernel(
         group("team", member("helper") + job, 'auto_shutdown = "any_significant"', 'restart = "transient"')
         + child("beside")
@@ -223,7 +222,7 @@ def test_a_significant_agent_that_was_given_up_ends_its_group(start_kernel: Star
 
 
 def test_a_group_restart_above_starts_again_what_was_given_up_and_what_was_killed(start_kernel: StartKernel) -> None:
-    team = group("team", member("bad", BAD) + member("killed") + member("well"), "intensity = 0")
+    team = group("team", member("bad", BAD, "max_restarts = 0") + member("killed") + member("well"))
     kernel = start_kernel('[supervisor]\nstrategy = "one_for_all"\n' + child("key") + team)
     with kernel.client() as client:
         in_state(client, "bad", "failed")

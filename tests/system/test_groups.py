@@ -150,11 +150,10 @@ def test_a_restart_that_fails_is_tried_again_within_the_budget(start_kernel: Sta
     fine = tmp_path / "fine"
     fine.touch()
     kernel = start_kernel(f"""
-        [supervisor]
-        intensity = 100
-        period = 1000
         [[supervisor.children]]
         name = "a"
+        max_restarts = 100
+        restart_window = 1000
         command = ["sh", "-c", "test -e {fine} && exec sleep 1000"]
         sandboxed = false
         backoff = {{ max_failures = 99 }}

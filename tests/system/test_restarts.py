@@ -145,7 +145,7 @@ def test_what_a_start_that_failed_had_spawned_ends_with_it(kernel: Kernel, clien
 
 
 def test_a_declared_tree_escalates_and_the_kernel_says_why(start_kernel: StartKernel) -> None:
-    child = 'name = "bad"\ncommand = ["sh", "-c", "sleep 1; exit 5"]\non_give_up = "escalate"'
+    child = 'name = "bad"\ncommand = ["sh", "-c", "sleep 1; exit 5"]\nmax_restarts = 1\non_give_up = "escalate"'
     kernel = start_kernel(f"[supervisor]\nintensity = 1\nperiod = 60\n[[supervisor.children]]\n{child}\n")
 
     assert kernel.wait_end() == 1

@@ -14,20 +14,21 @@ from tests.conftest import StartKernel
 from tests.support.kernel import Kernel, marked, until
 from tests.system.agents import RELAY, write
 
-AGENT = (
-    '\n[[{path}]]\nname = "{name}"\ncommand = ["sleep", "1000"]\nbackoff = {{ max = "300ms", max_failures = 9999 }}\n'
-)
-GROUP = '\n[[{path}]]\nname = "{name}"\ntype = "supervisor"\nstrategy = "{strategy}"\nintensity = 2\nperiod = 2'
+AGENT = '\n[[{path}]]\nname = "{name}"\ncommand = ["sleep", "1000"]\n'
+BACKOFF = 'backoff = { max = "300ms", max_failures = 9999 }\n'
+GROUP = '\n[[{path}]]\nname = "{name}"\ntype = "supervisor"\nstrategy = "{strategy}"\nintensity = 2\nperiod = 2\n'
+OFTEN = "max_restarts = 1000\nrestart_window = 1\n"
 
 
 def tree() -> str:
-    text = "[supervisor]\nintensity = 1000\nperiod = 1\n"
     child = "supervisor.children"
+    text = AGENT.format(path=child, name="alone") + BACKOFF + OFTEN
     for strategy in ("one_for_one", "rest_for_one", "one_for_all"):
-        text += GROUP.format(path=child, name=strategy, strategy=strategy)
+        text += GROUP.format(path=child, name=strategy, strategy=strategy) + "backoff = { max = 0, min = 0 }\n" + OFTEN
         for number in range(3):
-            text += AGENT.format(path=f"{child}.children", name=f"{strategy}-{number}")
-    return text + AGENT.format(path=child, name="alone")
+            text += AGENT.format(path=f"{child}.children", name=f"{strategy}-{number}") + BACKOFF
+            text += "max_restarts = 2\nrestart_window = 2\n" if strategy == "one_for_one" else ""
+    return text
 
 
 def meddle(kernel: Kernel, seed: int, rounds: int) -> None:

@@ -206,11 +206,12 @@ def describe(node: dict[str, Any]) -> str:
         return f"{name}  {node['state']}"
     if node["strategy"] == "simple_one_for_one":
         return f"{name}  {node['strategy']}"
-    return f"{name}  {node['strategy']}, {describe_intensity(node)}"
+    counted = "escalation" if node["strategy"] == "one_for_one" else "restart"
+    return f"{name}  {node['strategy']}, {describe_intensity(node, counted)}"
 
 
-def describe_intensity(supervisor: dict[str, Any]) -> str:
-    return f"at most {plural(supervisor['intensity'], 'restart')} in {supervisor['period']:g} s"
+def describe_intensity(supervisor: dict[str, Any], counted: str = "restart") -> str:
+    return f"at most {plural(supervisor['intensity'], counted)} in {supervisor['period']:g} s"
 
 
 def describe_requests(line: Mapping[str, Any]) -> str:

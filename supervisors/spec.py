@@ -104,12 +104,15 @@ class SupervisorSpec:
     It gives up, with reason ``shutdown``, after more than ``intensity`` restarts within ``period`` seconds. With
     simple_one_for_one ``template`` takes the place of ``children``.
 
+    Beyond OTP, with an intensity of ``math.inf`` it never gives up; then each child that is restarted needs a backoff
+    that grows to 1 s or more.
+
     Raises SpecError with OTP's name for the mistake as ``code``.
     """
 
     children: tuple[ChildSpec, ...] = field(default=(), converter=_children)
     strategy: Strategy = "one_for_one"
-    intensity: int = 1
+    intensity: float = 1
     period: float = 5.0
     auto_shutdown: AutoShutdown = "never"
     template: Template | None = None
@@ -135,13 +138,18 @@ class SupervisorSpec:
         if child.significant and self.auto_shutdown == "never":
             sentence = f"child {name!r}: significant means nothing while auto_shutdown is 'never'"
             raise SpecError("bad_combination", sentence, name)
-        if child.backoff is not None and child.restart != "temporary":
-            self._check_reach(child.backoff, name)
+        if child.restart == "temporary":
+            return
+        if self.intensity == math.inf:
+            _check_pace(child.backoff, name)
+        elif child.backoff is not None:
+            self._check_reach(child.backoff, int(self.intensity), name)
 
     def _check_flags(self) -> None:
         _one_of("invalid_strategy", "strategy", self.strategy, get_args(Strategy))
-        if not isinstance(self.intensity, int) or self.intensity < 0:
-            raise SpecError("invalid_intensity", f"intensity is a whole number from 0 up, not {self.intensity!r}")
+        if self.intensity != math.inf and (not isinstance(self.intensity, int) or self.intensity < 0):
+            expected = "a whole number from 0 up, or math.inf"
+            raise SpecError("invalid_intensity", f"intensity is {expected}, not {self.intensity!r}")
         if not isinstance(self.period, int | float) or not 0 < self.period < math.inf:
             raise SpecError("invalid_period", f"period is more than 0 s, not {self.period!r}")
         _one_of("invalid_auto_shutdown", "auto_shutdown", self.auto_shutdown, get_args(AutoShutdown))
@@ -150,20 +158,28 @@ class SupervisorSpec:
         if self.template is not None and not self.simple:
             raise SpecError("bad_combination", "a template goes with simple_one_for_one only")
 
-    def _check_reach(self, backoff: Backoff, name: str) -> None:
+    def _check_reach(self, backoff: Backoff, intensity: int, name: str) -> None:
         # Otherwise a child that always fails is restarted for ever, and no supervisor above gets to know.
-        least = fastest(backoff, self.intensity + 1)
+        least = fastest(backoff, intensity + 1)
         if backoff.max_failures is not None or least <= self.period:
             return
-        possible = reachable(backoff, self.period, self.intensity)
+        possible = reachable(backoff, self.period, intensity)
         raise SpecError(
             "unreachable_intensity",
-            f"child {name!r}: with its backoff {self.intensity + 1} restarts take {least:g} s at least, so intensity "
-            f"{self.intensity} in {self.period:g} s is never exceeded and a child that always fails would be restarted "
+            f"child {name!r}: with its backoff {intensity + 1} restarts take {least:g} s at least, so intensity "
+            f"{intensity} in {self.period:g} s is never exceeded and a child that always fails would be restarted "
             f"for ever; make period at least {math.ceil(least * 10) / 10:g} s, or intensity at most {possible}, "
             "or give the backoff a max_failures",
             name,
         )
+
+
+def _check_pace(backoff: Backoff | None, name: str) -> None:
+    # A child that always fails must not be restarted without a pause for ever.
+    if backoff is not None and backoff.max >= 1 and (backoff.min >= 1 or (backoff.min > 0 and backoff.factor > 1)):
+        return
+    sentence = f"child {name!r}: restarts without a limit need a backoff that grows to a max of 1 s or more"
+    raise SpecError("bad_combination", sentence, name)
 
 
 T = TypeVar("T")

@@ -1,5 +1,6 @@
 """Snapshots of a running supervision tree, and their text form."""
 
+import math
 from collections.abc import Iterator
 
 from msgspec import Struct
@@ -27,7 +28,7 @@ class Branch(Struct, frozen=True):
 
     id: str
     strategy: str
-    intensity: int
+    intensity: float
     period: float
     info: Leaf | None
     children: tuple["Branch | Leaf", ...]
@@ -66,7 +67,8 @@ def _lines(node: Branch | Leaf, first: str, rest: str) -> Iterator[str]:
 
 def _words(node: Branch | Leaf) -> str:
     if isinstance(node, Branch):
-        restarts = f"at most {_count(node.intensity, 'restart')} in {node.period:g} s"
+        limited = node.intensity != math.inf
+        restarts = f"at most {_count(node.intensity, 'restart')} in {node.period:g} s" if limited else "any restarts"
         own = f"{node.strategy}, {restarts}"
         return own if node.info is None else f"{_words(node.info)}: {own}"
     running = f" for {node.uptime:.0f} s" if node.uptime is not None else ""
@@ -74,5 +76,5 @@ def _words(node: Branch | Leaf) -> str:
     return f"{node.restart}, {node.state}{running}{failures}"
 
 
-def _count(number: int, word: str) -> str:
+def _count(number: float, word: str) -> str:
     return f"{number} {word}" if number == 1 else f"{number} {word}s"

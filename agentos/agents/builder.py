@@ -4,6 +4,7 @@ Paths are resolved by ``HostPaths`` or ``JailPaths`` of the module ``paths``.
 """
 
 import contextlib
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
 
@@ -43,7 +44,7 @@ class Request(Struct, frozen=True, kw_only=True):
     python: str | None = None
     ready: Literal["hello"] | None = None
     restart: Restart | None = None
-    max_restarts: int | None = None
+    max_restarts: float | None = None  # math.inf: unlimited, which SPAWN can't say
     restart_window: float | None = None
     shutdown: Shutdown | None = None
     significant: bool | None = None
@@ -122,7 +123,7 @@ def check_values(request: Request, report: ReportMistake) -> None:
             report(BadField(("env", name), f"{expected}, got {quote(name)}"))
     for name, rule in (("max_restarts", INTENSITY_RULE), ("restart_window", PERIOD_RULE)):
         value = getattr(request, name)
-        if value is not None and not rule.holds(value):
+        if value not in (None, math.inf) and not rule.holds(value):
             report(BadField(name, f"expected {rule.expected}, got {quote(value)}"))
 
 
@@ -164,7 +165,7 @@ def describe_missing_price(why: str = NO_PRICES) -> str:
     return f"a budget of money needs the model's price, and {why}"
 
 
-def check_intensity(child: AgentSpec | GroupSpec, intensity: int, period: float, report: ReportMistake) -> None:
+def check_intensity(child: AgentSpec | GroupSpec, intensity: float, period: float, report: ReportMistake) -> None:
     """Report a backoff so slow that its child can't exceed the intensity: it would be restarted for ever."""
     with report_spec_error("backoff", report, child.name):
         one = ChildSpec(child.name, SupervisorSpec(), restart=child.restart, backoff=child.backoff)

@@ -129,7 +129,7 @@ def find_underlying_exit(ending: Exit) -> Exit:
 
 
 def specify_one_child(
-    name: str, start: Startable, restart: Restart, backoff: Backoff | None, intensity: int, period: float
+    name: str, start: Startable, restart: Restart, backoff: Backoff | None, intensity: float, period: float
 ) -> SupervisorSpec:
     """The spec of a supervisor with one child that ends when this child has ended for good."""
     child = ChildSpec(

@@ -75,9 +75,9 @@ class AgentSpec(Struct, frozen=True):
 
     Paths are absolute host paths, except ``cwd``, which is a path in the jail if there is one. ``code`` is a directory
     that contains the script. ``workspace`` is ``tmp``, ``keep`` or a directory. More than ``max_restarts`` within
-    ``restart_window`` seconds, and the agent is given up; declared members of a ``one_for_all`` or ``rest_for_one``
-    group have their supervisor's intensity instead. ``on_give_up`` applies only to declared agents.
-    ``ready="hello"`` makes the start wait for the agent's HELLO.
+    ``restart_window`` seconds, and the agent is given up; ``math.inf`` is unlimited. Declared members of a
+    ``one_for_all`` or ``rest_for_one`` group have their supervisor's intensity instead. ``on_give_up`` applies only to
+    declared agents. ``ready="hello"`` makes the start wait for the agent's HELLO.
     """
 
     name: str
@@ -89,7 +89,7 @@ class AgentSpec(Struct, frozen=True):
     python: str | None = None
     ready: Literal["hello"] | None = None
     restart: Restart = "permanent"
-    max_restarts: int = 3
+    max_restarts: float = 3
     restart_window: float = 60.0
     shutdown: Shutdown = 5.0
     significant: bool = False
@@ -132,7 +132,7 @@ class GroupSpec(Struct, frozen=True):
     auto_shutdown: AutoShutdown = "never"
     children: Sequence["AgentSpec | GroupSpec"] = ()
     restart: Restart = "permanent"
-    max_restarts: int = 5
+    max_restarts: float = 5
     restart_window: float = 60.0
     shutdown: Shutdown = "infinity"
     significant: bool = False

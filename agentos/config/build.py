@@ -1,8 +1,10 @@
 """Configuration builder: converts the file's tables to specs and settings and collects all mistakes."""
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import attrs
 from msgspec.structs import replace
@@ -49,6 +51,11 @@ NO_SUPERVISOR = "the root has no supervisor above it: when it gives up, the kern
 CHILDS = "a key of a child: each [[supervisor.children]] has its own"
 
 
+def read_limits(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a child, with ``max_restarts`` as a number."""
+    return {**fields, "max_restarts": math.inf} if fields.get("max_restarts") == "unlimited" else fields
+
+
 class Builder(Reader):
     """Reads one file's data."""
 
@@ -80,7 +87,7 @@ class Builder(Reader):
 
     def _group(self, read: ReadTable, name: str) -> GroupSpec:
         report = partial(self.report, read)
-        given = read.present_fields("type", "children", "backoff", "name", "llm")
+        given = read_limits(read.present_fields("type", "children", "backoff", "name", "llm"))
         if isinstance(read.table, SupervisorTable):
             given["backoff"] = build_backoff(read.table.backoff, report)
             given["llm"] = build_share(read.table.llm, report)
@@ -116,7 +123,7 @@ class Builder(Reader):
             if mistake.field != "script" or "command" not in read.invalid:  # an invalid command counts as given
                 self.report(read, mistake)
 
-        request = Request(**{**read.present_fields("type"), "permissions": self._permissions(read)})
+        request = Request(**{**read_limits(read.present_fields("type")), "permissions": self._permissions(read)})
         spec = build(request, HostPaths(str(self.directory), declared=True), report)
         if spec.jailed and layout.own_program(spec) is None:
             # A program that the jail has anyway or that lies in its code: a spawner is told when it can't be started.

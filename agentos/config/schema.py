@@ -103,7 +103,7 @@ class ChildTable:
     name: Name
     type: Literal["agent", "supervisor"] = "agent"
     restart: Restart | None = None
-    max_restarts: Intensity | None = None
+    max_restarts: Intensity | Literal["unlimited"] | None = None
     restart_window: Period | None = None
     shutdown: Shutdown | None = None
     significant: bool | None = None

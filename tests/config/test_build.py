@@ -1,3 +1,4 @@
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -305,4 +306,18 @@ def test_the_root_has_no_supervisor_that_could_give_it_up(home: Path) -> None:
         "agentos.toml:2: supervisor.on_give_up: the root has no supervisor above it: when it gives up, the kernel ends "
         "with exit status 1",
         "agentos.toml:3: supervisor.max_restarts: a key of a child: each [[supervisor.children]] has its own",
+    ]
+
+
+def test_unlimited_restarts_need_a_backoff_that_grows(home: Path) -> None:
+    text = 'script = "a.py"\nmax_restarts = "unlimited"'
+
+    assert loaded(agent(text)).root.children[0].max_restarts == math.inf
+    assert loaded(agent('type = "supervisor"\nmax_restarts = "unlimited"')).root.children[0].max_restarts == math.inf
+    assert said(agent(f"{text}\nbackoff = {{ max = 0.5 }}")) == [
+        "agentos.toml:5: supervisor.children[0].backoff: restarts without a limit need a backoff that grows to a max "
+        "of 1 s or more"
+    ]
+    assert said(agent('script = "a.py"\nmax_restarts = "often"')) == [
+        "agentos.toml:4: supervisor.children[0].max_restarts: expected a whole number or unlimited, got 'often'"
     ]

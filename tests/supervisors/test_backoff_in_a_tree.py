@@ -1,5 +1,6 @@
 """Backoff at work: beyond OTP, so no trace covers it."""
 
+import math
 import random
 
 import pytest
@@ -18,6 +19,8 @@ from supervisors import (
     SupervisorSpec,
     Template,
     TooManyFailures,
+    inspect,
+    render,
 )
 from supervisors.reports import ChildEnded, ChildStarted, RestartScheduled
 from tests.supervisors.puppets import Owner, Puppet, puppets, running, specs
@@ -292,3 +295,42 @@ async def test_reports_come_in_the_order_things_happen(autojump_clock: object, n
     assert (started.path, started.value) == (("root",), "a#1")
     assert ended.exit.reason == "crash"
     owner.supervisor.stop()
+
+
+async def test_without_a_limit_a_child_is_restarted_for_ever(autojump_clock: object, nursery: trio.Nursery) -> None:
+    _, (a,) = puppets("a")
+    steady = Backoff(first=1, min=1, max=2, jitter=0)
+    owner = await running(nursery, SupervisorSpec(specs([a], backoff=steady), intensity=math.inf, period=10**6))
+
+    for _ in range(200):
+        await restart_takes(a)
+
+    assert states(owner) == {"a": "running"}
+    assert "any restarts" in render(inspect(owner.supervisor))
+    owner.supervisor.stop()
+
+
+async def test_without_a_limit_max_failures_still_gives_up(autojump_clock: object, nursery: trio.Nursery) -> None:
+    _, (a,) = puppets("a")
+    steady = Backoff(first=1, min=1, max=2, jitter=0, max_failures=3)
+    owner = await running(nursery, SupervisorSpec(specs([a], backoff=steady), intensity=math.inf))
+
+    for _ in range(2):
+        await restart_takes(a)
+    await a.crashes()
+    ending = await owner.supervisor.wait()
+
+    assert isinstance(ending.detail, TooManyFailures)
+
+
+@pytest.mark.parametrize(
+    "backoff", [None, Backoff(max=0.9), Backoff(min=0, max=30), Backoff(min=0.5, factor=1, max=30)], ids=str
+)
+def test_without_a_limit_each_child_needs_a_backoff_that_grows(backoff: Backoff | None) -> None:
+    _, (a,) = puppets("a")
+
+    with pytest.raises(SpecError, match="need a backoff that grows to a max of 1 s or more") as refused:
+        SupervisorSpec(specs([a], backoff=backoff), intensity=math.inf)
+
+    assert refused.value.code == "bad_combination"
+    SupervisorSpec(specs([a], backoff=backoff, restart="temporary"), intensity=math.inf)

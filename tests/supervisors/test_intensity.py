@@ -1,3 +1,5 @@
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,3 +41,11 @@ def test_it_agrees_with_counting_the_whole_history(restarts: int, period: float,
     expected = [sum(now - time <= period for time in times[: index + 1]) > restarts for index, now in enumerate(times)]
 
     assert after(restarts, period, times) == expected
+
+
+def test_restarts_without_a_limit_are_never_exceeded_and_not_remembered() -> None:
+    intensity = Intensity(math.inf, 5)
+    for time in range(1000):
+        intensity = intensity.counting(time)
+
+    assert (intensity.exceeded, intensity.times) == (False, ())

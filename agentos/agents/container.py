@@ -40,6 +40,7 @@ class Container:
     spec: SupervisorSpec
     escalates: bool
     observe: Observer
+    declines: Callable[[], bool] = lambda: False  # whether its agent was stopped by request
     supervisor: Supervisor | None = None  # of the present life or the last one
 
     @property
@@ -57,6 +58,8 @@ class Container:
 
     async def run(self, stop: trio.Event, *, task_status: trio.TaskStatus["Container"]) -> None:
         """Run one life of the supervisor, with any number of lives of its child."""
+        if self.declines():
+            raise Ignore
         *within, name = self.path
         self.supervisor = Supervisor(self.spec, id=name, within=tuple(within), observe=self.observe)
         task_status.started(self)

@@ -8,6 +8,7 @@ from agentos.services.events import (
     AgentFailed,
     AgentReady,
     AgentRestarting,
+    AgentStopped,
     Event,
 )
 
@@ -28,6 +29,8 @@ def log_event(event: Event) -> None:
             log.info("%s: %s", name, reason)
         case AgentRestarting(name=name, delay=delay, failures=failures):
             log.info("%s: will be restarted in %.1f s (failure %d in a row)", name, delay, failures)
+        case AgentStopped(name=name, by=by):
+            log.info("%s: stopped by %s, until it is started", name, by)
         case AgentEscalated(supervisor=supervisor, reason=reason):
             log.warning("%s: given up: %s%s", supervisor, reason, REMEDIES if supervisor == ROOT else "")
 

@@ -74,6 +74,8 @@ class Life:
     async def run(self, stop: trio.Event, *, task_status: trio.TaskStatus[Agent]) -> None:
         """Run one life, from opening the socket to the end of the program and of all agents that it spawned."""
         agent, registry = self.agent, self.deps.registry
+        if agent.stopped_by is not None:  # a member of a group that is restarted around it
+            raise Ignore
         registry.begin_life(agent)
         sockets = Sockets(f"{self.deps.run.directory}/{agent.id}.sock")
         status: Status | None = None

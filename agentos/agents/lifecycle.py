@@ -13,18 +13,20 @@ from agentos.services.events import (
     AgentRestarting,
     AgentResumed,
     AgentSpawned,
+    AgentStopped,
     AgentStopping,
 )
 
 
 class State(StrEnum):
-    """The agent states that LIST shows; ``failed`` means that the supervisor gave up."""
+    """The agent states that LIST shows. ``failed``: the supervisor gave up. ``stopped``: by request, until START."""
 
     STARTING = "starting"
     RUNNING = "running"
     PAUSED = "paused"
     STOPPING = "stopping"
     BACKING_OFF = "backing_off"
+    STOPPED = "stopped"
     EXITED = "exited"
     FAILED = "failed"
 
@@ -54,6 +56,7 @@ NEXT: Mapping[State, Mapping[type[AgentEvent], State]] = {
         AgentRestarting: State.BACKING_OFF,
         AgentFailed: State.FAILED,
         AgentExited: State.EXITED,
+        AgentStopped: State.STOPPED,
         AgentOver: State.EXITED,
     },
     State.BACKING_OFF: {
@@ -65,13 +68,20 @@ NEXT: Mapping[State, Mapping[type[AgentEvent], State]] = {
     State.FAILED: {
         AgentSpawned: State.STARTING,  # a supervisor further up restarts the group
         AgentFailed: State.FAILED,  # the supervisor above gives up because of it, too
+        AgentStopped: State.STOPPED,
         AgentOver: State.FAILED,
+    },
+    State.STOPPED: {
+        AgentSpawned: State.STARTING,
+        AgentFailed: State.STOPPED,  # its group is given up because of what happened before
+        AgentStopped: State.STOPPED,
+        AgentOver: State.STOPPED,
     },
 }
 """The next state by state and event; an event that isn't listed for a state is a bug.
 
-Each life ends in ``exited``; the supervisor decides what follows. ``AgentOver`` is listed everywhere: when the kernel
-is stopped by force the agents' supervisors end without a report.
+Each life ends in ``exited``; the supervisor, or a request to stop, decides what follows. ``AgentOver`` is listed
+everywhere: when the kernel is stopped by force the agents' supervisors end without a report.
 """
 
 ALIVE = frozenset({State.STARTING, State.RUNNING, State.PAUSED, State.STOPPING})

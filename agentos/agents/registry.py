@@ -89,9 +89,10 @@ class Agent:
     grace: float | None = None  # seconds; set by KILL, for this stop only
     stop_scope: trio.CancelScope | None = None  # around the time between SIGTERM and SIGKILL
     dismissed: trio.Event = field(factory=trio.Event)  # it is being stopped for good
+    stopped_by: str | None = None  # a declared one: the caller that stopped it; until START it declines to start
     end: End | None = None
     connected: trio.Event = field(factory=trio.Event)  # in the present life
-    settled: trio.Event = field(factory=trio.Event)  # its first start has succeeded, or failed with `problem`
+    settled: trio.Event = field(factory=trio.Event)  # the first start, or that by START, succeeded or had a `problem`
     problem: StartError | None = None
     over: trio.Event = field(factory=trio.Event)  # it has ended and won't be restarted
     packed_layers: bytes = b""  # instead of its layers, of an ended agent
@@ -131,6 +132,11 @@ class Agent:
         self.grace = grace
         if self.stop_scope is not None:
             self.stop_scope.deadline = min(self.stop_scope.deadline, trio.current_time() + grace)
+
+    def renew(self) -> None:
+        """Forget that it has ended for good: it is started again."""
+        if self.over.is_set():
+            self.over, self.dismissed, self.grace = trio.Event(), trio.Event(), None
 
     def settle(self, problem: StartError | None = None) -> None:
         """Record the result of the first start; later results change nothing."""
@@ -172,9 +178,9 @@ class Registry:
         return iter(self._by_id.values())
 
     def add(self, agent: Agent) -> None:
-        """Add an agent; raises ``AlreadyExists`` while another one of that name hasn't ended for good."""
-        holder = self._by_name.get(agent.name)
-        if holder is not None and not holder.over.is_set():
+        """Add an agent; raises ``AlreadyExists`` while the name belongs to another one, see :meth:`is_taken`."""
+        if self.is_taken(agent.name):
+            holder = self._by_name[agent.name]
             raise AlreadyExists(f"name: an agent called {agent.name!r} exists (id {holder.id}, {holder.state})")
         self._by_name[agent.name] = agent
         self._by_id[agent.id] = agent
@@ -190,8 +196,7 @@ class Registry:
         """Reset what belongs to a single life, before the agent's program is started."""
         self.change(agent, AgentSpawned(agent.id, agent.name))
         agent.connected, agent.caller.greeted = trio.Event(), trio.Event()
-        if agent.over.is_set():  # a supervisor above has restarted the group it belongs to
-            agent.over, agent.dismissed, agent.grace = trio.Event(), trio.Event(), None
+        agent.renew()  # a supervisor above may have restarted the group it belongs to
 
     def change(self, agent: Agent, event: AgentEvent) -> None:
         """Change the agent's state as :data:`~agentos.agents.lifecycle.NEXT` says, and publish the event."""
@@ -214,9 +219,9 @@ class Registry:
         return self._by_id.get(number)
 
     def is_taken(self, name: str) -> bool:
-        """Whether an agent of that name exists and hasn't ended for good."""
+        """Whether an agent of that name is declared, which can be started again, or hasn't ended for good."""
         holder = self._by_name.get(name)
-        return holder is not None and not holder.over.is_set()
+        return holder is not None and (holder.declared or not holder.over.is_set())
 
     def is_over(self, number: int) -> bool:
         """Whether this is the id of an agent that has ended and won't come back."""

@@ -17,11 +17,12 @@ from supervisors.exits import gave_up
 
 from .container import BackgroundStart, Container, Group, Path, specify_one_child
 from .event_lines import ROOT
-from .life import FOR_SPAWNED, Life, LifeDeps, wait_first
+from .life import FOR_SPAWNED, Life, LifeDeps
 from .output import Output
 from .rate_limit import Rate
 from .registry import Agent, Registry, StartError
 from .spec import AgentSpec, GroupSpec, Shutdown
+from .start_stop import StartStop
 from .tracker import Tracker
 
 NOT_NOW = "no agent can be started now: the supervisor above it is stopping or being restarted"
@@ -77,10 +78,12 @@ class Supervision:
     root: Supervisor = field(init=False)
     stopping: bool = field(default=False, init=False)
     tracker: Tracker = field(init=False)
+    start_stop: StartStop = field(init=False)
     _running: trio.CancelScope = field(factory=trio.CancelScope, init=False)  # around the run of the tree
 
     def __attrs_post_init__(self) -> None:
         self.tracker = Tracker(self.registry)
+        self.start_stop = StartStop(self.registry, self.tracker)
 
     def build(self, group: GroupSpec) -> Supervisor:
         """The root supervisor of a declared tree, not running yet."""
@@ -127,6 +130,7 @@ class Supervision:
         inside = (*path, spec.name)
         start: BackgroundStart | Group
         shutdown: Shutdown
+        agent: Agent | None = None
         if isinstance(spec, AgentSpec):
             agent = self._add_agent(spec, path, None, None, inside)
             start, shutdown = BackgroundStart(Life(agent, self.deps, self.tracker.observe)), "infinity"
@@ -135,7 +139,13 @@ class Supervision:
             shutdown = spec.shutdown
         self.tracker.containers.add((path, spec.name))
         one = specify_one_child(spec.name, start, spec.restart, spec.backoff, spec.max_restarts, spec.restart_window)
-        container = Container(inside, one, spec.on_give_up == "escalate", self.tracker.observe)
+        container = Container(
+            inside,
+            one,
+            spec.on_give_up == "escalate",
+            self.tracker.observe,
+            lambda: agent is not None and agent.stopped_by is not None,
+        )
         return ChildSpec(
             spec.name,
             container,
@@ -205,16 +215,15 @@ class Supervision:
             raise problem
         return agent
 
-    async def kill(self, agent: Agent, grace: float | None) -> None:
-        """End an agent for good, after the agents it spawned.
+    async def kill(self, agent: Agent, grace: float | None, by: str) -> None:
+        """End an agent for good, after the agents it spawned; a declared one is stopped, as by STOP.
 
         ``grace`` overrides its shutdown time, in seconds; its descendants get no more than that either.
         """
         if grace is not None:
             self._limit_shutdown_times(agent, grace)
         if agent.declared:
-            agent.dismissed.set()
-            await self._terminate(agent)
+            await self.start_stop.stop([agent], by)
         else:
             self._dismiss(agent)
         await agent.over.wait()
@@ -231,21 +240,6 @@ class Supervision:
             agent.supervisor.stop()
         else:
             self.tracker.finish(agent)  # its supervisor has not begun, and won't
-
-    async def _terminate(self, agent: Agent) -> None:
-        """End a declared agent, waiting for its group's supervisor if that isn't up."""
-        while not agent.over.is_set():
-            supervisor = self.tracker.find_supervisor(agent.path)
-            if supervisor is None:
-                await wait_first(self.tracker.wait_supervisor, agent.over.wait)
-                continue
-            try:
-                await supervisor.terminate_child(agent.name)
-            except NoProc:
-                continue  # its group has ended: for good, or until a restart that would start the agent again
-            except Refused:
-                pass  # it has ended by itself, and the supervisor has forgotten it
-            self.tracker.finish(agent)
 
     def _add_agent(
         self, spec: AgentSpec, path: Path, parent: Agent | None, spawner: Caller | None, supervisor: Path | None = None

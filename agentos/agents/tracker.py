@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import trio
 from attrs import define, field
 
-from agentos.services.events import AgentEscalated, AgentExited, AgentFailed, AgentOver, AgentRestarting
+from agentos.services.events import AgentEscalated, AgentExited, AgentFailed, AgentOver, AgentRestarting, AgentStopped
 from supervisors import Exit, StartFailed, Supervisor, reports
 from supervisors.exits import IntensityExceeded, TooManyFailures
 from supervisors.strategy import Restart, comes_back
@@ -60,7 +60,7 @@ class Tracker:
                 if agent := self._agents.get((path, id)):
                     self._record_exit(agent)
             case reports.ChildDeclined(path, id):
-                if agent := self._agents.get((path, id)):
+                if (agent := self._agents.get((path, id))) and agent.stopped_by is None:
                     self._record_exit(agent)
                     self.finish(agent)
             case reports.ChildEnded(path, id, exit) | reports.ChildTerminated(path, id, exit):
@@ -128,7 +128,7 @@ class Tracker:
         return self._agents.get((path, name))
 
     def finish(self, agent: Agent) -> None:
-        """Record that an agent has ended for good, unless it was KILLed and its whole group is restarted later."""
+        """Record that an agent has ended for good, or until it is started again."""
         if agent.over.is_set():
             return
         agent.over.set()
@@ -140,6 +140,8 @@ class Tracker:
             script_copies.discard(agent.spec)
             agent.shrink()
         self.registry.change(agent, AgentOver(agent.id, agent.name))
+        if agent.stopped_by is not None:
+            self.registry.change(agent, AgentStopped(agent.id, agent.name, agent.stopped_by))
 
 
 def is_final_exit(restart: Restart, exit: Exit, unasked: bool) -> bool:

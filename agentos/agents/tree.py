@@ -56,6 +56,7 @@ def _describe_child(
         "id": agent.id,
         "pid": agent.pid,
         "state": str(agent.state),
+        **({"stopped_by": agent.stopped_by} if agent.stopped_by is not None else {}),
         "restarts": max(0, agent.lives - 1),
         **common,
         "children": below,

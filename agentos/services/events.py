@@ -60,8 +60,14 @@ class AgentFailed(AgentEvent, frozen=True):
     reason: str
 
 
+class AgentStopped(AgentEvent, frozen=True):
+    """The agent was stopped by ``by``, the operator or the name of a caller, and declines to start until START."""
+
+    by: str
+
+
 class AgentOver(AgentEvent, frozen=True):
-    """The agent has ended for good: only a restart of the group it is declared in can start it again."""
+    """The agent has ended for good: only START, or a restart of the group it is declared in, can start it again."""
 
 
 class AgentOutput(AgentEvent, frozen=True):

@@ -52,7 +52,7 @@ class AgentCalls(Struct, frozen=True):
             if agent.over.is_set():
                 why = agent.end.reason if agent.end else "it never started"
                 raise NotFound(f"{agent.name} has ended already: {why}")
-            await self.supervision.kill(agent, request.grace)
+            await self.supervision.kill(agent, request.grace, describe_caller(caller))
             return calls.Killed(killed=True, agent_id=agent.id)
 
         right, announce = Right("kill", agent=agent.id), agent.id != caller.id  # killing itself affects no other caller
@@ -161,6 +161,11 @@ def syscalls(registry: Registry, supervision: Supervision, spawner: Spawning, li
     )
 
 
+def describe_caller(caller: Caller) -> str:
+    """Who stopped an agent: ``operator``, or the caller's name."""
+    return "operator" if caller.kind == "operator" else caller.name
+
+
 def describe_agent(agent: Agent, now: float, whole: bool, place: InLine) -> calls.AgentInfo:
     """``whole``: include how it ended. ``place`` is its place in the model's queue."""
     pid = agent.pid
@@ -178,6 +183,7 @@ def describe_agent(agent: Agent, now: float, whole: bool, place: InLine) -> call
         missing=agent.lacking,
         llm=place,
         end=agent.end.reason if agent.end is not None and whole else None,
+        stopped_by=agent.stopped_by,
     )
 
 

@@ -240,7 +240,7 @@ def test_a_declared_agent_stays_away_too_and_nobody_can_write_to_it(start_kernel
     with kernel.client() as client:
         for name in ("one", "two"):
             assert client.kill(name)
-            assert info(client, name)["state"] == "exited"
+            assert (info(client, name)["state"], info(client, name)["stopped_by"]) == ("stopped", "operator")
             assert client.wait(name, timeout=1)["signal"] == signal.SIGTERM
             assert client.send_message("for later", to_name=name)["code"] == "not_found"
 
@@ -264,7 +264,11 @@ def test_a_declared_agent_can_be_killed_while_the_tree_still_starts(start_kernel
             assert client.kill("three")
 
             assert other.receive().json["killed"]
-            assert [info(client, name)["state"] for name in ("one", "two", "three")] == ["running", "exited", "exited"]
+            assert [info(client, name)["state"] for name in ("one", "two", "three")] == [
+                "running",
+                "stopped",
+                "stopped",
+            ]
         kernel.wait_ready()
         kernel.stop()
     finally:

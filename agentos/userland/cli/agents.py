@@ -28,7 +28,14 @@ from .common import (
 )
 
 LIMIT_LAYERS = ("memory", "pids", "cpu", "disk")  # layers that are resource limits; the others separate the agent
-STATES = {"running": "green", "paused": "yellow", "backing_off": "yellow", "failed": "red", "exited": "bright_black"}
+STATES = {
+    "running": "green",
+    "paused": "yellow",
+    "backing_off": "yellow",
+    "failed": "red",
+    "stopped": "yellow",
+    "exited": "bright_black",
+}
 
 
 @click.command()
@@ -69,7 +76,7 @@ def agent_lines(agents: Sequence[Mapping[str, Any]], with_ended: bool, width: in
             str(agent["id"]),
             agent["name"],
             str(agent["pid"] or "-"),
-            agent["state"],
+            describe_state(agent),
             str(agent["restarts"]),
             duration(agent["uptime_ms"] / 1000) if agent["running"] else "-",
             agent["isolation"],
@@ -88,7 +95,7 @@ def agent_lines(agents: Sequence[Mapping[str, Any]], with_ended: bool, width: in
         first, *lines = format_table(fit_columns(rows, header, ("NAME", "MODEL", "SUPERVISOR"), width), header)
     yield click.style(first[:width], bold=True)
     for agent, line, end in zip(agents, lines, ends, strict=True):
-        before, state, after = line[:width].partition(f" {agent['state']} ")
+        before, state, after = line[:width].partition(f" {describe_state(agent)} ")
         yield before + click.style(state, fg=STATES.get(agent["state"])) + after
         if end:
             yield "    " + cut_middle(end, width - 4)
@@ -198,7 +205,7 @@ def is_shown(node: dict[str, Any]) -> bool:
 def describe(node: dict[str, Any]) -> str:
     name = click.style(node["name"], bold=True)
     if node["type"] == "agent":
-        state = click.style(node["state"], fg=STATES.get(node["state"]))
+        state = click.style(describe_state(node), fg=STATES.get(node["state"]))
         pid = f" pid {node['pid']}" if node["pid"] else ""
         restarts = f", restarted {plural(node['restarts'], 'time')}" if node["restarts"] else ""
         return f"{name}  {state}{pid}{restarts}, {node['restart']}{node.get('kept', '')}"
@@ -212,6 +219,11 @@ def describe(node: dict[str, Any]) -> str:
 
 def describe_intensity(supervisor: dict[str, Any], counted: str = "restart") -> str:
     return f"at most {plural(supervisor['intensity'], counted)} in {supervisor['period']:g} s"
+
+
+def describe_state(agent: Mapping[str, Any]) -> str:
+    """The state, with the caller that stopped the agent: ``stopped by operator``."""
+    return " ".join([agent["state"], *(["by", agent["stopped_by"]] if agent.get("stopped_by") else [])])
 
 
 def describe_requests(line: Mapping[str, Any]) -> str:

@@ -94,7 +94,8 @@ class AgentInfo:
     """One agent in the reply of LIST.
 
     ``parent`` is the id of the agent that spawned it, ``None`` if the operator did. ``supervisor`` is the path of its
-    supervisor in the tree. ``state`` is one of starting, running, paused, stopping, backing_off, exited, failed.
+    supervisor in the tree. ``state`` is one of starting, running, paused, stopping, backing_off, stopped, exited,
+    failed. ``stopped_by`` is ``operator`` or the name of the caller that stopped a declared agent, otherwise ``None``.
     ``missing`` lists the isolation layers that were requested and are not active. ``end`` is how its last life ended,
     ``None`` before that.
     """
@@ -112,6 +113,7 @@ class AgentInfo:
     missing: Sequence[str]
     llm: InLine
     end: str | None
+    stopped_by: str | None
 
 
 @frozen(kw_only=True)

@@ -1,0 +1,179 @@
+"""Stops, starts and restarts agents and groups on request, through the supervisors that run them.
+
+OTP restarts a terminated member together with its siblings. An agent that was stopped therefore has ``stopped_by`` set
+until it is started again, and declines each start until then.
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import trio
+from msgspec import Struct
+
+from agentos.services.events import AgentFailed, AgentStopped
+from agentos_sdk.errors import BadRequest, NotFound, Unavailable
+from supervisors import NoProc, Refused, StartFailed, Supervisor
+
+from .container import Path
+from .life import wait_first
+from .registry import Agent, Registry
+from .spec import AgentSpec, GroupSpec
+from .tracker import Tracker
+
+
+class StartStop(Struct, frozen=True):
+    """The operations on declared agents and groups; ``restart_agent`` also takes agents that were spawned."""
+
+    registry: Registry
+    tracker: Tracker
+
+    def find_group(self, name: str) -> Path:
+        """The path of the declared group with that name, not the root. Raises ``NotFound``."""
+        for path in self.tracker.groups:
+            if path[-1] == name and len(path) > 1:
+                return path
+        raise NotFound(f"no agent or group is called {name!r}")
+
+    def list_members(self, path: Path) -> Sequence[Agent]:
+        """The agents of a group and of the groups in it, in start order."""
+        return [self.registry.find(None, spec.name) for spec in _list_agent_specs(self.tracker.groups[path])]
+
+    async def stop(self, agents: Sequence[Agent], by: str) -> None:
+        """Stop declared agents, the last one first; they decline to start until they are started. ``by`` is shown."""
+        for agent in agents:
+            agent.stopped_by = by
+            agent.dismissed.set()
+        for agent in reversed(agents):
+            if agent.over.is_set():
+                self.registry.change(agent, AgentStopped(agent.id, agent.name, by))
+            else:
+                await self._terminate(agent)
+
+    async def start_agent(self, agent: Agent) -> None:
+        """Start a declared agent that has ended, with its id, name and mailbox; returns when its start has come out.
+
+        Its restart limits begin anew. Nothing is done if it runs or waits for its restart.
+        """
+        if agent.over.is_set():
+            supervisor = self._find_supervisor(agent)
+            agent.stopped_by = None
+            await self._begin(agent, supervisor)
+
+    async def restart_agent(self, agent: Agent) -> None:
+        """Stop an agent and start it again, without its siblings; start it if it has ended."""
+        supervisor = self._find_supervisor(agent)
+        agent.stopped_by = None
+        if not agent.over.is_set():
+            await _terminate_child(supervisor, agent.name)
+        await self._begin(agent, supervisor)
+
+    async def start_group(self, path: Path) -> None:
+        """Start the members of a group that have ended, in order; start the group itself if it was given up."""
+        group, supervisor = self.tracker.groups[path], self.tracker.find_supervisor(path)
+        if supervisor is None:
+            for agent in self.list_members(path):
+                agent.stopped_by = None
+            await self._begin_group(path)
+            return
+        for child in group.children:
+            if isinstance(child, AgentSpec):
+                await self.start_agent(self.registry.find(None, child.name))
+            else:
+                await self.start_group((*path, child.name))
+
+    async def restart_group(self, path: Path) -> None:
+        """Stop a group and start it again. Members that were stopped by request stay so."""
+        above = self._find_supervisor_above(path)
+        await _terminate_child(above, path[-1])
+        await self._begin_group(path)
+
+    # -- Its parts -------------------------------------------------------------------------------------------------
+
+    def _find_supervisor(self, agent: Agent) -> Supervisor:
+        if not agent.declared:
+            if agent.supervisor is None:
+                raise NotFound(f"{agent.name} has ended for good")
+            return agent.supervisor
+        found = self.tracker.find_supervisor(agent.path)
+        if found is None:
+            raise BadRequest(f"{agent.name}: its group {agent.path[-1]!r} isn't up: start the group")
+        return found
+
+    def _find_supervisor_above(self, path: Path) -> Supervisor:
+        found = self.tracker.find_supervisor(path[:-1])
+        if found is None:
+            raise BadRequest(f"{path[-1]}: its group {path[-2]!r} isn't up: start that")
+        return found
+
+    async def _begin(self, agent: Agent, supervisor: Supervisor) -> None:
+        agent.renew()
+        agent.settled = trio.Event()
+        try:
+            await _start_child(supervisor, agent.name)
+        except NoProc:
+            self.tracker.finish(agent)
+            raise Unavailable(f"{agent.name} can't be started now: its group is ending") from None
+        except StartFailed as failure:
+            self.registry.change(agent, AgentFailed(agent.id, agent.name, f"START: {failure.root_cause!r}"))
+            if not agent.declared and agent.supervisor is not None:
+                agent.supervisor.stop()
+            else:
+                self.tracker.finish(agent)
+            raise Unavailable(f"{agent.name} did not start: {failure.root_cause!r}") from None
+        await agent.settled.wait()
+
+    async def _begin_group(self, path: Path) -> None:
+        members = self.list_members(path)
+        for agent in members:
+            agent.settled = trio.Event()
+        try:
+            await _start_child(self._find_supervisor_above(path), path[-1])
+        except (NoProc, StartFailed) as failure:
+            for agent in members:
+                self.tracker.finish(agent)
+            raise Unavailable(f"{path[-1]} did not start: {failure}") from None
+        for agent in members:
+            if agent.stopped_by is None:
+                await agent.settled.wait()
+
+    async def _terminate(self, agent: Agent) -> None:
+        """End a declared agent that is marked as stopped: from now on it declines to start."""
+        while not agent.over.is_set():
+            supervisor = self.tracker.find_supervisor(agent.path)
+            if supervisor is not None:
+                try:
+                    await _terminate_child(supervisor, agent.name)
+                except NoProc:
+                    continue  # its group has just ended
+            elif agent.children is not None:  # it runs, in a group whose start hasn't come out yet
+                await wait_first(self.tracker.wait_supervisor, agent.over.wait)
+                continue
+            self.tracker.finish(agent)
+
+
+async def _terminate_child(supervisor: Supervisor, name: str) -> None:
+    """Stop a child; nothing is done if it has ended by itself, and the supervisor has forgotten it."""
+    with contextlib.suppress(Refused), trio.CancelScope(shield=True):
+        await supervisor.terminate_child(name)
+
+
+async def _start_child(supervisor: Supervisor, name: str) -> None:
+    """Start a child that is stopped; one that runs, or waits for its restart, is left alone.
+
+    Shielded, as is the termination: a caller that goes away must not leave a restart half done.
+    """
+    with trio.CancelScope(shield=True):
+        try:
+            await supervisor.restart_child(name)
+        except Refused as refusal:
+            if refusal.code == "not_found":  # a temporary one, which the supervisor has forgotten
+                [spec] = [child for child in supervisor.spec.children if child.id == name]
+                await supervisor.start_child(spec)
+
+
+def _list_agent_specs(group: GroupSpec) -> Iterator[AgentSpec]:
+    for child in group.children:
+        if isinstance(child, AgentSpec):
+            yield child
+        else:
+            yield from _list_agent_specs(child)

@@ -17,7 +17,7 @@ from typing import Literal
 
 import trio
 from attrs import define
-from outcome import Error, Outcome, Value
+from outcome import Error, Outcome, Value, capture
 
 from agentos.database import DatabaseError
 from agentos.kernel.ports import Entry
@@ -58,7 +58,6 @@ class _Group:
     items: Sequence[QueuedEntry | _Intent]
     lost: int  # entries that couldn't be written before; the first row says so
     last: Link  # the end of the chain before it
-    told: bool = False  # the callers know that it is written
 
 
 @asynccontextmanager
@@ -107,7 +106,8 @@ class Audit:
         self._closing = False
         self._deadline = float("inf")  # when the queue has to be written at the latest
         self._wake = trio.Event()
-        self._writing = False  # a thread is at work
+        self._writing = False  # a thread writes rows
+        self._threads = 0  # that write rows, or sync the head file afterwards
         self._token = trio.lowlevel.current_trio_token()
         self._read_limiter = trio.CapacityLimiter(1)
 
@@ -117,28 +117,36 @@ class Audit:
         """See :class:`agentos.kernel.ports.AuditLog`. If cancelled, either nothing was written or it returns first."""
         if entry.kind != "operator" and entry.call != KILL:  # not paced: a runaway agent can be killed at once
             await self._pacer.wait_turn(entry.family or str(entry.agent))
-        async with self._intent_slots:
-            if self._closing:
-                raise Unavailable("the kernel is stopping: its audit log is closed")
-            if self._is_refused_for_space(entry):
-                if entry.call == KILL:
-                    self._count_unannounced(entry)
-                    return None
-                raise Unavailable("not done: the disk of the audit log is full; free some space on it")
-            intent = _Intent(QueuedEntry(shorten_entry(entry), time.time()))
-            self._queue.append(intent)
-            self._deadline = -float("inf")
-            self._begin_write()
+        try:
+            self._intent_slots.acquire_nowait()  # takes no pass of the event loop
+        except trio.WouldBlock:
+            await self._intent_slots.acquire()
+        try:
+            return await self._announce(entry)
+        finally:
+            self._intent_slots.release()
 
-            def withdraw(_raise_cancel: object) -> trio.lowlevel.Abort:
-                if intent.state == "begun":
-                    return trio.lowlevel.Abort.FAILED
-                intent.state = "withdrawn"
-                return trio.lowlevel.Abort.SUCCEEDED
+    async def _announce(self, entry: Entry) -> int | None:
+        if self._closing:
+            raise Unavailable("the kernel is stopping: its audit log is closed")
+        if self._is_refused_for_space(entry):
+            if entry.call == KILL:
+                self._count_unannounced(entry)
+                return None
+            raise Unavailable("not done: the disk of the audit log is full; free some space on it")
+        intent = _Intent(QueuedEntry(shorten_entry(entry), time.time()))
+        self._queue.append(intent)
+        self._write_by(-float("inf"))
 
-            intent.waiter = trio.lowlevel.current_task()
-            number: int | None = await trio.lowlevel.wait_task_rescheduled(withdraw)
-            return number
+        def withdraw(_raise_cancel: object) -> trio.lowlevel.Abort:
+            if intent.state == "begun":
+                return trio.lowlevel.Abort.FAILED
+            intent.state = "withdrawn"
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        intent.waiter = trio.lowlevel.current_task()
+        number: int | None = await trio.lowlevel.wait_task_rescheduled(withdraw)
+        return number
 
     def note(self, entry: Entry) -> None:
         """See :class:`agentos.kernel.ports.AuditLog`."""
@@ -201,7 +209,7 @@ class Audit:
     async def serve(self) -> None:
         """Write until the log is closed and the queue is empty; cancellation waits for that, too."""
         with trio.CancelScope(shield=True):
-            while self._queue or self._writing or not self._closing:
+            while self._queue or self._threads or not self._closing:
                 self._wake = trio.Event()
                 if self._writing:
                     await self._wake.wait()
@@ -244,9 +252,7 @@ class Audit:
                 self._queue.append(QueuedEntry(each.entry, time.time(), each.count))
 
     def _begin_write(self) -> None:
-        """Have a thread write what is queued, unless one is at work: then it is written afterwards."""
-        if self._writing:
-            return
+        """Have a thread write what is queued."""
         self._count_surplus()
         group = _Group(self._take_group(), self._lost, self._files.last)
         entries = [item.queued if isinstance(item, _Intent) else item for item in group.items]
@@ -254,50 +260,55 @@ class Audit:
             about = f"{group.lost} entries couldn't be written"
             entries.insert(0, QueuedEntry(kernel_entry(LOST, about, "lost"), time.time(), group.lost))
         if entries or self._files.disk_full:
-            self._writing = True
+            self._writing, self._threads = True, self._threads + 1
             try:
                 trio.lowlevel.start_thread_soon(
                     partial(self._write, group, entries),
-                    lambda result: self._token.run_sync_soon(self._end_write, group, result),
+                    lambda result: self._token.run_sync_soon(self._end_thread, result),
                 )
             except RuntimeError as error:  # no thread can be started
                 self._token.run_sync_soon(self._end_write, group, Error(error))
+                self._token.run_sync_soon(self._end_thread, Value(None))
 
     def _write(self, group: _Group, entries: Sequence[QueuedEntry]) -> None:
-        """In the thread: write the rows, tell the callers, and do what they need not wait for."""
-        if entries:
-            first = self._files.append(entries)
-            self._token.run_sync_soon(self._tell, group, first)
-        self._files.tidy()
+        """In the thread: write the rows; then sync the head file while the callers go on and further rows are made."""
+        self._token.run_sync_soon(self._end_write, group, capture(self._files.append, entries))
+        self._files.sync_head()
 
-    def _tell(self, group: _Group, first: int) -> None:
-        if self._failing:
-            log.warning("the audit log can be written again; %d entries were lost", group.lost)
-        self._failing, self._lost, group.told = False, self._lost - group.lost, True
-        for number, item in enumerate(group.items, first + bool(group.lost)):
-            if isinstance(item, _Intent):
-                _resume(item, Value(number))
-
-    def _end_write(self, group: _Group, result: Outcome[None]) -> None:
+    def _end_write(self, group: _Group, result: Outcome[int]) -> None:
         self._writing = False
         if isinstance(result, Error):  # begun intents get an answer in any case
             assert isinstance(result.error, Exception), "a thread gets no signals"
-            written = group.told or self._files.last != group.last
-            self._lost -= group.lost if written and not group.told else 0
-            self._handle_write_error(result.error, () if group.told else group.items, written)
+            self._handle_write_error(result.error, group)
+        elif group.items or group.lost:
+            if self._failing:
+                log.warning("the audit log can be written again; %d entries were lost", group.lost)
+            self._failing, self._lost = False, self._lost - group.lost
+            for number, item in enumerate(group.items, result.unwrap() + bool(group.lost)):
+                if isinstance(item, _Intent):
+                    _resume(item, Value(number))
         if self._files.disk_full:
             self._write_by(trio.current_time() + RETRY_DELAY)
-        if self._deadline == -float("inf"):
-            self._begin_write()
         self._wake.set()
 
-    def _handle_write_error(self, error: Exception, group: Sequence[QueuedEntry | _Intent], written: bool) -> None:
-        """Refuse the intents, except KILL; count the notes as lost, unless they were written after all."""
+    def _end_thread(self, result: Outcome[None]) -> None:
+        self._threads -= 1
+        if isinstance(result, Error):  # the next rows are written if the head file can be synced before
+            self._note_failure(result.error)
+        self._wake.set()
+
+    def _note_failure(self, error: BaseException) -> None:
         if not self._failing:
             log.error("the audit log can't be written; calls that must be logged are refused: %s", error)
         self._failing = True
+
+    def _handle_write_error(self, error: Exception, group: _Group) -> None:
+        """Refuse the intents, except KILL; count the notes as lost, unless they were written after all."""
+        self._note_failure(error)
+        written = self._files.last != group.last
+        self._lost -= group.lost if written else 0
         why = error if isinstance(error, DatabaseError) else f"{display_path(self.directory)}: {error}"
-        for item in group:
+        for item in group.items:
             if isinstance(item, _Intent):  # only the operator may learn the names of the host's files
                 if item.queued.entry.call == KILL:
                     self._count_unannounced(item.queued.entry)

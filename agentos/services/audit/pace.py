@@ -34,11 +34,24 @@ class IntentPacer:
         return len(self._buckets)
 
     async def wait_turn(self, caller: str) -> None:
-        """Wait until ``caller`` may announce one more act. If cancelled, none was taken."""
+        """Wait until ``caller`` may announce one more act. If cancelled, none was taken.
+
+        If it may at once, that takes no pass of the event loop.
+        """
         bucket = self._bucket(caller)
-        async with bucket.lock:
-            await trio.sleep_until(bucket.full_at - (self.burst - 1) / self.rate)
-            bucket.full_at = max(bucket.full_at, trio.current_time()) + 1 / self.rate
+        if bucket.lock.locked() or trio.current_time() < self._due(bucket):
+            async with bucket.lock:
+                await trio.sleep_until(self._due(bucket))
+                self._take(bucket)
+        else:
+            self._take(bucket)
+
+    def _due(self, bucket: _Bucket) -> float:
+        """When its next act may be announced."""
+        return bucket.full_at - (self.burst - 1) / self.rate
+
+    def _take(self, bucket: _Bucket) -> None:
+        bucket.full_at = max(bucket.full_at, trio.current_time()) + 1 / self.rate
 
     def _bucket(self, caller: str) -> _Bucket:
         bucket = self._buckets.get(caller)

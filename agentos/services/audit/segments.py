@@ -14,6 +14,7 @@ import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from threading import Lock
 
 from msgspec import Struct
 
@@ -80,13 +81,14 @@ class Segment:
     ``last`` is the end of the chain. It is kept in memory and never read again, so the chain can't continue from a row
     that was modified on disk. ``headed`` says whether the head file contains it already.
 
-    After :meth:`append` callers may be told; :meth:`sync_head` is then due, at the latest before the next rows.
+    After :meth:`append` callers may be told; :meth:`sync_head` is then due, in any thread. The next rows are prepared
+    meanwhile, and committed afterwards.
     """
 
     def __init__(self, place: SegmentFiles, last: Link, headed: bool = True) -> None:
         self.place, self.last, self._headed = place, last, headed
         self.size = 0  # bytes
-        self._head_synced = True
+        self._head_lock, self._head_synced = Lock(), True
         self._reserve: Reserve | None = None
         with contextlib.ExitStack() as undo:
             self._head = _open_head(place.head)  # before there are any rows, so that rows always have a head file
@@ -104,7 +106,6 @@ class Segment:
         """
         if not self._headed:
             self._write_head()
-        self.sync_head()
         rows = chain_rows(self.last, group)
         try:
             self._commit(rows)
@@ -123,6 +124,7 @@ class Segment:
         try:
             self._connection.executemany(_INSERT, rows)
             (pages,), (page,) = run("PRAGMA page_count").fetchone(), run("PRAGMA page_size").fetchone()
+            self.sync_head()
             run("COMMIT")
         except BaseException:
             if self._connection.in_transaction:
@@ -133,23 +135,25 @@ class Segment:
 
     def _write_head(self) -> None:
         line = f"{self.last.seq} {self.last.hash} {time.time():.3f}\n".encode()
-        try:
-            before = os.fstat(self._head).st_size
-            if os.write(self._head, line) != len(line):
-                os.ftruncate(self._head, before)
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError as error:
-            raise self._explain_head_error(error) from None
-        self._headed, self._head_synced = True, False
+        with self._head_lock:
+            try:
+                before = os.fstat(self._head).st_size
+                if os.write(self._head, line) != len(line):
+                    os.ftruncate(self._head, before)
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError as error:
+                raise self._explain_head_error(error) from None
+            self._headed, self._head_synced = True, False
 
     def sync_head(self) -> None:
         """Make the head file's last line safe on disk: a power failure could lose the lines of several commits."""
-        if not self._head_synced:
-            try:
-                os.fdatasync(self._head)
-            except OSError as error:
-                raise self._explain_head_error(error) from None
-            self._head_synced = True
+        with self._head_lock:
+            if not self._head_synced:
+                try:
+                    os.fdatasync(self._head)
+                except OSError as error:
+                    raise self._explain_head_error(error) from None
+                self._head_synced = True
 
     def _explain_head_error(self, error: OSError) -> DatabaseError:
         return DatabaseError(f"{display_path(self.place.head)}: {error.strerror}: check its file system")
@@ -163,7 +167,9 @@ class Segment:
     def close(self) -> None:
         with contextlib.suppress(DatabaseError):  # at worst the line is missing, and the next kernel writes it
             self.sync_head()
-        os.close(self._head)
+        with self._head_lock:
+            self._head_synced = True  # a thread that comes late has nothing to sync
+            os.close(self._head)
         self._connection.close()
         if self._reserve is not None:
             self._reserve.close()

@@ -46,19 +46,22 @@ class LogWriter:
             self.close = undo.pop_all().close
 
     def append(self, group: Sequence[QueuedEntry]) -> int:
-        """Write the entries in one commit, after which they are safe on disk; returns the number of the first."""
-        first = self._segment.append(group)[0].seq
+        """Write the entries in one commit, after which they are safe on disk; returns the number of the first, or 0.
+
+        In the sparing state, leave it if there is room again.
+        """
+        first = self._segment.append(group)[0].seq if group else 0
         if not self.disk_full:  # then the reserved room is to be used up
             if self._segment.size >= self._size:
                 self._rotate()
             self._reserve_space()
+        else:
+            self._refill()
         return first
 
-    def tidy(self) -> None:
-        """Do what callers need not wait for: sync the head file; leave the sparing state if there is room again."""
+    def sync_head(self) -> None:
+        """See :meth:`Segment.sync_head`; in any thread."""
         self._segment.sync_head()
-        if self.disk_full:
-            self._refill()
 
     def _refill(self) -> None:
         try:

@@ -1,6 +1,7 @@
 """The audit log as a service: intents are there before anybody acts, notes cost nothing, and nothing is lost unsaid."""
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -236,7 +237,7 @@ async def test_who_announces_acts_in_a_loop_waits_and_nobody_waits_behind_it(tmp
 
 async def idle(audit: Audit) -> None:
     """Return when the thread has done what the last caller didn't wait for."""
-    while audit._writing:
+    while audit._threads:
         await trio.sleep(0.001)
 
 
@@ -261,6 +262,36 @@ async def test_a_head_file_that_cannot_be_synced_keeps_further_rows_from_being_w
 
     assert told(directory) == ["before", "told, as its rows are on disk", "after"]
     assert sound(directory)
+
+
+async def test_the_head_file_is_synced_while_further_rows_are_made_and_before_they_are_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, inserted, fdatasync = list[str](), threading.Event(), os.fdatasync
+
+    def trace(statement: str) -> None:
+        steps.append(statement.split()[0])
+        if steps.count("INSERT") == 2:
+            inserted.set()
+
+    def sync(fd: int) -> None:
+        assert inserted.wait(20), "the next rows wait for the head file before they are made"
+        fdatasync(fd)
+        steps.append("sync")
+
+    async with open_audit(tmp_path / "audit", "1.0") as audit:
+        await audit.intend(entry("before"))
+        await idle(audit)
+        audit._files._segment._connection.set_trace_callback(trace)
+        monkeypatch.setattr(os, "fdatasync", sync)
+        await audit.intend(entry("first"))
+        await audit.intend(entry("second"))
+        await idle(audit)
+        audit._files._segment._connection.set_trace_callback(None)
+        monkeypatch.undo()
+
+    two = ["INSERT", "COMMIT", "INSERT", "sync", "COMMIT", "sync"]
+    assert [step for step in steps if step in two] == two
 
 
 async def test_a_head_file_without_room_is_made_good_before_anything_else(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Reserved disk room of the audit log, so that the operator's acts can be logged when an agent has filled the disk.
 
 It is allocated in the log's own files, beyond their ends: room in a separate file could be taken by other processes as
-soon as it is freed.
+soon as it is freed. The write-ahead log is also made as long as it gets: where a file doesn't grow, a sync needn't wait
+for the file system's journal.
 """
 
 import contextlib
@@ -16,6 +17,8 @@ from agentos.private_files import open_file
 # SQLite restarts the write-ahead log at 4 MB, if it can copy the content to the rows. If the rows can't grow, the log
 # does: a page or two per commit, so the room beyond 4 MB holds some two thousand commits.
 WAL_BYTES = 12 << 20  # bytes of the write-ahead log in all
+WAL_LENGTH = 17 * 256 << 10  # bytes; where SQLite restarts it, and one step
+WAL_STEP_BYTES = 256 << 10  # bytes of zeros per commit until it is so long; SQLite reads no further than the last frame
 HEAD_RESERVE_BYTES = 384 << 10  # bytes after the head file's end: eighty per commit
 ROWS_RESERVE_BYTES = (
     1 << 20
@@ -58,9 +61,12 @@ class Reserve:
             raise
 
     def allocate(self) -> None:
-        """Claim the room, also after the files have grown; ``OSError`` if there isn't enough."""
+        """Claim the room, also after the files have grown; ``OSError`` if there isn't enough. Not during a commit."""
         for file in self._files:
             file.allocate()
+        log = self._files[0].fd
+        if (length := os.fstat(log).st_size) < WAL_LENGTH:
+            os.pwrite(log, bytes(WAL_STEP_BYTES), length)
 
     def close(self) -> None:
         """Free the room. Only after the rows' connection is closed: this drops the locks that it has on its file."""

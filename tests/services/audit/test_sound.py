@@ -1,6 +1,7 @@
 """The audit log is never found to be tampered with that isn't: while it is written, looked at, and after any kill."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import trio
 
 from agentos.services.audit.chain import Link
 from agentos.services.audit.log import open_audit
+from agentos.services.audit.reserve import WAL_LENGTH, WAL_STEP_BYTES
 from agentos.services.audit.verify import verify_log
 
 from .audited import SMALL, entry, found, sound, told, written
@@ -48,6 +50,7 @@ KILLED = """
 import itertools, sys, trio
 from pathlib import Path
 from agentos.services.audit.log import open_audit
+from agentos.services.audit.reserve import WAL_LENGTH, WAL_STEP_BYTES
 from tests.services.audit.audited import DENIED, SMALL, entry
 
 async def main(round):
@@ -116,3 +119,24 @@ async def test_what_a_kill_left_of_the_last_line_is_taken_away(tmp_path: Path) -
     assert sound(log)
     assert [row.call for row in found(log)][-3:] == ["KERNEL_START", "WRITE", "KERNEL_STOP"]
     assert verify_log(log).last == Link(45, found(log)[-1].hash)
+
+
+async def test_what_a_crash_leaves_of_a_write_ahead_log_that_is_longer_than_its_content_is_sound(
+    tmp_path: Path,
+) -> None:
+    log, crashed = tmp_path / "audit", tmp_path / "crashed"
+    async with open_audit(log, "1.0") as audit:
+        for number in range(WAL_LENGTH // WAL_STEP_BYTES):
+            await audit.intend(entry(f"number {number}"))
+        length = (log / "000001.db-wal").stat().st_size
+        await audit.intend(entry("the last"))
+        assert (log / "000001.db-wal").stat().st_size == length >= WAL_LENGTH  # it doesn't grow any more
+
+        shutil.copytree(log, crashed, ignore=shutil.ignore_patterns("*-shm"))
+
+    assert told(crashed)[-1] == "the last"
+    assert sound(crashed)
+    await written(crashed, 1)
+    assert told(crashed)[-2:] == ["the last", "number 0"]
+    assert "AUDIT_CUT" not in [row.call for row in found(crashed)]
+    assert sound(crashed)

@@ -1,13 +1,15 @@
 """What writing it down costs: a note that nobody waits for, an intent until it is on the disk, and to verify them all.
 
 In this process, in the directory of the measurement: on a disk these are that disk's figures. Beside them stands what
-SQLite alone takes to have one such row on the disk.
+SQLite alone takes to have one such row on the disk, and what the disk takes for as many bytes.
 """
 
+import os
 import sqlite3
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from tempfile import mkdtemp
 
 import trio
@@ -26,6 +28,7 @@ from tests.speed.results import Figure, Result, Row
 
 WRITE = Entry(7, "worker", "agent", "WRITE", "/workspace/notes/today.md", "allow", "level sandboxed: write", "intent")
 READ = replace(WRITE, call="READ", phase="outcome", outcome="ok", duration=0.0012)
+PAGE_BYTES = 4096 + 24  # bytes of a commit with one row: a page and what SQLite writes before it
 AT_ONCE = (1, 10, 100)  # unrelated callers who each announce one act after the other
 ROWS = (
     Row("audit: to note an outcome, p50", " µs", most=10),
@@ -45,6 +48,7 @@ async def _measured(directory: Path, count: int) -> list[Result]:
     async with open_audit(directory / "audit", "0") as log:
         notes = _noted(log, count)
         alone = await trio.to_thread.run_sync(_alone, directory / "alone.db", count)
+        synced = await trio.to_thread.run_sync(_synced, directory / "plain", count)
         intents = [await _intended(log, callers, count) for callers in AT_ONCE]
     begun = time.perf_counter()
     report = await trio.to_thread.run_sync(verify_log, directory / "audit")
@@ -53,7 +57,12 @@ async def _measured(directory: Path, count: int) -> list[Result]:
         raise MeasurementError(f"the log that was measured isn't sound: {report.faults[0]}")
     return [
         Result.of(ROWS[0], notes, note=_p99(notes)),
-        Result(ROWS[1], Figure.of(intents[0]), Figure.of(alone), note=_p99(intents[0])),
+        Result(
+            ROWS[1],
+            Figure.of(intents[0]),
+            Figure.of(alone),
+            note=f"{_p99(intents[0])}, fdatasync {median(synced):.2f}",
+        ),
         *(Result.of(row, ms, note=_p99(ms)) for row, ms in zip(ROWS[2:4], intents[1:], strict=True)),
         Result.of(ROWS[4], [report.entries / took]),
     ]
@@ -102,6 +111,23 @@ def _alone(path: Path, count: int) -> list[float]:
             last = row.link
     finally:
         connection.close()
+    return taken
+
+
+def _synced(path: Path, count: int) -> list[float]:
+    """Milliseconds to write a page and sync it, in a file that has its length already."""
+    taken = []
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        os.write(fd, bytes(PAGE_BYTES * count))
+        os.fsync(fd)
+        for number in range(count):
+            begun = time.perf_counter()
+            os.pwrite(fd, b"x" * PAGE_BYTES, PAGE_BYTES * number)
+            os.fdatasync(fd)
+            taken.append((time.perf_counter() - begun) * 1000)
+    finally:
+        os.close(fd)
     return taken
 
 

@@ -257,6 +257,21 @@ def test_a_terminal_without_the_letters_gets_their_numbers(start_kernel: StartKe
     kernel.wait_line(r"a \| \\xfc")
 
 
+FULL_COLLECTIONS = """\
+import gc
+gc.callbacks.append(lambda phase, info: phase == "stop" and info["generation"] == 2 and print("collected", flush=True))
+"""
+
+
+def test_a_kernel_gets_ready_without_a_full_garbage_collection(start_kernel: StartKernel, tmp_path: Path) -> None:
+    """With 200 agents one holds up the event loop for 0.1 s."""
+    (tmp_path / "sitecustomize.py").write_text(FULL_COLLECTIONS)
+
+    kernel = start_kernel(None, {"PYTHONPATH": str(tmp_path)})
+
+    assert "collected" not in kernel.lines
+
+
 def test_a_kernel_whose_zygote_is_too_slow_says_what_to_set(agentos: Agentos, kernel: Kernel) -> None:
     """On a host where nothing starts within a millisecond."""
     (kernel.place / "slow.toml").write_text('[kernel]\nzygote_timeout = "1ms"\n')

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tests.speed.caller import Caller
 from tests.speed.place import Place
@@ -40,17 +40,14 @@ def _none_left_behind(kernel: Server) -> Iterator[None]:
         raise MeasurementError(f"{len(left)} of {len(started)} processes outlived the kernel that started them")
 
 
-def _until_answered(caller: Caller, names: set[str], timeout: float) -> None:
-    """Asked four times a second only: the agents need the CPU more than we."""
+def _until_answered(caller: Caller, names: Sequence[str], timeout: float) -> None:
+    """One agent after the other, each asked until it has answered: the agents need the CPU more than we."""
     deadline = time.monotonic() + timeout
-    waiting = set(names)
-    while waiting:
-        known = caller.agents()
-        waiting -= {name for name in waiting & known.keys() if "answered" in caller.lines(name)}
-        if waiting and time.monotonic() > deadline:
-            raise MeasurementError(f"{len(waiting)} of {len(names)} agents had not answered after {timeout:g} s")
-        if waiting:
-            time.sleep(0.25)
+    for number, name in enumerate(names):
+        while "answered" not in caller.lines(name):
+            if time.monotonic() > deadline:
+                raise MeasurementError(f"only {number} of {len(names)} agents had answered after {timeout:g} s")
+            time.sleep(0.02)
 
 
 def _run(place: Place, runtime: str) -> tuple[float, float]:
@@ -60,7 +57,7 @@ def _run(place: Place, runtime: str) -> tuple[float, float]:
     children = [{"name": name, **common} for name in names]
     with place.serve(children, files={"agent.py": AGENT}, free=True, timeout=PATIENCE) as kernel:
         with Caller(kernel.socket) as caller:
-            _until_answered(caller, set(names), PATIENCE)
+            _until_answered(caller, names, PATIENCE)
             answered = time.monotonic() - kernel.started_at
             pids = {agent["pid"] for agent in caller.agents().values() if agent["name"] in names}
         if len(pids) != AGENTS:

@@ -56,6 +56,21 @@ def test_an_error_is_json_where_json_was_asked_for(
     assert (said.stdout, said.returncode) == ("", status)
 
 
+def test_help_fits_80_columns_and_no_summary_is_cut(agentos: Agentos) -> None:
+    commands = [
+        (),
+        *((name,) for name in COMMANDS),
+        ("permissions", "explain"),
+        ("permissions", "show"),
+        ("audit", "verify"),
+    ]
+    for command in commands:
+        lines = agentos(*command, "--help", COLUMNS="80").stdout.splitlines()
+
+        assert max(map(len, lines)) <= 80
+        assert not [line for line in lines if line.startswith("  ") and line.endswith("...")], command
+
+
 @pytest.mark.parametrize("columns", ["70", "80", "200"])
 def test_ps_is_never_wider_than_the_terminal(agentos: Agentos, columns: str) -> None:
     name = "a-name-of-sixty-characters-that-differs-from-others-at-its-end"

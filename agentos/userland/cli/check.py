@@ -10,9 +10,10 @@ from .common import plural, printable
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 def check(file: Path) -> None:
-    """Say everything that is wrong with FILE, with line and path, and what of it this host can't do.
+    """Say everything that is wrong with a configuration file.
 
-    Starts no agent. The exit status is 0 where the file is right: on another host it may be all that is needed.
+    Each mistake comes with its line and path. Of a valid FILE it says what this host can't do. Starts no agent. The
+    exit status is 0 where the file is right: on another host it may be all that is needed.
     """
     from agentos.config.host_check import missing_model, unreachable_files, unstartable_agents
     from agentos.config.load import ConfigError, load

@@ -39,10 +39,11 @@ def exec(  # noqa: A001 - the command's name
     as_json: bool,
     socket_path: str | None,
 ) -> None:
-    """Run COMMAND in the jail of the agent NAME, within its limits, and end with its exit status.
+    """Run COMMAND in the jail of the agent NAME.
 
-    Without NAME it is run on the host, as the kernel's user. It has no terminal, its input is empty without --stdin,
-    and its output is shown as it comes. All that it started ends with it; so does the command when this is interrupted.
+    It runs within the agent's limits, and its exit status becomes ours. Without NAME it is run on the host, as the
+    kernel's user. It has no terminal, its input is empty without --stdin, and its output is shown as it comes. All that
+    it started ends with it; so does the command when this is interrupted.
     """
     agent = agent_fields(words[0]) if ctx.meta["named"] else {}
     command = list(words[1:] if agent else words)

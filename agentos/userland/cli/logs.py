@@ -17,7 +17,10 @@ from .common import agent_fields, check_reply, json_option, kernel, print_json, 
 @json_option
 @socket_option
 def logs(name: str, follow: bool, tail: int, as_json: bool, socket_path: str | None) -> None:
-    """Show the last lines that the agent NAME (or with that id) wrote."""
+    """Show the last lines that an agent wrote.
+
+    NAME is its name or its id.
+    """
     with kernel(socket_path) as client:
         if not follow:
             pages = iter([check_reply(client.logs(**agent_fields(name), tail=tail))])

@@ -43,7 +43,7 @@ EXPECTED = {
 
 @click.group()
 def permissions() -> None:
-    """Show what a level or an agent may do, change it, and explain a decision."""
+    """Show, change and explain what an agent may do."""
 
 
 @permissions.command()

@@ -235,7 +235,9 @@ def test_spawn_takes_permissions(agentos: Agentos, kernel: Kernel) -> None:
     )
     (kernel.place / "set.json").write_text('{"level": "minimal", "allow": {"calls": ["LIST"]}}')
     agentos("spawn", "filed", "--permissions", "set.json", *SLEEP)
-    assert agentos("permissions", "get", "filed").stdout.startswith("level minimal\nallow\n  calls     LIST\n")
+    assert agentos("permissions", "get", "filed").stdout.startswith(
+        "level minimal: see `agentos permissions show minimal`\nallow\n  calls     LIST\n"
+    )
     done = agentos("spawn", "bad", "--permissions", "lots", *SLEEP)
     assert (done.returncode, done.stderr) == (
         1,

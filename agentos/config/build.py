@@ -22,7 +22,7 @@ from agentos.agents.builder import (
 from agentos.agents.jail import layout
 from agentos.agents.paths import HostPaths, check_program
 from agentos.agents.spec import AgentSpec, BadField, GroupSpec
-from agentos.config.llm import check_prices, read_llm
+from agentos.config.llm import LLMTable, check_prices, read_llm
 from agentos.config.permissions import read_agent_permissions, read_permissions
 from agentos.config.schema import (
     AgentTable,
@@ -56,6 +56,20 @@ def read_limits(fields: dict[str, Any]) -> dict[str, Any]:
     return {**fields, "max_restarts": math.inf} if fields.get("max_restarts") == "unlimited" else fields
 
 
+PLACES = {"kernel": KernelSettings, "llm": LLMTable, "supervisor": RootTable}
+
+
+def describe_misplaced(keys: Keys, message: str) -> str:
+    """The message for an unknown key at the top of the file, with the table that the key belongs into, if any."""
+    name = keys[0] if message.startswith("unknown field") else ""
+    if name in ("agent", "agents", "children") or name in attrs.fields_dict(AgentTable):
+        return "unknown field: each agent is a table [[supervisor.children]], with a name and all that is the agent's"
+    for table, cls in PLACES.items():
+        if name in attrs.fields_dict(cls):
+            return f"unknown field, did you mean {table}.{name}?"
+    return message
+
+
 class Builder(Reader):
     """Reads one file's data."""
 
@@ -68,6 +82,7 @@ class Builder(Reader):
     def build(self, data: object) -> tuple[KernelSettings, LLMSettings, Mapping[str, PermissionSet], GroupSpec]:
         """The kernel's settings, the model's settings, the permission sets, and the root of the tree."""
         file = self.read(FileTable, data, ()).table
+        self.mistakes = [(keys, describe_misplaced(keys, message)) for keys, message in self.mistakes]
         kernel = self.read(KernelSettings, file.kernel, ("kernel",)).table
         paths = {name: self.resolve_path(getattr(kernel, name)) for name in ("socket", "state_dir")}
         root = self.read(RootTable, self._drop_keys_of_children(file.supervisor), ("supervisor",))

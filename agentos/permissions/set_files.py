@@ -1,8 +1,7 @@
 """Permission sets in TOML or JSON: strict parsing that reports all mistakes at once, and conversion back."""
 
-import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import attrs
@@ -16,6 +15,7 @@ from agentos_sdk.codec import path as dotted
 from agentos_sdk.opcodes import Op
 from agentos_sdk.quantities import CPU_PERIOD
 from agentos_sdk.strict import quote
+from agentos_sdk.suggestions import suggest_name
 from agentos_sdk.values import Budget
 
 from . import set_examples, unreachable_rules
@@ -116,11 +116,6 @@ def _by_kind(rules: Sequence[Rule]) -> dict[str, Any]:
 def base_rules(level: str | None) -> tuple[Rule, ...]:
     """The rules that a set inherits from its level."""
     return BASE_RULES if level is None else LEVELS[level].rules
-
-
-def suggest_name(word: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(word[:64], list(known), n=1, cutoff=0.6)
-    return f", did you mean {close[0]}?" if close else ""
 
 
 @define

@@ -18,13 +18,14 @@ from agentos.kernel.table import Syscall
 from agentos.permissions.authorizer import NOT_HELD
 from agentos.permissions.levels import LEVELS
 from agentos.permissions.rule import PermissionSet, describe_right, shorten, strictness
-from agentos.permissions.set_files import describe_set, suggest_name
+from agentos.permissions.set_files import describe_set
 from agentos.threads import run_in_thread
 from agentos_sdk import codec
 from agentos_sdk.calls import permissions as calls
 from agentos_sdk.errors import BadRequest, PermissionDenied, UnknownCall
 from agentos_sdk.opcodes import Op
 from agentos_sdk.strict import quote
+from agentos_sdk.suggestions import suggest_name
 
 
 @frozen

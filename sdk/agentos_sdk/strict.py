@@ -1,6 +1,8 @@
 """Strict type checks and their messages: the rules behind ``codec.decode``."""
 
+import json
 import math
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NewType, Union, get_args, get_origin
@@ -11,6 +13,7 @@ from cattrs.gen import make_dict_structure_fn, override
 
 from agentos_sdk import quantities
 from agentos_sdk.quantities import CpuShare, Seconds, Size
+from agentos_sdk.suggestions import SYNONYMS, suggest_name
 
 Text = NewType("Text", str)  # a string that may hold NUL, such as a file's content; a plain ``str`` may not
 
@@ -19,7 +22,6 @@ Hook = Callable[[Any, Any], Any]
 
 MAX_MISTAKES = 20  # mistakes reported per array or object
 MAX_SHOWN_CHARS = 60  # characters of a wrong string that are shown
-MAX_COMPARED_CHARS = 64  # longest key, in characters, that is compared with the known ones
 
 
 @attrs.frozen
@@ -40,7 +42,9 @@ class Unexpected(ValueError):
 
     def __str__(self) -> str:
         *most, last = dict.fromkeys(self.expected)
-        return f"expected {', '.join(most) + ' or ' if most else ''}{last}, got {quote(self.data)}"
+        synonym = SYNONYMS.get(self.data) if isinstance(self.data, str) else None
+        hint = f", did you mean {synonym}?" if synonym in self.expected else ""
+        return f"expected {', '.join(most) + ' or ' if most else ''}{last}, got {quote(self.data)}{hint}"
 
 
 class Several(ValueError):
@@ -219,13 +223,23 @@ def _array(kind: Any, converter: Converter) -> Hook:
 
     def hook(data: Any, _: Any) -> object:
         if type(data) is not list:
-            raise Unexpected(data, "an array")
+            raise Unexpected(data, _array_of_words(data) if item is str and type(data) is str else "an array")
         try:
             return make([read(each, item) for each in data])
         except ValueError:
             raise Several(_limit_mistakes(_in_items(enumerate(data), read, item))) from None
 
     return hook
+
+
+def _array_of_words(text: str) -> str:
+    """What an array of strings would be in place of a string: ``["sleep", "1000"]``."""
+    try:
+        words = shlex.split(text)
+    except ValueError:  # a quote is open
+        words = []
+    array = json.dumps(words, ensure_ascii=False)
+    return array if words and len(array) <= MAX_SHOWN_CHARS else "an array"
 
 
 def _mapping(kind: Any, converter: Converter) -> Hook:
@@ -300,11 +314,8 @@ def _in_class(error: ClassValidationError) -> Iterator[tuple[Keys, str]]:
 
 
 def _unknown(keys: Iterable[str], known: Sequence[str]) -> Iterator[tuple[Keys, str]]:
-    from difflib import get_close_matches  # takes 3 ms, and only a mistake needs it
-
     for key in sorted(keys):
-        near = get_close_matches(key, known, n=1, cutoff=0.7) if len(key) <= MAX_COMPARED_CHARS else []
-        yield (key,), f"unknown field, did you mean {near[0]}?" if near else "unknown field"
+        yield (key,), f"unknown field{suggest_name(key, known)}"
 
 
 CONVERTER = strict_converter()

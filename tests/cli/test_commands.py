@@ -211,7 +211,7 @@ def test_a_slip_of_the_pen_is_understood(agentos: Agentos) -> None:
     failed = agentos("spwan")
 
     assert failed.returncode == 2
-    assert "Did you mean 'spawn'?" in failed.stderr
+    assert ", did you mean spawn?" in failed.stderr
 
 
 def test_the_socket_is_found_in_this_order(agentos: Agentos, kernel: Kernel) -> None:

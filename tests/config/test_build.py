@@ -19,7 +19,16 @@ from tests.config.saying import agent, loaded, said
         ("", "1: supervisor.children[0].script: a script or a command is missing"),
         ('script = "a.py"\ncommand = ["x"]', "3: supervisor.children[0].script: a script or a command, but not both"),
         ("command = []", "3: supervisor.children[0].command: expected at least one word, got an empty array"),
-        ('command = "ls -l"', "3: supervisor.children[0].command: expected an array, got 'ls -l'"),
+        ('command = "ls -l"', """3: supervisor.children[0].command: expected ["ls", "-l"], got 'ls -l'"""),
+        (
+            'script = "a.py"\nrestart = "always"',
+            "4: supervisor.children[0].restart: expected permanent, transient or temporary, got 'always', "
+            "did you mean permanent?",
+        ),
+        (
+            'script = "a.py"\nlimits.cpu = "50%"',
+            "4: supervisor.children[0].limits.cpu: unknown field, did you mean cpu_quota?",
+        ),
         ('type = "supervsior"', "3: supervisor.children[0].type: expected agent or supervisor, got 'supervsior'"),
         ('script = "a.py"\nready = "go"', "4: supervisor.children[0].ready: expected hello, got 'go'"),
         ('script = "a.py"\nchildren = []', "4: supervisor.children[0].children: unknown field"),

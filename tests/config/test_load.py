@@ -198,6 +198,23 @@ def test_every_mistake_is_told_at_once_in_the_order_of_the_lines(home: Path) -> 
 
 
 @pytest.mark.parametrize(
+    ("table", "hint"),
+    [
+        ("[agents.x]", ": each agent is a table [[supervisor.children]], with a name and all that is the agent's"),
+        ("[limits]", ": each agent is a table [[supervisor.children]], with a name and all that is the agent's"),
+        ("log_level = 'info'", ", did you mean kernel.log_level?"),
+        ("strategy = 'one_for_all'", ", did you mean supervisor.strategy?"),
+        ("[supervisors]", ", did you mean supervisor?"),
+        ("[other]", ""),
+    ],
+)
+def test_a_table_in_the_wrong_place_is_told_its_place(home: Path, table: str, hint: str) -> None:
+    [line] = said(table)
+
+    assert line.split(": ", 2)[2] == f"unknown field{hint}"
+
+
+@pytest.mark.parametrize(
     ("text", "line"),
     [
         ("[kernel]\nsocket 5", "agentos.toml:2: not TOML: expected '=' after a key in a key/value pair at column 8"),

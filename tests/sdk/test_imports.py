@@ -14,7 +14,7 @@ FIRST = [
     *("agentos_sdk", "agentos_sdk.blocking", "agentos_sdk.blocking_calls"),
     *("agentos_sdk.errors", "agentos_sdk.frames"),
 ]
-PLAIN = [*FIRST, *(f"agentos_sdk.{name}" for name in ("arguments", "chunks", "opcodes", "question"))]
+PLAIN = [*FIRST, *(f"agentos_sdk.{name}" for name in ("arguments", "chunks", "opcodes", "question", "suggestions"))]
 LATER = {"json", "re", "enum", "socket", "selectors", "collections", "functools", "typing", "importlib", "logging"}
 
 

@@ -18,9 +18,10 @@ from click.core import ParameterSource
 
 from agentos_sdk.opcodes import Op
 from agentos_sdk.quantities import seconds
+from agentos_sdk.suggestions import suggest_name
 
 from .audit_table import Entry, Table
-from .common import Failed, json_option, plural, print_json, printable, suggest_name
+from .common import Failed, json_option, plural, print_json, printable
 from .main import configured_path
 from .run import default_state_dir
 

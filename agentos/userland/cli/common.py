@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -153,14 +153,6 @@ def cut_middle(text: str, width: int) -> str:
         return text
     end = (width - 1) // 2
     return text[: width - 1 - end] + "…" + text[len(text) - end :]
-
-
-def suggest_name(word: str, known: Iterable[str]) -> str:
-    """A hint with the closest known word, to append to an error; empty if none is close."""
-    import difflib
-
-    close = difflib.get_close_matches(word[:64], list(known), n=1)
-    return f", did you mean {close[0]}?" if close else ""
 
 
 def printable(text: str) -> str:

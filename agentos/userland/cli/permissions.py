@@ -10,6 +10,7 @@ import click
 
 from agentos_sdk.opcodes import Op
 from agentos_sdk.quantities import duration
+from agentos_sdk.suggestions import suggest_name
 
 from .common import (
     Failed,
@@ -23,7 +24,6 @@ from .common import (
     print_result,
     printable,
     socket_option,
-    suggest_name,
 )
 from .doctor import MAX_COLUMNS, MIN_COLUMNS
 from .inspect import EFFECTS, format_limit, is_restrictive

@@ -1,6 +1,5 @@
 """``agentos spawn``: starts an agent; with --wait shows its output and ends with its exit status."""
 
-import difflib
 import os
 import signal
 import sys
@@ -9,6 +8,7 @@ from typing import Any
 import click
 
 from agentos_sdk import AgentOSClient
+from agentos_sdk.suggestions import suggest_name
 
 from .common import (
     Failed,
@@ -211,9 +211,8 @@ def parse_limits(given: tuple[str, ...]) -> dict[str, object]:
     named = parse_pairs("--limit", given)
     for name in named:
         if name not in LIMITS:
-            close = difflib.get_close_matches(name, LIMITS, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"expected one of {', '.join(LIMITS)}"
-            raise Failed(f"--limit {name}: no such limit, {hint}")
+            hint = suggest_name(name, LIMITS) or f", expected one of {', '.join(LIMITS)}"
+            raise Failed(f"--limit {name}: no such limit{hint}")
     return {name: int(value) if value.isdecimal() else value for name, value in named.items()}
 
 

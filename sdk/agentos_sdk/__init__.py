@@ -40,5 +40,11 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # Not by importlib, whose import takes longer than that of our modules.
-    return getattr(__import__(f"{__name__}.{_MODULE_OF[name]}", fromlist=[name]), name)
+    try:
+        # Not by importlib, whose import takes longer than that of our modules.
+        return getattr(__import__(f"{__name__}.{_MODULE_OF[name]}", fromlist=[name]), name)
+    except ModuleNotFoundError as error:
+        if _MODULE_OF[name] != "client" or error.name is None or error.name.startswith(__name__):
+            raise
+        text = f"{name} needs {error.name}, which is not installed: pip install 'agentos-kernel-sdk[trio]'"
+        raise ModuleNotFoundError(text, name=error.name) from None

@@ -23,7 +23,7 @@ from agentos_sdk.calls.request import Request
 from agentos_sdk.errors import BY_CODE
 from agentos_sdk.opcodes import Op
 from client_methods import METHODS
-from tests.docs.blocks import ROOT
+from tests.docs.blocks import ROOT, blocks_of, pages
 from tests.docs.visit import Visit
 from tests.support.kernel import running
 
@@ -212,6 +212,16 @@ def test_every_code_of_an_error_is_described() -> None:
     text = section((REFERENCE / "wire.md").read_text(), "Errors")
 
     assert set(re.findall(r"^\| `(\w+)`", text, re.MULTILINE)) == set(BY_CODE)
+
+
+def test_pages_import_the_client_from_where_the_sdk_alone_has_it() -> None:
+    blocks = [block for page in pages() for block in blocks_of(page) if block.language == "python"]
+
+    assert [block.where for block in blocks if "from agentos import" in block.text] == []
+
+
+def test_the_opcode_of_hello_stands_where_a_client_is_written() -> None:
+    assert f"HELLO ({Op.HELLO:#x}".upper() in (ROOT / "docs" / "how-to" / "write-a-client.md").read_text().upper()
 
 
 def test_the_sdk_alone_has_the_version_of_the_kernel_and_no_dependency() -> None:

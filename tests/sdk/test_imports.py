@@ -50,6 +50,16 @@ def test_the_package_itself_loads_nothing_until_it_is_used() -> None:
     assert {name for name in loaded_by("import agentos_sdk") if "agentos" in name} == {"agentos_sdk"}
 
 
+def test_the_trio_client_names_its_extra_where_trio_is_not_installed() -> None:
+    program = f"import sys; sys.path.append({SDK!r}); from agentos_sdk import connect"
+
+    run = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, timeout=30)
+
+    last = run.stderr.splitlines()[-1]
+    assert last.startswith("ModuleNotFoundError: connect needs ")
+    assert last.endswith("which is not installed: pip install 'agentos-kernel-sdk[trio]'")
+
+
 def test_a_name_it_has_not_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'AgentOSClinet'"):
         _ = agentos_sdk.AgentOSClinet

@@ -5,15 +5,17 @@ from pathlib import Path
 import click
 
 from .common import plural, printable
+from .main import CONFIG
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", default=CONFIG, type=click.Path(path_type=Path))
 def check(file: Path) -> None:
     """Say everything that is wrong with a configuration file.
 
-    Each mistake comes with its line and path. Of a valid FILE it says what this host can't do. Starts no agent. The
-    exit status is 0 where the file is right: on another host it may be all that is needed.
+    The default for FILE is ./agentos.toml. Each mistake comes with its line and path. Of a valid file it says what this
+    host can't do. Starts no agent. The exit status is 0 where the file is right: on another host it may be all
+    that is needed.
     """
     from agentos.config.host_check import missing_model, unreachable_files, unstartable_agents
     from agentos.config.load import ConfigError, load

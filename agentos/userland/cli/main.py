@@ -9,6 +9,7 @@ import click
 from agentos import __version__
 
 COMMANDS = {
+    "init": "init",
     "run": "run",
     "check": "check",
     "doctor": "doctor",

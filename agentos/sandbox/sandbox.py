@@ -24,9 +24,10 @@ class Sandbox:
     """A running sandboxed program. ``stdout`` and ``stderr`` are non-blocking pipes; their reader closes them.
     The user of ``listener`` closes that; it has been listening since before the program started.
 
-    ``pid`` is the sandbox's PID 1 and ``program`` the program itself, both as host pids. Without isolation they are
-    equal: then only the program's process group can be signalled, and it ends with the program. If ``has_keeper`` is
-    set, ``pid`` is the program's keeper, and :meth:`kill` ends all processes that the program has started.
+    ``pid`` is the sandbox's PID 1 and ``program`` the process that was inspected, both as host pids: the program
+    itself, or PID 1 if the program entered the sandbox of another one. If ``no_shim`` is set, ``pid`` is the program:
+    then only its process group can be signalled, and it ends with the program. If ``has_keeper`` is set, ``pid`` is the
+    program's keeper, and :meth:`kill` ends all processes that the program has started.
     """
 
     pid: int
@@ -42,6 +43,7 @@ class Sandbox:
     tmpfs: Mapping[str, int] = Factory(dict)  # mount point to descriptor, for mounts to be counted; closed at the end
     listener: socket.socket | None = None  # on its own loopback, if its policy names a port
     frozen: bool = False  # also set by code that freezes its cgroup: no process can enter meanwhile
+    no_shim: bool = False
     has_keeper: bool = False
     _entered: "list[Sandbox]" = Factory(list)  # programs that entered it
     _wait_lock: trio.Lock = Factory(trio.Lock)
@@ -60,7 +62,7 @@ class Sandbox:
         """Send a signal to the program's process group; SIGKILL reaches all processes. No effect after it has ended."""
         if self.status is not None:
             return
-        if self._unjailed:
+        if self.no_shim:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
         else:
@@ -69,14 +71,14 @@ class Sandbox:
     def freeze(self) -> None:
         """Stop all processes inside, except PID 1."""
         self.frozen = True
-        self.signal(signal.SIGSTOP if self._unjailed else STOP_ALL)
+        self.signal(signal.SIGSTOP if self.no_shim else STOP_ALL)
         for other in self._entered:  # our PID 1 may not be permitted to signal them
             other.freeze()
 
     def thaw(self) -> None:
         """Continue all processes inside."""
         self.frozen = False
-        self.signal(signal.SIGCONT if self._unjailed else CONTINUE_ALL)
+        self.signal(signal.SIGCONT if self.no_shim else CONTINUE_ALL)
         for other in self._entered:
             other.thaw()
 
@@ -138,12 +140,8 @@ class Sandbox:
             if os.fstat(fd).st_ino != os.stat(f"/proc/self/ns/{name}").st_ino
         }
 
-    @property
-    def _unjailed(self) -> bool:
-        return self.program == self.pid
-
     def _reap(self) -> None:
-        if self._unjailed:  # kill the rest of its group while the zombie keeps the group id from being reused
+        if self.no_shim:  # kill the rest of its group while the zombie keeps the group id from being reused
             with contextlib.suppress(PermissionError):  # all of them have changed their uid
                 self.signal(signal.SIGKILL)
         status = reap(self.pidfd)

@@ -173,7 +173,9 @@ class Spawner:
             process = await self._launch(undo, pipes, plan, admit, cgroup)
             async with self._kill_on_error(process):
                 sandbox = await self._wait_exec(undo, pipes, process, inspect)
-            sandbox.has_keeper = isinstance(plan[-1], s.Execute) and plan[-1].keeper
+            if isinstance(plan[-1], s.Execute | s.RunScript):
+                sandbox.no_shim = plan[-1].no_shim
+                sandbox.has_keeper = isinstance(plan[-1], s.Execute) and plan[-1].keeper
             return sandbox
 
     async def _enter(

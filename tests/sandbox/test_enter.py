@@ -15,6 +15,7 @@ from attrs import evolve
 
 from agentos.sandbox import steps as s
 from agentos.sandbox.errors import SandboxError, StepFailed
+from agentos.sandbox.inside.keeper import list_descendants
 from agentos.sandbox.plan import plan_entry, plan_unjailed
 from agentos.sandbox.policy import Limits, Policy, Program
 from agentos.sandbox.report import probe, walls
@@ -39,6 +40,12 @@ def beside(*argv: str, env: dict[str, str] | None = None, cwd: str = "/workspace
 
 def python_beside(code: str, **policy: Any) -> tuple[Step, ...]:
     return beside(sys.executable, "-I", "-S", "-c", code, **policy)
+
+
+def program_of(entered: Sandbox) -> int:
+    """The pid of its program, the only child of its PID 1."""
+    (program,) = list_descendants(entered.pid)
+    return program
 
 
 async def an_agent(spawner: Spawner, code: str = FOREVER, **policy: Any) -> Sandbox:
@@ -68,7 +75,7 @@ async def test_it_is_in_the_others_namespaces_and_in_a_pid_namespace_below(spawn
     assert its["mnt"] not in (theirs["mnt"], os.stat("/proc/self/ns/mnt").st_ino)
     assert its == {name: os.fstat(fd).st_ino for name, fd in entered.namespaces.items()}
     if os.geteuid() == 0:  # others may not look
-        seen = {name: os.stat(f"/proc/{entered.program}/ns/{name}").st_ino for name in its}
+        seen = {name: os.stat(f"/proc/{program_of(entered)}/ns/{name}").st_ino for name in its}
         assert seen == its
     numbers = next(row for row in Path(f"/proc/{entered.pid}/status").read_text().splitlines() if row[:6] == "NSpid:")
     assert len(numbers.split()) == 1 + 3
@@ -93,7 +100,7 @@ async def test_its_walls_are_as_high_as_the_others(spawner: Spawner) -> None:
     agent = await an_agent(spawner)
     entered = await spawner.enter(agent, steps)
 
-    for pid in (entered.pid, entered.program):
+    for pid in (entered.pid, program_of(entered)):
         status = dict(row.split(":", 1) for row in Path(f"/proc/{pid}/status").read_text().splitlines())
         assert {int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {0}
         assert (status["NoNewPrivs"].strip(), status["Seccomp"].strip()) == ("1", "2")
@@ -129,6 +136,39 @@ print(os.getsid(0) == os.getpid() == os.getpgrp(), os.getppid())
         "True 1",
     ]
     assert ("MINE", "yes") in execute.environment
+    await kill(agent)
+
+
+SEARCHED = "mkdir a b; echo > a/prog; printf '#!/bin/sh\necho b' > b/prog; printf '#!/none' > b/lost; chmod +x b/*"
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "found"),
+    [
+        ("prog", "/tmp/none:/tmp/a/prog:/tmp/a:/tmp/b", "b\n"),
+        ("b/prog", "/tmp/none", "b\n"),
+        ("prog", "b", "b\n"),
+        ("prog", "/tmp/a:/tmp/none", "/tmp/a/prog: Permission denied"),
+        ("prog", "/tmp/none", "prog: No such file or directory"),
+        ("prog", "/tmp/a/prog", "/tmp/a/prog/prog: Not a directory"),
+        ("/tmp/a/prog", "/tmp/b", "/tmp/a/prog: Permission denied"),
+        ("/tmp/a/prog/x", "/tmp/b", "/tmp/a/prog/x: Not a directory"),
+        ("lost", "/tmp/b", "lost: No such file or directory"),
+        ("/tmp/b", "/tmp/b", "/tmp/b: Permission denied"),
+    ],
+)
+async def test_its_program_is_searched_for_in_its_path(spawner: Spawner, name: str, path: str, found: str) -> None:
+    agent = await an_agent(spawner)
+    await jail.ended(await spawner.enter(agent, beside("/bin/sh", "-c", SEARCHED, cwd="/tmp")))
+    before, steps = Belongings.now(), beside(name, env={"PATH": path}, cwd="/tmp")
+
+    if found == "b\n":
+        assert (await jail.ended(await spawner.enter(agent, steps))).out == found
+    else:
+        with pytest.raises(StepFailed, match=f"^Execute {name}: {found}$"):
+            await spawner.enter(agent, steps)
+
+    assert Belongings.now() == before
     await kill(agent)
 
 
@@ -287,10 +327,10 @@ async def test_freezing_a_sandbox_stops_what_has_entered_it(spawner: Spawner) ->
     agent.freeze()
 
     with trio.fail_after(60):
-        while _state(entered.program) != "T":
+        while _state(program_of(entered)) != "T":
             await trio.sleep(0.01)
         agent.thaw()
-        while _state(entered.program) == "T":
+        while _state(program_of(entered)) == "T":
             await trio.sleep(0.01)
     await kill(agent)
     await kill(entered)
@@ -318,7 +358,7 @@ async def test_what_admits_it_holds_for_all_that_comes_of_it(spawner: Spawner) -
 
     entered = await spawner.enter(agent, python_beside(FOREVER), admit)
 
-    assert [os.getpriority(os.PRIO_PROCESS, pid) for pid in (entered.pid, entered.program)] == [7, 7]
+    assert [os.getpriority(os.PRIO_PROCESS, pid) for pid in (entered.pid, program_of(entered))] == [7, 7]
     await kill(agent)
     await kill(entered)
 

@@ -1,5 +1,6 @@
 """Final setup before exec: standard streams, working directory, the confined message, signals."""
 
+import errno
 import os
 import signal
 import socket
@@ -25,7 +26,7 @@ def exec_program(step: s.Execute | s.RunScript, control: socket.socket, stdout: 
 
     Errors are raised, and for a script :class:`script.Ready`.
     """
-    os.dup2(_open_stdin(step), 0)
+    os.dup2(open_stdin(step), 0)
     os.dup2(stdout, 1)
     os.dup2(stderr, 2)
     libc.keep_only(control.fileno())
@@ -47,7 +48,37 @@ def exec_program(step: s.Execute | s.RunScript, control: socket.socket, stdout: 
         raise FileNotFoundError(error.errno, error.strerror, step.argv[0]) from None
 
 
-def _open_stdin(step: s.Execute | s.RunScript) -> int:
+def spawn(step: s.Execute, stdin: int, stdout: int, stderr: int) -> int:
+    """Start the program in a child that shares our memory until its exec; returns its pid. Its directory is ours.
+
+    It is searched for as ``os.execvpe`` does, and errors are raised as there.
+    """
+    name, environment = step.argv[0], dict(step.environment)
+    streams = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate((stdin, stdout, stderr))]
+    missing: OSError = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+    failure: OSError | None = None
+    for path in [name] if "/" in name else [os.path.join(place, name) for place in os.get_exec_path(environment)]:
+        try:
+            os.stat(path)  # costs less than a child that finds no file
+            return os.posix_spawn(
+                path,
+                step.argv,
+                environment,
+                file_actions=streams,
+                setsid=True,
+                setsigmask=(),
+                setsigdef=_IGNORED_SIGNALS,
+            )
+        except FileNotFoundError as error:
+            missing = FileNotFoundError(error.errno, error.strerror, name)  # the argv may have named no file
+        except NotADirectoryError as error:
+            missing = error
+        except OSError as error:
+            failure = failure or error
+    raise failure or missing
+
+
+def open_stdin(step: s.Execute | s.RunScript) -> int:
     """Return a descriptor for standard input: its data in memory, which counts for the program's own limits."""
     if not isinstance(step, s.Execute) or not step.stdin:
         return os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)

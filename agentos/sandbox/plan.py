@@ -127,7 +127,8 @@ def plan_sandbox(policy: Policy, program: Program, host: Host, host_ids: HostIds
         s.ReadOnlyRoot(),
         *([] if policy.network else [s.LoopbackUp()]),
         *([s.Listen(policy.port)] if policy.port is not None else []),
-        *_confine_steps(policy, program, host, binds),
+        *_confine_steps(policy, host, binds),
+        plan_program(policy, program, host),
     )
 
 
@@ -138,26 +139,31 @@ def clone_step(host_ids: HostIds, is_root: bool, flags: int = SPARE_NAMESPACES) 
 
 def plan_entry(policy: Policy, program: Program, host: Host) -> tuple[Step, ...]:
     """Return the steps for a further program in a sandbox started by :func:`plan_sandbox` of the same policy."""
+    return (*plan_way_in(policy, host), plan_program(policy, program, host))
+
+
+def plan_way_in(policy: Policy, host: Host) -> tuple[Step, ...]:
+    """Return the steps of :func:`plan_entry` that are the same for each program; :func:`plan_program` is the last."""
     return (
         s.Join(),
         s.TakeIdentity(UID, GID, drop_groups=host.uid == 0),
         s.Descend(NEWPID | NEWNS, "/proc"),
-        *_confine_steps(policy, program, host, tuple(_bind_steps(policy, host))),
+        *_confine_steps(policy, host, tuple(_bind_steps(policy, host))),
     )
 
 
-def _confine_steps(policy: Policy, program: Program, host: Host, binds: tuple[s.Bind, ...]) -> Iterator[Step]:
-    """Yield the last steps, common to new sandboxes and further programs: limits, capabilities, filters, exec."""
+def _confine_steps(policy: Policy, host: Host, binds: tuple[s.Bind, ...]) -> Iterator[Step]:
+    """Yield the steps before the program's, common to new sandboxes and further programs."""
     yield s.SetLimits(_rlimits(policy, host))
     yield s.DropCapabilities()
     yield s.NoNewPrivileges()
     yield from _landlock_step(policy, host, binds)
     filters = seccomp.filter_bytes(policy.profile, host.architecture, host.memory_cgroup, host.memfd_noexec)
     yield s.Seccomp(filters.hex())
-    yield _program_step(policy, program, host)
 
 
-def _program_step(policy: Policy, program: Program, host: Host) -> s.Execute | s.RunScript:
+def plan_program(policy: Policy, program: Program, host: Host) -> s.Execute | s.RunScript:
+    """Return the last step of a program in a sandbox with this policy."""
     argv, environment = tuple(program.argv), _build_environment(policy, program)
     if not program.fast:
         return s.Execute(argv, environment, program.directory, stdin=program.stdin)

@@ -21,7 +21,7 @@ from agentos.sandbox.cgroups.discover import Group
 from agentos.sandbox.cgroups.values import CgroupEntry, CgroupError
 from agentos.sandbox.cgroups.values import Limits as GroupLimits
 from agentos.sandbox.errors import SandboxError, StepFailed
-from agentos.sandbox.plan import plan_entry, plan_unjailed
+from agentos.sandbox.plan import plan_program, plan_unjailed
 from agentos.sandbox.policy import BadPolicy, Limits, Program
 from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.status import Status
@@ -169,7 +169,7 @@ class CommandRunner:
                     jail.sandbox.register_entered(command)
                 else:
                     with trio.fail_after(ENTER_TIMEOUT):
-                        steps = plan_entry(jail.policy, program, jail.host)
+                        steps = (*jail.way_in, plan_program(jail.policy, program, jail.host))
                         command = await self.jails.spawner.enter(jail.sandbox, steps, cgroup=entry)
                     undo.push_async_callback(command.kill)
                     self.jails.memory.join(agent.id, command.pid)  # the memory watcher counts it as part of the agent

@@ -3,6 +3,7 @@
 import contextlib
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 
 import trio
 from attrs import define, field, frozen
@@ -11,7 +12,7 @@ from agentos.agents.registry import Agent
 from agentos.agents.workspaces.workspace import Workspace
 from agentos.sandbox.cgroups.discover import Group
 from agentos.sandbox.cgroups.values import CgroupEntry, CgroupError, Evidence
-from agentos.sandbox.plan import Host
+from agentos.sandbox.plan import Host, plan_way_in
 from agentos.sandbox.policy import Limits, Policy
 from agentos.sandbox.report.limits import describe_ending
 from agentos.sandbox.sandbox import Sandbox
@@ -72,6 +73,12 @@ class Jail:
     usage: ResourceUsage | None = None  # from its cgroup, once it has ended
     commands: int = 0  # started by EXEC that run in it
     left: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)  # waiting for an EXEC command to end
+
+    @cached_property
+    def way_in(self) -> Sequence[Step]:
+        """The steps of a command that enters it, before the command's own step."""
+        assert self.policy is not None, "only a jail is entered"
+        return plan_way_in(self.policy, self.host)
 
     def exceeded(self, what: memory.Exceeded | disk.Exceeded | Unprotected) -> None:
         """Kill the program: a watcher found that it exceeds a limit or that a protected name is lost."""

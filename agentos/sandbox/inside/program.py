@@ -57,7 +57,8 @@ def spawn(step: s.Execute, stdin: int, stdout: int, stderr: int) -> int:
     streams = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate((stdin, stdout, stderr))]
     missing: OSError = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
     failure: OSError | None = None
-    for path in [name] if "/" in name else [os.path.join(place, name) for place in os.get_exec_path(environment)]:
+    places = [""] if "/" in name else environment.get("PATH", os.defpath).split(":")
+    for path in [os.path.join(place, name) for place in places]:
         try:
             os.stat(path)  # costs less than a child that finds no file
             return os.posix_spawn(

@@ -58,6 +58,9 @@ SPAWN = Method(
 KILL = Method(
     "kill", agents.Kill, positional="name agent_id grace", wait="None", blocking=("bool", "bool({}.get('killed'))")
 )
+START = Method("start", agents.Start, positional="name names", wait="None")
+STOP = Method("stop", agents.Stop, positional="name names", wait="None")
+RESTART = Method("restart", agents.Restart, positional="name names", wait="None")
 LIST = Method("list_agents", agents.List, positional="all", blocking=("list[Reply]", "checked_list({})"))
 LOGS = Method("logs", agents.Logs, positional="name agent_id tail")
 FOLLOW_LOGS = attrs.evolve(
@@ -128,6 +131,9 @@ THINK_STREAM = attrs.evolve(
 METHODS = (
     SPAWN,
     KILL,
+    START,
+    STOP,
+    RESTART,
     Method("wait", agents.Wait, positional="name agent_id timeout", wait="timeout"),
     Method("pause", agents.Pause, positional="name agent_id"),
     Method("resume", agents.Resume, positional="name agent_id"),

@@ -214,6 +214,10 @@ class Registry:
             raise NotFound(f"no agent has the id {number}" if number is not None else f"no agent is called {name!r}")
         return found
 
+    def find_by_name(self, name: str) -> Agent | None:
+        """The agent that got the name last, or None."""
+        return self._by_name.get(name)
+
     def get(self, number: int) -> Agent | None:
         """The agent with that id, or None."""
         return self._by_id.get(number)

@@ -125,6 +125,11 @@ class Caller:
     become: "Become | None" = None
 
     @property
+    def shown_name(self) -> str:
+        """Its name for people: ``operator`` for each connection of the operator."""
+        return "operator" if self.kind == "operator" else self.name
+
+    @property
     def turn(self) -> trio.Lock:
         """Made when it is first needed: most callers never send a large body."""
         if self._turn is None:

@@ -16,7 +16,7 @@ from agentos.services.audit.log import Audit
 from agentos.services.mailboxes import Mailboxes
 from agentos_sdk.opcodes import Op
 
-from . import agents, audit, exec, files, inspect, messages, metrics, permissions, think
+from . import agents, audit, exec, files, inspect, messages, metrics, permissions, start_stop, think
 from .spawn import Spawning
 
 
@@ -48,6 +48,7 @@ def table(services: Services) -> tuple[Syscall, ...]:
         *files.syscalls(s.registry, s.host_view, s.max_payload),
         *exec.syscalls(s.registry, s.supervision, s.host_view.base),
         *agents.syscalls(s.registry, s.supervision, spawning, s.line),
+        *start_stop.syscalls(s.registry, s.supervision),
         *inspect.syscalls(s.registry, s.line),
         *messages.syscalls(s.mail, s.registry),
         *metrics.syscalls(s.line, s.kernel_account),

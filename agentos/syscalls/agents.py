@@ -52,7 +52,7 @@ class AgentCalls(Struct, frozen=True):
             if agent.over.is_set():
                 why = agent.end.reason if agent.end else "it never started"
                 raise NotFound(f"{agent.name} has ended already: {why}")
-            await self.supervision.kill(agent, request.grace, describe_caller(caller))
+            await self.supervision.kill(agent, request.grace, caller.shown_name)
             return calls.Killed(killed=True, agent_id=agent.id)
 
         right, announce = Right("kill", agent=agent.id), agent.id != caller.id  # killing itself affects no other caller
@@ -159,11 +159,6 @@ def syscalls(registry: Registry, supervision: Supervision, spawner: Spawning, li
         Syscall(Op.TREE, calls.Tree, prepare=handlers.prepare_tree),
         Syscall(Op.LOGS, calls.Logs, prepare=handlers.prepare_logs),
     )
-
-
-def describe_caller(caller: Caller) -> str:
-    """Who stopped an agent: ``operator``, or the caller's name."""
-    return "operator" if caller.kind == "operator" else caller.name
 
 
 def describe_agent(agent: Agent, now: float, whole: bool, place: InLine) -> calls.AgentInfo:

@@ -31,6 +31,9 @@ RESUME = 0x15
 TREE = 0x16
 LOGS = 0x17
 INSPECT = 0x18
+START = 0x1A
+STOP = 0x1B
+RESTART = 0x1C
 SEND = 0x20
 RECV = 0x21
 BROADCAST = 0x22
@@ -125,6 +128,28 @@ class Calls:
         Without ``grace`` the agent's own ``shutdown`` applies. Exactly one of ``name`` and ``agent_id``.
         """
         return bool(self._make_call(KILL, {"name": name, "id": agent_id, "grace": grace}, wait=None).get("killed"))
+
+    def start(self, name: str | None = None, names: Sequence[str] | None = None) -> Reply:
+        """Start declared agents and groups that have ended, in order: exactly one of ``name`` and ``names``.
+
+        Id, name and mailbox stay, and restart limits begin anew. Agents that run, or wait for their restart, are
+        left alone. Answers when each start has succeeded or failed.
+        """
+        return self._make_call(START, {"name": name, "names": names}, wait=None)
+
+    def stop(self, name: str | None = None, names: Sequence[str] | None = None) -> Reply:
+        """Stop declared agents and groups until START: exactly one of ``name`` and ``names``.
+
+        They stay stopped when their group is restarted.
+        """
+        return self._make_call(STOP, {"name": name, "names": names}, wait=None)
+
+    def restart(self, name: str | None = None, names: Sequence[str] | None = None) -> Reply:
+        """Stop agents and groups and start them again: exactly one of ``name`` and ``names``.
+
+        A member of a group is restarted without its siblings.
+        """
+        return self._make_call(RESTART, {"name": name, "names": names}, wait=None)
 
     def wait(self, name: str | None = None, agent_id: int | None = None, timeout: float | None = None) -> Reply:
         """Wait until an agent has ended for good (a restart doesn't count); at most ``timeout`` seconds."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from .arguments import absolute_cwd, as_text, make_absolute, make_paths_absolute
 from .calls.agents import (
     AgentInfo,
+    Changed,
     Exited,
     Kill,
     Killed,
@@ -16,10 +17,13 @@ from .calls.agents import (
     LogsReply,
     Pause,
     Paused,
+    Restart,
     Resume,
     Resumed,
     Spawn,
     Spawned,
+    Start,
+    Stop,
     Tree,
     Wait,
 )
@@ -119,6 +123,28 @@ class Calls:
         Without ``grace`` the agent's own ``shutdown`` applies. Exactly one of ``name`` and ``agent_id``.
         """
         return await self._make_call(Kill, {"name": name, "id": agent_id, "grace": grace})
+
+    async def start(self, name: str | None = None, names: Sequence[str] | None = None) -> Changed:
+        """Start declared agents and groups that have ended, in order: exactly one of ``name`` and ``names``.
+
+        Id, name and mailbox stay, and restart limits begin anew. Agents that run, or wait for their restart, are
+        left alone. Answers when each start has succeeded or failed.
+        """
+        return await self._make_call(Start, {"name": name, "names": names})
+
+    async def stop(self, name: str | None = None, names: Sequence[str] | None = None) -> Changed:
+        """Stop declared agents and groups until START: exactly one of ``name`` and ``names``.
+
+        They stay stopped when their group is restarted.
+        """
+        return await self._make_call(Stop, {"name": name, "names": names})
+
+    async def restart(self, name: str | None = None, names: Sequence[str] | None = None) -> Changed:
+        """Stop agents and groups and start them again: exactly one of ``name`` and ``names``.
+
+        A member of a group is restarted without its siblings.
+        """
+        return await self._make_call(Restart, {"name": name, "names": names})
 
     async def wait(self, name: str | None = None, agent_id: int | None = None, timeout: float | None = None) -> Exited:
         """Wait until an agent has ended for good (a restart doesn't count); at most ``timeout`` seconds."""

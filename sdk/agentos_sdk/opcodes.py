@@ -21,6 +21,9 @@ class Op(IntEnum):
     LOGS = 0x17
     INSPECT = 0x18
     RELOAD = 0x19
+    START = 0x1A
+    STOP = 0x1B
+    RESTART = 0x1C
     SEND = 0x20
     RECV = 0x21
     BROADCAST = 0x22

@@ -38,7 +38,7 @@ def test_these_are_the_calls_of_this_version() -> None:
     names = (
         "NOOP THINK EXEC SPAWN KILL LIST WAIT PAUSE RESUME TREE LOGS INSPECT SEND RECV BROADCAST REGISTER "
         "METRICS_SYSTEM LLM_REPORT CANCEL HELLO EXIT READ WRITE GET_PERMS SET_PERMS EXPLAIN GET_AUDIT_LOG "
-        "SET_AUDIT_CONFIG"
+        "SET_AUDIT_CONFIG START STOP RESTART"
     )
 
     assert {op.name for op in SERVED} == set(names.split())

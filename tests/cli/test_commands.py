@@ -9,7 +9,7 @@ from agentos.userland.cli.agents import missing_layers
 from agentos.userland.cli.inspect import describe_isolation
 from agentos.userland.cli.main import COMMANDS
 from tests.cli.conftest import Agentos
-from tests.support.kernel import Kernel
+from tests.support.kernel import Kernel, running
 
 SLEEP = ("--", "sleep", "1000")
 
@@ -116,6 +116,23 @@ def test_spawn_pause_resume_kill_for_people_and_for_programs(agentos: Agentos) -
     assert json.loads(agentos("pause", str(number), "--json").stdout)["paused"]
     assert agentos("kill", "worker", "--grace", "0").stdout == "worker has ended\n"
     assert json.loads(agentos("kill", str(number), "--json").stdout) == {"killed": True, "agent_id": number}
+
+
+def test_start_stop_and_restart_by_name(agentos: Agentos) -> None:
+    with running('[[supervisor.children]]\nname = "declared"\ncommand = ["sleep", "1000"]\n') as own:
+
+        def command(*words: str) -> str:
+            return agentos(*words, AGENTOS_SOCKET=own.socket).stdout
+
+        assert command("stop", "declared") == "declared is stopped\n"
+        assert re.search(r"declared +- +stopped by operator +0 ", command("ps"))
+        assert re.search(r"declared  stopped by operator, permanent", command("tree"))
+        assert command("start", "declared") == "declared is running\n"
+        assert json.loads(command("restart", "declared", "--json"))["agents"] == [
+            {"name": "declared", "state": "running"}
+        ]
+        refused = agentos("stop", "declared", "nobody", AGENTOS_SOCKET=own.socket)
+        assert (refused.returncode, refused.stderr) == (1, "agentos: no agent or group is called 'nobody'\n")
 
 
 def test_spawn_takes_scripts_with_their_arguments_and_its_options(agentos: Agentos, kernel: Kernel) -> None:

@@ -1,4 +1,4 @@
-"""SPAWN, KILL, LIST, WAIT, PAUSE, RESUME, TREE and LOGS: requests to manage agents."""
+"""SPAWN, KILL, LIST, WAIT, START, STOP, RESTART, PAUSE, RESUME, TREE and LOGS: requests to manage agents."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -147,6 +147,60 @@ class Wait(Request[Exited]):
     name: str | None = None
     id: int | None = None
     timeout: Seconds | None = None
+
+
+@frozen(kw_only=True)
+class AgentState:
+    name: str
+    state: str
+
+
+@frozen(kw_only=True)
+class Changed:
+    """The states of the agents that the call was about, members of groups included."""
+
+    success: bool = True
+    agents: Sequence[AgentState]
+
+
+@frozen(kw_only=True)
+class Start(Request[Changed]):
+    """Start declared agents and groups that have ended, in order: exactly one of ``name`` and ``names``.
+
+    Id, name and mailbox stay, and restart limits begin anew. Agents that run, or wait for their restart, are left
+    alone. Answers when each start has succeeded or failed.
+    """
+
+    op = Op.START
+    reply = Changed
+    name: str | None = None
+    names: Sequence[str] | None = None
+
+
+@frozen(kw_only=True)
+class Stop(Request[Changed]):
+    """Stop declared agents and groups until START: exactly one of ``name`` and ``names``.
+
+    They stay stopped when their group is restarted.
+    """
+
+    op = Op.STOP
+    reply = Changed
+    name: str | None = None
+    names: Sequence[str] | None = None
+
+
+@frozen(kw_only=True)
+class Restart(Request[Changed]):
+    """Stop agents and groups and start them again: exactly one of ``name`` and ``names``.
+
+    A member of a group is restarted without its siblings.
+    """
+
+    op = Op.RESTART
+    reply = Changed
+    name: str | None = None
+    names: Sequence[str] | None = None
 
 
 @frozen(kw_only=True)

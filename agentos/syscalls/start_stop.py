@@ -1,0 +1,126 @@
+"""Handlers of START, STOP and RESTART."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from msgspec import Struct
+
+from agentos.agents.container import Path
+from agentos.agents.registry import Agent, Registry
+from agentos.agents.supervision import Supervision
+from agentos.kernel.call import Call
+from agentos.kernel.caller import Caller
+from agentos.kernel.ports import Right
+from agentos.kernel.prepared import Prepared
+from agentos.kernel.table import Syscall
+from agentos_sdk.calls import agents as calls
+from agentos_sdk.errors import BadRequest
+from agentos_sdk.opcodes import Op
+
+MAX_NAMES = 1000  # in one request
+
+Request = calls.Start | calls.Stop | calls.Restart
+
+
+class Target(Struct, frozen=True):
+    """What one name stands for: a group with the agents below it, or one agent, without a ``group``."""
+
+    agents: Sequence[Agent]
+    group: Path | None = None
+
+
+class StartStopCalls(Struct, frozen=True):
+    """Handlers of the calls that start and stop agents and groups by name."""
+
+    registry: Registry
+    supervision: Supervision
+
+    @asynccontextmanager
+    async def prepare_start(self, caller: Caller, request: calls.Start) -> AsyncIterator[Prepared]:
+        targets = self.find_targets(request)
+        check_declared(targets)
+
+        async def act(call: Call) -> calls.Changed:
+            for target in targets:
+                if target.group is not None:
+                    await self.supervision.start_stop.start_group(target.group)
+                else:
+                    await self.supervision.start_stop.start_agent(target.agents[0])
+            return describe(targets)
+
+        yield prepare(request, "start", targets, act)
+
+    @asynccontextmanager
+    async def prepare_stop(self, caller: Caller, request: calls.Stop) -> AsyncIterator[Prepared]:
+        targets = self.find_targets(request)
+        check_declared(targets)
+
+        async def act(call: Call) -> calls.Changed:
+            await self.supervision.start_stop.stop(
+                [agent for target in targets for agent in target.agents], caller.shown_name
+            )
+            return describe(targets)
+
+        yield prepare(request, "stop", targets, act)
+
+    @asynccontextmanager
+    async def prepare_restart(self, caller: Caller, request: calls.Restart) -> AsyncIterator[Prepared]:
+        targets = self.find_targets(request)
+        for agent in (agent for target in targets for agent in target.agents):
+            if agent.id == caller.id or self.registry.descends(caller.id, agent.id):
+                raise BadRequest(f"{agent.name}: an agent can't restart itself or an agent above it; it can end")
+
+        async def act(call: Call) -> calls.Changed:
+            for target in targets:
+                if target.group is not None:
+                    await self.supervision.start_stop.restart_group(target.group)
+                else:
+                    await self.supervision.start_stop.restart_agent(target.agents[0])
+            return describe(targets)
+
+        yield prepare(request, "restart", targets, act)
+
+    def find_targets(self, request: Request) -> Sequence[Target]:
+        """The agents and groups that a request names. Raises ``BadRequest`` or ``NotFound``."""
+        if (request.name is None) == (request.names is None):
+            raise BadRequest("name: expected exactly one of name and names")
+        names = [request.name] if request.name is not None else request.names or ()
+        if not 1 <= len(names) <= MAX_NAMES:
+            raise BadRequest(f"names: expected 1 to {MAX_NAMES} names, got {len(names)}")
+        return [self.find_target(name) for name in dict.fromkeys(names)]
+
+    def find_target(self, name: str) -> Target:
+        if name.isdigit():
+            return Target([self.registry.find(int(name), None)])
+        if (agent := self.registry.find_by_name(name)) is not None:
+            return Target([agent])
+        path = self.supervision.start_stop.find_group(name)
+        return Target(self.supervision.start_stop.list_members(path), path)
+
+
+def check_declared(targets: Sequence[Target]) -> None:
+    """Raise ``BadRequest`` if one of them was spawned: it ends for good."""
+    for target in targets:
+        for agent in target.agents:
+            if not agent.declared:
+                raise BadRequest(f"{agent.name}: expected an agent of the configuration file; this one was spawned")
+
+
+def prepare(request: Request, action: str, targets: Sequence[Target], act: Callable[[Call], object]) -> Prepared:
+    agents = [agent for target in targets for agent in target.agents]
+    rights = [Right(action, agent=agent.id) for agent in agents] or [Right(action)]
+    return Prepared(rights, act, about=request.name or ", ".join(request.names or ()))
+
+
+def describe(targets: Sequence[Target]) -> calls.Changed:
+    agents = {agent.name: agent for target in targets for agent in target.agents}
+    return calls.Changed(agents=[calls.AgentState(name=name, state=str(agents[name].state)) for name in agents])
+
+
+def syscalls(registry: Registry, supervision: Supervision) -> tuple[Syscall, ...]:
+    handlers = StartStopCalls(registry, supervision)
+    return (
+        Syscall(Op.START, calls.Start, prepare=handlers.prepare_start, audit="intent"),
+        Syscall(Op.STOP, calls.Stop, prepare=handlers.prepare_stop, audit="intent"),
+        Syscall(Op.RESTART, calls.Restart, prepare=handlers.prepare_restart, audit="intent"),
+    )

@@ -1,0 +1,220 @@
+"""START, STOP and RESTART of agents and groups: what is touched, what stays, and what a group's restart does then."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentos_sdk import AgentOSClient
+from agentos_sdk.opcodes import Op
+from tests.conftest import StartKernel
+from tests.support.kernel import running, until
+from tests.system.agents import ask, in_state, info, known, relay, up, written
+from tests.system.test_containers import BAD, IN_ORDER, QUICK, SLEEPS, child, group, member, states
+
+TOGETHER = 'strategy = "one_for_all"'
+
+LATER = """
+import os, time
+from agentos_sdk import AgentOSClient
+
+if os.environ["AGENTOS_LIFE"].endswith(".1"):
+    time.sleep(1000)
+for letter in AgentOSClient().recv_messages(timeout=60)["messages"]:
+    print("got", letter["message"], flush=True)
+time.sleep(1000)
+"""
+"""Leaves its mail alone in its first life."""
+
+
+def changed(reply: dict[str, Any]) -> dict[str, str]:
+    return {agent["name"]: agent["state"] for agent in up(reply)["agents"]}
+
+
+def pids(client: AgentOSClient) -> dict[str, int]:
+    return {agent["name"]: agent["pid"] for agent in client.list_agents(all=True)}
+
+
+def crash(client: AgentOSClient, name: str) -> None:
+    """Kill an agent's process, and wait until the agent is back."""
+    before = info(client, name)["restarts"]
+    os.kill(known(client, name), signal.SIGKILL)
+    until(lambda: info(client, name)["restarts"] == before + 1, f"{name} is back")
+    in_state(client, name, "running")
+
+
+def test_a_stopped_agent_keeps_its_id_its_name_and_its_mail(start_kernel: StartKernel, tmp_path: Path) -> None:
+    (tmp_path / "later.py").write_text(LATER)
+    kernel = start_kernel(child("later", None, f'script = "{tmp_path}/later.py"') + child("beside"))
+    with kernel.client() as client:
+        number = info(client, "later")["id"]
+        up(client.send_message("kept", to_name="later"))
+
+        assert changed(client.stop("later")) == {"later": "stopped"}
+        assert (info(client, "later")["stopped_by"], info(client, "later")["pid"]) == ("operator", None)
+        assert client.spawn("later", command=["sleep", "1000"])["code"] == "already_exists"
+        assert changed(client.start("later")) == {"later": "running"}
+
+        assert (info(client, "later")["id"], info(client, "later")["stopped_by"]) == (number, None)
+        written(client, "later", "got kept")
+        assert info(client, "beside")["restarts"] == 0
+    assert "later: stopped by operator, until it is started" in kernel.said
+
+
+@pytest.mark.parametrize("strategy", ["one_for_all", "rest_for_one"])
+def test_a_stopped_member_stays_stopped_when_its_group_is_restarted(start_kernel: StartKernel, strategy: str) -> None:
+    members = member("a") + member("b", SLEEPS, 'restart = "temporary"') + member("c") + member("d")
+    kernel = start_kernel(group("team", members, f'strategy = "{strategy}"', "intensity = 5"))
+    with kernel.client() as client:
+        assert changed(client.stop(names=["b", "c"])) == {"b": "stopped", "c": "stopped"}
+
+        crash(client, "a")
+
+        in_state(client, "d", "running")
+        assert states(client) == {"a": "running", "b": "stopped", "c": "stopped", "d": "running"}
+        before = pids(client)
+        assert changed(client.start(names=["b", "c"])) == {"b": "running", "c": "running"}
+        assert {name: pids(client)[name] for name in "ad"} == {name: before[name] for name in "ad"}
+        crash(client, "a")
+        until(lambda: info(client, "c")["restarts"] == 2, "it takes part in the restart of its group again")
+
+
+def test_a_restart_of_a_member_touches_that_member_alone(start_kernel: StartKernel) -> None:
+    kernel = start_kernel(group("team", member("a") + member("b") + member("c"), TOGETHER))
+    with kernel.client() as client:
+        before = pids(client)
+
+        assert changed(client.restart("b")) == {"b": "running"}
+
+        after = pids(client)
+        assert (after["a"], after["c"]) == (before["a"], before["c"])
+        assert (after["b"] != before["b"], info(client, "b")["restarts"]) == (True, 1)
+
+
+def test_a_group_is_stopped_in_reverse_and_started_in_order(start_kernel: StartKernel) -> None:
+    inner = group("inner", member("c") + member("d"), TOGETHER)
+    kernel = start_kernel(group("team", member("a") + member("b"), IN_ORDER) + inner + child("beside"))
+    with kernel.client() as client:
+        since = len(kernel.lines)
+        assert changed(client.stop("team")) == {"a": "stopped", "b": "stopped"}
+        assert changed(client.restart("inner")) == {"c": "running", "d": "running"}
+        assert changed(client.start("team")) == {"a": "running", "b": "running"}
+
+        assert {name: info(client, name)["restarts"] for name in ("a", "b", "c", "d", "beside")} == {
+            **dict.fromkeys("abcd", 1),
+            "beside": 0,
+        }
+
+    def order(event: str) -> list[str]:
+        return [line.split("| ")[1].split(":")[0] for line in kernel.lines[since:] if event in line]
+
+    assert order(": stopped by") == ["b", "a"]
+    assert order(": running")[:4] == ["c", "d", "a", "b"]
+
+
+def test_what_was_given_up_can_be_started_again_with_new_limits(start_kernel: StartKernel, tmp_path: Path) -> None:
+    fine = tmp_path / "fine"
+    program = f'["sh", "-c", "test -e {fine} && exec sleep 1000"]'
+    kernel = start_kernel(
+        child("alone", program, "sandboxed = false", QUICK)
+        + group("team", member("first") + member("second", program, "sandboxed = false"), IN_ORDER, QUICK)
+    )
+    with kernel.client() as client:
+        in_state(client, "alone", "failed")
+        in_state(client, "second", "failed")
+        in_state(client, "first", "exited")
+        refused = client.start("first")
+        assert (refused["code"], "start the group" in refused["error"]) == ("bad_request", True)
+
+        fine.touch()
+
+        assert changed(client.start("alone")) == {"alone": "running"}
+        assert changed(client.start("team")) == {"first": "running", "second": "running"}
+        crash(client, "alone")
+
+
+def test_a_stop_does_not_wait_for_a_group_that_waits_for_its_restart(start_kernel: StartKernel) -> None:
+    slow = 'backoff = { first = "1000s", min = "1000s", max = "1000s", max_failures = 9 }'
+    kernel = start_kernel(group("team", member("good") + member("bad", BAD), IN_ORDER, slow))
+    with kernel.client() as client:
+        kernel.wait_line("bad: exit status 5")
+
+        assert changed(client.stop("good")) == {"good": "stopped"}
+        assert client.kill("bad")
+        assert states(client) == {"good": "stopped", "bad": "stopped"}
+
+
+def test_a_member_that_does_not_start_again_is_failed_and_its_siblings_go_on(
+    start_kernel: StartKernel, tmp_path: Path
+) -> None:
+    fine = tmp_path / "fine"
+    fine.touch()
+    program = f'["sh", "-c", "test -e {fine} && exec sleep 1000"]'
+    kernel = start_kernel(group("team", member("a") + member("b", program, "sandboxed = false"), TOGETHER))
+    with kernel.client() as client:
+        fine.unlink()
+
+        refused = client.restart("b")
+
+        assert (refused["code"], refused["error"]) == (
+            "unavailable",
+            "b did not start: exit status 1 before it was ready",
+        )
+        assert states(client) == {"a": "running", "b": "failed"}
+        fine.touch()
+        assert changed(client.start("b")) == {"b": "running"}
+        assert info(client, "a")["restarts"] == 0
+
+
+@pytest.mark.parametrize("restart", ["permanent", "temporary"])
+def test_a_spawned_agent_can_be_restarted_but_not_stopped_until_a_start(
+    start_kernel: StartKernel, restart: Any
+) -> None:
+    kernel = start_kernel()
+    with kernel.client() as client:
+        up(client.spawn("one", command=["sleep", "1000"], restart=restart))
+
+        assert changed(client.restart("one")) == {"one": "running"}
+
+        assert info(client, "one")["restarts"] == 1
+        for refused in (client.stop("one"), client.start("one")):
+            assert (refused["code"], "was spawned" in refused["error"]) == ("bad_request", True)
+        assert client.kill("one")
+        assert client.restart("one")["code"] == "not_found"
+
+
+def test_an_agent_restarts_neither_itself_nor_what_is_above_it(start_kernel: StartKernel) -> None:
+    kernel = start_kernel()
+    with kernel.client() as client:
+        me = relay(kernel, client, "self", permissions="unrestricted")
+
+        refused = ask(client, me, "restart", name="self")
+
+        assert (refused["code"], "can't restart itself" in refused["error"]) == ("bad_request", True)
+        assert up(ask(client, me, "hello"))["name"] == "self"
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"name": "nobody"}, "not_found"),
+        ({"names": ["a", "nobody"]}, "not_found"),
+        ({}, "bad_request"),
+        ({"name": "a", "names": ["a"]}, "bad_request"),
+        ({"names": []}, "bad_request"),
+        ({"name": "root"}, "not_found"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("op", [Op.START, Op.STOP, Op.RESTART])
+def test_a_wrong_name_changes_nothing(stoppable: AgentOSClient, op: Op, fields: dict[str, Any], code: str) -> None:
+    assert stoppable.request(op, fields)["code"] == code
+    assert states(stoppable) == {"a": "running"}
+
+
+@pytest.fixture(scope="module")
+def stoppable() -> Any:
+    with running(child("a")) as kernel, kernel.client() as client:
+        yield client

@@ -43,6 +43,9 @@ class Request(Struct, frozen=True, kw_only=True):
     cwd: str | None = None
     python: str | None = None
     ready: Literal["hello"] | None = None
+    required: bool | None = None
+    start_timeout: float | None = None
+    after: Sequence[str] | None = None
     restart: Restart | None = None
     max_restarts: float | None = None  # math.inf: unlimited, which SPAWN can't say
     restart_window: float | None = None

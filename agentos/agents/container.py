@@ -1,7 +1,7 @@
 """Per-child supervisors: under ``one_for_one`` each declared agent or group gets a supervisor of its own."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import trio
 from attrs import define
@@ -71,13 +71,19 @@ class Container:
         raise Ended("crash" if self.escalates and gave_up(cause) else "shutdown", cause.detail)
 
 
+async def begin_at_once() -> None:
+    """Wait for no other agent."""
+
+
 class BackgroundStart(Struct, frozen=True):
     """An agent's life as the child of a container: it counts as started before its program is up.
 
-    A failed start is then a crash that the container's supervisor counts. ``stop`` aborts a start.
+    ``wait`` returns when it may begin. A failed start is a crash that the container's supervisor counts. ``stop``
+    aborts a start.
     """
 
     start: Startable
+    wait: Callable[[], Awaitable[None]] = begin_at_once
 
     async def run(self, stop: trio.Event, *, task_status: trio.TaskStatus[None]) -> None:
         task_status.started()
@@ -85,6 +91,7 @@ class BackgroundStart(Struct, frozen=True):
         try:
             async with trio.open_nursery() as life, trio.open_nursery() as starting:
                 starting.start_soon(_cancel_when, stop, starting.cancel_scope)
+                await self.wait()
                 await life.start(self.start.run, stop)
                 done = True
                 starting.cancel_scope.cancel()
@@ -103,6 +110,8 @@ async def _cancel_when(event: trio.Event, scope: trio.CancelScope) -> None:
 class Group:
     """A declared supervisor as the child of a container. ``began`` is called with the supervisor of each life.
 
+    ``wait`` returns when it may begin.
+
     It counts as started before its children are up: a child that doesn't start is a crash of the group. ``stop`` during
     the start stops the children that are up, in order.
     """
@@ -111,13 +120,20 @@ class Group:
     spec: SupervisorSpec
     observe: Observer
     began: Callable[[Supervisor], None]
+    wait: Callable[[], Awaitable[None]] = begin_at_once
     supervisor: Supervisor | None = None  # of the present life or the last one
 
     async def run(self, stop: trio.Event, *, task_status: trio.TaskStatus[None]) -> None:
         *within, name = self.path
+        task_status.started()
+        async with trio.open_nursery() as starting:
+            starting.start_soon(_cancel_when, stop, starting.cancel_scope)
+            await self.wait()
+            starting.cancel_scope.cancel()
+        if stop.is_set():
+            raise Ended("shutdown")
         self.supervisor = Supervisor(self.spec, id=name, within=tuple(within), observe=self.observe)
         self.began(self.supervisor)
-        task_status.started()
         await self.supervisor.run(stop)
         assert self.supervisor.exit is not None
         raise Ended(self.supervisor.exit)

@@ -14,7 +14,7 @@ from agentos.kernel.caller import Caller
 from agentos.llm.settings import QueuePath
 from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.status import Status
-from agentos.services.events import AgentEvent, AgentSpawned, Publish
+from agentos.services.events import AgentEvent, AgentFailed, AgentOver, AgentReady, AgentSpawned, Publish
 from agentos_sdk import codec
 from agentos_sdk.errors import AlreadyExists, BadRequest, CallError, NotFound, Unavailable
 from agentos_sdk.values import End, Layer, ResourceUsage
@@ -94,6 +94,8 @@ class Agent:
     connected: trio.Event = field(factory=trio.Event)  # in the present life
     settled: trio.Event = field(factory=trio.Event)  # the first start, or that by START, succeeded or had a `problem`
     problem: StartError | None = None
+    arrived: trio.Event = field(factory=trio.Event)  # it has come up, ended for good, or was given up
+    came_up: bool = False
     over: trio.Event = field(factory=trio.Event)  # it has ended and won't be restarted
     packed_layers: bytes = b""  # instead of its layers, of an ended agent
 
@@ -157,7 +159,7 @@ class Agent:
         """
         self.program = self.supervisor = None
         self.packed_layers, self.layers = zlib.compress(codec.encode(self.layers), 1), {}
-        self.dismissed = self.connected = self.over = self.caller.greeted = PAST
+        self.dismissed = self.connected = self.over = self.arrived = self.caller.greeted = PAST
         if self.settled.is_set():  # otherwise it ended before it had begun, and its spawner has yet to learn of it
             self.settled = PAST
         self.output.shrink()
@@ -203,6 +205,9 @@ class Registry:
         state = NEXT[agent.state].get(type(event))
         assert state is not None, f"{agent.name}: {type(event).__name__} is impossible in the state {agent.state}"
         agent.state = state
+        if isinstance(event, AgentReady | AgentFailed | AgentOver):
+            agent.arrived.set()
+            agent.came_up = agent.came_up or isinstance(event, AgentReady)
         self.publish(event)
 
     def find(self, number: int | None, name: str | None) -> Agent:

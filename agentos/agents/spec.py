@@ -78,6 +78,9 @@ class AgentSpec(Struct, frozen=True):
     ``restart_window`` seconds, and the agent is given up; ``math.inf`` is unlimited. Declared members of a
     ``one_for_all`` or ``rest_for_one`` group have their supervisor's intensity instead. ``on_give_up`` applies only to
     declared agents. ``ready="hello"`` makes the start wait for the agent's HELLO.
+
+    For declared agents: the kernel ends if a ``required`` one isn't up ``start_timeout`` seconds after it has begun to
+    start agents; an agent begins when those in ``after`` are up, have ended for good, or were given up.
     """
 
     name: str
@@ -103,6 +106,9 @@ class AgentSpec(Struct, frozen=True):
     runtime: Runtime = "exec"
     llm: Share = Share()
     permissions: PermissionSet | None = None  # None: the default of its kind
+    required: bool = False
+    start_timeout: float = 60.0
+    after: Sequence[str] = ()
     copied: bool = False  # the script is a copy made for this agent (until it's made, a path in the spawner's jail)
 
     @property
@@ -138,4 +144,5 @@ class GroupSpec(Struct, frozen=True):
     significant: bool = False
     backoff: Backoff | None = None
     on_give_up: OnGiveUp = "fail"
+    after: Sequence[str] = ()
     llm: Share = Share()

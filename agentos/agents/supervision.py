@@ -1,6 +1,6 @@
 """Agent supervision: builds the supervisor tree from the specs, runs and stops it, spawns and kills agents."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import trio
@@ -79,6 +79,8 @@ class Supervision:
     stopping: bool = field(default=False, init=False)
     tracker: Tracker = field(init=False)
     start_stop: StartStop = field(init=False)
+    _required_up: trio.Event = field(factory=trio.Event, init=False)  # or one of them can't come up
+    _missing: str | None = field(default=None, init=False)  # why a required agent isn't up
     _running: trio.CancelScope = field(factory=trio.CancelScope, init=False)  # around the run of the tree
 
     def __attrs_post_init__(self) -> None:
@@ -133,9 +135,11 @@ class Supervision:
         agent: Agent | None = None
         if isinstance(spec, AgentSpec):
             agent = self._add_agent(spec, path, None, None, inside)
-            start, shutdown = BackgroundStart(Life(agent, self.deps, self.tracker.observe)), "infinity"
+            life = Life(agent, self.deps, self.tracker.observe)
+            start, shutdown = BackgroundStart(life, partial(self._wait_for, spec.after)), "infinity"
         else:
-            start = Group(inside, self._make_group(spec, inside), self.tracker.observe, self.tracker.add_supervisor)
+            group, wait = self._make_group(spec, inside), partial(self._wait_for, spec.after)
+            start = Group(inside, group, self.tracker.observe, self.tracker.add_supervisor, wait)
             shutdown = spec.shutdown
         self.tracker.containers.add((path, spec.name))
         one = specify_one_child(spec.name, start, spec.restart, spec.backoff, spec.max_restarts, spec.restart_window)
@@ -155,24 +159,56 @@ class Supervision:
             type="supervisor",
         )
 
-    async def run(self, settled: Callable[[], None]) -> str | None:
-        """Run the tree until it ends; returns why the root gave up, None if it was asked to end.
+    async def _wait_for(self, names: Sequence[str]) -> None:
+        """Return when these agents, and the agents of these groups, have come up, ended for good or were given up."""
+        for name in names:
+            if (agent := self.registry.find_by_name(name)) is not None:
+                await agent.arrived.wait()
+            else:
+                for member in self.start_stop.list_members(self.start_stop.find_group(name)):
+                    await member.arrived.wait()
 
-        ``settled`` is called when the first start of each declared agent has succeeded or failed, unless the tree is
-        ending by then.
+    async def run(self, settled: Callable[[], None]) -> str | None:
+        """Run the tree until it ends; returns why if it gave up, None if it was asked to end.
+
+        ``settled`` is called when each required agent has come up and the first start of each other one has succeeded
+        or failed, unless the tree is ending by then. Those that wait for others, by ``after``, aren't waited for.
         """
         with self._running:
             try:
                 async with trio.open_nursery() as tree:
+                    tree.start_soon(self._watch_required)
                     await tree.start(self.root.run)
-                    for agent in [agent for agent in self.registry if agent.declared]:
+                    await self._required_up.wait()
+                    for agent in [agent for agent in self.registry if agent.declared and not self._waits(agent)]:
                         await agent.settled.wait()
                     if self.root.exit is None and not self.stopping:
                         settled()
             except* (GaveUp, StartFailed):
                 pass  # the root's exit says why
         assert self.root.exit is not None
-        return explain_exit(self.root.exit)
+        return self._missing or explain_exit(self.root.exit)
+
+    async def _watch_required(self) -> None:
+        """Stop the tree if a required agent isn't up in its time, or can't be any more."""
+        began = trio.current_time()
+        for agent in [agent for agent in self.registry if agent.spec.required]:
+            with trio.move_on_at(began + agent.spec.start_timeout):
+                await agent.arrived.wait()
+            done = agent.spec.restart != "permanent" and agent.end is not None and agent.end.exit_code == 0
+            if not agent.came_up and not done and not self.stopping:
+                late = f"it wasn't up within {agent.spec.start_timeout:g} s"
+                last = agent.end.reason if agent.end is not None else "it never began"
+                why = late if not agent.arrived.is_set() else "it was given up"
+                self._missing = f"{agent.name} is required, and {why} ({last})"
+                self.stop()
+                break
+        self._required_up.set()
+
+    def _waits(self, agent: Agent) -> bool:
+        """Whether the agent, or a group that it is in, begins after others."""
+        groups = (self.tracker.groups[agent.path[:depth]] for depth in range(1, len(agent.path) + 1))
+        return bool(agent.spec.after) or any(group.after for group in groups)
 
     def stop(self) -> None:
         """End the tree in order: each agent after the agents it spawned and the siblings started after it."""
@@ -281,7 +317,7 @@ class Supervision:
 def explain_exit(exit: Exit) -> str | None:
     """Why the root supervisor ended, for people; None if it was asked to."""
     if isinstance(exit.detail, StartFailed):
-        return f"{'/'.join(exit.detail.path)} did not start: {exit.detail.root_cause}"
+        return f"the root supervisor gave up: {'/'.join(exit.detail.path)} did not start: {exit.detail.root_cause}"
     if gave_up(exit):
-        return str(exit.detail)
+        return f"the root supervisor gave up: {exit.detail}"
     return None

@@ -38,6 +38,7 @@ from agentos_sdk.codec import path
 from supervisors import Backoff, ChildSpec, SupervisorSpec
 
 from .reader import Reader, ReadTable
+from .start_order import find_order_mistakes
 from .toml_lines import Keys
 
 ROOT = "root"
@@ -90,6 +91,9 @@ class Builder(Reader):
         self._budgets += [(("permissions", name, "quotas"), found.quotas) for name, found in self._sets.items()]
         llm, group = read_llm(self, file.llm), self._group(root, ROOT)
         check_prices(self, llm, self._budgets)
+        for child, index, message in find_order_mistakes(group):
+            if child in self._names:
+                self.mistakes.append(((*self._names[child], "after", index), message))
         return attrs.evolve(kernel, **paths), llm, self._sets, group
 
     def _drop_keys_of_children(self, data: object) -> object:
@@ -166,6 +170,11 @@ class Builder(Reader):
                     instead = "when the root gives up, the kernel ends with exit status 1"
                 together = f"members of a {group.strategy} supervisor are restarted and given up together"
                 self.add_mistake(read, f"{together}: {instead}", key)
+        if child.after and not contained and "strategy" not in outer.invalid:
+            order = f"members of a {group.strategy} supervisor start in the order of the file: leave it out"
+            self.add_mistake(read, order, "after")
+        if isinstance(child, AgentSpec) and read.table.start_timeout is not None and not child.required:
+            self.add_mistake(read, "only an agent with required = true has one: leave it out", "start_timeout")
         if child.significant:
             restart = "transient" if "restart" in read.invalid else child.restart
             auto_shutdown = "any_significant" if "auto_shutdown" in outer.invalid else group.auto_shutdown

@@ -109,6 +109,7 @@ class ChildTable:
     significant: bool | None = None
     on_give_up: OnGiveUp | None = None
     backoff: Backoff | None = None
+    after: Sequence[str] | None = None
     llm: Share | None = None
 
 
@@ -128,6 +129,8 @@ class AgentTable(ChildTable):
     cwd: str | None = None
     python: str | None = None
     ready: Literal["hello"] | None = None
+    required: bool | None = None
+    start_timeout: Period | None = None
     sandboxed: bool | None = None
     network: bool | None = None
     isolation: Level | None = None

@@ -23,7 +23,7 @@ def run(file: Path | None, socket: str | None, state_dir: Path | None) -> None:
     """Run a kernel with the tree that FILE describes.
 
     The default for FILE is ./agentos.toml if there is one. Ctrl-C stops the agents in order, a second one hurries. The
-    exit status is 0 after a clean stop and 1 when the root supervisor gave up.
+    exit status is 0 after a clean stop, and 1 when the root supervisor gave up or a required agent didn't come up.
     """
     gc.disable()  # modules are loaded a sixth faster: nearly all that they make stays
     import trio
@@ -73,7 +73,7 @@ def run(file: Path | None, socket: str | None, state_dir: Path | None) -> None:
             gave_up = boot(Settings(config, os.path.abspath(path), state.absolute(), show))
         except BootError as error:
             raise Failed(str(error)) from None
-        result = "stopped" if gave_up is None else f"the root supervisor gave up: {gave_up}"
+        result = "stopped" if gave_up is None else gave_up
         console.say(result)
         manager.notify("STOPPING=1", f"STATUS={result}")
     sys.exit(0 if gave_up is None else 1)

@@ -3,14 +3,14 @@
 An intent is on disk before the call that announced it continues. Other entries are written soon, many at a time, and
 cost the caller microseconds. Nothing is dropped silently: entries for which there is no room are counted, and the count
 is written. One thread at a time writes what is queued. An intent starts it at once; what is queued meanwhile is written
-together afterwards.
+together afterwards. The thread then syncs the head file, while the next one makes its rows.
 """
 
 import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -107,7 +107,6 @@ class Audit:
         self._deadline = float("inf")  # when the queue has to be written at the latest
         self._wake = trio.Event()
         self._writing = False  # a thread writes rows
-        self._threads = 0  # that write rows, or sync the head file afterwards
         self._token = trio.lowlevel.current_trio_token()
         self._read_limiter = trio.CapacityLimiter(1)
 
@@ -209,7 +208,7 @@ class Audit:
     async def serve(self) -> None:
         """Write until the log is closed and the queue is empty; cancellation waits for that, too."""
         with trio.CancelScope(shield=True):
-            while self._queue or self._threads or not self._closing:
+            while self._queue or self._writing or not self._closing:
                 self._wake = trio.Event()
                 if self._writing:
                     await self._wake.wait()
@@ -260,20 +259,20 @@ class Audit:
             about = f"{group.lost} entries couldn't be written"
             entries.insert(0, QueuedEntry(kernel_entry(LOST, about, "lost"), time.time(), group.lost))
         if entries or self._files.disk_full:
-            self._writing, self._threads = True, self._threads + 1
+            self._writing = True
             try:
-                trio.lowlevel.start_thread_soon(
-                    partial(self._write, group, entries),
-                    lambda result: self._token.run_sync_soon(self._end_thread, result),
-                )
+                trio.lowlevel.start_thread_soon(partial(self._write, group, entries), Outcome.unwrap)
             except RuntimeError as error:  # no thread can be started
                 self._token.run_sync_soon(self._end_write, group, Error(error))
-                self._token.run_sync_soon(self._end_thread, Value(None))
 
     def _write(self, group: _Group, entries: Sequence[QueuedEntry]) -> None:
         """In the thread: write the rows; then sync the head file while the callers go on and further rows are made."""
         self._token.run_sync_soon(self._end_write, group, capture(self._files.append, entries))
-        self._files.sync_head()
+        try:
+            self._files.sync_head()
+        except DatabaseError as error:  # it is tried again before further rows are committed
+            with suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(self._note_failure, error)
 
     def _end_write(self, group: _Group, result: Outcome[int]) -> None:
         self._writing = False
@@ -291,13 +290,7 @@ class Audit:
             self._write_by(trio.current_time() + RETRY_DELAY)
         self._wake.set()
 
-    def _end_thread(self, result: Outcome[None]) -> None:
-        self._threads -= 1
-        if isinstance(result, Error):  # the next rows are written if the head file can be synced before
-            self._note_failure(result.error)
-        self._wake.set()
-
-    def _note_failure(self, error: BaseException) -> None:
+    def _note_failure(self, error: Exception) -> None:
         if not self._failing:
             log.error("the audit log can't be written; calls that must be logged are refused: %s", error)
         self._failing = True

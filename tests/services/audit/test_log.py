@@ -236,9 +236,8 @@ async def test_who_announces_acts_in_a_loop_waits_and_nobody_waits_behind_it(tmp
 
 
 async def idle(audit: Audit) -> None:
-    """Return when the thread has done what the last caller didn't wait for."""
-    while audit._threads:
-        await trio.sleep(0.001)
+    """Return when the head file is synced, for which the last caller didn't wait."""
+    await trio.to_thread.run_sync(audit._files.sync_head)
 
 
 async def test_a_head_file_that_cannot_be_synced_keeps_further_rows_from_being_written(tmp_path: Path) -> None:

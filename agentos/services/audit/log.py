@@ -261,7 +261,7 @@ class Audit:
         if entries or self._files.disk_full:
             self._writing = True
             try:
-                trio.lowlevel.start_thread_soon(partial(self._write, group, entries), Outcome.unwrap)
+                trio.lowlevel.start_thread_soon(partial(self._write, group, entries), lambda result: result.unwrap())
             except RuntimeError as error:  # no thread can be started
                 self._token.run_sync_soon(self._end_write, group, Error(error))
 

@@ -5,8 +5,8 @@ directory. In the jail, each name is a read-only mount over itself. A mount need
 absent we create an empty *stub*, hold it as long as an agent uses the directory, and remove it afterwards if it is
 unchanged. Removing it earlier isn't possible, because that removes the mount in every mount namespace. An overlay,
 which could show names that don't exist, needs a directory of its own beside the workspace and does not survive changes
-that the host makes below it. Stubs of a kernel that was killed stay until its next start, which finds them in a record
-that is written beforehand.
+that the host makes below it. In a repository the stubs are hidden from git (:mod:`git_exclude`). Stubs of a kernel
+that was killed stay until its next start, which finds them in a record that is written beforehand.
 
 Not protected: these names in subdirectories, and a name that the host itself removes or replaces while an agent uses
 the directory (an editor that saves by renaming does), from that moment on. :func:`find_lost` detects this.
@@ -15,6 +15,7 @@ the directory (an editor that saves by renaming does), from that moment on. :fun
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import re
 import stat
@@ -24,6 +25,10 @@ from pathlib import Path
 from agentos.private_files import read_file, replace_file
 from agentos.sandbox.inside import libc
 from agentos.sandbox.plan import WORKSPACE
+
+from . import git_exclude
+
+log = logging.getLogger("agentos.kernel")
 
 DIRECTORY = None
 STUBS: Mapping[str, str | None] = {
@@ -108,6 +113,7 @@ class Stubs:
             if absent:
                 self._made[directory] = sorted({*self._made.get(directory, ()), *absent})
                 self._save()
+                self._hide(directory, self._made[directory])
             for name, text in absent.items():
                 _make(top, name, text)
         except BaseException:
@@ -133,12 +139,22 @@ class Stubs:
         """Remove the stubs, unless another kernel holds them too. Closes ``top``."""
         try:
             fcntl.flock(top, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for name in self._made.pop(directory, ()):
+            made = self._made.pop(directory, [])
+            for name in made:
                 _remove(top, name, {**STUBS, **IN_GIT}.get(name, ""))
+            if made:
+                self._hide(directory, [])
         except BlockingIOError:
             pass
         finally:
             os.close(top)
+
+    def _hide(self, directory: str, names: Iterable[str]) -> None:
+        """Hide these stubs from git on the host, which shows files but no empty directories."""
+        try:
+            git_exclude.update_block(directory, [name for name in names if STUBS.get(name) is not None])
+        except OSError as error:
+            log.warning("git shows the stubs in %s, and commits them by `git add -A`: %s", directory, error)
 
     def _save(self) -> None:
         replace_file(self._record, json.dumps(self._made))

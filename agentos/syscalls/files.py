@@ -1,13 +1,12 @@
 """Handlers of READ and WRITE."""
 
 from binascii import a2b_base64
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Literal, TypeVar
+from typing import Literal
 from weakref import WeakKeyDictionary
 
-import trio
 from attrs import field, frozen
 from msgspec import Struct
 
@@ -18,6 +17,7 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared, Refused
 from agentos.kernel.request_body import read_text
+from agentos.kernel.slots import Slots
 from agentos.kernel.table import Syscall
 from agentos.services.files import io, resolve
 from agentos.services.files.resolve import Part, PathRequest, ResolvedPath
@@ -28,40 +28,12 @@ from agentos_sdk.opcodes import Op
 from .file_paths import PathResolver
 from .json_text import base64_pieces, json_pieces
 
-T = TypeVar("T")
-
 MAX_INLINE_BYTES = 4 << 10  # bytes of a body that are parsed in the event loop
 LARGE_FILE_BYTES = 1 << 20  # bytes of a file; at most two larger reads are held in memory at once
 PIECE_CHARS = 256 << 10  # characters of base64 decoded at a time, so that other threads run in between
 WORKER_THREADS = 8  # threads; a file system that hangs delays only callers that wait for it
 MAX_CALLS_PER_CALLER = 4  # calls of one caller that are in flight at once
 PATH_RULE = "paths of this kind of caller"  # in the audit log if no rule applies
-
-
-class Slots:
-    """A capacity limiter, also for threads, that costs no pass of the event loop while it has a free slot."""
-
-    def __init__(self, total: int) -> None:
-        self._free = trio.Semaphore(total)
-
-    async def acquire_on_behalf_of(self, borrower: object) -> None:
-        try:
-            self._free.acquire_nowait()
-        except trio.WouldBlock:
-            await self._free.acquire()
-
-    def release_on_behalf_of(self, borrower: object) -> None:
-        self._free.release()
-
-    async def __aenter__(self) -> None:
-        await self.acquire_on_behalf_of(self)
-
-    async def __aexit__(self, *error: object) -> None:
-        self._free.release()
-
-    async def run(self, function: Callable[[], T]) -> T:
-        """Run the function in a thread."""
-        return await trio.to_thread.run_sync(function, limiter=self)  # type: ignore[arg-type]
 
 
 @frozen(eq=False)

@@ -50,12 +50,18 @@ class Sandbox:
 
     async def wait(self) -> Status:
         """Wait until all its processes have ended; its output may still be unread."""
-        if self.status is None:  # otherwise the lock's checkpoint would cost a pass of the event loop
-            async with self._wait_lock:
+        if self.status is None:
+            try:
+                self._wait_lock.acquire_nowait()  # costs no pass of the event loop
+            except trio.WouldBlock:
+                await self._wait_lock.acquire()
+            try:
                 while self.status is None:
                     await trio.lowlevel.wait_readable(self.pidfd)
                     if has_ended(self.pidfd):
                         self._reap()
+            finally:
+                self._wait_lock.release()
         return self.status
 
     def signal(self, number: int) -> None:

@@ -5,6 +5,7 @@ import errno
 import itertools
 import signal
 from collections.abc import AsyncIterator, Hashable, Iterator
+from functools import partial
 
 import trio
 from attrs import define, field
@@ -17,6 +18,7 @@ from agentos.agents.jail.jail import Jail, KernelAddress
 from agentos.agents.jail.one_shot import OneShot
 from agentos.agents.lifecycle import State
 from agentos.agents.registry import Agent
+from agentos.kernel import slots
 from agentos.sandbox.cgroups.discover import Group
 from agentos.sandbox.cgroups.values import CgroupEntry, CgroupError
 from agentos.sandbox.cgroups.values import Limits as GroupLimits
@@ -37,6 +39,7 @@ MAX_PER_CALLER = 8
 MAX_PER_FAMILY = 16  # one agent and all its descendants
 MAX_PER_KIND = 64  # per kind of caller, in total
 ENTER_TIMEOUT = 10.0  # seconds to enter a jail; programs inside may be able to stop the entering process
+MAX_THREADS = 40  # that make and remove control groups; to remove one may take seconds
 READ_SIZE = 64 << 10
 PF_EXITING = 0x4  # process flag in /proc/PID/stat
 
@@ -115,6 +118,7 @@ class CommandRunner:
 
     jails: Jails
     _slots: Slots = field(factory=Slots)
+    _threads: slots.Slots = field(factory=lambda: slots.Slots(MAX_THREADS))
     _count: Iterator[int] = field(factory=lambda: itertools.count(1))
 
     async def run(self, where: BesideAgent | OnHost | OwnJail, request: CommandRequest) -> CommandResult:
@@ -181,10 +185,9 @@ class CommandRunner:
             return CgroupEntry()
         name = f"exec-{next(self._count)}"
         with trio.CancelScope(shield=True):
-            group = await trio.to_thread.run_sync(_create_nested, around, name)
-            undo.push_async_callback(remove, group)
-        entry = group.open_entry()
-        undo.callback(entry.close)
+            group, entry = await self._threads.run(partial(_create_nested, around, name))
+            undo.push_async_callback(remove, group, self._threads)
+            undo.callback(entry.close)
         return entry
 
     async def _start_unconfined(
@@ -222,8 +225,13 @@ class CommandRunner:
         return CommandResult(status, patience.cancelled_caught)
 
 
-def _create_nested(group: Group, name: str) -> Group:
-    return group.create_child(name, GroupLimits())
+def _create_nested(around: Group, name: str) -> tuple[Group, CgroupEntry]:
+    group = around.create_child(name, GroupLimits())
+    try:
+        return group, group.open_entry()
+    except BaseException:
+        group.remove()
+        raise
 
 
 async def _kill_after(around: Sandbox, command: Sandbox) -> None:

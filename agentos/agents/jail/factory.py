@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from agentos.agents.commands.fair_reader import Turns
 from agentos.agents.inherit import effective
 from agentos.agents.workspaces.workspace import Workspace, Workspaces
+from agentos.kernel.slots import Slots
 from agentos.sandbox.cgroups.discover import Cgroups, Group
 from agentos.sandbox.cgroups.values import MAX_MEMORY, MIN_CPU, CgroupEntry, CgroupError
 from agentos.sandbox.cgroups.values import Limits as GroupLimits
@@ -263,7 +264,7 @@ async def remove_group(parts: JailParts) -> None:
         await remove(parts.group)
 
 
-async def remove(group: Group) -> None:
+async def remove(group: Group, threads: Slots | None = None) -> None:
     """Kill all processes in a cgroup and remove it; not interrupted by cancellation."""
 
     def end() -> None:
@@ -273,6 +274,6 @@ async def remove(group: Group) -> None:
 
     with trio.CancelScope(shield=True):
         try:
-            await trio.to_thread.run_sync(end)
+            await (trio.to_thread.run_sync(end) if threads is None else threads.run(end))
         except (CgroupError, RuntimeError) as error:  # no thread can be started: removed when the kernel ends
             log.warning("a control group stays: %s", error)

@@ -86,6 +86,8 @@ class Tracker:
             if unasked and exit.clean:
                 self._finish_all(child_path)
         elif path in self.groups and id == path[-1]:  # a group in its container; some of its agents may not have begun
+            if isinstance(exit.detail, StartFailed) and is_final_exit(self.groups[path].restart, exit, unasked):
+                self._record_failure(path, exit)  # no supervisor has given up: a temporary group has one start
             for agent in self._find_declared(path):
                 agent.settle()
         elif (group := self.groups.get(child_path)) is not None and is_final_exit(group.restart, exit, unasked):
@@ -118,9 +120,12 @@ class Tracker:
 
     def _find_cause(self, path: Path, exit: Exit) -> Agent | None:
         """The agent that made a supervisor give up: its child, or the member of its child's group that failed."""
-        if not isinstance(exit.detail, IntensityExceeded | TooManyFailures):
+        if isinstance(exit.detail, IntensityExceeded | TooManyFailures):
+            name, failure = exit.detail.child, exit.detail.last.detail
+        elif isinstance(exit.detail, StartFailed):
+            name, failure = path[-1], exit.detail
+        else:
             return None
-        name, failure = exit.detail.child, exit.detail.last.detail
         if isinstance(failure, StartFailed):
             group = path if name == path[-1] else (*path, name)  # a container has its group's path
             *within, name = failure.path

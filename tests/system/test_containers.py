@@ -174,6 +174,17 @@ def test_a_group_whose_member_cannot_start_is_given_up_alone(start_kernel: Start
     assert "root/team: given up: 2 restarts in 5 s were needed; the last time: bad: exit status 5" in kernel.said
 
 
+def test_a_temporary_group_whose_member_cannot_start_does_not_end_silently(start_kernel: StartKernel) -> None:
+    team = group("team", member("good") + member("bad", BAD), IN_ORDER, 'restart = "temporary"')
+    kernel = start_kernel(team + child("beside"))
+    with kernel.client() as client:
+        in_state(client, "bad", "failed")
+
+        assert states(client) == {"good": "exited", "bad": "failed", "beside": "running"}
+        assert client.logs("bad")["lines"][-1]["text"].startswith("given up: bad did not start")
+    assert "root/team: given up: bad did not start" in kernel.said
+
+
 def test_who_looks_at_the_tree_sees_no_containers(start_kernel: StartKernel) -> None:
     kernel = start_kernel(
         child("one", BAD, 'restart = "temporary"')

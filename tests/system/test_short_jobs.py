@@ -35,7 +35,7 @@ def test_a_permanent_agent_that_ends_at_once_is_a_failed_start(start_kernel: Sta
     with start_kernel(JOBS.format(restart="permanent")).client() as client:
         in_state(client, "job", "failed")
 
-        assert client.logs("job")["lines"][-1]["text"].startswith("given up: 2 restarts in 5 s were needed")
+        assert client.logs("job")["lines"][-1]["text"].startswith("given up: 6 restarts in 60 s were needed")
         assert in_state(client, "steady", "running")["restarts"] == 0
 
 

@@ -5,6 +5,8 @@ from typing import TypeVar
 
 import trio
 
+from agentos.threads import run_in_thread
+
 T = TypeVar("T")
 
 
@@ -31,4 +33,4 @@ class Slots:
 
     async def run(self, function: Callable[[], T]) -> T:
         """Run the function in a thread."""
-        return await trio.to_thread.run_sync(function, limiter=self)  # type: ignore[arg-type]
+        return await run_in_thread(function, limiter=self)  # type: ignore[arg-type]

@@ -3,8 +3,8 @@
 Their names are a marked block in ``info/exclude``, which belongs to one copy of a repository and is never committed;
 with worktrees it is that of the common directory. Blocking: called in threads.
 
-An agent may be able to write to all of this: no symlink is followed, and only a plain file is replaced, in a directory
-of the workspace's owner. Two kernels that change the same file at once may lose one change: then stubs are shown, or a
+An agent may be able to write to all of this: no symlink is followed, and only a plain file is replaced, in a real
+repository of the workspace's owner. Two kernels that change the same file at once may lose one change: then stubs are shown, or a
 block stays until the directory is a workspace again.
 """
 
@@ -32,6 +32,8 @@ def update_block(directory: str, names: Sequence[str]) -> None:
     if found is None or "\n" in directory:
         return
     top, common = found
+    if not all(os.path.isdir(os.path.join(common, name)) for name in ("objects", "refs")):
+        raise FileNotFoundError(f"{common} is no repository")  # an agent may have written its path
     below = os.path.relpath(directory, top)
     patterns = ["/" + SPECIAL.sub(r"\\\g<0>", os.path.normpath(os.path.join(below, name))) for name in names]
     info = libc.open_without_links(libc.AT_FDCWD, f"{common}/info", os.O_DIRECTORY)

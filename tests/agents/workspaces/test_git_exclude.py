@@ -126,6 +126,20 @@ def test_a_repository_of_another_user_is_left_alone(project: Path) -> None:
         update_block(str(project), [".bashrc"])
 
 
+def test_a_path_that_an_agent_wrote_and_that_names_no_repository_is_left_alone(place: Path) -> None:
+    project, other = place / "project", place / "other"
+    for directory in (project / "own", other / "info"):
+        directory.mkdir(parents=True)
+    (project / ".git").write_text("gitdir: own\n")
+    (project / "own" / "HEAD").touch()
+    (project / "own" / "commondir").write_text(f"{other}\n")
+
+    with pytest.raises(FileNotFoundError, match="is no repository"):
+        update_block(str(project), [".bashrc"])
+
+    assert not os.listdir(other / "info")
+
+
 def test_a_directory_in_no_repository_has_none(place: Path) -> None:
     (place / ".git").mkdir()
 

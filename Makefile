@@ -23,7 +23,7 @@ help:
 	@echo "make check     ruff, mypy, import-linter, flake8-async"
 	@echo "make generate  write the SDK's methods anew, from agentos_sdk/calls and sdk/client_methods.py"
 	@echo "make bench     measure speed against a C floor (docs/reference/speed.md); ROW=spawn: only such rows"
-	@echo "make stages    where the time of a SPAWN and a READ goes (docs/how-to/find-out-what-is-slow.md)"
+	@echo "make stages    where the time of a SPAWN, READ and EXEC goes (docs/how-to/find-out-what-is-slow.md)"
 	@echo "make cover     tests with coverage, subprocesses included"
 	@echo "make roads     which functions, files and rooms one system call passes"
 	@echo "make docs      run every command and code block of README and docs"

@@ -5,6 +5,7 @@ import gc
 import logging
 import os
 import signal
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -220,12 +221,15 @@ class Kernel:
                     self.events.publish(KernelStopping())
                     self.supervision.stop()
 
-    def announce(self, nursery: trio.Nursery) -> None:
-        """Publish that the kernel is ready; what clients need not wait for is loaded afterwards, in the background."""
+    def announce(self, nursery: trio.Nursery, missing: Sequence[str]) -> None:
+        """Publish that the kernel is ready, and which agents are ``missing``.
+
+        What clients need not wait for is loaded afterwards, in the background.
+        """
         # Later full collections skip all objects that exist now: 60 ms each. None before: with 200 agents it would hold
         # up the event loop for 0.1 s, and find nothing.
         gc.freeze()
-        self.events.publish(KernelStarted(self.model.description))
+        self.events.publish(KernelStarted(self.model.description, missing))
         self.started.set()
         if self.line.model:
             nursery.start_soon(self.line.prepare)

@@ -168,11 +168,11 @@ class Supervision:
                 for member in self.start_stop.list_members(self.start_stop.find_group(name)):
                     await member.arrived.wait()
 
-    async def run(self, settled: Callable[[], None]) -> str | None:
+    async def run(self, ready: Callable[[Sequence[str]], None]) -> str | None:
         """Run the tree until it ends; returns why if it gave up, None if it was asked to end.
 
-        ``settled`` is called when each required agent has come up and the first start of each other one has succeeded
-        or failed, unless the tree is ending by then. Those that wait for others, by ``after``, aren't waited for.
+        ``ready`` is called when each required agent has come up, and all members of the root unless it is
+        ``one_for_one``; not if the tree is ending by then. It gets the names of the declared agents that aren't up yet.
         """
         with self._running:
             try:
@@ -180,10 +180,8 @@ class Supervision:
                     tree.start_soon(self._watch_required)
                     await tree.start(self.root.run)
                     await self._required_up.wait()
-                    for agent in [agent for agent in self.registry if agent.declared and not self._waits(agent)]:
-                        await agent.settled.wait()
                     if self.root.exit is None and not self.stopping:
-                        settled()
+                        ready([agent.name for agent in self.registry if agent.declared and not agent.arrived.is_set()])
             except* (GaveUp, StartFailed):
                 pass  # the root's exit says why
         assert self.root.exit is not None
@@ -204,11 +202,6 @@ class Supervision:
                 self.stop()
                 break
         self._required_up.set()
-
-    def _waits(self, agent: Agent) -> bool:
-        """Whether the agent, or a group that it is in, begins after others."""
-        groups = (self.tracker.groups[agent.path[:depth]] for depth in range(1, len(agent.path) + 1))
-        return bool(agent.spec.after) or any(group.after for group in groups)
 
     def stop(self) -> None:
         """End the tree in order: each agent after the agents it spawned and the siblings started after it."""

@@ -93,12 +93,14 @@ class AgentEscalated(Struct, frozen=True):
 
 
 class KernelStarted(Struct, frozen=True):
-    """The first start of each declared agent has succeeded or failed.
+    """The kernel serves callers, and all required agents are up.
 
-    ``model`` is a sentence for people, None if no model is configured.
+    ``model`` is a sentence for people, None if no model is configured. ``missing`` are the names of the declared agents
+    that aren't up yet.
     """
 
     model: str | None
+    missing: Sequence[str] = ()
 
 
 class IsolationProbed(Struct, frozen=True):

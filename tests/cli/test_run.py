@@ -156,7 +156,7 @@ def test_relative_paths_in_a_file_are_the_files(start_kernel: StartKernel) -> No
     (kernel.place / "conf" / "a.py").write_text("import os, time\nprint(os.getcwd())\ntime.sleep(1000)\n")
     (kernel.place / "conf" / "t.toml").write_text(
         '[kernel]\nsocket = "sock"\nstate_dir = "st"\n'
-        '[[supervisor.children]]\nname = "a"\nscript = "a.py"\nsandboxed = false\n'
+        '[[supervisor.children]]\nname = "a"\nscript = "a.py"\nsandboxed = false\nrequired = true\n'
     )
     with started(["conf/t.toml"], kernel.place) as process:
         assert process.stdout is not None

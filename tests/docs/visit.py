@@ -32,6 +32,14 @@ MAKE = f'make() {{ command make -n -C {shlex.quote(str(ROOT))} "$@" >/dev/null; 
 AUDIT = 'agentos() {{ [ "$1" != audit ] || set -- "$@" --state-dir {}; command agentos "$@"; }}'
 
 
+def all_are_up(printed: str) -> bool:
+    """Whether a kernel is ready, and something has become of each agent that wasn't up then."""
+    if "| isolation " not in printed:
+        return False
+    missing = re.search(r"\| not up yet: (.+)", printed)
+    return missing is None or all(f"| {name}: " in printed for name in missing[1].strip().split(", "))
+
+
 class Visit:
     """A directory, a terminal and, when it is needed, a kernel."""
 
@@ -189,7 +197,7 @@ class Visit:
         if self.kernel is None:
             self._run_kernel([])
             assert self.kernel is not None
-            assert self.kernel.until(lambda text: "ready, listening on" in text), self.kernel.fresh()
+            assert self.kernel.until(all_are_up), self.kernel.fresh()
 
     def _begin_kernel_for(self, commands: str) -> None:
         """The page's kernel, if a command talks to one."""

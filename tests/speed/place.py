@@ -18,7 +18,7 @@ CONFIG = """\
 [kernel]
 log_level = "warning"
 """
-RESTARTS = "max_restarts = 1000\nbackoff = { min = 0, max = 0 }\n"
+RESTARTS = 'max_restarts = 1000\nbackoff = { min = 0, max = 0 }\nrequired = true\nstart_timeout = "10m"\n'
 
 
 def config(children: Sequence[Mapping[str, Any]]) -> str:

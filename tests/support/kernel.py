@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from agentos_sdk import AgentOSClient
 from tests.support.wire import LIST, NOOP, PATIENCE, SPAWN, Wire
@@ -89,9 +89,11 @@ class Kernel:
             return "\n".join(self.lines)
 
     def wait_ready(self) -> None:
-        """Until it is ready, and has also tried which isolation it can give."""
+        """Until it is ready, has also tried which isolation it can give, and each agent is up or has failed."""
         self.wait_line(READY)
         self.wait_line(PROBED)
+        with self.client() as client:
+            until(lambda: not waiting(client.list_agents(all=True)), "each agent's first start has come out")
 
     def wait_line(self, pattern: str | re.Pattern[str], since: int = 0) -> str:
         """The first line from number ``since`` on that matches; fails when it ends or the deadline passes first."""
@@ -285,6 +287,13 @@ def running(toml: str | None = None, env: Mapping[str, str] | None = None) -> It
             kernel.stop()
     finally:
         kernel.clean_up()
+
+
+def waiting(agents: Sequence[Mapping[str, Any]]) -> Sequence[str]:
+    """The agents whose first start has yet to come out; members of a group where one failed may not begin at all."""
+    failed = {agent["supervisor"] for agent in agents if agent["state"] in ("backing_off", "exited", "failed")}
+    first = [agent for agent in agents if agent["state"] == "starting" and agent["restarts"] == 0]
+    return [agent["name"] for agent in first if agent["supervisor"] not in failed - {"root"}]
 
 
 def environment(home: Path) -> dict[str, str]:

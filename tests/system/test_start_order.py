@@ -40,22 +40,28 @@ def test_an_agent_begins_when_those_before_it_are_up_have_ended_or_were_given_up
         assert any("bad: given up" in line for line in kernel.lines[:began])
 
 
-def test_an_agent_that_waits_for_another_can_be_stopped_and_started(start_kernel: StartKernel, tmp_path: Path) -> None:
+def test_an_agent_that_waits_for_another_can_be_stopped_and_started(tmp_path: Path) -> None:
     fine = tmp_path / "fine"
     program = f'["sh", "-c", "test -e {fine} && exec sleep 1000"]'
     forever = 'max_restarts = "unlimited"\nbackoff = { min = 0.5, max = 1 }\nsandboxed = false'
-    kernel = start_kernel(child("db", program, forever) + child("web", SLEEPS, after("db")) + child("beside"))
-    with kernel.client() as client:
-        assert states(client)["web"] == "starting"
-        assert client.kill("web")
-        assert states(client)["web"] == "stopped"
+    kernel = Kernel(child("db", program, forever) + child("web", SLEEPS, after("db")) + child("beside"))
+    try:
+        kernel.wait_line("db: exit status 1")
+        with kernel.client() as client:
+            in_state(client, "beside", "running")
+            assert states(client)["web"] == "starting"
+            assert client.kill("web")
+            assert states(client)["web"] == "stopped"
 
-        fine.touch()
-        in_state(client, "db", "running")
-        assert client.start("web")["agents"] == [{"name": "web", "state": "running"}]
+            fine.touch()
+            in_state(client, "db", "running")
+            assert client.start("web")["agents"] == [{"name": "web", "state": "running"}]
+        kernel.stop()
+    finally:
+        kernel.clean_up()
 
 
-def test_the_kernel_is_ready_when_all_required_agents_are_up(start_kernel: StartKernel, tmp_path: Path) -> None:
+def test_the_kernel_is_ready_when_all_required_agents_are_up(tmp_path: Path) -> None:
     fine = tmp_path / "fine"
     program = f'["sh", "-c", "test -e {fine} && exec sleep 1000"]'
     often = "max_restarts = 1000\nrestart_window = 1000\nbackoff = { max = 0.2 }\nsandboxed = false"

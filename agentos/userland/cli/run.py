@@ -14,6 +14,8 @@ STATE_DIR = (
     "What must survive the kernel: database, audit log, kept workspaces, agents' uids, the lock, the last run's id."
 )
 
+MAX_MISSING = 10  # names of agents that aren't up yet, in one line
+
 
 @click.command()
 @click.argument("file", required=False, type=click.Path(path_type=Path))
@@ -57,8 +59,11 @@ def run(file: Path | None, socket: str | None, state_dir: Path | None) -> None:
             match event:
                 case AgentOutput(name=name, stream=stream, text=text):
                     console.show(name, stream, text)
-                case KernelStarted(model):
+                case KernelStarted(model, missing):
                     console.say(f"ready, listening on {path} (pid {os.getpid()})")
+                    if missing:
+                        more = f" and {len(missing) - MAX_MISSING} more" if len(missing) > MAX_MISSING else ""
+                        console.say(f"not up yet: {', '.join(missing[:MAX_MISSING])}{more}")
                     if model is not None:
                         console.say(model)
                     if file is None:

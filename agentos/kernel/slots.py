@@ -1,4 +1,4 @@
-"""A capacity limiter that costs no pass of the event loop while it has a free slot."""
+"""Limit how many tasks or threads do something at once."""
 
 from collections.abc import Callable
 from typing import TypeVar

@@ -100,7 +100,8 @@ async def receive_descendant(undo: contextlib.ExitStack, control: socket.socket,
 async def wait_confined(control: socket.socket) -> tuple[int, dict[str, int]]:
     """Return the pid of the program, which is confined and waits, and the descriptors that it sent.
 
-    These are namespaces by name, tmpfs mounts by path, and ``listener`` if its plan has one.
+    If it enters a sandbox, the pid is that of its PID 1, which starts it later. The descriptors are namespaces by name,
+    tmpfs mounts by path, and ``listener`` if its plan has one.
     """
     found: dict[str, int] = {}
     try:

@@ -12,9 +12,10 @@
     listening     →                 the listener that it made on its loopback, if its plan has one
     found         →                 descriptors of namespaces that no other process could open, and of its tmpfs
                                     mounts, if any; before its resource limits apply
-    confined      →                 it is fully confined; the kernel inspects it from outside
+    confined      →                 the program, or the PID 1 that will start it if it joined a sandbox, is fully
+                                    confined; the kernel inspects it from outside
                   ←    go
-    (closed by exec)                the program runs
+    (closed)                        the program runs
 
 The names are separated by a zero byte. A process that joined a sandbox only to listen is killed after that.
 At any point the process may send ``failed`` instead, with the step and the error, and exit.

@@ -23,7 +23,7 @@ _EVERY_SIGNAL = frozenset(map(int, signal.valid_signals()))  # ints are closer t
 
 def execute(step: s.Execute | s.RunScript, control: socket.socket, status: int, stdout: int, stderr: int) -> NoReturn:
     """Fork the program and stay as PID 1. Errors before the fork are raised, later ones are sent to the kernel."""
-    _confine()
+    _become_init()
     child = os.fork()
     if child == 0:
         _become_program(step, control, stdout, stderr)
@@ -33,9 +33,9 @@ def execute(step: s.Execute | s.RunScript, control: socket.socket, status: int, 
 def spawn(step: s.Execute, control: socket.socket, status: int, stdout: int, stderr: int) -> NoReturn:
     """As :func:`execute`, but PID 1 is inspected in the program's place, and then starts it without a fork.
 
-    A program that enters a sandbox has no record of its own, and copying PID 1's memory is a fifth of its start.
+    A program that enters a sandbox has no record of its own, and a fork would copy PID 1's memory.
     """
-    _confine()
+    _become_init()
     stdin = program.open_stdin(step)
     libc.keep_only(control.fileno(), status, stdin, stdout, stderr)
     os.chdir(step.directory)
@@ -46,7 +46,7 @@ def spawn(step: s.Execute, control: socket.socket, status: int, stdout: int, std
     _stay(step, control, status, child)
 
 
-def _confine() -> None:
+def _become_init() -> None:
     libc.prctl(libc.PR_SET_DUMPABLE, 0)
     libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)  # taking the identity cleared it
     libc.set_signal_mask(blocked=True)

@@ -35,6 +35,7 @@ provider = "offline"
 name = "reader"
 command = ["sleep", "1000"]
 permissions = "standard"
+required = true
 """
 
 

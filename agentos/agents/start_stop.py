@@ -39,15 +39,25 @@ class StartStop(Struct, frozen=True):
         return [self.registry.find(None, spec.name) for spec in _list_agent_specs(self.tracker.groups[path])]
 
     async def stop(self, agents: Sequence[Agent], by: str) -> None:
-        """Stop declared agents, the last one first; they decline to start until they are started. ``by`` is shown."""
+        """Stop declared agents, the last one first; they decline to start until they are started. ``by`` is shown.
+
+        If cancelled, those whose turn hasn't come are left as they are. Not shielded: an agent may stop itself.
+        """
+        left = list(agents)
         for agent in agents:
             agent.stopped_by = by
             agent.dismissed.set()
-        for agent in reversed(agents):
-            if agent.over.is_set():
-                self.registry.change(agent, AgentStopped(agent.id, agent.name, by))
-            else:
-                await self._terminate(agent)
+        try:
+            while left:
+                agent = left.pop()
+                if agent.over.is_set():
+                    self.registry.change(agent, AgentStopped(agent.id, agent.name, by))
+                else:
+                    await self._terminate(agent)
+        finally:
+            for agent in left:
+                if not agent.over.is_set():
+                    agent.stopped_by, agent.dismissed = None, trio.Event()
 
     async def start_agent(self, agent: Agent) -> None:
         """Start a declared agent that has ended, with its id, name and mailbox; returns when its start has come out.
@@ -64,7 +74,8 @@ class StartStop(Struct, frozen=True):
         supervisor = self._find_supervisor(agent)
         agent.stopped_by = None
         if not agent.over.is_set():
-            await _terminate_child(supervisor, agent.name)
+            with trio.CancelScope(shield=True):  # a caller that goes away must not leave a restart half done
+                await _terminate_child(supervisor, agent.name)
         await self._begin(agent, supervisor)
 
     async def start_group(self, path: Path) -> None:
@@ -84,7 +95,8 @@ class StartStop(Struct, frozen=True):
     async def restart_group(self, path: Path) -> None:
         """Stop a group and start it again. Members that were stopped by request stay so."""
         above = self._find_supervisor_above(path)
-        await _terminate_child(above, path[-1])
+        with trio.CancelScope(shield=True):
+            await _terminate_child(above, path[-1])
         await self._begin_group(path)
 
     # -- Its parts -------------------------------------------------------------------------------------------------
@@ -153,14 +165,14 @@ class StartStop(Struct, frozen=True):
 
 async def _terminate_child(supervisor: Supervisor, name: str) -> None:
     """Stop a child; nothing is done if it has ended by itself, and the supervisor has forgotten it."""
-    with contextlib.suppress(Refused), trio.CancelScope(shield=True):
+    with contextlib.suppress(Refused):
         await supervisor.terminate_child(name)
 
 
 async def _start_child(supervisor: Supervisor, name: str) -> None:
     """Start a child that is stopped; one that runs, or waits for its restart, is left alone.
 
-    Shielded, as is the termination: a caller that goes away must not leave a restart half done.
+    Shielded: a caller that goes away must not leave a restart half done.
     """
     with trio.CancelScope(shield=True):
         try:

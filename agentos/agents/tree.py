@@ -6,6 +6,7 @@ from supervisors import Supervisor
 from supervisors.children import ChildInfo
 
 from .container import Container
+from .lifecycle import State
 from .registry import Agent, Registry
 
 AgentsByPath = dict[tuple[tuple[str, ...], str], Agent]
@@ -56,7 +57,7 @@ def _describe_child(
         "id": agent.id,
         "pid": agent.pid,
         "state": str(agent.state),
-        **({"stopped_by": agent.stopped_by} if agent.stopped_by is not None else {}),
+        **({"stopped_by": agent.stopped_by} if agent.state is State.STOPPED else {}),
         "restarts": max(0, agent.lives - 1),
         **common,
         "children": below,

@@ -178,7 +178,7 @@ def describe_agent(agent: Agent, now: float, whole: bool, place: InLine) -> call
         missing=agent.lacking,
         llm=place,
         end=agent.end.reason if agent.end is not None and whole else None,
-        stopped_by=agent.stopped_by,
+        stopped_by=agent.stopped_by if agent.state is State.STOPPED else None,
     )
 
 

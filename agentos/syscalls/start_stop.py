@@ -14,7 +14,7 @@ from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.table import Syscall
 from agentos_sdk.calls import agents as calls
-from agentos_sdk.errors import BadRequest
+from agentos_sdk.errors import BadRequest, CallError
 from agentos_sdk.opcodes import Op
 
 MAX_NAMES = 1000  # in one request
@@ -38,7 +38,6 @@ class StartStopCalls(Struct, frozen=True):
     @asynccontextmanager
     async def prepare_start(self, caller: Caller, request: calls.Start) -> AsyncIterator[Prepared]:
         targets = self.find_targets(request)
-        check_declared(targets)
 
         async def act(call: Call) -> calls.Changed:
             for target in targets:
@@ -48,12 +47,11 @@ class StartStopCalls(Struct, frozen=True):
                     await self.supervision.start_stop.start_agent(target.agents[0])
             return describe(targets)
 
-        yield prepare(request, "start", targets, act)
+        yield prepare(request, "start", targets, act, find_spawned(targets))
 
     @asynccontextmanager
     async def prepare_stop(self, caller: Caller, request: calls.Stop) -> AsyncIterator[Prepared]:
         targets = self.find_targets(request)
-        check_declared(targets)
 
         async def act(call: Call) -> calls.Changed:
             await self.supervision.start_stop.stop(
@@ -61,14 +59,15 @@ class StartStopCalls(Struct, frozen=True):
             )
             return describe(targets)
 
-        yield prepare(request, "stop", targets, act)
+        yield prepare(request, "stop", targets, act, find_spawned(targets))
 
     @asynccontextmanager
     async def prepare_restart(self, caller: Caller, request: calls.Restart) -> AsyncIterator[Prepared]:
         targets = self.find_targets(request)
+        error = None
         for agent in (agent for target in targets for agent in target.agents):
             if agent.id == caller.id or self.registry.descends(caller.id, agent.id):
-                raise BadRequest(f"{agent.name}: an agent can't restart itself or an agent above it; it can end")
+                error = BadRequest(f"{agent.name}: an agent can't restart itself or an agent above it; it can end")
 
         async def act(call: Call) -> calls.Changed:
             for target in targets:
@@ -78,7 +77,7 @@ class StartStopCalls(Struct, frozen=True):
                     await self.supervision.start_stop.restart_agent(target.agents[0])
             return describe(targets)
 
-        yield prepare(request, "restart", targets, act)
+        yield prepare(request, "restart", targets, act, error)
 
     def find_targets(self, request: Request) -> Sequence[Target]:
         """The agents and groups that a request names. Raises ``BadRequest`` or ``NotFound``."""
@@ -98,18 +97,21 @@ class StartStopCalls(Struct, frozen=True):
         return Target(self.supervision.start_stop.list_members(path), path)
 
 
-def check_declared(targets: Sequence[Target]) -> None:
-    """Raise ``BadRequest`` if one of them was spawned: it ends for good."""
+def find_spawned(targets: Sequence[Target]) -> CallError | None:
+    """The error of a request for an agent that was spawned: it ends for good."""
     for target in targets:
         for agent in target.agents:
             if not agent.declared:
-                raise BadRequest(f"{agent.name}: expected an agent of the configuration file; this one was spawned")
+                return BadRequest(f"{agent.name}: expected an agent of the configuration file; this one was spawned")
+    return None
 
 
-def prepare(request: Request, action: str, targets: Sequence[Target], act: Callable[[Call], object]) -> Prepared:
+def prepare(
+    request: Request, action: str, targets: Sequence[Target], act: Callable[[Call], object], error: CallError | None
+) -> Prepared:
     agents = [agent for target in targets for agent in target.agents]
     rights = [Right(action, agent=agent.id) for agent in agents] or [Right(action)]
-    return Prepared(rights, act, about=request.name or ", ".join(request.names or ()))
+    return Prepared(rights, act, about=request.name or ", ".join(request.names or ()), error=error)
 
 
 def describe(targets: Sequence[Target]) -> calls.Changed:

@@ -185,6 +185,20 @@ def test_a_spawned_agent_can_be_restarted_but_not_stopped_until_a_start(
         assert client.restart("one")["code"] == "not_found"
 
 
+@pytest.mark.parametrize("lines", [(), (TOGETHER,)], ids=["alone", "in a group"])
+def test_a_declared_agent_may_end_itself_by_kill(
+    start_kernel: StartKernel, tmp_path: Path, lines: tuple[str, ...]
+) -> None:
+    (tmp_path / "ends.py").write_text(
+        "from agentos_sdk import AgentOSClient\nme = AgentOSClient()\nme.kill(agent_id=me.hello()['agent_id'])\n"
+    )
+    ends = (None, f'script = "{tmp_path}/ends.py"')
+    kernel = start_kernel(group("team", member("ends", *ends) + member("other"), *lines))
+    with kernel.client() as client:
+        assert in_state(client, "ends", "stopped")["stopped_by"] == "ends"
+        assert in_state(client, "other", "running")["restarts"] == 0
+
+
 def test_an_agent_restarts_neither_itself_nor_what_is_above_it(start_kernel: StartKernel) -> None:
     kernel = start_kernel()
     with kernel.client() as client:

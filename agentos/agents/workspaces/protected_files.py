@@ -19,7 +19,7 @@ import logging
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from agentos.private_files import read_file, replace_file
@@ -149,12 +149,13 @@ class Stubs:
         finally:
             os.close(top)
 
-    def _hide(self, directory: str, names: Iterable[str]) -> None:
-        """Hide these stubs from git on the host, which shows files but no empty directories."""
+    def _hide(self, directory: str, names: Sequence[str]) -> None:
+        """Hide these stubs from git on the host, instead of those hidden before; git shows no empty directories."""
         try:
             git_exclude.update_block(directory, [name for name in names if STUBS.get(name) is not None])
         except OSError as error:
-            log.warning("git shows the stubs in %s, and commits them by `git add -A`: %s", directory, error)
+            what = "hide the stubs in %s from git" if names else "take the stubs in %s out of git's exclude file"
+            log.warning(f"can't {what}: %s", directory, error)
 
     def _save(self) -> None:
         replace_file(self._record, json.dumps(self._made))

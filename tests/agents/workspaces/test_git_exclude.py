@@ -114,7 +114,7 @@ def test_what_an_agent_puts_in_the_place_of_the_file_is_not_followed(
 
     assert os.listdir(victim) == ["exclude"]
     assert (victim / "exclude").read_text() == "precious"
-    assert f"git shows the stubs in {project}" in caplog.text
+    assert f"can't hide the stubs in {project} from git: " in caplog.text
     stubs.release(str(project))
 
 

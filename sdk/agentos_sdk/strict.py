@@ -1,8 +1,6 @@
 """Strict type checks and their messages: the rules behind ``codec.decode``."""
 
-import json
 import math
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NewType, Union, get_args, get_origin
@@ -233,13 +231,15 @@ def _array(kind: Any, converter: Converter) -> Hook:
 
 
 def _array_of_words(text: str) -> str:
-    """What an array of strings would be in place of a string: ``["sleep", "1000"]``."""
+    """What an array of strings would be in place of a short string: ``["sleep", "1000"]``."""
+    import json
+    import shlex  # only a mistake needs them
+
     try:
-        words = shlex.split(text)
+        words = shlex.split(text) if len(text) <= MAX_SHOWN_CHARS and text.isprintable() else []
     except ValueError:  # a quote is open
         words = []
-    array = json.dumps(words, ensure_ascii=False)
-    return array if words and len(array) <= MAX_SHOWN_CHARS else "an array"
+    return json.dumps(words, ensure_ascii=False) if words else "an array"
 
 
 def _mapping(kind: Any, converter: Converter) -> Hook:

@@ -116,6 +116,7 @@ def test_a_value_is_made_of_what_json_says() -> None:
         ({"args": "sh -c 'a b'"}, """args: expected ["sh", "-c", "a b"], got "sh -c 'a b'\""""),
         ({"args": "it's"}, """args: expected an array, got "it's\""""),
         ({"args": ""}, "args: expected an array, got ''"),
+        ({"args": "a\x1bb"}, "args: expected an array, got 'a\\x1bb'"),
         ({"args": "x" * 61}, f"args: expected an array, got '{'x' * 60}…'"),
         (
             {"restart": "on-failure"},

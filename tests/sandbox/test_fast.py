@@ -118,6 +118,58 @@ sys.stdout.write('no newline, ')
     assert (await run(spawner, fast(code))).out == "no newline, thread\natexit\n"
 
 
+@pytest.mark.parametrize("end", ["", "sys.exit(0)"])
+async def test_its_objects_end_and_its_files_are_written_as_with_exec(spawner: Spawner, end: str) -> None:
+    code = f"""
+import atexit, os, signal, sys
+__file__ = '/agent/main.py'
+class Noisy:
+    def __init__(self, name): self.name = name
+    def __del__(self): print('end of', self.name, os.path.basename(__file__))
+noisy, cycle = Noisy('one'), Noisy('another')
+cycle.cycle = cycle
+kept = open('kept', 'w')
+kept.write('text')
+signal.signal(signal.SIGTERM, lambda *_: kept.write('more'))
+if os.fork():
+    os.wait()
+    print(open('kept').read(), flush=True)
+    os._exit(0)
+atexit.register(lambda: kept.write(', and text at the end'))
+{end}
+"""
+    exec_ed = a_plan(sys.executable, "-I", "-S", "-c", code)
+
+    ended = await run(spawner, fast(code))
+
+    assert ended.out.splitlines() == ["end of one main.py", "end of another main.py", "text, and text at the end"]
+    assert ended == await run(spawner, exec_ed)
+
+
+async def test_a_file_that_a_thread_uses_is_written_at_the_end(spawner: Spawner) -> None:
+    code = """
+import os, threading, time
+def use(file): time.sleep(600)
+if os.fork():
+    os.wait()
+    print(open('kept').read())
+else:
+    kept = open('kept', 'w')
+    kept.write('text')
+    threading.Thread(target=use, args=[kept], daemon=True).start()
+"""
+    assert (await run(spawner, fast(code))).out == "text\n"
+
+
+async def test_an_end_of_which_the_output_is_lost_fails_as_with_exec(spawner: Spawner) -> None:
+    code = "import os, sys; sys.stdout.write('text'); os.close(1)"
+
+    ended, beside = [await run(spawner, plan) for plan in (fast(code), a_plan(sys.executable, "-I", "-S", "-c", code))]
+
+    assert ended.status == beside.status == Status(120, None)
+    assert ended.err.splitlines()[-1] == beside.err.splitlines()[-1] == "OSError: [Errno 9] Bad file descriptor"
+
+
 async def test_each_line_is_out_before_the_next_begins(spawner: Spawner) -> None:
     code = "import sys, time; print('first'); print('second', file=sys.stderr); time.sleep(600)"
     sandbox = await spawner.spawn(fast(code))

@@ -5,8 +5,9 @@ restrictions are in force, :class:`Ready` is raised, which unwinds the setup cod
 into an interpreter as ``python SCRIPT`` would have it.
 
 Differences from exec: string hashes have one seed and memory has one layout for all scripts of a zygote; ``sys.flags``
-are the zygote's (isolated, no site); no ``.pth`` file is read; and a script can read the remains of its own plan in
-memory. So this is for scripts that are partly trusted.
+are the zygote's (isolated, no site); no ``.pth`` file is read; a script can read the remains of its own plan in
+memory; and at its end the interpreter isn't finalized (:mod:`.script_end`). So this is for scripts that are partly
+trusted.
 """
 
 import builtins
@@ -24,7 +25,7 @@ import types
 
 from agentos.sandbox import steps as s
 
-from . import libc
+from . import libc, script_end
 
 SDK = "/sdk"  # the SDK's directory in every sandbox
 _PRELOADED = ("json", "socket", "agentos_sdk", "agentos_sdk.blocking", "agentos_sdk.opcodes")
@@ -120,28 +121,43 @@ def read_script(step: s.RunScript) -> Ready:
 
 
 def run(step: s.RunScript, source: bytes) -> None:
-    """Run this script as ``__main__``; ends and raises as the script does."""
+    """Run this script as ``__main__`` and end the process; raises what the script raises, except a plain exit."""
     path = step.argv[0]
     _set_process_title(step.argv)
     _kept = [
         sys.modules.pop(name) for name in _own_modules()
     ]  # inside, agentos is the SDK's; kept, as freeing costs more
     _set_interpreter_state(step)
+    shared = sys.modules.keys() - {"__main__"}
+    _restore_signals()
+    gc.freeze()
+    gc.enable()
+    try:
+        _run_main(path, source)
+    except SystemExit as end:
+        if not isinstance(end.code, int | None):
+            raise
+        status = end.code or 0
+    else:
+        status = 0
+    script_end.exit_process(status, shared)
+
+
+def _run_main(path: str, source: bytes) -> None:
+    """Run the script. Only ``sys.modules`` refers to its module on return, so that its end frees it."""
     module = types.ModuleType("__main__")
     module.__dict__.update(
         __file__=path, __builtins__=builtins, __loader__=machinery.SourceFileLoader("__main__", path), __cached__=None
     )
     sys.modules["__main__"] = module
+    names = id(module.__dict__)
 
     def show_exception(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
-        while trace is not None and trace.tb_frame.f_globals is not module.__dict__:
+        while trace is not None and id(trace.tb_frame.f_globals) != names:
             trace = trace.tb_next  # tracebacks begin in the script
         sys.__excepthook__(kind, error.with_traceback(trace), trace)
 
     sys.excepthook = show_exception
-    _restore_signals()
-    gc.freeze()
-    gc.enable()
     exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - it is what this file is for
 
 

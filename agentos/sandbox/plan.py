@@ -2,10 +2,11 @@
 
 The order of the steps matters:
 
-- Sources are opened first, while the process still has the permissions to open them (with root the zygote does it: a
-  user namespace takes those permissions away). Mounts are made from the opened descriptors, so no path is resolved
-  twice. The identity is taken in between: an unmapped uid can't make a directory (EOVERFLOW), and after the change of
-  uid a home of mode 0700 can't be reached.
+- What is the same for other agents comes first, up to StandBy: a jail can be built so far before its agent is known.
+- Sources are opened while the process still has the permissions to open them (with root the zygote does it: a user
+  namespace takes those permissions away). Mounts are made from the opened descriptors, so no path is resolved twice.
+- With root, the tmpfs of the root is the host's, so directories can be made in it before the identity is taken, and
+  not afterwards. The agent's own tmpfs are mounted afterwards: an unmapped uid can't make a directory in them.
 - ``vm.memfd_noexec`` is written before the identity is taken: Linux lets only the host's uid 0 write it.
 - Sources are closed before the root is switched: a directory descriptor would lead back out of the sandbox.
 - Steps that need a capability (limits, loopback) come before the capabilities are dropped. no_new_privs comes before
@@ -29,11 +30,6 @@ from .steps import Step
 
 NEWNS, NEWCGROUP, NEWUTS, NEWIPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
 NEWUSER, NEWPID, NEWNET = 0x10000000, 0x20000000, 0x40000000
-
-SPARE_NAMESPACES = (
-    NEWUSER | NEWPID | NEWUTS | NEWIPC | NEWNET
-)  # namespaces of a process cloned before its policy is known
-SPARE_STEPS = (s.ForbidNamespaces, s.LoopbackUp)  # steps that such a process can do ahead
 
 UID = GID = 1000  # inside
 CODE, WORKSPACE, SDK, SOCKET = "/agent", "/workspace", "/sdk", "/run/agentos.sock"
@@ -107,34 +103,59 @@ def plan_sandbox(policy: Policy, program: Program, host: Host, host_ids: HostIds
     ids = _check_host_ids(host, host_ids)
     if host.uid != 0 and isinstance(policy.workspace, Image):
         raise BadPolicy("workspace: mounting an image needs root")
-    binds = tuple(_bind_steps(policy, host))
+    is_root, binds = host.uid == 0, tuple(_bind_steps(policy, host))
+    own = tuple(bind for bind in binds if _is_own(bind))
+    within_tmp = tuple(bind for bind in binds if bind.target.startswith("/tmp/"))
+    common = tuple(bind for bind in binds if bind not in (*own, *within_tmp))
+    later = (*own, *within_tmp)
+    flags = NEWUSER | NEWPID | NEWUTS | NEWIPC | (0 if policy.network else NEWNET)
     return (
-        clone_step(
-            ids, is_root=host.uid == 0, flags=SPARE_NAMESPACES & ~NEWNET if policy.network else SPARE_NAMESPACES
-        ),
-        *(_detach_steps(policy, binds, ids) if host.uid == 0 else []),
-        *([s.UnshareCgroup()] if host.cgroup_namespace else []),
+        s.Clone(flags, f"{UID} {ids.uid} 1", f"{GID} {ids.gid} 1", deny_setgroups=not is_root),
+        *([s.DetachRoot(_ROOT_SIZE, _ROOT_INODES), *_detach_steps(policy, common, ids)] if is_root else []),
         s.PrivateMounts(),
-        *(_open_steps(policy, binds) if host.uid != 0 else []),
-        *([s.ForbidExecutableMemfds()] if policy.profile == "strict" and host.memfd_noexec else []),
-        s.TakeIdentity(UID, GID, drop_groups=host.uid == 0),
+        *(_open_steps(policy, binds, common) if not is_root else []),
         s.ForbidNamespaces(),
-        s.Hostname(policy.hostname),
+        *([] if policy.network else [s.LoopbackUp()]),
         s.MountRoot(_ROOT_SIZE, _ROOT_INODES),
-        *_root_steps(policy, host, binds),
+        *_root_steps(host, common),
+        s.StandBy(),
+        *(_detach_steps(policy, later, ids) if is_root else []),
+        *([s.UnshareCgroup()] if host.cgroup_namespace else []),
+        *(_open_steps(policy, binds, later) if not is_root else []),
+        *(s.WriteFile(f"/etc/{name}", text) for name, text in _git_files(policy).items()),
+        *own,
+        *([s.ForbidExecutableMemfds()] if policy.profile == "strict" and host.memfd_noexec else []),
+        s.TakeIdentity(UID, GID, drop_groups=is_root),
+        s.Hostname(policy.hostname),
+        *_tmpfs_steps(policy, host, within_tmp),
         s.CloseSources(),
         s.SwitchRoot(),
         s.ReadOnlyRoot(),
-        *([] if policy.network else [s.LoopbackUp()]),
         *([s.Listen(policy.port)] if policy.port is not None else []),
         *_confine_steps(policy, host, binds),
         plan_program(policy, program, host),
     )
 
 
-def clone_step(host_ids: HostIds, is_root: bool, flags: int = SPARE_NAMESPACES) -> s.Clone:
-    """Return the first step of a new sandbox; ``is_root``: the kernel runs as root."""
-    return s.Clone(flags, f"{UID} {host_ids.uid} 1", f"{GID} {host_ids.gid} 1", deny_setgroups=not is_root)
+def split_plan(plan: Sequence[Step]) -> tuple[tuple[Step, ...], tuple[Step, ...]] | None:
+    """Split a plan into the steps that a jail built ahead has done, and the others; ``None`` if it can't be split.
+
+    With root the uid and gid maps are written last, and no source is id-mapped before: the uid isn't known ahead.
+    """
+    clone = plan[0]
+    place = next((number for number, step in enumerate(plan, 1) if isinstance(step, s.StandBy)), None)
+    if place is None or not isinstance(clone, s.Clone):
+        return None
+    ahead, rest = tuple(plan[1:place]), tuple(plan[place:])
+    if clone.deny_setgroups:
+        return (clone, *ahead), rest
+    return (clone._replace(uid_map="", gid_map=""), *map(_forget_owner, ahead)), (clone, *rest)
+
+
+def _forget_owner(step: Step) -> Step:
+    if isinstance(step, s.DetachSource) and step.owner is not None:
+        return step._replace(owner=s.UNKNOWN_OWNER)
+    return step
 
 
 def plan_entry(policy: Policy, program: Program, host: Host) -> tuple[Step, ...]:
@@ -207,10 +228,10 @@ def _check_host_ids(host: Host, host_ids: HostIds | None) -> HostIds:
     return host_ids
 
 
-def _open_steps(policy: Policy, binds: Sequence[s.Bind]) -> Iterator[Step]:
-    followed = dict.fromkeys((bind.source for bind in binds), True)
-    followed |= {bind.source: False for bind in binds if bind.target in _targets_without_symlinks(policy)}
-    return (s.OpenSource(path, follow) for path, follow in followed.items())
+def _open_steps(policy: Policy, binds: Sequence[s.Bind], wanted: Sequence[s.Bind]) -> Iterator[Step]:
+    """Open the sources of the wanted binds."""
+    not_followed = {bind.source for bind in binds if bind.target in _targets_without_symlinks(policy)}
+    return (s.OpenSource(path, path not in not_followed) for path in dict.fromkeys(bind.source for bind in wanted))
 
 
 def _detach_steps(policy: Policy, binds: Sequence[s.Bind], host_ids: HostIds) -> Iterator[Step]:
@@ -264,27 +285,37 @@ def _bind_steps(policy: Policy, host: Host) -> Iterator[s.Bind]:
         yield s.Bind(policy.socket, SOCKET)
 
 
-def _root_steps(policy: Policy, host: Host, binds: tuple[s.Bind, ...]) -> Iterator[Step]:
-    """Fill the new root. A mount over a directory comes before mounts within that directory."""
-    limits, counted = policy.limits, not host.memory_cgroup
+def _is_own(bind: s.Bind) -> bool:
+    """Whether this is the agent's own and not the same for all."""
+    return bind.target in (CODE, WORKSPACE, SOCKET) or bind.target.startswith(f"{CODE}/")
+
+
+def _root_steps(host: Host, binds: tuple[s.Bind, ...]) -> Iterator[Step]:
+    """Fill the new root with what is the same for all agents of this kernel."""
     for directory in ("/dev", "/etc", "/proc", "/run", "/tmp", CODE, WORKSPACE):
         yield s.MakeDirectory(directory)
     for path, target in sorted(host.links.items()):
         yield s.Link(path, target)
-    for name, text in {**_ETC_FILES, **_git_files(policy)}.items():
+    for name, text in _ETC_FILES.items():
         yield s.WriteFile(f"/etc/{name}", text)
-    executable = policy.profile != "strict"
-    yield s.MountTmpfs("/tmp", limits.tmp, limits.inodes, executable, counted)
-    if policy.workspace is None:
-        yield s.MountTmpfs(WORKSPACE, limits.disk, limits.inodes, executable, counted)
     yield from binds
-    if isinstance(policy.workspace, Directory) and policy.workspace.protected:
-        yield s.Protect(WORKSPACE, policy.workspace.protected)
     yield s.MakeDirectory("/dev/shm")
-    yield s.MountTmpfs("/dev/shm", limits.tmp, limits.inodes, False, counted)
     for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
         yield s.Link(f"/dev/{name}", f"/proc/self/fd{target}")
     yield s.MountProc("/proc")
+
+
+def _tmpfs_steps(policy: Policy, host: Host, within_tmp: tuple[s.Bind, ...]) -> Iterator[Step]:
+    """Mount the agent's own tmpfs. A mount over a directory comes before mounts within that directory."""
+    limits, counted = policy.limits, not host.memory_cgroup
+    executable = policy.profile != "strict"
+    yield s.MountTmpfs("/tmp", limits.tmp, limits.inodes, executable, counted)
+    yield from within_tmp
+    if policy.workspace is None:
+        yield s.MountTmpfs(WORKSPACE, limits.disk, limits.inodes, executable, counted)
+    if isinstance(policy.workspace, Directory) and policy.workspace.protected:
+        yield s.Protect(WORKSPACE, policy.workspace.protected)
+    yield s.MountTmpfs("/dev/shm", limits.tmp, limits.inodes, False, counted)
     if policy.socket is not None:
         yield s.Link("/tmp/agentos.sock", SOCKET)
 

@@ -12,31 +12,27 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 import trio
 from attrs import Factory, define, evolve
 
-from agentos_sdk.values import HostIds
-
 from . import handshake
 from . import plan as p
 from . import steps as s
+from .ahead import MountTable, WaitingJail, WaitingJails, is_memory_short, read_file_ids
 from .cgroups.values import CgroupEntry
 from .closer import Closer
-from .errors import SandboxError, ZygoteDied
+from .errors import SandboxError, StepFailed, ZygoteDied
 from .handshake import NewProcess, ProcessPipes, close_all
 from .inside import messages
 from .inside.janitor import Cleanup
 from .report.walls import Observed, read_observed
-from .sandbox import Sandbox, has_ended, reap
+from .sandbox import Sandbox, reap
 from .steps import Step
 from .zygote import TIMEOUT, Zygote, plan_file
 
 REAP_AGAIN = 0.05  # seconds between two batches of zombies
+MEMORY_PERIOD = 5.0  # seconds between two looks whether memory is short
+REBUILD_DELAY = 1.0  # seconds from a change of the mount table until waiting jails are replaced: many may follow
 _NO_CGROUP = CgroupEntry()
 
 Inspect = Callable[[Observed, int], Awaitable[None]]
-
-
-def _spare_clone_step() -> s.Clone | None:
-    """Return the Clone step for processes cloned ahead; ``None`` with root, as the host uid isn't known ahead."""
-    return p.clone_step(HostIds(os.geteuid(), os.getegid()), is_root=False) if os.geteuid() != 0 else None
 
 
 @define
@@ -47,8 +43,8 @@ class Spawner:
     _lock: trio.Lock = Factory(trio.Lock)
     _children: set[int] = Factory(set)  # pids of the children that a task here waits for
     closer: Closer = Factory(Closer)  # of the namespaces and mounts of ended sandboxes
-    _spare: NewProcess | None = None  # cloned ahead
-    _spare_clone: s.Clone | None = Factory(_spare_clone_step)
+    _waiting: WaitingJails = Factory(WaitingJails)
+    _failed: bytes = b""  # encoded steps that can't be done ahead
 
     @classmethod
     def start(cls, zygote_timeout: float = TIMEOUT) -> "Spawner":
@@ -61,9 +57,11 @@ class Spawner:
     def close(self) -> None:
         """End the zygote; running sandboxes continue."""
         self._zygote.close()
-        if self._spare is not None:
-            signal.pidfd_send_signal(self._spare.pidfd, signal.SIGKILL)
-            self._drop_spare(self._spare)
+        for jail in self._waiting.take_all():
+            signal.pidfd_send_signal(jail.process.pidfd, signal.SIGKILL)
+            reap(jail.process.pidfd)
+            self._forget(jail.process)
+        self._waiting.close()
 
     def set_cleanup(self, cleanup: Cleanup) -> None:
         """Set what the zygote kills and removes if the kernel is killed; replaces the former value."""
@@ -74,16 +72,55 @@ class Spawner:
         """The zygote's pid."""
         return self._zygote.pid
 
-    async def prepare_spare(self) -> None:
-        """Clone a spare process in new namespaces for the next plan that needs all of them.
+    async def build_ahead(self, plan: Sequence[Step]) -> None:
+        """Build a jail for the next plan that begins with the same steps as this one, if memory isn't short.
 
-        The next spawn is then some milliseconds shorter and uses the spare; call this again for another one. Mounts,
-        visible files and control groups are decided only at that spawn.
+        At most :data:`.ahead.MAX_WAITING` jails wait; the oldest ones are ended. Nothing is built if the first steps of
+        this plan can't be done ahead.
         """
+        parts = p.split_plan(plan)
+        if parts is not None:
+            await self._build_ahead(s.encode(parts[0]))
+
+    async def serve_ahead(self) -> None:
+        """End waiting jails when memory is short, and replace them when the mount table changes, until cancelled."""
+        mounts = MountTable.open()
+        try:
+            while True:
+                with trio.move_on_after(MEMORY_PERIOD) as period:
+                    await mounts.wait_for_change()
+                if not period.cancelled_caught:
+                    stale = self._waiting.take_all()
+                    await self._kill_all(stale)
+                    await trio.sleep(REBUILD_DELAY)
+                    for jail in stale:
+                        await self._build_ahead(jail.steps)
+                elif self._waiting.jails and is_memory_short():
+                    await self._kill_all(self._waiting.take_all())
+        finally:
+            mounts.close()
+
+    async def _build_ahead(self, encoded: bytes) -> None:
+        if encoded == self._failed or self._zygote.closed:
+            return
+        await self._kill_all(self._waiting.make_room())
+        if is_memory_short():
+            await self._kill_all(self._waiting.take_all())
+            return
+        steps = s.decode(encoded)
         async with self._lock:
-            if self._spare is None and not self._zygote.closed:
-                with contextlib.suppress(SandboxError, OSError):  # the next spawn reports the error
-                    self._spare = await self._clone_spare()
+            try:
+                files = read_file_ids(steps)
+                self._waiting.jails.append(WaitingJail(await self._launch_ahead(steps), encoded, files))
+            except StepFailed:
+                self._failed = encoded
+            except (SandboxError, OSError):
+                pass  # the next spawn reports it
+
+    async def _kill_all(self, jails: Sequence[WaitingJail]) -> None:
+        for jail in jails:
+            await self._kill(jail.process)
+            jail.process.control.close()
 
     async def spawn(
         self,
@@ -152,8 +189,9 @@ class Spawner:
     def _reap_orphans(self) -> bool:
         with contextlib.suppress(ChildProcessError):
             while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
-                if self._spare is not None and found.si_pid == self._spare.pid:
-                    self._drop_spare(self._spare)
+                if (process := self._waiting.remove(found.si_pid)) is not None:
+                    reap(process.pidfd)
+                    self._forget(process)
                     continue
                 if found.si_pid in self._children:
                     return False
@@ -255,13 +293,11 @@ class Spawner:
         self._children.discard(process.pid)
         os.close(process.pidfd)
 
-    def _drop_spare(self, spare: NewProcess) -> None:
-        """Reap the spare process, which has ended or been killed, and forget it."""
-        reap(spare.pidfd)
-        os.close(spare.pidfd)
-        spare.control.close()
-        self._children.discard(spare.pid)
-        self._spare = None
+    def _forget(self, process: NewProcess) -> None:
+        """Close our descriptors of a waiting process that is reaped."""
+        os.close(process.pidfd)
+        process.control.close()
+        self._children.discard(process.pid)
 
     async def _launch(
         self,
@@ -278,7 +314,7 @@ class Spawner:
             if isinstance(plan[0], s.Join) != (get_namespaces is not dict):
                 raise SandboxError("this plan does not fit the request: spawn needs Clone first, enter needs Join")
             async with self._lock:
-                process, steps = await self._take_spare_or_clone(plan, cgroup)
+                process, steps = await self._take_or_clone(plan, cgroup)
                 undo.callback(process.control.close)
                 async with self._kill_on_error(process):
                     process = evolve(
@@ -286,8 +322,8 @@ class Spawner:
                     )
                     zygote_steps = s.encode(s.select_zygote_steps(steps))
                     file = sent.enter_context(plan_file(zygote_steps, s.encode(s.select_child_steps(steps))))
-                    jailed = isinstance(steps[0], s.Clone) and steps[0].flags != 0
-                    trees = await self._zygote.prepare_mounts(process, file, len(zygote_steps)) if jailed else {}
+                    prepared = isinstance(steps[0], s.Clone) and steps[0].flags != 0
+                    trees = await self._zygote.prepare_mounts(process, file, len(zygote_steps)) if prepared else {}
             sent.callback(close_all, *trees.values())
             async with self._kill_on_error(process):
                 if admit is not None:
@@ -299,44 +335,39 @@ class Spawner:
                 )
         return process
 
-    async def _clone_spare(self) -> NewProcess:
-        with contextlib.ExitStack() as undo:
-            process = await self._clone(p.SPARE_NAMESPACES)
+    async def _launch_ahead(self, steps: Sequence[Step]) -> NewProcess:
+        """Clone a process and send it these steps; it waits when it has done them."""
+        clone = steps[0]
+        assert isinstance(clone, s.Clone), "the first step of each plan that can be split"
+        with contextlib.ExitStack() as undo, contextlib.ExitStack() as sent:
+            process = await self._clone(clone.flags)
             undo.callback(process.control.close)
             async with self._kill_on_error(process):
-                zygote_steps = s.encode([self._spare_clone]) if self._spare_clone is not None else b""
-                with plan_file(zygote_steps, s.encode([kind() for kind in p.SPARE_STEPS])) as file:
-                    if zygote_steps:
-                        await self._zygote.prepare_mounts(process, file, len(zygote_steps))
-                    handshake.send_descriptors(process.control, {"plan": file})
+                zygote_steps = s.encode(s.select_zygote_steps(steps))
+                file = sent.enter_context(plan_file(zygote_steps, s.encode(s.select_child_steps(steps))))
+                trees = await self._zygote.prepare_mounts(process, file, len(zygote_steps))
+                sent.callback(close_all, *trees.values())
+                handshake.send_descriptors(process.control, {"plan": file, **trees})
             undo.pop_all()
         return process
 
-    async def _take_spare_or_clone(
-        self, plan: Sequence[Step], cgroup: CgroupEntry
-    ) -> tuple[NewProcess, Sequence[Step]]:
-        """Return a waiting process and the steps that it has yet to do; uses the spare if it fits."""
+    async def _take_or_clone(self, plan: Sequence[Step], cgroup: CgroupEntry) -> tuple[NewProcess, Sequence[Step]]:
+        """Return a waiting process and the steps that it has yet to do: one built ahead, if one fits this plan."""
+        parts = p.split_plan(plan) if cgroup.directory is None and not self._zygote.closed else None
+        if parts is not None:
+            ahead, rest = parts
+            jail, useless = self._waiting.take(ahead)
+            if useless:
+                trio.lowlevel.spawn_system_task(self._kill_all, useless)
+            if jail is not None:
+                return jail.process, rest
         flags = plan[0].flags if isinstance(plan[0], s.Clone) else 0
-        if self._spare is not None and cgroup.directory is None and self._fits_spare(plan):
-            spare = self._spare
-            if not has_ended(spare.pidfd):
-                self._spare = None
-                return spare, [
-                    step for step in plan if step != self._spare_clone and not isinstance(step, p.SPARE_STEPS)
-                ]
-            self._drop_spare(spare)
         return await self._clone(flags, cgroup.directory), plan
 
     async def _clone(self, flags: int, directory: int | None = None) -> NewProcess:
         process = await self._zygote.clone(flags, directory)
         self._children.add(process.pid)
         return process
-
-    def _fits_spare(self, plan: Sequence[Step]) -> bool:
-        first = plan[0]
-        if not isinstance(first, s.Clone) or not set(map(type, plan)).issuperset(p.SPARE_STEPS):
-            return False
-        return first == self._spare_clone if self._spare_clone is not None else first.flags == p.SPARE_NAMESPACES
 
 
 def _namespaces_to_open(first: Step) -> Sequence[str]:

@@ -42,6 +42,10 @@ class Listen(NamedTuple):
     port: int
 
 
+class StandBy(NamedTuple):
+    """The end of the steps that can be done before the agent is known; a jail that is built ahead waits here."""
+
+
 class UnshareCgroup(NamedTuple):
     """Unshare the cgroup namespace; its root is the cgroup that the process was put into."""
 
@@ -50,12 +54,15 @@ class PrivateMounts(NamedTuple):
     """Unshare the mount namespace, as a copy of the host's; later mounts aren't propagated to the host."""
 
 
+UNKNOWN_OWNER = (0, 0)
+
+
 class DetachSource(NamedTuple):
     """Copy the mount at a host path, to be bound at ``target``; done by the zygote, with root.
 
     The zygote may open paths that the child may not: the child's capabilities don't apply to host files. ``owner``:
     files of the path's owner belong to this uid and gid inside, by an id-mapped mount. A path that others can read
-    anyway is mapped only if ``always``.
+    anyway is mapped only if ``always``. :data:`UNKNOWN_OWNER`: any other path is an error.
     """
 
     path: str
@@ -64,6 +71,16 @@ class DetachSource(NamedTuple):
     owner: tuple[int, int] | None
     always: bool = False
     writable: bool = False
+
+
+class DetachRoot(NamedTuple):
+    """Make the tmpfs that will become the root; done by the zygote, with root.
+
+    The host's root owns it: the process can make its directories before its own uid is known, and the agent can't.
+    """
+
+    size: int  # bytes
+    inodes: int
 
 
 class DetachImage(NamedTuple):
@@ -106,7 +123,7 @@ class Hostname(NamedTuple):
 
 
 class MountRoot(NamedTuple):
-    """Mount a tmpfs that will become the root; the former root is still the root."""
+    """Mount a tmpfs that will become the root, that of :class:`DetachRoot` if there is one."""
 
     size: int  # bytes
     inodes: int
@@ -246,8 +263,10 @@ Step = (
     | Join
     | Descend
     | Listen
+    | StandBy
     | UnshareCgroup
     | PrivateMounts
+    | DetachRoot
     | DetachSource
     | DetachImage
     | OpenSource
@@ -279,6 +298,7 @@ Step = (
 KINDS: dict[str, type] = {kind.__name__: kind for kind in Step.__args__}
 _KINDS = tuple(KINDS.values())
 _NUMBERS = {kind: number for number, kind in enumerate(_KINDS)}
+_DETACH = (DetachRoot, DetachSource, DetachImage)
 
 
 def encode(steps: Sequence[Step]) -> bytes:
@@ -289,12 +309,12 @@ def encode(steps: Sequence[Step]) -> bytes:
 
 def select_zygote_steps(steps: Sequence[Step]) -> tuple[Step, ...]:
     """Return the steps that the zygote does. It doesn't get the others: they may hold secrets."""
-    return tuple(step for step in steps if isinstance(step, (Clone, Join, DetachSource, DetachImage)))
+    return tuple(step for step in steps if isinstance(step, (Clone, Join, *_DETACH)))
 
 
 def select_child_steps(steps: Sequence[Step]) -> tuple[Step, ...]:
     """Return the steps that the new process does, from its birth on."""
-    return tuple(step for step in steps if not isinstance(step, (DetachSource, DetachImage)))
+    return tuple(step for step in steps if not isinstance(step, _DETACH))
 
 
 def decode(data: bytes) -> tuple[Step, ...]:

@@ -1,22 +1,35 @@
 # A file in /proc keeps nobody waiting here.
 # ruff: file-ignore[ASYNC240]
 
-"""A process that was born before anybody knew what for: as new as any other to who gets it, and gone if nobody does."""
+"""A jail that is built ahead is as new as any other to the program that gets it, and gone if it is of no use."""
 
 import os
+import re
 import signal
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import trio
+import trio.testing
 
+from agentos.sandbox import ahead
+from agentos.sandbox import steps as s
 from agentos.sandbox.cgroups.discover import Group, discover_here, open_root
 from agentos.sandbox.cgroups.values import Limits
+from agentos.sandbox.errors import StepFailed
+from agentos.sandbox.policy import Limits as PolicyLimits
+from agentos.sandbox.report import walls
+from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.spawner import Spawner
-from tests.sandbox.jail import Belongings, a_plan, kill, line, python, run, start_spawner, zygote_closes
+from agentos.sandbox.steps import Step
+from tests.sandbox.jail import SDK, Belongings, a_plan, kill, line, python, run, start_spawner, zygote_closes
 
 FOREVER = "import time; print('here', flush=True); time.sleep(600)"
+OPENING = s.DetachSource | s.OpenSource
 NAMESPACES = ("user", "pid", "mnt", "net", "uts", "ipc", "cgroup")
 
 
@@ -25,32 +38,98 @@ def children() -> set[int]:
     return {int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
 
 
-async def prepare(spawner: Spawner) -> int:
-    """The pid of the one that was made ready."""
+async def belongings(spawner: Spawner) -> Belongings:
+    """With the mount table, which is opened for the first jail."""
+    await build(spawner)
+    await run(spawner, a_plan("/bin/true"))
+    return Belongings.now()
+
+
+async def build(spawner: Spawner, plan: Sequence[Step] | None = None) -> int:
+    """Build a jail ahead; returns its pid."""
     before = children()
-    await spawner.prepare_spare()
-    (ahead,) = children() - before
-    return ahead
+    await spawner.build_ahead(plan or python(FOREVER))
+    (pid,) = children() - before
+    return pid
 
 
-def namespaces(pid: int) -> dict[str, str]:
-    return {name: os.readlink(f"/proc/{pid}/ns/{name}") for name in NAMESPACES if name != "pid"}
+async def wait_for_end(pid: int) -> None:
+    pidfd = os.pidfd_open(pid)
+    await trio.lowlevel.wait_readable(pidfd)
+    os.close(pidfd)
 
 
-async def test_who_was_made_ready_is_the_next_program(spawner: Spawner) -> None:
-    ahead = await prepare(spawner)
+async def test_the_next_program_gets_it(spawner: Spawner) -> None:
+    pid = await build(spawner)
 
     sandbox = await spawner.spawn(python(FOREVER))
 
-    assert sandbox.pid == ahead
+    assert sandbox.pid == pid
     assert await line(sandbox) == "here\n"
     await kill(sandbox)
+
+
+async def test_without_one_a_program_gets_a_jail_of_its_own(spawner: Spawner) -> None:
+    assert (await run(spawner, a_plan("/bin/echo", "new"))).out == "new\n"
+
+
+async def test_it_fits_another_agent_with_other_limits_and_files(spawner: Spawner) -> None:
+    with TemporaryDirectory(prefix="aos-", dir="/tmp") as place:
+        os.chmod(place, 0o755)
+        Path(place, "main.py").write_text("print('hello')")
+        pid = await build(spawner)
+        limits = PolicyLimits(tmp=4 << 20, open_files=100)
+
+        sandbox = await spawner.spawn(
+            a_plan("/bin/sh", "-c", "ls /agent; ulimit -n; df /tmp", code=place, limits=limits)
+        )
+
+        assert sandbox.pid == pid
+        assert await line(sandbox) == "main.py\n"
+        assert await line(sandbox) == "100\n"
+        await kill(sandbox)
+
+
+@pytest.mark.parametrize("profile", ["standard", "strict"])
+async def test_its_layers_and_files_are_those_of_one_built_on_demand(spawner: Spawner, profile: str) -> None:
+    code = """
+import os, sys
+print(sorted((row.split()[4:6], row.split(' - ')[1].split()[0]) for row in open('/proc/self/mountinfo')))
+for top in ('/', '/dev', '/etc', '/run', '/tmp', '/workspace', '/agent', '/proc/self/ns'):
+    for name in sorted(os.listdir(top)):
+        found = os.lstat(os.path.join(top, name))
+        print(top, name, found.st_mode, found.st_uid, found.st_gid)
+print(*(row for row in open('/proc/self/status') if row[:3] in ('Uid', 'Gid', 'Gro', 'Cap', 'NoN', 'Sec', 'Sig')))
+print(open('/proc/self/limits').read(), open('/proc/self/oom_score_adj').read(), os.sched_getscheduler(0))
+print(open('/proc/1/oom_score_adj').read(), os.sched_getscheduler(1), os.getpriority(os.PRIO_PROCESS, 0))
+print(os.listdir('/proc/self/fd'), os.environ, os.getcwd(), os.uname().nodename, flush=True)
+import time; time.sleep(600)
+"""
+    plan = python(code, profile=profile)
+    on_demand = await spawner.spawn(plan)
+    pid = await build(spawner, plan)
+    one = await spawner.spawn(plan)
+
+    assert one.pid == pid
+    assert await output(one) == await output(on_demand)
+    layers = [re.sub(r"\[\d+\]", "", str(walls.isolation_layers(plan, each.observed))) for each in (one, on_demand)]
+    assert layers[0] == layers[1]
+    await kill(one)
+    await kill(on_demand)
+
+
+async def output(sandbox: Sandbox) -> str:
+    """All that the program prints, up to its environment."""
+    text = ""
+    while "environ(" not in text:
+        text += await line(sandbox)
+    return text
 
 
 async def test_no_namespace_is_used_twice(spawner: Spawner) -> None:
     sandboxes = []
     for _ in range(3):
-        await spawner.prepare_spare()
+        await build(spawner)
         sandboxes.append(await spawner.spawn(python(FOREVER)))
     sandboxes.append(await spawner.spawn(python(FOREVER)))
 
@@ -62,67 +141,120 @@ async def test_no_namespace_is_used_twice(spawner: Spawner) -> None:
         await kill(sandbox)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="its mount namespace is ours, but it isn't ours to look at")
-async def test_it_takes_the_hosts_mounts_as_they_are_when_it_is_used(spawner: Spawner) -> None:
-    ahead = await prepare(spawner)
-
-    assert namespaces(ahead)["mnt"] == os.readlink("/proc/self/ns/mnt")
-    assert namespaces(ahead)["net"] != os.readlink("/proc/self/ns/net")
-
-    sandbox = await spawner.spawn(python(FOREVER))
-    assert namespaces(sandbox.pid)["mnt"] != os.readlink("/proc/self/ns/mnt")
-    await kill(sandbox)
-
-
 async def test_a_program_with_the_hosts_network_is_another(spawner: Spawner) -> None:
-    ahead = await prepare(spawner)
+    pid = await build(spawner)
 
     sandbox = await spawner.spawn(python(FOREVER, network=True))
-    assert sandbox.pid != ahead
+    assert sandbox.pid != pid
     await kill(sandbox)
 
     sandbox = await spawner.spawn(python(FOREVER))
-    assert sandbox.pid == ahead
+    assert sandbox.pid == pid
     await kill(sandbox)
+
+
+async def test_only_a_few_wait_and_the_newest_are_kept(spawner: Spawner) -> None:
+    before = children()
+    pids = [await build(spawner) for _ in range(ahead.MAX_WAITING + 2)]
+
+    assert children() - before == set(pids[-ahead.MAX_WAITING :])
+
+
+async def test_a_burst_uses_each_once(spawner: Spawner) -> None:
+    waiting = [await build(spawner) for _ in range(ahead.MAX_WAITING)]
+    sandboxes = []
+
+    async def spawn() -> None:
+        sandboxes.append(await spawner.spawn(python(FOREVER)))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(8):
+            nursery.start_soon(spawn)
+
+    assert len({sandbox.pid for sandbox in sandboxes}) == 8
+    assert {sandbox.pid for sandbox in sandboxes} >= set(waiting)
+    for sandbox in sandboxes:
+        assert await line(sandbox) == "here\n"
+        await kill(sandbox)
+
+
+async def test_linux_kills_it_first_when_memory_runs_out(spawner: Spawner) -> None:
+    pid = await build(spawner)
+    score = Path(f"/proc/{pid}/oom_score_adj")
+
+    with trio.fail_after(60):
+        while score.read_text() != "1000\n":
+            await trio.sleep(0.01)
+
+
+async def test_none_waits_when_memory_is_short(spawner: Spawner, monkeypatch: pytest.MonkeyPatch) -> None:
+    pid = await build(spawner)
+    monkeypatch.setattr(ahead, "MIN_AVAILABLE", 1.1)
+    before = children()
+
+    await spawner.build_ahead(python(FOREVER))
+
+    assert pid not in children() <= before
+    assert (await run(spawner, a_plan("/bin/echo", "new"))).out == "new\n"
+
+
+async def test_a_file_that_has_been_replaced_is_shown_as_it_is_now(spawner: Spawner) -> None:
+    with TemporaryDirectory(prefix="aos-", dir="/tmp") as place:
+        sdk = Path(place, "agentos_sdk")
+        os.chmod(place, 0o755)
+        sdk.joinpath("in_sandbox").mkdir(parents=True)
+        file = sdk / "in_sandbox/agentos.py"
+        file.write_text("former")
+        plan = a_plan("/bin/cat", "/sdk/agentos.py", sdk=str(sdk))
+        await build(spawner, plan)
+        file.unlink()
+        file.write_text("present")
+
+        assert (await run(spawner, plan)).out == "present"
 
 
 async def test_one_that_was_killed_meanwhile_is_waited_for_and_another_is_taken(spawner: Spawner) -> None:
-    before = Belongings.now()
-    ahead = await prepare(spawner)
-    pidfd = os.pidfd_open(ahead)
-    os.kill(ahead, signal.SIGKILL)
-    await trio.lowlevel.wait_readable(pidfd)
-    os.close(pidfd)
+    before = await belongings(spawner)
+    pid = await build(spawner)
+    os.kill(pid, signal.SIGKILL)
+    await wait_for_end(pid)
 
     assert (await run(spawner, a_plan("/bin/echo", "other"))).out == "other\n"
+    await trio.testing.wait_all_tasks_blocked()
     assert Belongings.now() == before
 
 
 async def test_one_that_was_killed_meanwhile_hides_no_stranger(spawner: Spawner) -> None:
-    before = Belongings.now()
-    ahead = await prepare(spawner)
-    pidfd = os.pidfd_open(ahead)
-    os.kill(ahead, signal.SIGKILL)
-    await trio.lowlevel.wait_readable(pidfd)
-    os.close(pidfd)
+    before = await belongings(spawner)
+    pid = await build(spawner)
+    os.kill(pid, signal.SIGKILL)
+    await wait_for_end(pid)
 
     assert await spawner.reap_orphans()
     assert Belongings.now() == before
 
 
-async def test_asking_twice_makes_one(spawner: Spawner) -> None:
-    await spawner.prepare_spare()
-    before = children()
+async def test_a_plan_that_cant_be_begun_ahead_is_reported_by_its_spawn_alone(spawner: Spawner) -> None:
+    plan = [
+        step._replace(path="/absent")
+        if isinstance(step, s.DetachSource | s.OpenSource) and step.path == "/usr"
+        else step
+        for step in python(FOREVER)
+    ]
+    before = await belongings(spawner)
 
-    await spawner.prepare_spare()
+    await spawner.build_ahead(plan)
+    await spawner.build_ahead(plan)
 
-    assert children() == before
-    await run(spawner, a_plan("/bin/true"))
+    with pytest.raises(StepFailed, match="/absent: No such file or directory"):
+        await spawner.spawn(plan)
+    await trio.testing.wait_all_tasks_blocked()
+    assert Belongings.now() == before
 
 
 async def test_when_the_zygote_has_died_meanwhile_a_program_runs_and_nothing_is_left(spawner: Spawner) -> None:
-    before = Belongings.now()
-    await spawner.prepare_spare()
+    before = await belongings(spawner)
+    await build(spawner)
     os.kill(spawner.zygote, signal.SIGKILL)
 
     for text in ("first\n", "second\n"):  # the first may need no zygote
@@ -132,26 +264,67 @@ async def test_when_the_zygote_has_died_meanwhile_a_program_runs_and_nothing_is_
 
 async def test_closing_the_spawner_ends_it() -> None:
     before, spawner = Belongings.now(), start_spawner()
-    ahead = await prepare(spawner)
+    pid = await build(spawner)
 
     spawner.close()
-    await spawner.prepare_spare()
+    await spawner.build_ahead(python(FOREVER))
 
-    assert not Path(f"/proc/{ahead}").exists()
+    assert not Path(f"/proc/{pid}").exists()
     assert Belongings.now() == before
 
 
-async def test_two_hundred_that_were_made_ready_leave_nothing(spawner: Spawner) -> None:
+async def test_two_hundred_leave_nothing(spawner: Spawner) -> None:
     steps = a_plan("/bin/sleep", "600")
+    await spawner.build_ahead(steps)
     await kill(await spawner.spawn(steps))
     before, zygotes = Belongings.now(), len(os.listdir(f"/proc/{spawner.zygote}/fd"))
 
     for _ in range(200):
-        await spawner.prepare_spare()
+        await spawner.build_ahead(steps)
         await kill(await spawner.spawn(steps))
 
     assert Belongings.now() == before
     await zygote_closes(spawner, zygotes)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the test makes a mount namespace of its own")
+@pytest.mark.parametrize("watched", [False, True])
+def test_a_change_of_the_mount_table_ends_it(watched: bool) -> None:
+    code = f"""
+import os, sys, trio, trio.testing
+from agentos.sandbox.inside import libc
+from agentos.sandbox.spawner import Spawner
+from tests.sandbox.jail import a_plan, run
+async def main(spawner):
+    plan = a_plan("/bin/cat", "/usr/local/share/file")
+    async with trio.open_nursery() as nursery:
+        if {watched}:
+            nursery.start_soon(spawner.serve_ahead)
+            await trio.testing.wait_all_tasks_blocked()
+        await spawner.build_ahead(plan)
+        pid = spawner._waiting.jails[0].process.pid
+        pidfd = os.pidfd_open(pid)
+        libc.mount("none", "/usr/local/share", "tmpfs", 0)
+        open("/usr/local/share/file", "w").write("mounted later")
+        if {watched}:
+            await trio.lowlevel.wait_readable(pidfd)
+            while not spawner._waiting.jails:
+                await trio.sleep(0.01)
+            assert spawner._waiting.jails[0].process.pid != pid
+        print(await run(spawner, plan))
+        if not {watched}:
+            await trio.lowlevel.wait_readable(pidfd)
+        nursery.cancel_scope.cancel()
+libc.unshare(0x20000)
+libc.mount("none", "/", None, 0x4000 | 1 << 18)
+spawner = Spawner.start()
+trio.run(main, spawner)
+spawner.close()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(SDK).parents[1], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "mounted later" in done.stdout, done.stderr
 
 
 @pytest.fixture
@@ -169,7 +342,7 @@ def group() -> Iterator[Group]:
 @pytest.mark.parametrize("ready", [False, True])
 async def test_a_program_is_in_its_groups_with_its_pid_1(spawner: Spawner, group: Group, ready: bool) -> None:
     if ready:
-        await spawner.prepare_spare()
+        await spawner.build_ahead(python(FOREVER))
     ways = group.open_entry()
     before = Belongings.now()
 

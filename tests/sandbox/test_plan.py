@@ -1,12 +1,13 @@
 """Whatever is asked of whatever host, the steps come in an order that works and ends with everything confined."""
 
+import attrs
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from agentos.sandbox import steps as s
 from agentos.sandbox.filters import seccomp
-from agentos.sandbox.plan import SYSTEM_FILES, SYSTEM_PATHS, Host, plan_entry, plan_sandbox
+from agentos.sandbox.plan import SYSTEM_FILES, SYSTEM_PATHS, Host, plan_entry, plan_sandbox, split_plan
 from agentos.sandbox.policy import PROFILES, BadPolicy, Directory, Image, Interpreter, Limits, Policy, Program
 from agentos.sandbox.steps import Step
 from agentos_sdk.values import HostIds
@@ -88,13 +89,48 @@ def test_no_place_to_write_to_is_executable_in_strict(policy: Policy, host: Host
 
 
 @given(plans)
-def test_what_is_bound_was_opened_by_who_we_were_and_is_bound_by_who_we_become(steps: tuple[Step, ...]) -> None:
-    taken = at(steps, s.TakeIdentity)
-    opened = {step.path for step in steps[:taken] if isinstance(step, OPENING)}
-    bound = {step.source for step in steps[taken:] if isinstance(step, s.Bind)}
+def test_what_is_bound_was_opened_before_the_identity_is_taken(steps: tuple[Step, ...]) -> None:
+    opened = {step.path for step in steps[: at(steps, s.TakeIdentity)] if isinstance(step, OPENING)}
+    bound = {step.source for step in steps if isinstance(step, s.Bind)}
 
     assert opened == bound
-    assert not [step for step in steps[:taken] if isinstance(step, MOUNTING)]
+    for place, step in enumerate(steps):
+        if isinstance(step, s.Bind):
+            assert step.source in {former.path for former in steps[:place] if isinstance(former, OPENING)}
+
+
+@given(plans)
+def test_nothing_is_made_in_the_root_after_the_identity_is_taken(steps: tuple[Step, ...]) -> None:
+    """With root, the root's tmpfs is the host's."""
+    behind = steps[at(steps, s.TakeIdentity) :]
+
+    assert not [step for step in behind if isinstance(step, s.MakeDirectory | s.WriteFile)]
+    assert all(step.path.startswith("/tmp/") for step in behind if isinstance(step, s.Link))
+    assert all(step.target.startswith("/tmp/") for step in behind if isinstance(step, s.Bind))
+    made = {step.path for step in steps if isinstance(step, s.MakeDirectory)}
+    assert {step.target for step in behind if isinstance(step, s.MountTmpfs)} <= made
+
+
+@given(policies, policies, hosts)
+def test_what_is_done_ahead_is_the_same_for_all_agents(one: Policy, other: Policy, host: Host) -> None:
+    shared = ("interpreter", "sdk", "network")
+    other = attrs.evolve(other, **{name: getattr(one, name) for name in shared})
+    python = (one.interpreter.prefix, one.interpreter.base_prefix) if one.interpreter is not None else ()
+    for policy in (one, other):
+        own = {policy.script, policy.workspace.path if policy.workspace is not None else None} - {None}
+        assume(not own & {one.sdk, *python})
+
+    (ahead, rest), (same, _) = (split(made(policy, host)) for policy in (one, other))
+
+    assert s.encode(ahead) == s.encode(same)
+    assert not [step for step in ahead if isinstance(step, s.TakeIdentity | s.UnshareCgroup | s.MountTmpfs)]
+    assert [step for step in rest if isinstance(step, s.Clone)] == ([] if host.uid else [made(one, host)[0]])
+
+
+def split(steps: tuple[Step, ...]) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
+    parts = split_plan(steps)
+    assert parts is not None
+    return parts
 
 
 @given(policies, hosts)

@@ -105,7 +105,7 @@ async def main(spawner):
     program = 'import os, time; os.fork(); print(1, flush=True); time.sleep(600)'
     sandboxes = [await spawner.spawn(python(program)) for _ in range(3)]
     for sandbox in sandboxes: await line(sandbox)
-    await spawner.prepare_spare()
+    await spawner.build_ahead(python(program))
     children = open(f'/proc/self/task/{os.getpid()}/children').read().split()
     print(*children, *(one.program for one in sandboxes), flush=True)
     await trio.sleep_forever()
@@ -117,7 +117,7 @@ trio.run(main, Spawner.start())
     assert process.stdout is not None
     with trio.fail_after(60):
         pids = [int(pid) for pid in (await trio.to_thread.run_sync(process.stdout.readline)).split()]
-        assert len(pids) == 8, "the zygote, three with a program each, and one that was made ready"
+        assert len(pids) == 8, "the zygote, three with a program each, and one that was built ahead"
         pidfds = [os.pidfd_open(pid) for pid in pids]
 
         process.kill()

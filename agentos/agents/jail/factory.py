@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+from collections import deque
 from collections.abc import AsyncIterator, Collection, Sequence
 
 import trio
@@ -13,6 +14,7 @@ from agentos.agents.commands.fair_reader import Turns
 from agentos.agents.inherit import effective
 from agentos.agents.workspaces.workspace import Workspace, Workspaces
 from agentos.kernel.slots import Slots
+from agentos.sandbox.ahead import MAX_WAITING
 from agentos.sandbox.cgroups.discover import Cgroups, Group
 from agentos.sandbox.cgroups.values import MAX_MEMORY, MIN_CPU, CgroupEntry, CgroupError
 from agentos.sandbox.cgroups.values import Limits as GroupLimits
@@ -39,7 +41,7 @@ from .one_shot import OneShot
 
 log = logging.getLogger(__name__)
 
-SPARE_DELAY = 0.02  # seconds from a program's start until the next process is prepared
+BUILD_DELAY = 0.02  # seconds from a program's start until the next jail is built ahead
 
 
 @define(eq=False)
@@ -64,7 +66,8 @@ class Jails:
     probed: trio.Event = field(factory=trio.Event)
     turns: Turns = field(factory=Turns)  # for fair reading of program output
     _living: dict[str, Jail] = field(factory=dict)  # by lineage
-    _made: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)  # waiting for the next jail to be made
+    _started: deque[Sequence[Step]] = field(factory=lambda: deque(maxlen=MAX_WAITING))  # plans, to build jails ahead
+    _any_started: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)  # waiting for the next of them
 
     async def serve(self) -> None:
         """Enforce the limits that cgroups don't enforce, until cancelled."""
@@ -76,7 +79,8 @@ class Jails:
             if self.outer_ids is not None:
                 nursery.start_soon(self.outer_ids.serve)
             if self.cgroups.root is None or self.cgroups.root.version == 1:  # v2 starts a process in its cgroup
-                nursery.start_soon(self._prepare_ahead)
+                nursery.start_soon(self._build_ahead)
+                nursery.start_soon(self.spawner.serve_ahead)
             if self.cgroups.root is not None and self.cgroups.root.version == 1:
                 nursery.start_soon(guards.kill_after_oom, self._living)
 
@@ -185,7 +189,8 @@ class Jails:
             raise
         finally:
             parts.open_entry.close()
-            self._made.unpark_all()  # the prepared process is used up, even if the start failed
+            self._started.append(parts.steps)  # a waiting jail is used up, even if the start failed
+            self._any_started.unpark_all()
         mount = parts.workspace.mount if parts.workspace is not None else None
         protected = mount.protected if isinstance(mount, Directory) else ()
         return Jail(sandbox, seen[-1], limits, parts.group, parts, parts.host, parts.policy, protected)
@@ -234,12 +239,13 @@ class Jails:
                 await jail.left.park()
         self._living.pop(lineage(parts.agent), None)
 
-    async def _prepare_ahead(self) -> None:
-        """Prepare a process for the next jail, delayed so as not to slow the program that has just started."""
+    async def _build_ahead(self) -> None:
+        """Build a jail for each that was started, delayed so as not to slow the program that has just started."""
         while True:
-            await self._made.park()
-            await trio.sleep(SPARE_DELAY)
-            await self.spawner.prepare_spare()
+            if not self._started:
+                await self._any_started.park()
+            await trio.sleep(BUILD_DELAY)
+            await self.spawner.build_ahead(self._started.popleft())
 
 
 async def explain_low_limit(parts: JailParts | None, error: Exception) -> JailError | None:

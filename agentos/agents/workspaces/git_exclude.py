@@ -4,8 +4,8 @@ Their names are a marked block in ``info/exclude``, which belongs to one copy of
 with worktrees it is that of the common directory. Blocking: called in threads.
 
 An agent may be able to write to all of this: no symlink is followed, and only a plain file is replaced, in a real
-repository of the workspace's owner. Two kernels that change the same file at once may lose one change: then stubs are shown, or a
-block stays until the directory is a workspace again.
+repository of the workspace's owner. Two kernels that change the same file at once may lose one change: then stubs are
+shown, or a block stays until the directory is a workspace again.
 """
 
 import contextlib

@@ -4,7 +4,7 @@ import ctypes
 import errno
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 # PyDLL keeps the interpreter's lock: a single-threaded process gains nothing by releasing it, and a clone would start
@@ -14,6 +14,7 @@ _LIBC = ctypes.PyDLL(None, use_errno=True)
 _CLONE3, _OPEN_TREE, _MOVE_MOUNT, _CLOSE_RANGE, _MOUNT_SETATTR = 435, 428, 429, 436, 442  # on every architecture
 _FSOPEN, _FSCONFIG, _FSMOUNT, _OPENAT2 = 430, 431, 432, 437
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
+_NO_OPTIONS: Mapping[str, str] = {}
 _SIG_SETMASK = 2
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _CLONE = {"x86_64": 56, "aarch64": 220}
@@ -185,12 +186,13 @@ def open_without_links(directory: int, path: str, flags: int = 0, resolve: int =
     return _check(_openat2(_OPENAT2, directory, os.fsencode(path), how, len(how)), "openat2")
 
 
-def mount_detached(kind: str, source: str) -> int:
-    """Mount a device's file system detached, with nosuid and nodev."""
+def mount_detached(kind: str, source: str, options: Mapping[str, str] = _NO_OPTIONS) -> int:
+    """Mount a file system detached, with nosuid and nodev."""
     context = _check(_fsopen(_FSOPEN, kind.encode(), 1), "fsopen")  # FSOPEN_CLOEXEC
     try:
-        set_source = _fsconfig(_FSCONFIG, context, FSCONFIG_SET_STRING, b"source", os.fsencode(source), 0)
-        _check(set_source, "fsconfig")
+        for name, value in {"source": source, **options}.items():
+            set_option = _fsconfig(_FSCONFIG, context, FSCONFIG_SET_STRING, name.encode(), os.fsencode(value), 0)
+            _check(set_option, "fsconfig")
         _check(_fsconfig(_FSCONFIG, context, FSCONFIG_CMD_CREATE, None, None, 0), f"mount {kind}")
         attributes = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV
         return _check(_fsmount(_FSMOUNT, context, 1, attributes), "fsmount")  # FSMOUNT_CLOEXEC

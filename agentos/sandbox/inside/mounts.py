@@ -11,7 +11,7 @@ from agentos.sandbox import steps as s
 
 from . import libc, sources
 
-NEW_ROOT = "/tmp"  # it exists on every host, and sources below it are open already
+NEW_ROOT = "/sys"  # it exists on every host, and no source lies in it: an agent's are opened when this is mounted
 
 MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 2, 4, 8, 0x4000, 1 << 18
 MNT_DETACH = 2
@@ -31,6 +31,8 @@ class Root:
         libc.mount("none", "/", None, MS_REC | MS_PRIVATE)
 
     def open_source(self, step: s.OpenSource) -> None:
+        if step.path in self._sources:
+            os.close(self._sources.pop(step.path))
         self._sources[step.path] = sources.open_source(step.path, step.follow)
 
     def close_sources(self, _: s.CloseSources) -> None:
@@ -39,6 +41,11 @@ class Root:
         sources.close_trees(self._trees)
 
     def mount(self, step: s.MountRoot) -> None:
+        tree = self._trees.pop("/", None)
+        if tree is not None:
+            libc.move_mount(tree, NEW_ROOT)
+            os.close(tree)
+            return
         options = f"size={step.size},nr_inodes={step.inodes},mode=755"
         libc.mount("agent", NEW_ROOT, "tmpfs", MS_NOSUID | MS_NODEV, options)
 

@@ -40,7 +40,10 @@ def detach_all(steps: Sequence[s.Step]) -> Trees:
     with _Namespaces() as namespaces:
         for step in steps:
             try:
-                if isinstance(step, s.DetachSource):
+                if isinstance(step, s.DetachRoot):
+                    options = {"size": str(step.size), "nr_inodes": str(step.inodes), "mode": "755"}
+                    trees["/"] = libc.mount_detached("tmpfs", "agent", options)
+                elif isinstance(step, s.DetachSource):
                     trees[step.target] = _detach_source(step, namespaces)
                 elif isinstance(step, s.DetachImage):
                     trees[step.target] = mount_image(step.path)
@@ -128,7 +131,9 @@ def _detach_source(step: s.DetachSource, namespaces: "_Namespaces") -> int:
     finally:
         os.close(source)
     try:
-        if step.owner is not None and _needs_mapping(step, found):
+        if step.owner == s.UNKNOWN_OWNER and not _is_accessible_to_others(found, step.writable):
+            raise OSError(errno.EACCES, "not readable by others", step.path)
+        if step.owner not in (None, s.UNKNOWN_OWNER) and _needs_mapping(step, found):
             _map_owner(tree, step, found, namespaces)
     except BaseException:
         os.close(tree)

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 from agentos.sandbox import steps as s
 
 from . import enter, filters, identity, keeper, libc, messages, program, script, shim
+from .low_priority import LowPriority
 from .mounts import Root
 
 _NEWNS, _NEWCGROUP = 0x20000, 0x2000000
@@ -26,14 +27,18 @@ def run_plan(channel: int) -> NoReturn:
         libc.keep_only(channel)
         os.setsid()
         messages.send(control, messages.BORN)
+        runner, waiting = _StepRunner(control, {}), None
         while True:  # until the part of the plan that ends with Execute
-            fds = messages.receive_fds(control)
+            fds = runner.fds
+            fds.update(messages.receive_fds(control))
+            if waiting is not None:
+                waiting.end()
             _enter_cgroups(fds)
             steps = _read_plan(fds.pop("plan"))
+            waiting = LowPriority() if isinstance(steps[-1], s.StandBy) else None
             streams = {name: fds.pop(name) for name in ("status", "stdout", "stderr") if name in fds}
             if streams:
                 libc.set_name(NAME)
-            runner = _StepRunner(control, fds)
             for step in steps:
                 current = step
                 if isinstance(step, s.SetLimits | s.Execute | s.RunScript):
@@ -108,8 +113,8 @@ class _StepRunner:
     def _change_namespace(self, step: s.Step) -> None:
         """Execute a step that changes namespaces."""
         match step:
-            case s.Clone():
-                pass  # done by the zygote
+            case s.Clone() | s.StandBy():
+                pass  # done by the zygote; done ahead, or not needed
             case s.Join():
                 enter.join(self.fds)
                 self.fds.clear()

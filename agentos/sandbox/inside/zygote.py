@@ -102,7 +102,8 @@ def _prepare_mounts(request: dict[str, Any], fds: list[int]) -> tuple[dict[str, 
     except sources.SourceFailed as failed:
         return _failure(s.describe(failed.step), failed.error), []
     try:
-        identity.write_maps(request["prepare"], clone)
+        if clone.uid_map:
+            identity.write_maps(request["prepare"], clone)
     except OSError:
         sources.close_trees(trees)
         raise

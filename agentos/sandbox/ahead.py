@@ -1,0 +1,137 @@
+"""Jails built ahead: processes that have done the common steps of a plan and wait for the rest of it.
+
+A waiting jail has new namespaces and a root with the system's files, and nothing of any agent. It is used once, by the
+first plan that begins with the same steps. It is stale when the host's mount table has changed since, or a file that it
+shows has been replaced. Linux kills it before any other process when memory runs out.
+"""
+
+import os
+import select
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Self
+
+import trio
+from attrs import Factory, define, frozen
+
+from . import steps as s
+from .handshake import NewProcess
+from .proc_files import read_file
+from .sandbox import has_ended
+from .steps import Step
+
+MAX_WAITING = 2  # jails; each has 2 MiB of memory
+MIN_AVAILABLE = 0.05  # of all memory: with less, no jail waits
+_MOUNT_TABLE = "/proc/self/mountinfo"
+
+FileIds = Mapping[str, tuple[int, int]]  # device and inode by path
+
+
+@frozen
+class WaitingJail:
+    """A process that has been sent these encoded steps; ``files`` are the single files that it shows."""
+
+    process: NewProcess
+    steps: bytes
+    files: FileIds
+
+
+@define(eq=False)
+class WaitingJails:
+    """The waiting jails of one spawner, the oldest first. The caller ends those that it is given back."""
+
+    jails: list[WaitingJail] = Factory(list)
+    _mounts: "MountTable | None" = None  # opened for the first jail
+
+    def take(self, ahead: Sequence[Step]) -> tuple[WaitingJail | None, list[WaitingJail]]:
+        """Remove and return a jail that has done these steps, and the jails that are of no use any more."""
+        useless = self._remove_useless()
+        encoded = s.encode(ahead)  # steps without fields are equal, whatever their kinds
+        for jail in self.jails:
+            if jail.steps == encoded:
+                self.jails.remove(jail)
+                if read_file_ids(ahead) == jail.files:
+                    return jail, useless
+                return None, [*useless, jail]
+        return None, useless
+
+    def take_all(self) -> list[WaitingJail]:
+        """Remove and return all."""
+        jails, self.jails = self.jails, []
+        return jails
+
+    def remove(self, pid: int) -> NewProcess | None:
+        """Remove and return the waiting process with this pid, if there is one."""
+        for jail in self.jails:
+            if jail.process.pid == pid:
+                self.jails.remove(jail)
+                return jail.process
+        return None
+
+    def make_room(self) -> list[WaitingJail]:
+        """Remove and return the oldest jails, so that one more may wait. Call it before that one is built."""
+        if self._mounts is None:
+            self._mounts = MountTable.open()
+        useless = self._remove_useless()
+        while len(self.jails) >= MAX_WAITING:
+            useless.append(self.jails.pop(0))
+        return useless
+
+    def close(self) -> None:
+        if self._mounts is not None:
+            self._mounts.close()
+
+    def _remove_useless(self) -> list[WaitingJail]:
+        """Remove and return the jails that have ended, or all if the mount table has changed."""
+        if self._mounts is not None and self._mounts.has_changed():
+            return self.take_all()
+        ended = [jail for jail in self.jails if has_ended(jail.process.pidfd)]
+        self.jails = [jail for jail in self.jails if jail not in ended]
+        return ended
+
+
+@frozen
+class MountTable:
+    """Notices changes of the mount table of this process. Each user needs its own: a change is reported once."""
+
+    _file: int
+    _changes: select.epoll
+
+    @classmethod
+    def open(cls) -> Self:
+        file, changes = os.open(_MOUNT_TABLE, os.O_RDONLY | os.O_CLOEXEC), select.epoll()
+        changes.register(file, select.EPOLLPRI)
+        return cls(file, changes)
+
+    def has_changed(self) -> bool:
+        """Whether it has changed since the last call."""
+        return bool(self._changes.poll(0))
+
+    async def wait_for_change(self) -> None:
+        await trio.lowlevel.wait_readable(self._changes.fileno())
+        self.has_changed()
+
+    def close(self) -> None:
+        self._changes.close()
+        os.close(self._file)
+
+
+def read_file_ids(steps: Iterable[Step]) -> FileIds:
+    """Return the ids of the single files that these steps show. (A directory's files are always the present ones.)"""
+    found = {}
+    for step in steps:
+        if isinstance(step, s.Bind):
+            try:
+                status = os.stat(step.source)
+            except OSError:
+                continue
+            if not stat.S_ISDIR(status.st_mode):
+                found[step.source] = (status.st_dev, status.st_ino)
+    return found
+
+
+def is_memory_short() -> bool:
+    """Whether the host has less than :data:`MIN_AVAILABLE` of its memory available."""
+    rows = (row.split() for row in read_file("/proc/meminfo").splitlines())
+    kib = {name: int(value) for name, value, *_ in rows if name in ("MemTotal:", "MemAvailable:")}
+    return kib["MemAvailable:"] < MIN_AVAILABLE * kib["MemTotal:"]

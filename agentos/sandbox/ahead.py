@@ -5,16 +5,17 @@ first plan that begins with the same steps. It is stale when the host's mount ta
 shows has been replaced. Linux kills it before any other process when memory runs out.
 """
 
+import operator
 import os
 import select
 import stat
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Self
 
 import trio
 from attrs import Factory, define, frozen
 
-from . import steps as s
 from .handshake import NewProcess
 from .proc_files import read_file
 from .sandbox import has_ended
@@ -29,10 +30,10 @@ FileIds = Mapping[str, tuple[int, int]]  # device and inode by path
 
 @frozen
 class WaitingJail:
-    """A process that has been sent these encoded steps; ``files`` are the single files that it shows."""
+    """A process that has been sent these steps; ``files`` are the single files that it shows."""
 
     process: NewProcess
-    steps: bytes
+    steps: Sequence[Step]
     files: FileIds
 
 
@@ -46,11 +47,10 @@ class WaitingJails:
     def take(self, ahead: Sequence[Step]) -> tuple[WaitingJail | None, list[WaitingJail]]:
         """Remove and return a jail that has done these steps, and the jails that are of no use any more."""
         useless = self._remove_useless()
-        encoded = s.encode(ahead)  # steps without fields are equal, whatever their kinds
         for jail in self.jails:
-            if jail.steps == encoded:
+            if are_equal(jail.steps, ahead):
                 self.jails.remove(jail)
-                if read_file_ids(ahead) == jail.files:
+                if read_file_ids(jail.files) == jail.files:
                     return jail, useless
                 return None, [*useless, jail]
         return None, useless
@@ -116,17 +116,19 @@ class MountTable:
         os.close(self._file)
 
 
-def read_file_ids(steps: Iterable[Step]) -> FileIds:
-    """Return the ids of the single files that these steps show. (A directory's files are always the present ones.)"""
+def are_equal(one: Sequence[Step], other: Sequence[Step]) -> bool:
+    """Compare steps with their kinds: as tuples, steps of two kinds with equal fields are equal."""
+    return one == other and all(map(operator.is_, map(type, one), map(type, other)))
+
+
+def read_file_ids(paths: Iterable[str]) -> FileIds:
+    """Return the ids of those paths that are single files. (The files of a directory are always the present ones.)"""
     found = {}
-    for step in steps:
-        if isinstance(step, s.Bind):
-            try:
-                status = os.stat(step.source)
-            except OSError:
-                continue
+    for path in paths:
+        with suppress(OSError):
+            status = os.stat(path)
             if not stat.S_ISDIR(status.st_mode):
-                found[step.source] = (status.st_dev, status.st_ino)
+                found[path] = (status.st_dev, status.st_ino)
     return found
 
 

@@ -15,7 +15,7 @@ from attrs import Factory, define, evolve
 from . import handshake
 from . import plan as p
 from . import steps as s
-from .ahead import MountTable, WaitingJail, WaitingJails, is_memory_short, read_file_ids
+from .ahead import MountTable, WaitingJail, WaitingJails, are_equal, is_memory_short, read_file_ids
 from .cgroups.values import CgroupEntry
 from .closer import Closer
 from .errors import SandboxError, StepFailed, ZygoteDied
@@ -44,7 +44,7 @@ class Spawner:
     _children: set[int] = Factory(set)  # pids of the children that a task here waits for
     closer: Closer = Factory(Closer)  # of the namespaces and mounts of ended sandboxes
     _waiting: WaitingJails = Factory(WaitingJails)
-    _failed: bytes = b""  # encoded steps that can't be done ahead
+    _failed: Sequence[Step] = ()  # steps that can't be done ahead
 
     @classmethod
     def start(cls, zygote_timeout: float = TIMEOUT) -> "Spawner":
@@ -80,7 +80,7 @@ class Spawner:
         """
         parts = p.split_plan(plan)
         if parts is not None:
-            await self._build_ahead(s.encode(parts[0]))
+            await self._build_ahead(parts[0])
 
     async def serve_ahead(self) -> None:
         """End waiting jails when memory is short, and replace them when the mount table changes, until cancelled."""
@@ -100,20 +100,20 @@ class Spawner:
         finally:
             mounts.close()
 
-    async def _build_ahead(self, encoded: bytes) -> None:
-        if encoded == self._failed or self._zygote.closed:
+    async def _build_ahead(self, steps: Sequence[Step]) -> None:
+        if are_equal(steps, self._failed) or self._zygote.closed:
             return
         await self._kill_all(self._waiting.make_room())
         if is_memory_short():
             await self._kill_all(self._waiting.take_all())
             return
-        steps = s.decode(encoded)
         async with self._lock:
             try:
-                files = read_file_ids(steps)
-                self._waiting.jails.append(WaitingJail(await self._launch_ahead(steps), encoded, files))
-            except StepFailed:
-                self._failed = encoded
+                files = read_file_ids(step.source for step in steps if isinstance(step, s.Bind))
+                self._waiting.jails.append(WaitingJail(await self._launch_ahead(steps), steps, files))
+            except StepFailed as failed:
+                if failed.step != "Clone":  # this may be only for now
+                    self._failed = steps
             except (SandboxError, OSError):
                 pass  # the next spawn reports it
 

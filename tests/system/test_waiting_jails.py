@@ -1,0 +1,80 @@
+"""Jails built ahead: the next agent and a killed agent's successor get them, and a killed kernel leaves none."""
+
+import os
+import re
+import signal
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.conftest import StartKernel
+from tests.support.kernel import Kernel, descendants, is_zygote, stat_of, until
+from tests.system.agents import up, write
+
+WAITS = "import time\ntime.sleep(1000)\n"
+
+
+@pytest.fixture
+def kernel(start_kernel: StartKernel) -> Kernel:
+    kernel = start_kernel()
+    if "limits by cgroup v2" in kernel.wait_line("isolation standard: "):
+        pytest.skip("under control groups of version 2 no jail waits")
+    return kernel
+
+
+def waiting(kernel: Kernel) -> set[int]:
+    """The pids of waiting jails."""
+    zygotes = [one.pid for one in descendants(kernel.pid) if is_zygote(one.pid)]
+    return {pid for pid in zygotes if os.readlink(f"/proc/{pid}/ns/pid") != os.readlink("/proc/self/ns/pid")}
+
+
+def pid_1(pid: int) -> int:
+    """The parent of a program."""
+    stat = stat_of(pid)
+    assert stat is not None
+    return stat[1]
+
+
+def spawn(kernel: Kernel, name: str, **fields: Any) -> Mapping[str, Any]:
+    with kernel.client() as client:
+        return up(client.spawn(name, write(kernel, "waits.py", WAITS), runtime="fast", **fields))
+
+
+def one_waits(kernel: Kernel) -> set[int]:
+    until(lambda: waiting(kernel), "a jail waits")
+    return waiting(kernel)
+
+
+def test_the_next_agent_gets_it_with_the_same_layers(kernel: Kernel) -> None:
+    on_demand = spawn(kernel, "on-demand")
+    ready = one_waits(kernel)
+
+    ahead = spawn(kernel, "ahead")
+
+    assert pid_1(on_demand["pid"]) not in ready
+    assert pid_1(ahead["pid"]) in ready
+    evidence = (str(reply["isolation"]["layers"]) for reply in (ahead, on_demand))
+    scrubbed = [re.sub(r"\[\d+\]|16106\d+|/agentos[^ ']*", "", text) for text in evidence]
+    assert "seccomp" in scrubbed[0]
+    assert scrubbed[0] == scrubbed[1]
+
+
+def test_the_successor_of_a_killed_agent_gets_it(kernel: Kernel) -> None:
+    former = spawn(kernel, "agent", restart="permanent")
+    ready = one_waits(kernel)
+
+    os.kill(former["pid"], signal.SIGKILL)
+
+    with kernel.client() as client:
+        until(lambda: client.list_agents()[0]["pid"] not in (None, former["pid"]), "it was restarted")
+        assert pid_1(client.list_agents()[0]["pid"]) in ready
+
+
+def test_none_outlives_a_killed_kernel(kernel: Kernel) -> None:
+    spawn(kernel, "agent")
+    ready = one_waits(kernel)
+
+    kernel.kill()
+
+    until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in ready), "no waiting jail is left")

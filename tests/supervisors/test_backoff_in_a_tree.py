@@ -23,7 +23,7 @@ from supervisors import (
     render,
 )
 from supervisors.reports import ChildEnded, ChildStarted, RestartScheduled
-from tests.supervisors.puppets import Owner, Puppet, puppets, running, specs
+from tests.supervisors.puppets import Owner, Puppet, puppets, running, settle, specs
 
 STEADY = Backoff(first=1, min=2, factor=2, max=8, jitter=0, max_failures=99)
 
@@ -305,6 +305,7 @@ async def test_without_a_limit_a_child_is_restarted_for_ever(autojump_clock: obj
     for _ in range(200):
         await restart_takes(a)
 
+    await settle()
     assert states(owner) == {"a": "running"}
     assert "any restarts" in render(inspect(owner.supervisor))
     owner.supervisor.stop()

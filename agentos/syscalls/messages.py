@@ -15,6 +15,7 @@ from agentos_sdk import codec
 from agentos_sdk.calls.messages import Broadcast, Delivered, Recv, Register, Registered, Send, Sent
 from agentos_sdk.errors import BadRequest, NotFound
 from agentos_sdk.opcodes import Op
+from agentos_sdk.strict import quote
 
 BATCH = 64  # mailboxes that BROADCAST checks between two checkpoints: 1 ms
 
@@ -34,6 +35,8 @@ def syscalls(mail: Mailboxes, registry: Registry) -> tuple[Syscall, ...]:
     def find_box(request: Send) -> Mailbox:
         if (request.to is None) == (request.to_name is None):
             raise BadRequest("to: expected exactly one of to (an id or a name) and to_name")
+        if isinstance(request.to, str) and request.to.isdecimal():
+            raise BadRequest(f"to: expected an id, which is a number, or a name, got {quote(request.to)}")
         to = request.to if request.to is not None else request.to_name
         return mail.by_id(to) if isinstance(to, int) else mail.by_name(to or "")
 

@@ -18,6 +18,7 @@ from agentos_sdk.errors import BadRequest, CallError
 from agentos_sdk.opcodes import Op
 
 MAX_NAMES = 1000  # in one request
+MAX_DIGITS = 19  # of an agent's id as a name; Python refuses to read a number of thousands of digits
 
 Request = calls.Start | calls.Stop | calls.Restart
 
@@ -89,7 +90,7 @@ class StartStopCalls(Struct, frozen=True):
         return [self.find_target(name) for name in dict.fromkeys(names)]
 
     def find_target(self, name: str) -> Target:
-        if name.isdigit():
+        if name.isascii() and name.isdecimal() and len(name) <= MAX_DIGITS:
             return Target([self.registry.find(int(name), None)])
         if (agent := self.registry.find_by_name(name)) is not None:
             return Target([agent])

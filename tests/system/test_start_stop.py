@@ -219,6 +219,8 @@ def test_an_agent_restarts_neither_itself_nor_what_is_above_it(start_kernel: Sta
         ({"name": "a", "names": ["a"]}, "bad_request"),
         ({"names": []}, "bad_request"),
         ({"name": "root"}, "not_found"),
+        ({"name": "\u00b2"}, "not_found"),
+        ({"name": "9" * 5000}, "not_found"),
     ],
     ids=str,
 )

@@ -153,7 +153,7 @@ def kill(name: str, grace: float | None, socket_path: str | None, as_json: bool)
     The agents it spawned end before it.
     """
     with kernel(socket_path) as client:
-        which = {"id": int(name)} if name.isdigit() else {"name": name}
+        which = {"id": int(name)} if name.isdecimal() else {"name": name}
         reply = check_reply(client.request(Op.KILL, {**which, "grace": grace}, wait=None))
     print_result(f"{name} has ended", reply, as_json)
 

@@ -125,7 +125,7 @@ def parse_permission_set(given: str) -> str | dict[str, Any]:
 
 def agent_fields(name: str) -> dict[str, Any]:
     """The fields that identify an agent: its id if the argument is a number, else its name."""
-    return {"agent_id": int(name)} if name.isdigit() else {"name": name}
+    return {"agent_id": int(name)} if name.isdecimal() else {"name": name}
 
 
 def format_table(rows: list[list[str]], header: list[str]) -> Iterator[str]:

@@ -161,7 +161,7 @@ def explain(agent: str, call: str, args: tuple[str, ...], socket_path: str | Non
     ARGS are a path for READ and WRITE, a line or words for EXEC, a model for THINK, a name for SEND and the calls about
     agents; for any call, its request in JSON. Words that begin with a dash stand behind --.
     """
-    caller: str | int = int(agent) if agent.isdigit() else agent
+    caller: str | int = int(agent) if agent.isdecimal() else agent
     with kernel(socket_path) as client:
         found = check_reply(client.explain(caller, call, request(call.upper(), args)))
     if as_json:
@@ -190,7 +190,7 @@ def request(call: str, args: Sequence[str]) -> dict[str, Any]:
         "HTTP": {"url": first},
         "THINK": {"prompt": "?", "model": first},
         "SEND": {"to_name": first, "message": None},
-        **dict.fromkeys(AGENT_CALLS, {"id": int(first)} if first.isdigit() else {"name": first}),
+        **dict.fromkeys(AGENT_CALLS, {"id": int(first)} if first.isdecimal() else {"name": first}),
     }
     if call not in fields or len(args) > 1:
         raise Failed(f"{' '.join(args)}: expected the request of {call} in JSON, such as '{{}}'")

@@ -8,7 +8,6 @@ shows has been replaced. Linux kills it before any other process when memory run
 import operator
 import os
 import select
-import stat
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Self
@@ -30,7 +29,7 @@ FileIds = Mapping[str, tuple[int, int]]  # device and inode by path
 
 @frozen
 class WaitingJail:
-    """A process that has been sent these steps; ``files`` are the single files that it shows."""
+    """A process that has been sent these steps; ``files`` are the files and directories that it shows."""
 
     process: NewProcess
     steps: Sequence[Step]
@@ -99,7 +98,8 @@ class MountTable:
 
     @classmethod
     def open(cls) -> Self:
-        file, changes = os.open(_MOUNT_TABLE, os.O_RDONLY | os.O_CLOEXEC), select.epoll()
+        changes = select.epoll()  # closes itself if the file can't be opened
+        file = os.open(_MOUNT_TABLE, os.O_RDONLY | os.O_CLOEXEC)
         changes.register(file, select.EPOLLPRI)
         return cls(file, changes)
 
@@ -122,18 +122,21 @@ def are_equal(one: Sequence[Step], other: Sequence[Step]) -> bool:
 
 
 def read_file_ids(paths: Iterable[str]) -> FileIds:
-    """Return the ids of those paths that are single files. (The files of a directory are always the present ones.)"""
+    """Return the ids of the files and directories at these paths, as far as they exist."""
     found = {}
     for path in paths:
         with suppress(OSError):
             status = os.stat(path)
-            if not stat.S_ISDIR(status.st_mode):
-                found[path] = (status.st_dev, status.st_ino)
+            found[path] = (status.st_dev, status.st_ino)
     return found
 
 
 def is_memory_short() -> bool:
-    """Whether the host has less than :data:`MIN_AVAILABLE` of its memory available."""
-    rows = (row.split() for row in read_file("/proc/meminfo").splitlines())
+    """Whether the host has less than :data:`MIN_AVAILABLE` of its memory available; true if this can't be read."""
+    try:
+        text = read_file("/proc/meminfo")
+    except OSError:  # too many open files: a waiting jail holds some
+        return True
+    rows = (row.split() for row in text.splitlines())
     kib = {name: int(value) for name, value, *_ in rows if name in ("MemTotal:", "MemAvailable:")}
     return kib["MemAvailable:"] < MIN_AVAILABLE * kib["MemTotal:"]

@@ -103,7 +103,11 @@ class Spawner:
     async def _build_ahead(self, steps: Sequence[Step]) -> None:
         if are_equal(steps, self._failed) or self._zygote.closed:
             return
-        await self._kill_all(self._waiting.make_room())
+        try:
+            useless = self._waiting.make_room()
+        except OSError:  # too many open files: the mount table can't be watched
+            return
+        await self._kill_all(useless)
         if is_memory_short():
             await self._kill_all(self._waiting.take_all())
             return

@@ -3,8 +3,10 @@
 
 """A jail that is built ahead is as new as any other to the program that gets it, and gone if it is of no use."""
 
+import contextlib
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -16,6 +18,7 @@ import pytest
 import trio
 import trio.testing
 
+import agentos.sandbox.spawner
 from agentos.sandbox import ahead
 from agentos.sandbox import steps as s
 from agentos.sandbox.cgroups.discover import Group, discover_here, open_root
@@ -196,6 +199,59 @@ async def test_none_waits_when_memory_is_short(spawner: Spawner, monkeypatch: py
 
     assert pid not in children() <= before
     assert (await run(spawner, a_plan("/bin/echo", "new"))).out == "new\n"
+
+
+@contextlib.contextmanager
+def without_descriptors() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))  # no number is free below
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_without_descriptors_none_is_built(spawner: Spawner) -> None:
+    before = Belongings.now()
+
+    with without_descriptors():
+        await spawner.build_ahead(python(FOREVER))
+
+    assert Belongings.now() == before
+    await build(spawner)
+
+
+async def test_without_descriptors_none_waits(spawner: Spawner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agentos.sandbox.spawner, "MEMORY_PERIOD", 0.01)
+    pid = await build(spawner)
+    pidfd = os.pidfd_open(pid)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(spawner.serve_ahead)
+        await trio.testing.wait_all_tasks_blocked()
+        with without_descriptors():
+            await trio.lowlevel.wait_readable(pidfd)
+        nursery.cancel_scope.cancel()
+    os.close(pidfd)
+
+    await build(spawner)
+
+
+async def test_a_directory_that_has_been_replaced_is_shown_as_it_is_now(spawner: Spawner) -> None:
+    with TemporaryDirectory(prefix="aos-", dir="/tmp") as place:
+        os.chmod(place, 0o755)
+        file = Path(place, "agentos.py")  # the same one in both, as only the directory is replaced
+        file.touch()
+        for name in ("agentos_sdk", "other"):
+            Path(place, name, "in_sandbox").mkdir(parents=True)
+            os.link(file, Path(place, name, "in_sandbox/agentos.py"))
+            Path(place, name, "file").write_text(name)
+        sdk = Path(place, "agentos_sdk")
+        plan = a_plan("/bin/cat", "/sdk/agentos_sdk/file", sdk=str(sdk))
+        await build(spawner, plan)
+        sdk.rename(sdk.with_name("former"))
+        Path(place, "other").rename(sdk)
+
+        assert (await run(spawner, plan)).out == "other"
 
 
 async def test_a_file_that_has_been_replaced_is_shown_as_it_is_now(spawner: Spawner) -> None:

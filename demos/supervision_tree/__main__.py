@@ -19,7 +19,7 @@ DELAY = re.compile(r"unstable: will be restarted in ([\d.]+) s")
 REMARKS: Mapping[str, str] = {
     r"ping \| sent 2,": "ping and pong are two processes. Every message between them goes through the kernel.",
     r"unstable: will be restarted in 0.2": "unstable crashed. Its supervisor waits 0.2 s, then starts it again.",
-    r"hopeless: running": "hopeless crashed. It has no backoff, so its supervisor starts it again at once.",
+    r"hopeless: exit status": "hopeless crashed. Its backoff is 0, so its supervisor starts it again at once.",
     r"given up": "3 restarts in 10 s are forgiven, a 4th is not: hopeless is given up. The others go on without it.",
     r"unstable: will be restarted in 0.8": "unstable again: 0.2, 0.4, 0.8 s. Repeated failures wait longer.",
 }

@@ -17,12 +17,12 @@ async def run_in_thread(
     Frames of Trio's worker thread hold what the function raised, and its traceback holds those frames: all of it, and
     the variables of all frames above, would stay until the garbage collector runs, which an idle kernel seldom does.
     """
-    raised: list[BaseException] = []
+    raised: list[Exception] = []
 
     def call() -> T | None:
         try:
             return function(*args)
-        except BaseException as error:
+        except Exception as error:
             raised.append(error)
             return None
 

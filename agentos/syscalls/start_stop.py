@@ -81,13 +81,14 @@ class StartStopCalls(Struct, frozen=True):
         yield prepare(request, "restart", targets, act, error)
 
     def find_targets(self, request: Request) -> Sequence[Target]:
-        """The agents and groups that a request names. Raises ``BadRequest`` or ``NotFound``."""
+        """The agents and groups that a request names, each once. Raises ``BadRequest`` or ``NotFound``."""
         if (request.name is None) == (request.names is None):
             raise BadRequest("name: expected exactly one of name and names")
         names = [request.name] if request.name is not None else request.names or ()
         if not 1 <= len(names) <= MAX_NAMES:
             raise BadRequest(f"names: expected 1 to {MAX_NAMES} names, got {len(names)}")
-        return [self.find_target(name) for name in dict.fromkeys(names)]
+        targets = [self.find_target(name) for name in names]
+        return list({target.group or target.agents[0].id: target for target in targets}.values())
 
     def find_target(self, name: str) -> Target:
         if name.isascii() and name.isdecimal() and len(name) <= MAX_DIGITS:

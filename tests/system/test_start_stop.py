@@ -93,6 +93,16 @@ def test_a_restart_of_a_member_touches_that_member_alone(start_kernel: StartKern
         assert (after["b"] != before["b"], info(client, "b")["restarts"]) == (True, 1)
 
 
+def test_an_agent_that_is_named_in_many_ways_is_restarted_once(start_kernel: StartKernel) -> None:
+    kernel = start_kernel(child("a"))
+    with kernel.client() as client:
+        number = str(info(client, "a")["id"])
+
+        assert changed(client.restart(names=["a", number, number.zfill(5), "a"])) == {"a": "running"}
+
+        assert info(client, "a")["restarts"] == 1
+
+
 def test_a_group_is_stopped_in_reverse_and_started_in_order(start_kernel: StartKernel) -> None:
     inner = group("inner", member("c") + member("d"), TOGETHER)
     kernel = start_kernel(group("team", member("a") + member("b"), IN_ORDER) + inner + child("beside"))

@@ -37,6 +37,11 @@ restart = "permanent"                         # always; or transient: after a fa
 # network = false                             # true: the host's
 # limits = { memory = "256M", cpu_quota = "50%", max_pids = 32 }
 # backoff = { min = "1s", max = "30s" }       # delays between restarts
+# max_restarts = 5                            # within restart_window, then it is given up; or "unlimited"
+# restart_window = "60s"
+# on_give_up = "fail"                         # the other agents go on; or escalate: the supervisor counts it
+# required = true                             # if it doesn't come up, the kernel ends
+# after = ["database"]                        # it begins when these agents are up, have ended or were given up
 """
 
 

@@ -146,6 +146,11 @@ class Agent:
             self.problem = problem
             self.settled.set()
 
+    def unsettle(self) -> None:
+        """Expect the result of another start. Those that wait for the result of this one get the next."""
+        if self.settled.is_set():
+            self.settled = trio.Event()
+
     def recall_layers(self) -> Mapping[str, Layer]:
         """The isolation layers, in the present life or the last."""
         if not self.packed_layers:

@@ -16,6 +16,7 @@ from supervisors import NoProc, Refused, StartFailed, Supervisor
 
 from .container import Path
 from .life import wait_first
+from .lifecycle import State
 from .registry import Agent, Registry
 from .spec import AgentSpec, GroupSpec
 from .tracker import Tracker
@@ -75,7 +76,7 @@ class StartStop(Struct, frozen=True):
         agent.stopped_by = None
         if not agent.over.is_set():
             with trio.CancelScope(shield=True):  # a caller that goes away must not leave a restart half done
-                await _terminate_child(supervisor, agent.name)
+                await _terminate_child_to_restart(supervisor, agent.name)
         await self._begin(agent, supervisor)
 
     async def start_group(self, path: Path) -> None:
@@ -96,7 +97,7 @@ class StartStop(Struct, frozen=True):
         """Stop a group and start it again. Members that were stopped by request stay so."""
         above = self._find_supervisor_above(path)
         with trio.CancelScope(shield=True):
-            await _terminate_child(above, path[-1])
+            await _terminate_child_to_restart(above, path[-1])
         await self._begin_group(path)
 
     # -- Its parts -------------------------------------------------------------------------------------------------
@@ -119,7 +120,7 @@ class StartStop(Struct, frozen=True):
 
     async def _begin(self, agent: Agent, supervisor: Supervisor) -> None:
         agent.renew()
-        agent.settled = trio.Event()
+        agent.unsettle()
         try:
             await _start_child(supervisor, agent.name)
         except NoProc:
@@ -132,12 +133,12 @@ class StartStop(Struct, frozen=True):
             else:
                 self.tracker.finish(agent)
             raise Unavailable(f"{agent.name} did not start: {failure.root_cause!r}") from None
-        await agent.settled.wait()
+        await _wait_until_settled(agent)
 
     async def _begin_group(self, path: Path) -> None:
         members = self.list_members(path)
         for agent in members:
-            agent.settled = trio.Event()
+            agent.unsettle()
         try:
             await _start_child(self._find_supervisor_above(path), path[-1])
         except (NoProc, StartFailed) as failure:
@@ -146,7 +147,7 @@ class StartStop(Struct, frozen=True):
             raise Unavailable(f"{path[-1]} did not start: {failure}") from None
         for agent in members:
             if agent.stopped_by is None:
-                await agent.settled.wait()
+                await _wait_until_settled(agent)
 
     async def _terminate(self, agent: Agent) -> None:
         """End a declared agent that is marked as stopped: from now on it declines to start."""
@@ -169,6 +170,20 @@ async def _terminate_child(supervisor: Supervisor, name: str) -> None:
         await supervisor.terminate_child(name)
 
 
+async def _terminate_child_to_restart(supervisor: Supervisor, name: str) -> None:
+    """As :func:`_terminate_child`; ``Unavailable`` if its supervisor is ending."""
+    try:
+        await _terminate_child(supervisor, name)
+    except NoProc:
+        raise Unavailable(f"{name} can't be started now: its group is ending") from None
+
+
+async def _wait_until_settled(agent: Agent) -> None:
+    """Wait for the result of its start, unless another caller, or its supervisor, has brought it up meanwhile."""
+    if agent.state not in (State.RUNNING, State.PAUSED):
+        await agent.settled.wait()
+
+
 async def _start_child(supervisor: Supervisor, name: str) -> None:
     """Start a child that is stopped; one that runs, or waits for its restart, is left alone.
 
@@ -180,7 +195,8 @@ async def _start_child(supervisor: Supervisor, name: str) -> None:
         except Refused as refusal:
             if refusal.code == "not_found":  # a temporary one, which the supervisor has forgotten
                 [spec] = [child for child in supervisor.spec.children if child.id == name]
-                await supervisor.start_child(spec)
+                with contextlib.suppress(Refused):  # another caller has started it meanwhile
+                    await supervisor.start_child(spec)
 
 
 def _list_agent_specs(group: GroupSpec) -> Iterator[AgentSpec]:

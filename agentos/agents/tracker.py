@@ -66,7 +66,7 @@ class Tracker:
             case reports.ChildEnded(path, id, exit) | reports.ChildTerminated(path, id, exit):
                 self._record_child_end(path, id, exit, isinstance(report, reports.ChildEnded))
             case reports.RestartScheduled(path, id, delay, attempt):
-                if agent := self._agents.get((path, id)):
+                if (agent := self._agents.get((path, id))) and agent.stopped_by is None:
                     self.registry.change(agent, AgentRestarting(agent.id, agent.name, delay, attempt))
             case reports.SupervisorGaveUp(path, exit):
                 self._record_failure(path, exit)

@@ -52,6 +52,18 @@ def test_an_agent_that_crashed_waits_for_its_restart() -> None:
     assert published == [AgentExited(one.id, "a", "exit status 3"), AgentRestarting(one.id, "a", 0.5, 2)]
 
 
+def test_an_agent_that_is_stopped_as_it_crashes_stays_stopped() -> None:
+    one = agent("a")
+    one.spawner = None  # it is declared
+    tracker, _ = tracked(one)
+    one.stopped_by = "operator"
+    one.dismissed.set()
+
+    run(tracker, ChildEnded(("root",), "a", CRASH, 1.0), RestartScheduled(("root",), "a", 0.5, 2))
+
+    assert one.state is State.STOPPED
+
+
 def test_a_supervisor_that_gave_up_names_the_agent_that_failed_last() -> None:
     one = agent("a")
     tracker, published = tracked(one)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,26 @@ def test_a_restart_of_a_member_touches_that_member_alone(start_kernel: StartKern
         after = pids(client)
         assert (after["a"], after["c"]) == (before["a"], before["c"])
         assert (after["b"] != before["b"], info(client, "b")["restarts"]) == (True, 1)
+
+
+@pytest.mark.parametrize("strategy", ["one_for_all", "one_for_one"])
+def test_restarts_at_once_of_a_group_and_its_members_all_come_to_an_end(
+    start_kernel: StartKernel, strategy: str
+) -> None:
+    members = member("a") + member("b", SLEEPS, 'restart = "temporary"')
+    kernel = start_kernel(group("team", members, f'strategy = "{strategy}"', "intensity = 500"))
+
+    def restart(name: str) -> list[Any]:
+        with kernel.client() as client:
+            return [client.request(op, {"name": name}).get("code") for op in [Op.RESTART, Op.START] * 3]
+
+    with ThreadPoolExecutor(6) as threads:
+        codes = {code for found in threads.map(restart, ["b", "team", "a"] * 2) for code in found}
+
+    assert codes <= {None, "unavailable", "bad_request"}
+    with kernel.client() as client:
+        up(client.start("team"))
+        assert states(client) == {"a": "running", "b": "running"}
 
 
 def test_an_agent_that_is_named_in_many_ways_is_restarted_once(start_kernel: StartKernel) -> None:

@@ -4,8 +4,9 @@ import json
 import re
 
 import pytest
+from click import unstyle
 
-from agentos.userland.cli.agents import missing_layers
+from agentos.userland.cli.agents import agent_lines, missing_layers
 from agentos.userland.cli.inspect import describe_isolation
 from agentos.userland.cli.main import COMMANDS
 from tests.cli.conftest import Agentos
@@ -85,6 +86,20 @@ def test_ps_is_never_wider_than_the_terminal(agentos: Agentos, columns: str) -> 
     assert all(re.search(rf"^\d+ +\S*…?\S*-{number}  ", shown, re.MULTILINE) for number in (1, 2))
     assert "x: not found in the jail's PATH" in shown
     assert f"{name}-1  " in wide
+
+
+def test_ps_marks_what_it_cuts_beside_a_long_state() -> None:
+    stopped = {
+        "id": 1, "name": "collector", "pid": None, "state": "stopped", "restarts": 0, "running": False, "supervisor": "root/counting",
+        "stopped_by": "operator", "isolation": "standard", "llm": {"in_flight": 0, "waiting": 0},
+    }  # fmt: skip
+    started = stopped | {"pid": 12345, "state": "running", "stopped_by": None, "running": True, "uptime_ms": 86_399_000}
+
+    header, *rows = agent_lines([stopped, started], False, 80)
+
+    assert max(len(unstyle(line)) for line in (header, *rows)) <= 80
+    assert unstyle(header).endswith(" SUPE…ISOR")
+    assert all(re.search(r" r\S*…\S*g$", unstyle(row)) for row in rows)
 
 
 def test_a_missing_layer_is_said_in_the_same_words_by_ps_and_inspect() -> None:

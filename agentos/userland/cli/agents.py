@@ -92,7 +92,8 @@ def agent_lines(agents: Sequence[Mapping[str, Any]], with_ended: bool, width: in
         first, *lines = format_table(whole, [*header, "END"])
         ends = [""] * len(ends)
     else:
-        first, *lines = format_table(fit_columns(rows, header, ("NAME", "MODEL", "SUPERVISOR"), width), header)
+        header, *rows = fit_columns(rows, header, ("NAME", "MODEL", "SUPERVISOR"), width)
+        first, *lines = format_table(rows, header)
     yield click.style(first[:width], bold=True)
     for agent, line, end in zip(agents, lines, ends, strict=True):
         before, state, after = line[:width].partition(f" {describe_state(agent)} ")

@@ -136,15 +136,15 @@ def format_table(rows: list[list[str]], header: list[str]) -> Iterator[str]:
 
 
 def fit_columns(rows: list[list[str]], header: list[str], elastic: Collection[str], width: int) -> list[list[str]]:
-    """Rows whose table is at most ``width`` wide: the widest of the ``elastic`` columns is cut first, down to 8."""
+    """Header and rows of a table at most ``width`` wide: the widest ``elastic`` column is cut first, down to 8."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     places = [place for place, name in enumerate(header) if name in elastic]
     while sum(widths) + 2 * (len(widths) - 1) > width:
         widest = max(places, key=lambda place: widths[place])
-        if widths[widest] <= max(8, len(header[widest])):
+        if widths[widest] <= 8:
             break
         widths[widest] -= 1
-    return [[cut_middle(cell, most) for cell, most in zip(row, widths, strict=True)] for row in rows]
+    return [[cut_middle(cell, most) for cell, most in zip(row, widths, strict=True)] for row in [header, *rows]]
 
 
 def cut_middle(text: str, width: int) -> str:

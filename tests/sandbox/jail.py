@@ -1,5 +1,6 @@
 """Sandboxes for tests: plans of this host's, programs in them, and what they left behind."""
 
+import contextlib
 import itertools
 import os
 import sys
@@ -131,7 +132,9 @@ class Belongings:
         """As soon as the descriptors of ended sandboxes are closed: a thread does it."""
         while any(closer.busy for closer in cls.closers):
             time.sleep(0.001)
-        zombie = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        zombie = None
+        with contextlib.suppress(ChildProcessError):  # there is no child
+            zombie = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         return cls(len(os.listdir("/proc/self/fd")), host_mounts(), zombie is not None)
 
 

@@ -31,6 +31,9 @@ from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.steps import Step
 from tests.sandbox.jail import SDK, Belongings, a_plan, kill, line, python, run, start_spawner, zygote_closes
 
+# Any mount on the host makes a waiting jail stale, and other tests mount.
+pytestmark = pytest.mark.alone
+
 FOREVER = "import time; print('here', flush=True); time.sleep(600)"
 OPENING = s.DetachSource | s.OpenSource
 NAMESPACES = ("user", "pid", "mnt", "net", "uts", "ipc", "cgroup")
@@ -42,9 +45,13 @@ def children() -> set[int]:
 
 
 async def belongings(spawner: Spawner) -> Belongings:
-    """With the mount table, which is opened for the first jail."""
+    """With the mount table, which is opened for the first jail, and without jails of earlier tests."""
     await build(spawner)
-    await run(spawner, a_plan("/bin/true"))
+    await spawner._kill_all(spawner._waiting.take_all())
+    with trio.fail_after(60):
+        while children() != {spawner.zygote}:
+            await trio.sleep(0.01)
+    await trio.testing.wait_all_tasks_blocked()
     return Belongings.now()
 
 

@@ -12,6 +12,9 @@ from tests.conftest import StartKernel
 from tests.support.kernel import Kernel, descendants, is_zygote, stat_of, until
 from tests.system.agents import up, write
 
+# Any mount on the host makes a waiting jail stale, and other tests mount.
+pytestmark = pytest.mark.alone
+
 WAITS = "import time\ntime.sleep(1000)\n"
 
 

@@ -127,13 +127,17 @@ class StartStop(Struct, frozen=True):
             self.tracker.finish(agent)
             raise Unavailable(f"{agent.name} can't be started now: its group is ending") from None
         except StartFailed as failure:
-            self.registry.change(agent, AgentFailed(agent.id, agent.name, f"START: {failure.root_cause!r}"))
-            if not agent.declared and agent.supervisor is not None:
-                agent.supervisor.stop()
-            else:
-                self.tracker.finish(agent)
+            if not agent.alive:  # otherwise its group has begun to start it again
+                self._record_failed_start(agent, failure)
             raise Unavailable(f"{agent.name} did not start: {failure.root_cause!r}") from None
         await _wait_until_settled(agent)
+
+    def _record_failed_start(self, agent: Agent, failure: StartFailed) -> None:
+        self.registry.change(agent, AgentFailed(agent.id, agent.name, f"START: {failure.root_cause!r}"))
+        if not agent.declared and agent.supervisor is not None:
+            agent.supervisor.stop()
+        else:
+            self.tracker.finish(agent)
 
     async def _begin_group(self, path: Path) -> None:
         members = self.list_members(path)

@@ -12,6 +12,7 @@ from supervisors.strategy import Restart, comes_back
 
 from .container import Path
 from .event_lines import ROOT
+from .lifecycle import State
 from .registry import Agent, Registry
 from .spec import GroupSpec
 from .workspaces import script_copies
@@ -60,7 +61,9 @@ class Tracker:
                 if agent := self._agents.get((path, id)):
                     self._record_exit(agent)
             case reports.ChildDeclined(path, id):
-                if (agent := self._agents.get((path, id))) and agent.stopped_by is None:
+                agent = self._agents.get((path, id))
+                # Neither a stopped agent nor one that RESTART is about to start.
+                if agent is not None and agent.stopped_by is None and agent.state is not State.STOPPED:
                     self._record_exit(agent)
                     self.finish(agent)
             case reports.ChildEnded(path, id, exit) | reports.ChildTerminated(path, id, exit):
@@ -102,8 +105,9 @@ class Tracker:
             self.finish(agent)
 
     def _record_exit(self, agent: Agent) -> None:
-        reason = agent.end.reason if agent.end is not None else "did not start"
-        self.registry.change(agent, AgentExited(agent.id, agent.name, reason))
+        if agent.state is not State.STOPPED:  # then nothing has run: the start was declined
+            reason = agent.end.reason if agent.end is not None else "did not start"
+            self.registry.change(agent, AgentExited(agent.id, agent.name, reason))
         if agent.declared:
             agent.settle()
 

@@ -17,7 +17,7 @@ from agentos.services.events import (
 from agentos_sdk.values import End
 from supervisors import Exit
 from supervisors.exits import IntensityExceeded
-from supervisors.reports import ChildEnded, Report, RestartScheduled, SupervisorGaveUp
+from supervisors.reports import ChildDeclined, ChildEnded, Report, RestartScheduled, SupervisorGaveUp
 from supervisors.strategy import Restart
 
 from .test_registry import agent
@@ -62,6 +62,20 @@ def test_an_agent_that_is_stopped_as_it_crashes_stays_stopped() -> None:
     run(tracker, ChildEnded(("root",), "a", CRASH, 1.0), RestartScheduled(("root",), "a", 0.5, 2))
 
     assert one.state is State.STOPPED
+
+
+def test_a_declined_start_of_an_agent_that_restart_is_about_to_start_changes_nothing() -> None:
+    one = agent("a")
+    one.spawner, one.stopped_by = None, "operator"
+    tracker, published = tracked(one)
+    tracker.finish(one)
+    before = list(published)
+    one.renew()
+    one.stopped_by = None  # as RESTART does before it starts the agent
+
+    run(tracker, ChildDeclined(("root",), "a"), ChildEnded(("root",), "a", NORMAL, 0.0))
+
+    assert (one.state, published) == (State.STOPPED, before)
 
 
 def test_a_supervisor_that_gave_up_names_the_agent_that_failed_last() -> None:

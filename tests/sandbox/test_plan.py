@@ -117,7 +117,8 @@ def test_what_is_done_ahead_is_the_same_for_all_agents(one: Policy, other: Polic
     other = attrs.evolve(other, **{name: getattr(one, name) for name in shared})
     python = (one.interpreter.prefix, one.interpreter.base_prefix) if one.interpreter is not None else ()
     for policy in (one, other):
-        own = {policy.script, policy.workspace.path if policy.workspace is not None else None} - {None}
+        workspace = policy.workspace.path if policy.workspace is not None else None
+        own = {policy.script, policy.code, policy.socket, workspace} - {None}
         assume(not own & {one.sdk, *python})
 
     (ahead, rest), (same, _) = (split(made(policy, host)) for policy in (one, other))

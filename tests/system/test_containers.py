@@ -112,7 +112,8 @@ def test_an_agent_that_cannot_start_leaves_the_others_untouched(start_kernel: St
     with kernel.client() as client:
         until(lambda: {"failed"} == {states(client)[name] for name in ("bad", "worse")}, "both were given up")
 
-        assert {name for name, state in states(client).items() if state == "running"} == {"first", "good", "last"}
+        others = {"first", "good", "last"}
+        until(lambda: {name for name, state in states(client).items() if state == "running"} == others, "they run")
         assert states(client)["nameless"] == "exited"
         assert {name: info(client, name)["restarts"] for name in ("first", "good", "last", "bad", "worse")} == {
             **dict.fromkeys(("first", "good", "last"), 0),

@@ -31,7 +31,7 @@ log = logging.getLogger("agentos.kernel")
 
 PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
 M_TRIM_THRESHOLD = -1  # malloc.h
-FREE_MEMORY = 1 << 20  # bytes that an arena may keep after a free
+FREE_MEMORY = 128 << 10  # bytes that an arena may keep after a free
 MIN_CONNECTIONS = 128
 SWITCH = 0.0005  # seconds after which a computing thread yields the GIL; Python's default is ten times that
 
@@ -97,7 +97,7 @@ def harden() -> None:
 
 
 def limit_free_memory() -> None:
-    """Return freed memory to the host, but for 1 MiB of each arena.
+    """Return freed memory to the host, but for 128 KiB of each arena.
 
     glibc keeps twice as much as the largest block that was ever freed (up to 64 MiB), unless the limit is set: clients
     choose the size of their messages, so they would choose that too.

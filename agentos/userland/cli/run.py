@@ -39,7 +39,8 @@ def run(file: Path | None, socket: str | None, state_dir: Path | None) -> None:
     from .console import Console
     from .notify import ServiceManager
 
-    gc.freeze()  # no later collection goes through them; one here would take 12 ms for 0.8 MiB
+    gc.collect()  # 12 ms for 2 MiB
+    gc.freeze()  # no later collection goes through what was imported
     gc.enable()
     manager = ServiceManager.from_environment(os.environ)
     if file is None and CONFIG.exists():

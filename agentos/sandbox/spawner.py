@@ -123,8 +123,8 @@ class Spawner:
 
     async def _kill_all(self, jails: Sequence[WaitingJail]) -> None:
         for jail in jails:
-            await self._kill(jail.process)
-            jail.process.control.close()
+            await handshake.kill_and_reap(jail.process.pidfd)
+            self._forget(jail.process)
 
     async def spawn(
         self,
@@ -361,8 +361,7 @@ class Spawner:
         if parts is not None:
             ahead, rest = parts
             jail, useless = self._waiting.take(ahead)
-            if useless:
-                trio.lowlevel.spawn_system_task(self._kill_all, useless)
+            await self._kill_all(useless)  # shielded: the jail that was taken isn't lost
             if jail is not None:
                 return jail.process, rest
         flags = plan[0].flags if isinstance(plan[0], s.Clone) else 0

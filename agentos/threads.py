@@ -1,4 +1,4 @@
-"""Functions in worker threads, whose arguments are freed when the call ends."""
+"""Functions in worker threads, whose arguments are freed when the call ends, and limits on how many run at once."""
 
 from collections.abc import Callable
 from typing import TypeVar, TypeVarTuple, Unpack, cast
@@ -10,7 +10,7 @@ Args = TypeVarTuple("Args")
 
 
 async def run_in_thread(
-    function: Callable[[Unpack[Args]], T], *args: *Args, limiter: trio.CapacityLimiter | None = None
+    function: Callable[[Unpack[Args]], T], *args: *Args, limiter: "trio.CapacityLimiter | Limiter | None" = None
 ) -> T:
     """``trio.to_thread.run_sync`` for arguments that may be large: they are freed also if ``function`` raises.
 
@@ -26,7 +26,33 @@ async def run_in_thread(
             raised.append(error)
             return None
 
-    result = await trio.to_thread.run_sync(call, limiter=limiter)
+    result = await trio.to_thread.run_sync(call, limiter=limiter)  # type: ignore[arg-type]  # it needs two methods
     if raised:
         raise raised.pop()
     return cast(T, result)
+
+
+class Limiter:
+    """A capacity limiter for tasks and threads that costs no pass of the event loop while it has a free slot."""
+
+    def __init__(self, total: int) -> None:
+        self._free = trio.Semaphore(total)
+
+    async def acquire_on_behalf_of(self, borrower: object) -> None:
+        try:
+            self._free.acquire_nowait()
+        except trio.WouldBlock:
+            await self._free.acquire()
+
+    def release_on_behalf_of(self, borrower: object) -> None:
+        self._free.release()
+
+    async def __aenter__(self) -> None:
+        await self.acquire_on_behalf_of(self)
+
+    async def __aexit__(self, *error: object) -> None:
+        self._free.release()
+
+    async def run(self, function: Callable[[], T]) -> T:
+        """Run the function in a thread."""
+        return await run_in_thread(function, limiter=self)

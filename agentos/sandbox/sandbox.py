@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 import trio
 from attrs import Factory, define
 
+from agentos.threads import Limiter
+
 from .errors import SandboxError
 from .inside import keeper
 from .inside.shim import CONTINUE_ALL, STOP_ALL
@@ -46,22 +48,15 @@ class Sandbox:
     no_shim: bool = False
     has_keeper: bool = False
     _entered: "list[Sandbox]" = Factory(list)  # programs that entered it
-    _wait_lock: trio.Lock = Factory(trio.Lock)
+    _wait_lock: Limiter = Factory(lambda: Limiter(1))
 
     async def wait(self) -> Status:
         """Wait until all its processes have ended; its output may still be unread."""
-        if self.status is None:
-            try:
-                self._wait_lock.acquire_nowait()  # costs no pass of the event loop
-            except trio.WouldBlock:
-                await self._wait_lock.acquire()
-            try:
-                while self.status is None:
-                    await trio.lowlevel.wait_readable(self.pidfd)
-                    if has_ended(self.pidfd):
-                        self._reap()
-            finally:
-                self._wait_lock.release()
+        async with self._wait_lock:
+            while self.status is None:
+                await trio.lowlevel.wait_readable(self.pidfd)
+                if has_ended(self.pidfd):
+                    self._reap()
         return self.status
 
     def signal(self, number: int) -> None:

@@ -17,10 +17,10 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared, Refused
 from agentos.kernel.request_body import read_text
-from agentos.kernel.slots import Slots
 from agentos.kernel.table import Syscall
 from agentos.services.files import io, resolve
 from agentos.services.files.resolve import Part, PathRequest, ResolvedPath
+from agentos.threads import Limiter
 from agentos_sdk.calls.host import Read, Write, Written
 from agentos_sdk.errors import BadRequest, PermissionDenied
 from agentos_sdk.opcodes import Op
@@ -42,12 +42,12 @@ class Files:
 
     paths: PathResolver
     most: int
-    _own: Slots = field(factory=lambda: Slots(WORKER_THREADS), init=False)
-    _hosts: Slots = field(factory=lambda: Slots(WORKER_THREADS), init=False)
-    _strangers: Slots = field(factory=lambda: Slots(2), init=False)
-    _large: Slots = field(factory=lambda: Slots(2), init=False)
-    _reading: Slots = field(factory=lambda: Slots(1), init=False)
-    _turns: WeakKeyDictionary[Caller, Slots] = field(factory=WeakKeyDictionary, init=False)
+    _own: Limiter = field(factory=lambda: Limiter(WORKER_THREADS), init=False)
+    _hosts: Limiter = field(factory=lambda: Limiter(WORKER_THREADS), init=False)
+    _strangers: Limiter = field(factory=lambda: Limiter(2), init=False)
+    _large: Limiter = field(factory=lambda: Limiter(2), init=False)
+    _reading: Limiter = field(factory=lambda: Limiter(1), init=False)
+    _turns: WeakKeyDictionary[Caller, Limiter] = field(factory=WeakKeyDictionary, init=False)
 
     def syscalls(self) -> tuple[Syscall, ...]:
         """READ and WRITE."""
@@ -114,12 +114,12 @@ class Files:
             with file:
                 yield Prepared((right,), act)
 
-    def _turn(self, caller: Caller) -> Slots:
+    def _turn(self, caller: Caller) -> Limiter:
         """The limit of one caller's calls: further ones wait, those of other callers do not."""
-        slots = self._turns.get(caller)
-        if slots is None:
-            slots = self._turns[caller] = Slots(MAX_CALLS_PER_CALLER)
-        return slots
+        limiter = self._turns.get(caller)
+        if limiter is None:
+            limiter = self._turns[caller] = Limiter(MAX_CALLS_PER_CALLER)
+        return limiter
 
     async def _read_content(self, file: ResolvedPath, request: Read) -> bytes:
         read = partial(io.read, file, request.offset, request.limit, self.most)
@@ -159,7 +159,7 @@ class Files:
         except PermissionDenied as error:
             raise Refused(error, request.path, PATH_RULE) from None
 
-    def _workers(self, path_request: PathRequest) -> Slots:
+    def _workers(self, path_request: PathRequest) -> Limiter:
         return self._own if path_request.top else self._hosts
 
 

@@ -49,7 +49,7 @@ class Stage:
 TAKE = "agentos_sdk.frames:Frames.take"
 DECODE = "agentos.kernel.request_body:Reader.read"
 REQUIRE = "agentos.kernel.table:require"
-SLOTS = "agentos.syscalls.files:Slots.run"
+LIMITER = "agentos.threads:Limiter.run"
 RESOLVE = "agentos.services.files.resolve:resolve_file"
 ENCODE = "agentos.syscalls.files:encode_content"
 SPEC = "agentos.syscalls.spawn:Spawning._prepare"
@@ -70,10 +70,10 @@ STAGES = {
         Stage("send, receive and decode the frame", TAKE),
         Stage("start a task that notices a hang-up", DECODE, "begin"),
         Stage("decode the body", DECODE),
-        Stage("prepare: in the loop", SLOTS, "begin"),
+        Stage("prepare: in the loop", LIMITER, "begin"),
         Stage("prepare: wait for a thread", RESOLVE, "begin"),
         Stage("prepare: resolve and read, in the thread", RESOLVE),
-        Stage("prepare: back to the loop", SLOTS),
+        Stage("prepare: back to the loop", LIMITER),
         Stage("", REQUIRE, "begin"),
         Stage("require", REQUIRE),
         Stage("", ENCODE, "begin"),

@@ -18,7 +18,6 @@ from agentos.agents.jail.jail import Jail, KernelAddress
 from agentos.agents.jail.one_shot import OneShot
 from agentos.agents.lifecycle import State
 from agentos.agents.registry import Agent
-from agentos.kernel import slots
 from agentos.sandbox.cgroups.discover import Group
 from agentos.sandbox.cgroups.values import CgroupEntry, CgroupError
 from agentos.sandbox.cgroups.values import Limits as GroupLimits
@@ -28,6 +27,7 @@ from agentos.sandbox.policy import BadPolicy, Limits, Program
 from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.status import Status
 from agentos.sandbox.watch import processes
+from agentos.threads import Limiter
 from agentos_sdk.errors import BadRequest, Busy, CallError, QuotaExceeded, Timeout, Unavailable
 
 from .fair_reader import Pipe
@@ -118,7 +118,7 @@ class CommandRunner:
 
     jails: Jails
     _slots: Slots = field(factory=Slots)
-    _threads: slots.Slots = field(factory=lambda: slots.Slots(MAX_THREADS))
+    _threads: Limiter = field(factory=lambda: Limiter(MAX_THREADS))
     _count: Iterator[int] = field(factory=lambda: itertools.count(1))
 
     async def run(self, where: BesideAgent | OnHost | OwnJail, request: CommandRequest) -> CommandResult:

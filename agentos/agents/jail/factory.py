@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from agentos.agents.commands.fair_reader import Turns
 from agentos.agents.inherit import effective
 from agentos.agents.workspaces.workspace import Workspace, Workspaces
-from agentos.kernel.slots import Slots
 from agentos.sandbox.ahead import MAX_WAITING
 from agentos.sandbox.cgroups.discover import Cgroups, Group
 from agentos.sandbox.cgroups.values import MAX_MEMORY, MIN_CPU, CgroupEntry, CgroupError
@@ -28,6 +27,7 @@ from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.steps import Step
 from agentos.sandbox.watch.disk import DiskWatcher
 from agentos.sandbox.watch.memory import MemoryWatcher
+from agentos.threads import Limiter
 from agentos_sdk.errors import BadRequest
 from agentos_sdk.values import HostIds
 
@@ -270,7 +270,7 @@ async def remove_group(parts: JailParts) -> None:
         await remove(parts.group)
 
 
-async def remove(group: Group, threads: Slots | None = None) -> None:
+async def remove(group: Group, threads: Limiter | None = None) -> None:
     """Kill all processes in a cgroup and remove it; not interrupted by cancellation."""
 
     def end() -> None:

@@ -42,7 +42,7 @@ class StartStop(Struct, frozen=True):
     async def stop(self, agents: Sequence[Agent], by: str) -> None:
         """Stop declared agents, the last one first; they decline to start until they are started. ``by`` is shown.
 
-        If cancelled, those whose turn hasn't come are left as they are. Not shielded: an agent may stop itself.
+        If cancelled, agents that it hasn't begun to stop stay as they are. Not shielded: an agent may stop itself.
         """
         left = list(agents)
         for agent in agents:
@@ -61,7 +61,7 @@ class StartStop(Struct, frozen=True):
                     agent.stopped_by, agent.dismissed = None, trio.Event()
 
     async def start_agent(self, agent: Agent) -> None:
-        """Start a declared agent that has ended, with its id, name and mailbox; returns when its start has come out.
+        """Start a declared agent that has ended, with its id, name and mailbox; returns when the start is decided.
 
         Its restart limits begin anew. Nothing is done if it runs or waits for its restart.
         """
@@ -125,7 +125,7 @@ class StartStop(Struct, frozen=True):
             await _start_child(supervisor, agent.name)
         except NoProc:
             self.tracker.finish(agent)
-            raise Unavailable(f"{agent.name} can't be started now: its group is ending") from None
+            raise _group_ends(agent.name) from None
         except StartFailed as failure:
             if not agent.alive:  # otherwise its group has begun to start it again
                 self._record_failed_start(agent, failure)
@@ -162,7 +162,7 @@ class StartStop(Struct, frozen=True):
                     await _terminate_child(supervisor, agent.name)
                 except NoProc:
                     continue  # its group has just ended
-            elif agent.children is not None:  # it runs, in a group whose start hasn't come out yet
+            elif agent.children is not None:  # it runs, in a group that is still starting
                 await wait_first(self.tracker.wait_supervisor, agent.over.wait)
                 continue
             self.tracker.finish(agent)
@@ -179,7 +179,11 @@ async def _terminate_child_to_restart(supervisor: Supervisor, name: str) -> None
     try:
         await _terminate_child(supervisor, name)
     except NoProc:
-        raise Unavailable(f"{name} can't be started now: its group is ending") from None
+        raise _group_ends(name) from None
+
+
+def _group_ends(name: str) -> Unavailable:
+    return Unavailable(f"{name} can't be started now: its group is ending")
 
 
 async def _wait_until_settled(agent: Agent) -> None:

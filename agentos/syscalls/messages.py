@@ -22,7 +22,7 @@ BATCH = 64  # mailboxes that BROADCAST checks between two checkpoints: 1 ms
 
 def syscalls(mail: Mailboxes, registry: Registry) -> tuple[Syscall, ...]:
     def prepare_send(caller: Caller, request: Send) -> Prepared:
-        box = find_box(request)
+        box = find_box(mail, request)
 
         def act(caller: Caller) -> Sent:
             if registry.is_over(box.id):
@@ -31,14 +31,6 @@ def syscalls(mail: Mailboxes, registry: Registry) -> tuple[Syscall, ...]:
             return Sent(delivered_to=box.id)
 
         return Prepared((right_to_send(box),), act)
-
-    def find_box(request: Send) -> Mailbox:
-        if (request.to is None) == (request.to_name is None):
-            raise BadRequest("to: expected exactly one of to (an id or a name) and to_name")
-        if isinstance(request.to, str) and request.to.isdecimal():
-            raise BadRequest(f"to: expected an id, which is a number, or a name, got {quote(request.to)}")
-        to = request.to if request.to is not None else request.to_name
-        return mail.by_id(to) if isinstance(to, int) else mail.by_name(to or "")
 
     def prepare_broadcast(caller: Caller, request: Broadcast) -> Prepared:
         def is_recipient(box: Mailbox) -> bool:
@@ -94,6 +86,16 @@ def syscalls(mail: Mailboxes, registry: Registry) -> tuple[Syscall, ...]:
         ),
         Syscall(Op.REGISTER, Register, handler=register),
     )
+
+
+def find_box(mail: Mailboxes, request: Send) -> Mailbox:
+    """The mailbox that a message is for. Raises ``BadRequest`` or ``NotFound``."""
+    if (request.to is None) == (request.to_name is None):
+        raise BadRequest("to: expected exactly one of to (an id or a name) and to_name")
+    if isinstance(request.to, str) and request.to.isdecimal():
+        raise BadRequest(f"to: expected an id, which is a number, or a name, got {quote(request.to)}")
+    to = request.to if request.to is not None else request.to_name
+    return mail.by_id(to) if isinstance(to, int) else mail.by_name(to or "")
 
 
 def right_to_send(box: Mailbox) -> Right:

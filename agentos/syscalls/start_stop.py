@@ -1,6 +1,6 @@
 """Handlers of START, STOP and RESTART."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from msgspec import Struct
@@ -41,11 +41,8 @@ class StartStopCalls(Struct, frozen=True):
         targets = self.find_targets(request)
 
         async def act(call: Call) -> calls.Changed:
-            for target in targets:
-                if target.group is not None:
-                    await self.supervision.start_stop.start_group(target.group)
-                else:
-                    await self.supervision.start_stop.start_agent(target.agents[0])
+            operations = self.supervision.start_stop
+            await for_each(targets, operations.start_group, operations.start_agent)
             return describe(targets)
 
         yield prepare(request, "start", targets, act, find_spawned(targets))
@@ -55,9 +52,7 @@ class StartStopCalls(Struct, frozen=True):
         targets = self.find_targets(request)
 
         async def act(call: Call) -> calls.Changed:
-            await self.supervision.start_stop.stop(
-                [agent for target in targets for agent in target.agents], caller.shown_name
-            )
+            await self.supervision.start_stop.stop(list_agents(targets), caller.shown_name)
             return describe(targets)
 
         yield prepare(request, "stop", targets, act, find_spawned(targets))
@@ -66,16 +61,13 @@ class StartStopCalls(Struct, frozen=True):
     async def prepare_restart(self, caller: Caller, request: calls.Restart) -> AsyncIterator[Prepared]:
         targets = self.find_targets(request)
         error = None
-        for agent in (agent for target in targets for agent in target.agents):
+        for agent in list_agents(targets):
             if agent.id == caller.id or self.registry.descends(caller.id, agent.id):
                 error = BadRequest(f"{agent.name}: an agent can't restart itself or an agent above it; it can end")
 
         async def act(call: Call) -> calls.Changed:
-            for target in targets:
-                if target.group is not None:
-                    await self.supervision.start_stop.restart_group(target.group)
-                else:
-                    await self.supervision.start_stop.restart_agent(target.agents[0])
+            operations = self.supervision.start_stop
+            await for_each(targets, operations.restart_group, operations.restart_agent)
             return describe(targets)
 
         yield prepare(request, "restart", targets, act, error)
@@ -99,25 +91,40 @@ class StartStopCalls(Struct, frozen=True):
         return Target(self.supervision.start_stop.list_members(path), path)
 
 
+def list_agents(targets: Sequence[Target]) -> Sequence[Agent]:
+    return [agent for target in targets for agent in target.agents]
+
+
+async def for_each(
+    targets: Sequence[Target],
+    change_group: Callable[[Path], Awaitable[None]],
+    change_agent: Callable[[Agent], Awaitable[None]],
+) -> None:
+    """Start or restart what the names of a request stand for, one after the other."""
+    for target in targets:
+        if target.group is not None:
+            await change_group(target.group)
+        else:
+            await change_agent(target.agents[0])
+
+
 def find_spawned(targets: Sequence[Target]) -> CallError | None:
     """The error of a request for an agent that was spawned: it ends for good."""
-    for target in targets:
-        for agent in target.agents:
-            if not agent.declared:
-                return BadRequest(f"{agent.name}: expected an agent of the configuration file; this one was spawned")
+    for agent in list_agents(targets):
+        if not agent.declared:
+            return BadRequest(f"{agent.name}: expected an agent of the configuration file; this one was spawned")
     return None
 
 
 def prepare(
     request: Request, action: str, targets: Sequence[Target], act: Callable[[Call], object], error: CallError | None
 ) -> Prepared:
-    agents = [agent for target in targets for agent in target.agents]
-    rights = [Right(action, agent=agent.id) for agent in agents] or [Right(action)]
+    rights = [Right(action, agent=agent.id) for agent in list_agents(targets)] or [Right(action)]
     return Prepared(rights, act, about=request.name or ", ".join(request.names or ()), error=error)
 
 
 def describe(targets: Sequence[Target]) -> calls.Changed:
-    agents = {agent.name: agent for target in targets for agent in target.agents}
+    agents = {agent.name: agent for agent in list_agents(targets)}
     return calls.Changed(agents=[calls.AgentState(name=name, state=str(agents[name].state)) for name in agents])
 
 

@@ -6,9 +6,11 @@ import click
 
 from .common import check_reply, json_option, kernel, print_json, socket_option
 
+names_argument = click.argument("names", nargs=-1, required=True, metavar="NAME...")
+
 
 @click.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@names_argument
 @json_option
 @socket_option
 def start(names: tuple[str, ...], socket_path: str | None, as_json: bool) -> None:
@@ -21,7 +23,7 @@ def start(names: tuple[str, ...], socket_path: str | None, as_json: bool) -> Non
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@names_argument
 @json_option
 @socket_option
 def stop(names: tuple[str, ...], socket_path: str | None, as_json: bool) -> None:
@@ -34,7 +36,7 @@ def stop(names: tuple[str, ...], socket_path: str | None, as_json: bool) -> None
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@names_argument
 @json_option
 @socket_option
 def restart(names: tuple[str, ...], socket_path: str | None, as_json: bool) -> None:

@@ -16,7 +16,7 @@ endef
 .PHONY: help demo test night security check format generate bench stages cover docs roads clean
 
 help:
-	@echo "make demo      set up, then show the main job, offline"
+	@echo "make demo      set up, then show isolation and supervision, offline"
 	@echo "make test      set up, then run all tests on two cores"
 	@echo "make night     all tests, at random and with more rounds"
 	@echo "make security  set up, then run the attacks alone"
@@ -31,18 +31,21 @@ help:
 $(RUN_READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "AgentOS needs Python 3.11 or newer, $(PYTHON) is `$(PYTHON) -V`: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
+	@echo "setting up $(VENV), once, in about half a minute: a virtual environment of $(PYTHON)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 	  { echo "$(PYTHON) has no venv module: on Debian, apt-get install python3-venv"; exit 1; }
-	@echo "setting up $(VENV) (the first time takes half a minute)"
+	@echo "setting up $(VENV): pip, then AgentOS and what it imports, from PyPI"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	@touch $@
 
 $(READY): $(RUN_READY)
+	@echo "setting up $(VENV): what the tests need"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group pyproject.toml:dev
 	@touch $@
 
 demo: $(RUN_READY)
+	@$(BIN)/python -m demos.security --brief
 	@$(BIN)/python -m demos.supervision_tree
 
 test: $(READY)

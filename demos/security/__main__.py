@@ -1,8 +1,10 @@
 """``python -m demos.security``: one hostile program, run without a jail and in one."""
 
+import argparse
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,13 @@ from agentos_sdk import AgentOSClient
 from demos import stage
 from demos.stage import PrintingClient, notice, say
 
+from .picture import Row, draw_table
 from .targets import ORIGINAL_BASHRC, Targets, plant_targets
 
 HERE = stage.HERE / "security"
 TIMEOUT = 30.0  # seconds that a hostile program may take; it takes less than one
 ROW = "{:<37}{:<21}{:<22}{}"
+HEADER = ("ATTEMPT", "NOT ISOLATED", "ISOLATED", "STOPPED BY")
 
 Reply = dict[str, Any]
 
@@ -77,33 +81,45 @@ class Result:
     seen: Sequence[str]
 
 
-def security() -> None:
+def security(brief: bool, picture: Path | None) -> None:
     stage.title("Security")
     say(
         "A hostile program tries fifteen things that no agent should be able to do: first in a jail, as every agent is "
         "started, then without one, which only the operator can ask for. Of /etc/shadow it only counts the bytes; all "
         "other targets were made for this demo, and nothing leaves this machine."
     )
-    isolated = run_hostile_program("isolated", "In a jail: isolation standard, the default", {})
-    bare = run_hostile_program("bare", 'Without: isolation="none"', {"isolation": "none"})
+    if not brief:
+        stage.heading("In a jail: isolation standard, the default")
+    isolated = run_hostile_program("isolated", {}, brief)
+    if not brief:
+        stage.heading('Without: isolation="none"')
+    bare = run_hostile_program("bare", {"isolation": "none"}, brief)
 
     stage.heading("Side by side")
-    table(bare, isolated)
-    stage.heading("Seen from outside")
-    for name, result in (("not isolated", bare), ("isolated", isolated)):
-        for line in result.seen:
-            click.echo(f"   {name:<14}{line}")
-    judge(bare, isolated)
+    rows = [describe_attempt(attempt, bare, isolated) for attempt in ATTEMPTS]
+    click.secho(ROW.format(*HEADER), bold=True)
+    for row in rows:
+        click.echo(ROW.format(*row))
+    if not brief:
+        stage.heading("Seen from outside")
+        for name, result in (("not isolated", bare), ("isolated", isolated)):
+            for line in result.seen:
+                click.echo(f"   {name:<14}{line}")
+    verdict = judge(bare, isolated)
+    if picture is not None:
+        picture.write_text(draw_table(HEADER, rows, verdict))
 
 
 # -- A hostile program -------------------------------------------------------------------------------------------------
 
 
-def run_hostile_program(name: str, heading: str, isolation: Mapping[str, str]) -> Result:
+Call = Callable[..., Any]  # of a method of the client, by its name
+
+
+def run_hostile_program(name: str, isolation: Mapping[str, str], brief: bool) -> Result:
     """Create all targets and a kernel with a secret in its environment, and run the hostile program in it."""
-    stage.heading(heading)
     with plant_targets() as target, stage.kernel() as running, AgentOSClient(running.socket) as client:
-        kernel = PrintingClient(client)
+        kernel: Call = partial(call_method, client) if brief else PrintingClient(client)
         targets = {
             "dns": target.services.dns.getsockname()[1],
             "tcp": target.services.tcp.getsockname()[1],
@@ -130,7 +146,11 @@ def run_hostile_program(name: str, heading: str, isolation: Mapping[str, str]) -
         )
 
 
-def start(kernel: PrintingClient, name: str, script: str, **more: object) -> Reply:
+def call_method(client: AgentOSClient, method: str, *args: object, **named: object) -> Any:
+    return getattr(client, method)(*args, **named)
+
+
+def start(kernel: Call, name: str, script: str, **more: object) -> Reply:
     reply: Reply = kernel("spawn", name, str(HERE / script), **more)
     if reply.get("code") == "isolation_unavailable":
         raise stage.DemoError(f"THIS HOST CAN'T ISOLATE, and nothing was started.\n{reply['error']}")
@@ -193,12 +213,10 @@ def describe_effects(target: Targets) -> Sequence[str]:
     )
 
 
-def table(bare: Result, isolated: Result) -> None:
-    click.secho(ROW.format("ATTEMPT", "NOT ISOLATED", "ISOLATED", "STOPPED BY"), bold=True)
-    for attempt in ATTEMPTS:
-        free, jailed = bare.tried[attempt.name], isolated.tried[attempt.name]
-        by = "NOTHING" if jailed.done else stopped_by(isolated.layers, attempt.layer)
-        click.echo(ROW.format(attempt.what, cell(attempt, free), cell(attempt, jailed), by))
+def describe_attempt(attempt: Attempt, bare: Result, isolated: Result) -> Row:
+    free, jailed = bare.tried[attempt.name], isolated.tried[attempt.name]
+    by = "NOTHING" if jailed.done else stopped_by(isolated.layers, attempt.layer)
+    return attempt.what, cell(attempt, free), cell(attempt, jailed), by
 
 
 def cell(attempt: Attempt, tried: Tried) -> str:
@@ -215,12 +233,13 @@ def stopped_by(layers: Mapping[str, Mapping[str, Any]], name: str) -> str:
     return LAYERS.get(name) or str(layer["mechanism"]).partition(" in ")[0]
 
 
-def judge(bare: Result, isolated: Result) -> None:
-    """Check that the jail stopped every attempt; decides the exit status."""
+def judge(bare: Result, isolated: Result) -> str:
+    """Check that the jail stopped every attempt; decides the exit status. Returns the verdict."""
     held = [attempt for attempt in ATTEMPTS if not isolated.tried[attempt.name].done]
     free = [attempt for attempt in ATTEMPTS if bare.tried[attempt.name].done]
     click.echo()
-    notice(f"Of {len(ATTEMPTS)} attempts {len(free)} succeed without a jail, and {len(ATTEMPTS) - len(held)} in one.")
+    verdict = f"Of {len(ATTEMPTS)} attempts {len(free)} succeed without a jail, and {len(ATTEMPTS) - len(held)} in one."
+    notice(verdict)
     if len(free) < len(ATTEMPTS):
         notice("Attempts that fail in both columns are ones that this machine doesn't allow its users anyway.")
     most = int(isolated.tried["fork"].detail)
@@ -229,6 +248,11 @@ def judge(bare: Result, isolated: Result) -> None:
         stage.check(attempt in held, f"a jail stops this: {attempt.what}")
         stage.check(isolated.layers[attempt.layer]["active"], f"{attempt.layer} is in force")
         stage.check(attempt in free or not attempt.sure, f"this succeeds without a jail: {attempt.what}")
+    return verdict
 
 
-stage.run_demo(security)
+parser = argparse.ArgumentParser(prog="python -m demos.security", description=__doc__)
+parser.add_argument("--brief", action="store_true", help="print the table alone")
+parser.add_argument("--picture", type=Path, metavar="FILE", help="write the table as an SVG picture too")
+options = parser.parse_args()
+stage.run_demo(partial(security, options.brief, options.picture))

@@ -1,4 +1,4 @@
-"""``python -m demos.supervision_tree``: a tree from a file, and twelve seconds of crashes and restarts."""
+"""``python -m demos.supervision_tree``: a tree from a file, and nine seconds of crashes and restarts."""
 
 import re
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ from demos import stage
 from demos.stage import Kernel, notice, say
 
 FILE = stage.HERE / "supervision_tree" / "agentos.toml"
-RESTARTS = 4  # of unstable, that are watched
-TIMEOUT = 120.0  # seconds for the whole demo; it takes about twelve
+RESTARTS = 3  # of unstable, that are watched
+TIMEOUT = 120.0  # seconds for the whole demo; it takes about nine
 ROUND = re.compile(r"ping \| sent (\d+), pong answered (\d+)")
 DELAY = re.compile(r"unstable: will be restarted in ([\d.]+) s")
 REMARKS: Mapping[str, str] = {
@@ -60,7 +60,7 @@ def supervision_tree() -> None:
     stage.title("A supervision tree")
     say(
         f"The file {stage.shorten_paths(str(FILE))} describes which agents run below which supervisors. "
-        "The kernel starts it all; each agent is a process. This takes about twelve seconds."
+        "The kernel starts it all; each agent is a process. This takes about nine seconds."
     )
     stage.heading("The kernel starts the tree (lines with a time are its own console)")
     click.secho(f"$ agentos run {stage.shorten_paths(str(FILE))}", bold=True)

@@ -2,6 +2,7 @@
 
 import re
 import sys
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,15 @@ def test_what_succeeds_without_a_jail_is_stopped_in_one(run: Run) -> None:
     assert "and 0 in one" in shown
 
 
+def test_the_brief_demo_prints_the_table_and_the_verdict(run: Run) -> None:
+    shown = run("security", "--brief")
+
+    assert shown.count("stopped: E") == 14
+    assert "and 0 in one" in shown
+    assert "kernel." not in shown
+    assert len(shown.splitlines()) <= 32
+
+
 def test_the_demo_looks_for_itself_at_what_was_attacked(run: Run) -> None:
     seen = re.sub(r" +", " ", run("security").partition("Seen from outside\n")[2])
 
@@ -68,5 +78,13 @@ def test_on_a_host_that_cannot_isolate_nothing_is_let_loose_and_the_knob_is_name
     assert "THIS HOST CAN'T ISOLATE" in done.stderr
     assert "user.max_user_namespaces" in done.stderr
     assert "Side by side" not in done.stdout
-    assert "Side by side" not in done.stdout
     assert list(place.iterdir()) == []
+
+
+def test_the_picture_holds_the_table(run: Run, tmp_path: Path) -> None:
+    run("security", "--brief", "--picture", str(tmp_path / "table.svg"))
+
+    svg = ElementTree.parse(tmp_path / "table.svg")
+    texts = [text.text or "" for text in svg.iter("{http://www.w3.org/2000/svg}text")]
+    assert len(texts) == 16 * 4 + 1
+    assert texts[-1].endswith("and 0 in one.")

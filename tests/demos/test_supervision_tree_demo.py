@@ -15,16 +15,16 @@ def test_the_story_has_growing_delays_a_given_up_agent_and_an_unharmed_pair(run:
     shown = run("supervision_tree")
 
     announced = [float(delay) for delay in re.findall(r"unstable: will be restarted in ([\d.]+) s", shown)]
-    assert announced[:4] == [0.2, 0.4, 0.8, 1.6]  # where the demo is slow, it crashes once more
+    assert announced[:3] == [0.2, 0.4, 0.8]  # where the demo is slow, it crashes once more
     row = re.search(r"waited +(.*)", shown)
     assert row is not None
     waited = [float(delay) for delay in re.findall(r"[\d.]+", row[1])]
-    assert all(real >= said for real, said in zip(waited, announced[:4], strict=True))
+    assert all(real >= said for real, said in zip(waited, announced[:3], strict=True))
 
     assert "root/doomed/hopeless: given up" in shown
     ends = re.findall(r"kernel \| (\w+): (exit status \d+|killed by \w+)", shown)
     assert ends.count(("hopeless", "exit status 1")) == 4
-    assert ends.count(("unstable", "exit status 1")) >= 4
+    assert ends.count(("unstable", "exit status 1")) >= 3
     assert {name for name, _ in ends} == {"hopeless", "unstable"}
     assert re.search(r"hopeless +- +failed +3 ", shown)
     for name in ("ping", "pong"):

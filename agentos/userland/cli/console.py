@@ -13,6 +13,7 @@ import time
 from io import TextIOWrapper
 
 from agentos.userland.cli.common import printable
+from agentos.userland.cli.output_text import printable_output, shows_colours
 
 MAX_LINES = 10_000
 COLOURS = (36, 33, 35, 32, 34, 96, 93, 95, 92, 94)
@@ -28,7 +29,7 @@ class Console(logging.Handler):
         super().__init__(level.upper())
         self._queue: queue.Queue[str | None] = queue.Queue(MAX_LINES)
         self._dropped = 0
-        self._coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        self._coloured = shows_colours()
         self._thread = threading.Thread(target=self._write, name="console", daemon=True)
 
     def __enter__(self) -> "Console":
@@ -54,23 +55,24 @@ class Console(logging.Handler):
             text += "\n" + logging.Formatter().formatException(record.exc_info)
         for number, line in enumerate(text.splitlines()):
             # Indented, for agents choose the text of some errors: a line of that must not read as another message.
-            self._put("kernel", CONTINUATION + line if number else line, LEVELS.get(record.levelno, "1"))
+            self._put("kernel", printable(CONTINUATION + line if number else line), LEVELS.get(record.levelno, "1"))
 
     def say(self, text: str) -> None:
         """Print a line of the kernel's, whatever the log level."""
         for line in text.splitlines():
-            self._put("kernel", line, "1")
+            self._put("kernel", printable(line), "1")
 
     def show(self, name: str, stream: str, text: str) -> None:
         """Print a line of an agent's output; lines that the kernel added to it are in the log already."""
         if stream != "kernel" and self.level <= logging.INFO:
-            self._put(name, text, str(COLOURS[sum(name.encode()) % len(COLOURS)]))
+            shown = printable_output(text, self._coloured)
+            self._put(name, shown, str(COLOURS[sum(name.encode()) % len(COLOURS)]))
 
     def _put(self, name: str, text: str, colour: str) -> None:
         stamp = time.strftime("%H:%M:%S")
         tag = f"\x1b[{colour}m{name:>12}\x1b[0m" if self._coloured else f"{name:>12}"
         try:
-            self._queue.put_nowait(f"{stamp} {tag} | {printable(text)}\n")
+            self._queue.put_nowait(f"{stamp} {tag} | {text}\n")
         except queue.Full:
             self._dropped += 1
 

@@ -8,7 +8,8 @@ import click
 from agentos_sdk import AgentOSClient
 from agentos_sdk.errors import NotFound, from_reply
 
-from .common import Failed, agent_fields, json_option, kernel, print_json, printable, read_stdin, socket_option
+from .common import Failed, agent_fields, json_option, kernel, print_json, read_stdin, socket_option
+from .output_text import OutputPrinter
 from .spawn import SpawnCommand
 
 TIMED_OUT = 124  # exit status, as with timeout(1)
@@ -86,16 +87,12 @@ def run_streaming(
     client: AgentOSClient, command: list[str], cwd: str | None, timeout: float, more: dict[str, Any]
 ) -> dict[str, Any]:
     """Show the output as it comes, and return the reply."""
-    with client.exec_stream(command, cwd, timeout, **more) as parts:
+    with (
+        OutputPrinter(err=False) as out,
+        OutputPrinter(err=True) as err,
+        client.exec_stream(command, cwd, timeout, **more) as parts,
+    ):
         for part in parts:
-            print_output(part["text"], err=part["stream"] == "stderr")
+            (err if part["stream"] == "stderr" else out).print(part["text"])
     assert parts.executed is not None, "the reply is the end of the stream"
     return parts.executed
-
-
-def print_output(text: str, err: bool) -> None:
-    """Print text unchanged to a file or pipe; to a terminal with control characters escaped."""
-    stream = sys.stderr if err else sys.stdout
-    if stream.isatty():
-        text = "\n".join(map(printable, text.split("\n")))
-    click.echo(text, nl=False, err=err)

@@ -7,19 +7,21 @@ from typing import Any
 
 import click
 
-from .common import agent_fields, check_reply, json_option, kernel, print_json, printable, socket_option
+from .common import agent_fields, check_reply, json_option, kernel, print_json, socket_option
+from .output_text import printable_output, shows_colours
 
 
 @click.command()
 @click.argument("name")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until the agent has ended.")
 @click.option("-n", "--tail", type=click.IntRange(0, 2000), default=100, show_default=True, help="How many lines.")
+@click.option("--raw", is_flag=True, help="Let all control sequences through, not only colours.")
 @json_option
 @socket_option
-def logs(name: str, follow: bool, tail: int, as_json: bool, socket_path: str | None) -> None:
+def logs(name: str, follow: bool, tail: int, raw: bool, as_json: bool, socket_path: str | None) -> None:
     """Show the last lines that an agent wrote.
 
-    NAME is its name or its id.
+    NAME is its name or its id. Control characters are escaped, but on a terminal colours are shown.
     """
     with kernel(socket_path) as client:
         if not follow:
@@ -28,12 +30,12 @@ def logs(name: str, follow: bool, tail: int, as_json: bool, socket_path: str | N
             pages = client.follow_logs(**agent_fields(name), tail=tail)
         try:
             for page in pages:
-                print_page(page, as_json)
+                print_page(page, as_json, raw)
         except KeyboardInterrupt:
             sys.exit(130)
 
 
-def print_page(page: Mapping[str, Any], as_json: bool) -> None:
+def print_page(page: Mapping[str, Any], as_json: bool, raw: bool) -> None:
     if page["missed"] and not as_json:
         click.secho(f"({page['missed']} older lines are no longer kept)", fg="bright_black", err=True)
     for line in page["lines"]:
@@ -42,4 +44,6 @@ def print_page(page: Mapping[str, Any], as_json: bool) -> None:
         else:
             stamp = time.strftime("%H:%M:%S", time.localtime(line["at"]))
             colour = {"stderr": "red", "kernel": "bright_black"}.get(line["stream"])
-            click.echo(f"{stamp} {line['stream']:6} | {click.style(printable(line['text']), fg=colour)}")
+            text = line["text"] if raw else printable_output(line["text"], shows_colours())
+            text = click.style(text, fg=colour) if colour is not None else text
+            click.echo(f"{stamp} {line['stream']:6} | {text}", color=raw or None)

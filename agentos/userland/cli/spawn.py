@@ -20,6 +20,7 @@ from .common import (
     printable,
     socket_option,
 )
+from .output_text import printable_output, shows_colours
 
 LIMITS = ("memory", "max_pids", "cpu_quota", "cpu_weight", "open_files", "file_size", "disk", "inodes", "tmp")
 BUDGETS = ("tokens", "calls", "money")
@@ -196,7 +197,7 @@ def print_page(page: dict[str, Any]) -> None:
         click.echo(f"({page['missed']} older lines are no longer kept)", err=True)
     for line in page["lines"]:
         if line["stream"] != "kernel":
-            click.echo(printable(line["text"]), err=line["stream"] == "stderr")
+            click.echo(printable_output(line["text"], shows_colours()), err=line["stream"] == "stderr")
 
 
 def parse_pairs(option: str, given: tuple[str, ...]) -> dict[str, str]:

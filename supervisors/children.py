@@ -1,6 +1,6 @@
 """The ordered table of children, and OTP's queries on it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import trio
@@ -139,6 +139,10 @@ class Children:
     def add(self, child: Child) -> None:
         """Append to the start order."""
         self._rows[child.id] = child
+
+    def replace(self, children: Sequence[Child]) -> None:
+        """Have these children, in this start order."""
+        self._rows = {child.id: child for child in children}
 
     def remove(self, child: Child) -> None:
         """Remove the child and its spec."""

@@ -149,6 +149,22 @@ class Staff:
             raise Refused("restarting" if child.state == "restarting" else "running", name)
         self._children.remove(child)
 
+    async def change(self, spec: SupervisorSpec) -> None:
+        """Take another spec: stop and delete the children that it lacks, add those that are new in it, stopped."""
+        before = {child.id for child in self._spec.children}
+        wanted = {child.id: child for child in spec.children}
+        for child in reversed(tuple(self._children)):
+            if child.id not in wanted:
+                await self._stop(child)
+                self._children.remove(child)
+        # Not a temporary child that has ended: it is known, and forgotten.
+        new = [Child(child) for child in spec.children if child.id not in before]
+        rows = {child.id: child for child in (*new, *self._children)}
+        for child in rows.values():
+            child.spec = wanted[child.id]
+        self._children.replace([rows[name] for name in wanted if name in rows])
+        self._spec = spec
+
     # -- One child -------------------------------------------------------------------------------------------------
 
     def _kept(self, name: str) -> Child:

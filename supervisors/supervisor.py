@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import trio
 from msgspec import Struct
+from msgspec.structs import replace
 
 from supervisors import reports
 from supervisors.backoff import delay
@@ -157,6 +158,24 @@ class Supervisor:
         Raises Refused ``running``, ``restarting``, ``not_found`` or ``simple_one_for_one``, NoProc.
         """
         await self._ask(partial(self._staff.delete, child))
+
+    async def change_spec(self, spec: SupervisorSpec) -> None:
+        """Take another spec, as in OTP's code_change: its flags, and the order and the terms of the children.
+
+        Children that run go on, a ``start`` that differs is for the next one. Children that are new in it are there,
+        stopped: restart_child starts them. Beyond OTP, children that it lacks are stopped, newest first, and deleted.
+
+        Raises SpecError ``bad_combination`` if one of the specs is simple_one_for_one, NoProc.
+        """
+        if spec.simple or self.spec.simple:
+            raise SpecError("bad_combination", "the spec of a simple_one_for_one supervisor can't be changed")
+
+        async def change() -> None:
+            await self._staff.change(spec)
+            self.spec = spec
+            self._intensity = replace(self._intensity, restarts=spec.intensity, period=spec.period)
+
+        await self._ask(change)
 
     async def which_children(self) -> Sequence[ChildInfo]:
         """All children, newest first. Raises NoProc."""

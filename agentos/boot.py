@@ -23,7 +23,7 @@ from agentos.database import DatabaseError, open_database
 from agentos.llm import budgets
 from agentos.llm.model import Model, open_model
 from agentos.sandbox.plan import CODE, WORKSPACE
-from agentos.services.events import Events, IsolationProbed, KernelStarted, KernelStopping, Subscriber
+from agentos.services.events import Events, IsolationProbed, KernelStarted, Subscriber
 from agentos.services.mailboxes import Mailboxes
 from agentos.syscalls import Services, reserved, table
 
@@ -166,6 +166,7 @@ class Kernel:
             audit=access.audit,
             host_view=host_view,
             max_payload=kernel.max_payload,
+            config_file=str(settings.config.file) if settings.config.file is not None else None,
         )
         self.callers.serve(table(services), reserved(kernel.max_payload))
         self.supervision.build(root)
@@ -203,10 +204,10 @@ class Kernel:
 
     async def probe_host(self) -> None:
         """Try the isolation layers. Agents start when this is done, clients are served before."""
-        self.jails.host, isolation = await probe.examine(self.host.spawner, self.jails.host, self.host.cgroups)
+        self.jails.host, self.jails.found = await probe.examine(self.host.spawner, self.jails.host, self.host.cgroups)
         self.jails.probed.set()
         await self.started.wait()
-        self.events.publish(IsolationProbed(isolation))
+        self.events.publish(IsolationProbed(self.jails.found))
 
     async def obey_signals(self, *, task_status: trio.TaskStatus[None]) -> None:
         """The first stop signal ends the tree in order, a second one kills what is left."""
@@ -217,9 +218,7 @@ class Kernel:
                     log.warning("killing what still runs")
                     self.supervision.stop_now()
                 else:
-                    log.info("stopping, agents first; once more to hurry")
-                    self.events.publish(KernelStopping())
-                    self.supervision.stop()
+                    self.supervision.shut_down()
 
     def announce(self, nursery: trio.Nursery, missing: Sequence[str]) -> None:
         """Publish that the kernel is ready, and which agents are ``missing``.

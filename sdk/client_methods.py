@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from agentos_sdk.calls import agents, audit, host, inspect, messages, metrics, permissions, think
+from agentos_sdk.calls import agents, audit, host, inspect, kernel, messages, metrics, permissions, think
 from agentos_sdk.calls.request import Request
 
 HIDDEN = {"stream", "follow", "wait", "async_", "request_id"}  # fields that no method has as a parameter
@@ -134,6 +134,8 @@ METHODS = (
     START,
     STOP,
     RESTART,
+    Method("shutdown", kernel.Shutdown, positional="grace"),
+    Method("status", kernel.Status),
     Method("wait", agents.Wait, positional="name agent_id timeout", wait="timeout"),
     Method("pause", agents.Pause, positional="name agent_id"),
     Method("resume", agents.Resume, positional="name agent_id"),

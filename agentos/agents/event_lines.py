@@ -10,6 +10,7 @@ from agentos.services.events import (
     AgentRestarting,
     AgentStopped,
     Event,
+    KernelStopping,
 )
 
 from .registry import Registry
@@ -31,6 +32,8 @@ def log_event(event: Event) -> None:
             log.info("%s: will be restarted in %.1f s (failure %d in a row)", name, delay, failures)
         case AgentStopped(name=name, by=by):
             log.info("%s: stopped by %s, until it is started", name, by)
+        case KernelStopping():
+            log.info("stopping, agents first; once more to hurry")
         case AgentEscalated(supervisor=supervisor, reason=reason):
             log.warning("%s: given up: %s%s", supervisor, reason, REMEDIES if supervisor == ROOT else "")
 

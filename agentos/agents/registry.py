@@ -77,6 +77,7 @@ class Agent:
     output: Output = field(factory=Output)
     state: State = State.STARTING
     lives: int = 0
+    failures: int = 0  # in a row, when its last restart was scheduled
     since: float = 0.0  # trio's clock, seconds: start of the present life
     program: Sandbox | None = None
     jail: "Jail | None" = None  # while that program runs

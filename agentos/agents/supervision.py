@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from agentos.kernel.caller import Caller
 from agentos.llm.settings import Account, QueuePath, Share
-from agentos.services.events import AgentOutput
+from agentos.services.events import AgentOutput, KernelStopping
 from agentos_sdk.errors import Unavailable
 from agentos_sdk.values import End, Line
 from supervisors import ChildSpec, Exit, GaveUp, NoProc, Refused, StartFailed, Supervisor, SupervisorSpec
@@ -202,6 +202,15 @@ class Supervision:
                 self.stop()
                 break
         self._required_up.set()
+
+    def shut_down(self, grace: float | None = None) -> None:
+        """End the tree in order, and with it the kernel; ``grace`` limits each agent's shutdown time, in seconds."""
+        if grace is not None:
+            for agent in self.registry:
+                agent.limit_shutdown_time(min(grace, agent.shutdown_time))
+        if not self.stopping:
+            self.registry.publish(KernelStopping())
+            self.stop()
 
     def stop(self) -> None:
         """End the tree in order: each agent after the agents it spawned and the siblings started after it."""

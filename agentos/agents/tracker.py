@@ -70,6 +70,7 @@ class Tracker:
                 self._record_child_end(path, id, exit, isinstance(report, reports.ChildEnded))
             case reports.RestartScheduled(path, id, delay, attempt):
                 if (agent := self._agents.get((path, id))) and agent.stopped_by is None:
+                    agent.failures = attempt
                     self.registry.change(agent, AgentRestarting(agent.id, agent.name, delay, attempt))
             case reports.SupervisorGaveUp(path, exit):
                 self._record_failure(path, exit)

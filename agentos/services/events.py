@@ -110,7 +110,7 @@ class IsolationProbed(Struct, frozen=True):
 
 
 class KernelStopping(Struct, frozen=True):
-    """The kernel has got the first stop signal: its agents are ending."""
+    """The kernel has got the first stop signal, or SHUTDOWN: its agents are ending."""
 
 
 Event = AgentEvent | AgentEscalated | KernelStarted | IsolationProbed | KernelStopping

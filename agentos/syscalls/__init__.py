@@ -16,7 +16,7 @@ from agentos.services.audit.log import Audit
 from agentos.services.mailboxes import Mailboxes
 from agentos_sdk.opcodes import Op
 
-from . import agents, audit, exec, files, inspect, messages, metrics, permissions, start_stop, think
+from . import agents, audit, exec, files, inspect, kernel, messages, metrics, permissions, start_stop, think
 from .spawn import Spawning
 
 
@@ -24,7 +24,8 @@ class Services(Struct, frozen=True):
     """What the handlers of system calls use.
 
     ``kernel_account`` is the share of the model for all callers together. ``host_view`` is the operator's view of
-    the host's files. ``max_payload`` is the largest body in bytes.
+    the host's files. ``max_payload`` is the largest body in bytes. ``config_file`` is the path of the configuration
+    file, None without one.
     """
 
     registry: Registry
@@ -36,6 +37,7 @@ class Services(Struct, frozen=True):
     audit: Audit
     host_view: View
     max_payload: int
+    config_file: str | None = None
 
 
 def table(services: Services) -> tuple[Syscall, ...]:
@@ -52,6 +54,7 @@ def table(services: Services) -> tuple[Syscall, ...]:
         *inspect.syscalls(s.registry, s.line),
         *messages.syscalls(s.mail, s.registry),
         *metrics.syscalls(s.line, s.kernel_account),
+        *kernel.syscalls(s.supervision, s.line, s.audit, s.config_file),
         *audit.syscalls(s.audit),
     )
     return (*calls, *permissions.syscalls(s.registry, s.callers, calls))

@@ -34,6 +34,8 @@ INSPECT = 0x18
 START = 0x1A
 STOP = 0x1B
 RESTART = 0x1C
+SHUTDOWN = 0x1D
+STATUS = 0x1E
 SEND = 0x20
 RECV = 0x21
 BROADCAST = 0x22
@@ -150,6 +152,17 @@ class Calls:
         A member of a group is restarted without its siblings.
         """
         return self._make_call(RESTART, {"name": name, "names": names}, wait=None)
+
+    def shutdown(self, grace: float | None = None) -> Reply:
+        """Stop the kernel: all agents in order, then the kernel itself, which closes all connections.
+
+        Answers when that has begun. No agent gets more than ``grace`` seconds between SIGTERM and SIGKILL.
+        """
+        return self._make_call(SHUTDOWN, {"grace": grace})
+
+    def status(self) -> Reply:
+        """Get the state of the kernel as a whole, and what needs attention."""
+        return self._make_call(STATUS, {})
 
     def wait(self, name: str | None = None, agent_id: int | None = None, timeout: float | None = None) -> Reply:
         """Wait until an agent has ended for good (a restart doesn't count); at most ``timeout`` seconds."""

@@ -30,6 +30,7 @@ from .calls.agents import (
 from .calls.audit import AuditEntry, GetAuditLog, SetAuditConfig
 from .calls.host import Content, Exec, Executed, Read, Write, Written
 from .calls.inspect import Inspect, Inspected
+from .calls.kernel import KernelStatus, Shutdown, Status, Stopping
 from .calls.messages import Broadcast, Delivered, Message, Recv, Register, Registered, Send, Sent
 from .calls.metrics import MetricsSystem, SystemMetrics
 from .calls.permissions import Explain, Explained, GetPerms, PermsSet, SetPerms
@@ -145,6 +146,17 @@ class Calls:
         A member of a group is restarted without its siblings.
         """
         return await self._make_call(Restart, {"name": name, "names": names})
+
+    async def shutdown(self, grace: float | None = None) -> Stopping:
+        """Stop the kernel: all agents in order, then the kernel itself, which closes all connections.
+
+        Answers when that has begun. No agent gets more than ``grace`` seconds between SIGTERM and SIGKILL.
+        """
+        return await self._make_call(Shutdown, {"grace": grace})
+
+    async def status(self) -> KernelStatus:
+        """Get the state of the kernel as a whole, and what needs attention."""
+        return await self._make_call(Status, {})
 
     async def wait(self, name: str | None = None, agent_id: int | None = None, timeout: float | None = None) -> Exited:
         """Wait until an agent has ended for good (a restart doesn't count); at most ``timeout`` seconds."""

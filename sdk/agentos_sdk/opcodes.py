@@ -24,6 +24,8 @@ class Op(IntEnum):
     START = 0x1A
     STOP = 0x1B
     RESTART = 0x1C
+    SHUTDOWN = 0x1D
+    STATUS = 0x1E
     SEND = 0x20
     RECV = 0x21
     BROADCAST = 0x22

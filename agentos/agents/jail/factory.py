@@ -49,7 +49,8 @@ class Jails:
     """Creates jails for one kernel. ``sdk`` is the package's directory; ``sdk_alone`` holds only the package.
 
     In a jail with its own network the kernel listens on ``port``, if one is given. When the layers that don't work here
-    have been taken out of ``host``, ``probed`` is set: no program starts before.
+    have been taken out of ``host``, ``probed`` is set: no program starts before. ``found`` says for people
+    which layers work.
     """
 
     spawner: Spawner
@@ -64,6 +65,7 @@ class Jails:
     memory: MemoryWatcher = field(factory=MemoryWatcher)
     disk: DiskWatcher = field(factory=DiskWatcher)
     probed: trio.Event = field(factory=trio.Event)
+    found: str | None = None
     turns: Turns = field(factory=Turns)  # for fair reading of program output
     _living: dict[str, Jail] = field(factory=dict)  # by lineage
     _started: deque[Sequence[Step]] = field(factory=lambda: deque(maxlen=MAX_WAITING))  # plans, to build jails ahead

@@ -17,6 +17,7 @@ from typing import Literal
 
 import trio
 from attrs import define
+from msgspec import Struct
 from outcome import Error, Outcome, Value, capture
 
 from agentos.database import DatabaseError
@@ -58,6 +59,18 @@ class _Group:
     items: Sequence[QueuedEntry | _Intent]
     lost: int  # entries that couldn't be written before; the first row says so
     last: Link  # the end of the chain before it
+
+
+class AuditHealth(Struct, frozen=True):
+    """The number of the last entry, the number of lost ones, and what is wrong.
+
+    ``checked_at``: when the kernel began, and checked the end of the log; seconds since the epoch.
+    """
+
+    entries: int
+    lost: int
+    checked_at: float
+    problem: str | None
 
 
 @asynccontextmanager
@@ -109,6 +122,18 @@ class Audit:
         self._writing = False  # a thread writes rows
         self._token = trio.lowlevel.current_trio_token()
         self._read_limiter = trio.CapacityLimiter(1)
+
+    @property
+    def health(self) -> AuditHealth:
+        """Whether the log is sound as far as the kernel knows without reading it."""
+        files, problem = self._files, None
+        if files.disk_full:
+            problem = "its disk is full: agents' calls are refused until there is space"
+        elif self._failing:
+            problem = "it can't be written: calls that must be logged are refused; the kernel's log says why"
+        elif files.trouble:
+            problem = f"it was tampered with or damaged: {files.trouble}"
+        return AuditHealth(files.last.seq, self._lost, files.opened_at, problem)
 
     # -- Writing ---------------------------------------------------------------------------------------------------
 

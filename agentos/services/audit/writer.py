@@ -31,16 +31,17 @@ class LogWriter:
     def __init__(self, directory: Path, segment_size: int = SEGMENT_BYTES, kept: int = KEPT_SEGMENTS) -> None:
         self._size, self._kept = segment_size, kept
         self._rotation_failed = False
+        self.opened_at = time.time()  # seconds since the epoch; the end of the log was checked then
         self.disk_full = False  # the disk is nearly full: the reserved room is for the operator
         self._reserve_error = ""  # why no room is reserved
         with contextlib.ExitStack() as undo:
             self.directory = _hold_directory(
                 directory, undo
             )  # held until closed, even if the directory is moved meanwhile
-            self._segment, trouble = _last_segment(self.directory)
+            self._segment, self.trouble = _last_segment(self.directory)
             undo.callback(lambda: self._segment.close())
             self._reserve_space()
-            if trouble:
+            if trouble := self.trouble:
                 log.error("the audit log was tampered with or damaged: %s; run `agentos audit verify`", trouble)
                 self.append([QueuedEntry(kernel_entry(CUT, trouble, "tampered"), time.time())])
             self.close = undo.pop_all().close

@@ -21,6 +21,8 @@ COMMANDS = {
     "start": "start_stop",
     "stop": "start_stop",
     "restart": "start_stop",
+    "status": "kernel",
+    "shutdown": "kernel",
     "kill": "agents",
     "pause": "agents",
     "resume": "agents",

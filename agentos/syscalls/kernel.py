@@ -1,0 +1,128 @@
+"""Handlers of SHUTDOWN and STATUS."""
+
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+
+import trio
+from msgspec import Struct, field
+
+from agentos import __version__
+from agentos.agents.lifecycle import State
+from agentos.agents.registry import Agent, Registry
+from agentos.agents.supervision import Supervision
+from agentos.kernel.call import Call
+from agentos.kernel.caller import Caller
+from agentos.kernel.ports import Right
+from agentos.kernel.prepared import Prepared
+from agentos.kernel.table import Syscall
+from agentos.llm.line import Line
+from agentos.services.audit.log import Audit
+from agentos.services.quotas import BudgetState
+from agentos_sdk.calls import kernel as calls
+from agentos_sdk.opcodes import Op
+from agentos_sdk.quantities import duration
+
+from .inspect import describe_budget, model_states
+
+MANY_FAILURES = 3  # in a row, from which on an agent that waits for its restart needs attention
+BATCH = 50  # agents that STATUS looks at between two checkpoints
+
+
+class KernelCalls(Struct, frozen=True):
+    """Handlers of the calls about the kernel as a whole."""
+
+    supervision: Supervision
+    line: Line
+    audit: Audit
+    config_file: str | None
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def registry(self) -> Registry:
+        return self.supervision.registry
+
+    @asynccontextmanager
+    async def prepare_shutdown(self, caller: Caller, request: calls.Shutdown) -> AsyncIterator[Prepared]:
+        async def act(call: Call) -> calls.Stopping:
+            self.supervision.shut_down(request.grace)
+            return calls.Stopping(stopping=True)
+
+        yield Prepared((Right("shutdown"),), act)
+
+    @asynccontextmanager
+    async def prepare_status(self, caller: Caller, request: calls.Status) -> AsyncIterator[Prepared]:
+        async def act(call: Call) -> calls.KernelStatus:
+            attention = [*self.find_agent_problems(caller)]
+            budgets: dict[tuple[str, str, float], BudgetState] = {}
+            for number, agent in enumerate(self.registry):
+                budgets |= {(one.name, one.quota.what, one.quota.per): one for one in self.find_spent(agent)}
+                if number % BATCH == BATCH - 1:
+                    await trio.lowlevel.checkpoint()
+            models, health = model_states(self.line, self.line.models()), self.audit.health
+            attention += [describe_spent(one) for one in budgets.values()]
+            attention += [
+                calls.Attention(kind="model", text=f"{one.model} by {one.name} is {one.state}: {one.reason}")
+                for one in models
+                if one.state != "ok"
+            ]
+            if health.problem is not None:
+                attention.append(calls.Attention(kind="audit", text=f"the audit log: {health.problem}"))
+            if health.lost:
+                attention.append(calls.Attention(kind="audit", text=f"{health.lost} entries of the audit log are lost"))
+            return calls.KernelStatus(
+                kernel_version=__version__,
+                up_ms=int((time.monotonic() - self.began) * 1000),
+                agents=Counter(str(agent.state) for agent in self.registry),
+                attention=attention,
+                model=next((one for one in models if one.model == self.line.model), None),
+                isolation=self.supervision.deps.jails.found,
+                audit=calls.AuditStatus(
+                    entries=health.entries, lost=health.lost, checked_at=health.checked_at, problem=health.problem
+                ),
+                config=self.config_file if caller.kind == "operator" else None,
+            )
+
+        yield Prepared((Right("status"),), act)
+
+    def find_agent_problems(self, caller: Caller) -> Iterator[calls.Attention]:
+        """What is wrong with agents. How one ended is told only to callers whose agent it is."""
+        for agent in self.registry:
+            why = agent.end.reason if agent.end is not None and self.registry.is_own(caller, agent.id) else ""
+            last = f"; the last time: {why}" if why else ""
+            if agent.state is State.FAILED:
+                yield about(agent, "failed", f"failed{f': {why}' if why else ''}")
+            elif agent.state is State.BACKING_OFF and agent.failures >= MANY_FAILURES:
+                yield about(agent, "restarts", f"failed {agent.failures} times in a row{last}")
+            elif agent.spec.required and not agent.arrived.is_set():
+                yield about(agent, "late", f"is required, and isn't up yet{last}")
+            if agent.alive and agent.lacking:
+                yield about(agent, "isolation", f"runs without {', '.join(agent.lacking)}")
+
+    def find_spent(self, agent: Agent) -> Sequence[BudgetState]:
+        """The budgets that apply to an agent and have nothing left."""
+        if agent.over.is_set() and not agent.declared:
+            return ()
+        return [one for one in self.line.budget_states(agent.queue_path) if not one.left]
+
+
+def about(agent: Agent, kind: str, text: str) -> calls.Attention:
+    return calls.Attention(kind=kind, name=agent.name, text=f"{agent.name} {text}")
+
+
+def describe_spent(spent: BudgetState) -> calls.Attention:
+    budget = describe_budget(spent)
+    window = f"{budget.most:g} {budget.what} per {duration(budget.per)}"
+    renewed = duration(max(0.0, budget.renews_at - time.time()))
+    return calls.Attention(
+        kind="budget", name=budget.name, text=f"{budget.name} has used its {window}; renewed in {renewed}"
+    )
+
+
+def syscalls(supervision: Supervision, line: Line, audit: Audit, config_file: str | None) -> tuple[Syscall, ...]:
+    handlers = KernelCalls(supervision, line, audit, config_file)
+    return (
+        Syscall(Op.SHUTDOWN, calls.Shutdown, prepare=handlers.prepare_shutdown, audit="intent"),
+        Syscall(Op.STATUS, calls.Status, prepare=handlers.prepare_status),
+    )

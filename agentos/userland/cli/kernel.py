@@ -1,0 +1,106 @@
+"""``agentos shutdown`` and ``agentos status``: the kernel as a whole."""
+
+import os
+import select
+import shutil
+import socket
+import struct
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import click
+
+from agentos_sdk.quantities import duration
+
+from .agents import describe_unavailable
+from .common import (
+    check_reply,
+    json_option,
+    kernel,
+    print_json,
+    print_result,
+    printable,
+    socket_option,
+)
+from .common import socket_path as find_socket
+from .doctor import MAX_COLUMNS, MIN_COLUMNS
+from .inspect import wrap_beside
+
+NEEDS_ATTENTION = 3  # exit status of ``agentos status``
+
+
+@click.command()
+@click.option("--grace", type=float, metavar="SECONDS", help="Between SIGTERM and SIGKILL, for each agent, at most.")
+@json_option
+@socket_option
+def shutdown(grace: float | None, socket_path: str | None, as_json: bool) -> None:
+    """Stop all agents in order, and then the kernel.
+
+    Returns when the kernel has ended.
+    """
+    with kernel(socket_path) as client:
+        ends = watch_process(find_socket(socket_path))
+        reply = check_reply(client.shutdown(grace=grace))
+    if ends is not None:
+        select.select([ends], [], [])
+    print_result("the kernel has stopped" if ends is not None else "the kernel is stopping", reply, as_json)
+
+
+@click.command()
+@json_option
+@socket_option
+def status(socket_path: str | None, as_json: bool) -> None:
+    """Show how the kernel is, and what needs attention.
+
+    The exit status is 0 if nothing does, 3 if something does, and 1 if no kernel answers.
+    """
+    with kernel(socket_path) as client:
+        reply = check_reply(client.status())
+    if as_json:
+        print_json(reply)
+    else:
+        width = min(max(shutil.get_terminal_size((MAX_COLUMNS, 24)).columns, MIN_COLUMNS), MAX_COLUMNS)
+        for label, value in status_facts(reply):
+            for line in wrap_beside(label.ljust(11), printable(value), width):
+                click.echo(line)
+    sys.exit(NEEDS_ATTENTION if reply["attention"] else 0)
+
+
+def watch_process(path: str) -> int | None:
+    """A pidfd of the process that listens at a socket; None if it can't be seen, as from another container."""
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.connect(path)
+        pid, _, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
+
+
+def status_facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Labels and values, in the order shown."""
+    yield "state", "needs attention:" if found["attention"] else "in order"
+    for problem in found["attention"]:
+        yield "", f"- {problem['text']}"
+    yield "kernel", f"{found['kernel_version']}, up for {duration(found['up_ms'] / 1000)}"
+    yield "agents", ", ".join(f"{count} {state}" for state, count in found["agents"].items()) or "none"
+    yield "model", describe_model(found["model"])
+    yield "isolation", found["isolation"] or "is being tried"
+    yield "audit", describe_audit(found["audit"])
+    if found["config"] is not None:
+        yield "config", found["config"]
+
+
+def describe_model(model: Mapping[str, Any] | None) -> str:
+    if model is None:
+        return "none"
+    return f"{model['model']} by {model['name']}" if model["state"] == "ok" else describe_unavailable(model)
+
+
+def describe_audit(audit: Mapping[str, Any]) -> str:
+    """What the kernel knows of its audit log; only ``agentos audit verify`` reads all of it."""
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(audit["checked_at"]))
+    end = "sound" if audit["problem"] is None else "checked"
+    return f"{audit['entries']} entries; its end was {end} at the kernel's start, {at}"

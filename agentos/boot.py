@@ -100,6 +100,7 @@ def open_access(settings: Settings, host: Host, model: Model, audit: Audit) -> A
         names=names,
         jailed=replace(names, workspace=WORKSPACE, code=CODE),
         kernel_account=model.account,
+        default_budget=config.llm.default_budget,
         priced=bool(config.llm.prices),
         kernels=[os.path.realpath(path) for path in (host.state_dir, host.run.directory)],
     )
@@ -153,6 +154,7 @@ class Kernel:
             ),
             limits=SpawnLimits(kernel.max_children, kernel.spawn_rate),
             kernel_account=model.account,
+            default_budget=settings.config.llm.default_budget,
             queue_path=self.callers.queue_path,
         )
         # The system calls. The table of each caller is made from this one, so it comes before the first agent.
@@ -228,7 +230,7 @@ class Kernel:
         # Later full collections skip all objects that exist now: 60 ms each. None before: with 200 agents it would hold
         # up the event loop for 0.1 s, and find nothing.
         gc.freeze()
-        self.events.publish(KernelStarted(self.model.description, missing))
+        self.events.publish(KernelStarted(self.model.description, missing, self.model.default_budget))
         self.started.set()
         if self.line.model:
             nursery.start_soon(self.line.prepare)

@@ -9,6 +9,7 @@ from attrs import define, field
 from msgspec.structs import replace
 
 from agentos.agents.inherit import DEFAULTS, named
+from agentos.agents.model_share import choose_share
 from agentos.agents.registry import Agent, Registry
 from agentos.agents.spec import AgentSpec, check_name
 from agentos.kernel.caller import Caller
@@ -19,12 +20,12 @@ from agentos.llm.line import Line
 from agentos.llm.settings import Account, QueuePath, Share
 from agentos.permissions import set_examples, set_files
 from agentos.permissions.authorizer import AgentTree, PermissionAuthorizer
-from agentos.permissions.levels import LEVELS, default
+from agentos.permissions.levels import LEVELS, default, is_trusted
 from agentos.permissions.patterns.base import Names
 from agentos.permissions.rule import PermissionSet
 from agentos.services.events import AgentOver, Event
 from agentos.services.mailboxes import Mailboxes
-from agentos.services.quotas import merge_quotas
+from agentos.services.quotas import Quota, merge_quotas
 from agentos.threads import run_in_thread
 from agentos_sdk import codec
 from agentos_sdk.errors import AlreadyExists, BadRequest
@@ -55,6 +56,7 @@ class Callers:
     names: Names
     jailed: Names
     kernel_account: Account
+    default_budget: Sequence[Quota]  # of an agent or a guest that isn't trusted and has no other
     priced: bool  # whether any model has a price
     kernels: Sequence[str]  # directories that only the kernel may access
     authorizer: PermissionAuthorizer = field(init=False)
@@ -68,7 +70,9 @@ class Callers:
 
     def __attrs_post_init__(self) -> None:
         self.peers = Peers(self.registry)
-        self.authorizer = PermissionAuthorizer(AgentTree(self.registry.is_own, self._name, self._parent), self.kernels)
+        self.authorizer = PermissionAuthorizer(
+            AgentTree(self.registry.is_own, self._name, self._is_parent, self.registry.are_siblings), self.kernels
+        )
 
     def serve(self, calls: Sequence[Syscall], reserved: Mapping[Op, int]) -> None:
         """Set the served calls, and the body limits of unserved ones.
@@ -207,18 +211,20 @@ class Callers:
             return
         agent = self.registry.find(caller.id, None)
         self.authorizer.add_layer(agent.id, given)
-        had = agent.spec.permissions.quotas if agent.spec.permissions is not None else ()
+        own, share = agent.spec.permissions, agent.queue_path[-1].share
+        had = share.budget if share.by_default else own.quotas if own is not None else ()
         self._apply_set(agent, attrs.evolve(given, quotas=merge_quotas(had, given.quotas)))
 
     def _apply_set(self, agent: Agent, given: PermissionSet) -> None:
         """Apply an agent's new set to the call tables and the model quotas of the agent and its descendants."""
         agent.spec = replace(agent.spec, permissions=given)
-        mine = Account(agent.queue_path[-1].name, agent.spec.share)
-        for other in self.registry:
+        for other in self.registry:  # each parent before its children
             if other is agent or self.registry.descends(other.id, agent.id):
                 if not other.over.is_set():
                     other.caller.table = self._table_for(other.id)
-                other.queue_path = tuple(mine if account.name == mine.name else account for account in other.queue_path)
+                above = other.queue_path[:-1] if other is agent or other.parent is None else other.parent.queue_path
+                share = choose_share(other.spec, above, self.default_budget)
+                other.queue_path = (*above, Account(other.queue_path[-1].name, share))
 
     def limits(self, caller: Caller) -> Limits:
         """Upper limits, by its permissions, for agents that the caller spawns; for a guest also the defaults."""
@@ -235,7 +241,9 @@ class Callers:
         if caller.kind == "agent":
             return self.registry.find(caller.id, None).queue_path
         if caller.kind == "guest":
-            budget = merge_quotas(*(one.quotas for one in self.authorizer.permissions_of(caller.id).sets()))
+            sets = self.authorizer.permissions_of(caller.id).sets()
+            needs_default = not sets[-1].quotas and not all(map(is_trusted, sets))  # the last one is its first
+            budget = merge_quotas(*(one.quotas for one in sets), self.default_budget if needs_default else ())
             return (self.kernel_account, Account(f"guest {caller.name}", Share(budget=budget)))
         return (self.kernel_account, Account(caller.name))
 
@@ -256,6 +264,10 @@ class Callers:
         found = self.registry.get(number)
         return found.name if found is not None else self.mail.by_id(number).name
 
-    def _parent(self, number: int) -> int | None:
-        found = self.registry.get(number)
-        return found.spawner if found is not None else None
+    def _is_parent(self, number: int, other: int) -> bool:
+        """The operator, on any connection, is the parent of the declared agents and of those that it spawned."""
+        agent = self.registry.get(number)
+        if agent is None or agent.spawner == other:
+            return agent is not None
+        of_operator = agent.parent is None and agent.guest is None
+        return of_operator and other not in self._guests and self.registry.get(other) is None

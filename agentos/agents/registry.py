@@ -113,6 +113,11 @@ class Agent:
         return self.spawner is None
 
     @property
+    def group(self) -> tuple[tuple[str, ...], str | None]:
+        """What agents with the same supervisor have in common; those of each guest are a group of their own."""
+        return self.path if self.declared else self.path[:-1], self.guest
+
+    @property
     def pid(self) -> int | None:
         """Its program's pid on the host."""
         return self.program.program if self.program is not None and self.program.status is None else None
@@ -251,6 +256,11 @@ class Registry:
             if found.id == ancestor:
                 return True
         return False
+
+    def are_siblings(self, one: int, other: int) -> bool:
+        """Whether both are agents and have the same supervisor."""
+        first, second = self._by_id.get(one), self._by_id.get(other)
+        return first is not None and second is not None and first.group == second.group
 
     def is_own(self, caller: Caller, agent: int) -> bool:
         """Whether ``agent`` is the caller itself or one of its descendants. All agents belong to the operator."""

@@ -10,6 +10,7 @@ from msgspec import Struct
 from agentos.kernel.caller import Caller
 from agentos.llm.settings import Account, QueuePath, Share
 from agentos.services.events import AgentOutput, KernelStopping
+from agentos.services.quotas import Quota
 from agentos_sdk.errors import Unavailable
 from agentos_sdk.values import End, Line
 from supervisors import ChildSpec, Exit, GaveUp, NoProc, Refused, StartFailed, Supervisor, SupervisorSpec
@@ -18,6 +19,7 @@ from supervisors.exits import gave_up
 from .container import BackgroundStart, Container, Group, Path, specify_one_child
 from .event_lines import ROOT
 from .life import FOR_SPAWNED, Life, LifeDeps
+from .model_share import choose_share
 from .output import Output
 from .rate_limit import Rate
 from .registry import Agent, Registry, StartError
@@ -66,7 +68,8 @@ class Supervision:
     """The agent tree of one kernel.
 
     ``make_caller`` gives an agent its identity and its rights. ``kernel_account`` is the share of the model for all
-    agents together, ``queue_path`` returns a caller's place in the model's queue.
+    agents together, ``default_budget`` that of an agent that isn't trusted and has no other; ``queue_path`` returns a
+    caller's place in the model's queue.
     """
 
     registry: Registry
@@ -74,6 +77,7 @@ class Supervision:
     deps: LifeDeps
     limits: SpawnLimits
     kernel_account: Account
+    default_budget: Sequence[Quota]
     queue_path: Callable[[Caller], QueuePath]
     root: Supervisor = field(init=False)
     stopping: bool = field(default=False, init=False)
@@ -309,11 +313,13 @@ class Supervision:
     def _make_queue_path(self, spec: AgentSpec, path: Path, above: QueuePath | None) -> QueuePath:
         """An agent's place in the model's queue. A group counts in it only with a weight or a budget in the file."""
         if above is not None:
-            return (*above, Account(f"{above[-1].name}/{spec.name}", spec.share))
+            name = f"{above[-1].name}/{spec.name}"
+            return (*above, Account(name, choose_share(spec, above, self.default_budget)))
         declared = self.tracker.groups
         around = [declared[path[:depth]] for depth in range(1, len(path) + 1) if path[:depth] in declared]
         groups = tuple(Account(f"group {group.name}", group.llm) for group in around if group.llm != Share())
-        return (self.kernel_account, *groups, Account(spec.name, spec.share))
+        above = (self.kernel_account, *groups)
+        return (*above, Account(spec.name, choose_share(spec, above, self.default_budget)))
 
 
 def explain_exit(exit: Exit) -> str | None:

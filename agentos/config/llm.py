@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from attrs import field, frozen
 from msgspec.structs import replace
@@ -89,6 +89,7 @@ class LLMTable:
     per_agent: Count | None = None
     in_all: Count | None = None
     budget: Annotated[Sequence[Budget], FEW_LINES] = ()
+    default_budget: Annotated[Sequence[Budget], FEW_LINES] | Literal["none"] | None = None
     prices: Mapping[str, object] = field(factory=dict)
     timeouts: object = None
     retry: object = None
@@ -105,7 +106,7 @@ TABLES: Sequence[tuple[str, type, type]] = (
 def read_llm(reader: Reader, data: object) -> LLMSettings:
     """Read the ``[llm]`` table."""
     read = reader.read(LLMTable, data, ("llm",))
-    made: dict[str, Any] = read.present_fields("prices", "budget", *(name for name, _, _ in TABLES))
+    made: dict[str, Any] = read.present_fields("prices", "budget", "default_budget", *(name for name, _, _ in TABLES))
     for name, table, cls in TABLES:
         if (found := getattr(read.table, name)) is not None:
             made[name] = cls(**reader.read(table, found, ("llm", name)).present_fields())
@@ -115,6 +116,9 @@ def read_llm(reader: Reader, data: object) -> LLMSettings:
         if all([check_required_field(reader, one, "input"), check_required_field(reader, one, "output")]):
             prices[model] = Price(one.table.input, one.table.output)
     budget = build_quotas(read.table.budget, partial(reader.report, read), "budget")
+    if (given := read.table.default_budget) is not None:
+        lines = () if given == "none" else given
+        made["default_budget"] = build_quotas(lines, partial(reader.report, read), "default_budget")
     settings = LLMSettings(**made, prices=prices, budget=budget)
     rules = reader.resolve_path(settings.offline.rules)
     if rules is not None:
@@ -141,8 +145,8 @@ def check_required_field(reader: Reader, read: ReadTable, name: str) -> bool:
 
 def check_prices(reader: Reader, settings: LLMSettings, budgets: Sequence[tuple[Keys, Sequence[Quota]]]) -> None:
     """Check that every budget of money has the model's price. ``budgets`` are all budgets outside ``[llm]``."""
-    all_agents: tuple[Keys, Sequence[Quota]] = (("llm", "budget"), settings.budget)
-    for keys, quotas in (all_agents, *budgets):
+    of_llm = [(("llm", "budget"), settings.budget), (("llm", "default_budget"), settings.default_budget)]
+    for keys, quotas in (*of_llm, *budgets):
         if not any(quota.what == "money" for quota in quotas):
             continue
         if settings.model is not None and settings.model not in settings.prices:

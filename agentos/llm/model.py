@@ -3,6 +3,7 @@
 import logging
 import os
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import trio
 from msgspec import Struct
 
 from agentos.database import Database
+from agentos.services.quotas import MONEY_UNITS, Quota
+from agentos_sdk.quantities import duration
 
 from .api_keys import read_variables
 from .ask import ProviderClient
@@ -22,11 +25,15 @@ log = logging.getLogger(__name__)
 
 
 class Model(Struct, frozen=True):
-    """``account`` is the share of all callers together. ``description`` is for people, None if none is configured."""
+    """``account`` is the share of all callers together. ``description`` is for people, None if none is configured.
+
+    ``default_budget`` is one too, None if no model can be asked or agents have none by default.
+    """
 
     line: Line
     account: Account
     description: str | None
+    default_budget: str | None = None
 
 
 async def open_model(settings: LLMSettings, database: Database) -> Model:
@@ -39,6 +46,7 @@ async def open_model(settings: LLMSettings, database: Database) -> Model:
         Line(settings, asking, budgets, model),
         Account("kernel", Share(budget=settings.budget)),
         describe_choice(choice) if isinstance(choice, ProviderChoice) or settings != LLMSettings() else None,
+        describe_default_budget(settings.default_budget) if isinstance(choice, ProviderChoice) else None,
     )
 
 
@@ -51,6 +59,14 @@ def read_choice(settings: LLMSettings) -> ProviderChoice | NoProvider:
     if isinstance(choice, ProviderChoice) and choice.provider == "offline":
         import agentos.llm.providers.offline  # noqa: F401 - now: later no file descriptor may be left to import it with
     return choice
+
+
+def describe_default_budget(quotas: Sequence[Quota]) -> str | None:
+    amounts = ", ".join(
+        f"{quota.most / (MONEY_UNITS if quota.what == 'money' else 1):,g} {quota.what} per {duration(quota.per)}"
+        for quota in quotas
+    )
+    return f"each agent of level sandboxed without a budget has {amounts} ([llm] default_budget)" if amounts else None
 
 
 def describe_choice(choice: ProviderChoice | NoProvider) -> str:

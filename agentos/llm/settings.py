@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from agentos.services.quotas import Quota
+from agentos.services.quotas import Quota, make_quotas
 
 from .fair_queue import MAX_WAITING, MAX_WAITING_PER_AGENT
 
@@ -63,17 +63,23 @@ class OfflineSettings(Struct, frozen=True):
     seed: int = 0
 
 
+DEFAULT_BUDGET = make_quotas(86400.0, tokens=200_000)
+"""The budget of an agent of level sandboxed without one of its own."""
+
+
 class LLMSettings(Struct, frozen=True):
     """Settings of the model, its provider and its queue.
 
     ``provider=None``: chosen by the keys in the environment. ``max_tokens`` is the limit of generated tokens for a
-    request without its own, if a budget applies; ``budget`` is that of all agents together. At most ``per_agent``
+    request without its own, if a budget applies; ``budget`` is that of all agents together, ``default_budget`` that of
+    each agent of level sandboxed that has none. At most ``per_agent``
     requests of one agent may wait, and ``in_all`` of all agents.
     """
 
     provider: ProviderName | None = None
     model: str | None = None
     budget: Sequence[Quota] = ()
+    default_budget: Sequence[Quota] = DEFAULT_BUDGET
     base_url: str | None = None
     openai_endpoint: bool = False
     concurrency: int = 1
@@ -91,10 +97,12 @@ class Share(Struct, frozen=True):
 
     The agent and its descendants together may use at most ``budget``. The SDK's ``Share`` has a budget as it is
     written; here each amount in it is a quota, and the quotas of the agent's permissions are added.
+    ``by_default``: the budget is the default one.
     """
 
     weight: float = 1.0
     budget: Sequence[Quota] = ()
+    by_default: bool = False
 
 
 class Account(Struct, frozen=True):

@@ -76,12 +76,14 @@ class AgentTree(Struct, frozen=True):
     """How the agents and callers of one kernel are related.
 
     ``is_descendant(caller, other)``: whether ``other`` was spawned below ``caller``, at any depth; all agents are the
-    operator's. ``name_of`` maps an id to a name, ``parent_of`` an id to the id of its parent.
+    operator's. ``name_of`` maps an id to a name. ``is_parent(number, other)``: whether ``other`` is the parent of the
+    agent with the id ``number``; ``is_sibling(number, other)``: whether both are agents with the same supervisor.
     """
 
     is_descendant: Callable[[Caller, int], bool]
     name_of: Callable[[int], str]
-    parent_of: Callable[[int], int | None]
+    is_parent: Callable[[int, int], bool]
+    is_sibling: Callable[[int, int], bool]
 
 
 @define(eq=False)
@@ -223,7 +225,8 @@ class PermissionAuthorizer:
     def _relation_to(self, caller: Caller, agent: int) -> AgentRelation:
         agents, itself = self.agents, agent == caller.id
         own = not itself and agents.is_descendant(caller, agent)
-        return AgentRelation(agents.name_of(agent), itself, own, agents.parent_of(caller.id) == agent)
+        parent, group = agents.is_parent(caller.id, agent), agents.is_sibling(caller.id, agent)
+        return AgentRelation(agents.name_of(agent), itself, own, parent, group)
 
 
 def apply_default_denials(right: Right, names: Names) -> Decision | None:

@@ -25,12 +25,13 @@ _LEVEL_RULES: Final[dict[str, dict[Kind, tuple[str, ...]]]] = {
         "write": ("${workspace}/**",),
         "commands": ("*",),
         "models": ("*",),
-        "send": ("*",),
+        "send": ("${own}", "${group}"),
         "agents": ("${own}",),
     },
     "standard": {
         "calls": ("HTTP",),
         "read": ("${config}/**",),
+        "send": ("*",),
     },
 }
 
@@ -69,6 +70,11 @@ DENIALS: Final = PermissionSet(
 def default(jailed: bool) -> PermissionSet:
     """The default level of an agent; a guest is treated like an agent without a jail."""
     return LEVELS["sandboxed" if jailed else "standard"]
+
+
+def is_trusted(given: PermissionSet) -> bool:
+    """Whether a set extends a level above sandboxed: its holder uses the model without a default budget."""
+    return given.level in NARROWEST_FIRST[3:]
 
 
 def is_wider(one: PermissionSet, other: PermissionSet) -> bool:

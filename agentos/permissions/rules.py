@@ -13,7 +13,9 @@ from .patterns.base import Names, Pattern
 from .rule import EFFECTS, KIND_OF_ACTION, KINDS, Kind, PermissionSet, Rule, decision_by, deny_by_default, strictness
 from .rule_index import RuleIndex
 
-OWN, PARENT = "${own}", "${parent}"  # descendants at any depth; the parent
+OWN, PARENT, GROUP = "${own}", "${parent}", "${group}"
+RELATIONS = {PARENT: "your parent", OWN: "an agent that you spawned", GROUP: "an agent with your supervisor"}
+"""The patterns that match by relation to the holder, and what each stands for. ``${own}``: at any depth."""
 
 
 class AgentRelation(Struct, frozen=True):
@@ -23,6 +25,11 @@ class AgentRelation(Struct, frozen=True):
     itself: bool = False
     own: bool = False  # a descendant of the holder, at any depth
     parent: bool = False  # the parent of the holder
+    group: bool = False  # an agent with the same supervisor, also the holder itself
+
+    def matches(self, text: str) -> bool:
+        """Whether it is what a pattern of :data:`RELATIONS` stands for."""
+        return self.own if text == OWN else self.parent if text == PARENT else self.group
 
 
 class Rules:
@@ -100,6 +107,8 @@ class Rules:
                 continue  # an "ask" rule only applies to what is granted
             return decision_by(rule, right)
         why = "; it is neither you nor an agent that you spawned" if kind == "agents" else ""
+        if kind == "send" and (granted := [rule.text for rule, _ in self._relations.get((kind, "allow"), ())]):
+            why = f"; {name} is not {' or '.join(text for pattern, text in RELATIONS.items() if pattern in granted)}"
         return deny_by_default(right, self.set.name, why)
 
     def _is_granted(self, kind: Kind, what: object, name: object) -> bool:
@@ -111,16 +120,16 @@ class Rules:
     def _match_relation(self, kind: Kind, effect: Effect, relation: AgentRelation) -> Rule | None:
         """The rule that matches this agent by its relation to the holder, not by name."""
         of_kind = self._relations.get((kind, effect), ())
-        return next((rule for rule, text in of_kind if (relation.own if text == OWN else relation.parent)), None)
+        return next((rule for rule, text in of_kind if relation.matches(text)), None)
 
 
 class _RelationPattern(Struct, frozen=True):
-    """The patterns ``${own}`` and ``${parent}``: match by relation to the holder."""
+    """A pattern of :data:`RELATIONS`: matches by relation to the holder."""
 
     text: str
 
     def matches(self, what: object, *, deny: bool) -> bool:
-        return isinstance(what, AgentRelation) and (what.own if self.text == OWN else what.parent)
+        return isinstance(what, AgentRelation) and what.matches(self.text)
 
     def covers(self, other: Pattern, *, deny: bool) -> bool:
         return self.text == other.text
@@ -134,6 +143,6 @@ def parse_pattern(kind: Kind, text: str, names: Names) -> Pattern:
         return commands.parse_command_pattern(text)
     if kind == "domains":
         return domains.parse_domain_pattern(text)
-    if (kind == "agents" and text == OWN) or (kind == "send" and text in (OWN, PARENT)):
+    if (kind == "agents" and text == OWN) or (kind == "send" and text in RELATIONS):
         return _RelationPattern(text)
     return name_patterns.parse_name_pattern(text)

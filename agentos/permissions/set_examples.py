@@ -12,7 +12,7 @@ from .exec_request import ExecRequest
 from .patterns import domains
 from .patterns.base import Names
 from .rule import KIND_OF_ACTION, PermissionSet
-from .rules import OWN, PARENT, AgentRelation
+from .rules import GROUP, OWN, PARENT, AgentRelation
 
 OUTCOMES = {"allow": "is allowed", "ask": "needs a person's approval", "deny": "is denied"}
 
@@ -66,7 +66,7 @@ def parse_example(text: str, names: Names) -> tuple[Right, AgentRelation | None]
         return Right(action, _host(rest)), None
     if action == "think" or not rest:
         return Right(action, rest or None), None
-    return Right(action, rest), AgentRelation(rest, own=rest == OWN, parent=rest == PARENT)
+    return Right(action, rest), AgentRelation(rest, own=rest == OWN, parent=rest == PARENT, group=rest == GROUP)
 
 
 SAMPLES = {

@@ -95,12 +95,13 @@ class AgentEscalated(Struct, frozen=True):
 class KernelStarted(Struct, frozen=True):
     """The kernel serves callers, and all required agents are up.
 
-    ``model`` is a sentence for people, None if no model is configured. ``missing`` are the names of the declared agents
-    that aren't up yet.
+    ``model`` is a sentence for people, None if no model is configured; ``default_budget`` another one, None if agents
+    have none. ``missing`` are the names of the declared agents that aren't up yet.
     """
 
     model: str | None
     missing: Sequence[str] = ()
+    default_budget: str | None = None
 
 
 class IsolationProbed(Struct, frozen=True):

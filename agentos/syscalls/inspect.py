@@ -86,7 +86,10 @@ def describe_model(line: Line, agent: Agent) -> calls.Model:
         place=queue_state.place,
         waits=line.wait_times(agent.queue_path),
         spent=calls.Spent(calls=spent.calls, input=used.input, output=used.output, thinking=used.thinking),
-        budgets=[describe_budget(standing) for standing in line.budget_states(agent.queue_path)],
+        budgets=[
+            describe_budget(state, state.name == agent.queue_path[-1].name and agent.queue_path[-1].share.by_default)
+            for state in line.budget_states(agent.queue_path)
+        ],
         providers=model_states(line, queue_state.models),
     )
 
@@ -106,7 +109,7 @@ def model_states(line: Line, models: Sequence[ModelState]) -> list[calls.ModelSt
     ]
 
 
-def describe_budget(standing: BudgetState) -> calls.Budget:
+def describe_budget(standing: BudgetState, by_default: bool = False) -> calls.Budget:
     quota = standing.quota
     unit = MONEY_UNITS if quota.what == "money" else 1
     return calls.Budget(
@@ -117,6 +120,7 @@ def describe_budget(standing: BudgetState) -> calls.Budget:
         used=standing.settled / unit,
         reserved=standing.reserved / unit,
         renews_at=standing.renews_at,
+        by_default=by_default,
     )
 
 

@@ -18,6 +18,7 @@ max_tokens = 1000
 per_agent = 5
 in_all = 50
 budget = [{ money = 2.5, per = "1d" }]
+default_budget = [{ tokens = 50, per = "1h" }]
 timeouts = { connect = "1s", first_token = "20s", idle = "5s", total = "1m" }
 
 [llm.retry]
@@ -50,6 +51,7 @@ def test_a_whole_table_becomes_settings(home: Path) -> None:
         provider="openai",
         model="llama",
         budget=(Quota("money", 5 * MONEY_UNITS // 2, 86400.0),),
+        default_budget=(Quota("tokens", 50, 3600.0),),
         base_url="http://127.0.0.1:8080/v1",
         openai_endpoint=True,
         concurrency=4,
@@ -154,3 +156,16 @@ def test_offline_rules_that_are_not_there_are_a_mistake(home: Path) -> None:
 
     assert "llm.offline.rules" in mistake
     assert "nowhere.toml" in mistake
+
+
+def test_the_default_budget_is_200000_tokens_per_day_or_none_or_another(home: Path) -> None:
+    assert loaded("").llm.default_budget == (Quota("tokens", 200_000, 86400.0),)
+    assert loaded('[llm]\ndefault_budget = "none"').llm.default_budget == ()
+
+
+def test_mistakes_in_the_default_budget_name_it(home: Path) -> None:
+    assert said('[llm]\ndefault_budget = "non"') == [
+        "agentos.toml:2: llm.default_budget: expected an array or none, got 'non'"
+    ]
+    [mistake] = said('[llm]\ndefault_budget = [{ money = 1, per = "1d" }]')
+    assert mistake.startswith("agentos.toml:2: llm.default_budget: a budget of money needs the model's price")

@@ -18,7 +18,7 @@ TEXTS: dict[Kind, tuple[str, ...]] = {
     "commands": ("*", "git *", "git status", "ls", "cat *", "echo ? *"),
     "domains": ("*", "*.example.com", "api.example.com"),
     "models": ("*", "gemini-*", "gemini-2"),
-    "send": ("*", "${parent}", "${own}", "bob", "w-*"),
+    "send": ("*", "${parent}", "${own}", "${group}", "bob", "w-*"),
     "agents": ("*", "${own}", "bob", "w-*"),
 }
 PATHS = ("/data/x", "/data/a.txt", "/data/secret/y", "/workspace/run.log", "/home/ada/notes/a", "/home/ada/.ssh/id_rsa")

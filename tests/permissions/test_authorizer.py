@@ -27,9 +27,17 @@ def descends(caller: Caller, other: int) -> bool:
     return above is not None
 
 
+def is_parent(number: int, other: int) -> bool:
+    return PARENTS.get(number) == other
+
+
+def are_siblings(one: int, other: int) -> bool:
+    return PARENTS.get(one, 0) == PARENTS.get(other)
+
+
 def family(*own: PermissionSet) -> PermissionAuthorizer:
     """Sets for the operator and for those below, from the top."""
-    authorizer = PermissionAuthorizer(AgentTree(descends, CALLED.__getitem__, PARENTS.get))
+    authorizer = PermissionAuthorizer(AgentTree(descends, CALLED.__getitem__, is_parent, are_siblings))
     authorizer.add_caller(OPERATOR, LEVELS["unrestricted"], NAMES)
     for number, one in zip((GRANDPARENT, PARENT, CHILD, BELOW), own, strict=False):
         authorizer.add_caller(number, one, NAMES, PARENTS[number])

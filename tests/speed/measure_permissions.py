@@ -75,7 +75,7 @@ class Judged:
 
     @classmethod
     def by(cls, kind: Kind, pattern: str, layers: int = 1) -> "Judged":
-        agents = AgentTree(is_descendant=lambda *_: False, name_of="allow-69-{}".format, parent_of=lambda _: None)
+        agents = AgentTree(lambda *_: False, "allow-69-{}".format, lambda *_: False, lambda *_: False)
         authorizer = PermissionAuthorizer(agents)
         for number in range(1, layers + 1):
             authorizer.add_caller(number, a_set(kind, f"set {number}", pattern), NAMES, number - 1 or None)

@@ -177,7 +177,8 @@ def describe_budget(budget: Mapping[str, Any]) -> str:
     renewed = duration(max(0.0, budget["renews_at"] - time.time()))
     reserved = f" and {budget['reserved']:g} reserved" if budget["reserved"] else ""
     used = f"{budget['used']:g}{reserved} of {budget['most']:g} {budget['what']} per {duration(budget['per'])}"
-    return f"{used}, of {budget['name']}; renews in {renewed}"
+    given = "the default" if budget["by_default"] else f"of {budget['name']}"
+    return f"{used}, {given}; renews in {renewed}"
 
 
 def describe_isolation(isolation: Mapping[str, Any]) -> str:

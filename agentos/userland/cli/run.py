@@ -60,13 +60,15 @@ def run(file: Path | None, socket: str | None, state_dir: Path | None) -> None:
             match event:
                 case AgentOutput(name=name, stream=stream, text=text):
                     console.show(name, stream, text)
-                case KernelStarted(model, missing):
+                case KernelStarted(model, missing, default_budget):
                     console.say(f"ready, listening on {path} (pid {os.getpid()})")
                     if missing:
                         more = f" and {len(missing) - MAX_MISSING} more" if len(missing) > MAX_MISSING else ""
                         console.say(f"not up yet: {', '.join(missing[:MAX_MISSING])}{more}")
                     if model is not None:
                         console.say(model)
+                    if default_budget is not None:
+                        console.say(default_budget)
                     if file is None:
                         console.say("there is no agentos.toml here, so no agent yet: start some with `agentos spawn`")
                 case IsolationProbed(isolation):

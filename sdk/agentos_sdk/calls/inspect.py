@@ -16,6 +16,7 @@ class Budget:
     """A budget of ``what`` (tokens, calls or money): ``most`` in each window of ``per`` seconds; ``name`` is its owner.
 
     ``used`` in the current window, ``reserved`` for questions in flight; ``renews_at`` is seconds since the epoch.
+    ``by_default``: the file gives its owner none, and it is ``[llm] default_budget``.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Budget:
     used: float
     reserved: float
     renews_at: float
+    by_default: bool = False
 
 
 @frozen(kw_only=True)

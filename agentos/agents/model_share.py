@@ -1,0 +1,23 @@
+"""An agent's share of the model: its own budget, or the default budget of an agent that isn't trusted."""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from agentos.llm.settings import QueuePath, Share
+from agentos.permissions.levels import default, is_trusted
+from agentos.services.quotas import Quota
+
+from .spec import AgentSpec
+
+
+def choose_share(spec: AgentSpec, above: QueuePath, default_budget: Sequence[Quota]) -> Share:
+    """The share of an agent below the accounts ``above``, of which the first is the kernel's.
+
+    It gets the default budget if its level is sandboxed or narrower and neither it nor an account between it and the
+    kernel's has a budget.
+    """
+    share, given = spec.share, spec.permissions or default(spec.jailed)
+    if share.budget or not default_budget or is_trusted(given) or any(one.share.budget for one in above[1:]):
+        return share
+    return replace(share, budget=default_budget, by_default=True)

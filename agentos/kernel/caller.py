@@ -3,6 +3,7 @@
 The identity comes from the socket, never from the contents of a frame.
 """
 
+from time import perf_counter
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import trio
@@ -99,6 +100,27 @@ class Allowance:
         await self._waiting.park()
 
 
+@define(eq=False)
+class Activity:
+    """Signs of life of one caller, over all its connections; a watchdog looks at them.
+
+    ``at`` is when input of the caller arrived last, or the wait of a call ended, in the time of ``perf_counter()``.
+    ``waiting`` is the number of its calls that wait in the kernel; one that waits for its caller to read isn't counted.
+    """
+
+    at: float = 0.0
+    waiting: int = 0
+
+    def begin_wait(self) -> None:
+        """Count a call as waiting in the kernel."""
+        self.waiting += 1
+
+    def end_wait(self) -> None:
+        """Undo :meth:`begin_wait`: from now on the caller has to do something."""
+        self.waiting -= 1
+        self.at = perf_counter()
+
+
 Kind = Literal["operator", "agent", "guest"]
 
 
@@ -119,6 +141,7 @@ class Caller:
     authorizer: Authorizer
     audit: AuditLog
     allowance: Allowance = field(factory=Allowance)
+    activity: Activity = field(factory=Activity)
     family: str = ""
     _turn: trio.Lock | None = None
     greeted: trio.Event = field(factory=trio.Event)

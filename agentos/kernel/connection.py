@@ -241,7 +241,8 @@ class Connection:
         if not data:
             return False
         self._requests += self._frames.take(data)
-        self._turn_ends = perf_counter() + TURN_SECONDS
+        self.caller.activity.at = now = perf_counter()
+        self._turn_ends = now + TURN_SECONDS
         request = self._answer_at_once()
         if request is not None:
             self._requests.appendleft(request)
@@ -285,11 +286,15 @@ class Connection:
 
     async def _answer(self, call: Call, number: int, op: int, body: bytes, later: Later) -> None:
         """Answer a call that may wait. Once its reply is sent, another call may have its number."""
-        allowance, held, delivered = self.caller.allowance, 0, False
+        allowance, activity, held, delivered = self.caller.allowance, self.caller.activity, 0, False
         try:
             reply: bytes | None = None
-            with call.scope:
-                reply = await later(call, body)
+            activity.begin_wait()
+            try:
+                with call.scope:
+                    reply = await later(call, body)
+            finally:
+                activity.end_wait()
             if self._over:
                 return  # the connection is ending: only finished replies are sent
             if reply is None:
@@ -313,7 +318,11 @@ class Connection:
 
     async def _send_chunk(self, number: int, body: bytes) -> None:
         self._writer.reply(number, Op.CHUNK, body)
-        await self._writer.flush()
+        self.caller.activity.end_wait()
+        try:
+            await self._writer.flush()
+        finally:
+            self.caller.activity.begin_wait()
 
     async def _unless_gone(self, wait: Callable[[], Awaitable[None]]) -> bool:
         """Run ``wait`` without reading more; False, with ``wait`` cancelled, when the peer hangs up first.

@@ -147,7 +147,11 @@ class Endpoint:
             pieces.add(codec.decode(think.Delta, codec.parse(chunk)).delta)
 
         call = Call(self.caller, streams=pieces is not None, send=send)
-        thought = await self.caller.table.perform(Op.THINK, call, ThinkRequest(asked.question, stream=asked.stream))
+        self.caller.activity.begin_wait()
+        try:
+            thought = await self.caller.table.perform(Op.THINK, call, ThinkRequest(asked.question, stream=asked.stream))
+        finally:
+            self.caller.activity.end_wait()
         assert isinstance(thought, ThinkResult), "THINK's reply before it is encoded"
         return thought.answer
 

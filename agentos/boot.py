@@ -14,7 +14,9 @@ from attrs import frozen
 from msgspec.structs import replace
 
 from agentos import __version__
+from agentos.agents.commands.run import CommandRunner
 from agentos.agents.event_lines import add_to_output, log_event
+from agentos.agents.health import HealthChecks
 from agentos.agents.life import LifeDeps, home
 from agentos.agents.registry import Registry
 from agentos.agents.supervision import SpawnLimits, Supervision
@@ -150,6 +152,7 @@ class Kernel:
                 run=host.run,
                 sweeper=self.sweeper,
                 host_view=host_view,
+                health=HealthChecks(access.registry, CommandRunner(self.jails)),
                 serve=self.openai_endpoint(),
             ),
             limits=SpawnLimits(kernel.max_children, kernel.spawn_rate),

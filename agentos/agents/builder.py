@@ -22,7 +22,18 @@ from supervisors.strategy import Restart
 
 from .inherit import cut, inherit
 from .jail import layout
-from .spec import INTENSITY_RULE, PERIOD_RULE, AgentSpec, BadField, GroupSpec, Isolation, OnGiveUp, Runtime, Shutdown
+from .spec import (
+    INTENSITY_RULE,
+    PERIOD_RULE,
+    AgentSpec,
+    BadField,
+    GroupSpec,
+    HealthCheck,
+    Isolation,
+    OnGiveUp,
+    Runtime,
+    Shutdown,
+)
 
 NO_LIMITS = values.Limits()
 NO_SHARE = Share()
@@ -46,6 +57,8 @@ class Request(Struct, frozen=True, kw_only=True):
     required: bool | None = None
     start_timeout: float | None = None
     after: Sequence[str] | None = None
+    watchdog: float | None = None
+    health: HealthCheck | None = None
     restart: Restart | None = None
     max_restarts: float | None = None  # math.inf: unlimited, which SPAWN can't say
     restart_window: float | None = None

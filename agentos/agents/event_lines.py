@@ -9,6 +9,7 @@ from agentos.services.events import (
     AgentReady,
     AgentRestarting,
     AgentStopped,
+    AgentUnhealthy,
     Event,
     KernelStopping,
 )
@@ -22,7 +23,7 @@ REMEDIES = '. So that one agent can\'t end all: strategy = "one_for_one" and on_
 
 
 def log_event(event: Event) -> None:
-    """Log starts, ends, restarts and escalations."""
+    """Log starts, ends, failed health checks, restarts and escalations."""
     match event:
         case AgentReady(name=name, pid=pid):
             log.info("%s: running (pid %s)", name, pid)
@@ -34,13 +35,17 @@ def log_event(event: Event) -> None:
             log.info("%s: stopped by %s, until it is started", name, by)
         case KernelStopping():
             log.info("stopping, agents first; once more to hurry")
+        case AgentUnhealthy(name=name, reason=reason):
+            log.warning("%s: unhealthy: %s", name, reason)
         case AgentEscalated(supervisor=supervisor, reason=reason):
             log.warning("%s: given up: %s%s", supervisor, reason, REMEDIES if supervisor == ROOT else "")
 
 
 def add_to_output(registry: Registry, event: Event) -> None:
-    """Add the line ``ended`` or ``given up`` to the output of the event's agent."""
+    """Add the line ``unhealthy``, ``ended`` or ``given up`` to the output of the event's agent."""
     match event:
+        case AgentUnhealthy(agent_id=number, reason=reason):
+            text = f"unhealthy: {reason}"
         case AgentExited(agent_id=number, reason=reason):
             text = f"ended: {reason}"
         case AgentFailed(agent_id=number, reason=reason):

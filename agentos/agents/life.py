@@ -22,6 +22,7 @@ from agentos_sdk.values import End
 from supervisors import Ended, Ignore, Supervisor, SupervisorSpec, Template
 from supervisors.reports import Observer
 
+from .health import HealthChecks
 from .jail import layout
 from .jail.errors import JailError
 from .jail.factory import Jails
@@ -60,6 +61,7 @@ class LifeDeps:
     run: Run
     sweeper: Sweeper
     host_view: View
+    health: HealthChecks
     serve: Serve | None = None
 
 
@@ -148,6 +150,7 @@ class Life:
                         self.deps.registry.change(agent, AgentReady(agent.id, agent.name, agent.pid))
                         agent.settle()
                         task_status.started(agent)
+                        self.deps.health.watch(agent, jail, reading)
                         await self._wait_for_end(program, stop)
                 finally:
                     status = await jail.end()  # noqa: ASYNC102 - it shields itself, and SIGKILL is soon over

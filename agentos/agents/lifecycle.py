@@ -15,6 +15,7 @@ from agentos.services.events import (
     AgentSpawned,
     AgentStopped,
     AgentStopping,
+    AgentUnhealthy,
 )
 
 
@@ -40,6 +41,7 @@ NEXT: Mapping[State, Mapping[type[AgentEvent], State]] = {
     },
     State.RUNNING: {
         AgentPaused: State.PAUSED,
+        AgentUnhealthy: State.RUNNING,  # until its process has ended
         AgentStopping: State.STOPPING,
         AgentExited: State.EXITED,
         AgentOver: State.EXITED,

@@ -14,7 +14,7 @@ from agentos.kernel.caller import Caller
 from agentos.llm.settings import QueuePath
 from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.status import Status
-from agentos.services.events import AgentEvent, AgentFailed, AgentOver, AgentReady, AgentSpawned, Publish
+from agentos.services.events import AgentEvent, AgentFailed, AgentOver, AgentPaused, AgentReady, AgentSpawned, Publish
 from agentos_sdk import codec
 from agentos_sdk.errors import AlreadyExists, BadRequest, CallError, NotFound, Unavailable
 from agentos_sdk.values import End, Layer, ResourceUsage
@@ -62,6 +62,16 @@ class StartError(Exception):
         return self.end.reason
 
 
+@define
+class Health:
+    """What the watchdog and the health command have found, in the present life or the last."""
+
+    idle: float = 0.0  # seconds without a call; counted only with a watchdog
+    checked_at: float | None = None  # when the last check ended, in seconds since the epoch
+    failures: int = 0  # of the last checks, in a row
+    problem: str | None = None  # why the last check failed or couldn't be run
+
+
 @define(eq=False)
 class Agent:
     """One agent over all its lives. ``declared``: it comes from the configuration file, not from SPAWN."""
@@ -97,6 +107,8 @@ class Agent:
     problem: StartError | None = None
     arrived: trio.Event = field(factory=trio.Event)  # it has come up, ended for good, or was given up
     came_up: bool = False
+    pauses: int = 0  # how often it was paused
+    health: Health = field(factory=Health)
     over: trio.Event = field(factory=trio.Event)  # it has ended and won't be restarted
     packed_layers: bytes = b""  # instead of its layers, of an ended agent
 
@@ -208,7 +220,7 @@ class Registry:
     def begin_life(self, agent: Agent) -> None:
         """Reset what belongs to a single life, before the agent's program is started."""
         self.change(agent, AgentSpawned(agent.id, agent.name))
-        agent.connected, agent.caller.greeted = trio.Event(), trio.Event()
+        agent.connected, agent.caller.greeted, agent.health = trio.Event(), trio.Event(), Health()
         agent.renew()  # a supervisor above may have restarted the group it belongs to
 
     def change(self, agent: Agent, event: AgentEvent) -> None:
@@ -219,6 +231,7 @@ class Registry:
         if isinstance(event, AgentReady | AgentFailed | AgentOver):
             agent.arrived.set()
             agent.came_up = agent.came_up or isinstance(event, AgentReady)
+        agent.pauses += isinstance(event, AgentPaused)
         self.publish(event)
 
     def find(self, number: int | None, name: str | None) -> Agent:

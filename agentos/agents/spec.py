@@ -4,15 +4,16 @@ import itertools
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
+import attrs
 from msgspec import Struct
 from msgspec.structs import replace
 
 from agentos.llm.settings import Share
 from agentos.permissions.rule import PermissionSet
 from agentos.services.quotas import merge_quotas
-from agentos_sdk.codec import Rule
+from agentos_sdk.codec import Rule, Seconds
 from agentos_sdk.errors import AlreadyExists, BadRequest, CallError
 from agentos_sdk.values import Limits
 from supervisors import Backoff
@@ -32,6 +33,7 @@ RESERVED_RULE = f"a name other than {', '.join(RESERVED)} in any case, which the
 # Larger values have no use, and a supervisor stores the time of each restart within the period.
 INTENSITY_RULE = Rule(lambda restarts: 0 <= restarts <= 1000, "a whole number from 0 to 1000")
 PERIOD_RULE = Rule(lambda seconds: seconds > 0, "a duration above 0s")
+CHECKED_RULE = Rule(lambda seconds: 1 <= seconds <= 86400, "a duration from 1s to 1d")
 
 
 class BadField(ValueError):
@@ -70,6 +72,22 @@ def check_name(name: str, field: str) -> None:
         raise AlreadyExists(f"{field}: expected {RESERVED_RULE}, got {name!r}")
 
 
+@attrs.frozen(kw_only=True)
+class HealthCheck:
+    """``health = {...}``: a command that runs in the agent's jail, and has to end with status 0.
+
+    The agent is unhealthy after ``failures`` failed checks in a row. A check that hasn't ended within ``timeout``
+    seconds has failed. ``interval`` seconds lie between two checks.
+    """
+
+    command: Annotated[Sequence[str], Rule(len, "at least one word")]
+    interval: Annotated[Seconds, CHECKED_RULE] = Seconds(30.0)
+    timeout: Annotated[Seconds, Rule(lambda seconds: 0 < seconds <= 300, "a duration above 0s, at most 5m")] = Seconds(
+        5.0
+    )
+    failures: Annotated[int, Rule(lambda number: 1 <= number <= 100, "a whole number from 1 to 100")] = 3
+
+
 class AgentSpec(Struct, frozen=True):
     """One agent: exactly one of ``script`` (run by ``python``) and ``command`` (an argv) is set.
 
@@ -80,7 +98,8 @@ class AgentSpec(Struct, frozen=True):
     declared agents. ``ready="hello"`` makes the start wait for the agent's HELLO.
 
     For declared agents: the kernel ends if a ``required`` one isn't up ``start_timeout`` seconds after it has begun to
-    start agents; an agent begins when those in ``after`` are up, have ended for good, or were given up.
+    start agents; an agent begins when those in ``after`` are up, have ended for good, or were given up. ``watchdog`` is
+    how many seconds it may be without a call, and ``health`` the command that checks it.
     """
 
     name: str
@@ -109,6 +128,8 @@ class AgentSpec(Struct, frozen=True):
     required: bool = False
     start_timeout: float = 60.0
     after: Sequence[str] = ()
+    watchdog: float | None = None
+    health: HealthCheck | None = None
     copied: bool = False  # the script is a copy made for this agent (until it's made, a path in the spawner's jail)
 
     @property

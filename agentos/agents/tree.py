@@ -58,6 +58,7 @@ def _describe_child(
         "pid": agent.pid,
         "state": str(agent.state),
         **({"stopped_by": agent.stopped_by} if agent.state is State.STOPPED else {}),
+        **({"failed_checks": agent.health.failures} if agent.health.failures and agent.alive else {}),
         "restarts": max(0, agent.lives - 1),
         **common,
         "children": below,

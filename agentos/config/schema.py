@@ -10,11 +10,13 @@ from typing import Annotated, Literal
 from attrs import field, frozen
 
 from agentos.agents.spec import (
+    CHECKED_RULE,
     INTENSITY_RULE,
     NAME,
     NAME_RULE,
     PERIOD_RULE,
     RESERVED_RULE,
+    HealthCheck,
     OnGiveUp,
     Runtime,
     Strategy,
@@ -131,6 +133,8 @@ class AgentTable(ChildTable):
     ready: Literal["hello"] | None = None
     required: bool | None = None
     start_timeout: Period | None = None
+    watchdog: Annotated[Seconds, CHECKED_RULE] | None = None
+    health: HealthCheck | None = None
     sandboxed: bool | None = None
     network: bool | None = None
     isolation: Level | None = None

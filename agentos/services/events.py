@@ -37,6 +37,15 @@ class AgentResumed(AgentEvent, frozen=True):
     """All processes of the agent run again."""
 
 
+class AgentUnhealthy(AgentEvent, frozen=True):
+    """The agent's watchdog or health command found that it doesn't work, and it is being killed.
+
+    ``reason`` is for people.
+    """
+
+    reason: str
+
+
 class AgentStopping(AgentEvent, frozen=True):
     """The agent was asked to end, and its descendants have ended."""
 

@@ -179,7 +179,17 @@ def describe_agent(agent: Agent, now: float, whole: bool, place: InLine) -> call
         llm=place,
         end=agent.end.reason if agent.end is not None and whole else None,
         stopped_by=agent.stopped_by if agent.state is State.STOPPED else None,
+        health=describe_failures(agent) if whole else None,
     )
+
+
+def describe_failures(agent: Agent) -> str | None:
+    """The last check of an agent whose health command fails or can't be run, for people; otherwise None."""
+    health, check = agent.health, agent.spec.health
+    if health.problem is None or check is None or not agent.alive:
+        return None
+    counted = f"{health.failures} of {check.failures} checks in a row failed" if health.failures else "not checked"
+    return f"{counted}: {health.problem}"
 
 
 async def follow_output(call: Call, agent: Agent, begin: int) -> calls.LogsReply:

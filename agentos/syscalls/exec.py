@@ -136,7 +136,7 @@ class Commands:
 
 def syscalls(registry: Registry, supervision: Supervision, base: str) -> tuple[Syscall, ...]:
     deps = supervision.deps
-    commands = Commands(registry, CommandRunner(deps.jails), deps.run.id, base)
+    commands = Commands(registry, deps.health.commands, deps.run.id, base)
     return (Syscall(Op.EXEC, Exec, prepare=commands.prepare, failure=FAILURE, audit="intent"),)
 
 

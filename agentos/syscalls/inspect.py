@@ -71,9 +71,28 @@ def describe_agent(
         named=sorted(named(agent.spec.limits)),
         usage=used,
         llm=llm,
+        health=describe_health(agent),
         outer=jail.parts.outer if jail is not None and by_operator else None,
         cgroups=list_directories(jail.group) if jail is not None and jail.group is not None and by_operator else None,
         end=agent.end,
+    )
+
+
+def describe_health(agent: Agent) -> calls.Health | None:
+    """The agent's watchdog and health command, and what they have found; None without both."""
+    found, watchdog, check = agent.health, agent.spec.watchdog, agent.spec.health
+    if watchdog is None and check is None:
+        return None
+    return calls.Health(
+        watchdog=watchdog,
+        idle=found.idle if watchdog is not None else None,
+        command=check.command if check is not None else None,
+        interval=check.interval if check is not None else None,
+        timeout=check.timeout if check is not None else None,
+        limit=check.failures if check is not None else None,
+        failures=found.failures,
+        checked_at=found.checked_at,
+        problem=found.problem,
     )
 
 

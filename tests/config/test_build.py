@@ -51,6 +51,34 @@ from tests.config.saying import agent, loaded, said
             "4: supervisor.children[0].backoff: 0 <= min <= max must hold, not 2.0 and 1.0",
         ),
         (
+            'script = "a.py"\nwatchdog = "500ms"',
+            "4: supervisor.children[0].watchdog: expected a duration from 1s to 1d, got '500ms'",
+        ),
+        (
+            'script = "a.py"\nwatchdog = "soon"',
+            "4: supervisor.children[0].watchdog: expected a duration such as 5s, got 'soon'",
+        ),
+        (
+            'script = "a.py"\nhealth = { interval = "5s" }',
+            "4: supervisor.children[0].health.command: required field missing",
+        ),
+        (
+            'script = "a.py"\nhealth = { command = ["true"], timeout = "1h" }',
+            "4: supervisor.children[0].health.timeout: expected a duration above 0s, at most 5m, got '1h'",
+        ),
+        (
+            'script = "a.py"\nhealth = { command = ["true"], every = "5s" }',
+            "4: supervisor.children[0].health.every: unknown field",
+        ),
+        (
+            'script = "a.py"\nhealth = { command = "curl localhost" }',
+            """4: supervisor.children[0].health.command: expected ["curl", "localhost"], got 'curl localhost'""",
+        ),
+        (
+            'script = "a.py"\nhealth = { command = ["true"], failures = 0 }',
+            "4: supervisor.children[0].health.failures: expected a whole number from 1 to 100, got 0",
+        ),
+        (
             'script = "a.py"\nbackoff = { min = "soon" }',
             "4: supervisor.children[0].backoff.min: expected a duration such as 5s, got 'soon'",
         ),

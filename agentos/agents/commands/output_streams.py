@@ -7,6 +7,7 @@ from typing import Literal
 from attrs import define, field
 
 MAX_KEPT_BYTES = 1 << 20  # bytes of each stream
+MAX_TAIL_BYTES = 2 << 10  # bytes of a stream of which only the end is kept
 PIECE_CHARS = 64 << 10  # passed on at a time
 BYTES_PER_SECOND = 16 << 20  # read of a stream that is the only one; a faster program waits, not the kernel
 
@@ -32,6 +33,15 @@ class Stream:
 
     async def end(self) -> None:
         """Return when all data has been delivered."""
+
+
+@define(eq=False)
+class Tail(Stream):
+    """Keeps the end of the stream."""
+
+    def take(self, data: bytes) -> float:
+        self.kept = (self.kept + data)[-MAX_TAIL_BYTES:]
+        return len(data) / BYTES_PER_SECOND
 
 
 @define(eq=False)

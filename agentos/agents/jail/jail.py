@@ -7,6 +7,7 @@ from functools import cached_property
 
 import trio
 from attrs import define, field, frozen
+from msgspec import Struct
 
 from agentos.agents.registry import Agent
 from agentos.agents.workspaces.workspace import Workspace
@@ -26,6 +27,18 @@ from .isolation_report import Layers
 from .one_shot import OneShot
 
 JailOwner = Agent | OneShot
+
+
+class Unhealthy(Struct, frozen=True):
+    """A program's watchdog or health command found that it doesn't work."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+KillReason = memory.Exceeded | disk.Exceeded | Unprotected | Unhealthy
 
 
 @frozen
@@ -68,7 +81,7 @@ class Jail:
     host: Host  # as used for the plan
     policy: Policy | None  # None: the program runs unconfined
     protected: Sequence[str] = ()  # names in its workspace that it must not write
-    over: memory.Exceeded | disk.Exceeded | Unprotected | None = None
+    over: KillReason | None = None  # why the kernel has killed the program
     evidence: Evidence | None = None  # from its cgroup, once it has ended
     usage: ResourceUsage | None = None  # from its cgroup, once it has ended
     commands: int = 0  # started by EXEC that run in it
@@ -80,8 +93,8 @@ class Jail:
         assert self.policy is not None, "only a jail is entered"
         return plan_way_in(self.policy, self.host)
 
-    def exceeded(self, what: memory.Exceeded | disk.Exceeded | Unprotected) -> None:
-        """Kill the program: a watcher found that it exceeds a limit or that a protected name is lost."""
+    def exceeded(self, what: KillReason) -> None:
+        """Kill the program: it exceeds a limit, a protected name is lost, or its watchdog or health command says so."""
         self.over = what
         self.sandbox.signal(signal.SIGKILL)
 

@@ -57,7 +57,7 @@ def ps(socket_path: str | None, as_json: bool, with_ended: bool, wide: bool) -> 
     for line in agent_lines(shown, with_ended, width):
         click.echo(line)
     notes = [*missing_layers(shown), *model_notes(model)] if model else missing_layers(shown)
-    for note in notes:
+    for note in [*health_notes(shown), *notes]:
         click.echo(printable(cut_middle(note, width)))
     hidden = len(agents) - len(shown)
     if hidden:
@@ -100,6 +100,11 @@ def agent_lines(agents: Sequence[Mapping[str, Any]], with_ended: bool, width: in
         yield before + click.style(state, fg=STATES.get(agent["state"])) + after
         if end:
             yield "    " + cut_middle(end, width - 4)
+
+
+def health_notes(agents: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for each agent whose health command fails: ``web: 2 of 3 checks in a row failed: exit status 1``."""
+    return [f"{agent['name']}: {agent['health']}" for agent in agents if agent.get("health")]
 
 
 def missing_layers(agents: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -208,8 +213,9 @@ def describe(node: dict[str, Any]) -> str:
     if node["type"] == "agent":
         state = click.style(describe_state(node), fg=STATES.get(node["state"]))
         pid = f" pid {node['pid']}" if node["pid"] else ""
+        failed = f", {plural(node['failed_checks'], 'failed check')}" if "failed_checks" in node else ""
         restarts = f", restarted {plural(node['restarts'], 'time')}" if node["restarts"] else ""
-        return f"{name}  {state}{pid}{restarts}, {node['restart']}{node.get('kept', '')}"
+        return f"{name}  {state}{pid}{failed}{restarts}, {node['restart']}{node.get('kept', '')}"
     if "strategy" not in node:
         return f"{name}  {node['state']}"
     if node["strategy"] == "simple_one_for_one":

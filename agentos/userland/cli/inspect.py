@@ -104,6 +104,7 @@ def agent_facts(found: Mapping[str, Any], permissions: Mapping[str, Any]) -> Ite
     restarted = f"restarted {plural(found['restarts'], 'time')}" if found["restarts"] else ""
     yield "state", ", ".join(filter(None, [found["state"], f"pid {pid}" if pid else "", restarted]))
     yield "last end" if pid else "ended", end["reason"] if end is not None else ""
+    yield from health_facts(found["health"])
     if found["since"] is not None:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found["since"]))
         yield "since", f"{since} ({duration(found['uptime_ms'] / 1000)})"
@@ -113,6 +114,23 @@ def agent_facts(found: Mapping[str, Any], permissions: Mapping[str, Any]) -> Ite
     yield "permissions", describe_permissions(permissions)
     yield "isolation", describe_isolation(found["isolation"])
     yield from start_facts(found)
+
+
+def health_facts(health: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
+    """The watchdog and the health command, with what they have found."""
+    if health is None:
+        return
+    if health["watchdog"] is not None:
+        yield "watchdog", f"no call for {duration(health['idle'])} of at most {duration(health['watchdog'])}"
+    if health["command"] is None:
+        return
+    if health["checked_at"] is None:
+        result = "not yet"
+    else:
+        when = time.strftime("%H:%M:%S", time.localtime(health["checked_at"]))
+        failed = f"failed, {health['failures']} of {health['limit']} in a row" if health["failures"] else "ok"
+        result = f"{failed} at {when}" + (f": {health['problem']}" if health["problem"] else "")
+    yield "health", f"{result} (each {duration(health['interval'])}: {' '.join(health['command'])})"
 
 
 def start_facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

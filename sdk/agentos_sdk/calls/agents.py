@@ -114,6 +114,7 @@ class AgentInfo:
     llm: InLine
     end: str | None
     stopped_by: str | None
+    health: str | None
 
 
 @frozen(kw_only=True)

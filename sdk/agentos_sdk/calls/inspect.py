@@ -103,12 +103,34 @@ class Started:
 
 
 @frozen(kw_only=True)
+class Health:
+    """How an agent's health is watched, and what was found in its present life or the last.
+
+    ``watchdog`` is how many seconds it may be without a call, ``idle`` how many it has been. ``command`` runs each
+    ``interval`` seconds for at most ``timeout``; ``failures`` of the last checks failed in a row, and at ``limit`` the
+    agent is killed. ``checked_at`` is when the last check ended, in seconds since the epoch, and ``problem`` why it
+    failed or couldn't be run. What isn't configured is ``None``.
+    """
+
+    watchdog: float | None
+    idle: float | None
+    command: Sequence[str] | None
+    interval: float | None
+    timeout: float | None
+    limit: int | None
+    failures: int
+    checked_at: float | None
+    problem: str | None
+
+
+@frozen(kw_only=True)
 class Inspected:
     """Everything about one agent.
 
     ``parent`` spawned it; ``children`` are the agents that it spawned and that are alive. ``named`` lists the limits
-    that were set explicitly; the others are the kernel's defaults. ``end`` is how its last life ended, ``None`` before
-    that. ``outer`` and ``cgroups``, the directories of its cgroups, are for the operator only.
+    that were set explicitly; the others are the kernel's defaults. ``health`` is ``None`` if it has neither a watchdog
+    nor a health command. ``end`` is how its last life ended, ``None`` before that. ``outer`` and ``cgroups``, the
+    directories of its cgroups, are for the operator only.
     """
 
     success: bool = True
@@ -129,6 +151,7 @@ class Inspected:
     named: Sequence[str]
     usage: ResourceUsage
     llm: Model
+    health: Health | None
     outer: HostIds | None
     cgroups: Sequence[str] | None
     end: End | None

@@ -36,6 +36,17 @@ with AgentOSClient() as me:
     while True:
         me.recv_messages(timeout=1000)
 """
+READS_NO_MORE = """
+from agentos_sdk import AgentOSClient
+
+with AgentOSClient() as me:
+    me.hello()
+    me.spawn("flood", command=["yes", "x" * 200])
+    with me.follow_logs("flood") as pages:
+        next(iter(pages))
+        while True:
+            pass
+"""
 HELLO, BACKOFF = 'ready = "hello"', "backoff = { min = 0.1, max = 0.2 }"
 WATCHED = 'watchdog = "1s"'
 REASON = "killed: watchdog: no call for 1 s"
@@ -99,6 +110,13 @@ def test_neither_a_wait_in_the_kernel_nor_a_pause_counts(start_kernel: StartKern
         up(client.resume("paused"))
         assert client.inspect(name="waits")["health"]["idle"] == 0
         assert client.inspect(name="waits")["health"]["watchdog"] == 1
+
+
+def test_a_call_that_waits_for_its_agent_to_read_is_no_wait(start_kernel: StartKernel, tmp_path: Path) -> None:
+    lines = (script(tmp_path, "stalls", READS_NO_MORE), HELLO, WATCHED, "max_restarts = 0", 'permissions = "standard"')
+    kernel = start_kernel(child("stalls", None, *lines))
+    with kernel.client() as client:
+        assert in_state(client, "stalls", "failed")["end"] == REASON
 
 
 def test_time_in_which_the_kernel_itself_stands_still_does_not_count(start_kernel: StartKernel, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import json
 import math
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import trio
@@ -74,7 +74,10 @@ class Health:
 
 @define(eq=False)
 class Agent:
-    """One agent over all its lives. ``declared``: it comes from the configuration file, not from SPAWN."""
+    """One agent over all its lives. ``declared``: it comes from the configuration file, not from SPAWN.
+
+    ``at_next_start`` is called when its next life begins: a reload has changed what that life has to be.
+    """
 
     spec: AgentSpec
     caller: Caller
@@ -101,6 +104,8 @@ class Agent:
     stop_scope: trio.CancelScope | None = None  # around the time between SIGTERM and SIGKILL
     dismissed: trio.Event = field(factory=trio.Event)  # it is being stopped for good
     stopped_by: str | None = None  # a declared one: the caller that stopped it; until START it declines to start
+    removed: bool = False  # it was declared, and a reload has removed it
+    at_next_start: Callable[[], None] | None = None
     end: End | None = None
     connected: trio.Event = field(factory=trio.Event)  # in the present life
     settled: trio.Event = field(factory=trio.Event)  # the first start, or that by START, succeeded or had a `problem`
@@ -122,7 +127,7 @@ class Agent:
 
     @property
     def declared(self) -> bool:
-        return self.spawner is None
+        return self.spawner is None and not self.removed
 
     @property
     def group(self) -> tuple[tuple[str, ...], str | None]:
@@ -157,6 +162,12 @@ class Agent:
         """Forget that it has ended for good: it is started again."""
         if self.over.is_set():
             self.over, self.dismissed, self.grace = trio.Event(), trio.Event(), None
+
+    def take_changes(self) -> None:
+        """Become what a reload has asked for since its last life began."""
+        if self.at_next_start is not None:
+            change, self.at_next_start = self.at_next_start, None
+            change()
 
     def settle(self, problem: StartError | None = None) -> None:
         """Record the result of the first start; later results change nothing."""
@@ -219,6 +230,7 @@ class Registry:
 
     def begin_life(self, agent: Agent) -> None:
         """Reset what belongs to a single life, before the agent's program is started."""
+        agent.take_changes()
         self.change(agent, AgentSpawned(agent.id, agent.name))
         agent.connected, agent.caller.greeted, agent.health = trio.Event(), trio.Event(), Health()
         agent.renew()  # a supervisor above may have restarted the group it belongs to

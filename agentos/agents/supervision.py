@@ -13,23 +13,23 @@ from agentos.services.events import AgentOutput, KernelStopping
 from agentos.services.quotas import Quota
 from agentos_sdk.errors import Unavailable
 from agentos_sdk.values import End, Line
-from supervisors import ChildSpec, Exit, GaveUp, NoProc, Refused, StartFailed, Supervisor, SupervisorSpec
+from supervisors import Exit, GaveUp, NoProc, Refused, StartFailed, Supervisor, SupervisorSpec
 from supervisors.exits import gave_up
 
-from .container import BackgroundStart, Container, Group, Path, specify_one_child
+from .container import Path, specify_one_child
+from .declared_tree import SPAWNED, DeclaredTree
 from .event_lines import ROOT
-from .life import FOR_SPAWNED, Life, LifeDeps
+from .life import Life, LifeDeps
 from .model_share import choose_share
 from .output import Output
 from .rate_limit import Rate
 from .registry import Agent, Registry, StartError
-from .spec import AgentSpec, GroupSpec, Shutdown
+from .spec import AgentSpec, GroupSpec
 from .start_stop import StartStop
 from .tracker import Tracker
 
 NOT_NOW = "no agent can be started now: the supervisor above it is stopping or being restarted"
 FORCED_STOP = 3.0  # seconds from a forced stop until what still runs is cancelled
-SPAWNED = "spawned"  # the supervisor below the root that keeps the agents spawned by the operator
 
 
 class SpawnLimits(Struct, frozen=True):
@@ -83,6 +83,7 @@ class Supervision:
     stopping: bool = field(default=False, init=False)
     tracker: Tracker = field(init=False)
     start_stop: StartStop = field(init=False)
+    declared: DeclaredTree = field(init=False)
     _required_up: trio.Event = field(factory=trio.Event, init=False)  # or one of them can't come up
     _missing: str | None = field(default=None, init=False)  # why a required agent isn't up
     _running: trio.CancelScope = field(factory=trio.CancelScope, init=False)  # around the run of the tree
@@ -90,87 +91,16 @@ class Supervision:
     def __attrs_post_init__(self) -> None:
         self.tracker = Tracker(self.registry)
         self.start_stop = StartStop(self.registry, self.tracker)
+        self.declared = DeclaredTree(self.tracker, self.start_stop, self.deps, self._add_declared)
 
     def build(self, group: GroupSpec) -> Supervisor:
         """The root supervisor of a declared tree, not running yet."""
-        spawned = ChildSpec(SPAWNED, FOR_SPAWNED)
-        self.root = Supervisor(self._make_group(group, (ROOT,), spawned), id=ROOT, observe=self.tracker.observe)
+        self.root = Supervisor(self.declared.build(group), id=ROOT, observe=self.tracker.observe)
         self.tracker.add_supervisor(self.root)
         return self.root
 
-    def _make_group(self, group: GroupSpec, path: Path, *before: ChildSpec) -> SupervisorSpec:
-        self.tracker.groups[path] = group
-        contains = group.strategy == "one_for_one"
-        children = [
-            self._make_container(spec, path) if contains else self._make_member(spec, path) for spec in group.children
-        ]
-        return SupervisorSpec(
-            [*before, *children],
-            strategy=group.strategy,
-            intensity=group.intensity,
-            period=group.period,
-            auto_shutdown=group.auto_shutdown,
-        )
-
-    def _make_member(self, spec: AgentSpec | GroupSpec, path: Path) -> ChildSpec:
-        """A child that is restarted together with its siblings: it starts when the previous one is up."""
-        start: Life | SupervisorSpec
-        shutdown: Shutdown
-        if isinstance(spec, AgentSpec):
-            agent = self._add_agent(spec, path, None, None)
-            # A life limits its own shutdown time; the agents that it spawned end first.
-            start, shutdown = Life(agent, self.deps, self.tracker.observe), "infinity"
-        else:
-            start, shutdown = self._make_group(spec, (*path, spec.name)), spec.shutdown
-        return ChildSpec(
-            spec.name,
-            start,
-            restart=spec.restart,
-            shutdown=shutdown,
-            significant=spec.significant,
-            backoff=spec.backoff,
-        )
-
-    def _make_container(self, spec: AgentSpec | GroupSpec, path: Path) -> ChildSpec:
-        """A child of a ``one_for_one`` group, in a container that applies the child's own limits."""
-        inside = (*path, spec.name)
-        start: BackgroundStart | Group
-        shutdown: Shutdown
-        agent: Agent | None = None
-        if isinstance(spec, AgentSpec):
-            agent = self._add_agent(spec, path, None, None, inside)
-            life = Life(agent, self.deps, self.tracker.observe)
-            start, shutdown = BackgroundStart(life, partial(self._wait_for, spec.after)), "infinity"
-        else:
-            group, wait = self._make_group(spec, inside), partial(self._wait_for, spec.after)
-            start = Group(inside, group, self.tracker.observe, self.tracker.add_supervisor, wait)
-            shutdown = spec.shutdown
-        self.tracker.containers.add((path, spec.name))
-        one = specify_one_child(spec.name, start, spec.restart, spec.backoff, spec.max_restarts, spec.restart_window)
-        container = Container(
-            inside,
-            one,
-            spec.on_give_up == "escalate",
-            self.tracker.observe,
-            lambda: agent is not None and agent.stopped_by is not None,
-        )
-        return ChildSpec(
-            spec.name,
-            container,
-            restart="transient",
-            shutdown=shutdown,
-            significant=spec.significant,
-            type="supervisor",
-        )
-
-    async def _wait_for(self, names: Sequence[str]) -> None:
-        """Return when these agents, and the agents of these groups, have come up, ended for good or were given up."""
-        for name in names:
-            if (agent := self.registry.find_by_name(name)) is not None:
-                await agent.arrived.wait()
-            else:
-                for member in self.start_stop.list_members(self.start_stop.find_group(name)):
-                    await member.arrived.wait()
+    def _add_declared(self, spec: AgentSpec, path: Path, supervisor: Path) -> Agent:
+        return self._add_agent(spec, path, None, None, supervisor)
 
     async def run(self, ready: Callable[[Sequence[str]], None]) -> str | None:
         """Run the tree until it ends; returns why if it gave up, None if it was asked to end.

@@ -10,7 +10,7 @@ from supervisors import Exit, StartFailed, Supervisor, reports
 from supervisors.exits import IntensityExceeded, TooManyFailures
 from supervisors.strategy import Restart, comes_back
 
-from .container import Path
+from .container import Container, Path
 from .event_lines import ROOT
 from .lifecycle import State
 from .registry import Agent, Registry
@@ -28,7 +28,7 @@ class Tracker:
 
     registry: Registry
     groups: dict[Path, GroupSpec] = field(factory=dict)
-    containers: set[tuple[Path, str]] = field(factory=set)
+    containers: dict[tuple[Path, str], Container] = field(factory=dict)
     _agents: dict[tuple[Path, str], Agent] = field(factory=dict)  # by the path of the supervisor that restarts it
     _supervisors: dict[Path, Supervisor] = field(factory=dict)  # those that are up
     _started: trio.Event = field(factory=trio.Event)  # set when a supervisor is up, then replaced
@@ -37,6 +37,22 @@ class Tracker:
         """Add an agent that the supervisor with that path restarts; raises ``AlreadyExists``."""
         self.registry.add(agent)
         self._agents[supervisor, agent.name] = agent
+
+    def place_agent(self, agent: Agent, path: Path, supervisor: Path) -> None:
+        """Record the place of a declared agent: the path of its group, and that of the supervisor that restarts it."""
+        agent.path = path
+        if self._agents.get((supervisor, agent.name)) is not agent:
+            self._drop_place(agent)
+            self._agents[supervisor, agent.name] = agent
+
+    def remove_agent(self, agent: Agent) -> None:
+        """Forget a declared agent that has ended, and is declared no more. What it was stays like a spawned one's."""
+        agent.removed = True
+        self._drop_place(agent)
+        agent.shrink()
+
+    def _drop_place(self, agent: Agent) -> None:
+        self._agents = {place: other for place, other in self._agents.items() if other is not agent}
 
     def add_supervisor(self, supervisor: Supervisor) -> None:
         """Record a supervisor that is up, so that its children can be terminated."""

@@ -14,7 +14,7 @@ def syscalls() -> tuple[Syscall, ...]:
     """None of them may be called."""
     registry, mail = Registry(), Mailboxes()
     nothing: Any = None
-    deps = SimpleNamespace(deps=SimpleNamespace(jails=nothing, run=SimpleNamespace(id="")))
+    deps = SimpleNamespace(deps=SimpleNamespace(health=SimpleNamespace(commands=nothing), run=SimpleNamespace(id="")))
     callers = SimpleNamespace(queue_path=nothing)
     services = Services(registry, deps, callers, mail, nothing, nothing, nothing, View("/", "/"), 1 << 20)  # type: ignore[arg-type]
     return table(services)

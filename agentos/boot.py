@@ -5,6 +5,7 @@ import gc
 import logging
 import os
 import signal
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from agentos.agents.commands.run import CommandRunner
 from agentos.agents.event_lines import add_to_output, log_event
 from agentos.agents.health import HealthChecks
 from agentos.agents.life import LifeDeps, home
+from agentos.agents.life_entries import LifeEntries
 from agentos.agents.registry import Registry
 from agentos.agents.supervision import SpawnLimits, Supervision
 from agentos.config.load import Config
@@ -41,8 +43,11 @@ from .kernel.poller import Poller
 from .permissions.patterns.base import Names
 from .sandbox.report import probe
 from .services.audit.log import Audit, open_audit
+from .services.audit.traffic import Traffic
 
 log = logging.getLogger("agentos.kernel")
+
+COUNT_SECONDS = 3600.0  # seconds for which the audit log's counts stand
 
 
 @frozen
@@ -85,6 +90,7 @@ class Access:
     registry: Registry
     mail: Mailboxes
     audit: Audit
+    lives: LifeEntries
     callers: Callers
 
 
@@ -92,6 +98,7 @@ def open_access(settings: Settings, host: Host, model: Model, audit: Audit) -> A
     """Construct what knows agents and callers, and subscribe to events."""
     config, events, mail = settings.config, Events(), Mailboxes()
     registry = Registry(events.publish)
+    lives = LifeEntries(registry, audit)
     names = Names(home(), str(config.directory))
     callers = Callers(
         registry=registry,
@@ -108,12 +115,13 @@ def open_access(settings: Settings, host: Host, model: Model, audit: Audit) -> A
     )
     events.subscribers = (
         log_event,
+        lives.record,
         partial(add_to_output, registry),
         mail.send_escalation,
         callers.forget_agent,
         settings.show,
     )
-    return Access(events, registry, mail, audit, callers)
+    return Access(events, registry, mail, audit, lives, callers)
 
 
 class Kernel:
@@ -123,6 +131,7 @@ class Kernel:
         kernel, root = settings.config.kernel, settings.config.root
         self.settings, self.host, self.model = settings, host, model
         self.events, self.callers, self.line = access.events, access.callers, model.line
+        self.lives, self.traffic = access.lives, Traffic(access.audit)
         self.started = trio.Event()
         self.connection_limit = ConnectionLimit(min(kernel.max_connections, affordable_connections()))
         self.poller = Poller()
@@ -166,6 +175,7 @@ class Kernel:
             supervision=self.supervision,
             callers=self.callers,
             mail=access.mail,
+            traffic=self.traffic,
             line=model.line,
             kernel_account=model.account,
             audit=access.audit,
@@ -199,6 +209,7 @@ class Kernel:
                     for service in (self.host.spawner, self.sweeper, self.jails, self.line):
                         nursery.start_soon(service.serve)
                     nursery.start_soon(self.probe_host)
+                    nursery.start_soon(self.write_counts)
                     await nursery.start(self.obey_signals)
                     reason = await self.supervision.run(partial(self.announce, nursery))
                     nursery.cancel_scope.cancel()
@@ -213,6 +224,19 @@ class Kernel:
         self.jails.probed.set()
         await self.started.wait()
         self.events.publish(IsolationProbed(self.jails.found))
+
+    async def write_counts(self) -> None:
+        """Write to the audit log what is only counted: on each full hour, and when the kernel ends."""
+        try:
+            while True:
+                await trio.sleep(COUNT_SECONDS - time.time() % COUNT_SECONDS)
+                self._flush_counts()
+        finally:
+            self._flush_counts()
+
+    def _flush_counts(self) -> None:
+        self.traffic.flush()
+        self.lives.flush()
 
     async def obey_signals(self, *, task_status: trio.TaskStatus[None]) -> None:
         """The first stop signal ends the tree in order, a second one kills what is left."""

@@ -21,7 +21,8 @@ class Call:
     """Context of a waiting call, passed to the function that does it.
 
     ``undelivered``, if that function sets it, is called when the reply could not be written to the socket. It puts back
-    what the reply removed, such as messages. ``remark`` is added to the call's description in the audit log.
+    what the reply removed, such as messages. ``remark`` is added to the call's description in the audit log, and
+    ``outcome`` stands there instead of the code of the call's error.
     """
 
     caller: "Caller"
@@ -30,6 +31,7 @@ class Call:
     scope: trio.CancelScope = field(factory=trio.CancelScope)
     undelivered: Callable[[], None] | None = None
     remark: str = ""
+    outcome: str = ""
 
     def require_stream(self, key: str) -> None:
         """Raise ``BadRequest`` if the reply can't be streamed on this connection."""

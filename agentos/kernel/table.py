@@ -275,7 +275,7 @@ def _perform(syscall: Syscall) -> Perform:
         except Exception as error:
             if isinstance(error, PermissionDenied) and prepared is None:
                 note_refusal(caller, name, error)
-            outcome = _outcome(error)
+            outcome = call.outcome or _outcome(error)
             raise
         finally:
             if record is not None and audit != "none":

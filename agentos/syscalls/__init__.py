@@ -13,6 +13,7 @@ from agentos.kernel.table import LARGE_BODY_BYTES, Syscall
 from agentos.llm.line import Line
 from agentos.llm.settings import Account
 from agentos.services.audit.log import Audit
+from agentos.services.audit.traffic import Traffic
 from agentos.services.mailboxes import Mailboxes
 from agentos_sdk.opcodes import Op
 
@@ -32,6 +33,7 @@ class Services(Struct, frozen=True):
     supervision: Supervision
     callers: Callers
     mail: Mailboxes
+    traffic: Traffic
     line: Line
     kernel_account: Account
     audit: Audit
@@ -52,7 +54,7 @@ def table(services: Services) -> tuple[Syscall, ...]:
         *agents.syscalls(s.registry, s.supervision, spawning, s.line),
         *start_stop.syscalls(s.registry, s.supervision),
         *inspect.syscalls(s.registry, s.line),
-        *messages.syscalls(s.mail, s.registry),
+        *messages.syscalls(s.mail, s.registry, s.traffic),
         *metrics.syscalls(s.line, s.kernel_account),
         *kernel.syscalls(s.supervision, s.line, s.audit, s.config_file),
         *audit.syscalls(s.audit),

@@ -10,6 +10,7 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.table import LARGE_BODY_BYTES, Syscall
+from agentos.services.audit.traffic import Party, Traffic
 from agentos.services.mailboxes import Mailbox, Mailboxes, Message
 from agentos_sdk import codec
 from agentos_sdk.calls.messages import Broadcast, Delivered, Recv, Register, Registered, Send, Sent
@@ -20,7 +21,7 @@ from agentos_sdk.strict import quote
 BATCH = 64  # mailboxes that BROADCAST checks between two checkpoints: 1 ms
 
 
-def syscalls(mail: Mailboxes, registry: Registry) -> tuple[Syscall, ...]:
+def syscalls(mail: Mailboxes, registry: Registry, traffic: Traffic) -> tuple[Syscall, ...]:
     def prepare_send(caller: Caller, request: Send) -> Prepared:
         box = find_box(mail, request)
 
@@ -28,6 +29,7 @@ def syscalls(mail: Mailboxes, registry: Registry) -> tuple[Syscall, ...]:
             if registry.is_over(box.id):
                 raise NotFound(f"{box.name} has ended and reads no messages")
             box.put(make_letter(caller, request.message))
+            traffic.count(caller.id, Party(caller.kind, caller.shown_name, "SEND"), name_peer(box))
             return Sent(delivered_to=box.id)
 
         return Prepared((right_to_send(box),), act)
@@ -62,6 +64,9 @@ def syscalls(mail: Mailboxes, registry: Registry) -> tuple[Syscall, ...]:
         await call.caller.allowance.wait_for_reply_room()  # a caller that doesn't read its replies gets no more of them
         letters = box.take(request.max)
         call.undelivered = lambda: box.put_back(letters)
+        for letter in letters:
+            peer = "operator" if letter.from_kind == "operator" else letter.from_name
+            traffic.count(call.caller.id, Party(call.caller.kind, call.caller.shown_name, "RECV"), peer)
         return encode_letters(letters)
 
     def register(caller: Caller, request: Register) -> Registered:
@@ -96,6 +101,11 @@ def find_box(mail: Mailboxes, request: Send) -> Mailbox:
         raise BadRequest(f"to: expected an id, which is a number, or a name, got {quote(request.to)}")
     to = request.to if request.to is not None else request.to_name
     return mail.by_id(to) if isinstance(to, int) else mail.by_name(to or "")
+
+
+def name_peer(box: Mailbox) -> str:
+    """A mailbox's owner for the audit log; a connection of the operator's that has no name is the operator."""
+    return box.name if box.names else "operator"
 
 
 def right_to_send(box: Mailbox) -> Right:

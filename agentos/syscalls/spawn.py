@@ -73,7 +73,7 @@ class Spawning:
 
         async def act(call: Call) -> calls.Spawned:
             if caller.kind == "operator":
-                return await self._act(caller, parent, draft)
+                return await self._act(call, parent, draft)
             # The intent may have waited for seconds: paths may lead elsewhere by now, and limits may be narrower.
             bounds = self.callers.limits(caller)
             again = await run_in_thread(self._prepare, caller, parent, request, given, bounds)
@@ -81,7 +81,7 @@ class Spawning:
                 raise again.error
             if (again.rights, again.script) != (draft.rights, draft.script):
                 raise PermissionDenied(f"{'script' if request.script else 'command'}: {script_copies.CHANGED}")
-            return await self._act(caller, parent, again)
+            return await self._act(call, parent, again)
 
         yield Prepared(draft.rights, act, describe_request(request, given), error=draft.error)
 
@@ -100,7 +100,7 @@ class Spawning:
                 f"the next in {wait:.2f} s"
             )
 
-    async def _act(self, caller: Caller, parent: Agent | None, draft: Draft) -> calls.Spawned:
+    async def _act(self, call: Call, parent: Agent | None, draft: Draft) -> calls.Spawned:
         """Start the agent, with a copy of its script if that is in the caller's jail."""
         spec = draft.spec
         assert spec is not None, "a draft has a spec or an error"
@@ -108,7 +108,17 @@ class Spawning:
             copy = await trio.to_thread.run_sync(draft.script.copy, self.supervision.deps.run.directory)
             spec = replace(spec, script=copy)
         try:
-            agent = await self._start(spec, caller, parent)
+            agent = await self._start(spec, call.caller, parent)
+        except StartError as error:
+            script_copies.discard(spec)
+            if error.end.exit_code is not None or error.end.signal is not None:
+                call.outcome, call.remark = "ended", f"it ran: {error.end.reason}"
+            raise error.error(
+                f"{spec.name} did not start: {error}",
+                exit_code=error.end.exit_code,
+                signal=error.end.signal,
+                stderr=error.stderr,
+            ) from None
         except BaseException:
             script_copies.discard(spec)
             raise
@@ -125,15 +135,7 @@ class Spawning:
         if self.registry.is_taken(spec.name) or self.is_taken(spec.name):
             raise AlreadyExists(f"name: {spec.name!r} is taken")
         self._check_child_count(caller, parent)
-        try:
-            return await self.supervision.spawn(spec, caller, parent)
-        except StartError as error:
-            raise error.error(
-                f"{spec.name} did not start: {error}",
-                exit_code=error.end.exit_code,
-                signal=error.end.signal,
-                stderr=error.stderr,
-            ) from None
+        return await self.supervision.spawn(spec, caller, parent)
 
     def _check_child_count(self, caller: Caller, parent: Agent | None) -> None:
         """Raise ``QuotaExceeded`` if the guest, the agent or one that it descends from has too many living agents."""

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -21,6 +22,7 @@ from agentos.kernel.replies import encode_in_turns
 from agentos.kernel.request_body import MAX_INLINE_BYTES
 from agentos.kernel.table import Syscall, Table
 from agentos.llm.settings import Account
+from agentos.services.audit.traffic import Traffic
 from agentos.services.mailboxes import Mailboxes
 from agentos.syscalls import messages, think
 from agentos_sdk.opcodes import Op
@@ -236,7 +238,8 @@ async def test_others_have_their_turn_while_a_broadcast_is_decided() -> None:
     mail = Mailboxes()
     for number in range(1, 1001):
         mail.open(number)
-    table = Table(messages.syscalls(mail, Registry()))
+    no_audit: Any = None  # a broadcast isn't counted
+    table = Table(messages.syscalls(mail, Registry(), Traffic(no_audit)))
     broadcast = table.turns[Op.BROADCAST]
     assert broadcast is not None
 

@@ -16,5 +16,5 @@ def syscalls() -> tuple[Syscall, ...]:
     nothing: Any = None
     deps = SimpleNamespace(deps=SimpleNamespace(health=SimpleNamespace(commands=nothing), run=SimpleNamespace(id="")))
     callers = SimpleNamespace(queue_path=nothing)
-    services = Services(registry, deps, callers, mail, nothing, nothing, nothing, View("/", "/"), 1 << 20)  # type: ignore[arg-type]
+    services = Services(registry, deps, callers, mail, nothing, nothing, nothing, nothing, View("/", "/"), 1 << 20)  # type: ignore[arg-type]
     return table(services)

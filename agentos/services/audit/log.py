@@ -172,20 +172,20 @@ class Audit:
         number: int | None = await trio.lowlevel.wait_task_rescheduled(withdraw)
         return number
 
-    def note(self, entry: Entry) -> None:
-        """See :class:`agentos.kernel.ports.AuditLog`."""
+    def note(self, entry: Entry, repeated: int = 1) -> None:
+        """See :class:`agentos.kernel.ports.AuditLog`. An entry that stands for several calls is not limited again."""
         if self._disabled and self._is_disabled(entry):
             return
         entry, now = shorten_entry(entry), trio.current_time()
         if entry.intent is None and self._is_refused_for_space(entry):
             self._limiter.count(entry, now)
-        elif entry.intent is None and not self._limiter.admits(entry, now):
+        elif entry.intent is None and repeated == 1 and not self._limiter.admits(entry, now):
             self._write_by(now + RETRY_DELAY)
         elif len(self._queue) >= MAX_QUEUED_NOTES:
             self._limiter.count(entry, now)
             self._write_by(now + RETRY_DELAY)
         else:
-            self._queue.append(QueuedEntry(entry, time.time()))
+            self._queue.append(QueuedEntry(entry, time.time(), repeated))
             self._write_by(now + NOTE_DELAY)
 
     def close(self, outcome: str) -> None:

@@ -209,7 +209,7 @@ def check_call_name(call: str) -> str:
     """Check the name of a call: with a typo the result would be empty, as if nothing had happened."""
     from agentos.services.audit.categories import CATEGORIES
 
-    names = {*Op.__members__, *CATEGORIES["kernel"]}
+    names = {*Op.__members__, *CATEGORIES["kernel"], *CATEGORIES["agents"]}
     if call in names:
         return call
     raise click.BadParameter(f"no call is named {call!r}{suggest_name(call, sorted(names))}", param_hint="--call")

@@ -1,0 +1,84 @@
+"""Lives of agents in the audit log: when they were up, how they ended, restarts, failed checks, and giving up.
+
+They are notes, not announcements: an agent starts and ends also when the log can't be written.
+"""
+
+import trio
+from attrs import define, field
+from msgspec.structs import replace
+
+from agentos.kernel.ports import Entry
+from agentos.services.audit.flood import EntryLimiter
+from agentos.services.audit.log import Audit
+from agentos.services.events import (
+    AgentEscalated,
+    AgentExited,
+    AgentFailed,
+    AgentReady,
+    AgentRestarting,
+    AgentStopped,
+    AgentUnhealthy,
+    Event,
+)
+
+from .registry import Agent, Registry
+
+# Of each kind of entry, for an agent with all its descendants. An agent that crashes each second for ever writes 15 MB
+# a day so: the log holds two months of it.
+MAX_BURST, ENTRIES_PER_SECOND = 100, 0.1
+
+
+@define(eq=False)
+class LifeEntries:
+    """A subscriber of events that writes them to the audit log; surplus ones are counted."""
+
+    registry: Registry
+    audit: Audit
+    _limiter: EntryLimiter = field(factory=lambda: EntryLimiter(MAX_BURST, ENTRIES_PER_SECOND))
+
+    def record(self, event: Event) -> None:
+        """Note a start, an end, a restart, a failed check, giving up or a stop."""
+        match event:
+            case AgentReady(agent_id=number, pid=pid):
+                self._note(number, "AGENT_READY", f"pid {pid}", timed=True)
+            case AgentUnhealthy(agent_id=number, reason=reason):
+                self._note(number, "AGENT_UNHEALTHY", reason, "unhealthy")
+            case AgentExited(agent_id=number, reason=reason):
+                agent = self.registry.get(number)
+                clean = agent is not None and agent.end is not None and agent.end.exit_code == 0
+                outcome = "ok" if clean or reason.startswith("stopped") else "failed"
+                self._note(number, "AGENT_EXITED", reason, outcome, timed=True)
+            case AgentRestarting(agent_id=number, delay=delay, failures=failures):
+                self._note(number, "AGENT_RESTARTING", f"in {delay:.1f} s, failure {failures} in a row")
+            case AgentFailed(agent_id=number, reason=reason):
+                self._note(number, "AGENT_FAILED", reason, "failed")
+            case AgentStopped(agent_id=number, by=by):
+                self._note(number, "AGENT_STOPPED", f"by {by}")
+            case AgentEscalated(supervisor=supervisor, reason=reason, agent_id=None):
+                about = f"{supervisor}: {reason}"
+                self.audit.note(
+                    Entry(0, "kernel", "kernel", "AGENT_ESCALATED", about, "allow", "", "outcome", "failed")
+                )
+
+    def flush(self) -> None:
+        """Write how many entries were only counted."""
+        for counted in self._limiter.take_counted(trio.current_time()):
+            about = f"and {counted.count} more of {counted.sample.call} within {counted.seconds:.0f} s"
+            self.audit.note(replace(counted.sample, about=about, duration=None), counted.count)
+
+    def _note(self, number: int, call: str, about: str, outcome: str = "ok", timed: bool = False) -> None:
+        """``timed``: with the seconds since the present life began."""
+        agent = self.registry.get(number)
+        if agent is None:
+            return
+        now = trio.current_time()
+        entry = describe_life(agent, call, about, outcome, now - agent.since if timed and agent.lives else None)
+        if self._limiter.admits(entry, now):
+            self.audit.note(entry)
+
+
+def describe_life(agent: Agent, call: str, about: str, outcome: str, duration: float | None) -> Entry:
+    """The entry of something that happened to an agent; ``duration`` is in seconds."""
+    about = f"life {agent.lives}, {about}" if call == "AGENT_READY" else about
+    family = agent.caller.family
+    return Entry(agent.id, agent.name, "agent", call, about, "allow", "", "outcome", outcome, duration, family=family)

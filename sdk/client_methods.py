@@ -11,7 +11,7 @@ import attrs
 from agentos_sdk.calls import agents, audit, host, inspect, kernel, messages, metrics, permissions, think
 from agentos_sdk.calls.request import Request
 
-HIDDEN = {"stream", "follow", "wait", "async_", "request_id"}  # fields that no method has as a parameter
+HIDDEN = {"stream", "follow", "wait", "tty", "async_", "request_id"}  # fields that no method has as a parameter
 RENAMED = {"id": "agent_id", "max": "max_messages"}  # fields whose parameter has another name
 
 
@@ -91,7 +91,7 @@ EXEC = Method(
         "command": "command if isinstance(command, str) else list(command)",
         "cwd": "absolute_cwd(cwd, name, agent_id)",
     },
-    wait="timeout + JAIL_ENTRY_SECONDS",
+    wait="timeout + JAIL_ENTRY_SECONDS if timeout else None",
 )
 EXEC_STREAM = attrs.evolve(
     EXEC,

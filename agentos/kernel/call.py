@@ -1,5 +1,6 @@
 """Calls in flight: the context of one request with a handler that may wait."""
 
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -9,11 +10,67 @@ from attrs import define, field
 from agentos_sdk.errors import BadRequest
 
 if TYPE_CHECKING:
-    from .caller import Caller
+    from .caller import Allowance, Caller
+
+
+MAX_UNREAD_BYTES = 1 << 20  # of the CHUNK frames sent to one call
 
 
 class Gone(Exception):
     """The connection can't be written to any more because the peer has closed it. This is not an error."""
+
+
+@define(eq=False)
+class Input:
+    """CHUNK frames that a client has sent to a call in flight and the call hasn't taken yet.
+
+    Their bytes count as the caller's requests. While they are more than :data:`MAX_UNREAD_BYTES` the connection is not
+    read.
+    """
+
+    _allowance: "Allowance"
+    _bodies: deque[bytes] = field(factory=deque)
+    _size: int = 0  # bytes in ``_bodies``
+    _closed: bool = False
+    _arrived: trio.Event = field(factory=trio.Event)
+    _taken: trio.Event = field(factory=trio.Event)
+
+    @property
+    def has_room(self) -> bool:
+        return self._size <= MAX_UNREAD_BYTES
+
+    async def wait_for_room(self) -> None:
+        while not self.has_room:
+            await self._taken.wait()
+
+    def put(self, body: bytes) -> None:
+        if self._closed:
+            return
+        self._bodies.append(body)
+        self._size += len(body)
+        self._allowance.reserve(len(body))
+        self._arrived.set()
+
+    async def take(self) -> bytes:
+        """The body of the next frame, once there is one."""
+        while not self._bodies:
+            self._arrived = trio.Event()
+            await self._arrived.wait()
+        body = self._bodies.popleft()
+        self._drop(len(body))
+        return body
+
+    def close(self) -> None:
+        """Drop what is unread, and all that comes: the call takes no more."""
+        self._closed = True
+        self._bodies.clear()
+        self._drop(self._size)
+
+    def _drop(self, size: int) -> None:
+        self._size -= size
+        self._allowance.give_back(size)
+        self._taken.set()
+        self._taken = trio.Event()
 
 
 @define(eq=False)
@@ -32,6 +89,13 @@ class Call:
     undelivered: Callable[[], None] | None = None
     remark: str = ""
     outcome: str = ""
+    input: Input | None = None  # frames that the client sends to it, if it takes any
+
+    def refuse_input(self) -> None:
+        """Take no CHUNK frames, and drop those that have arrived."""
+        if self.input is not None:
+            self.input.close()
+            self.input = None
 
     def require_stream(self, key: str) -> None:
         """Raise ``BadRequest`` if the reply can't be streamed on this connection."""

@@ -21,7 +21,7 @@ from agentos_sdk.frames import HEADER, MAGIC, Frame, Frames
 from agentos_sdk.opcodes import Op
 
 from . import connection_calls
-from .call import Call, Gone
+from .call import Call, Gone, Input
 from .caller import MAX_CALLS, Caller
 from .poller import Poller
 from .replies import encode_error
@@ -117,7 +117,7 @@ class Connection:
                 writer.reply(own, op, await connection_calls.cancel(caller, self._calls, body))
             else:
                 later = self._find_later(op)
-                answer = partial(self._answer, self._begin(own, body), own, op, body, later)
+                answer = partial(self._answer, self._begin(own, op, body), own, op, body, later)
                 if not await self._unless_gone(answer):
                     return False
         return False
@@ -128,7 +128,12 @@ class Connection:
         while (request := await self._next_request()) is not None:
             number, op, body = request
             turns = caller.table.turns[op]
-            if number in calls or not number:
+            given = calls[number].input if op == Op.CHUNK and number in calls else None
+            if given is not None:
+                if not given.has_room and not await self._unless_gone(given.wait_for_room):
+                    return
+                given.put(body)
+            elif number in calls or not number:
                 refused = BadRequest(f"request id {number}: expected one that is not 0 and not in flight")
                 writer.reply(number, op, caller.table.encode_failure(op, refused))
             elif turns is not None:  # nothing else is answered meanwhile, so messages keep their order
@@ -269,7 +274,7 @@ class Connection:
                 return False
         elif not allowance.has_room and not await self._unless_gone(allowance.wait_for_room):
             return False
-        self._nursery.start_soon(self._answer, self._begin(number, body), number, op, body, later)
+        self._nursery.start_soon(self._answer, self._begin(number, op, body), number, op, body, later)
         return True
 
     def _find_later(self, op: int) -> Later:
@@ -277,8 +282,10 @@ class Connection:
         assert later is not None, "an opcode is answered now, later, or by the connection"
         return later
 
-    def _begin(self, number: int, body: bytes) -> Call:
+    def _begin(self, number: int, op: int, body: bytes) -> Call:
         call = Call(self.caller, self._nursery is not None, partial(self._send_chunk, number))
+        if call.streams and self.caller.table.syscalls[op].takes_chunks:
+            call.input = Input(self.caller.allowance)
         self._calls[number] = call
         self.caller.allowance.begin(len(body), self._reserved)
         self._reserved = 0
@@ -311,6 +318,7 @@ class Connection:
         finally:
             if self._calls.get(number) is call:
                 del self._calls[number]
+            call.refuse_input()
             allowance.drop_reply(held)
             allowance.end(len(body))
             if not delivered and call.undelivered is not None:

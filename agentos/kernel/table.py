@@ -48,7 +48,8 @@ class Syscall(Struct, frozen=True):
     anything is done. ``charge`` is called first, and not for EXPLAIN: it takes a token of a rate limit or refuses.
 
     ``in_order``: the handler, or ``act``, is an ``async def`` of the caller without a task. Other connections are
-    served while it works, but its own connection answers nothing else until it has returned.
+    served while it works, but its own connection answers nothing else until it has returned. ``takes_chunks``: the
+    client may send it CHUNK frames while it is in flight.
     """
 
     op: Op
@@ -64,6 +65,7 @@ class Syscall(Struct, frozen=True):
     audit: Literal["none", "outcome", "intent"] = "none"
     charge: Callable[[Caller], None] | None = None
     in_order: bool = False
+    takes_chunks: bool = False
 
     @property
     def waits(self) -> bool:

@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import struct
+import termios
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +21,7 @@ from attrs import Factory, frozen
 from .errors import SandboxError, StepFailed
 from .inside import messages
 from .sandbox import has_ended, reap
+from .steps import Execute, Step
 
 _CREDENTIALS = struct.Struct("=iII")  # struct ucred: pid uid gid
 _MAX_FDS = 8  # per message
@@ -62,16 +64,26 @@ def open_control_socket() -> tuple[socket.socket, socket.socket]:
     return control, child_end
 
 
-def open_pipes(undo: contextlib.ExitStack) -> ProcessPipes:
-    """Open the pipes of one process. ``undo`` closes our ends; the caller that sends the other ends closes those."""
+def open_pipes(undo: contextlib.ExitStack, last: Step | None = None) -> ProcessPipes:
+    """Open the pipes of one process. ``undo`` closes our ends; the caller that sends the other ends closes those.
+
+    If the plan's ``last`` step has a terminal, standard output and error are one new pseudoterminal: our end of it is
+    ``stdout``, and nothing comes from ``stderr``.
+    """
     child_ends: dict[str, int] = {}
     parent_ends = []
+    terminal = last.terminal if isinstance(last, Execute) else None
     try:
         for name in ("status", "stdout", "stderr"):
-            read, child_ends[name] = os.pipe2(os.O_CLOEXEC)
+            is_master = terminal is not None and name == "stdout"
+            read, child_ends[name] = os.openpty() if is_master else os.pipe2(os.O_CLOEXEC)
             undo.callback(os.close, read)
             parent_ends.append(read)
             os.set_blocking(read, False)
+        if terminal is not None:
+            os.close(child_ends.pop("stderr"))
+            child_ends["stderr"] = os.dup(child_ends["stdout"])
+            termios.tcsetwinsize(child_ends["stdout"], terminal)
     except BaseException:
         close_all(*child_ends.values())
         raise

@@ -187,7 +187,7 @@ def plan_program(policy: Policy, program: Program, host: Host) -> s.Execute | s.
     """Return the last step of a program in a sandbox with this policy."""
     argv, environment = tuple(program.argv), _build_environment(policy, program)
     if not program.fast:
-        return s.Execute(argv, environment, program.directory, stdin=program.stdin)
+        return s.Execute(argv, environment, program.directory, stdin=program.stdin, terminal=program.terminal)
     interpreter = policy.interpreter
     if interpreter is None or interpreter != host.interpreter:
         raise BadPolicy(f"fast: the interpreter is the kernel's, {host.interpreter}, and not {interpreter}")
@@ -214,7 +214,9 @@ def plan_unjailed(program: Program, host: Host, limits: Limits | None, keeper: b
     return (
         s.Clone(0, "", "", deny_setgroups=False),
         s.SetLimits(_cap_rlimits(wanted, host)),
-        s.Execute(tuple(program.argv), environment, program.directory, not keeper, program.stdin, keeper),
+        s.Execute(
+            *(tuple(program.argv), environment, program.directory, not keeper, program.stdin, keeper, program.terminal)
+        ),
     )
 
 

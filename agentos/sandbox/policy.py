@@ -165,7 +165,8 @@ class Program:
 
     ``fast``: ``argv`` begins with a Python file in /agent, which the kernel's own interpreter runs without an exec. It
     has the standard library, the SDK, and the packages of that interpreter's virtual environment. ``stdin`` is the data
-    on its standard input; only for programs that are exec'ed.
+    on its standard input; only for programs that are exec'ed. ``terminal``: instead of pipes it gets a terminal of that
+    many rows and columns.
     """
 
     argv: Sequence[str]
@@ -173,6 +174,7 @@ class Program:
     directory: str = field(default="/workspace", validator=_check_absolute)
     fast: bool = False
     stdin: bytes = b""
+    terminal: tuple[int, int] | None = None
 
     def __attrs_post_init__(self) -> None:
         if not self.argv or not self.argv[0]:

@@ -211,7 +211,7 @@ class Spawner:
         inspect: Inspect | None,
     ) -> Sandbox:
         with contextlib.ExitStack() as undo:
-            pipes = handshake.open_pipes(undo)
+            pipes = handshake.open_pipes(undo, plan[-1])
             process = await self._launch(undo, pipes, plan, admit, cgroup)
             async with self._kill_on_error(process):
                 sandbox = await self._wait_exec(undo, pipes, process, inspect)
@@ -224,7 +224,7 @@ class Spawner:
         self, sandbox: Sandbox, plan: Sequence[Step], admit: Callable[[int], None] | None, cgroup: CgroupEntry
     ) -> Sandbox:
         with contextlib.ExitStack() as undo:
-            pipes = handshake.open_pipes(undo)
+            pipes = handshake.open_pipes(undo, plan[-1])
             joiner = await self._launch(undo, pipes, plan, admit, cgroup, sandbox.namespaces_to_enter)
             try:
                 process = await handshake.receive_descendant(undo, joiner.control, joiner.pid)

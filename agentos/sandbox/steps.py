@@ -233,7 +233,8 @@ class Execute(NamedTuple):
     """Leave a shim as PID 1 and exec the program, in a session of its own.
 
     ``no_shim``: without a shim, if there is no PID namespace that needs one. ``keeper``: likewise, but with a parent
-    process that kills all processes it started. ``stdin`` is the data on its standard input.
+    process that kills all processes it started. ``stdin`` is the data on its standard input. ``terminal``: its standard
+    streams are a terminal of that many rows and columns, and that controls its session.
     """
 
     argv: tuple[str, ...]
@@ -242,6 +243,7 @@ class Execute(NamedTuple):
     no_shim: bool = False
     stdin: bytes = b""
     keeper: bool = False
+    terminal: tuple[int, int] | None = None
 
 
 class RunScript(NamedTuple):

@@ -1,5 +1,6 @@
 """Handler of EXEC: parses a command, checks permission, runs it and builds the reply."""
 
+import math
 import os
 import pwd
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from agentos.agents.commands.run import (
     OnHost,
     OwnJail,
 )
+from agentos.agents.commands.terminal import Typist
 from agentos.agents.jail import layout
 from agentos.agents.leftover_processes import RUN_VARIABLE
 from agentos.agents.life import PATH, home
@@ -74,6 +76,8 @@ class Commands:
         """Run a command until it ends."""
         agent = self._find_agent(caller, request)
         check_request(request)
+        if request.tty is not None and agent is None and caller.kind == "guest":
+            raise BadRequest("tty: expected the name of an agent: a guest's own commands have no terminal")
         jailed = agent.spec.jailed if agent is not None else caller.kind == "guest"
         directory = await self._directory(agent, jailed, request.cwd)
         reading = await self._read(caller, request.command)
@@ -81,13 +85,22 @@ class Commands:
         another = agent if agent is not None and agent.id != caller.id else None
 
         async def act(call: Call) -> bytes:
-            if request.stream:
-                call.require_stream("stream")
+            tty = request.tty
+            if request.stream or tty is not None:
+                call.require_stream("stream" if tty is None else "tty")
+            if tty is None:
+                call.refuse_input()
             environment = self._environment(caller, agent)
             given = {name: value for name, value in environment.items() if not names_read_by_bash([name])}
-            program = Program(argv(request), {**given, **request.env}, directory, stdin=request.stdin.encode())
-            out, err = open_streams(call) if request.stream else (Stream(), Stream())
-            command = CommandRequest(program, request.timeout, caller.kind, caller.id, out, err)
+            more = {"TERM": tty.term} if tty is not None else {}
+            size = (tty.rows, tty.cols) if tty is not None else None
+            program = Program(
+                argv(request), {**given, **more, **request.env}, directory, stdin=request.stdin.encode(), terminal=size
+            )
+            out, err = open_streams(call) if request.stream or tty is not None else (Stream(), Stream())
+            type_into = Typist(call.input.take).type_into if call.input is not None else None
+            timeout = request.timeout or math.inf
+            command = CommandRequest(program, timeout, caller.kind, caller.id, out, err, type_into)
             where = BesideAgent.of(agent) if agent is not None else OwnJail() if command.kind == "guest" else OnHost()
             done = await self.runner.run(where, command)
             await out.end()
@@ -137,7 +150,7 @@ class Commands:
 def syscalls(registry: Registry, supervision: Supervision, base: str) -> tuple[Syscall, ...]:
     deps = supervision.deps
     commands = Commands(registry, deps.health.commands, deps.run.id, base)
-    return (Syscall(Op.EXEC, Exec, prepare=commands.prepare, failure=FAILURE, audit="intent"),)
+    return (Syscall(Op.EXEC, Exec, prepare=commands.prepare, failure=FAILURE, audit="intent", takes_chunks=True),)
 
 
 def check_request(request: Exec) -> None:
@@ -145,10 +158,12 @@ def check_request(request: Exec) -> None:
     words = [request.command] if isinstance(request.command, str) else list(request.command)
     if not words or not words[0]:
         raise BadRequest("command: expected a line for the shell, or a program and its arguments")
-    if not 0 < request.timeout <= MAX_TIMEOUT_SECONDS:
+    if not 0 <= request.timeout <= MAX_TIMEOUT_SECONDS:
         raise BadRequest(
-            f"timeout: expected more than 0 and at most {MAX_TIMEOUT_SECONDS:g} seconds, got {request.timeout:g}"
+            f"timeout: expected at most {MAX_TIMEOUT_SECONDS:g} seconds, or 0 for none, got {request.timeout:g}"
         )
+    if request.tty is not None and request.stdin:
+        raise BadRequest("stdin: expected none with tty: what is typed comes in CHUNK frames")
     for name in request.env:
         if not name or "=" in name or name.startswith("AGENTOS_"):
             raise BadRequest(f"env.{name}: expected a variable's name, without '=' and not AGENTOS_... (ours)")

@@ -319,7 +319,8 @@ class Calls:
 
         ``name`` or ``agent_id`` selects the agent; without them it runs where the caller runs (on the host, or in the
         caller's jail). When the command ends all that it started is killed, after ``timeout`` seconds at the
-        latest. ``cwd`` is a path in the jail, if there is one. ``env`` is added to the command's environment.
+        latest. ``cwd`` is a path in the jail, if there is one. ``env`` is added to the command's environment. A
+        ``timeout`` of 0 is none.
 
         Without an agent a relative ``cwd`` is relative to this process.
         """
@@ -336,7 +337,7 @@ class Calls:
                 "env": env,
                 "stdin": stdin,
             },
-            wait=timeout + JAIL_ENTRY_SECONDS,
+            wait=timeout + JAIL_ENTRY_SECONDS if timeout else None,
         )
 
     def exec_stream(

@@ -1,5 +1,6 @@
 """Fair reading of program output: any number of programs that write nonstop share the read time of one."""
 
+import errno
 import os
 from collections.abc import Awaitable, Callable, Hashable
 
@@ -86,3 +87,7 @@ class Pipe:
             return os.read(self._fd, size)
         except BlockingIOError:
             return None
+        except OSError as error:
+            if error.errno == errno.EIO:  # a terminal that no process has open any more
+                return b""
+            raise

@@ -4,7 +4,7 @@ import contextlib
 import errno
 import itertools
 import signal
-from collections.abc import AsyncIterator, Hashable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator
 from functools import partial
 
 import trio
@@ -40,12 +40,16 @@ MAX_PER_FAMILY = 16  # one agent and all its descendants
 MAX_PER_KIND = 64  # per kind of caller, in total
 ENTER_TIMEOUT = 10.0  # seconds to enter a jail; programs inside may be able to stop the entering process
 MAX_THREADS = 40  # that make and remove control groups; to remove one may take seconds
+HANG_UP_SECONDS = 1.0  # from the end of its terminal until a program is killed
 READ_SIZE = 64 << 10
 PF_EXITING = 0x4  # process flag in /proc/PID/stat
 
 
 class CommandRequest(Struct, frozen=True):
-    """A command to run and its timeout. ``kind`` and ``caller`` are the kind and the id of the caller."""
+    """A command to run and its timeout. ``kind`` and ``caller`` are the kind and the id of the caller.
+
+    ``type_into``, of a program with a terminal, gets our end of it and runs until it is cancelled.
+    """
 
     program: Program
     timeout: float  # seconds
@@ -53,6 +57,7 @@ class CommandRequest(Struct, frozen=True):
     caller: int
     stdout: Stream
     stderr: Stream
+    type_into: Callable[[int], Awaitable[None]] | None = None
 
 
 class CommandResult(Struct, frozen=True):
@@ -209,19 +214,39 @@ class CommandRunner:
             Pipe(fd, turns, owner, READ_SIZE, stream.take, stream.wait_delivered)
             for fd, stream in ((command.stdout, request.stdout), (command.stderr, request.stderr))
         ]
+        wrong: CallError | None = None
+
+        async def type_in(type_into: Callable[[int], Awaitable[None]]) -> None:
+            nonlocal wrong
+            try:
+                await type_into(command.stdout)
+            except CallError as error:
+                wrong = error
+                patience.cancel()
+
         try:
             async with trio.open_nursery() as nursery:
                 for pipe in pipes:
                     nursery.start_soon(pipe.run)
                 if around is not None:
                     nursery.start_soon(_kill_after, around, command)
-                with trio.move_on_after(request.timeout) as patience:
-                    await command.wait()
+                patience = trio.CancelScope(deadline=trio.current_time() + request.timeout)
+                if request.type_into is not None:
+                    nursery.start_soon(type_in, request.type_into)
+                try:
+                    with patience:
+                        await command.wait()
+                except trio.Cancelled:
+                    if request.type_into is not None:
+                        await _hang_up(command)  # noqa: ASYNC102 - it shields itself
+                    raise
                 status = await command.kill()
                 nursery.cancel_scope.cancel()
         finally:
             for pipe in pipes:
                 pipe.finish()
+        if wrong is not None:
+            raise wrong
         return CommandResult(status, patience.cancelled_caught)
 
 
@@ -232,6 +257,14 @@ def _create_nested(around: Group, name: str) -> tuple[Group, CgroupEntry]:
     except BaseException:
         group.remove()
         raise
+
+
+async def _hang_up(command: Sandbox) -> None:
+    """Tell a program that its terminal is gone, and give it a moment to end by itself; shielded from cancellation."""
+    command.signal(signal.SIGHUP)
+    command.signal(signal.SIGCONT)
+    with trio.move_on_after(HANG_UP_SECONDS, shield=True):
+        await command.wait()
 
 
 async def _kill_after(around: Sandbox, command: Sandbox) -> None:

@@ -1,9 +1,11 @@
 """Final setup before exec: standard streams, working directory, the confined message, signals."""
 
 import errno
+import fcntl
 import os
 import signal
 import socket
+import termios
 from typing import NoReturn
 
 from agentos.sandbox import steps as s
@@ -26,9 +28,12 @@ def exec_program(step: s.Execute | s.RunScript, control: socket.socket, stdout: 
 
     Errors are raised, and for a script :class:`script.Ready`.
     """
-    os.dup2(open_stdin(step), 0)
+    terminal = isinstance(step, s.Execute) and step.terminal is not None
+    os.dup2(stdout if terminal else open_stdin(step), 0)
     os.dup2(stdout, 1)
     os.dup2(stderr, 2)
+    if terminal:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # we lead a new session; signals of the terminal go to that
     libc.keep_only(control.fileno())
     os.chdir(step.directory)
     if isinstance(step, s.RunScript):

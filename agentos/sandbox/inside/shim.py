@@ -33,7 +33,8 @@ def execute(step: s.Execute | s.RunScript, control: socket.socket, status: int, 
 def spawn(step: s.Execute, control: socket.socket, status: int, stdout: int, stderr: int) -> NoReturn:
     """As :func:`execute`, but PID 1 is inspected in the program's place, and then starts it without a fork.
 
-    A program that enters a sandbox has no record of its own, and a fork would copy PID 1's memory.
+    A program that enters a sandbox has no record of its own, and a fork would copy PID 1's memory. One that gets a
+    terminal is forked all the same: between its setsid and its exec it must take the terminal, which no spawn can do.
     """
     _become_init()
     stdin = program.open_stdin(step)

@@ -48,7 +48,7 @@ def run_plan(channel: int) -> NoReturn:
                         program.exec_without_shim(step, control, streams["stdout"], streams["stderr"])
                     if isinstance(step, s.Execute) and step.keeper:
                         keeper.execute(step, control, **streams)
-                    if isinstance(step, s.Execute) and isinstance(steps[0], s.Join):
+                    if isinstance(step, s.Execute) and isinstance(steps[0], s.Join) and step.terminal is None:
                         shim.spawn(step, control, **streams)
                     shim.execute(step, control, **streams)
                 runner.execute(step)

@@ -1,5 +1,6 @@
 """READ and WRITE: files. EXEC: run a command to its end."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, TypeAlias
 
@@ -79,6 +80,31 @@ class Output:
     text: Text
 
 
+Length: TypeAlias = Annotated[int, Rule(lambda length: 1 <= length <= 0xFFFF, "a whole number from 1 to 65535")]
+TERM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_-]{0,63}")
+
+
+@frozen(kw_only=True)
+class Terminal:
+    """The size of a terminal, and its type as in the variable TERM."""
+
+    rows: Length = 24
+    cols: Length = 80
+    term: Annotated[str, Rule(TERM_NAME.fullmatch, "a terminal's type, such as xterm-256color")] = "xterm"
+
+
+@frozen(kw_only=True)
+class Input:
+    """A CHUNK that the client sends to a command with a terminal.
+
+    ``stdin`` is typed into it, in base64; ``resize`` are its rows and columns from now on; ``eof`` types Ctrl-D.
+    """
+
+    stdin: str = ""
+    resize: Annotated[Sequence[Length], Rule(lambda size: len(size) == 2, "[rows, columns]")] | None = None
+    eof: bool = False
+
+
 @frozen(kw_only=True)
 class Exec(Request[Executed]):
     """Run ``command``, a bash command line or an argv, for the caller or in an agent's jail.
@@ -86,7 +112,8 @@ class Exec(Request[Executed]):
     ``name`` or ``id`` selects the agent; without them it runs where the caller runs (on the host, or in the caller's
     jail). When the command ends all that it started is killed, after ``timeout`` seconds at the latest. ``cwd`` is a
     path in the jail, if there is one. ``env`` is added to the command's environment. With ``stream`` the output comes
-    in CHUNKs and the reply has none of it.
+    in CHUNKs and the reply has none of it. With ``tty`` it gets a terminal: its output comes in CHUNKs, too, all as
+    ``stdout``, and CHUNKs with the request's id are its input (:class:`Input`). A ``timeout`` of 0 is none.
     """
 
     op = Op.EXEC
@@ -99,5 +126,6 @@ class Exec(Request[Executed]):
     env: Mapping[str, str] = field(factory=dict)
     stdin: Text = Text("")
     stream: bool = False
+    tty: Terminal | None = None
     async_: Synchronous = False
     request_id: RequestId = None

@@ -40,7 +40,7 @@ def test_ps_shows_a_table_and_hides_who_has_ended(agentos: Agentos) -> None:
         (("spawn", "x", "--limit", "memory", "--", "true"), "bad_request", 1),
         (("spawn", "x", "--limit", "memory=lots", "--", "true"), "bad_request", 1),
         (("spawn", "x", "no-such-script.py"), "not_found", 1),
-        (("exec", "--", "no-such-program"), "not_found", 127),
+        (("exec", "--host", "--", "no-such-program"), "not_found", 127),
         (("logs", "-f", "nobody"), "not_found", 1),
         (("think", "x", "--temperature", "3"), "bad_request", 1),
         (("permissions", "show", "nothing"), "bad_request", 1),

@@ -157,7 +157,7 @@ def test_exec_of_a_program_that_does_not_exist_is_127_as_in_a_shell(agentos: Age
 
     assert (missing.returncode, missing.stdout) == (127, "")
     assert missing.stderr == "agentos: nonesuch: not found in the jail's PATH\n"
-    assert agentos("exec", "--", "nonesuch").stderr == "agentos: nonesuch: not found in PATH\n"
+    assert agentos("exec", "--host", "--", "nonesuch").stderr == "agentos: nonesuch: not found in PATH\n"
 
 
 def test_exec_gives_the_command_our_input_if_told_to(agentos: Agentos, kernel: Kernel) -> None:
@@ -220,11 +220,11 @@ def test_exec_shows_all_of_it_as_it_comes_and_to_programs_what_is_kept(agentos: 
 
 
 def test_exec_without_a_name_runs_it_on_the_host(agentos: Agentos, kernel: Kernel) -> None:
-    done = agentos("exec", "--cwd", str(kernel.place), "--", "pwd")
+    done = agentos("exec", "--host", "--cwd", str(kernel.place), "--", "pwd")
 
     assert (done.returncode, done.stdout) == (0, f"{kernel.place}\n")
-    assert agentos("exec", "--", "nonesuch").returncode == 127
-    line = agentos("exec", "--", "echo 1")
+    assert agentos("exec", "--host", "--", "nonesuch").returncode == 127
+    line = agentos("exec", "--host", "--", "echo 1")
     assert line.returncode == 127
     assert line.stderr.endswith("; to give a line to a shell: agentos exec ... -- sh -c 'LINE'\n")
 

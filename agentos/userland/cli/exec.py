@@ -1,4 +1,4 @@
-"""``agentos exec``: runs a command in an agent's jail, or on the host."""
+"""``agentos exec``: runs a command in an agent's jail, or on the host; with a terminal if it is asked for."""
 
 import sys
 from typing import Any
@@ -11,7 +11,9 @@ from agentos_sdk.errors import NotFound, from_reply
 from .common import Failed, agent_fields, json_option, kernel, print_json, read_stdin, socket_option
 from .output_text import OutputPrinter
 from .spawn import SpawnCommand
+from .terminal import SHELL, run_in_terminal
 
+DEFAULT_TIMEOUT = 30.0  # seconds, without a terminal
 TIMED_OUT = 124  # exit status, as with timeout(1)
 MAX_STDIN = 128 << 10  # bytes of input: as JSON they must fit into a call
 
@@ -24,9 +26,11 @@ class ProgramNotFound(Failed):
 
 
 @click.command(cls=SpawnCommand)
-@click.argument("words", nargs=-1, required=True, metavar="[NAME] -- COMMAND [ARGS]...")
+@click.argument("words", nargs=-1, metavar="{NAME | --host} [--] COMMAND [ARGS]...")
 @click.option("-i", "--stdin", is_flag=True, help="Give it all of our standard input, text of up to 128 KiB.")
-@click.option("--timeout", type=float, default=30.0, show_default=True, metavar="SECONDS", help="Then it is killed.")
+@click.option("-t", "--tty", is_flag=True, help="Give it a terminal, shown on ours; default COMMAND: a shell.")
+@click.option("--host", is_flag=True, help="Run it on the host, as the kernel's user, and not in an agent's jail.")
+@click.option("--timeout", type=float, metavar="SECONDS", help="Then it is killed; default: 30, with -t none.")
 @click.option("--cwd", metavar="DIR", help="Its working directory, a path of the jail's; default: the agent's.")
 @json_option
 @socket_option
@@ -35,25 +39,33 @@ def exec(  # noqa: A001 - the command's name
     ctx: click.Context,
     words: tuple[str, ...],
     stdin: bool,
-    timeout: float,
+    tty: bool,
+    host: bool,
+    timeout: float | None,
     cwd: str | None,
     as_json: bool,
     socket_path: str | None,
 ) -> None:
     """Run COMMAND in the jail of the agent NAME.
 
-    It runs within the agent's limits, and its exit status becomes ours. Without NAME it is run on the host, as the
-    kernel's user. It has no terminal, its input is empty without --stdin, and its output is shown as it comes. All that
-    it started ends with it; so does the command when this is interrupted.
+    It runs within the agent's limits, and its exit status becomes ours. Without -t it has no terminal, its input is
+    empty without -i, and its output is shown as it comes. With -t (or -it) each key goes to it, Ctrl-C as well. All
+    that it started ends with it; so does the command when this is interrupted.
     """
-    agent = agent_fields(words[0]) if ctx.meta["named"] else {}
-    command = list(words[1:] if agent else words)
-    if not command:
+    agent, command = split_words(ctx, words, host)
+    if not command and not tty:
         raise click.UsageError("Missing argument 'COMMAND'.", ctx)
-    more = {"stdin": read_stdin(MAX_STDIN) if stdin else None, **agent}
+    if tty and as_json:
+        raise click.UsageError("--json: a terminal's output is for people: expected it without -t", ctx)
+    seconds = timeout if timeout is not None else 0.0 if tty else DEFAULT_TIMEOUT
     with kernel(socket_path) as client:
         try:
-            reply = (run_collected if as_json else run_streaming)(client, command, cwd, timeout, more)
+            if tty:
+                fields = {"command": command or SHELL, "cwd": cwd, "timeout": seconds, **request_fields(agent)}
+                reply = run_in_terminal(client.socket_path, fields)
+            else:
+                more = {"stdin": read_stdin(MAX_STDIN) if stdin else None, **agent}
+                reply = (run_collected if as_json else run_streaming)(client, command, cwd, seconds, more)
         except NotFound as error:
             if agent and not client.inspect(**agent)["success"]:
                 raise
@@ -63,8 +75,22 @@ def exec(  # noqa: A001 - the command's name
     if as_json:
         print_json(reply)
     elif reply["timed_out"]:
-        click.secho(f"agentos: killed after {timeout:g} s", err=True)
+        click.secho(f"agentos: killed after {seconds:g} s", err=True)
     sys.exit(TIMED_OUT if reply["timed_out"] else reply["exit_code"])
+
+
+def split_words(ctx: click.Context, words: tuple[str, ...], host: bool) -> tuple[dict[str, Any], list[str]]:
+    """The fields that identify the agent, none with ``--host``, and the command."""
+    if host:
+        return {}, list(words)
+    if not ctx.meta["named"]:
+        raise click.UsageError("Missing argument 'NAME'. To run it on the host, as the kernel's user, say --host.", ctx)
+    return agent_fields(words[0]), list(words[1:])
+
+
+def request_fields(agent: dict[str, Any]) -> dict[str, Any]:
+    """The same agent in a request's fields."""
+    return {"id" if name == "agent_id" else name: value for name, value in agent.items()}
 
 
 def shell_hint(command: list[str]) -> str:

@@ -1,0 +1,92 @@
+"""The terminal of ``agentos exec -t``: passes what is typed, its size and its output between ours and the program's."""
+
+import os
+import select
+import shutil
+import signal
+import sys
+import termios
+import tty
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any, NoReturn
+
+from agentos_sdk.terminal import Terminal
+
+from .common import Failed
+
+READ_SIZE = 4096
+ENDINGS = (signal.SIGTERM, signal.SIGHUP)  # ours end at these, after our terminal is as it was
+SHELL = ("sh", "-c", "if command -v bash >/dev/null; then exec bash; else exec sh; fi")
+
+
+def run_in_terminal(path: str, fields: Mapping[str, object]) -> dict[str, Any]:
+    """Run a command of EXEC in a terminal that is shown on ours; returns the reply."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise Failed("-t: expected a terminal as standard input and output")
+    cols, rows = shutil.get_terminal_size()
+    size = {"rows": rows, "cols": cols, "term": os.environ.get("TERM") or "dumb"}
+    with Terminal(path, {**fields, "tty": size}) as terminal, raw_mode(), watch_size() as resized:
+        while terminal.executed is None:
+            typing = [] if terminal.unsent else [sys.stdin.fileno()]
+            readable, writable, _ = select.select(
+                [terminal, resized, *typing], [terminal] if terminal.unsent else [], []
+            )
+            if resized in readable:
+                os.read(resized, READ_SIZE)
+                terminal.resize(*termios.tcgetwinsize(sys.stdin.fileno()))
+            if sys.stdin.fileno() in readable:
+                typed = os.read(sys.stdin.fileno(), READ_SIZE)
+                if not typed:
+                    break  # our terminal is gone
+                terminal.type(typed)
+            if terminal in writable:
+                terminal.send()
+            if terminal in readable:
+                show(terminal.receive())
+    if terminal.executed is None:
+        sys.exit(128 + signal.SIGHUP)
+    return terminal.executed
+
+
+def show(text: str) -> None:
+    """Write to our terminal as it is: what the program sends to it is for it."""
+    data = text.encode()
+    while data:
+        data = data[os.write(sys.stdout.fileno(), data) :]
+
+
+@contextmanager
+def raw_mode() -> Iterator[None]:
+    """Our terminal passes on each key as it comes, Ctrl-C as well; afterwards it is as it was."""
+    fd = sys.stdin.fileno()
+    before = termios.tcgetattr(fd)
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        sys.exit(128 + number)
+
+    handlers = {number: signal.signal(number, end) for number in ENDINGS}
+    try:
+        tty.setraw(fd, termios.TCSADRAIN)  # what was typed before stays
+        yield
+    finally:
+        with suppress(termios.error):  # it is gone
+            termios.tcsetattr(fd, termios.TCSADRAIN, before)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def watch_size() -> Iterator[int]:
+    """A descriptor that becomes readable when our terminal has another size."""
+    read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    before = signal.signal(signal.SIGWINCH, lambda number, frame: None)
+    wakeup = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    try:
+        yield read
+    finally:
+        signal.set_wakeup_fd(wakeup)
+        signal.signal(signal.SIGWINCH, before)
+        os.close(read)
+        os.close(write)

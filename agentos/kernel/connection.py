@@ -6,7 +6,6 @@ awaits calls that may wait in place, so replies keep the order of the requests; 
 """
 
 import contextlib
-import select
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -14,7 +13,6 @@ from functools import partial
 from time import perf_counter
 
 import trio
-from trio.lowlevel import wait_readable
 
 from agentos_sdk.errors import BadRequest, CallError, Cancelled
 from agentos_sdk.frames import HEADER, MAGIC, Frame, Frames
@@ -333,27 +331,8 @@ class Connection:
             self.caller.activity.begin_wait()
 
     async def _unless_gone(self, wait: Callable[[], Awaitable[None]]) -> bool:
-        """Run ``wait`` without reading more; False, with ``wait`` cancelled, when the peer hangs up first.
-
-        Readiness alone doesn't tell a hang-up from more data, hence the epoll with EPOLLRDHUP.
-        """
-        done = False
-        try:
-            poll = select.epoll()
-        except OSError:  # no file descriptor is left: a hang-up isn't noticed until ``wait`` is over
+        """Run ``wait`` without reading more; False, with ``wait`` cancelled, when the peer hangs up first."""
+        with trio.CancelScope() as scope, self._poller.watch_hangup(self._socket.fileno(), scope.cancel):
             await wait()
             return True
-        with poll:
-            poll.register(self._socket, select.EPOLLRDHUP)
-
-            async def watch() -> None:
-                while not poll.poll(0):  # the wake-up may be for a previous file with this descriptor number
-                    await wait_readable(poll.fileno())
-                nursery.cancel_scope.cancel()
-
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(watch)
-                await wait()
-                done = True
-                nursery.cancel_scope.cancel()
-        return done
+        return False

@@ -7,7 +7,7 @@ poller's task calls a function that reads and answers; the connection's own task
 import contextlib
 import os
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import TypeVar
 
@@ -33,7 +33,8 @@ class Poller:
 
     _epoll: select.epoll = field(factory=select.epoll)
     _waiting: dict[int, tuple[Task, Callable[[], object]]] = field(factory=dict)  # by descriptor
-    _registered: set[int] = field(factory=set)
+    _on_hangup: dict[int, Callable[[], object]] = field(factory=dict)  # by descriptor
+    _registered: dict[int, int] = field(factory=dict)  # events by descriptor
     _yield_again: float = 0.0  # in the time of perf_counter()
 
     async def wait(self, fd: int, read: Callable[[], T | None]) -> T:
@@ -41,9 +42,7 @@ class Poller:
 
         ``read`` must not block, and must not expect data: the report may be for an earlier file with this descriptor.
         """
-        if fd not in self._registered:
-            self._epoll.register(fd, select.EPOLLIN)
-            self._registered.add(fd)
+        self._register(fd, select.EPOLLIN)
         self._waiting[fd] = (current_task(), read)
 
         def abort(_: object) -> Abort:
@@ -53,13 +52,31 @@ class Poller:
         result: T = await wait_task_rescheduled(abort)
         return result
 
+    @contextlib.contextmanager
+    def watch_hangup(self, fd: int, notify: Callable[[], object]) -> Iterator[None]:
+        """Call ``notify`` if the peer has closed ``fd``, or hangs up during the block. Unread data is no hang-up."""
+        self._register(fd, select.EPOLLRDHUP)
+        self._on_hangup[fd] = notify
+        try:
+            yield
+        finally:
+            self._on_hangup.pop(fd, None)
+
+    def _register(self, fd: int, events: int) -> None:
+        registered = self._registered.get(fd)
+        if registered == events or self._epoll.closed:
+            return
+        if registered is None:
+            self._epoll.register(fd, events)
+        else:
+            self._epoll.modify(fd, events)
+        self._registered[fd] = events
+
     def forget(self, fd: int) -> None:
         """Stop watching ``fd``. Must be called before it is closed."""
-        if fd in self._registered:
-            self._registered.remove(fd)
-            if not self._epoll.closed:
-                with contextlib.suppress(OSError):  # closed already, which Linux takes as unregistered
-                    self._epoll.unregister(fd)
+        if self._registered.pop(fd, None) is not None and not self._epoll.closed:
+            with contextlib.suppress(OSError):  # closed already, which Linux takes as unregistered
+                self._epoll.unregister(fd)
 
     async def run(self) -> None:
         """Serve until cancelled. Errors of a connection are raised in its own task."""
@@ -92,6 +109,10 @@ class Poller:
 
     def _read(self, fd: int) -> bool:
         """Call the function that waits for this descriptor; returns whether it waits on."""
+        if fd in self._on_hangup:
+            if has_hung_up(fd):  # otherwise the report is for an earlier file with this descriptor
+                self._on_hangup.pop(fd)()
+            return False
         if fd not in self._waiting:
             self.forget(fd)
             return False
@@ -105,3 +126,10 @@ class Poller:
             if self._waiting.pop(fd, None) is not None:
                 reschedule(task, Error(error))
             return False
+
+
+def has_hung_up(fd: int) -> bool:
+    """Whether the peer of this socket has closed it, or its writing end."""
+    poll = select.poll()
+    poll.register(fd, select.POLLRDHUP)
+    return bool(poll.poll(0))

@@ -236,3 +236,44 @@ async def test_those_at_the_end_of_a_long_batch_are_served_too(pairs: Pairs, pol
     assert len(reads) == 10
     assert min(reads.values()) >= 4
     assert others >= reads.total() - 1, "other tasks run between any two turns"
+
+
+async def test_a_hang_up_is_noticed_during_the_block_and_unread_data_is_none(pairs: Pairs, poller: Poller) -> None:
+    ours, theirs = pairs()
+    gone = trio.Event()
+    theirs.sendall(b"unread")
+
+    with poller.watch_hangup(ours.fileno(), gone.set):
+        await trio.testing.wait_all_tasks_blocked()
+        assert not gone.is_set()
+        theirs.shutdown(socket.SHUT_WR)
+        await gone.wait()
+
+    assert await poller.wait(ours.fileno(), reader(ours)) == b"unread"
+    poller.forget(ours.fileno())
+
+
+async def test_data_that_came_while_a_hang_up_was_awaited_is_read_afterwards(pairs: Pairs, poller: Poller) -> None:
+    ours, theirs = pairs()
+    theirs.sendall(b"first")
+    assert await poller.wait(ours.fileno(), reader(ours)) == b"first"
+    gone = trio.Event()
+
+    with poller.watch_hangup(ours.fileno(), gone.set):
+        theirs.sendall(b"second")
+        await trio.testing.wait_all_tasks_blocked()
+
+    assert await poller.wait(ours.fileno(), reader(ours)) == b"second"
+    assert not gone.is_set()
+    poller.forget(ours.fileno())
+
+
+async def test_a_peer_that_hung_up_before_the_block_is_noticed_at_once(pairs: Pairs, poller: Poller) -> None:
+    ours, theirs = pairs()
+    theirs.close()
+    gone = trio.Event()
+
+    with poller.watch_hangup(ours.fileno(), gone.set):
+        await gone.wait()
+
+    poller.forget(ours.fileno())

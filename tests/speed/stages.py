@@ -68,7 +68,7 @@ REMOVE = "agentos.agents.commands.run:remove"
 STAGES = {
     "read": (
         Stage("send, receive and decode the frame", TAKE),
-        Stage("start a task that notices a hang-up", DECODE, "begin"),
+        Stage("watch for a hang-up", DECODE, "begin"),
         Stage("decode the body", DECODE),
         Stage("prepare: in the loop", LIMITER, "begin"),
         Stage("prepare: wait for a thread", RESOLVE, "begin"),

@@ -84,39 +84,51 @@ class Listener:
     admit: Callable[[Peer], Awaitable[Caller]]
     dismiss: Callable[[Caller], None] = field(default=lambda caller: None)
     _waiting: Turns[Peer, socket.socket] = field(factory=Turns, init=False)
-    _admitting: trio.Semaphore = field(factory=lambda: trio.Semaphore(MAX_ADMITTING), init=False)
+    _admitting: int = field(default=0, init=False)
+    _nursery: trio.Nursery = field(init=False)  # of the connections
 
     async def serve(self) -> None:
         """Accept and admit connections until cancelled."""
         try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._accept)
+            async with trio.open_nursery() as self._nursery:
                 while True:
-                    await self._admitting.acquire()
-                    peer, sock = await self._waiting.take()
-                    nursery.start_soon(self._receive, sock, peer)
+                    await trio.sleep(await self.poller.wait(self.listener.fileno(), self._accept))
+                    while len(self._waiting) >= self.connection_limit.waiting:
+                        await self._waiting.wait_taken()
         finally:
+            self.poller.forget(self.listener.fileno())
             for sock in self._waiting.clear():
                 sock.close()
 
-    async def _accept(self) -> None:
-        """Accept connections faster than they are admitted, so that admission can alternate between processes."""
-        while True:
-            await trio.lowlevel.wait_readable(self.listener)
-            for _ in range(ACCEPT_BATCH):
-                try:
-                    sock, _ = self.listener.accept()
-                except BlockingIOError:
-                    break
-                except OSError as error:
-                    if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS):
-                        log.warning("no connection can be accepted for %s s: %s", ACCEPT_PAUSE_SECONDS, error)
-                        await trio.sleep(ACCEPT_PAUSE_SECONDS)
-                    break  # e.g. the peer closed the connection before it was accepted
-                sock.setblocking(False)
-                self._waiting.add(Peer.of(sock), sock)
-                while len(self._waiting) >= self.connection_limit.waiting:
-                    await self._waiting.wait_taken()
+    def _accept(self) -> float | None:
+        """Accept connections faster than they are admitted, so that admission can alternate between processes.
+
+        Returns for how many seconds no more may be accepted, or None to go on.
+        """
+        pause = None
+        for _ in range(ACCEPT_BATCH):
+            try:
+                sock, _ = self.listener.accept()
+            except BlockingIOError:
+                break
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS):
+                    log.warning("no connection can be accepted for %s s: %s", ACCEPT_PAUSE_SECONDS, error)
+                    pause = ACCEPT_PAUSE_SECONDS
+                break  # e.g. the peer closed the connection before it was accepted
+            sock.setblocking(False)
+            self._waiting.add(Peer.of(sock), sock)
+            if len(self._waiting) >= self.connection_limit.waiting:
+                pause = 0.0
+                break
+        self._admit_next()
+        return pause
+
+    def _admit_next(self) -> None:
+        while len(self._waiting) and self._admitting < MAX_ADMITTING:
+            peer, sock = self._waiting.take()
+            self._admitting += 1
+            self._nursery.start_soon(self._receive, sock, peer)
 
     async def _receive(self, sock: socket.socket, peer: Peer) -> None:
         with sock:
@@ -128,7 +140,8 @@ class Listener:
                 )
                 return
             finally:
-                self._admitting.release()
+                self._admitting -= 1
+                self._admit_next()
             try:
                 full = self.connection_limit.describe_full(caller)
                 if full is not None:

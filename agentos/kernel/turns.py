@@ -17,7 +17,6 @@ class Turns(Generic[Owner, Item]):
 
     _waiting: OrderedDict[Owner, deque[Item]] = field(factory=OrderedDict)  # the next owner comes first
     _length: int = 0
-    _takers: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)
     _adders: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)
 
     def __len__(self) -> int:
@@ -27,12 +26,12 @@ class Turns(Generic[Owner, Item]):
         """Append an item to its owner's queue."""
         self._waiting.setdefault(owner, deque()).append(item)
         self._length += 1
-        self._takers.unpark()
 
-    async def take(self) -> tuple[Owner, Item]:
-        """Wait for the first item of the owner that is next; that owner then moves behind all others."""
-        while not self._waiting:
-            await self._takers.park()
+    def take(self) -> tuple[Owner, Item]:
+        """Remove and return the first item of the owner that is next; that owner then moves behind all others.
+
+        ``KeyError`` if there is none.
+        """
         owner, items = self._waiting.popitem(last=False)
         item = items.popleft()
         if items:

@@ -34,6 +34,7 @@ from agentos.syscalls import Services, reserved, table
 from .access.callers import Callers
 from .agents.jail import openai_endpoint
 from .agents.jail.factory import Jails
+from .agents.jail.usage import UsageReader
 from .agents.leftover_processes import Sweeper
 from .agents.workspaces.view import View
 from .agents.workspaces.workspace import Workspaces
@@ -179,6 +180,7 @@ class Kernel:
             line=model.line,
             kernel_account=model.account,
             audit=access.audit,
+            usage=UsageReader(access.registry),
             host_view=host_view,
             max_payload=kernel.max_payload,
             config_file=str(settings.config.file) if settings.config.file is not None else None,

@@ -29,6 +29,7 @@ from .jail.factory import Jails
 from .jail.isolation_report import lacking
 from .jail.jail import Jail, KernelAddress
 from .jail.openai_endpoint import Endpoint, Serve, endpoint
+from .jail.usage import complete_usage
 from .leftover_processes import ID_VARIABLE, LIFE_VARIABLE, RUN_VARIABLE, Run, Sweeper
 from .lifecycle import State
 from .output import Pump
@@ -124,7 +125,8 @@ class Life:
                 try:
                     yield jail
                 finally:
-                    agent.jail, agent.view, agent.used = None, None, jail.usage
+                    agent.jail, agent.view = None, None
+                    agent.used = complete_usage(jail.usage, jail.sandbox.rusage)
         except ListenError as error:
             raise self._not_started(End(None, None, str(error))) from None
         except JailError as error:

@@ -97,7 +97,7 @@ class Agent:
     view: "View | None" = None  # of files, while a jailed program runs
     layers: Mapping[str, Layer] = field(factory=dict)  # isolation layers, in the present life or the last
     lacking: Sequence[str] = ()  # requested layers that are not in force
-    used: ResourceUsage | None = None  # in the last life, from its cgroup's counters
+    used: ResourceUsage | None = None  # in the last life, as counted at its end
     children: Supervisor | None = None  # of the agents that it spawned, while it lives
     supervisor: Supervisor | None = None  # its own, if it was spawned and has begun
     grace: float | None = None  # seconds; set by KILL, for this stop only

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import trio
 from attrs import Factory, define
+from msgspec import Struct
 
 from agentos.threads import Limiter
 
@@ -19,6 +20,16 @@ from .report.walls import Observed
 from .status import Status
 
 KEEPER_TIMEOUT = keeper.KILL_TIMEOUT + 1.0  # seconds that a keeper gets to kill all processes below it
+
+
+class Rusage(Struct, frozen=True):
+    """What an ended sandbox used, by wait4: CPU seconds of all its processes, and the peak of the largest, in bytes.
+
+    Without the programs that entered it. The peak includes the process's own start, as a copy of the zygote.
+    """
+
+    cpu_seconds: float
+    peak: int
 
 
 @define(eq=False)
@@ -42,6 +53,7 @@ class Sandbox:
     _status_fd: int  # a pipe: the program's wait status, written by PID 1
     _on_reaped: Callable[[int, Sequence[int]], None]  # with its pid, and the descriptors to be closed
     status: Status | None = None
+    rusage: Rusage | None = None  # once it has ended
     tmpfs: Mapping[str, int] = Factory(dict)  # mount point to descriptor, for mounts to be counted; closed at the end
     listener: socket.socket | None = None  # on its own loopback, if its policy names a port
     frozen: bool = False  # also set by code that freezes its cgroup: no process can enter meanwhile
@@ -145,15 +157,16 @@ class Sandbox:
         if self.no_shim:  # kill the rest of its group while the zombie keeps the group id from being reused
             with contextlib.suppress(PermissionError):  # all of them have changed their uid
                 self.signal(signal.SIGKILL)
-        status = reap(self.pidfd)
+        _, wait_status, used = os.wait4(self.pid, 0)
+        self.rusage = Rusage(used.ru_utime + used.ru_stime, used.ru_maxrss << 10)
+        code = os.waitstatus_to_exitcode(wait_status)
         data = b""
         with contextlib.suppress(BlockingIOError):  # the zygote hasn't closed its copy of the other end yet
             data = os.read(self._status_fd, 4)  # it has ended: no more data can come
         if len(data) == 4:  # otherwise there was no PID 1, or PID 1 was killed with all the others
             (wait_status,) = struct.unpack("=i", data)
             code = os.waitstatus_to_exitcode(wait_status)
-            status = Status(code, None) if code >= 0 else Status(None, -code)
-        self.status = status
+        self.status = Status(code, None) if code >= 0 else Status(None, -code)
         os.close(self.pidfd)
         os.close(self._status_fd)
         self._on_reaped(self.pid, (*self.namespaces.values(), *self.tmpfs.values()))

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from agentos.access.callers import Callers
+from agentos.agents.jail.usage import UsageReader
 from agentos.agents.registry import Registry
 from agentos.agents.supervision import Supervision
 from agentos.agents.workspaces.view import View
@@ -37,6 +38,7 @@ class Services(Struct, frozen=True):
     line: Line
     kernel_account: Account
     audit: Audit
+    usage: UsageReader
     host_view: View
     max_payload: int
     config_file: str | None = None
@@ -51,7 +53,7 @@ def table(services: Services) -> tuple[Syscall, ...]:
         *think.syscalls(s.line, s.callers.queue_path, s.max_payload),
         *files.syscalls(s.registry, s.host_view, s.max_payload),
         *exec.syscalls(s.registry, s.supervision, s.host_view.base),
-        *agents.syscalls(s.registry, s.supervision, spawning, s.line),
+        *agents.syscalls(s.registry, s.supervision, spawning, s.line, s.usage),
         *start_stop.syscalls(s.registry, s.supervision),
         *inspect.syscalls(s.registry, s.line),
         *messages.syscalls(s.mail, s.registry, s.traffic),

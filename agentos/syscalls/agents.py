@@ -8,6 +8,7 @@ from functools import partial
 import trio
 from msgspec import Struct, field
 
+from agentos.agents.jail.usage import UsageReader
 from agentos.agents.life import wait_first
 from agentos.agents.lifecycle import NEXT, State
 from agentos.agents.registry import Agent, Registry
@@ -28,7 +29,7 @@ from agentos_sdk import codec
 from agentos_sdk.calls import agents as calls
 from agentos_sdk.errors import BadRequest, NotFound, Timeout
 from agentos_sdk.opcodes import Op
-from agentos_sdk.values import InLine, Line
+from agentos_sdk.values import InLine, Line, ResourceUsage
 
 from .spawn import Spawning
 
@@ -42,6 +43,7 @@ class AgentCalls(Struct, frozen=True):
     registry: Registry
     supervision: Supervision
     line: llm.Line
+    usage: UsageReader
     paging: trio.Lock = field(default_factory=trio.Lock)  # a long page takes 5 ms: other tasks run between two of them
 
     @asynccontextmanager
@@ -60,6 +62,7 @@ class AgentCalls(Struct, frozen=True):
 
     def prepare_list(self, caller: Caller, request: calls.List) -> Prepared:
         async def act(caller: Caller) -> bytes:
+            usage = await self.usage.read()
             now = trio.current_time()
             states, nothing = self.line.queue_states(), QueueState()
             agents = [agent for agent in self.registry if request.all or not agent.over.is_set()]
@@ -69,7 +72,7 @@ class AgentCalls(Struct, frozen=True):
                 for agent in agents[at : at + BATCH]:
                     own = self.registry.is_own(caller, agent.id)  # the exit reason may contain host paths
                     place = states.get(queue_names(agent.queue_path), nothing).place
-                    infos.append(describe_agent(agent, now, own, place))
+                    infos.append(describe_agent(agent, now, own, place, usage.get(agent.id, ResourceUsage())))
                 pieces.append(codec.encode(infos)[1:-1])
                 await trio.lowlevel.checkpoint()
             return b"[" + b",".join(pieces) + b"]"
@@ -147,8 +150,10 @@ class AgentCalls(Struct, frozen=True):
         yield Prepared((Right("logs", agent=agent.id),), act)
 
 
-def syscalls(registry: Registry, supervision: Supervision, spawner: Spawning, line: llm.Line) -> tuple[Syscall, ...]:
-    handlers = AgentCalls(registry, supervision, line)
+def syscalls(
+    registry: Registry, supervision: Supervision, spawner: Spawning, line: llm.Line, usage: UsageReader
+) -> tuple[Syscall, ...]:
+    handlers = AgentCalls(registry, supervision, line, usage)
     return (
         Syscall(Op.SPAWN, calls.Spawn, prepare=spawner.prepare, charge=spawner.charge, audit="intent"),
         Syscall(Op.KILL, calls.Kill, prepare=handlers.prepare_kill, failure={"killed": False}, audit="intent"),
@@ -161,7 +166,7 @@ def syscalls(registry: Registry, supervision: Supervision, spawner: Spawning, li
     )
 
 
-def describe_agent(agent: Agent, now: float, whole: bool, place: InLine) -> calls.AgentInfo:
+def describe_agent(agent: Agent, now: float, whole: bool, place: InLine, used: ResourceUsage) -> calls.AgentInfo:
     """``whole``: include how it ended. ``place`` is its place in the model's queue."""
     pid = agent.pid
     return calls.AgentInfo(
@@ -180,6 +185,9 @@ def describe_agent(agent: Agent, now: float, whole: bool, place: InLine) -> call
         end=agent.end.reason if agent.end is not None and whole else None,
         stopped_by=agent.stopped_by if agent.state is State.STOPPED else None,
         health=describe_failures(agent) if whole else None,
+        memory_bytes=used.memory,
+        peak_memory_bytes=used.peak,
+        cpu_seconds=used.cpu_seconds,
     )
 
 

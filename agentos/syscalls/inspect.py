@@ -4,12 +4,11 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-import attrs
 import trio
 
 from agentos.agents.inherit import effective, named
 from agentos.agents.jail import layout
-from agentos.agents.jail.jail import Jail
+from agentos.agents.jail.usage import read_usage
 from agentos.agents.registry import Agent, Registry
 from agentos.agents.spec import AgentSpec
 from agentos.kernel.call import Call
@@ -23,8 +22,6 @@ from agentos.llm.model_availability import ModelState
 from agentos.llm.queue_states import QueueState
 from agentos.sandbox.cgroups import v2
 from agentos.sandbox.cgroups.discover import Group
-from agentos.sandbox.cgroups.values import CgroupError
-from agentos.sandbox.watch import processes
 from agentos.services.quotas import MONEY_UNITS, BudgetState
 from agentos_sdk.calls import inspect as calls
 from agentos_sdk.opcodes import Op
@@ -167,33 +164,6 @@ def describe_start(spec: AgentSpec, by_operator: bool) -> calls.Started:
         ready=spec.ready,
         restart=spec.restart,
         shutdown=spec.shutdown,
-    )
-
-
-def read_usage(agent: Agent) -> ResourceUsage:
-    """Present resource usage, or that of the last life. Blocks: it reads files."""
-    jail = agent.jail
-    if jail is None:
-        if agent.used is None:
-            return ResourceUsage(reason="no cgroup has counted" if agent.lives else "it hasn't run yet")
-        return attrs.evolve(agent.used, memory=None, pids=None, source="its cgroup, in its last life")
-    if jail.group is not None:
-        try:
-            return jail.group.usage()
-        except CgroupError as error:  # its cgroup is being removed
-            return ResourceUsage(reason=str(error))
-    return usage_of_processes(jail)
-
-
-def usage_of_processes(jail: Jail) -> ResourceUsage:
-    """Usage from /proc: all processes below the sandbox's PID 1, or only the program without a sandbox."""
-    living = processes.ProcessCache().list_by_group({0: processes.root_start_times(jail.sandbox.pid)})[0]
-    held = sum(map(processes.read_memory, processes.distinct_memory(living)), processes.Memory())
-    return ResourceUsage(
-        memory=held.own + held.shared,
-        pids=sum(process.threads for process in living),
-        source=f"/proc, {'PSS' if held.exact else 'RSS'}; without what it spawned and what runs beside it",
-        reason="no cgroup is delegated, so its CPU time and its peak are not counted",
     )
 
 

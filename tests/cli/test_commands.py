@@ -24,7 +24,18 @@ def test_ps_shows_a_table_and_hides_who_has_ended(agentos: Agentos) -> None:
 
     assert shown.returncode == 0
     header, *rows = shown.stdout.splitlines()
-    assert header.split() == ["ID", "NAME", "PID", "STATE", "RESTARTS", "UPTIME", "ISOLATION", "SUPERVISOR"]
+    assert header.split() == [
+        "ID",
+        "NAME",
+        "PID",
+        "STATE",
+        "RESTARTS",
+        "UPTIME",
+        "MEM",
+        "CPU",
+        "ISOLATION",
+        "SUPERVISOR",
+    ]
     assert [row.split()[1:2] for row in rows if "alive" in row] == [["alive"]]
     assert "ended" not in rows[0]
     assert re.fullmatch(r"\(\d+ ended, see --all\)", rows[-1])

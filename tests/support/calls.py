@@ -16,5 +16,16 @@ def syscalls() -> tuple[Syscall, ...]:
     nothing: Any = None
     deps = SimpleNamespace(deps=SimpleNamespace(health=SimpleNamespace(commands=nothing), run=SimpleNamespace(id="")))
     callers = SimpleNamespace(queue_path=nothing)
-    services = Services(registry, deps, callers, mail, nothing, nothing, nothing, nothing, View("/", "/"), 1 << 20)  # type: ignore[arg-type]
+    services = Services(
+        registry=registry,
+        supervision=deps,  # type: ignore[arg-type]
+        callers=callers,  # type: ignore[arg-type]
+        mail=mail,
+        line=nothing,
+        kernel_account=nothing,
+        audit=nothing,
+        usage=nothing,
+        host_view=View("/", "/"),
+        max_payload=1 << 20,
+    )
     return table(services)

@@ -16,6 +16,7 @@ from msgspec import Struct
 from agentos.sandbox.filters.syscall_numbers import NUMBERS
 
 PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _MAX_LIST_ROUNDS = 4  # of listing /proc: processes that fork and end meanwhile are looked up again
 _MAX_CACHED_SCANS = 100  # looks after which the cache is dropped and every process is read again
 _DELETED_SUFFIX = " (deleted)"
@@ -240,6 +241,15 @@ def read_mapped(process: Process, devices: Collection[int]) -> int:
         elif counts and fields[0] == b"Anonymous:":
             total += max(0, kilobytes - int(fields[1]))
     return total << 10
+
+
+def sum_cpu_seconds(living: Iterable[Process]) -> float | None:
+    """CPU time of these processes and of the children that they have waited for; ``None`` if none can be read."""
+    ticks = []
+    for process in living:
+        if data := read_small_file(f"/proc/{process.pid}/stat"):
+            ticks.append(sum(map(int, data[data.rindex(b")") + 2 :].split()[11:15])))  # utime stime cutime cstime
+    return sum(ticks) / TICKS_PER_SECOND if ticks else None
 
 
 def denies_access(process: Process) -> bool:

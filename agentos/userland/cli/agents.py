@@ -26,8 +26,11 @@ from .common import (
     printable,
     socket_option,
 )
+from .resources import describe_memory, format_cpu
 
 LIMIT_LAYERS = ("memory", "pids", "cpu", "disk")  # layers that are resource limits; the others separate the agent
+ELASTIC = ("NAME", "MODEL", "SUPERVISOR")  # columns of `ps` whose cells may be cut
+DROPPED_FIRST = ("ISOLATION", "SUPERVISOR", "UPTIME", "RESTARTS")  # where the terminal is too narrow
 STATES = {
     "running": "green",
     "paused": "yellow",
@@ -67,32 +70,18 @@ def ps(socket_path: str | None, as_json: bool, with_ended: bool, wide: bool) -> 
 def agent_lines(agents: Sequence[Mapping[str, Any]], with_ended: bool, width: int) -> Iterator[str]:
     """The table of ``ps``, none of its lines longer than ``width``; an END for which there is no room is a line more.
 
-    Names and places that are too long are cut in the middle.
+    Names and places that are too long are cut in the middle; in a narrow terminal columns are left out.
     """
-    asking = any(describe_requests(agent["llm"]) for agent in agents)
-    header = [*("ID", "NAME", "PID", "STATE", "RESTARTS", "UPTIME", "ISOLATION"), *(["MODEL"] if asking else [])]
-    rows = [
-        [
-            str(agent["id"]),
-            agent["name"],
-            str(agent["pid"] or "-"),
-            describe_state(agent),
-            str(agent["restarts"]),
-            duration(agent["uptime_ms"] / 1000) if agent["running"] else "-",
-            agent["isolation"],
-            *([describe_requests(agent["llm"])] if asking else []),
-            agent["supervisor"],
-        ]
-        for agent in agents
-    ]
+    columns = make_columns(agents)
     ends = [describe_end(agent) if with_ended else "" for agent in agents]
-    header.append("SUPERVISOR")
-    whole = [[*row, end] for row, end in zip(rows, ends, strict=True)]
-    if with_ended and max(map(len, format_table(whole, [*header, "END"]))) <= width:
-        first, *lines = format_table(whole, [*header, "END"])
+    whole = [list(row) for row in zip(*columns.values(), ends, strict=True)]
+    if with_ended and max(map(len, format_table(whole, [*columns, "END"]))) <= width:
+        first, *lines = format_table(whole, [*columns, "END"])
         ends = [""] * len(ends)
     else:
-        header, *rows = fit_columns(rows, header, ("NAME", "MODEL", "SUPERVISOR"), width)
+        columns = drop_columns(columns, width)
+        rows = [list(row) for row in zip(*columns.values(), strict=True)]
+        header, *rows = fit_columns(rows, list(columns), ELASTIC, width)
         first, *lines = format_table(rows, header)
     yield click.style(first[:width], bold=True)
     for agent, line, end in zip(agents, lines, ends, strict=True):
@@ -105,6 +94,36 @@ def agent_lines(agents: Sequence[Mapping[str, Any]], with_ended: bool, width: in
 def health_notes(agents: Sequence[Mapping[str, Any]]) -> list[str]:
     """A line for each agent whose health command fails: ``web: 2 of 3 checks in a row failed: exit status 1``."""
     return [f"{agent['name']}: {agent['health']}" for agent in agents if agent.get("health")]
+
+
+def make_columns(agents: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """The cells of each column, by its header."""
+    requests = [describe_requests(agent["llm"]) for agent in agents]
+    columns = {
+        "ID": [str(agent["id"]) for agent in agents],
+        "NAME": [agent["name"] for agent in agents],
+        "PID": [str(agent["pid"] or "-") for agent in agents],
+        "STATE": [describe_state(agent) for agent in agents],
+        "RESTARTS": [str(agent["restarts"]) for agent in agents],
+        "UPTIME": [duration(agent["uptime_ms"] / 1000) if agent["running"] else "-" for agent in agents],
+        "MEM": [describe_memory(agent) for agent in agents],
+        "CPU": [format_cpu(agent.get("cpu_seconds")) for agent in agents],
+        "ISOLATION": [agent["isolation"] for agent in agents],
+        "MODEL": requests,
+        "SUPERVISOR": [agent["supervisor"] for agent in agents],
+    }
+    return columns if any(requests) else {name: cells for name, cells in columns.items() if name != "MODEL"}
+
+
+def drop_columns(columns: Mapping[str, list[str]], width: int) -> dict[str, list[str]]:
+    """The columns without those for which there is no room even if all elastic ones are cut."""
+    kept = dict(columns)
+    for name in DROPPED_FIRST:
+        least = [min(max(map(len, [head, *cells])), 8 if head in ELASTIC else width) for head, cells in kept.items()]
+        if sum(least) + 2 * (len(least) - 1) <= width:
+            break
+        kept.pop(name, None)
+    return kept
 
 
 def missing_layers(agents: Sequence[Mapping[str, Any]]) -> list[str]:

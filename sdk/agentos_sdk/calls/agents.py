@@ -97,7 +97,8 @@ class AgentInfo:
     supervisor in the tree. ``state`` is one of starting, running, paused, stopping, backing_off, stopped, exited,
     failed. ``stopped_by`` is ``operator`` or the name of the caller that stopped a declared agent, otherwise ``None``.
     ``missing`` lists the isolation layers that were requested and are not active. ``end`` is how its last life ended,
-    ``None`` before that.
+    ``None`` before that. ``memory_bytes``, ``peak_memory_bytes`` and ``cpu_seconds`` are of its present life, with what
+    it spawned if a cgroup counts, or of its last one; up to a second old, and ``None`` if they aren't known.
     """
 
     id: int
@@ -115,6 +116,9 @@ class AgentInfo:
     end: str | None
     stopped_by: str | None
     health: str | None
+    memory_bytes: int | None = None
+    peak_memory_bytes: int | None = None
+    cpu_seconds: float | None = None
 
 
 @frozen(kw_only=True)

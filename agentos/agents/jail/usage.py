@@ -1,0 +1,111 @@
+"""Memory and CPU time of agents: from their cgroups, else from /proc; of ended ones as Linux counted at their end."""
+
+import logging
+from collections.abc import Mapping, Sequence
+
+import trio
+from attrs import define, evolve, field
+
+from agentos.agents.registry import Agent, Registry
+from agentos.sandbox.cgroups.values import CgroupError
+from agentos.sandbox.errors import EXHAUSTED
+from agentos.sandbox.sandbox import Rusage
+from agentos.sandbox.watch import processes
+from agentos_sdk.values import ResourceUsage
+
+from .jail import Jail
+
+log = logging.getLogger(__name__)
+
+MAX_AGE = 1.0  # seconds; LIST is answered from the last readings until they are older
+NOT_RUN = "it hasn't run yet"
+NO_CGROUP = "no cgroup is delegated, so its peak is not counted while it runs"
+
+
+def read_usage(agent: Agent) -> ResourceUsage:
+    """Present resource usage, or that of the last life. Blocks: it reads files."""
+    jail = agent.jail
+    if jail is None:
+        return agent.used or ResourceUsage(reason="nothing has counted" if agent.lives else NOT_RUN)
+    if jail.group is not None:
+        return read_group(jail)
+    living = processes.ProcessCache().list_by_group({0: processes.root_start_times(jail.sandbox.pid)})[0]
+    held = sum(map(processes.read_memory, processes.distinct_memory(living)), processes.Memory())
+    return ResourceUsage(
+        memory=held.own + held.shared,
+        pids=sum(process.threads for process in living),
+        cpu_seconds=processes.sum_cpu_seconds(living),
+        source=f"/proc, {'PSS' if held.exact else 'RSS'}; without what it spawned and what runs beside it",
+        reason=NO_CGROUP,
+    )
+
+
+def read_group(jail: Jail) -> ResourceUsage:
+    """The counters of a life's cgroup. Blocks."""
+    assert jail.group is not None, "only a life with a cgroup is read by it"
+    try:
+        return jail.group.usage()
+    except CgroupError as error:  # its cgroup is being removed
+        return ResourceUsage(reason=str(error))
+
+
+def complete_usage(counted: ResourceUsage | None, at_end: Rusage | None) -> ResourceUsage | None:
+    """The usage of a life that has ended: its cgroup's counters; what no cgroup counted is from wait4."""
+    used = evolve(counted, memory=None, pids=None) if counted is not None else ResourceUsage()
+    sources = ["its cgroup, in its last life"] if used.peak is not None or used.cpu_seconds is not None else []
+    if at_end is not None and used.cpu_seconds is None:
+        used = evolve(used, cpu_seconds=at_end.cpu_seconds)
+        sources.append("CPU time by wait4, in its last life")
+    if at_end is not None and used.peak is None:
+        used = evolve(used, peak=at_end.peak)
+        sources.append("the peak is that of its largest process")
+    return evolve(used, source="; ".join(sources)) if sources else None
+
+
+@define(eq=False)
+class UsageReader:
+    """What all agents use, read in one thread at most once a second, however many callers ask.
+
+    Lives that have begun since are read when they are asked for first.
+    """
+
+    registry: Registry
+    _read_at: float = float("-inf")  # trio's clock
+    _usage: dict[Jail, ResourceUsage] = field(factory=dict)
+    _reading: trio.Lock = field(factory=trio.Lock)
+    _limiter: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1))
+    _cache: processes.ProcessCache = field(factory=processes.ProcessCache)
+
+    async def read(self) -> Mapping[int, ResourceUsage]:
+        """By the id of each agent that runs or has run: its usage, at most :data:`MAX_AGE` old."""
+        async with self._reading:
+            jails = [agent.jail for agent in self.registry if agent.jail is not None]
+            if trio.current_time() - self._read_at > MAX_AGE:
+                self._usage, self._read_at = {}, trio.current_time()
+            if missing := [jail for jail in jails if jail not in self._usage]:
+                try:
+                    self._usage |= await trio.to_thread.run_sync(self._read_all, missing, limiter=self._limiter)
+                except EXHAUSTED as error:
+                    log.warning("what agents use could not be measured: %s", error)
+                    self._usage |= dict.fromkeys(missing, ResourceUsage())
+            usage = self._usage
+        unknown = ResourceUsage()
+        return {
+            agent.id: agent.used or unknown if agent.jail is None else usage.get(agent.jail, unknown)
+            for agent in self.registry
+        }
+
+    def _read_all(self, jails: Sequence[Jail]) -> dict[Jail, ResourceUsage]:
+        found = {jail: read_group(jail) for jail in jails if jail.group is not None}
+        watched = {number: jail for number, jail in enumerate(jails) if jail.group is None}
+        if not watched:
+            return found
+        living = self._cache.list_by_group(
+            {number: processes.root_start_times(jail.sandbox.pid) for number, jail in watched.items()}
+        )
+        for number, jail in watched.items():
+            # RSS: PSS takes half a millisecond for each process. The sandbox's PID 1 shares its memory with the zygote.
+            own = [process for process in living[number] if process.pid != jail.sandbox.pid] or living[number]
+            memory = sum(process.rss for process in processes.distinct_memory(own)) if own else None
+            found[jail] = ResourceUsage(memory=memory, cpu_seconds=processes.sum_cpu_seconds(living[number]))
+        return found

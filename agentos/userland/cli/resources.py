@@ -1,0 +1,29 @@
+"""Memory and CPU time of agents as cells of a table; what isn't known is ``-``."""
+
+from collections.abc import Mapping
+from typing import Any
+
+UNKNOWN = "-"
+
+
+def describe_memory(agent: Mapping[str, Any]) -> str:
+    """The memory of a life; of one that has ended its peak."""
+    if agent["running"]:
+        return format_bytes(agent.get("memory_bytes"))
+    peak = agent.get("peak_memory_bytes")
+    return UNKNOWN if peak is None else f"peak {format_bytes(peak)}"
+
+
+def format_bytes(size: int | None) -> str:
+    """``0.4M``, ``12.0M``, ``9876.5M``, ``10.0G``."""
+    if size is None:
+        return UNKNOWN
+    return f"{size / (1 << 20):.1f}M" if size < 10 << 30 else f"{size / (1 << 30):.1f}G"
+
+
+def format_cpu(seconds: float | None) -> str:
+    """Minutes, seconds and tenths, as top(1) has them: ``0:00.1``, ``75:03.9``."""
+    if seconds is None:
+        return UNKNOWN
+    minutes, tenths = divmod(int(seconds * 10), 600)
+    return f"{minutes}:{tenths / 10:04.1f}"

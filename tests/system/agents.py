@@ -37,6 +37,9 @@ while True:
 """
 """Makes the calls that it is sent, or runs the code, and sends back what was answered."""
 
+TALKS = {"level": "sandboxed", "allow": {"send": ["*"]}}
+"""Permissions of an agent that answers the operator although another agent spawned it."""
+
 RELAY_INSIDE = "/agent/relay.py"
 """Where a relay in a jail has its own script, to give to a child."""
 

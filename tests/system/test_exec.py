@@ -14,7 +14,7 @@ from agentos_sdk.errors import CallError, Unavailable
 from agentos_sdk.opcodes import Op
 from tests.conftest import Connect, StartKernel
 from tests.support.kernel import Kernel, until
-from tests.system.agents import ask, in_state, info, known, relay, up
+from tests.system.agents import RELAY_INSIDE, TALKS, ask, in_state, info, known, relay, up
 from tests.system.test_death import children_of
 
 SLEEP = ["sleep", "1000"]
@@ -404,8 +404,8 @@ def test_an_agent_runs_commands_in_its_own_jail_without_saying_whose(kernel: Ker
 def test_it_has_its_descendants_jails_and_neither_its_parents_nor_a_siblings(
     kernel: Kernel, client: AgentOSClient
 ) -> None:
-    boss = relay(kernel, client, "boss")
-    child = up(ask(client, boss, "spawn", name="child", script="/agent/relay.py", ready="hello"))["id"]
+    boss = relay(kernel, client, "boss", permissions=TALKS)
+    child = up(ask(client, boss, "spawn", name="child", script=RELAY_INSIDE, permissions=TALKS, ready="hello"))["id"]
     other = up(ask(client, boss, "spawn", name="other", command=SLEEP))["id"]
 
     assert ask(client, boss, "exec", command="hostname", name="other")["stdout"] == "other\n"

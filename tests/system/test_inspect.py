@@ -6,7 +6,7 @@ from pathlib import Path
 
 from agentos_sdk import AgentOSClient, connect
 from tests.support.kernel import Kernel, until
-from tests.system.agents import ask, in_state, info, known, relay, up
+from tests.system.agents import RELAY_INSIDE, TALKS, ask, in_state, info, known, relay, up
 
 SLEEP = ["sleep", "1000"]
 
@@ -118,8 +118,8 @@ def test_family_is_shown_with_states(kernel: Kernel, client: AgentOSClient) -> N
 def test_an_agent_sees_itself_and_its_descendants_without_what_is_the_hosts(
     kernel: Kernel, client: AgentOSClient
 ) -> None:
-    boss = relay(kernel, client, "boss")
-    child = up(ask(client, boss, "spawn", name="child", script="/agent/relay.py", ready="hello"))["id"]
+    boss = relay(kernel, client, "boss", permissions=TALKS)
+    child = up(ask(client, boss, "spawn", name="child", script=RELAY_INSIDE, permissions=TALKS, ready="hello"))["id"]
 
     for who in (boss, child):
         found = up(ask(client, boss, "inspect", agent_id=who))
@@ -128,8 +128,8 @@ def test_an_agent_sees_itself_and_its_descendants_without_what_is_the_hosts(
 
 
 def test_an_agent_cant_inspect_its_parent_or_a_sibling(kernel: Kernel, client: AgentOSClient) -> None:
-    boss = relay(kernel, client, "boss")
-    child = up(ask(client, boss, "spawn", name="child", script="/agent/relay.py", ready="hello"))["id"]
+    boss = relay(kernel, client, "boss", permissions=TALKS)
+    child = up(ask(client, boss, "spawn", name="child", script=RELAY_INSIDE, permissions=TALKS, ready="hello"))["id"]
     other = up(client.spawn("other", command=SLEEP))["id"]
 
     for forbidden in (boss, other):

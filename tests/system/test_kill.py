@@ -10,7 +10,20 @@ from agentos_sdk import AgentOSClient
 from agentos_sdk.opcodes import Op
 from tests.conftest import StartKernel
 from tests.support.kernel import Kernel, listens, until
-from tests.system.agents import RELAY_INSIDE, STUBBORN, ask, in_state, info, known, lines, relay, up, write, written
+from tests.system.agents import (
+    RELAY_INSIDE,
+    STUBBORN,
+    TALKS,
+    ask,
+    in_state,
+    info,
+    known,
+    lines,
+    relay,
+    up,
+    write,
+    written,
+)
 
 POLITE = """
 import signal, sys, time
@@ -145,8 +158,8 @@ def test_a_longer_grace_gives_a_stopping_agent_no_more_time(kernel: Kernel, clie
 
 
 def test_what_an_agent_spawned_ends_before_it(kernel: Kernel, client: AgentOSClient) -> None:
-    boss = relay(kernel, client, "boss")
-    nested = up(ask(client, boss, "spawn", name="middle", script=RELAY_INSIDE, ready="hello"))["id"]
+    boss = relay(kernel, client, "boss", permissions=TALKS)
+    nested = up(ask(client, boss, "spawn", name="middle", script=RELAY_INSIDE, permissions=TALKS, ready="hello"))["id"]
     up(ask(client, nested, "spawn", name="leaf", command=["sleep", "1000"]))
     since = len(kernel.lines)
 

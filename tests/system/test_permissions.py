@@ -10,7 +10,7 @@ from agentos_sdk import AgentOSClient, connect
 from agentos_sdk.errors import PermissionDenied
 from agentos_sdk.opcodes import Op
 from tests.support.kernel import Kernel
-from tests.system.agents import RELAY_INSIDE, as_agent, ask, relay, up
+from tests.system.agents import RELAY_INSIDE, TALKS, as_agent, ask, relay, up
 
 SLEEP = ["sleep", "1000"]
 
@@ -34,8 +34,8 @@ def test_without_a_jail_the_default_is_standard(client: AgentOSClient) -> None:
 
 
 def test_set_perms_holds_from_the_next_call_on_also_for_those_below(kernel: Kernel, client: AgentOSClient) -> None:
-    parent = relay(kernel, client, "parent")
-    child = up(ask(client, parent, "spawn", name="child", script=RELAY_INSIDE, ready="hello"))["id"]
+    parent = relay(kernel, client, "parent", permissions=TALKS)
+    child = up(ask(client, parent, "spawn", name="child", script=RELAY_INSIDE, permissions=TALKS, ready="hello"))["id"]
     up(ask(client, child, "tree"))
 
     mine = {"level": "readonly", "deny": {"calls": ["TREE"]}, "allow": {"send": ["*"], "calls": ["SEND"]}}
@@ -243,8 +243,8 @@ def test_explain_is_about_calls_that_there_are_and_their_own_requests(client: Ag
 
 
 def test_explain_is_for_oneself_and_those_below(kernel: Kernel, client: AgentOSClient) -> None:
-    parent = relay(kernel, client, "parent")
-    child = up(ask(client, parent, "spawn", name="child", script=RELAY_INSIDE, ready="hello"))["id"]
+    parent = relay(kernel, client, "parent", permissions=TALKS)
+    child = up(ask(client, parent, "spawn", name="child", script=RELAY_INSIDE, permissions=TALKS, ready="hello"))["id"]
 
     with as_agent(kernel, parent) as me:
         assert up(me.explain("child", "LIST"))["decision"] == "allow"

@@ -8,7 +8,7 @@ import time
 from agentos_sdk import AgentOSClient
 from tests.conftest import StartKernel
 from tests.support.kernel import Kernel, until
-from tests.system.agents import RELAY_INSIDE, ask, in_state, info, known, lines, relay, up, write, written
+from tests.system.agents import RELAY_INSIDE, TALKS, ask, in_state, info, known, lines, relay, up, write, written
 
 READER = """
 import os, time
@@ -106,7 +106,7 @@ def test_a_temporary_agent_stays_away(client: AgentOSClient) -> None:
 
 
 def test_children_end_before_their_parent_comes_back(kernel: Kernel, client: AgentOSClient) -> None:
-    boss = relay(kernel, client, "boss2", restart="permanent")
+    boss = relay(kernel, client, "boss2", restart="permanent", permissions=TALKS)
     pid = known(client, "boss2")
     up(ask(client, boss, "spawn", name="kid", command=["sleep", "1000"]))
     grandchild = relay_of(client, boss)
@@ -124,7 +124,7 @@ def test_children_end_before_their_parent_comes_back(kernel: Kernel, client: Age
 
 def relay_of(client: AgentOSClient, boss: int) -> int:
     """A relay that ``boss`` spawned, and that spawned ``kid2`` itself."""
-    nested = up(ask(client, boss, "spawn", name="nested", script=RELAY_INSIDE, ready="hello"))["id"]
+    nested = up(ask(client, boss, "spawn", name="nested", script=RELAY_INSIDE, permissions=TALKS, ready="hello"))["id"]
     up(ask(client, nested, "spawn", name="kid2", command=["sleep", "1000"]))
     return int(nested)
 

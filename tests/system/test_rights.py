@@ -9,7 +9,7 @@ from agentos_sdk import AgentOSClient
 from agentos_sdk.opcodes import Op
 from tests.conftest import StartKernel
 from tests.support.kernel import Kernel, proc_status, until
-from tests.system.agents import RELAY_INSIDE, ask, info, known, lines, relay, up, write, written
+from tests.system.agents import RELAY_INSIDE, TALKS, ask, info, known, lines, relay, up, write, written
 
 CALLS: dict[str, dict[str, float]] = {
     "kill": {},
@@ -34,8 +34,10 @@ def test_an_agent_has_no_power_over_others(kernel: Kernel, client: AgentOSClient
 
 @pytest.mark.parametrize("method", CALLS)
 def test_nor_over_its_parent(kernel: Kernel, client: AgentOSClient, method: str) -> None:
-    parent = relay(kernel, client, f"parent-{method}")
-    child = ask(client, parent, "spawn", name=f"c-{method}", script=RELAY_INSIDE, ready="hello")["id"]
+    parent = relay(kernel, client, f"parent-{method}", permissions=TALKS)
+    child = ask(client, parent, "spawn", name=f"c-{method}", script=RELAY_INSIDE, permissions=TALKS, ready="hello")[
+        "id"
+    ]
 
     reply = ask(client, child, "request", op=Op[method.upper()], fields={"id": parent, **CALLS[method]})
 
@@ -43,8 +45,8 @@ def test_nor_over_its_parent(kernel: Kernel, client: AgentOSClient, method: str)
 
 
 def test_an_agent_commands_its_descendants(kernel: Kernel, client: AgentOSClient) -> None:
-    boss = relay(kernel, client, "boss")
-    middle = up(ask(client, boss, "spawn", name="middle", script=RELAY_INSIDE, ready="hello"))["id"]
+    boss = relay(kernel, client, "boss", permissions=TALKS)
+    middle = up(ask(client, boss, "spawn", name="middle", script=RELAY_INSIDE, permissions=TALKS, ready="hello"))["id"]
     up(ask(client, middle, "spawn", name="leaf", command=["sh", "-c", "echo here; exec sleep 1000"]))
     written(client, "leaf", "here")
 
@@ -99,8 +101,10 @@ def test_what_an_agent_spawns_counts_as_its_own_processes(kernel: Kernel, client
 def test_children_of_children_count_too(start_kernel: StartKernel) -> None:
     kernel = start_kernel("[kernel]\nmax_children = 2\n")
     with kernel.client() as client:
-        boss = relay(kernel, client, "boss")
-        child = up(ask(client, boss, "spawn", name="child", script=RELAY_INSIDE, ready="hello"))["id"]
+        boss = relay(kernel, client, "boss", permissions=TALKS)
+        child = up(ask(client, boss, "spawn", name="child", script=RELAY_INSIDE, permissions=TALKS, ready="hello"))[
+            "id"
+        ]
         up(ask(client, child, "spawn", name="leaf", command=["sleep", "1000"]))
 
         assert ask(client, child, "spawn", name="leaf2", command=["sleep", "1000"])["code"] == "quota_exceeded"

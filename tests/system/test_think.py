@@ -13,7 +13,7 @@ from agentos_sdk import AgentOSClient
 from agentos_sdk.opcodes import Op
 from tests.conftest import StartKernel
 from tests.support.kernel import Kernel, running, until
-from tests.system.agents import ask, info, lines, relay, up, written
+from tests.system.agents import RELAY_INSIDE, TALKS, ask, info, lines, relay, up, written
 
 OFFLINE = """
 [llm]
@@ -207,10 +207,19 @@ def test_a_budget_outlives_the_agent_and_the_kernel(start_kernel: StartKernel) -
 
 def test_what_an_agent_spawns_is_paid_from_its_budget(offline: Kernel) -> None:
     with offline.client() as client:
-        parent = relay(offline, client, "parent", llm={"budget": [{"calls": 1, "per": "1d"}]})
-        child = ask(client, parent, "spawn", name="child", script="/agent/relay.py", ready="hello")["id"]
+        parent = relay(offline, client, "parent", llm={"budget": [{"calls": 1, "per": "1d"}]}, permissions=TALKS)
+        child = ask(client, parent, "spawn", name="child", script=RELAY_INSIDE, permissions=TALKS, ready="hello")["id"]
         generous = {"budget": [{"calls": 1000, "per": "1d"}], "weight": 100}
-        other = ask(client, parent, "spawn", name="other", script="/agent/relay.py", ready="hello", llm=generous)["id"]
+        other = ask(
+            client,
+            parent,
+            "spawn",
+            name="other",
+            script="/agent/relay.py",
+            ready="hello",
+            permissions=TALKS,
+            llm=generous,
+        )["id"]
 
         assert ask(client, parent, "think", prompt="mine")["success"]
         refused = [ask(client, each, "think", prompt="mine, too") for each in (child, other)]

@@ -30,6 +30,7 @@ from agentos.sandbox.plan import CODE, WORKSPACE
 from agentos.services.events import Events, IsolationProbed, KernelStarted, Subscriber
 from agentos.services.mailboxes import Mailboxes
 from agentos.syscalls import Services, reserved, table
+from agentos_sdk.project import CONFIG, RunningKernel, project_id
 
 from .access.callers import Callers
 from .agents.jail import openai_endpoint
@@ -41,6 +42,7 @@ from .agents.workspaces.workspace import Workspaces
 from .host_setup import BootError, Host, affordable_connections, is_root, open_host
 from .kernel.listener import ConnectionLimit, Listener, ListenError, listen
 from .kernel.poller import Poller
+from .kernel.record import record_kernel
 from .permissions.patterns.base import Names
 from .sandbox.report import probe
 from .services.audit.log import Audit, open_audit
@@ -68,9 +70,23 @@ def run(settings: Settings) -> str | None:
     """
     with open_host(settings.config.kernel, settings.socket, settings.state_dir) as host:
         try:
-            return trio.run(run_kernel, settings, host)
+            with record_kernel(describe_kernel(settings)):
+                return trio.run(run_kernel, settings, host)
         except (ListenError, DatabaseError) as error:
             raise BootError(str(error)) from None
+
+
+def describe_kernel(settings: Settings) -> RunningKernel:
+    """The kernel's record, for other processes of its user."""
+    file = settings.config.file
+    return RunningKernel(
+        name=project_id(str(file or settings.config.directory / CONFIG)),
+        pid=os.getpid(),
+        since=time.time(),
+        socket=settings.socket,
+        state_dir=str(settings.state_dir),
+        file=os.path.realpath(file) if file else None,
+    )
 
 
 async def run_kernel(settings: Settings, host: Host) -> str | None:

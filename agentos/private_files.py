@@ -44,8 +44,10 @@ def display_path(path: Path | str) -> str:
 
 
 @contextlib.contextmanager
-def hold_directory(path: Path) -> Iterator[Path]:
+def hold_directory(path: Path, remedy: str = _CHOOSE_ANOTHER) -> Iterator[Path]:
     """Create the directory with mode 0700 if needed, check it and hold it; yields the path to open its files by.
+
+    ``remedy`` says in errors what to do instead of using this directory.
 
     Refused: a symlink, another owner than the effective uid, write permission for group or others, and a parent
     directory in which every uid may rename files (mode o+w without the sticky bit).
@@ -58,7 +60,7 @@ def hold_directory(path: Path) -> Iterator[Path]:
             raise _unsafe(path, f"is a symlink to {os.path.realpath(path)}: name the directory itself") from None
         raise OSError(error.errno, error.strerror, display_path(path)) from None
     try:
-        _check_directory(os.fstat(fd), path)
+        _check_directory(os.fstat(fd), path, remedy)
         check_parents(Path(os.readlink(f"/proc/self/fd/{fd}")))
         yield Path(f"/proc/self/fd/{fd}")
     finally:
@@ -123,14 +125,14 @@ def replace_file(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 
-def _check_directory(status: os.stat_result, path: Path) -> None:
+def _check_directory(status: os.stat_result, path: Path, remedy: str) -> None:
     mode = f"mode {status.st_mode & 0o7777:04o}"
     if status.st_uid != os.geteuid():
-        why = f"belongs to uid {status.st_uid} ({mode}), and the kernel runs as uid {os.geteuid()}: {_CHOOSE_ANOTHER}"
+        why = f"belongs to uid {status.st_uid} ({mode}), and the kernel runs as uid {os.geteuid()}: {remedy}"
         raise _unsafe(path, why)
     if status.st_mode & _WRITABLE_BY_OTHERS:
         why = f"belongs to uid {status.st_uid}, but its {mode} lets other users write to it"
-        raise _unsafe(path, f"{why}: run `chmod go-w {display_path(path)}`, or {_CHOOSE_ANOTHER}")
+        raise _unsafe(path, f"{why}: run `chmod go-w {display_path(path)}`, or {remedy}")
 
 
 def _check_file(status: os.stat_result, path: Path) -> None:

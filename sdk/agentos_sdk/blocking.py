@@ -29,12 +29,12 @@ NOOP, HELLO, EXIT = 0x00, 0xFE, 0xFF  # as in opcodes, which needs enum
 
 
 def default_socket() -> str:
-    """The kernel's default socket: ``AGENTOS_SOCKET``, else in the user's runtime directory, else in /tmp."""
+    """The kernel's default socket: ``AGENTOS_SOCKET``, else that of the current directory's project."""
     if path := os.environ.get("AGENTOS_SOCKET"):
         return path
-    if runtime := os.environ.get("XDG_RUNTIME_DIR"):
-        return f"{runtime}/agentos.sock"
-    return "/tmp/agentos.sock"
+    from .project import find_project
+
+    return find_project().socket
 
 
 class AgentOSClient(Calls):
@@ -212,7 +212,11 @@ def connection_error(path: str, error: OSError) -> ConnectionFailed:
     if isinstance(error, ConnectionFailed):
         return error
     if isinstance(error, FileNotFoundError | ConnectionRefusedError):
-        return ConnectionFailed(f"no kernel at {path}: start one with `agentos run`")
+        if os.environ.get("AGENTOS_SOCKET"):
+            return ConnectionFailed(f"no kernel at {path}: start one with `agentos run`")
+        from .project import describe_missing_kernel
+
+        return ConnectionFailed(describe_missing_kernel(path))
     return ConnectionFailed(f"no way to the kernel at {path}: {error.strerror or error}")
 
 

@@ -260,17 +260,17 @@ def test_a_slip_of_the_pen_is_understood(agentos: Agentos) -> None:
 
 
 def test_the_socket_is_found_in_this_order(agentos: Agentos, kernel: Kernel) -> None:
-    """--socket, AGENTOS_SOCKET, ./agentos.toml, the runtime directory."""
+    """--socket, AGENTOS_SOCKET, ./agentos.toml, the kernel that was started here."""
     file = kernel.place / "agentos.toml"
     nowhere = str(kernel.place / "nowhere")
     file.write_text('[kernel]\nsocket = "by-file"\n')
     try:
         assert agentos("ps", "--socket", kernel.socket, AGENTOS_SOCKET=nowhere).returncode == 0
         assert nowhere in agentos("ps", AGENTOS_SOCKET=nowhere).stderr
-        assert agentos("ps", AGENTOS_SOCKET="").stderr.split()[4] == f"{kernel.place}/by-file:"
+        assert agentos("ps", AGENTOS_SOCKET="").stderr.split()[4] == f"{kernel.place}/by-file,"
     finally:
         file.unlink()
-    assert agentos("ps", AGENTOS_SOCKET="").stderr.split()[4] == f"{kernel.place}/agentos.sock:"
+    assert agentos("ps", AGENTOS_SOCKET="").returncode == 0
 
 
 def test_help_needs_no_kernel(agentos: Agentos) -> None:

@@ -10,6 +10,7 @@ MASKS = (
     (r'"(id|pid|agent_id|from_id|delivered_to|parent|uptime_ms|at|sent_at)": [\d.]+', r'"\1": N'),
     (r"\b(id|pid|agent) \d+", r"\1 N"),
     (r"#\d+", "#N"),
+    (r"\b(\w+)-[0-9a-f]{8}\b", r"\1-HASH"),
     (r"^\d+(?=\s)", "N"),
     (r"\b(\d+[smhd]){1,2}\b", "SPAN"),
     (r"\d+\.\d+", "N"),

@@ -55,7 +55,7 @@ def served() -> Iterator[set[Op]]:
     visit = Visit()
     try:
         visit.begin_kernel()
-        yield {op for op in Op if answers(str(visit.runtime / "agentos.sock"), op)}
+        yield {op for op in Op if answers(str(next(visit.runtime.glob("agentos/*.sock"))), op)}
     finally:
         visit.close()
 

@@ -45,7 +45,7 @@ class Visit:
 
     def __init__(self) -> None:
         self.base = Path(tempfile.mkdtemp(prefix="aos-", dir="/tmp"))
-        self.home, self.runtime, self.state = self.base / "h", self.base / "r", self.base / "s"
+        self.home, self.runtime, self.state = self.base / "ada", self.base / "r", self.base / "s"
         for directory in (self.home, self.runtime):
             directory.mkdir(mode=0o700)
         path = f"{BIN}:{os.environ.get('PATH', os.defpath)}"

@@ -4,12 +4,14 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from agentos_sdk import AgentOSClient, CallError, ConnectionFailed, default_socket
 from agentos_sdk.errors import NotFound
 from agentos_sdk.opcodes import Op
+from agentos_sdk.project import project_id
 from tests.support.kernel import Kernel
 
 
@@ -191,17 +193,20 @@ def test_a_body_of_16_mib_comes_back(client: AgentOSClient) -> None:
     assert client.call(Op.NOOP, b"x" * (16 << 20)) == b"x" * (16 << 20)
 
 
-def test_the_socket_is_found_in_the_order_of_the_document(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_socket_is_found_in_the_order_of_the_document(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AGENTOS_SOCKET", "/told")
-    monkeypatch.setenv("XDG_RUNTIME_DIR", "/runtime")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     assert default_socket() == AgentOSClient().socket_path == "/told"
     assert AgentOSClient("/argument").socket_path == "/argument"
 
     monkeypatch.delenv("AGENTOS_SOCKET")
-    assert default_socket() == "/runtime/agentos.sock"
+    (tmp_path / "agentos.toml").write_text("")
+    monkeypatch.chdir(tmp_path)
+    name = project_id(str(tmp_path / "agentos.toml"))
+    assert default_socket() == f"{tmp_path}/agentos/{name}.sock"
 
     monkeypatch.delenv("XDG_RUNTIME_DIR")
-    assert default_socket() == "/tmp/agentos.sock"
+    assert default_socket() == f"/tmp/agentos-{os.geteuid()}/{name}.sock"
 
 
 def test_an_agent_finds_its_kernel_without_being_told(kernel: Kernel, client: AgentOSClient) -> None:

@@ -22,8 +22,7 @@ from agentos_sdk.suggestions import suggest_name
 
 from .audit_table import Entry, Table
 from .common import Failed, json_option, plural, print_json, printable
-from .main import configured_path
-from .run import default_state_dir
+from .run import find_state_dir
 
 if TYPE_CHECKING:
     from agentos.services.audit.chain import Row
@@ -163,7 +162,7 @@ def report_lines(report: "Report") -> Iterator[str]:
 @contextmanager
 def log_directory(given: Path | None) -> Iterator[Path]:
     """The log's directory. An error while reading it ends the command with one line."""
-    state = given or Path(configured_path("state_dir") or default_state_dir())
+    state = given or find_state_dir()
     directory = state.absolute() / "audit"
     try:
         os.listdir(directory)

@@ -1,7 +1,6 @@
 """Shared by the commands: the connection, one-line errors, and JSON output."""
 
 import json
-import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,8 +10,6 @@ from typing import Any, TypeVar
 import click
 
 from agentos_sdk import AgentOSClient, AgentOSError, CallError, default_socket
-
-from .main import configured_socket
 
 REPLY_MARGIN = 10.0  # seconds that a reply may take beyond the call's own waiting time
 MAX_SET_BYTES = 256 << 10  # bytes of JSON; the limit of SET_PERMS
@@ -46,12 +43,8 @@ class Failed(click.ClickException):
 
 
 def socket_path(given: str | None) -> str:
-    """The socket's path: --socket, else AGENTOS_SOCKET, else ./agentos.toml, else the default places."""
-    if given:
-        return given
-    if os.environ.get("AGENTOS_SOCKET"):
-        return default_socket()
-    return configured_socket() or default_socket()
+    """The socket's path: --socket, else AGENTOS_SOCKET, else that of the current directory's project."""
+    return given or default_socket()
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import click
 from agentos_sdk import AgentOSError
 
 from .common import Failed, format_table, json_option, print_json, printable
-from .run import default_state_dir
+from .run import find_state_dir
 
 if TYPE_CHECKING:
     from agentos.attacks import harness
@@ -36,7 +36,7 @@ def doctor(as_json: bool, attack: bool) -> None:
 
     if attack:
         sys.exit(0 if run_attacks(as_json) else 1)
-    report = examine_host(default_state_dir())
+    report = examine_host(find_state_dir())
     if as_json:
         print_json(as_values(report))
     else:

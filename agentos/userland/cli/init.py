@@ -12,7 +12,7 @@ TEMPLATE = """\
 # `agentos ps` in another terminal shows it. A line that begins with # and a key is an example: take the # away.
 
 [kernel]
-# socket = "agentos.sock"                     # default: in $XDG_RUNTIME_DIR; paths begin at this file's directory
+# socket = "agentos.sock"                     # default: in $XDG_RUNTIME_DIR/agentos; paths begin at this file's place
 # log_level = "info"                          # debug, info, warning, error
 
 [llm]

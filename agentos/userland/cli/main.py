@@ -1,7 +1,6 @@
 """The command ``agentos``; the module of a subcommand is imported when it is called."""
 
 import importlib
-import tomllib
 from pathlib import Path
 
 import click
@@ -13,6 +12,7 @@ COMMANDS = {
     "run": "run",
     "check": "check",
     "doctor": "doctor",
+    "kernels": "kernels",
     "ps": "agents",
     "tree": "agents",
     "inspect": "inspect",
@@ -66,17 +66,3 @@ def cli() -> None:
 
     Start a kernel with `agentos run`, then look at it and talk to it from another terminal.
     """
-
-
-def configured_socket() -> str | None:
-    return configured_path("socket")
-
-
-def configured_path(place: str) -> str | None:
-    """The socket or state_dir in ./agentos.toml, or None without such a file or entry."""
-    try:
-        data = tomllib.loads(CONFIG.read_text())
-    except (OSError, ValueError):
-        return None  # `agentos check` reports what is wrong with it
-    found = data.get("kernel", {}).get(place) if isinstance(data.get("kernel", {}), dict) else None
-    return str(CONFIG.parent.absolute() / Path(found).expanduser()) if isinstance(found, str) else None

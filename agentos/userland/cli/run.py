@@ -7,7 +7,10 @@ from pathlib import Path
 
 import click
 
-from .common import Failed, socket_path
+from agentos_sdk import ConnectionFailed
+from agentos_sdk.project import default_project_socket, find_project, project_id
+
+from .common import Failed
 from .main import CONFIG
 
 STATE_DIR = (
@@ -52,8 +55,9 @@ def run(file: Path | None, socket: str | None, state_dir: Path | None) -> None:
     except ConfigError as error:
         click.echo(str(error), err=True)
         raise SystemExit(2) from None
-    path = socket or os.environ.get("AGENTOS_SOCKET") or config.kernel.socket or socket_path(None)
-    state = state_dir or (Path(config.kernel.state_dir) if config.kernel.state_dir else default_state_dir())
+    project = str(config.file or config.directory / CONFIG)
+    path = socket or os.environ.get("AGENTOS_SOCKET") or config.kernel.socket or default_project_socket(project)
+    state = state_dir or Path(config.kernel.state_dir or default_state_dir(project))
     with Console(config.kernel.log_level) as console:
 
         def show(event: Event) -> None:
@@ -87,8 +91,17 @@ def run(file: Path | None, socket: str | None, state_dir: Path | None) -> None:
     sys.exit(0 if gave_up is None else 1)
 
 
-def default_state_dir() -> Path:
-    """/var/lib/agentos for root, else $XDG_STATE_HOME/agentos (default ~/.local/state/agentos)."""
+def default_state_dir(file: str) -> Path:
+    """The project's directory in /var/lib/agentos for root, else in agentos in $XDG_STATE_HOME or ~/.local/state."""
     if os.geteuid() == 0:
-        return Path("/var/lib/agentos")
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state", "agentos")
+        return Path("/var/lib/agentos", project_id(file))
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state", "agentos", project_id(file))
+
+
+def find_state_dir() -> Path:
+    """The state directory of the current directory's project: of its kernel if it runs, else what ``run`` would use."""
+    try:
+        project = find_project()
+    except ConnectionFailed as error:
+        raise Failed(str(error), {"code": "unavailable"}) from None
+    return Path(project.state_dir or default_state_dir(project.file))

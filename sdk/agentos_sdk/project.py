@@ -1,0 +1,199 @@
+"""Projects: which kernel belongs to the current directory, and which kernels of this user run.
+
+A project is a configuration file, identified by its real path. Its kernel's default socket is
+``agentos/NAME-XXXXXXXX.sock`` in the user's runtime directory, with the file's or its directory's name and eight hex
+digits of a SHA-256 of the path. Each kernel has a record in the same directory, which it locks as long as it runs.
+
+Agents don't import this: their socket is in ``AGENTOS_SOCKET``.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from .errors import ConnectionFailed
+
+CONFIG = "agentos.toml"
+MAX_NAME = 32  # characters of a project's name in a socket's path, which has at most 107 bytes
+MAX_NAMED = 5  # kernels in an error message
+
+
+class RunningKernel(NamedTuple):
+    """A kernel's record. ``name`` is its :func:`project_id`, ``since`` seconds of Unix time.
+
+    ``file`` is the configuration file's real path, None for a kernel without one.
+    """
+
+    name: str
+    pid: int
+    since: float
+    socket: str
+    state_dir: str
+    file: str | None
+
+    def __str__(self) -> str:
+        return f"{self.name} (pid {self.pid}, {self.file or self.socket})"
+
+
+class Project(NamedTuple):
+    """The project of a directory. ``file`` is its configuration file, which ``exists`` or could be made.
+
+    ``state_dir`` is None unless the file sets it or the project's kernel runs; then the default place holds.
+    """
+
+    file: str
+    exists: bool
+    socket: str
+    state_dir: str | None
+
+
+def project_id(file: str) -> str:
+    """``shop-1a2b3c4d``: the directory's name for an ``agentos.toml``, else the file's, and a hash of the real path."""
+    real = os.path.realpath(file)
+    directory, name = os.path.split(real)
+    stem = os.path.basename(directory) if name == CONFIG else os.path.splitext(name)[0]
+    readable = re.sub(r"[^A-Za-z0-9._-]", "_", stem)[:MAX_NAME].lstrip(".-") or "root"
+    return f"{readable}-{hashlib.sha256(os.fsencode(real)).hexdigest()[:8]}"
+
+
+def runtime_directory() -> str:
+    """The directory of this user's sockets and records: in ``XDG_RUNTIME_DIR`` if that is the user's, else in /tmp."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    try:
+        if runtime and os.stat(runtime).st_uid == os.geteuid():
+            return os.path.join(os.path.abspath(runtime), "agentos")
+    except OSError:
+        pass  # without the directory that it names, as without the variable
+    return f"/tmp/agentos-{os.geteuid()}"
+
+
+def default_project_socket(file: str) -> str:
+    """Where the kernel of this configuration file listens unless a socket is given."""
+    return f"{runtime_directory()}/{project_id(file)}.sock"
+
+
+def find_project() -> Project:
+    """The project of the current directory, as its kernel uses it.
+
+    It is the nearest ``agentos.toml`` in this directory or a parent; if its kernel doesn't run, the only kernel that
+    runs with another file of the same directory. Without one it is the kernel that was started in this directory, else
+    the only kernel of this user that runs. Raises :class:`ConnectionFailed` if the runtime directory belongs to another
+    user.
+    """
+    found = _find_config()
+    file = found or os.path.join(_current_directory(), CONFIG)
+    settings = _read_paths(found) if found else {}
+    running, name, directory = list_kernels(), project_id(file), os.path.dirname(os.path.realpath(file))
+    candidates = (
+        [kernel for kernel in running if kernel.name == name]
+        or [kernel for kernel in running if os.path.dirname(kernel.file or "") == directory]
+        or ([] if found else running)
+    )
+    only = candidates[0] if len(candidates) == 1 else None
+    socket = settings.get("socket") or (only.socket if only else default_project_socket(file))
+    return Project(file, bool(found), socket, only.state_dir if only else settings.get("state_dir"))
+
+
+def list_kernels() -> list[RunningKernel]:
+    """All kernels of this user that run and have this runtime directory, by name.
+
+    A record whose lock is free was left by a killed kernel, and isn't listed. Raises :class:`ConnectionFailed` if the
+    directory belongs to another user.
+    """
+    directory = runtime_directory()
+    try:
+        status = os.lstat(directory)
+    except FileNotFoundError:
+        return []
+    if status.st_uid != os.geteuid() or not stat.S_ISDIR(status.st_mode):
+        whose = f"belongs to uid {status.st_uid}" if status.st_uid != os.geteuid() else "is no directory"
+        raise ConnectionFailed(
+            f"{directory} {whose}, so no kernel of yours is looked for there: "
+            "set XDG_RUNTIME_DIR to a directory of your own, or choose a socket with --socket"
+        )
+    return sorted(_read_records(directory))
+
+
+def is_locked(fd: int) -> bool:
+    """Whether the kernel that wrote this record still runs."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False
+
+
+def describe_missing_kernel(path: str) -> str:
+    """The error for a socket without a kernel: what was looked for, which kernels run, what to do."""
+    start = "start one with `agentos run`"
+    try:
+        project = find_project()
+        if path != project.socket:
+            return f"no kernel at {path}: {start}"
+        running = list_kernels()
+    except ConnectionFailed as error:
+        return str(error)
+    directory = os.path.dirname(project.file)
+    sought = f"the socket of {project.file}" if project.exists else f"and no {CONFIG} in {directory} or above it"
+    if not running:
+        return f"no kernel at {path}, {sought}: {start}"
+    more = f" and {len(running) - MAX_NAMED} more" if len(running) > MAX_NAMED else ""
+    others = ", ".join(map(str, running[:MAX_NAMED])) + more
+    return f"no kernel at {path}, {sought}: {start}, or choose one with --socket; running: {others}"
+
+
+def _current_directory() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it was removed
+        return "/"
+
+
+def _find_config() -> str | None:
+    """The nearest configuration file. In a parent directory it must be this user's or root's, as git requires it."""
+    here = directory = _current_directory()
+    while True:
+        file = os.path.join(directory, CONFIG)
+        try:
+            status = os.stat(file)
+        except OSError:
+            status = None
+        if status and stat.S_ISREG(status.st_mode) and (directory == here or status.st_uid in (0, os.geteuid())):
+            return file
+        if directory == os.path.dirname(directory):
+            return None
+        directory = os.path.dirname(directory)
+
+
+def _read_paths(file: str) -> dict[str, str]:
+    """``socket`` and ``state_dir`` of ``[kernel]``, absolute; none from a file that can't be read."""
+    try:
+        with open(file, "rb") as opened:
+            kernel: Any = tomllib.load(opened).get("kernel", {})
+    except (OSError, ValueError):
+        return {}  # `agentos check` reports what is wrong with it
+    given = kernel.items() if isinstance(kernel, dict) else ()
+    return {
+        key: os.path.join(os.path.dirname(file), os.path.expanduser(path))
+        for key, path in given
+        if key in ("socket", "state_dir") and isinstance(path, str)
+    }
+
+
+def _read_records(directory: str) -> Iterator[RunningKernel]:
+    for name in os.listdir(directory):
+        if not name.endswith(".json"):
+            continue
+        try:
+            fd = os.open(os.path.join(directory, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            continue  # removed meanwhile
+        with open(fd, encoding="utf-8") as file:
+            if is_locked(fd):
+                yield RunningKernel(**json.load(file))

@@ -1,0 +1,334 @@
+"""Each project has a kernel of its own, which the commands find from inside it."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentos_sdk import AgentOSClient, ConnectionFailed, default_socket
+from agentos_sdk.project import default_project_socket, find_project, list_kernels, project_id
+from tests.support.kernel import environment, until
+from tests.support.wire import PATIENCE
+
+ROOT = os.geteuid() == 0
+OTHER = 65534
+AGENT = '[[supervisor.children]]\nname = "worker"\ncommand = ["sleep", "1000"]\nworkspace = "keep"\nrequired = true\n'
+
+
+class Desk:
+    """A runtime directory, a home, and the kernels that were started with them."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.env = environment(place)
+        self.kernels: list[subprocess.Popen[str]] = []
+
+    def project(self, name: str, text: str = "", file: str = "agentos.toml") -> Path:
+        directory = self.place / name
+        directory.mkdir(exist_ok=True)
+        (directory / file).write_text(text)
+        return directory
+
+    def popen(self, directory: Path, *words: str, **env: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "agentos", *words],
+            cwd=directory,
+            env=self.env | env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def type(self, directory: Path, *words: str, **env: str) -> tuple[int, str]:
+        """Exit status of a command, and all that it printed."""
+        with self.popen(directory, *words, **env) as process:
+            printed, _ = process.communicate(timeout=PATIENCE)
+        return process.returncode, printed
+
+    def run(self, directory: Path, *words: str, **env: str) -> subprocess.Popen[str]:
+        """A kernel that is ready; root's state is kept away from the host's."""
+        if ROOT and "--state-dir" not in words:
+            words = (*words, "--state-dir", str(directory / "state"))
+        kernel = self.popen(directory, "run", *words, **env)
+        self.kernels.append(kernel)
+        assert kernel.stdout is not None
+        said = []
+        for line in kernel.stdout:
+            said.append(line)
+            if "| ready, " in line:
+                return kernel
+        raise AssertionError("".join(said))
+
+    def names(self, directory: Path) -> list[str]:
+        status, printed = self.type(directory, "ps", "--json")
+        assert status == 0, printed
+        return [agent["name"] for agent in json.loads(printed)]
+
+    def close(self) -> None:
+        for kernel in self.kernels:
+            kernel.terminate()
+        for kernel in self.kernels:
+            kernel.communicate(timeout=PATIENCE)
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="aos-", dir="/tmp") as made:
+        yield Path(made)
+
+
+@pytest.fixture
+def desk(place: Path) -> Iterator[Desk]:
+    opened = Desk(place)
+    yield opened
+    opened.close()
+
+
+def test_two_projects_run_at_once_and_each_directory_finds_its_own(desk: Desk) -> None:
+    shop, blog = desk.project("shop", AGENT), desk.project("blog", AGENT.replace("worker", "writer"))
+    desk.run(shop)
+    desk.run(blog)
+    (shop / "deep" / "down").mkdir(parents=True)
+
+    assert desk.names(shop) == desk.names(shop / "deep" / "down") == ["worker"]
+    assert desk.names(blog) == ["writer"]
+    status, printed = desk.type(blog, "spawn", "noted", "--", "sleep", "1000")
+    assert status == 0, printed
+    assert "noted" in desk.type(blog, "audit")[1]
+    assert "noted" not in desk.type(shop, "audit")[1]
+
+    status, printed = desk.type(desk.place, "ps")
+    assert status == 1
+    assert printed.startswith(f"agentos: no kernel at {desk.place}/agentos/aos-")
+    assert f"no agentos.toml in {desk.place} or above it: start one with `agentos run`, or choose one" in printed
+    assert all(f"{directory}/agentos.toml)" in printed for directory in (shop, blog))
+
+
+@pytest.mark.skipif(ROOT, reason="root's state is in /var/lib, which is the host's")
+def test_state_of_two_projects_of_an_ordinary_user_is_apart(desk: Desk) -> None:
+    shop, blog = desk.project("shop"), desk.project("blog")
+    desk.run(shop)
+    desk.run(blog)
+
+    state = Path(desk.env["XDG_STATE_HOME"], "agentos")
+    names = sorted(project_id(str(directory / "agentos.toml")) for directory in (shop, blog))
+    assert sorted(os.listdir(state)) == names
+    assert all((state / name / "agentos.db").exists() for name in names)
+    assert [name for name in sorted(os.listdir(desk.place / "agentos")) if name.endswith(".sock")] == [
+        f"{name}.sock" for name in names
+    ]
+    status, printed = desk.type(shop, "audit", "verify", "--json")
+    assert status == 0, printed
+
+
+def test_outside_a_project_the_only_kernel_is_meant(desk: Desk) -> None:
+    demo = desk.project("demo", AGENT, "fleet.toml")
+    elsewhere, other = desk.place / "elsewhere", desk.project("other")
+    elsewhere.mkdir()
+    desk.run(demo, "fleet.toml", "--socket", str(demo / "s"))
+
+    assert desk.names(elsewhere) == desk.names(demo) == ["worker"]
+    status, printed = desk.type(elsewhere, "audit", "verify")
+    assert status == 0, printed
+
+    status, printed = desk.type(other, "stop", "worker", "--json")
+    assert status == 1, "in another project it isn't"
+    error = json.loads(printed)["error"]
+    assert f", the socket of {other}/agentos.toml: start one" in error
+    assert f"running: fleet-{project_id(str(demo / 'fleet.toml'))[-8:]} (pid " in error
+
+
+def test_another_file_of_the_directory_is_meant_while_the_first_doesnt_run(desk: Desk) -> None:
+    directory, elsewhere = desk.project("shop", AGENT.replace("worker", "trial"), "trial.toml"), desk.project("blog")
+    desk.project("shop", AGENT)
+    desk.run(elsewhere)
+    desk.run(directory, "trial.toml", "--state-dir", str(directory / "trial"))
+    assert desk.names(directory) == ["trial"]
+
+    desk.run(directory)
+    assert desk.names(directory) == ["worker"]
+
+
+def test_a_kernel_without_a_file_belongs_to_its_directory(desk: Desk) -> None:
+    one, two = desk.place / "one", desk.place / "two"
+    one.mkdir()
+    two.mkdir()
+    desk.run(one)
+    desk.run(two)
+    status, printed = desk.type(one, "spawn", "worker", "--", "sleep", "1000")
+    assert status == 0, printed
+
+    assert (desk.names(one), desk.names(two)) == (["worker"], [])
+
+
+def test_kernels_lists_what_runs_and_not_what_was_killed(desk: Desk) -> None:
+    shop, blog = desk.project("shop"), desk.project("blog")
+    assert desk.type(shop, "kernels") == (
+        0,
+        f"no kernel has a record in {desk.place}/agentos: start one with `agentos run`\n",
+    )
+    assert desk.type(shop, "kernels", "--json") == (0, "[]\n")
+    first, second = desk.run(shop), desk.run(blog)
+
+    listed = json.loads(desk.type(shop, "kernels", "--json")[1])
+    assert [(kernel["pid"], kernel["file"]) for kernel in listed] == [
+        (second.pid, f"{blog}/agentos.toml"),
+        (first.pid, f"{shop}/agentos.toml"),
+    ]
+    assert [kernel["socket"] for kernel in listed] == [
+        f"{desk.place}/agentos/{kernel['name']}.sock" for kernel in listed
+    ]
+    status, printed = desk.type(shop, "kernels")
+    assert status == 0
+    assert [line.split()[1] for line in printed.splitlines()[1:]] == [str(second.pid), str(first.pid)]
+
+    second.kill()
+    second.wait(PATIENCE)
+    assert [kernel["pid"] for kernel in json.loads(desk.type(shop, "kernels", "--json")[1])] == [first.pid]
+    assert os.path.exists(listed[0]["socket"]), "the socket's file alone is no kernel"
+    status, printed = desk.type(blog, "ps")
+    assert status == 1
+    assert "no kernel at" in printed
+
+    again = desk.run(blog)
+    assert [kernel["pid"] for kernel in json.loads(desk.type(shop, "kernels", "--json")[1])] == [again.pid, first.pid]
+    records = [name for name in os.listdir(desk.place / "agentos") if name.endswith(".json")]
+    assert len(records) == 2, "the killed kernel's record was removed"
+
+
+def test_a_stopped_kernel_leaves_neither_record_nor_socket(desk: Desk) -> None:
+    kernel = desk.run(desk.project("shop"))
+    kernel.send_signal(signal.SIGTERM)
+    kernel.wait(PATIENCE)
+
+    assert os.listdir(desk.place / "agentos") == []
+
+
+def test_what_is_given_wins_over_the_project(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = desk.project("shop", '[kernel]\nsocket = "by-file"\nstate_dir = "st"\n')
+    desk.run(directory, "--state-dir", str(directory / "st"))
+
+    assert desk.names(directory) == []
+    assert (directory / "by-file").is_socket()
+    assert json.loads(desk.type(directory, "kernels", "--json")[1])[0]["socket"] == f"{directory}/by-file"
+    nowhere = str(desk.place / "nowhere")
+    plain = f"agentos: no kernel at {nowhere}: start one with `agentos run`\n"
+    assert desk.type(directory, "ps", AGENTOS_SOCKET=nowhere) == (1, plain)
+    assert desk.type(directory, "ps", "--socket", nowhere) == (1, plain)
+
+    monkeypatch.chdir(directory)
+    monkeypatch.delenv("AGENTOS_SOCKET", raising=False)
+    assert default_socket() == AgentOSClient().socket_path == f"{directory}/by-file"
+
+
+def test_the_python_client_finds_the_kernel_of_the_directory(desk: Desk) -> None:
+    shop, blog = desk.project("shop", AGENT), desk.project("blog")
+    desk.run(shop)
+    desk.run(blog)
+    look = "import agentos_sdk\nprint([agent['name'] for agent in agentos_sdk.AgentOSClient().list_agents()])"
+
+    printed = subprocess.check_output([sys.executable, "-c", look], cwd=shop, env=desk.env, text=True)
+
+    assert printed == "['worker']\n"
+
+
+def test_a_name_is_readable_and_a_socket_never_too_long(place: Path) -> None:
+    long = place / ("mañana " * 20)
+    long.mkdir()
+    (place / "link").symlink_to(long)
+
+    name = project_id(f"{long}/agentos.toml")
+
+    assert name == project_id(f"{place}/link/agentos.toml"), "the real path counts"
+    assert name.startswith("ma_ana_ma_ana_")
+    assert len(name) == 32 + 1 + 8
+    assert len({project_id(f"{long}/{file}") for file in ("agentos.toml", "a.toml", "b.toml")}) == 3
+    assert project_id("/agentos.toml").startswith("root-")
+
+
+def test_a_runtime_directory_that_is_too_long_is_an_error_that_says_so(desk: Desk) -> None:
+    runtime = desk.place / ("r" * 90)
+    runtime.mkdir(0o700)
+    directory = desk.project("shop")
+    words = ["--state-dir", str(directory / "state")]
+
+    status, printed = desk.type(directory, "run", *words, XDG_RUNTIME_DIR=str(runtime))
+
+    assert status == 1
+    assert printed.endswith(
+        f"agentos: {runtime}/agentos/{project_id(str(directory / 'agentos.toml'))}.sock: "
+        "a socket's path has at most 107 bytes: choose a shorter one with --socket\n"
+    )
+
+
+def test_without_a_runtime_directory_the_socket_carries_the_uid(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
+    file = str(place / "agentos.toml")
+    expected = f"/tmp/agentos-{os.geteuid()}/{project_id(file)}.sock"
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    assert default_project_socket(file) == expected
+
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(place / "missing"))
+    assert default_project_socket(file) == expected
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))
+    assert default_project_socket(file) == f"{place}/agentos/{project_id(file)}.sock"
+
+
+@pytest.mark.skipif(not ROOT, reason="only root can give a directory to another uid")
+def test_nothing_of_another_uid_is_trusted(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = desk.project("shop")
+    planted = desk.place / "agentos"
+    planted.mkdir(0o755)
+    with socket.socket(socket.AF_UNIX) as trap:
+        trap.bind(str(planted / f"{project_id(str(directory / 'agentos.toml'))}.sock"))
+        trap.listen()
+        trap.settimeout(0.2)
+        os.chown(planted, OTHER, OTHER)
+
+        for words in (("ps",), ("kernels",), ("run",)):
+            more = ("--state-dir", str(directory / "state")) if words == ("run",) else ()
+            status, printed = desk.type(directory, *words, *more)
+            assert status == 1, printed
+            assert f"{planted}" in printed
+            assert f"belongs to uid {OTHER}" in printed
+        with pytest.raises(TimeoutError):
+            trap.accept()  # no client came
+
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(desk.place))
+    with pytest.raises(ConnectionFailed, match="belongs to uid"):
+        list_kernels()
+
+
+@pytest.mark.skipif(not ROOT, reason="only root can give a file to another uid")
+def test_another_users_file_above_makes_no_project(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place / "below").mkdir()
+    file = place / "agentos.toml"
+    file.write_text('[kernel]\nsocket = "trap"\n')
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))
+    monkeypatch.chdir(place / "below")
+    assert find_project().file == str(file)
+
+    os.chown(file, OTHER, OTHER)
+
+    assert not find_project().exists
+    assert find_project().socket == default_project_socket(f"{place}/below/agentos.toml")
+
+
+def test_a_kernel_that_can_have_no_record_says_so_and_runs(desk: Desk) -> None:
+    (desk.place / "agentos").write_text("a file is in the way")
+    directory = desk.project("shop", "")
+
+    kernel = desk.popen(directory, "run", "--socket", str(directory / "s"), "--state-dir", str(directory / "state"))
+    desk.kernels.append(kernel)
+    assert kernel.stdout is not None
+    line = kernel.stdout.readline()
+
+    assert f"`agentos kernels` won't list this kernel: {desk.place}/agentos: File exists" in line
+    until(lambda: (directory / "s").is_socket(), "it listens")

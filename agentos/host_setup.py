@@ -13,18 +13,20 @@ from pathlib import Path
 from attrs import frozen
 
 import agentos_sdk
-from agentos.config.schema import KernelSettings
+from agentos.config.schema import KernelSettings, UidRange
 from agentos.private_files import check_file, check_parents, describe_error, display_path, hold_directory, open_file
 from agentos.sandbox.errors import SandboxError
 from agentos.sandbox.inside.janitor import Cleanup
 from agentos.sandbox.spawner import Spawner
 
 from .agents.leftover_processes import RUN_VARIABLE, Run
+from .agents.workspaces.workspace import list_kept
 from .sandbox import interpreter_prefixes
 from .sandbox.cgroups import discover
 from .sandbox.cgroups.discover import Cgroups
 from .sandbox.cgroups.values import CgroupError
-from .sandbox.host_ids import HostIdError, HostIdPool
+from .sandbox.host_id_registry import REGISTRY, HostIdError, HostIdRegistry
+from .sandbox.host_ids import HostIdPool
 from .sandbox.report import probe
 
 log = logging.getLogger("agentos.kernel")
@@ -76,8 +78,7 @@ def open_host(settings: KernelSettings, socket: str, state_dir: Path) -> Iterato
             undo.callback(run.end)
             cgroups = undo.enter_context(own_cgroup())
             spawner.set_cleanup(plan_cleanup(run, cgroups))
-            uids = settings.uids
-            outer_ids = HostIdPool(state_dir / "outer-ids.json", uids.first, uids.count) if is_root() else None
+            outer_ids = undo.enter_context(open_host_ids(state_dir, settings.uids)) if is_root() else None
             sdk_alone, sdk = lay_out_sdk(run)
         except OSError as error:
             raise BootError(describe_error(error, state_dir)) from None
@@ -129,6 +130,21 @@ def lock_state_directory(state_dir: Path) -> Iterator[Path]:
         os.ftruncate(lock, 0)
         os.pwrite(lock, str(os.getpid()).encode(), 0)
         yield held
+
+
+@contextlib.contextmanager
+def open_host_ids(state_dir: Path, uids: UidRange) -> Iterator[HostIdPool]:
+    """The uids of this kernel's agents, out of the registry that all kernels with root share."""
+    with contextlib.ExitStack() as undo:
+        try:
+            directory = undo.enter_context(hold_directory(REGISTRY, "give it to root"))
+            registry = undo.enter_context(contextlib.closing(HostIdRegistry(directory, display_path(state_dir))))
+        except OSError as error:
+            place = display_path(error.filename or REGISTRY)
+            why = "kernels with root register there which uids their agents have"
+            raise BootError(f"{place}: {error.strerror}: {why}") from None
+        path, kept = state_dir / "outer-ids.json", list_kept(state_dir / "workspaces")
+        yield HostIdPool(path, registry, uids.first, uids.count, kept)
 
 
 def affordable_connections() -> int:

@@ -1,8 +1,9 @@
 """Host uids of agents when the kernel has root: each name has its own uid, the same in each run.
 
-A name keeps its id over restarts of agent and kernel until the range is used up. Then the least recently used id
-goes to another name, if its own name neither runs nor has a kept workspace. Nothing is deleted for that: files that the
-former agent left elsewhere on the host under this uid then belong to the uid of the next agent.
+A name keeps its id over restarts of agent and kernel until half of the range has been given, by all kernels together.
+Then the least recently used id goes to another name, if its own name neither runs nor has a kept workspace. Nothing is
+deleted for that: files that the former agent left elsewhere on the host under this uid then belong to the uid of the
+next agent. The ids come from a registry of all kernels with root (:mod:`agentos.sandbox.host_id_registry`).
 
 Stored in a file in the state directory, a line of JSON per name, the least recently used first::
 
@@ -15,7 +16,7 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
@@ -23,6 +24,8 @@ import trio
 
 from agentos.private_files import display_path, read_file, replace_file
 from agentos_sdk.values import HostIds
+
+from .host_id_registry import REGISTRY, HostIdError, HostIdRegistry
 
 log = logging.getLogger(__name__)
 
@@ -32,21 +35,34 @@ SAVE_DELAY = 0.5  # seconds until new assignments are written: many share one wr
 RETRY_DELAY = 1.0  # seconds to wait after a failed write
 
 
-class HostIdError(Exception):
-    """No uid can be assigned; the text says why and what to do."""
-
-
 class HostIdPool:
-    """Assigns uids from a range. If all are assigned, the least recently used one is given to another name."""
+    """Assigns uids from a range. If all are assigned, the least recently used one is given to another name.
 
-    def __init__(self, path: Path, first: int = FIRST_ID, count: int = ID_COUNT) -> None:
-        """:class:`HostIdError` if the file is damaged: ids are never silently reassigned."""
+    ``registry`` says which of the range are this kernel's. Where no more than half of the range is free it claims only
+    what running agents and kept files need: ever new names must not use up the uids of other kernels.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        registry: HostIdRegistry,
+        first: int = FIRST_ID,
+        count: int = ID_COUNT,
+        names_with_files: AbstractSet[str] = frozenset(),
+    ) -> None:
+        """:class:`HostIdError` if the file is damaged, or ids of kept files are another kernel's.
+
+        Ids of ``names_with_files`` are never silently reassigned.
+        """
         if first < 1 or count < 1 or first + count - 1 > _MAX_ID or first <= os.geteuid() < first + count:
             contents = "root's id, the kernel's id or an invalid id"
             raise HostIdError(f"{first}+{count} is not a valid uid range for agents: it contains {contents}")
-        self._path, self._range = path, range(first, first + count)
+        self._path, self._registry, self._range = path, registry, range(first, first + count)
         self._lock, self._save_lock, self._unsaved = trio.Lock(), trio.Lock(), trio.Event()
-        self._assigned = _load_assignments(path, self._range)
+        loaded = _load_assignments(path, self._range)
+        own = registry.hold_claimed(frozenset(loaded.values()))
+        self._ids = [number for ids in own for number in ids if number in self._range]
+        self._assigned = _drop_foreign(path, loaded, frozenset(self._ids), names_with_files)
 
     async def take(
         self,
@@ -63,14 +79,33 @@ class HostIdPool:
         """
         async with self._lock:
             busy = in_use
-            if name not in self._assigned and len(self._assigned) >= len(self._range):
-                busy = in_use | await trio.to_thread.run_sync(names_with_files)
+            if name not in self._assigned and self._is_full():
+                await self._claim(spare=len(self._range) // 2 if self._ids else 0)
+                if self._is_full():
+                    busy = in_use | await trio.to_thread.run_sync(names_with_files)
+                    if self._assigned.keys() <= busy:
+                        await self._claim()
             if name not in self._assigned:  # a change of order alone isn't worth a write
                 self._unsaved.set()
-            self._assigned = assign_id(self._assigned, name, self._range, busy)
+            try:
+                self._assigned = assign_id(self._assigned, name, self._ids, busy)
+            except HostIdError as error:
+                if others := len(self._range) - len(self._ids):
+                    raise HostIdError(
+                        f"{error}, or give this kernel a range of its own with uids in [kernel]: "
+                        f"{others} of the {len(self._range)} here belong to other kernels ({REGISTRY}/claims.json)"
+                    ) from None
+                raise
         if keeps_files:
             await self._save()
         return HostIds(self._assigned[name], self._assigned[name])
+
+    def _is_full(self) -> bool:
+        return len(self._assigned) >= len(self._ids)
+
+    async def _claim(self, spare: int = 0) -> None:
+        more = await trio.to_thread.run_sync(self._registry.claim, self._range, spare)
+        self._ids += more or ()
 
     async def serve(self) -> None:
         """Write new assignments to disk, until cancelled.
@@ -102,7 +137,7 @@ class HostIdPool:
                 raise
 
 
-def assign_id(assigned: Mapping[str, int], name: str, ids: range, busy: AbstractSet[str]) -> dict[str, int]:
+def assign_id(assigned: Mapping[str, int], name: str, ids: Sequence[int], busy: AbstractSet[str]) -> dict[str, int]:
     """Return the assignments after this name has taken its id: the name is last, as the most recently used."""
     others = {other: number for other, number in assigned.items() if other != name}
     if name in assigned:
@@ -118,11 +153,27 @@ def assign_id(assigned: Mapping[str, int], name: str, ids: range, busy: Abstract
     return {**others, name: number}
 
 
-def _next_free_id(ids: range, taken: Iterable[int]) -> int:
+def _next_free_id(ids: Sequence[int], taken: Iterable[int]) -> int:
     """Return the next free id. In order, so it is found at once as long as no id was given up."""
     taken = frozenset(taken)
-    after = ids[0] + len(taken)
+    after = ids[len(taken)]
     return after if after not in taken else next(number for number in ids if number not in taken)
+
+
+def _drop_foreign(
+    path: Path, loaded: Mapping[str, int], own: AbstractSet[int], names_with_files: AbstractSet[str]
+) -> dict[str, int]:
+    """The assignments without the ids that another kernel's registered before: those names get others."""
+    foreign = {name: number for name, number in loaded.items() if number not in own}
+    if kept := sorted(names_with_files & foreign.keys()):
+        raise HostIdError(
+            f"{display_path(path)}: uid {foreign[kept[0]]} of {kept[0]}, which has a kept workspace, is another "
+            f"state directory's ({REGISTRY}/claims.json), of which this one may be a copy: remove the workspace, "
+            "or stop the other kernel, move its state directory away and start this one first"
+        )
+    if foreign:
+        log.warning("%d agents get another uid: theirs are another state directory's", len(foreign))
+    return {name: number for name, number in loaded.items() if number in own}
 
 
 def _write_assignments(path: Path, assigned: Mapping[str, int]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from agentos.sandbox.host_ids import FIRST_ID
 from agentos_sdk import AgentOSClient, ConnectionFailed, default_socket
 from agentos_sdk.project import default_project_socket, find_project, list_kernels, project_id
 from tests.support.kernel import environment, until
@@ -110,6 +111,19 @@ def test_two_projects_run_at_once_and_each_directory_finds_its_own(desk: Desk) -
     assert printed.startswith(f"agentos: no kernel at {desk.place}/agentos/aos-")
     assert f"no agentos.toml in {desk.place} or above it: start one with `agentos run`, or choose one" in printed
     assert all(f"{directory}/agentos.toml)" in printed for directory in (shop, blog))
+
+
+@pytest.mark.skipif(not ROOT, reason="without root agents have the kernel's uid")
+def test_agents_of_two_projects_have_different_uids(desk: Desk) -> None:
+    uids = []
+    for name in ("shop", "blog"):
+        directory = desk.project(name, AGENT)
+        desk.run(directory)
+        [agent] = json.loads(desk.type(directory, "ps", "--json")[1])
+        uids.append(os.stat(f"/proc/{agent['pid']}").st_uid)
+
+    assert len(set(uids)) == 2
+    assert min(uids) >= FIRST_ID
 
 
 @pytest.mark.skipif(ROOT, reason="root's state is in /var/lib, which is the host's")

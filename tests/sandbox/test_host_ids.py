@@ -1,8 +1,10 @@
 """Each name has a user of its own on the host, the same in each of its lives, whatever is taken and given up."""
 
+import contextlib
 import json
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,11 +13,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from agentos.sandbox.host_ids import FIRST_ID, ID_COUNT, SAVE_DELAY, HostIdError, HostIdPool, assign_id
+from agentos.sandbox.host_id_registry import HostIdError, HostIdRegistry
+from agentos.sandbox.host_ids import FIRST_ID, ID_COUNT, SAVE_DELAY, HostIdPool, assign_id
 from agentos_sdk.values import HostIds
 from tests.support.rounds import rounds
 
 names = st.text(min_size=1, max_size=3)
+
+
+@pytest.fixture
+def registry(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Iterator[HostIdRegistry]:
+    with contextlib.closing(HostIdRegistry(tmp_path_factory.mktemp("registry"), str(tmp_path))) as opened:
+        yield opened
 
 
 class Choosing(RuleBasedStateMachine):
@@ -61,21 +70,23 @@ class Choosing(RuleBasedStateMachine):
 TestChoosing = Choosing.TestCase
 
 
-def test_a_name_keeps_its_id_from_one_life_of_the_kernel_to_the_next(tmp_path: Path) -> None:
+def test_a_name_keeps_its_id_from_one_life_of_the_kernel_to_the_next(tmp_path: Path, registry: HostIdRegistry) -> None:
     async def main() -> None:
-        ids = HostIdPool(tmp_path / "ids")
+        ids = HostIdPool(tmp_path / "ids", registry)
         first = [await ids.take(name) for name in ("a", "b", "ä\n\u2028")]
 
-        again = HostIdPool(tmp_path / "ids")
+        again = HostIdPool(tmp_path / "ids", registry)
         assert [await again.take(name) for name in ("ä\n\u2028", "b", "a")] == first[::-1]
         assert first == [HostIds(FIRST_ID + number, FIRST_ID + number) for number in range(3)]
 
     trio.run(main)
 
 
-async def test_only_the_kernel_reads_the_file_and_no_half_of_it_is_ever_seen(tmp_path: Path) -> None:
+async def test_only_the_kernel_reads_the_file_and_no_half_of_it_is_ever_seen(
+    tmp_path: Path, registry: HostIdRegistry
+) -> None:
     path = tmp_path / "ids"
-    ids = HostIdPool(path)
+    ids = HostIdPool(path, registry)
     await ids.take("a")
     former = os.open(path, os.O_RDONLY)
 
@@ -88,9 +99,9 @@ async def test_only_the_kernel_reads_the_file_and_no_half_of_it_is_ever_seen(tmp
 
 
 @pytest.mark.usefixtures("autojump_clock")
-async def test_names_without_files_share_a_write(tmp_path: Path) -> None:
+async def test_names_without_files_share_a_write(tmp_path: Path, registry: HostIdRegistry) -> None:
     path = tmp_path / "ids"
-    ids = HostIdPool(path)
+    ids = HostIdPool(path, registry)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ids.serve)
 
@@ -105,8 +116,8 @@ async def test_names_without_files_share_a_write(tmp_path: Path) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_two_that_ask_at_once_get_two(tmp_path: Path) -> None:
-    ids, got = HostIdPool(tmp_path / "ids"), []
+async def test_two_that_ask_at_once_get_two(tmp_path: Path, registry: HostIdRegistry) -> None:
+    ids, got = HostIdPool(tmp_path / "ids", registry), []
 
     async def take(name: str) -> None:
         got.append(await ids.take(name))
@@ -118,8 +129,8 @@ async def test_two_that_ask_at_once_get_two(tmp_path: Path) -> None:
     assert len(set(got)) == 20
 
 
-async def test_one_that_runs_or_has_files_is_not_given_away(tmp_path: Path) -> None:
-    ids = HostIdPool(tmp_path / "ids", 70000, 2)
+async def test_one_that_runs_or_has_files_is_not_given_away(tmp_path: Path, registry: HostIdRegistry) -> None:
+    ids = HostIdPool(tmp_path / "ids", registry, 70000, 2)
     await ids.take("runs")
     keeps = await ids.take("keeps")
 
@@ -129,9 +140,11 @@ async def test_one_that_runs_or_has_files_is_not_given_away(tmp_path: Path) -> N
     assert await ids.take("new", in_use={"runs"}) == keeps
 
 
-async def test_ten_names_one_after_the_other_share_six_ids_and_the_seventh_has_the_firsts(tmp_path: Path) -> None:
+async def test_ten_names_one_after_the_other_share_six_ids_and_the_seventh_has_the_firsts(
+    tmp_path: Path, registry: HostIdRegistry
+) -> None:
     """An id isn't a name's for good: with all of a range given, the one used longest ago goes to the next name."""
-    ids = HostIdPool(tmp_path / "ids", 70000, 6)
+    ids = HostIdPool(tmp_path / "ids", registry, 70000, 6)
     served = [(await ids.take(f"name-{number}")).uid for number in range(10)]
 
     assert served == [*range(70000, 70006), *range(70000, 70004)]
@@ -165,17 +178,21 @@ def test_the_next_free_id_is_found_in_a_full_range_but_one(missing: int) -> None
         "\xff",
     ],
 )
-def test_a_damaged_file_is_an_error_that_names_it_and_stays_as_it_is(tmp_path: Path, text: str) -> None:
+def test_a_damaged_file_is_an_error_that_names_it_and_stays_as_it_is(
+    tmp_path: Path, registry: HostIdRegistry, text: str
+) -> None:
     path = tmp_path / "ids"
     path.write_bytes(text.encode("latin-1"))
 
     with pytest.raises(HostIdError, match=r"ids is damaged .*: restore it, or remove it together with"):
-        HostIdPool(path)
+        HostIdPool(path, registry)
 
     assert path.read_bytes() == text.encode("latin-1")
 
 
 @pytest.mark.parametrize(("first", "count"), [(0, 10), (os.geteuid(), 1), ((1 << 32) - 2, 2), (70000, 0)])
-def test_no_range_has_root_the_kernels_user_or_nobody_at_all_in_it(tmp_path: Path, first: int, count: int) -> None:
+def test_no_range_has_root_the_kernels_user_or_nobody_at_all_in_it(
+    tmp_path: Path, registry: HostIdRegistry, first: int, count: int
+) -> None:
     with pytest.raises(HostIdError, match="not a valid uid range for agents"):
-        HostIdPool(tmp_path / "ids", first, count)
+        HostIdPool(tmp_path / "ids", registry, first, count)

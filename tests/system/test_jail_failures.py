@@ -244,11 +244,16 @@ def test_names_with_tricks_are_refused_to_agents_as_well(kernel: Kernel, client:
     assert (reply["success"], reply["error"].partition(":")[0]) == (False, "name"), reply
 
 
+def own_range() -> int:
+    """The first uid of a range that no other kernel on this machine claims at the same time."""
+    return 1700000000 + 64 * os.getpid()
+
+
 def test_an_agent_cant_use_up_the_identities_of_others(start_kernel: StartKernel) -> None:
     """The range is small here, so that a few names are as many as 65,536 are."""
     if os.geteuid() != 0:
         pytest.skip("without root there are no identities to use up")
-    kernel = start_kernel("[kernel]\nuids = {first = 1700000000, count = 12}\nspawn_rate = 1000\n")
+    kernel = start_kernel(f"[kernel]\nuids = {{first = {own_range()}, count = 12}}\nspawn_rate = 1000\n")
     with kernel.client() as client:
         up(client.spawn("victim", command=SLEEP, workspace="keep"))
         victim = os.stat(f"/proc/{known(client, 'victim')}").st_uid
@@ -268,7 +273,7 @@ def test_an_agent_cant_use_up_the_identities_of_others(start_kernel: StartKernel
 def test_what_names_it_asks_for_with_files_to_keep_use_up_is_said(start_kernel: StartKernel) -> None:
     if os.geteuid() != 0:
         pytest.skip("without root there are no identities to use up")
-    kernel = start_kernel("[kernel]\nuids = {first = 1700000000, count = 4}\nspawn_rate = 1000\n")
+    kernel = start_kernel(f"[kernel]\nuids = {{first = {own_range()}, count = 4}}\nspawn_rate = 1000\n")
     with kernel.client() as client:
         for number in range(4):
             up(client.spawn(f"kept-{number}", command=SLEEP, workspace="keep", limits={"disk": "1M", "inodes": 64}))

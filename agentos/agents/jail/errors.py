@@ -6,7 +6,7 @@ from agentos.agents.spec import AgentSpec, BadField
 from agentos.agents.workspaces.workspace import BadWorkspace
 from agentos.sandbox.cgroups.values import CgroupError
 from agentos.sandbox.errors import SandboxError, StepFailed, ZygoteDied
-from agentos.sandbox.host_ids import HostIdError
+from agentos.sandbox.host_id_registry import HostIdError
 from agentos.sandbox.policy import BadPolicy
 from agentos.sandbox.report import remedies
 from agentos_sdk.errors import BadRequest, Busy, CallError, IsolationUnavailable, NotFound, QuotaExceeded, Unavailable

@@ -67,8 +67,7 @@ class Workspaces:
 
     def list_kept(self) -> AbstractSet[str]:
         """The names with stored files."""
-        found = os.listdir(self._kept) if self._kept.is_dir() else []
-        return {name.removesuffix(".img") for name in found} | set(found)
+        return list_kept(self._kept)
 
     async def prepare(self, name: str, wanted: str, limits: Limits, outer: HostIds | None) -> Workspace:
         """Prepare a workspace: ``tmp``, ``keep`` or an absolute path without symlinks.
@@ -148,6 +147,12 @@ class Workspaces:
         for other in self._off_limits:
             if _within(path, other) or _within(other, path):
                 raise BadWorkspace(f"workspace {path}: {other} is the kernel's own")
+
+
+def list_kept(directory: Path) -> AbstractSet[str]:
+    """The names with files in a directory of kept workspaces."""
+    found = os.listdir(directory) if directory.is_dir() else []
+    return {name.removesuffix(".img") for name in found} | set(found)
 
 
 def describe_unfit(path: str) -> str | None:

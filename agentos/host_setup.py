@@ -21,6 +21,7 @@ from agentos.sandbox.spawner import Spawner
 
 from .agents.leftover_processes import RUN_VARIABLE, Run
 from .agents.workspaces.workspace import list_kept
+from .former_state import describe_former_state
 from .sandbox import interpreter_prefixes
 from .sandbox.cgroups import discover
 from .sandbox.cgroups.discover import Cgroups
@@ -73,6 +74,8 @@ def open_host(settings: KernelSettings, socket: str, state_dir: Path) -> Iterato
             interpreter_prefixes.validate_interpreter(probe.own_interpreter())
             check_parents(Path(socket))
             state_dir = undo.enter_context(lock_state_directory(state_dir))
+            if former := describe_former_state(Path(display_path(state_dir))):
+                log.warning("%s", former)
             check_file(state_dir / "stubs.json")  # read later, when the kernel runs
             run = Run.begin(state_dir)
             undo.callback(run.end)

@@ -30,6 +30,7 @@ class Desk:
         self.place = place
         self.env = environment(place)
         self.kernels: list[subprocess.Popen[str]] = []
+        self.said: dict[int, list[str]] = {}  # until it was ready, by pid
 
     def project(self, name: str, text: str = "", file: str = "agentos.toml") -> Path:
         directory = self.place / name
@@ -61,7 +62,7 @@ class Desk:
         kernel = self.popen(directory, "run", *words, **env)
         self.kernels.append(kernel)
         assert kernel.stdout is not None
-        said = []
+        said = self.said[kernel.pid] = []
         for line in kernel.stdout:
             said.append(line)
             if "| ready, " in line:
@@ -72,6 +73,13 @@ class Desk:
         status, printed = self.type(directory, "ps", "--json")
         assert status == 0, printed
         return [agent["name"] for agent in json.loads(printed)]
+
+    def stop(self, kernel: subprocess.Popen[str]) -> str:
+        """End a kernel; all that it printed until it was ready."""
+        self.kernels.remove(kernel)
+        kernel.terminate()
+        kernel.communicate(timeout=PATIENCE)
+        return "".join(self.said[kernel.pid])
 
     def close(self) -> None:
         for kernel in self.kernels:
@@ -346,3 +354,24 @@ def test_a_kernel_that_can_have_no_record_says_so_and_runs(desk: Desk) -> None:
 
     assert f"`agentos kernels` won't list this kernel: {desk.place}/agentos: File exists" in line
     until(lambda: (directory / "s").is_socket(), "it listens")
+
+
+def test_state_of_before_is_named_with_the_commands_that_move_it(desk: Desk) -> None:
+    former, directory = desk.place / "former", desk.project("my shop")
+    own = ["--state-dir", str(former / "my shop-1a2b3c4d")]
+    old = desk.run(directory, "--state-dir", str(former))
+    status, printed = desk.type(directory, "spawn", "remembered", "--", "sleep", "1000")
+    assert status == 0, printed
+
+    other = desk.run(desk.project("other"), "--state-dir", str(former / "other"))
+    assert desk.stop(other).count(" holds state of an earlier kernel ") == 0, "its kernel runs"
+    desk.stop(old)
+    said = desk.stop(desk.run(directory, *own))
+
+    [line] = [line for line in said.splitlines() if f"| {former} holds state of an earlier kernel (lock, " in line]
+    subprocess.run(["sh", "-ec", line.partition(" and run: ")[2]], check=True)
+    said = desk.stop(desk.run(directory, *own))
+    assert " holds state of an earlier kernel " not in said
+    status, printed = desk.type(directory, "audit", *own)
+    assert (status, "remembered" in printed) == (0, True), printed
+    assert sorted(os.listdir(former)) == ["my shop-1a2b3c4d", "my shop-1a2b3c4d.unused", "other"]

@@ -1,0 +1,43 @@
+"""State of before each project had a state directory of its own: found and named, neither used nor moved."""
+
+import fcntl
+import os
+import shlex
+from pathlib import Path
+
+NAMES = (
+    *("lock", "run.json", "agentos.db", "agentos.db-wal", "agentos.db-shm"),
+    *("audit", "workspaces", "outer-ids.json", "stubs.json"),
+)
+
+
+def describe_former_state(state_dir: Path) -> str | None:
+    """The message about state beside this state directory that is no project's: how to move it here. None without it.
+
+    ``state_dir`` exists. Such state was left by a kernel whose state directory was the parent.
+    """
+    parent = state_dir.parent
+    names = [name for name in NAMES if os.path.lexists(parent / name)]
+    if not {"lock", "agentos.db"} <= set(names) or _is_in_use(parent / "lock"):
+        return None
+    own, unused = shlex.quote(state_dir.name), shlex.quote(f"{state_dir.name}.unused")
+    return (
+        f"{parent} holds state of an earlier kernel ({', '.join(names)}), which is no project's and isn't used: "
+        f"if it is this project's, stop this kernel and run: cd {shlex.quote(str(parent))} && mv {own} {unused} "
+        f"&& mkdir -m 700 {own} && mv {' '.join(names)} {own}"
+    )
+
+
+def _is_in_use(lock: Path) -> bool:
+    """Whether a kernel runs whose state directory this is, as with ``--state-dir``."""
+    try:
+        fd = os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False

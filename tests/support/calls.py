@@ -25,6 +25,7 @@ def syscalls() -> tuple[Syscall, ...]:
         kernel_account=nothing,
         audit=nothing,
         usage=nothing,
+        traffic=nothing,
         host_view=View("/", "/"),
         max_payload=1 << 20,
     )

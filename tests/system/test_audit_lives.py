@@ -27,7 +27,9 @@ def wait_for_life(client: AgentOSClient, name: str, call: str) -> list[dict[str,
 
 
 def test_a_declared_agent_is_followed_from_its_start_until_it_is_given_up(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(child("crashes", '["sh", "-c", "sleep 0.5; exit 3"]', "backoff = { first = 0.1 }", "max_restarts = 1"))
+    kernel = start_kernel(
+        child("crashes", '["sh", "-c", "sleep 0.5; exit 3"]', "backoff = { first = 0.1 }", "max_restarts = 1")
+    )
     with kernel.client() as client:
         number = in_state(client, "crashes", "failed")["id"]
         found = wait_for_life(client, "crashes", "AGENT_FAILED")

@@ -22,7 +22,9 @@ from agentos.agents.life import LifeDeps, home
 from agentos.agents.life_entries import LifeEntries
 from agentos.agents.registry import Registry
 from agentos.agents.supervision import SpawnLimits, Supervision
+from agentos.agents.tree_reload import TreeReload
 from agentos.config.load import Config
+from agentos.config.reload import Reload
 from agentos.database import DatabaseError, open_database
 from agentos.llm import budgets
 from agentos.llm.model import Model, open_model
@@ -186,10 +188,17 @@ class Kernel:
             default_budget=settings.config.llm.default_budget,
             queue_path=self.callers.queue_path,
         )
+        self.reload = Reload(
+            settings.config,
+            TreeReload(self.supervision, self.callers.declare, self.callers.forget, self.jails.change_limits),
+            self.callers,
+            self.jails.live_limits,
+        )
         # The system calls. The table of each caller is made from this one, so it comes before the first agent.
         services = Services(
             registry=access.registry,
             supervision=self.supervision,
+            reload=self.reload.request,
             callers=self.callers,
             mail=access.mail,
             traffic=self.traffic,
@@ -224,7 +233,7 @@ class Kernel:
                     nursery.start_soon(self.poller.run)
                     admit, dismiss = self.callers.admit, self.callers.dismiss
                     nursery.start_soon(Listener(listener, self.connection_limit, self.poller, admit, dismiss).serve)
-                    for service in (self.host.spawner, self.sweeper, self.jails, self.line):
+                    for service in (self.host.spawner, self.sweeper, self.jails, self.line, self.reload):
                         nursery.start_soon(service.serve)
                     nursery.start_soon(self.probe_host)
                     nursery.start_soon(self.write_counts)

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from agentos_sdk.calls import agents, audit, host, inspect, kernel, messages, metrics, permissions, think
+from agentos_sdk.calls import agents, audit, host, inspect, kernel, messages, metrics, permissions, reload, think
 from agentos_sdk.calls.request import Request
 
 HIDDEN = {"stream", "follow", "wait", "tty", "async_", "request_id"}  # fields that no method has as a parameter
@@ -61,6 +61,7 @@ KILL = Method(
 START = Method("start", agents.Start, positional="name names", wait="None")
 STOP = Method("stop", agents.Stop, positional="name names", wait="None")
 RESTART = Method("restart", agents.Restart, positional="name names", wait="None")
+RELOAD = Method("reload", reload.Reload, positional="dry_run", wait="None")
 LIST = Method("list_agents", agents.List, positional="all", blocking=("list[Reply]", "checked_list({})"))
 LOGS = Method("logs", agents.Logs, positional="name agent_id tail")
 FOLLOW_LOGS = attrs.evolve(
@@ -136,6 +137,7 @@ METHODS = (
     RESTART,
     Method("shutdown", kernel.Shutdown, positional="grace"),
     Method("status", kernel.Status),
+    RELOAD,
     Method("wait", agents.Wait, positional="name agent_id timeout", wait="timeout"),
     Method("pause", agents.Pause, positional="name agent_id"),
     Method("resume", agents.Resume, positional="name agent_id"),

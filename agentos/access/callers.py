@@ -124,9 +124,13 @@ class Callers:
         """Clean up after an agent that is over. A declared one keeps its mailbox: its group may be restarted."""
         agent = self.registry.get(event.agent_id) if isinstance(event, AgentOver) else None
         if agent is not None and not agent.declared:
-            self.mail.close(agent.id)
-            self.authorizer.remove_caller(agent.id)
-            self.line.remove_agent(agent.queue_path)
+            self.forget(agent)
+
+    def forget(self, agent: Agent) -> None:
+        """Remove an agent's mailbox with its unread messages, its rights, and its place in the model's queue."""
+        self.mail.close(agent.id)
+        self.authorizer.remove_caller(agent.id)
+        self.line.remove_agent(agent.queue_path)
 
     async def become(self, caller: Caller, name: str | None, level: str | None, permissions: object) -> None:
         """Make an operator's connection a guest, or reduce a guest's rights. Rights that are given up never return.
@@ -202,6 +206,12 @@ class Callers:
         async with caller.turn:
             await run_in_thread(check, given, caller.id, field, limiter=self._reading)
 
+    def declare(self, agent: Agent, spec: AgentSpec) -> None:
+        """Replace a declared agent's rights by those of this spec; what it narrowed, or SET_PERMS gave, is dropped."""
+        names = self.jailed if spec.jailed else self.names
+        self.authorizer.replace_all(agent.id, spec.permissions or default(spec.jailed), names)
+        self._apply_set(agent, spec.permissions)
+
     def narrow(self, caller: Caller, given: PermissionSet) -> None:
         """Limit a caller to a set from now on; an operator's connection becomes a guest by this."""
         if self.authorizer.is_held_already(given, caller.id):
@@ -215,7 +225,7 @@ class Callers:
         had = share.budget if share.by_default else own.quotas if own is not None else ()
         self._apply_set(agent, attrs.evolve(given, quotas=merge_quotas(had, given.quotas)))
 
-    def _apply_set(self, agent: Agent, given: PermissionSet) -> None:
+    def _apply_set(self, agent: Agent, given: PermissionSet | None) -> None:
         """Apply an agent's new set to the call tables and the model quotas of the agent and its descendants."""
         agent.spec = replace(agent.spec, permissions=given)
         for other in self.registry:  # each parent before its children

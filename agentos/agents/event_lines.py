@@ -1,6 +1,7 @@
 """Events as lines of text: in the kernel's log, and in the output of the agent, which LOGS returns and follows."""
 
 import logging
+from collections.abc import Sequence
 
 from agentos.services.events import (
     AgentEscalated,
@@ -10,6 +11,7 @@ from agentos.services.events import (
     AgentRestarting,
     AgentStopped,
     AgentUnhealthy,
+    ConfigReloaded,
     Event,
     KernelStopping,
 )
@@ -39,6 +41,17 @@ def log_event(event: Event) -> None:
             log.warning("%s: unhealthy: %s", name, reason)
         case AgentEscalated(supervisor=supervisor, reason=reason):
             log.warning("%s: given up: %s%s", supervisor, reason, REMEDIES if supervisor == ROOT else "")
+
+        case ConfigReloaded(changes, settings, kernel_restart):
+            lines = [f"{kind} {name}{describe_fields(fields)}" for kind, name, fields in changes]
+            lines += [f"changed {key}" for key in settings]
+            log.info("%s", "\n".join(["configuration reloaded:", *lines] if lines else ["configuration reloaded"]))
+            if kernel_restart:
+                log.warning("not changed until the kernel is started anew: %s", ", ".join(kernel_restart))
+
+
+def describe_fields(fields: Sequence[str]) -> str:
+    return f" ({', '.join(fields)})" if fields else ""
 
 
 def add_to_output(registry: Registry, event: Event) -> None:

@@ -69,6 +69,7 @@ class StartStop(Struct, frozen=True):
             supervisor = self._find_supervisor(agent)
             agent.stopped_by = None
             await self._begin(agent, supervisor)
+            await _wait_until_settled(agent)
 
     async def restart_agent(self, agent: Agent) -> None:
         """Stop an agent and start it again, without its siblings; start it if it has ended."""
@@ -78,14 +79,17 @@ class StartStop(Struct, frozen=True):
             with trio.CancelScope(shield=True):  # a caller that goes away must not leave a restart half done
                 await _terminate_child_to_restart(supervisor, agent.name)
         await self._begin(agent, supervisor)
+        await _wait_until_settled(agent)
 
     async def start_group(self, path: Path) -> None:
         """Start the members of a group that have ended, in order; start the group itself if it was given up."""
         group, supervisor = self.tracker.groups[path], self.tracker.find_supervisor(path)
         if supervisor is None:
-            for agent in self.list_members(path):
+            members = self.list_members(path)
+            for agent in members:
                 agent.stopped_by = None
-            await self._begin_group(path)
+            await self._begin_group(path, members)
+            await _wait_until_all_settled(members)
             return
         for child in group.children:
             if isinstance(child, AgentSpec):
@@ -98,7 +102,26 @@ class StartStop(Struct, frozen=True):
         above = self._find_supervisor_above(path)
         with trio.CancelScope(shield=True):
             await _terminate_child_to_restart(above, path[-1])
-        await self._begin_group(path)
+        members = self.list_members(path)
+        await self._begin_group(path, members)
+        await _wait_until_all_settled(members)
+
+    async def begin_agent(self, agent: Agent) -> None:
+        """Start an agent that a reload has added or changed, without waiting until it is up; it is stopped before.
+
+        One that was stopped by request stays so. One whose present life began since the reload is left alone.
+        """
+        if agent.stopped_by is not None or (agent.alive and agent.lives and agent.at_next_start is None):
+            return
+        supervisor = self._find_supervisor(agent)
+        if not agent.over.is_set():
+            await _terminate_child_to_restart(supervisor, agent.name)
+        if agent.stopped_by is None:  # nor meanwhile
+            await self._begin(agent, supervisor)
+
+    async def begin_group(self, path: Path) -> None:
+        """Start a group that a reload has added or changed, and that isn't up; without waiting for its members."""
+        await self._begin_group(path, self.list_members(path))
 
     # -- Its parts -------------------------------------------------------------------------------------------------
 
@@ -130,7 +153,6 @@ class StartStop(Struct, frozen=True):
             if not agent.alive:  # otherwise its group has begun to start it again
                 self._record_failed_start(agent, failure)
             raise Unavailable(f"{agent.name} did not start: {failure.root_cause!r}") from None
-        await _wait_until_settled(agent)
 
     def _record_failed_start(self, agent: Agent, failure: StartFailed) -> None:
         self.registry.change(agent, AgentFailed(agent.id, agent.name, f"START: {failure.root_cause!r}"))
@@ -139,8 +161,7 @@ class StartStop(Struct, frozen=True):
         else:
             self.tracker.finish(agent)
 
-    async def _begin_group(self, path: Path) -> None:
-        members = self.list_members(path)
+    async def _begin_group(self, path: Path, members: Sequence[Agent]) -> None:
         for agent in members:
             agent.unsettle()
         try:
@@ -149,9 +170,6 @@ class StartStop(Struct, frozen=True):
             for agent in members:
                 self.tracker.finish(agent)
             raise Unavailable(f"{path[-1]} did not start: {failure}") from None
-        for agent in members:
-            if agent.stopped_by is None:
-                await _wait_until_settled(agent)
 
     async def _terminate(self, agent: Agent) -> None:
         """End a declared agent that is marked as stopped: from now on it declines to start."""
@@ -183,13 +201,19 @@ async def _terminate_child_to_restart(supervisor: Supervisor, name: str) -> None
 
 
 def _group_ends(name: str) -> Unavailable:
-    return Unavailable(f"{name} can't be started now: its group is ending")
+    return Unavailable(f"{name} can't be started now: its group is ending, or the configuration is being reloaded")
 
 
 async def _wait_until_settled(agent: Agent) -> None:
     """Wait for the result of its start, unless another caller, or its supervisor, has brought it up meanwhile."""
     if agent.state not in (State.RUNNING, State.PAUSED):
         await agent.settled.wait()
+
+
+async def _wait_until_all_settled(members: Sequence[Agent]) -> None:
+    for agent in members:
+        if agent.stopped_by is None:
+            await _wait_until_settled(agent)
 
 
 async def _start_child(supervisor: Supervisor, name: str) -> None:
@@ -202,7 +226,9 @@ async def _start_child(supervisor: Supervisor, name: str) -> None:
             await supervisor.restart_child(name)
         except Refused as refusal:
             if refusal.code == "not_found":  # a temporary one, which the supervisor has forgotten
-                [spec] = [child for child in supervisor.spec.children if child.id == name]
+                spec = next((child for child in supervisor.spec.children if child.id == name), None)
+                if spec is None:  # a reload has removed it, or is about to put it elsewhere
+                    raise NoProc(name) from None
                 with contextlib.suppress(Refused):  # another caller has started it meanwhile
                     await supervisor.start_child(spec)
 

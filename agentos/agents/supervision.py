@@ -84,6 +84,8 @@ class Supervision:
     tracker: Tracker = field(init=False)
     start_stop: StartStop = field(init=False)
     declared: DeclaredTree = field(init=False)
+    begun: trio.Event = field(factory=trio.Event, init=False)  # the root supervisor is up
+    _tree: trio.Nursery = field(init=False)
     _required_up: trio.Event = field(factory=trio.Event, init=False)  # or one of them can't come up
     _missing: str | None = field(default=None, init=False)  # why a required agent isn't up
     _running: trio.CancelScope = field(factory=trio.CancelScope, init=False)  # around the run of the tree
@@ -91,7 +93,7 @@ class Supervision:
     def __attrs_post_init__(self) -> None:
         self.tracker = Tracker(self.registry)
         self.start_stop = StartStop(self.registry, self.tracker)
-        self.declared = DeclaredTree(self.tracker, self.start_stop, self.deps, self._add_declared)
+        self.declared = DeclaredTree(self.tracker, self.start_stop, self.deps, self.add_declared)
 
     def build(self, group: GroupSpec) -> Supervisor:
         """The root supervisor of a declared tree, not running yet."""
@@ -99,7 +101,8 @@ class Supervision:
         self.tracker.add_supervisor(self.root)
         return self.root
 
-    def _add_declared(self, spec: AgentSpec, path: Path, supervisor: Path) -> Agent:
+    def add_declared(self, spec: AgentSpec, path: Path, supervisor: Path) -> Agent:
+        """Create a declared agent, to be started by the supervisor with that path. Raises ``AlreadyExists``."""
         return self._add_agent(spec, path, None, None, supervisor)
 
     async def run(self, ready: Callable[[Sequence[str]], None]) -> str | None:
@@ -111,8 +114,10 @@ class Supervision:
         with self._running:
             try:
                 async with trio.open_nursery() as tree:
-                    tree.start_soon(self._watch_required)
+                    tree.start_soon(self._watch_required, list(self.registry))
                     await tree.start(self.root.run)
+                    self._tree = tree
+                    self.begun.set()
                     await self._required_up.wait()
                     if self.root.exit is None and not self.stopping:
                         ready([agent.name for agent in self.registry if agent.declared and not agent.arrived.is_set()])
@@ -121,12 +126,18 @@ class Supervision:
         assert self.root.exit is not None
         return self._missing or explain_exit(self.root.exit)
 
-    async def _watch_required(self) -> None:
+    def watch_required(self, added: Sequence[Agent]) -> None:
+        """Stop the tree if one of these agents is required and doesn't come up in its time."""
+        self._tree.start_soon(self._watch_required, added)
+
+    async def _watch_required(self, agents: Sequence[Agent]) -> None:
         """Stop the tree if a required agent isn't up in its time, or can't be any more."""
         began = trio.current_time()
-        for agent in [agent for agent in self.registry if agent.spec.required]:
+        for agent in [agent for agent in agents if agent.spec.required]:
             with trio.move_on_at(began + agent.spec.start_timeout):
                 await agent.arrived.wait()
+            if not agent.spec.required:  # by a reload
+                continue
             done = agent.spec.restart != "permanent" and agent.end is not None and agent.end.exit_code == 0
             if not agent.came_up and not done and not self.stopping:
                 late = f"it wasn't up within {agent.spec.start_timeout:g} s"
@@ -236,6 +247,14 @@ class Supervision:
 
     def _publish_line(self, agent_id: int, name: str, line: Line) -> None:
         self.registry.publish(AgentOutput(agent_id, name, line.stream, line.text))
+
+    def update_queue_paths(self) -> None:
+        """Apply changed shares of agents and groups; those that were spawned follow their parents."""
+        for agent in self.registry:
+            if agent.declared:
+                agent.queue_path = self._make_queue_path(agent.spec, agent.path, None)
+            elif agent.parent is not None:
+                agent.queue_path = (*agent.parent.queue_path, agent.queue_path[-1])
 
     def _guest_queue_path(self, spawner: Caller | None) -> QueuePath | None:
         return self.queue_path(spawner) if spawner is not None and spawner.kind == "guest" else None

@@ -1,4 +1,4 @@
-"""The difference between two declared trees: which agents and groups come, go, start anew, or change as they run. Pure."""
+"""The difference between two declared trees: which agents and groups are added, removed, restarted or updated. Pure."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Literal

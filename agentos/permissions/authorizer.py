@@ -63,6 +63,10 @@ class EffectivePermissions:
         above = (one.own for one in self.chain() if one.own is not LEVELS["unrestricted"])
         return tuple(dict.fromkeys([self.own, *above]))
 
+    def forget_layers(self) -> None:
+        """Compile the sets anew: the names in them have other values."""
+        self._layers = {}
+
     def layers(self, version: int) -> Iterable[Rules]:
         """The compiled sets. They are cached until ``version``, the number of changes in this kernel, differs."""
         if self._layers_version != version:
@@ -160,6 +164,13 @@ class PermissionAuthorizer:
             held.above, held.layers_added = held.above.above, held.layers_added - 1
         held.own = own
         held.giver = None if any(one is giver for one in held.chain()) else giver
+        self._version += 1
+
+    def replace_all(self, number: int, own: PermissionSet, names: Names) -> None:
+        """Replace all that a caller without a caller above it holds, its narrowings and the set's giver included."""
+        held = self.permissions_of(number)
+        held.own, held.names, held.above, held.giver, held.layers_added = own, names, None, None, 0
+        held.forget_layers()
         self._version += 1
 
     def add_layer(self, number: int, own: PermissionSet) -> None:

@@ -119,11 +119,24 @@ class IsolationProbed(Struct, frozen=True):
     isolation: str
 
 
+class ConfigReloaded(Struct, frozen=True):
+    """The configuration file was read again.
+
+    ``changes`` are triples: ``added``, ``removed``, ``restarted`` or ``updated``; the name of an agent or group; the
+    fields that differ. ``settings`` are other keys that hold from now on, ``kernel_restart`` those that hold when the
+    kernel is started anew.
+    """
+
+    changes: Sequence[tuple[str, str, Sequence[str]]]
+    settings: Sequence[str] = ()
+    kernel_restart: Sequence[str] = ()
+
+
 class KernelStopping(Struct, frozen=True):
     """The kernel has got the first stop signal, or SHUTDOWN: its agents are ending."""
 
 
-Event = AgentEvent | AgentEscalated | KernelStarted | IsolationProbed | KernelStopping
+Event = AgentEvent | AgentEscalated | KernelStarted | IsolationProbed | ConfigReloaded | KernelStopping
 Publish = Callable[[Event], None]
 Subscriber = Callable[[Event], None]
 

@@ -18,20 +18,21 @@ from agentos.services.audit.traffic import Traffic
 from agentos.services.mailboxes import Mailboxes
 from agentos_sdk.opcodes import Op
 
-from . import agents, audit, exec, files, inspect, kernel, messages, metrics, permissions, start_stop, think
+from . import agents, audit, exec, files, inspect, kernel, messages, metrics, permissions, reload, start_stop, think
 from .spawn import Spawning
 
 
 class Services(Struct, frozen=True):
     """What the handlers of system calls use.
 
-    ``kernel_account`` is the share of the model for all callers together. ``host_view`` is the operator's view of
-    the host's files. ``max_payload`` is the largest body in bytes. ``config_file`` is the path of the configuration
-    file, None without one.
+    ``reload`` reads the configuration file again. ``kernel_account`` is the share of the model for all callers
+    together. ``host_view`` is the operator's view of the host's files. ``max_payload`` is the largest body in bytes.
+    ``config_file`` is the path of the configuration file, None without one.
     """
 
     registry: Registry
     supervision: Supervision
+    reload: reload.Request
     callers: Callers
     mail: Mailboxes
     traffic: Traffic
@@ -55,6 +56,7 @@ def table(services: Services) -> tuple[Syscall, ...]:
         *exec.syscalls(s.registry, s.supervision, s.host_view.base),
         *agents.syscalls(s.registry, s.supervision, spawning, s.line, s.usage),
         *start_stop.syscalls(s.registry, s.supervision),
+        *reload.syscalls(s.reload),
         *inspect.syscalls(s.registry, s.line),
         *messages.syscalls(s.mail, s.registry, s.traffic),
         *metrics.syscalls(s.line, s.kernel_account),

@@ -31,6 +31,7 @@ RESUME = 0x15
 TREE = 0x16
 LOGS = 0x17
 INSPECT = 0x18
+RELOAD = 0x19
 START = 0x1A
 STOP = 0x1B
 RESTART = 0x1C
@@ -163,6 +164,14 @@ class Calls:
     def status(self) -> Reply:
         """Get the state of the kernel as a whole, and what needs attention."""
         return self._make_call(STATUS, {})
+
+    def reload(self, dry_run: bool = False) -> Reply:
+        """Read the configuration file again, and change what differs; other agents go on.
+
+        With ``dry_run`` only say what would change. A file with mistakes changes nothing: the error has all of
+        them.
+        """
+        return self._make_call(RELOAD, {"dry_run": dry_run}, wait=None)
 
     def wait(self, name: str | None = None, agent_id: int | None = None, timeout: float | None = None) -> Reply:
         """Wait until an agent has ended for good (a restart doesn't count); at most ``timeout`` seconds."""

@@ -34,6 +34,7 @@ from .calls.kernel import KernelStatus, Shutdown, Status, Stopping
 from .calls.messages import Broadcast, Delivered, Message, Recv, Register, Registered, Send, Sent
 from .calls.metrics import MetricsSystem, SystemMetrics
 from .calls.permissions import Explain, Explained, GetPerms, PermsSet, SetPerms
+from .calls.reload import Reload, Reloaded
 from .calls.request import Request
 from .calls.think import Think, Thought
 from .streams import Outputs, Pages, Stream, Thoughts, question_in_thread
@@ -157,6 +158,14 @@ class Calls:
     async def status(self) -> KernelStatus:
         """Get the state of the kernel as a whole, and what needs attention."""
         return await self._make_call(Status, {})
+
+    async def reload(self, dry_run: bool = False) -> Reloaded:
+        """Read the configuration file again, and change what differs; other agents go on.
+
+        With ``dry_run`` only say what would change. A file with mistakes changes nothing: the error has all of
+        them.
+        """
+        return await self._make_call(Reload, {"dry_run": dry_run})
 
     async def wait(self, name: str | None = None, agent_id: int | None = None, timeout: float | None = None) -> Exited:
         """Wait until an agent has ended for good (a restart doesn't count); at most ``timeout`` seconds."""

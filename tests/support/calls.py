@@ -18,6 +18,7 @@ def syscalls() -> tuple[Syscall, ...]:
     callers = SimpleNamespace(queue_path=nothing)
     services = Services(
         registry=registry,
+        reload=nothing,
         supervision=deps,  # type: ignore[arg-type]
         callers=callers,  # type: ignore[arg-type]
         mail=mail,

@@ -11,32 +11,31 @@ from attrs import define, field
 from msgspec.structs import replace
 
 from agentos.agents.commands.fair_reader import Turns
-from agentos.agents.inherit import effective
+from agentos.agents.registry import Agent
 from agentos.agents.workspaces.workspace import Workspace, Workspaces
 from agentos.sandbox.ahead import MAX_WAITING
 from agentos.sandbox.cgroups.discover import Cgroups, Group
-from agentos.sandbox.cgroups.values import MAX_MEMORY, MIN_CPU, CgroupEntry, CgroupError
-from agentos.sandbox.cgroups.values import Limits as GroupLimits
+from agentos.sandbox.cgroups.values import CgroupEntry, CgroupError
 from agentos.sandbox.errors import SandboxError, StepFailed, ZygoteDied
 from agentos.sandbox.host_ids import HostIdPool
 from agentos.sandbox.plan import Host, plan_sandbox, plan_unjailed
 from agentos.sandbox.policy import BadPolicy, Directory, Policy
-from agentos.sandbox.report.limits import SHIM_PROCESSES
 from agentos.sandbox.report.walls import Observed
 from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.steps import Step
 from agentos.sandbox.watch.disk import DiskWatcher
 from agentos.sandbox.watch.memory import MemoryWatcher
-from agentos.threads import Limiter
+from agentos.threads import Limiter, run_in_thread
 from agentos_sdk.errors import BadRequest
 from agentos_sdk.values import HostIds
 
 from . import errors, guards, layout
 from .errors import JailError
 from .interpreters import interpreter
-from .isolation_report import Layers, Walls, judge
+from .isolation_report import Layers, Walls, judge, lacking
 from .jail import Connect, Jail, JailOwner, JailParts, KernelAddress, lineage
 from .layout import AgentContents
+from .limits import can_change, change_limits, group_limits, list_live_limits
 from .one_shot import OneShot
 
 log = logging.getLogger(__name__)
@@ -104,6 +103,26 @@ class Jails:
             except tuple(errors.START_ERRORS) as error:
                 raise await explain_low_limit(parts, error) or errors.explain(error, agent.spec) from None
             yield jail
+
+    @property
+    def live_limits(self) -> Collection[str]:
+        """The limits that can be changed while a program runs."""
+        return list_live_limits(self.cgroups.root)
+
+    async def change_limits(self, agent: Agent) -> bool:
+        """Apply the limits of an agent's spec to its running program; whether that was possible."""
+        jail = agent.jail
+        if jail is None or not can_change(jail, agent.spec):
+            return False
+        try:
+            jail.layers = await run_in_thread(change_limits, jail, agent.spec, self.cgroups.missing)
+        except (CgroupError, BadPolicy) as error:
+            log.info("%s: its limits can't be changed while it runs: %s", agent.name, error)
+            return False
+        jail.limits = layout.limits(agent.spec)
+        self.memory.change_limit(agent.id, jail.limits.memory)
+        agent.layers, agent.lacking = jail.layers, lacking(jail.layers)
+        return True
 
     async def _prepare(self, undo: contextlib.AsyncExitStack, agent: JailOwner, connect: Connect) -> JailParts:
         spec = agent.spec
@@ -202,15 +221,7 @@ class Jails:
         around = self._around(agent)
         if around is None:
             return None
-        asked = effective(agent.spec)
-        if asked.cpu_quota is not None and asked.cpu_quota < MIN_CPU:
-            raise BadPolicy(f"limits.cpu_quota: the least that Linux can give is {MIN_CPU * 100:g}% of a CPU")
-        limits = GroupLimits(
-            memory=min(asked.memory, MAX_MEMORY) if asked.memory is not None else None,
-            pids=asked.max_pids + SHIM_PROCESSES if asked.max_pids is not None else None,
-            cpu=asked.cpu_quota,
-            weight=asked.cpu_weight,
-        )
+        limits = group_limits(agent.spec)
         return around.create_child(f"{agent.id}-{agent.lives}", limits.restrict_to(around.controllers))
 
     def _around(self, agent: JailOwner) -> Group | None:

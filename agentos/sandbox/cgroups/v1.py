@@ -75,6 +75,33 @@ class Group(Struct, frozen=True):
             raise
         return group
 
+    def change_limits(self, limits: Limits) -> None:
+        """Replace its own limits while processes run; ``None`` is no limit. Blocks: file writes.
+
+        :class:`CgroupError` if the kernel refuses one or reads back a weaker one: it refuses a memory limit below what
+        is in use, and a CPU share below that of a cgroup in this one. Some of the limits may have been changed then.
+        """
+        if "memory" in self.directories:
+            self._lift_memory_limit(limits.memory)
+        if limits.pids is None and "pids" in self.directories:
+            files.write_value(self._path("pids", "pids.max"), "max")
+        if "cpu" in self.directories:
+            if limits.cpu is None:
+                files.write_value(self._path("cpu", "cpu.cfs_quota_us"), -1)
+            if limits.weight is None:
+                files.write_value(self._path("cpu", "cpu.shares"), shares_from_weight(100))
+        self._write_limits(limits)
+        if weaker := self.read_limits().describe_weaker(limits):
+            raise CgroupError(f"{self.paths[0]}: {weaker}")
+
+    def _lift_memory_limit(self, memory: int | None) -> None:
+        """Make room for a higher limit: that of memory with swap is never below that of memory alone."""
+        now = _read_memory_limit(self._path("memory", "memory.limit_in_bytes"))
+        if memory is None or (now is not None and now < memory):
+            for name in ("memory.memsw.limit_in_bytes", "memory.limit_in_bytes"):
+                if os.path.exists(path := self._path("memory", name)):
+                    files.write_value(path, -1 if memory is None else memory)
+
     def open_entry(self) -> CgroupEntry:
         """Open the ``tasks`` files, for a process that moves itself first; :class:`OSError` if the cgroup is gone.
 

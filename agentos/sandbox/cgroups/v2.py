@@ -71,6 +71,25 @@ class Group(Struct, frozen=True):
             raise
         return group
 
+    def change_limits(self, limits: Limits) -> None:
+        """Replace its own limits while processes run; ``None`` is no limit. Blocks: file writes.
+
+        :class:`CgroupError` if the kernel refuses one or reads back a weaker one, or if more memory is in use than
+        there may be: the kernel would kill the processes. Some of the limits may have been changed then.
+        """
+        used = files.read_counters(f"{self.directory}/memory.stat")
+        if limits.memory is not None and used.get("anon", 0) + used.get("shmem", 0) > limits.memory:
+            raise CgroupError(f"{self.directory}: more than {limits.memory} bytes of memory are in use")
+        unlimited = {"memory.swap.max": limits.memory, "memory.max": limits.memory, "pids.max": limits.pids}
+        for name, limit in {**unlimited, "cpu.max": limits.cpu}.items():
+            if limit is None and os.path.exists(f"{self.directory}/{name}"):
+                files.write_value(f"{self.directory}/{name}", "max")
+        if limits.weight is None and "cpu" in self.controllers:
+            files.write_value(f"{self.directory}/cpu.weight", 100)
+        self._write_limits(limits)
+        if weaker := self.read_limits().describe_weaker(limits):
+            raise CgroupError(f"{self.directory}: {weaker}")
+
     def open_entry(self) -> CgroupEntry:
         """For CLONE_INTO_CGROUP: the process is cloned into the leaf. :class:`OSError` if the cgroup is gone."""
         return CgroupEntry(os.open(self.leaf, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))

@@ -242,6 +242,11 @@ class MemoryWatcher:
             }
             self._groups[group] = replace(known, roots={**living, **process_list.root_start_times(pid)})
 
+    def change_limit(self, group: int, limit: int) -> None:
+        """Give a watched group another limit, in bytes; no effect if it isn't watched."""
+        if group in self._groups:
+            self._groups[group] = replace(self._groups[group], limit=limit)
+
     def remove(self, group: int) -> None:
         """Stop watching the group; no effect if it isn't watched."""
         known = self._groups.pop(group, None)

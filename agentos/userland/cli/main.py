@@ -23,6 +23,7 @@ COMMANDS = {
     "restart": "start_stop",
     "status": "kernel",
     "shutdown": "kernel",
+    "reload": "reload",
     "kill": "agents",
     "pause": "agents",
     "resume": "agents",

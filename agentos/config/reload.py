@@ -1,0 +1,169 @@
+"""Reload: reads the configuration file again, and changes what differs in the running kernel.
+
+One reload follows the other, in a task of the kernel: a client that goes away, or an agent that is restarted by its own
+request, leaves nothing half done.
+"""
+
+import logging
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import attrs
+import trio
+from attrs import define, field
+from msgspec import Struct
+
+from agentos.access.callers import Callers
+from agentos.agents.tree_changes import TreeChange, compare_trees, list_places
+from agentos.agents.tree_reload import TreeReload, list_agents
+from agentos.kernel.internal_errors import internal
+from agentos.services.events import ConfigReloaded
+from agentos.threads import run_in_thread
+from agentos_sdk.errors import BadRequest, Busy, CallError, Unavailable
+
+from .load import Config, ConfigError, load
+
+log = logging.getLogger("agentos.reload")
+
+MAX_WAITING = 16  # reloads that wait for the one that is made
+
+
+class Reloaded(Struct, frozen=True):
+    """What differs in the file: agents and groups, other keys that hold at once, and keys that need a new kernel."""
+
+    changes: Sequence[TreeChange]
+    settings: Sequence[str] = ()
+    kernel_restart: Sequence[str] = ()
+
+
+@define(eq=False)
+class Job:
+    """One request for a reload."""
+
+    dry_run: bool
+    done: trio.Event = field(factory=trio.Event)
+    withdrawn: bool = False
+    result: Reloaded | CallError | None = None
+
+
+def _open_queue() -> "tuple[trio.MemorySendChannel[Job], trio.MemoryReceiveChannel[Job]]":
+    return trio.open_memory_channel[Job](MAX_WAITING)
+
+
+@define(eq=False)
+class Reload:
+    """``config`` is what holds now: the running kernel's settings with the agents of the last reload.
+
+    ``live_limits`` are the limits that this host can change while an agent runs.
+    """
+
+    config: Config
+    tree: TreeReload
+    callers: Callers
+    live_limits: Collection[str]
+    _queue: Any = field(factory=_open_queue)
+
+    async def request(self, dry_run: bool) -> Reloaded:
+        """Reload, or with ``dry_run`` say what a reload would change; a cancelled one that has begun goes on.
+
+        Raises ``BadRequest`` with all mistakes in the file, ``AlreadyExists``, ``Busy``, ``Unavailable``.
+        """
+        job = Job(dry_run)
+        try:
+            self._queue[0].send_nowait(job)
+        except trio.WouldBlock:
+            raise Busy(f"{MAX_WAITING} reloads wait already: try again later") from None
+        try:
+            await job.done.wait()
+        finally:
+            job.withdrawn = True
+        if isinstance(job.result, CallError):
+            raise job.result
+        assert job.result is not None, "it is done"
+        return job.result
+
+    async def request_and_log(self) -> None:
+        """Reload for the kernel itself: the log has the result, and all mistakes."""
+        try:
+            await self.request(dry_run=False)
+        except CallError as error:
+            log.error("nothing was reloaded: %s", error)
+
+    async def serve(self) -> None:
+        """Make the reloads that are requested, one after the other, until cancelled."""
+        await self.tree.supervision.begun.wait()
+        async for job in self._queue[1]:
+            if not job.withdrawn:
+                try:
+                    job.result = await self._reload(job.dry_run)
+                except CallError as error:
+                    job.result = error
+                except Exception as bug:
+                    job.result = internal(bug, "a reload")
+            job.done.set()
+
+    async def _reload(self, dry_run: bool) -> Reloaded:
+        supervision = self.tree.supervision
+        new = await self._load()
+        if supervision.stopping or supervision.root.exit is not None:
+            raise Unavailable("the kernel is stopping")
+        found = compare_configs(self.config, new, self.live_limits)
+        self._check_names(new)
+        if dry_run:
+            return found
+        changes = await self.tree.apply(self.config.root, new.root, found.changes)
+        self.callers.known = new.permissions
+        self.config = attrs.evolve(self.config, root=new.root, permissions=new.permissions)
+        found = Reloaded(changes, found.settings, found.kernel_restart)
+        supervision.registry.publish(
+            ConfigReloaded([(one.kind, one.name, one.fields) for one in changes], found.settings, found.kernel_restart)
+        )
+        return found
+
+    async def _load(self) -> Config:
+        if self.config.file is None:
+            raise BadRequest("the kernel was started without a configuration file: there is nothing to reload")
+        try:
+            return await run_in_thread(load, self.config.file)
+        except ConfigError as error:
+            raise BadRequest(str(error)) from None
+
+    def _check_names(self, new: Config) -> None:
+        """Raise ``BadRequest`` for the names of new agents that callers have which the file doesn't declare."""
+        registry, known = self.tree.supervision.registry, list_agents(list_places(self.config.root))
+        mistakes = []
+        for name in list_agents(list_places(new.root)):
+            if name not in known and (registry.is_taken(name) or self.callers.mail.is_taken(name)):
+                number = self.callers.mail.by_name(name).id
+                mistakes.append(
+                    f"{new.file}: the name {name!r} is taken by a caller with the id {number}: end it first"
+                )
+        if mistakes:
+            raise BadRequest("\n".join(mistakes))
+
+
+def compare_configs(old: Config, new: Config, live_limits: Collection[str]) -> Reloaded:
+    """What differs between two configurations."""
+    sets = [
+        name
+        for name in {**old.permissions, **new.permissions}
+        if old.permissions.get(name) != new.permissions.get(name)
+    ]
+    restart = [
+        f"{table}.{name}"
+        for table, had, gets in (("kernel", old.kernel, new.kernel), ("llm", old.llm, new.llm))
+        for name in list_fields(gets)
+        if getattr(had, name) != getattr(gets, name)
+    ]
+    return Reloaded(
+        compare_trees(old.root, new.root, live_limits),
+        [f"permissions.{name}" for name in sets],
+        restart,
+    )
+
+
+def list_fields(settings: object) -> Sequence[str]:
+    """The names of a settings class's fields."""
+    if isinstance(settings, Struct):
+        return settings.__struct_fields__
+    return [one.name for one in attrs.fields(type(settings))]  # type: ignore[arg-type]

@@ -1,0 +1,356 @@
+"""RELOAD: what goes on, what starts, stops and restarts, what changes as it runs, and what a wrong file does."""
+
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentos_sdk import AgentOSClient
+from agentos_sdk.opcodes import Op
+from tests.conftest import StartKernel
+from tests.support.kernel import Kernel, until
+from tests.system.agents import RELAY, ask, in_state, info, up, written
+from tests.system.test_containers import BAD, IN_ORDER, SLEEPS, child, group, member, states
+from tests.system.test_start_stop import TOGETHER, pids
+
+OTHER = '["sleep", "1001"]'
+Changes = dict[str, tuple[str, list[str]]]
+
+
+def reload(kernel: Kernel, client: AgentOSClient, toml: str, dry_run: bool = False) -> Changes:
+    """Write the file and reload it; the changes by name."""
+    (kernel.place / "agentos.toml").write_text(toml)
+    reply = up(client.reload(dry_run))
+    return {one["agent"]: (one["change"], one["fields"]) for one in reply["changes"]}
+
+
+def kept(before: dict[str, int], after: dict[str, int], *names: str) -> None:
+    """These agents have the process that they had."""
+    assert {name: after[name] for name in names} == {name: before[name] for name in names}
+
+
+def test_only_what_differs_is_touched(start_kernel: StartKernel) -> None:
+    kernel = start_kernel(child("stays") + child("goes") + child("other") + child("patient"))
+    with kernel.client() as client:
+        before, removed = pids(client), info(client, "goes")["id"]
+        text = child("stays") + child("other", OTHER) + child("patient", SLEEPS, 'shutdown = "1s"') + child("comes")
+
+        changes = reload(kernel, client, text)
+
+        assert changes == {
+            "other": ("restarted", ["command"]),
+            "patient": ("updated", ["shutdown"]),
+            "comes": ("added", []),
+            "goes": ("removed", []),
+        }
+        in_state(client, "comes", "running")
+        in_state(client, "other", "running")
+        after = pids(client)
+        kept(before, after, "stays", "patient")
+        assert after["other"] != before["other"]
+        assert (info(client, "goes")["state"], info(client, "goes")["id"]) == ("exited", removed)
+        assert client.send_message("hi", to_name="goes")["code"] == "not_found"
+        assert client.start("goes")["code"] in ("bad_request", "not_found")
+        assert up(client.spawn("goes", command=["sleep", "1000"]))["id"] != removed  # the name is free
+        assert reload(kernel, client, text) == {}
+    assert "removed goes" in kernel.said
+
+
+def test_a_file_with_mistakes_changes_nothing_and_all_are_told(start_kernel: StartKernel) -> None:
+    kernel = start_kernel(child("a") + child("b"))
+    with kernel.client() as client:
+        before = pids(client)
+        (kernel.place / "agentos.toml").write_text(child("a", OTHER, "colour = 3") + child("c", SLEEPS, "args = 5"))
+
+        reply = client.reload()
+
+        assert reply["code"] == "bad_request"
+        assert "agentos.toml:4: supervisor.children[0].colour: unknown field" in reply["error"]
+        assert "agentos.toml:8: supervisor.children[1].args: expected an array" in reply["error"]
+        assert pids(client) == before
+        (kernel.place / "agentos.toml").unlink()
+        assert "can't be read" in client.reload()["error"]
+
+
+def test_a_dry_run_says_the_same_and_changes_nothing(start_kernel: StartKernel) -> None:
+    kernel = start_kernel(child("a") + child("b"))
+    with kernel.client() as client:
+        before, text = pids(client), child("a", OTHER) + child("c")
+
+        told = reload(kernel, client, text, dry_run=True)
+
+        assert pids(client) == before
+        assert reload(kernel, client, text) == told
+
+
+def test_settings_that_need_a_new_kernel_are_told_each_time(start_kernel: StartKernel) -> None:
+    kernel = start_kernel(child("a"))
+    with kernel.client() as client:
+        (kernel.place / "agentos.toml").write_text("[kernel]\nmax_children = 5\n[llm]\nconcurrency = 3\n" + child("a"))
+        for _ in range(2):
+            reply = up(client.reload())
+            assert (reply["changes"], reply["kernel_restart"]) == ([], ["kernel.max_children", "llm.concurrency"])
+
+
+def test_a_stopped_agent_stays_stopped_and_has_its_new_program_when_it_is_started(start_kernel: StartKernel) -> None:
+    kernel = start_kernel(child("a") + child("b"))
+    with kernel.client() as client:
+        up(client.stop("a"))
+
+        assert reload(kernel, client, child("a", '["echo", "new"]', 'restart = "temporary"') + child("b"))
+
+        assert (info(client, "a")["state"], info(client, "a")["stopped_by"]) == ("stopped", "operator")
+        client.start("a")
+        written(client, "a", "new")
+
+
+def test_an_agent_that_failed_is_started_by_the_file_that_repairs_it(start_kernel: StartKernel) -> None:
+    kernel = start_kernel(child("bad", BAD, "max_restarts = 0") + child("team") + group("g", member("m", BAD)))
+    with kernel.client() as client:
+        in_state(client, "bad", "failed")
+
+        reload(kernel, client, child("bad") + child("team") + group("g", member("m")))
+
+        assert {in_state(client, name, "running")["state"] for name in ("bad", "m")} == {"running"}
+
+
+def test_an_added_agent_that_cannot_start_fails_alone(start_kernel: StartKernel) -> None:
+    kernel = start_kernel(child("a") + group("team", member("m"), TOGETHER))
+    with kernel.client() as client:
+        before = pids(client)
+        text = child("a") + child("bad", BAD, "max_restarts = 0")
+        text += group("team", member("m") + member("worse", BAD), TOGETHER)
+
+        assert reload(kernel, client, text) == {"bad": ("added", []), "worse": ("added", [])}
+
+        in_state(client, "bad", "failed")
+        in_state(client, "worse", "failed")
+        kept(before, pids(client), "a", "m")
+
+
+@pytest.mark.parametrize("strategy", [TOGETHER, IN_ORDER])
+def test_members_of_a_group_come_go_and_change_without_their_siblings(start_kernel: StartKernel, strategy: str) -> None:
+    kernel = start_kernel(group("team", member("a") + member("b") + member("c"), strategy))
+    with kernel.client() as client:
+        before = pids(client)
+
+        changes = reload(kernel, client, group("team", member("d") + member("c") + member("a", OTHER), strategy))
+
+        assert changes == {
+            "team": ("updated", ["children"]),
+            "d": ("added", []),
+            "a": ("restarted", ["command"]),
+            "b": ("removed", []),
+        }
+        assert {**states(client), "b": "exited"} == {"a": "running", "b": "exited", "c": "running", "d": "running"}
+        kept(before, pids(client), "c")
+        before = pids(client)
+        up(client.restart("team"))
+        assert all(pids(client)[name] != before[name] for name in "acd")
+
+
+def test_groups_come_and_go_and_change_their_strategy(start_kernel: StartKernel) -> None:
+    kernel = start_kernel(child("a") + group("team", member("b") + member("c")) + group("gone", member("d")))
+    with kernel.client() as client:
+        before = pids(client)
+        text = child("a") + group("team", member("b") + member("c"), TOGETHER) + group("new", member("e"))
+
+        changes = reload(kernel, client, text)
+
+        assert changes["team"] == ("updated", ["strategy"])
+        assert {changes[name][0] for name in "bc"} == {"restarted"}
+        assert {changes[name][0] for name in ("gone", "d")} == {"removed"}
+        assert {changes[name][0] for name in ("new", "e")} == {"added"}
+        for name in "bce":
+            in_state(client, name, "running")
+        kept(before, pids(client), "a")
+        assert {info(client, name)["supervisor"] for name in "bc"} == {"root/team"}
+        after = pids(client)
+        up(client.restart("team"))
+        assert all(pids(client)[name] != after[name] for name in "bc")
+        assert reload(kernel, client, child("a")).keys() == {"team", "b", "c", "new", "e"}
+        kept(before, pids(client), "a")
+
+
+def test_an_agent_that_moves_to_another_group_keeps_its_id_and_its_mail(start_kernel: StartKernel) -> None:
+    kernel = start_kernel(child("a") + group("team", member("b"), TOGETHER))
+    with kernel.client() as client:
+        number = info(client, "a")["id"]
+        up(client.send_message("kept", to_name="a"))
+
+        assert reload(kernel, client, group("team", member("b") + member("a"), TOGETHER))["a"] == (
+            "restarted",
+            ["supervisor"],
+        )
+
+        in_state(client, "a", "running")
+        assert (info(client, "a")["id"], info(client, "a")["supervisor"]) == (number, "root/team")
+        assert up(client.inspect("a"))["mailbox"]["messages"] == 1
+
+
+def test_permissions_and_shares_change_as_it_runs(start_kernel: StartKernel, tmp_path: Path) -> None:
+    (tmp_path / "relay.py").write_text(RELAY)
+    script = f'script = "{tmp_path}/relay.py"'
+    first = child("a", None, script, 'ready = "hello"')
+    kernel = start_kernel(first)
+    with kernel.client() as client:
+        number, before = info(client, "a")["id"], pids(client)
+        assert ask(client, number, "tree")["success"]
+        up(client.set_permissions(level="standard", agent_id=number))
+
+        assert reload(kernel, client, first + 'shutdown = "2s"\n') == {"a": ("updated", ["shutdown"])}
+        assert client.get_permissions(number)["permissions"]["level"] == "standard"  # SET_PERMS holds on
+        share = 'llm = { weight = 3, budget = [{ tokens = 50, per = "1h" }] }\n'
+        rules = 'permissions = { extends = "sandboxed", deny = { calls = ["TREE"] } }\n'
+        assert reload(kernel, client, first + share + rules)["a"][0] == "updated"
+
+        assert ask(client, number, "tree")["code"] == "permission_denied"
+        assert [one["most"] for one in up(client.inspect("a"))["budgets"]] == [50]
+        assert pids(client) == before
+
+
+def test_restart_limits_change_as_it_runs(start_kernel: StartKernel) -> None:
+    crash = '["sh", "-c", "sleep 0.3; exit 1"]'
+    kernel = start_kernel(child("a", crash, 'max_restarts = "unlimited"', "backoff = { first = 1, max = 1 }"))
+    with kernel.client() as client:
+        until(lambda: info(client, "a")["restarts"] >= 1, "it was restarted")
+
+        assert reload(kernel, client, child("a", crash, "max_restarts = 1"))["a"][0] == "updated"
+
+        in_state(client, "a", "failed")
+
+
+def test_the_order_of_the_file_holds_for_agents_that_a_reload_starts(start_kernel: StartKernel, tmp_path: Path) -> None:
+    kernel = start_kernel(child("db", SLEEPS, "sandboxed = false") + child("web"))
+    with kernel.client() as client:
+        script = tmp_path / "db.py"
+        script.write_text(
+            f"import os, time\nwhile not os.path.exists('{tmp_path}/go'): time.sleep(0.05)\n"
+            "from agentos_sdk import AgentOSClient\nAgentOSClient().hello()\ntime.sleep(1000)\n"
+        )
+        slow = child("db", None, f'script = "{script}"', 'ready = "hello"', "sandboxed = false")
+
+        reload(kernel, client, slow + child("web", OTHER, 'after = ["db"]'))
+
+        assert info(client, "web")["pid"] is None
+        (tmp_path / "go").touch()
+        in_state(client, "web", "running")
+        assert info(client, "db")["state"] == "running"
+
+
+def test_a_required_agent_that_is_added_and_does_not_come_up_ends_the_kernel(start_kernel: StartKernel) -> None:
+    kernel = start_kernel(child("a"))
+    with kernel.client() as client:
+        reload(kernel, client, child("a") + child("bad", BAD, "required = true", "max_restarts = 0"))
+    kernel.wait_line("bad is required, and it was given up")
+    assert kernel.wait_end() == 1
+
+
+def test_a_required_agent_that_is_removed_before_it_is_up_does_not() -> None:
+    kernel = Kernel(child("a", SLEEPS, 'ready = "hello"', "required = true") + child("b"))
+    try:
+        kernel.wait_line("b: running")
+        with kernel.client() as client:
+            assert reload(kernel, client, child("b")) == {"a": ("removed", [])}
+        kernel.wait_ready()
+        kernel.stop()
+    finally:
+        kernel.clean_up()
+
+
+def test_a_name_that_a_spawned_agent_has_is_a_mistake(start_kernel: StartKernel) -> None:
+    kernel = start_kernel(child("a"))
+    with kernel.client() as client:
+        number = up(client.spawn("b", command=["sleep", "1000"]))["id"]
+        (kernel.place / "agentos.toml").write_text(child("b") + child("c"))
+
+        reply = client.reload()
+
+        assert (reply["code"], f"the name 'b' is taken by a caller with the id {number}" in reply["error"]) == (
+            "bad_request",
+            True,
+        )
+        assert states(client) == {"a": "running", "b": "running"}
+
+
+def test_without_a_file_there_is_nothing_to_reload(start_kernel: StartKernel) -> None:
+    with start_kernel(None).client() as client:
+        assert "without a configuration file" in client.reload()["error"]
+
+
+def test_an_agent_that_is_restarted_by_its_own_request_ends_well(start_kernel: StartKernel, tmp_path: Path) -> None:
+    (tmp_path / "relay.py").write_text(RELAY)
+    mine = child("a", None, f'script = "{tmp_path}/relay.py"', 'permissions = "unrestricted"', 'ready = "hello"')
+    kernel = start_kernel(mine + child("b"))
+    with kernel.client() as client:
+        (kernel.place / "agentos.toml").write_text(mine + 'env = { X = "1" }\n' + child("b", OTHER))
+        before = pids(client)
+
+        up(client.send_message({"method": "reload", "with": {}}, to_name="a"))
+
+        until(lambda: "restarted a (env)" in kernel.said, "it has reloaded")
+        in_state(client, "a", "running")
+        in_state(client, "b", "running")
+        assert not set(pids(client).values()) & set(before.values())
+
+
+def test_a_client_that_goes_away_leaves_nothing_half_done(start_kernel: StartKernel) -> None:
+    deaf = '["sh", "-c", "trap : TERM; while :; do sleep 0.1; done"]'
+    kernel = start_kernel(child("deaf", deaf, 'shutdown = "2s"') + child("b"))
+    with kernel.client() as client:
+        (kernel.place / "agentos.toml").write_text(child("b", OTHER) + child("c"))
+        with kernel.connect() as wire:
+            wire.send(Op.RELOAD, {})
+            until(lambda: info(client, "deaf")["state"] == "stopping", "the reload has begun")
+
+        in_state(client, "c", "running")
+        in_state(client, "b", "running")
+        assert info(client, "deaf")["state"] == "exited"
+
+
+FILES = (
+    child("a") + group("team", member("b") + member("c"), TOGETHER, "intensity = 1000") + child("d"),
+    child("a", OTHER) + group("team", member("c") + member("b", OTHER), TOGETHER, "intensity = 1000") + child("e"),
+    child("b") + group("team", member("a") + member("c")) + child("d", SLEEPS, 'shutdown = "1s"'),
+    group("team", member("c"), IN_ORDER, "intensity = 1000") + child("a", SLEEPS, "max_restarts = 1000"),
+)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_storm_of_reloads_and_requests_ends_well(start_kernel: StartKernel, seed: int) -> None:
+    """Each request is answered, and the tree is that of the last file, with all agents in it startable."""
+    kernel, file = start_kernel(FILES[0]), threading.Lock()
+    allowed = {None, "unavailable", "bad_request", "not_found"}
+
+    def work(number: int) -> set[Any]:
+        chance, codes = random.Random(f"{seed} {number}"), set[Any]()
+        with kernel.client() as client:
+            for _ in range(8):
+                if number < 2:
+                    with file:
+                        (kernel.place / "agentos.toml").write_text(chance.choice(FILES))
+                        codes.add(client.reload().get("code"))
+                else:
+                    op = chance.choice([Op.START, Op.STOP, Op.RESTART, Op.KILL])
+                    name = chance.choice(["a", "b", "c", "d", "e"] + ["team"] * (op is not Op.KILL))
+                    codes.add(client.request(op, {"name": name}).get("code"))
+        return codes
+
+    with ThreadPoolExecutor(6) as threads:
+        found = set[Any]().union(*threads.map(work, range(6)))
+
+    assert found <= allowed
+    with kernel.client() as client:
+        reload(kernel, client, FILES[1])
+        up(client.start(names=["a", "e", "team"]))
+        for name in "abce":
+            in_state(client, name, "running")
+        assert info(client, "d")["state"] in ("exited", "stopped")
+        assert reload(kernel, client, FILES[0])
+        up(client.start(names=["a", "d", "team"]))
+        for name in "abcd":
+            in_state(client, name, "running")
+    assert "bug " not in kernel.said

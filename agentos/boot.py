@@ -237,7 +237,7 @@ class Kernel:
                         nursery.start_soon(service.serve)
                     nursery.start_soon(self.probe_host)
                     nursery.start_soon(self.write_counts)
-                    await nursery.start(self.obey_signals)
+                    await nursery.start(self.obey_signals, nursery)
                     reason = await self.supervision.run(partial(self.announce, nursery))
                     nursery.cancel_scope.cancel()
             finally:
@@ -265,12 +265,18 @@ class Kernel:
         self.traffic.flush()
         self.lives.flush()
 
-    async def obey_signals(self, *, task_status: trio.TaskStatus[None]) -> None:
-        """The first stop signal ends the tree in order, a second one kills what is left."""
-        with trio.open_signal_receiver(*stop_signals()) as signals:
+    async def obey_signals(self, nursery: trio.Nursery, *, task_status: trio.TaskStatus[None]) -> None:
+        """The first stop signal ends the tree in order, a second one kills what is left.
+
+        SIGHUP is one if there is a terminal, which was closed; without one it reloads the configuration.
+        """
+        terminal = has_terminal()
+        with trio.open_signal_receiver(*list_signals(terminal)) as signals:
             task_status.started()
-            async for _ in signals:
-                if self.supervision.stopping:
+            async for number in signals:
+                if number == signal.SIGHUP and not terminal:
+                    nursery.start_soon(self.reload.request_and_log)
+                elif self.supervision.stopping:
                     log.warning("killing what still runs")
                     self.supervision.stop_now()
                 else:
@@ -290,7 +296,12 @@ class Kernel:
             nursery.start_soon(self.line.prepare)
 
 
-def stop_signals() -> list[signal.Signals]:
-    """SIGINT, SIGTERM, and SIGHUP (the terminal was closed) unless it is ignored, as under nohup."""
+def list_signals(terminal: bool) -> list[signal.Signals]:
+    """SIGINT, SIGTERM, and SIGHUP unless a terminal's is ignored, as under nohup."""
     signals = [signal.SIGINT, signal.SIGTERM]
-    return signals if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [*signals, signal.SIGHUP]
+    return signals if terminal and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [*signals, signal.SIGHUP]
+
+
+def has_terminal() -> bool:
+    """Whether the process has a controlling terminal: ``tty_nr`` in proc_pid_stat(5)."""
+    return Path("/proc/self/stat").read_text().rpartition(")")[2].split()[4] != "0"

@@ -24,6 +24,8 @@ LIVE = frozenset(
     }
 )
 """The fields of an agent that hold without a restart: at once, or from its next end or start on."""
+FOLLOWING = frozenset({"max_restarts", "restart_window", "backoff", "on_give_up"})
+"""The fields that only a child in a container has, with defaults: they differ wherever the place is of another kind."""
 PLACE = "supervisor"  # the field of a child that is in another group now, or in one that contains it in another way
 ORDER = "children"  # the field of a group whose members have another order
 
@@ -80,35 +82,45 @@ def compare_trees(old: GroupSpec, new: GroupSpec, live_limits: Collection[str]) 
         was = before.get(name)
         if was is None or type(was.spec) is not type(place.spec):
             found.append(TreeChange(name, "added"))
-        elif isinstance(place.spec, GroupSpec) and isinstance(was.spec, GroupSpec):
-            found.append(_compare_groups(name, was.spec, place.spec, moved=not place.is_at(was)))
-        elif isinstance(place.spec, AgentSpec) and isinstance(was.spec, AgentSpec):
-            found.append(_compare_agents(was.spec, place.spec, live_limits, moved=not place.is_at(was)))
+            continue
+        one = _compare_specs(name, was.spec, place.spec, live_limits)
+        if not place.is_at(was):
+            fields = one.fields if one is not None else ()
+            same_kind = place.within[-1] == was.within[-1]
+            one = TreeChange(
+                name, "restarted", (PLACE, *(field for field in fields if same_kind or field not in FOLLOWING))
+            )
+        found.append(one)
     gone = [name for name, was in before.items() if name not in after or type(after[name].spec) is not type(was.spec)]
     return [one for one in found if one is not None] + [TreeChange(name, "removed") for name in gone]
 
 
-def _compare_agents(old: AgentSpec, new: AgentSpec, live_limits: Collection[str], moved: bool) -> TreeChange | None:
+def _compare_specs(
+    name: str, old: AgentSpec | GroupSpec, new: AgentSpec | GroupSpec, live_limits: Collection[str]
+) -> TreeChange | None:
+    if isinstance(old, AgentSpec) and isinstance(new, AgentSpec):
+        return _compare_agents(old, new, live_limits)
+    assert isinstance(old, GroupSpec), "both are of one type"
+    assert isinstance(new, GroupSpec), "both are of one type"
+    return _compare_groups(name, old, new)
+
+
+def _compare_agents(old: AgentSpec, new: AgentSpec, live_limits: Collection[str]) -> TreeChange | None:
     differing = [name for name in _differing(old, new) if name != "limits"]
     had, gets = effective(old), effective(new)
     limits = [name for name in fields_dict(Limits) if getattr(had, name) != getattr(gets, name)]
     live = set(differing) <= LIVE and set(limits) <= set(live_limits)
-    return _describe(new.name, [*differing, *(f"limits.{name}" for name in limits)], moved, restarts=not live)
+    fields = (*differing, *(f"limits.{name}" for name in limits))
+    return TreeChange(new.name, "updated" if live else "restarted", fields) if fields else None
 
 
-def _compare_groups(name: str, old: GroupSpec, new: GroupSpec, moved: bool = False) -> TreeChange | None:
+def _compare_groups(name: str, old: GroupSpec, new: GroupSpec) -> TreeChange | None:
     differing = [field for field in _differing(old, new) if field != ORDER]
     names = [[child.name for child in group.children] for group in (old, new)]
     kept = [[name for name in found if name in names[0] and name in names[1]] for found in names]
     if new.strategy != "one_for_one" and kept[0] != kept[1]:
         differing.append(ORDER)
-    return _describe(name, differing, moved)
-
-
-def _describe(name: str, differing: Sequence[str], moved: bool, restarts: bool = False) -> TreeChange | None:
-    if moved:
-        return TreeChange(name, "restarted", (PLACE, *differing))
-    return TreeChange(name, "restarted" if restarts else "updated", tuple(differing)) if differing else None
+    return TreeChange(name, "updated", tuple(differing)) if differing else None
 
 
 def _differing(old: AgentSpec | GroupSpec, new: AgentSpec | GroupSpec) -> list[str]:

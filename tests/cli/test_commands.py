@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 
 import pytest
 from click import unstyle
@@ -161,6 +162,35 @@ def test_start_stop_and_restart_by_name(agentos: Agentos) -> None:
         ]
         refused = agentos("stop", "declared", "nobody", AGENTOS_SOCKET=own.socket)
         assert (refused.returncode, refused.stderr) == (1, "agentos: no agent or group is called 'nobody'\n")
+
+
+def test_reload_prints_a_table_of_what_differs(agentos: Agentos) -> None:
+    first = '[[supervisor.children]]\nname = "a"\ncommand = ["sleep", "1000"]\n'
+    with running(first) as own:
+
+        def reload(toml: str, *words: str) -> subprocess.CompletedProcess[str]:
+            (own.place / "agentos.toml").write_text(toml)
+            return agentos("reload", *words, AGENTOS_SOCKET=own.socket)
+
+        other = f"[kernel]\nmax_children = 3\n{first}".replace('"a"', '"b"') + first + 'shutdown = "1s"\n'
+        told = """CHANGE   AGENT OR GROUP  FIELDS
+added    b
+updated  a               shutdown
+not changed until the kernel is started anew: kernel.max_children
+"""
+        assert reload(other, "--dry-run").stdout == f"{told}nothing was changed: this was a dry run\n"
+        assert reload(other).stdout == told
+        assert json.loads(reload(first, "--json").stdout)["changes"] == [
+            {"agent": "a", "change": "updated", "fields": ["shutdown"]},
+            {"agent": "b", "change": "removed", "fields": []},
+        ]
+        assert reload(first).stdout == "nothing differs: nothing was changed\n"
+        wrong = reload(first + "colour = 3\nshape = 4\n")
+        assert wrong.returncode == 1
+        assert [line.partition("agentos.toml:")[2] for line in wrong.stderr.splitlines()] == [
+            "4: supervisor.children[0].colour: unknown field",
+            "5: supervisor.children[0].shape: unknown field",
+        ]
 
 
 def test_spawn_takes_scripts_with_their_arguments_and_its_options(agentos: Agentos, kernel: Kernel) -> None:

@@ -22,22 +22,36 @@ from tests.support.wire import LIST, NOOP, PATIENCE, SPAWN, Wire
 PROGRAM = (sys.executable, "-m", "agentos", "run")
 # Its standard input ends when we do, by SIGKILL too. Not a death signal: that follows a thread, not a process.
 GUARD = ("sh", "-c", 'read -r _; kill -9 "$1"', "sh")
+# Opens a terminal that nothing else uses; the first one that a session's leader opens becomes its controlling terminal.
+IN_TERMINAL = (
+    sys.executable,
+    "-c",
+    "import os, pty, sys; ours, its = pty.openpty(); os.set_inheritable(ours, True); "
+    "os.open(os.ttyname(its), os.O_RDWR); os.execv(sys.argv[1], sys.argv[1:])",
+)
 READY, PROBED = re.compile(r"\| ready, listening on"), re.compile(r"\| isolation ")
 
 
 class Kernel:
     """``agentos run`` in a short temporary directory, with a socket, a state directory and a home of its own.
 
-    ``toml`` is the text of its configuration, written to ``agentos.toml`` there; None = without one.
+    ``toml`` is the text of its configuration, written to ``agentos.toml`` there; None = without one. ``options`` are
+    further ones of ``agentos run``. With ``terminal`` it has a controlling terminal, which is not its output.
     """
 
-    def __init__(self, toml: str | None = None, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        toml: str | None = None,
+        env: Mapping[str, str] | None = None,
+        options: Sequence[str] = (),
+        terminal: bool = False,
+    ) -> None:
         # Short, because a socket's path has at most 107 bytes.
         self.place = Path(tempfile.mkdtemp(prefix="aos-", dir="/tmp"))
         self.socket = str(self.place / "s")
         self.state_dir = self.place / "state"
         self.lines: list[str] = []
-        self._env = env or {}
+        self._env, self._options, self._terminal = env or {}, options, terminal
         self._news = threading.Condition()
         self._closed = False
         if toml is not None:
@@ -49,7 +63,10 @@ class Kernel:
         self._closed = False
         self.is_over = False  # a test waited for its end
         self.process = subprocess.Popen(
-            [*PROGRAM, *self._config, "--socket", self.socket, "--state-dir", str(self.state_dir)],
+            [
+                *(IN_TERMINAL if self._terminal else ()),
+                *(*PROGRAM, *self._config, *self._options, "--socket", self.socket, "--state-dir", str(self.state_dir)),
+            ],
             cwd=self.place,
             env={**environment(self.place), **self._env},
             stdin=subprocess.DEVNULL,

@@ -1,6 +1,7 @@
 """RELOAD: what goes on, what starts, stops and restarts, what changes as it runs, and what a wrong file does."""
 
 import random
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +13,7 @@ from agentos_sdk import AgentOSClient
 from agentos_sdk.opcodes import Op
 from tests.conftest import StartKernel
 from tests.support.kernel import Kernel, until
-from tests.system.agents import RELAY, ask, in_state, info, up, written
+from tests.system.agents import RELAY, as_agent, ask, in_state, info, up, written
 from tests.system.test_containers import BAD, IN_ORDER, SLEEPS, child, group, member, states
 from tests.system.test_start_stop import TOGETHER, pids
 
@@ -188,7 +189,8 @@ def test_an_agent_that_moves_to_another_group_keeps_its_id_and_its_mail(start_ke
 
         in_state(client, "a", "running")
         assert (info(client, "a")["id"], info(client, "a")["supervisor"]) == (number, "root/team")
-        assert up(client.inspect("a"))["mailbox"]["messages"] == 1
+        with as_agent(kernel, number) as agent:
+            assert [letter["message"] for letter in agent.recv_messages(timeout=0)["messages"]] == ["kept"]
 
 
 def test_permissions_and_shares_change_as_it_runs(start_kernel: StartKernel, tmp_path: Path) -> None:
@@ -204,11 +206,12 @@ def test_permissions_and_shares_change_as_it_runs(start_kernel: StartKernel, tmp
         assert reload(kernel, client, first + 'shutdown = "2s"\n') == {"a": ("updated", ["shutdown"])}
         assert client.get_permissions(number)["permissions"]["level"] == "standard"  # SET_PERMS holds on
         share = 'llm = { weight = 3, budget = [{ tokens = 50, per = "1h" }] }\n'
-        rules = 'permissions = { extends = "sandboxed", deny = { calls = ["TREE"] } }\n'
-        assert reload(kernel, client, first + share + rules)["a"][0] == "updated"
+        rules = '[permissions.blind]\nlevel = "sandboxed"\ndeny = { calls = ["TREE"] }\n'
+        text = first + share + 'permissions = "blind"\n' + rules
+        assert reload(kernel, client, text) == {"a": ("updated", ["shutdown", "llm", "permissions"])}
 
         assert ask(client, number, "tree")["code"] == "permission_denied"
-        assert [one["most"] for one in up(client.inspect("a"))["budgets"]] == [50]
+        assert [one["most"] for one in up(client.inspect("a"))["llm"]["budgets"]] == [50]
         assert pids(client) == before
 
 
@@ -259,6 +262,20 @@ def test_a_required_agent_that_is_removed_before_it_is_up_does_not() -> None:
         kernel.stop()
     finally:
         kernel.clean_up()
+
+
+def test_sighup_reloads_where_there_is_no_terminal(start_kernel: StartKernel) -> None:
+    kernel = start_kernel(child("a"))
+    (kernel.place / "agentos.toml").write_text(child("a") + child("b", SLEEPS, "colour = 3"))
+    kernel.process.send_signal(signal.SIGHUP)
+    kernel.wait_line("nothing was reloaded: .*agentos.toml:7: supervisor.children.1..colour: unknown field")
+    (kernel.place / "agentos.toml").write_text(child("a") + child("b"))
+
+    kernel.process.send_signal(signal.SIGHUP)
+
+    kernel.wait_line("added b")
+    with kernel.client() as client:
+        in_state(client, "b", "running")
 
 
 def test_a_name_that_a_spawned_agent_has_is_a_mistake(start_kernel: StartKernel) -> None:

@@ -5,6 +5,7 @@ import signal
 import pytest
 
 from tests.conftest import StartKernel
+from tests.support.kernel import Kernel
 from tests.system.agents import in_state
 
 JOBS = """
@@ -39,13 +40,17 @@ def test_a_permanent_agent_that_ends_at_once_is_a_failed_start(start_kernel: Sta
         assert in_state(client, "steady", "running")["restarts"] == 0
 
 
-def test_a_closed_terminal_stops_the_kernel_in_order(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(JOBS.format(restart="temporary"))
+def test_a_closed_terminal_stops_the_kernel_in_order() -> None:
+    kernel = Kernel(JOBS.format(restart="temporary"), terminal=True)
+    try:
+        kernel.wait_ready()
 
-    kernel.process.send_signal(signal.SIGHUP)
+        kernel.process.send_signal(signal.SIGHUP)
 
-    assert kernel.wait_end() == 0
-    assert "steady: stopped: killed by SIGTERM" in kernel.said
+        assert kernel.wait_end() == 0
+        assert "steady: stopped: killed by SIGTERM" in kernel.said
+    finally:
+        kernel.clean_up()
 
 
 @pytest.mark.parametrize("name", ["123", "kernel", "root", "spawned"])

@@ -14,6 +14,7 @@ from agentos_sdk.opcodes import Op
 from tests.conftest import StartKernel
 from tests.support.kernel import Kernel, until
 from tests.system.agents import RELAY, as_agent, ask, in_state, info, up, written
+from tests.system.jails import crippled, group_of, need_cgroups
 from tests.system.test_containers import BAD, IN_ORDER, SLEEPS, child, group, member, states
 from tests.system.test_start_stop import TOGETHER, pids
 
@@ -213,6 +214,60 @@ def test_permissions_and_shares_change_as_it_runs(start_kernel: StartKernel, tmp
         assert ask(client, number, "tree")["code"] == "permission_denied"
         assert [one["most"] for one in up(client.inspect("a"))["llm"]["budgets"]] == [50]
         assert pids(client) == before
+
+
+def test_limits_of_a_cgroup_change_as_it_runs(start_kernel: StartKernel) -> None:
+    kernel = start_kernel(child("a", SLEEPS, 'limits = { memory = "64M", disk = "10M" }'))
+    version = need_cgroups(kernel)
+    with kernel.client() as client:
+        before = pids(client)
+        limits = 'limits = { memory = "200M", disk = "10M", max_pids = 20, cpu_quota = "50%" }'
+
+        changes = reload(kernel, client, child("a", SLEEPS, limits))
+
+        assert changes == {"a": ("updated", ["limits.memory", "limits.max_pids", "limits.cpu_quota"])}
+        assert pids(client) == before
+        file = {1: "memory.limit_in_bytes", 2: "memory.max"}[version]
+        assert (group_of(before["a"], "memory") / file).read_text().strip() == str(200 << 20)
+        found = up(client.inspect("a"))
+        assert (found["limits"]["memory"], found["isolation"]["layers"]["memory"]["asked"]) == (200 << 20, 200 << 20)
+        assert str(200 << 20) in found["isolation"]["layers"]["memory"]["evidence"]
+        more = child("a", SLEEPS, limits.replace("10M", "20M"))
+        assert reload(kernel, client, more) == {"a": ("restarted", ["limits.disk"])}
+
+
+def test_a_memory_limit_below_what_is_in_use_restarts_the_agent(start_kernel: StartKernel) -> None:
+    holds = (
+        """["python3", "-c", "held = b'x' * (100 << 20); print('has it', flush=True); import time; time.sleep(1000)"]"""
+    )
+    kernel = start_kernel(child("a", holds))
+    need_cgroups(kernel)
+    with kernel.client() as client:
+        written(client, "a", "has it")
+        before = pids(client)
+
+        changes = reload(kernel, client, child("a", holds, 'limits = { memory = "32M" }'))
+
+        assert changes == {"a": ("restarted", ["limits.memory"])}
+        until(lambda: "memory limit 32M reached" in kernel.said, "its new life has the limit")
+        assert pids(client) != before
+
+
+def test_a_watched_memory_limit_changes_as_it_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    grows = tmp_path / "grows.py"
+    grows.write_text(
+        "import signal\nheld = b'x' * (50 << 20)\nprint('has it', flush=True)\nsignal.sigwait([signal.SIGUSR1])\n"
+    )
+    first = child("a", None, f'script = "{grows}"', 'limits = { memory = "100M" }', 'restart = "temporary"')
+    with crippled(monkeypatch, "--hide", "/sys/fs/cgroup", toml=first) as kernel, kernel.client() as client:
+        written(client, "a", "has it")
+
+        assert reload(kernel, client, first.replace("100M", "150M")) == {"a": ("updated", ["limits.memory"])}
+        assert info(client, "a")["restarts"] == 0
+        assert reload(kernel, client, first.replace("100M", "30M")) == {"a": ("updated", ["limits.memory"])}
+
+        until(lambda: "memory limit 30M reached (watched" in kernel.said, "the watcher has the new figure")
+        assert reload(kernel, client, first.replace("100M", "900M")) == {"a": ("updated", ["limits.memory"])}
 
 
 def test_restart_limits_change_as_it_runs(start_kernel: StartKernel) -> None:

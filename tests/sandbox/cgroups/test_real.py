@@ -121,6 +121,36 @@ def test_what_is_in_force_is_what_was_asked(root: Group) -> None:
     assert (found.memory, found.swap, found.pids, found.cpu, found.weight) == (64 * MIB, 0, 16, 0.25, 50)
 
 
+def test_limits_are_raised_lowered_lifted_and_set_while_a_program_runs(root: Group, start: Start) -> None:
+    steps = [
+        Limits(memory=128 * MIB, pids=32, cpu=0.5, weight=200),
+        Limits(memory=32 * MIB, pids=8, cpu=0.1, weight=20),
+        Limits(),
+        Limits(memory=48 * MIB, pids=9, cpu=0.2, weight=100),
+    ]
+    with nested(root, "changing", Limits(memory=64 * MIB, pids=16, cpu=0.25, weight=50)) as group:
+        program = start(group, WAITS)
+        assert hear(program) == "ready"
+        for limits in steps:
+            group.change_limits(limits)
+
+            found = group.read_limits()
+            assert (found.memory, found.pids, found.cpu) == (limits.memory, limits.pids, limits.cpu)
+            assert abs((found.weight or 0) - (limits.weight or 100)) <= 1
+        assert program.poll() is None
+
+
+def test_a_memory_limit_below_what_is_in_use_is_refused_and_kills_nothing(root: Group, start: Start) -> None:
+    with nested(root, "full", Limits(memory=256 * MIB)) as group:
+        program = start(group, "held = bytearray(b'x') * (100 << 20)\n" + WAITS)
+        assert hear(program) == "ready"
+
+        with pytest.raises(CgroupError):
+            group.change_limits(Limits(memory=32 * MIB))
+
+        assert program.poll() is None
+
+
 def test_a_memory_hog_is_killed_at_its_limit_and_the_evidence_says_so(root: Group, start: Start) -> None:
     with nested(root, "hog", Limits(memory=32 * MIB)) as group:
         assert start(group, HOG).wait(60) == -signal.SIGKILL

@@ -25,6 +25,7 @@ from agentos.agents.supervision import SpawnLimits, Supervision
 from agentos.agents.tree_reload import TreeReload
 from agentos.config.load import Config
 from agentos.config.reload import Reload
+from agentos.config.watch import Watch
 from agentos.database import DatabaseError, open_database
 from agentos.llm import budgets
 from agentos.llm.model import Model, open_model
@@ -57,12 +58,16 @@ COUNT_SECONDS = 3600.0  # seconds for which the audit log's counts stand
 
 @frozen
 class Settings:
-    """The options of ``agentos run``: ``socket`` and ``state_dir`` are final, ``show`` is called with every event."""
+    """The options of ``agentos run``: ``socket`` and ``state_dir`` are final, ``show`` is called with every event.
+
+    ``watch``: reload the configuration file when it is saved, and restart agents whose script was.
+    """
 
     config: Config
     socket: str
     state_dir: Path
     show: Subscriber
+    watch: bool = False
 
 
 def run(settings: Settings) -> str | None:
@@ -235,6 +240,8 @@ class Kernel:
                     nursery.start_soon(Listener(listener, self.connection_limit, self.poller, admit, dismiss).serve)
                     for service in (self.host.spawner, self.sweeper, self.jails, self.line, self.reload):
                         nursery.start_soon(service.serve)
+                    if self.settings.watch:
+                        nursery.start_soon(Watch(self.reload).serve)
                     nursery.start_soon(self.probe_host)
                     nursery.start_soon(self.write_counts)
                     await nursery.start(self.obey_signals, nursery)

@@ -82,12 +82,13 @@ class Reload:
         assert job.result is not None, "it is done"
         return job.result
 
-    async def request_and_log(self) -> None:
-        """Reload for the kernel itself: the log has the result, and all mistakes."""
+    async def request_and_log(self) -> Reloaded | None:
+        """Reload for the kernel itself: the log has the result, or all mistakes."""
         try:
-            await self.request(dry_run=False)
+            return await self.request(dry_run=False)
         except CallError as error:
             log.error("nothing was reloaded: %s", error)
+            return None
 
     async def serve(self) -> None:
         """Make the reloads that are requested, one after the other, until cancelled."""

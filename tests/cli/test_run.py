@@ -284,3 +284,9 @@ def test_a_kernel_whose_zygote_is_too_slow_says_what_to_set(agentos: Agentos, ke
     )
     assert said in done.stderr
     assert "exit status" not in done.stderr
+
+
+def test_watch_needs_a_file(agentos: Agentos, tmp_path: Path) -> None:
+    refused = agentos("run", "--watch", "--socket", str(tmp_path / "s"), "--state-dir", str(tmp_path / "state"))
+
+    assert (refused.returncode, refused.stderr.startswith("agentos: --watch needs a configuration file")) == (1, True)

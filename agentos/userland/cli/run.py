@@ -24,7 +24,8 @@ MAX_MISSING = 10  # names of agents that aren't up yet, in one line
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--socket", "socket", metavar="PATH", help="Where to listen.")
 @click.option("--state-dir", metavar="DIR", type=click.Path(path_type=Path), help=STATE_DIR)
-def run(file: Path | None, socket: str | None, state_dir: Path | None) -> None:
+@click.option("--watch", is_flag=True, help="Reload FILE when it is saved; restart agents whose script is.")
+def run(file: Path | None, socket: str | None, state_dir: Path | None, watch: bool) -> None:
     """Run a kernel with the tree that FILE describes.
 
     The default for FILE is ./agentos.toml if there is one. Ctrl-C stops the agents in order, a second one hurries. The
@@ -48,6 +49,8 @@ def run(file: Path | None, socket: str | None, state_dir: Path | None) -> None:
     manager = ServiceManager.from_environment(os.environ)
     if file is None and CONFIG.exists():
         file = CONFIG
+    if watch and file is None:
+        raise Failed("--watch needs a configuration file: name one, or make one with `agentos init`")
     try:
         config = load(file) if file is not None else Config.without_file(Path.cwd())
     except OSError as error:
@@ -82,7 +85,7 @@ def run(file: Path | None, socket: str | None, state_dir: Path | None) -> None:
                     manager.notify("STOPPING=1", "STATUS=stopping, agents first")
 
         try:
-            gave_up = boot(Settings(config, os.path.abspath(path), state.absolute(), show))
+            gave_up = boot(Settings(config, os.path.abspath(path), state.absolute(), show, watch))
         except BootError as error:
             raise Failed(str(error)) from None
         result = "stopped" if gave_up is None else gave_up

@@ -42,7 +42,8 @@ def log_of(kernel: Kernel) -> Path:
 
 
 def rows(kernel: Kernel, **query: Any) -> list[Row]:
-    return found(log_of(kernel), Query(**query))
+    """Entries of calls: those of agents' lives are the kernel's own."""
+    return [row for row in found(log_of(kernel), Query(**query)) if not row.call.startswith("AGENT_")]
 
 
 def written(kernel: Kernel, count: int, **query: Any) -> list[Row]:

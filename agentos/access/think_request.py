@@ -1,6 +1,8 @@
 """THINK requests: parses a body into the question for the model."""
 
+import json
 import re
+from hashlib import sha256
 
 from msgspec import Struct
 
@@ -64,3 +66,18 @@ def build_message(message: calls.Message) -> llm.Message:
         message.tool_calls,
         message.tool_call_id,
     )
+
+
+def digest_question(question: llm.Question) -> str:
+    """SHA-256 of a question's texts and images, in hexadecimal: tells equal questions without keeping their text.
+
+    Hashed is a JSON array of pairs in UTF-8, without spaces: ``["system", text]`` if there is one, then for each
+    message ``[role, text]`` and for each of its images ``["image", SHA-256 of its bytes]``.
+    """
+    pairs = [("system", question.system)] if question.system is not None else []
+    for message in question.messages:
+        pairs.append((message.role, message.text))
+        pairs += [("image", sha256(image.data).hexdigest()) for image in message.images]
+    return sha256(
+        json.dumps(pairs, ensure_ascii=False, separators=(",", ":")).encode(errors="surrogatepass")
+    ).hexdigest()

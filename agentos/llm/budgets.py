@@ -86,6 +86,11 @@ class Budgets:
         rows = await database.write(partial(_load, now))
         return cls(Quotas(rows), prices, database, max_tokens)
 
+    def cost(self, model: str, usage: Usage) -> float | None:
+        """What this use of a model costs, in the currency of its price; ``None`` if it has no price."""
+        rate = self._rates.get(model)
+        return None if rate is None else rate.cost(usage.input, usage.generated) / MONEY_UNITS
+
     def check(self, queue_path: QueuePath, model: str, input_tokens: int, now: float, calls: int = 1) -> None:
         """Refuse a request that can't be granted in this window, even if all reservations were returned unused.
 

@@ -107,6 +107,10 @@ class Line:
             raise job.outcome
         return job.outcome
 
+    def cost(self, model: str, usage: Usage) -> float | None:
+        """See :meth:`Budgets.cost`."""
+        return self._budgets.cost(model, usage)
+
     async def prepare(self) -> None:
         """Connect to the provider: a vendor's SDK is loaded in a thread. Requests that arrive meanwhile wait for it."""
         await self._client.prepare()

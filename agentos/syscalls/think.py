@@ -7,7 +7,7 @@ from functools import partial
 
 import trio
 
-from agentos.access.think_request import MAX_INLINE_BYTES, ThinkRequest, parse_think
+from agentos.access.think_request import MAX_INLINE_BYTES, ThinkRequest, digest_question, parse_think
 from agentos.kernel.call import Call, Gone
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
@@ -25,6 +25,7 @@ from agentos_sdk.errors import CallError, Timeout
 from agentos_sdk.opcodes import Op
 
 FAILURE = {"content": "", "tokens": 0}
+MAX_DIGESTED_INLINE = 64 << 10  # bytes of a question whose digest is computed in the event loop, in 0.2 ms
 
 
 def syscalls(line: Line, queue_path: Callable[[Caller], QueuePath], max_payload: int) -> tuple[Syscall, ...]:
@@ -43,9 +44,17 @@ def syscalls(line: Line, queue_path: Callable[[Caller], QueuePath], max_payload:
             if request.stream:
                 call.require_stream("stream")
                 think = partial(stream_answer, call, think)
+            question = request.question
+            large = question.size > MAX_DIGESTED_INLINE
+            digest = (
+                await run_in_thread(digest_question, question, limiter=reading) if large else digest_question(question)
+            )
+            call.remark = f"question sha256:{digest}"
             with trio.move_on_after(math.inf if request.timeout is None else request.timeout):
                 thought = await think()
-                call.remark = thought.bound or ""
+                call.remark = f"{describe_use(thought, line.cost(question.model, thought.answer.usage))}, {call.remark}"
+                if thought.bound is not None:
+                    call.remark += f"; {thought.bound}"
                 return thought
             raise Timeout(f"the model hasn't answered within the {request.timeout:g} s that timeout names")
 
@@ -76,6 +85,12 @@ def syscalls(line: Line, queue_path: Callable[[Caller], QueuePath], max_payload:
         ),
         Syscall(Op.LLM_REPORT, calls.LLMReport, prepare=prepare_report),
     )
+
+
+def describe_use(thought: ThinkResult, cost: float | None) -> str:
+    """Tokens and cost for the audit log: ``in 12, out 340, cost 0.00021``; the cost is null without a price."""
+    used = thought.answer.usage
+    return f"in {used.input}, out {used.generated}, cost {'null' if cost is None else format(cost, '.10g')}"
 
 
 def build_reply(thought: ThinkResult) -> calls.Thought:

@@ -1,6 +1,7 @@
 """THINK through a whole kernel: who may wait for the model how long, and what is left when somebody goes."""
 
 import contextlib
+import hashlib
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -313,3 +314,38 @@ def test_what_an_agent_has_had_of_the_model_can_be_seen(offline: Kernel) -> None
 
     assert spent["calls"] == 2
     assert spent["input"] + spent["output"] == sum(answer["tokens"] for answer in answers)
+
+
+PRICED = OFFLINE + '[llm.prices]\n"offline" = { input = 1000000, output = 2000000 }\n'
+
+
+@pytest.mark.parametrize(("toml", "price"), [(OFFLINE, None), (PRICED, (1, 2))])
+def test_the_audit_log_has_tokens_cost_and_a_digest_of_the_question_and_never_its_text(
+    start_kernel: StartKernel, toml: str, price: tuple[int, int] | None
+) -> None:
+    kernel = start_kernel(toml)
+    with kernel.client() as client:
+        used = up(client.think("whatever it is: Grüße", system_instruction="be brief"))["usage"]
+        until(lambda: client.get_audit_log("model")["count"], "it is written")
+        [entry] = client.get_audit_log("model")["entries"]
+
+    canonical = '[["system","be brief"],["user","whatever it is: Grüße"]]'
+    digest = hashlib.sha256(canonical.encode()).hexdigest()
+    generated = used["output"] + used["thinking"]
+    cost = "null" if price is None else f"{used['input'] * price[0] + generated * price[1]:g}"
+    tokens = f"in {used['input']}, out {generated}, cost {cost}"
+    assert (entry["call"], entry["outcome"]) == ("THINK", "ok")
+    assert entry["about"] == f"offline ({tokens}, question sha256:{digest})"
+    for file in (kernel.state_dir / "audit").iterdir():
+        assert b"whatever it is" not in file.read_bytes()
+
+
+def test_a_question_without_an_answer_has_its_digest_in_the_audit_log(start_kernel: StartKernel) -> None:
+    kernel = start_kernel(SLOW)
+    with kernel.client() as client:
+        client.request(Op.THINK, {"prompt": "for ever?", "timeout": 0.2}, wait=None)
+        until(lambda: client.get_audit_log("model")["count"], "it is written")
+        [entry] = client.get_audit_log("model")["entries"]
+
+    digest = hashlib.sha256(b'[["user","for ever?"]]').hexdigest()
+    assert (entry["outcome"], entry["about"]) == ("timeout", f"offline (question sha256:{digest})")

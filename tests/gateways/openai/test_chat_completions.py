@@ -306,8 +306,8 @@ async def test_a_question_is_recorded_once_as_a_think_of_its_agent(way: Callable
         await way(here)
 
     [entry] = notebook.entries
-            assert (entry.agent, entry.kind, entry.call) == (1, "agent", "THINK")
-            assert entry.about.startswith(f"{MODEL} (in 6, out 10, cost null, question sha256:")
+    assert (entry.agent, entry.kind, entry.call) == (1, "agent", "THINK")
+    assert entry.about.startswith(f"{MODEL} (in 6, out 10, cost null, question sha256:")
     assert (entry.phase, entry.outcome, entry.decision) == ("outcome", "ok", "allow")
     assert entry.duration is not None
 

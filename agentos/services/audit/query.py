@@ -15,13 +15,17 @@ PAGE_ENTRIES = 1000  # entries
 
 
 class Query(Struct, frozen=True):
-    """Conditions for entries; ``None`` matches all. ``after`` is an entry number, ``since`` seconds since the epoch."""
+    """Conditions for entries; ``None`` matches all. ``after`` is an entry number.
+
+    ``since`` and ``until`` are seconds since the epoch; an entry of that time is in the first and not in the second.
+    """
 
     agent: int | None = None
     name: str | None = None
     calls: Collection[str] | None = None
     decision: str | None = None
     since: float | None = None
+    until: float | None = None
     after: int | None = None
 
     @property
@@ -32,6 +36,7 @@ class Query(Struct, frozen=True):
             ("name = ?", self.name),
             ("decision = ?", self.decision),
             ("at >= ?", self.since),
+            ("at < ?", self.until),
             ("seq > ?", self.after),
         ]
         terms = [(term, value) for term, value in wanted if value is not None]

@@ -4,6 +4,7 @@ import json
 import os
 import pwd
 import re
+import shutil
 import sqlite3
 import sys
 import time
@@ -17,12 +18,14 @@ import click
 from click.core import ParameterSource
 
 from agentos_sdk.opcodes import Op
-from agentos_sdk.quantities import seconds
 from agentos_sdk.suggestions import suggest_name
 
+from .audit_summary import Summary, summary_lines
 from .audit_table import Entry, Table
 from .common import Failed, json_option, plural, print_json, printable
+from .doctor import MAX_COLUMNS, MIN_COLUMNS
 from .run import find_state_dir
+from .times import FORMS, parse_time
 
 if TYPE_CHECKING:
     from agentos.services.audit.chain import Row
@@ -38,7 +41,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 def filter_options(command: F) -> F:
     """Add the options that select entries."""
     for option in (
-        click.option("--since", metavar="WHEN", help="A duration such as 10m, or a time such as 2026-01-31 18:00."),
+        click.option("--since", metavar="WHEN", help=f"From then on: {FORMS}."),
+        click.option("--until", metavar="WHEN", help="Before then; written in the same ways."),
         click.option("--decision", type=click.Choice(["allow", "ask", "deny"]), help="How it was decided."),
         click.option("--call", "calls", metavar="CALL", multiple=True, help="Such as WRITE; may be given again."),
         click.option("--agent", metavar="NAME|ID", help="The caller; an id holds for one run of the kernel."),
@@ -48,7 +52,19 @@ def filter_options(command: F) -> F:
     return command
 
 
-@click.group(invoke_without_command=True)
+class AuditGroup(click.Group):
+    """A first word that is no subcommand is the caller's name: ``agentos audit worker``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        options, rest, _ = self.make_parser(ctx).parse_args(list(args))
+        if rest and rest[0] not in self.commands:
+            if options.get("agent") is not None:
+                raise click.UsageError(f"the caller is given twice, by --agent and by {rest[0]!r}", ctx)
+            args = [*args[: len(args) - len(rest)], "--agent", *rest]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=AuditGroup, invoke_without_command=True, subcommand_metavar="[NAME | COMMAND [ARGS]...]")
 @filter_options
 @click.option("-n", "--number", type=click.IntRange(1, MAX_SHOWN), default=50, show_default=True, help="How many.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what comes.")
@@ -57,7 +73,7 @@ def filter_options(command: F) -> F:
 def audit(
     context: click.Context, /, state_dir: Path | None, number: int, follow: bool, as_json: bool, **filters: Any
 ) -> None:
-    """Show the latest entries of the audit log.
+    """Show the latest entries of the audit log, of the caller NAME or of all.
 
     It is read from the files of the state directory, so no kernel has to run.
     """
@@ -68,6 +84,8 @@ def audit(
     from agentos.services.audit.query import read_newest
 
     query = make_query(**filters)
+    if follow and query.until is not None:
+        raise click.UsageError("leave out --until or --follow: what is still to come has no end")
     show = print_json_lines if as_json else Table()
     with log_directory(state_dir) as directory:
         latest = read_newest(directory, query, number)
@@ -103,6 +121,35 @@ def export(given: Path | None, /, state_dir: Path | None, **filters: Any) -> Non
             print_json_lines([row.wire_fields])
         if row is None:
             explain_no_match(directory, query)
+
+
+@audit.command()
+@click.argument("name")
+@click.option("--since", metavar="WHEN", default="1d", show_default=True, help=f"From then on: {FORMS}.")
+@click.option("--until", metavar="WHEN", help="Before then; written in the same ways.")
+@click.option("--state-dir", type=click.Path(path_type=Path), metavar="DIR", help="As with `agentos run`.")
+@json_option
+@click.pass_obj
+def summary(
+    given: Path | None, /, name: str, since: str, until: str | None, state_dir: Path | None, as_json: bool
+) -> None:
+    """Count what the caller NAME (or with that id) did.
+
+    Lives, calls, files, commands, hosts, messages, tokens and refusals, with the most frequent of each.
+    """
+    from agentos.services.audit.query import iterate_all
+
+    query, found = make_query(name, (), None, since, until), Summary()
+    with log_directory(state_dir or given) as directory:
+        for row in iterate_all(directory, query):
+            found.add(row.wire_fields)
+        if not found.entries:
+            explain_no_match(directory, query)
+    if as_json:
+        print_json({"name": name, "since": query.since, "until": query.until, **found.as_json()})
+        return
+    for line in summary_lines(name, found, max(shutil.get_terminal_size((MAX_COLUMNS, 24)).columns, MIN_COLUMNS)):
+        click.echo(line)
 
 
 @audit.command()
@@ -191,7 +238,9 @@ def owner_name(path: Path) -> str:
     return "its owner"
 
 
-def make_query(agent: str | None, calls: Sequence[str], decision: str | None, since: str | None) -> "Query":
+def make_query(
+    agent: str | None, calls: Sequence[str], decision: str | None, since: str | None, until: str | None
+) -> "Query":
     from agentos.services.audit.query import Query
 
     number = int(agent) if agent is not None and agent.isdecimal() else None
@@ -200,7 +249,8 @@ def make_query(agent: str | None, calls: Sequence[str], decision: str | None, si
         name=agent if number is None else None,
         calls=[check_call_name(call.upper()) for call in calls] or None,
         decision=decision,
-        since=None if since is None else parse_time(since),
+        since=read_time(since, "--since"),
+        until=read_time(until, "--until"),
     )
 
 
@@ -214,16 +264,12 @@ def check_call_name(call: str) -> str:
     raise click.BadParameter(f"no call is named {call!r}{suggest_name(call, sorted(names))}", param_hint="--call")
 
 
-def parse_time(text: str) -> float:
-    """Parse a duration before now, or a date and time (a time alone is today), to seconds since the epoch."""
-    if (ago := seconds(text)) is not None:
-        return time.time() - ago
+def read_time(text: str | None, option: str) -> float | None:
+    """Seconds since the epoch of an option's value."""
     try:
-        if re.fullmatch(r"[0-9]{1,2}:[0-9]{2}(:[0-9]{2})?", text):
-            text = f"{datetime.now():%Y-%m-%d} {text:0>5}"
-        return datetime.fromisoformat(text).timestamp()
-    except (ValueError, OverflowError):
-        raise click.BadParameter("expected 10m, 18:00 or 2026-01-31 18:00", param_hint="--since") from None
+        return None if text is None else parse_time(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint=option) from None
 
 
 def follow_entries(
@@ -263,7 +309,7 @@ def explain_no_match(directory: Path, query: "Query") -> None:
     if not first or not last:
         text = "the log has no entry"
     elif query.name is not None and not read_newest(directory, Query(name=query.name), 1):
-        text = f"no caller named {query.name!r} is in the log"
+        text = f"no caller named {query.name!r} is in the log{suggest_name(query.name, audit.commands)}"
     elif query.agent is not None and not read_newest(directory, Query(agent=query.agent), 1):
         text = f"no caller with the id {query.agent} is in the log"
     else:

@@ -66,7 +66,7 @@ def test_three_sound_agents_do_not_notice_five_that_misbehave(start_kernel: Star
         "".join(agent(name, "serves", 'ready = "hello"') for name in SOUND)
         + child("absent", '["python3", "nope.py"]', "max_restarts = 1", "backoff = { max = 0.2 }")
         + agent("crasher", "crashes", 'max_restarts = "unlimited"', "backoff = { min = 0.2, max = 1 }")
-        + agent("hanger", "hangs", 'ready = "hello"', "max_restarts = 0", 'shutdown = "1s"')
+        + agent("hanger", "hangs", 'watchdog = "2s"', "max_restarts = 1", "backoff = { max = 0.2 }")
         + agent("leaker", "leaks", 'limits = { memory = "64M" }', "max_restarts = 2", "backoff = { max = 0.2 }")
         + agent("flooder", "floods")
     )
@@ -81,7 +81,7 @@ def test_three_sound_agents_do_not_notice_five_that_misbehave(start_kernel: Star
 
         in_state(client, "absent", "failed")
         in_state(client, "leaker", "failed")
-        in_state(client, "hanger", "failed")
+        assert in_state(client, "hanger", "failed")["end"] == "killed: watchdog: no call for 2 s"
         until(lambda: info(client, "crasher")["restarts"] > 7, "it crashes for ever, more often than others may")
         assert "memory limit 64M reached" in info(client, "leaker")["end"]
         assert info(client, "flooder")["restarts"] == 0

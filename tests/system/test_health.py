@@ -179,6 +179,16 @@ def test_a_command_that_is_not_there_has_failed(start_kernel: StartKernel) -> No
         assert end == "killed: health check failed (1 in a row): nosuchprog: not found in the jail's PATH"
 
 
+def test_an_agent_without_a_jail_is_checked_beside_it(start_kernel: StartKernel, tmp_path: Path) -> None:
+    health = check(f"echo $AGENTOS_AGENT_NAME $PWD > {tmp_path}/checked; exit 1", failures=1)
+    kernel = start_kernel(
+        child("free", '["sleep", "1000"]', health, 'isolation = "none"', f'cwd = "{tmp_path}"', "max_restarts = 0")
+    )
+    with kernel.client() as client:
+        assert in_state(client, "free", "failed")["end"] == "killed: health check failed (1 in a row): exit status 1"
+    assert (tmp_path / "checked").read_text() == f"free {tmp_path}\n"
+
+
 def test_a_paused_agent_is_not_checked(start_kernel: StartKernel) -> None:
     """The other one is checked and given up meanwhile, twice over."""
     twice = check("exit 1", failures=1)

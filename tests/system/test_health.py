@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from agentos.agents.health import MAX_CHECKS
 from tests.conftest import StartKernel
 from tests.support.kernel import Kernel, until
@@ -89,6 +91,14 @@ def test_an_agent_that_only_computes_is_given_up_after_its_restarts(start_kernel
 
         assert (failed["restarts"], failed["end"]) == (1, REASON)
         assert info(client, "bystander")["pid"] == pid
+
+
+@pytest.mark.slow
+def test_a_hung_start_is_ended_by_the_time_for_hello_and_not_by_the_watchdog(start_kernel: StartKernel) -> None:
+    kernel = start_kernel(child("mute", '["sleep", "1000"]', HELLO, WATCHED, "max_restarts = 0"))
+    with kernel.client() as client:
+        assert "it didn't say HELLO within 30 s" in in_state(client, "mute", "failed")["end"]
+    assert "unhealthy" not in kernel.said
 
 
 def test_neither_a_wait_in_the_kernel_nor_a_pause_counts(start_kernel: StartKernel, tmp_path: Path) -> None:

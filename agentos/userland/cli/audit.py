@@ -73,9 +73,9 @@ class AuditGroup(click.Group):
 def audit(
     context: click.Context, /, state_dir: Path | None, number: int, follow: bool, as_json: bool, **filters: Any
 ) -> None:
-    """Show the latest entries of the audit log, of the caller NAME or of all.
+    """Show the latest entries of the audit log.
 
-    It is read from the files of the state directory, so no kernel has to run.
+    Those of the caller NAME, or of all. It is read from the files of the state directory, so no kernel has to run.
     """
     context.obj = state_dir
     if context.invoked_subcommand is not None:

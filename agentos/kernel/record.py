@@ -49,13 +49,14 @@ def write_record(directory: Path, kernel: RunningKernel) -> Iterator[None]:
     path = directory / f"{kernel.name}.{kernel.pid}.json"
     temporary = path.with_suffix(".new")
     with open(open_file(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC), "w", encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        json.dump(kernel._asdict(), file)
-        file.flush()
-        os.replace(temporary, path)
         try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            json.dump(kernel._asdict(), file)
+            file.flush()
+            os.replace(temporary, path)
             yield
         finally:
+            temporary.unlink(missing_ok=True)
             path.unlink(missing_ok=True)
 
 

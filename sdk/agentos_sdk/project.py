@@ -82,16 +82,19 @@ def find_project() -> Project:
     """The project of the current directory, as its kernel uses it.
 
     It is the nearest ``agentos.toml`` in this directory or a parent; if its kernel doesn't run, the only kernel that
-    runs with another file of the same directory. Without one it is the kernel that was started in this directory, else
-    the only kernel of this user that runs. Raises :class:`ConnectionFailed` if the runtime directory belongs to another
-    user.
+    runs with another file of the same directory. Without one it is the only kernel that runs with a file of this
+    directory, else the only kernel of this user. A kernel that was started here without a file comes first. Raises
+    :class:`ConnectionFailed` if the runtime directory belongs to another user.
     """
-    found = _find_config()
-    file = found or os.path.join(_current_directory(), CONFIG)
-    settings = _read_paths(found) if found else {}
-    running, name, directory = list_kernels(), project_id(file), os.path.dirname(os.path.realpath(file))
+    here = os.path.join(_current_directory(), CONFIG)
+    running = list_kernels()
+    started_here = [kernel for kernel in running if kernel.name == project_id(here)]
+    found = here if started_here else _find_config()
+    file = found or here
+    settings, directory = _read_paths(file), os.path.dirname(os.path.realpath(file))
     candidates = (
-        [kernel for kernel in running if kernel.name == name]
+        started_here
+        or [kernel for kernel in running if kernel.name == project_id(file)]
         or [kernel for kernel in running if os.path.dirname(kernel.file or "") == directory]
         or ([] if found else running)
     )
@@ -172,12 +175,12 @@ def _find_config() -> str | None:
 
 
 def _read_paths(file: str) -> dict[str, str]:
-    """``socket`` and ``state_dir`` of ``[kernel]``, absolute; none from a file that can't be read."""
+    """``socket`` and ``state_dir`` of ``[kernel]``, absolute; nothing from a file that can't be read."""
     try:
         with open(file, "rb") as opened:
             kernel: Any = tomllib.load(opened).get("kernel", {})
     except (OSError, ValueError):
-        return {}  # `agentos check` reports what is wrong with it
+        return {}  # there is none, or `agentos check` reports what is wrong with it
     given = kernel.items() if isinstance(kernel, dict) else ()
     return {
         key: os.path.join(os.path.dirname(file), os.path.expanduser(path))
@@ -196,4 +199,5 @@ def _read_records(directory: str) -> Iterator[RunningKernel]:
             continue  # removed meanwhile
         with open(fd, encoding="utf-8") as file:
             if is_locked(fd):
-                yield RunningKernel(**json.load(file))
+                record = json.load(file)  # a later version's may have more fields
+                yield RunningKernel(*(record[field] for field in RunningKernel._fields))

@@ -191,6 +191,16 @@ def test_a_kernel_without_a_file_belongs_to_its_directory(desk: Desk) -> None:
     assert (desk.names(one), desk.names(two)) == (["worker"], [])
 
 
+def test_a_kernel_without_a_file_comes_before_a_file_above_it(desk: Desk) -> None:
+    shop = desk.project("shop", AGENT)
+    (shop / "trial").mkdir()
+    desk.run(shop)
+    assert desk.names(shop / "trial") == ["worker"]
+
+    desk.run(shop / "trial")
+    assert (desk.names(shop / "trial"), desk.names(shop)) == ([], ["worker"])
+
+
 def test_kernels_lists_what_runs_and_not_what_was_killed(desk: Desk) -> None:
     shop, blog = desk.project("shop"), desk.project("blog")
     assert desk.type(shop, "kernels") == (

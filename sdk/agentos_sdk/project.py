@@ -142,13 +142,15 @@ def describe_missing_kernel(path: str) -> str:
         running = list_kernels()
     except ConnectionFailed as error:
         return str(error)
-    directory = os.path.dirname(project.file)
-    sought = f"the socket of {project.file}" if project.exists else f"and no {CONFIG} in {directory} or above it"
+    none = f"no {CONFIG} in {os.path.dirname(project.file)} or above it"
+    more = f" and {len(running) - MAX_NAMED} more" if len(running) > MAX_NAMED else ""
+    others = f"running: {', '.join(map(str, running[:MAX_NAMED]))}{more}; `agentos kernels` shows their sockets"
+    if len(running) > 1 and not project.exists:
+        return f"{none}, and {len(running)} kernels run: choose one with --socket; {others}"
+    sought = f"the socket of {project.file}" if project.exists else f"and {none}"
     if not running:
         return f"no kernel at {path}, {sought}: {start}"
-    more = f" and {len(running) - MAX_NAMED} more" if len(running) > MAX_NAMED else ""
-    others = ", ".join(map(str, running[:MAX_NAMED])) + more
-    return f"no kernel at {path}, {sought}: {start}, or choose one with --socket; running: {others}"
+    return f"no kernel at {path}, {sought}: {start}, or choose one with --socket; {others}"
 
 
 def _current_directory() -> str:

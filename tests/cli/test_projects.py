@@ -1,5 +1,6 @@
 """Each project has a kernel of its own, which the commands find from inside it."""
 
+import contextlib
 import json
 import os
 import signal
@@ -7,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -116,8 +118,8 @@ def test_two_projects_run_at_once_and_each_directory_finds_its_own(desk: Desk) -
 
     status, printed = desk.type(desk.place, "ps")
     assert status == 1
-    assert printed.startswith(f"agentos: no kernel at {desk.place}/agentos/aos-")
-    assert f"no agentos.toml in {desk.place} or above it: start one with `agentos run`, or choose one" in printed
+    beginning = f"agentos: no agentos.toml in {desk.place} or above it, and 2 kernels run: choose one with --socket; "
+    assert printed.startswith(beginning)
     assert all(f"{directory}/agentos.toml)" in printed for directory in (shop, blog))
 
 
@@ -205,7 +207,7 @@ def test_kernels_lists_what_runs_and_not_what_was_killed(desk: Desk) -> None:
     shop, blog = desk.project("shop"), desk.project("blog")
     assert desk.type(shop, "kernels") == (
         0,
-        f"no kernel has a record in {desk.place}/agentos: start one with `agentos run`\n",
+        f"no kernel of yours runs (looked in {desk.place}/agentos): start one with `agentos run`\n",
     )
     assert desk.type(shop, "kernels", "--json") == (0, "[]\n")
     first, second = desk.run(shop), desk.run(blog)
@@ -385,3 +387,26 @@ def test_state_of_before_is_named_with_the_commands_that_move_it(desk: Desk) -> 
     status, printed = desk.type(directory, "audit", *own)
     assert (status, "remembered" in printed) == (0, True), printed
     assert sorted(os.listdir(former)) == ["my shop-1a2b3c4d", "my shop-1a2b3c4d.unused", "other"]
+
+
+@pytest.mark.parametrize("columns", [80, 400])
+def test_kernels_cuts_no_path_in_a_narrow_terminal(desk: Desk, columns: int) -> None:
+    directory = desk.project("a-project-with-a-long-name")
+    kernel = desk.run(directory)
+    ours, theirs = os.openpty()
+    termios.tcsetwinsize(theirs, (24, columns))
+    command = [sys.executable, "-m", "agentos", "kernels"]
+    subprocess.run(command, cwd=directory, env=desk.env, stdout=theirs, stdin=theirs, check=True, timeout=PATIENCE)
+    os.close(theirs)
+    printed = b""
+    with contextlib.suppress(OSError):  # the end, where nobody has the other side
+        while part := os.read(ours, 4096):
+            printed += part
+    os.close(ours)
+
+    _, line, *paths = printed.decode().splitlines()
+    assert line.split()[1] == str(kernel.pid)
+    file = f"{directory}/agentos.toml"
+    shown = [*line.split()[4:], *(path.strip() for path in paths)]
+    assert shown == [file, f"{desk.place}/agentos/{project_id(file)}.sock"]
+    assert len(paths) == (2 if columns == 80 else 0)

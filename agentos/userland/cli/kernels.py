@@ -2,14 +2,15 @@
 
 import shutil
 import sys
+from collections.abc import Iterator
 from datetime import datetime
 
 import click
 
 from agentos_sdk import ConnectionFailed
-from agentos_sdk.project import list_kernels, runtime_directory
+from agentos_sdk.project import RunningKernel, list_kernels, runtime_directory
 
-from .common import Failed, fit_columns, format_table, json_option, print_json, printable
+from .common import Failed, format_table, json_option, print_json, printable
 
 HEADER = ["NAME", "PID", "SINCE", "CONFIGURATION", "SOCKET"]
 
@@ -29,8 +30,15 @@ def kernels(as_json: bool) -> None:
         print_json([kernel._asdict() for kernel in running])
         return
     if not running:
-        click.echo(f"no kernel has a record in {printable(runtime_directory())}: start one with `agentos run`")
+        looked_in = printable(runtime_directory())
+        click.echo(f"no kernel of yours runs (looked in {looked_in}): start one with `agentos run`")
         return
+    for line in kernel_lines(running):
+        click.echo(line)
+
+
+def kernel_lines(running: list[RunningKernel]) -> Iterator[str]:
+    """A table. In a terminal that is too narrow, file and socket have lines of their own: no path is cut."""
     rows = [
         [
             kernel.name,
@@ -41,9 +49,11 @@ def kernels(as_json: bool) -> None:
         ]
         for kernel in running
     ]
-    header = HEADER
-    if sys.stdout.isatty():
-        width = shutil.get_terminal_size().columns
-        header, *rows = fit_columns(rows, HEADER, HEADER[-2:], width)
-    for line in format_table(rows, header):
-        click.echo(line)
+    lines = list(format_table(rows, HEADER))
+    if not sys.stdout.isatty() or max(map(len, lines)) <= shutil.get_terminal_size().columns:
+        yield from lines
+        return
+    header, *short = format_table([row[:3] for row in rows], HEADER[:3])
+    yield header
+    for line, row in zip(short, rows, strict=True):
+        yield from (line, f"  {row[3]}", f"  {row[4]}")

@@ -19,6 +19,7 @@ from agentos.agents.commands.run import CommandRunner
 from agentos.agents.event_lines import add_to_output, log_event
 from agentos.agents.health import HealthChecks
 from agentos.agents.life import LifeDeps, home
+from agentos.agents.life_counter import LifeCounter
 from agentos.agents.life_entries import LifeEntries
 from agentos.agents.registry import Registry
 from agentos.agents.supervision import SpawnLimits, Supervision
@@ -30,6 +31,7 @@ from agentos.database import DatabaseError, open_database
 from agentos.llm import budgets
 from agentos.llm.model import Model, open_model
 from agentos.sandbox.plan import CODE, WORKSPACE
+from agentos.services import usage
 from agentos.services.events import Events, IsolationProbed, KernelStarted, Subscriber
 from agentos.services.mailboxes import Mailboxes
 from agentos.syscalls import Services, reserved, table
@@ -99,30 +101,34 @@ def describe_kernel(settings: Settings) -> RunningKernel:
 async def run_kernel(settings: Settings, host: Host) -> str | None:
     """Open the files in the state directory, then run a kernel; the files are closed last."""
     async with (
-        open_database(host.state_dir / "agentos.db", {"quotas": budgets.TABLES}) as database,
+        open_database(host.state_dir / "agentos.db", {"quotas": budgets.TABLES, "usage": usage.TABLES}) as database,
         open_audit(host.state_dir / "audit", __version__) as audit,
     ):
         model = await open_model(settings.config.llm, database)
-        return await Kernel(settings, host, model, open_access(settings, host, model, audit)).serve()
+        access = open_access(settings, host, model, audit, usage.UsageLog(database))
+        return await Kernel(settings, host, model, access).serve()
 
 
 @frozen
 class Access:
-    """Identities and what belongs to them: agents and their events, callers, mailboxes and the audit log."""
+    """Identities and what belongs to them: agents, their events and usage, callers, mailboxes and the audit log."""
 
     events: Events
     registry: Registry
     mail: Mailboxes
     audit: Audit
-    lives: LifeEntries
+    lives: LifeCounter
+    life_entries: LifeEntries
     callers: Callers
 
 
-def open_access(settings: Settings, host: Host, model: Model, audit: Audit) -> Access:
+def open_access(settings: Settings, host: Host, model: Model, audit: Audit, used: usage.UsageLog) -> Access:
     """Construct what knows agents and callers, and subscribe to events."""
     config, events, mail = settings.config, Events(), Mailboxes()
     registry = Registry(events.publish)
-    lives = LifeEntries(registry, audit)
+    lives = LifeCounter(registry, UsageReader(registry), used)
+    model.line.on_use, model.budgets.on_exhausted = used.add_model_use, events.publish
+    life_entries = LifeEntries(registry, audit)
     names = Names(home(), str(config.directory))
     callers = Callers(
         registry=registry,
@@ -139,13 +145,14 @@ def open_access(settings: Settings, host: Host, model: Model, audit: Audit) -> A
     )
     events.subscribers = (
         log_event,
-        lives.record,
+        life_entries.record,
         partial(add_to_output, registry),
         mail.send_escalation,
         callers.forget_agent,
+        lives.count_end,
         settings.show,
     )
-    return Access(events, registry, mail, audit, lives, callers)
+    return Access(events, registry, mail, audit, lives, life_entries, callers)
 
 
 class Kernel:
@@ -155,7 +162,7 @@ class Kernel:
         kernel, root = settings.config.kernel, settings.config.root
         self.settings, self.host, self.model = settings, host, model
         self.events, self.callers, self.line = access.events, access.callers, model.line
-        self.lives, self.traffic = access.lives, Traffic(access.audit)
+        self.lives, self.life_entries, self.traffic = access.lives, access.life_entries, Traffic(access.audit)
         self.started = trio.Event()
         self.connection_limit = ConnectionLimit(min(kernel.max_connections, affordable_connections()))
         self.poller = Poller()
@@ -210,7 +217,7 @@ class Kernel:
             line=model.line,
             kernel_account=model.account,
             audit=access.audit,
-            usage=UsageReader(access.registry),
+            lives=access.lives,
             host_view=host_view,
             max_payload=kernel.max_payload,
             config_file=str(settings.config.file) if settings.config.file is not None else None,
@@ -238,7 +245,7 @@ class Kernel:
                     nursery.start_soon(self.poller.run)
                     admit, dismiss = self.callers.admit, self.callers.dismiss
                     nursery.start_soon(Listener(listener, self.connection_limit, self.poller, admit, dismiss).serve)
-                    for service in (self.host.spawner, self.sweeper, self.jails, self.line, self.reload):
+                    for service in (self.host.spawner, self.sweeper, self.jails, self.line, self.reload, self.lives):
                         nursery.start_soon(service.serve)
                     if self.settings.watch:
                         nursery.start_soon(Watch(self.reload).serve)
@@ -270,7 +277,7 @@ class Kernel:
 
     def _flush_counts(self) -> None:
         self.traffic.flush()
-        self.lives.flush()
+        self.life_entries.flush()
 
     async def obey_signals(self, nursery: trio.Nursery, *, task_status: trio.TaskStatus[None]) -> None:
         """The first stop signal ends the tree in order, a second one kills what is left.

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from agentos_sdk.calls import agents, audit, host, inspect, kernel, messages, metrics, permissions, reload, think
+from agentos_sdk.calls import agents, audit, host, inspect, kernel, messages, metrics, permissions, reload, think, usage
 from agentos_sdk.calls.request import Request
 
 HIDDEN = {"stream", "follow", "wait", "tty", "async_", "request_id"}  # fields that no method has as a parameter
@@ -144,6 +144,7 @@ METHODS = (
     LIST,
     Method("tree", agents.Tree, take="tree"),
     Method("inspect", inspect.Inspect, positional="name agent_id"),
+    Method("usage", usage.Usage, positional="name since reset", take="usage"),
     Method("metrics", metrics.MetricsSystem, take="metrics"),
     LOGS,
     FOLLOW_LOGS,

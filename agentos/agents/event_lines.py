@@ -1,6 +1,7 @@
 """Events as lines of text: in the kernel's log, and in the output of the agent, which LOGS returns and follows."""
 
 import logging
+import time
 from collections.abc import Sequence
 
 from agentos.services.events import (
@@ -11,10 +12,12 @@ from agentos.services.events import (
     AgentRestarting,
     AgentStopped,
     AgentUnhealthy,
+    BudgetExhausted,
     ConfigReloaded,
     Event,
     KernelStopping,
 )
+from agentos_sdk.quantities import duration
 
 from .registry import Registry
 
@@ -39,6 +42,12 @@ def log_event(event: Event) -> None:
             log.info("stopping, agents first; once more to hurry")
         case AgentUnhealthy(name=name, reason=reason):
             log.warning("%s: unhealthy: %s", name, reason)
+        case BudgetExhausted(name, what, used, most, per, renews_at):
+            renewed = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(renews_at))
+            log.warning(
+                "the budget of %s refuses questions: %.10g of %.10g %s per %s are used; it renews at %s",
+                *(name, used, most, what, duration(per), renewed),
+            )
         case AgentEscalated(supervisor=supervisor, reason=reason):
             log.warning("%s: given up: %s%s", supervisor, reason, REMEDIES if supervisor == ROOT else "")
 

@@ -233,6 +233,7 @@ class Registry:
         agent.take_changes()
         self.change(agent, AgentSpawned(agent.id, agent.name))
         agent.connected, agent.caller.greeted, agent.health = trio.Event(), trio.Event(), Health()
+        agent.used = None
         agent.renew()  # a supervisor above may have restarted the group it belongs to
 
     def change(self, agent: Agent, event: AgentEvent) -> None:

@@ -21,8 +21,9 @@ from attrs import field, frozen
 from msgspec import Struct
 
 from agentos.database import Database, DatabaseError
+from agentos.services.events import BudgetExhausted
 from agentos.services.quotas import MONEY_UNITS, BudgetState, Quota, Quotas, Reservation, Row
-from agentos_sdk.errors import BadRequest, Unavailable
+from agentos_sdk.errors import BadRequest, NotFound, QuotaExceeded, Unavailable
 from agentos_sdk.values import Usage
 
 from .settings import Price, QueuePath
@@ -78,7 +79,9 @@ class Budgets:
         self._quotas, self._database, self._max_tokens = quotas, database, max_tokens
         self._rates = {model: Rate.of(price) for model, price in prices.items()}
         self._limits: dict[str, tuple[Quota, ...]] = {}
+        self._refusing: dict[tuple[str, str, float], float] = {}  # name, what, per: when a budget that refused renews
         self._tidied = 0.0
+        self.on_exhausted: Callable[[BudgetExhausted], None] = lambda event: None
 
     @classmethod
     async def load(cls, prices: Mapping[str, Price], database: Database, max_tokens: int, now: float) -> "Budgets":
@@ -88,8 +91,13 @@ class Budgets:
 
     def cost(self, model: str, usage: Usage) -> float | None:
         """What this use of a model costs, in the currency of its price; ``None`` if it has no price."""
+        cost = self.cost_units(model, usage)
+        return None if cost is None else cost / MONEY_UNITS
+
+    def cost_units(self, model: str, usage: Usage) -> int | None:
+        """The same in billionths."""
         rate = self._rates.get(model)
-        return None if rate is None else rate.cost(usage.input, usage.generated) / MONEY_UNITS
+        return rate.cost(usage.input, usage.generated) if rate is not None else None
 
     def check(self, queue_path: QueuePath, model: str, input_tokens: int, now: float, calls: int = 1) -> None:
         """Refuse a request that can't be granted in this window, even if all reservations were returned unused.
@@ -99,7 +107,45 @@ class Budgets:
         """
         if states := self.budget_states(queue_path, now):
             rate = self._rate(model, states)
-            self._quotas.check(_path(queue_path), _amounts(Usage(input_tokens, 1), calls, rate), now)
+            try:
+                self._quotas.check(_path(queue_path), _amounts(Usage(input_tokens, 1), calls, rate), now)
+            except QuotaExceeded as error:
+                self._note_refusal(error, states)
+                raise
+
+    def _note_refusal(self, error: QuotaExceeded, states: Iterable[BudgetState]) -> None:
+        """Publish that a budget refuses questions, once in its window; not if the question never fits."""
+        if error.details["renews_at"] is None:
+            return
+        exceeded = tuple(error.details[name] for name in ("name", "what", "per"))
+        [state] = [each for each in states if _key(each) == exceeded]
+        if self._refusing.get(_key(state)) == state.renews_at:
+            return
+        self._refusing[_key(state)] = state.renews_at
+        quota, unit = state.quota, MONEY_UNITS if state.quota.what == "money" else 1
+        self.on_exhausted(
+            BudgetExhausted(state.name, quota.what, state.settled / unit, quota.most / unit, quota.per, state.renews_at)
+        )
+
+    def refusing(self, queue_path: QueuePath, now: float) -> Sequence[BudgetState]:
+        """The budgets of this queue path that have refused a question in their present window."""
+        if not self._refusing:
+            return ()
+        return [
+            each for each in self.budget_states(queue_path, now) if self._refusing.get(_key(each)) == each.renews_at
+        ]
+
+    async def reset(self, name: str, now: float) -> None:
+        """Set to 0 what is used of the budgets of ``name``. Raises ``NotFound`` and ``Unavailable``."""
+        rows = self._quotas.reset(name, now)
+        if not rows and not self._quotas.has_limits(name):
+            raise NotFound(f"no budget belongs to {name!r}")
+        self._refusing = {key: renews_at for key, renews_at in self._refusing.items() if key[0] != name}
+        try:
+            await self._database.write(partial(_save, rows))
+        except DatabaseError as error:
+            log.error("a budget was reset, and that can't be saved: %s", error)
+            raise Unavailable("the reset can't be saved, and holds until the kernel ends: see its log") from None
 
     async def reserve(
         self, queue_path: QueuePath, model: str, input_tokens: int, max_tokens: int | None, now: float, calls: int = 1
@@ -162,6 +208,7 @@ class Budgets:
         """Drop counters and limits of names that have no open window left."""
         self._tidied = now
         self._quotas.drop_old(now)
+        self._refusing = {key: renews_at for key, renews_at in self._refusing.items() if renews_at > now}
         counted = {row.name for row in self._quotas.export(now)}
         for name in self._limits.keys() - counted:
             self._quotas.limit(name, ())
@@ -174,6 +221,10 @@ class Budgets:
             self._database.submit(work, what)
         except DatabaseError as error:
             log.error("%s was not written: %s", what, error)
+
+
+def _key(state: BudgetState) -> tuple[str, str, float]:
+    return state.name, state.quota.what, state.quota.per
 
 
 def _path(queue_path: QueuePath) -> Sequence[str]:

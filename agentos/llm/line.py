@@ -66,6 +66,7 @@ class Line:
         self._in_flight: Counter[Path] = Counter()
         self._suspended: Counter[Path] = Counter()  # requests neither in the queue nor in flight at the moment
         self._usage: dict[Path, AgentUsage] = {}
+        self.on_use: Callable[[str, int, int, int | None], None] = lambda name, calls, tokens, cost: None
         self._memory = RequestMemory()
         self._weights: dict[Path, float] = {}
         now = trio.current_time()
@@ -224,6 +225,8 @@ class Line:
             job.is_counted = job.is_counted or bool(calls)
             self._budgets.settle(grant, used, calls, time.time())
             self._record_usage(queue_names(job.queue_path), calls, used)
+            cost = self._budgets.cost_units(request.question.model, used)
+            self.on_use(job.queue_path[-1].name, calls, used.total, cost)
             self._end_reservation()
 
     async def _reserve(self, job: Job) -> Grant:
@@ -341,6 +344,16 @@ class Line:
     def budget_states(self, queue_path: QueuePath) -> Sequence[BudgetState]:
         """What is left of every budget that applies to a queue path, the outermost first."""
         return self._budgets.budget_states(queue_path, time.time())
+
+    def refusing_budgets(self, queue_path: QueuePath) -> Sequence[BudgetState]:
+        """Those of them that have refused a question in their present window."""
+        return self._budgets.refusing(queue_path, time.time())
+
+    async def reset_budget(self, name: str) -> None:
+        """Set to 0 what is used of the budgets of ``name``; questions that wait for budget may try again."""
+        await self._budgets.reset(name, time.time())
+        self._reservation_settled.set()
+        self._reservation_settled = trio.Event()
 
     @property
     def depth(self) -> int:

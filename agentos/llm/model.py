@@ -31,6 +31,7 @@ class Model(Struct, frozen=True):
     """
 
     line: Line
+    budgets: Budgets
     account: Account
     description: str | None
     default_budget: str | None = None
@@ -44,6 +45,7 @@ async def open_model(settings: LLMSettings, database: Database) -> Model:
     budgets = await Budgets.load(settings.prices, database, settings.max_tokens, time.time())
     return Model(
         Line(settings, asking, budgets, model),
+        budgets,
         Account("kernel", Share(budget=settings.budget)),
         describe_choice(choice) if isinstance(choice, ProviderChoice) or settings != LLMSettings() else None,
         describe_default_budget(settings.default_budget) if isinstance(choice, ProviderChoice) else None,

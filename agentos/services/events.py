@@ -101,6 +101,21 @@ class AgentEscalated(Struct, frozen=True):
     spawner: int | None = None
 
 
+class BudgetExhausted(Struct, frozen=True):
+    """A question was refused for a budget, for the first time in the budget's window.
+
+    ``name`` is the budget's owner; ``used`` of ``most`` ``what`` (tokens, calls or money) in a window of ``per``
+    seconds, which ends at ``renews_at``, in seconds since the epoch.
+    """
+
+    name: str
+    what: str
+    used: float
+    most: float
+    per: float
+    renews_at: float
+
+
 class KernelStarted(Struct, frozen=True):
     """The kernel serves callers, and all required agents are up.
 
@@ -136,7 +151,9 @@ class KernelStopping(Struct, frozen=True):
     """The kernel has got the first stop signal, or SHUTDOWN: its agents are ending."""
 
 
-Event = AgentEvent | AgentEscalated | KernelStarted | IsolationProbed | ConfigReloaded | KernelStopping
+Event = (
+    AgentEvent | AgentEscalated | BudgetExhausted | KernelStarted | IsolationProbed | ConfigReloaded | KernelStopping
+)
 Publish = Callable[[Event], None]
 Subscriber = Callable[[Event], None]
 

@@ -212,6 +212,26 @@ class Quotas:
             if (counter := self._current_counter(key, now)) is self._counters.get(key)
         ]
 
+    def reset(self, name: str, now: float) -> list[Row]:
+        """Set to 0 what is settled in the current windows of ``name``; returns the changed counters.
+
+        What open reservations hold stays reserved; what a killed kernel had reserved does not.
+        """
+        held: dict[_Key, int] = {}
+        for hold in (hold for reservation in self._open for hold in reservation.holds):
+            if hold.key.name == name and self._counters.get(hold.key) is hold.counter:
+                held[hold.key] = held.get(hold.key, 0) + hold.amount
+        rows = []
+        for key in [key for key in self._counters if key.name == name]:
+            counter = self._current_counter(key, now)
+            if counter is self._counters[key]:
+                counter.settled, counter.reserved = 0, held.get(key, 0)
+                rows.append(Row(*key, counter.window * key.per, 0, counter.reserved))
+        return rows
+
+    def has_limits(self, name: str) -> bool:
+        return name in self._quotas
+
     def drop_old(self, now: float) -> None:
         """Drop the counters of windows that have ended."""
         self._counters = {key: each for key, each in self._counters.items() if self._current_counter(key, now) is each}

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from agentos.access.callers import Callers
-from agentos.agents.jail.usage import UsageReader
+from agentos.agents.life_counter import LifeCounter
 from agentos.agents.registry import Registry
 from agentos.agents.supervision import Supervision
 from agentos.agents.workspaces.view import View
@@ -18,7 +18,21 @@ from agentos.services.audit.traffic import Traffic
 from agentos.services.mailboxes import Mailboxes
 from agentos_sdk.opcodes import Op
 
-from . import agents, audit, exec, files, inspect, kernel, messages, metrics, permissions, reload, start_stop, think
+from . import (
+    agents,
+    audit,
+    exec,
+    files,
+    inspect,
+    kernel,
+    messages,
+    metrics,
+    permissions,
+    reload,
+    start_stop,
+    think,
+    usage,
+)
 from .spawn import Spawning
 
 
@@ -39,7 +53,7 @@ class Services(Struct, frozen=True):
     line: Line
     kernel_account: Account
     audit: Audit
-    usage: UsageReader
+    lives: LifeCounter
     host_view: View
     max_payload: int
     config_file: str | None = None
@@ -54,13 +68,14 @@ def table(services: Services) -> tuple[Syscall, ...]:
         *think.syscalls(s.line, s.callers.queue_path, s.max_payload),
         *files.syscalls(s.registry, s.host_view, s.max_payload),
         *exec.syscalls(s.registry, s.supervision, s.host_view.base),
-        *agents.syscalls(s.registry, s.supervision, spawning, s.line, s.usage),
+        *agents.syscalls(s.registry, s.supervision, spawning, s.line, s.lives.reader),
         *start_stop.syscalls(s.registry, s.supervision),
         *reload.syscalls(s.reload),
         *inspect.syscalls(s.registry, s.line),
         *messages.syscalls(s.mail, s.registry, s.traffic),
         *metrics.syscalls(s.line, s.kernel_account),
         *kernel.syscalls(s.supervision, s.line, s.audit, s.config_file),
+        *usage.syscalls(s.registry, s.line, s.lives),
         *audit.syscalls(s.audit),
     )
     return (*calls, *permissions.syscalls(s.registry, s.callers, calls))

@@ -72,7 +72,11 @@ class AgentCalls(Struct, frozen=True):
                 for agent in agents[at : at + BATCH]:
                     own = self.registry.is_own(caller, agent.id)  # the exit reason may contain host paths
                     place = states.get(queue_names(agent.queue_path), nothing).place
-                    infos.append(describe_agent(agent, now, own, place, usage.get(agent.id, ResourceUsage())))
+                    refusing = self.line.refusing_budgets(agent.queue_path)
+                    renews_at = max((budget.renews_at for budget in refusing), default=None)
+                    infos.append(
+                        describe_agent(agent, now, own, place, usage.get(agent.id, ResourceUsage()), renews_at)
+                    )
                 pieces.append(codec.encode(infos)[1:-1])
                 await trio.lowlevel.checkpoint()
             return b"[" + b",".join(pieces) + b"]"
@@ -166,8 +170,13 @@ def syscalls(
     )
 
 
-def describe_agent(agent: Agent, now: float, whole: bool, place: InLine, used: ResourceUsage) -> calls.AgentInfo:
-    """``whole``: include how it ended. ``place`` is its place in the model's queue."""
+def describe_agent(
+    agent: Agent, now: float, whole: bool, place: InLine, used: ResourceUsage, renews_at: float | None
+) -> calls.AgentInfo:
+    """``whole``: include how it ended. ``place`` is its place in the model's queue.
+
+    ``renews_at`` is when budgets that have refused its questions renew.
+    """
     pid = agent.pid
     return calls.AgentInfo(
         id=agent.id,
@@ -188,6 +197,7 @@ def describe_agent(agent: Agent, now: float, whole: bool, place: InLine, used: R
         memory_bytes=used.memory,
         peak_memory_bytes=used.peak,
         cpu_seconds=used.cpu_seconds,
+        budget_renews_at=renews_at,
     )
 
 

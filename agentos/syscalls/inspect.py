@@ -95,7 +95,8 @@ def describe_health(agent: Agent) -> calls.Health | None:
 
 def describe_model(line: Line, agent: Agent) -> calls.Model:
     """An agent's place in the model's queue, its usage and what is left of its budgets."""
-    spent = line.usage_of(agent.queue_path)
+    spent, share = line.usage_of(agent.queue_path), agent.queue_path[-1].share
+    refusing = line.refusing_budgets(agent.queue_path)
     used, queue_state = spent.usage, line.queue_states().get(queue_names(agent.queue_path), QueueState())
     return calls.Model(
         weight=agent.spec.llm.weight,
@@ -103,7 +104,7 @@ def describe_model(line: Line, agent: Agent) -> calls.Model:
         waits=line.wait_times(agent.queue_path),
         spent=calls.Spent(calls=spent.calls, input=used.input, output=used.output, thinking=used.thinking),
         budgets=[
-            describe_budget(state, state.name == agent.queue_path[-1].name and agent.queue_path[-1].share.by_default)
+            describe_budget(state, share.by_default and state.name == agent.queue_path[-1].name, state in refusing)
             for state in line.budget_states(agent.queue_path)
         ],
         providers=model_states(line, queue_state.models),
@@ -125,7 +126,7 @@ def model_states(line: Line, models: Sequence[ModelState]) -> list[calls.ModelSt
     ]
 
 
-def describe_budget(standing: BudgetState, by_default: bool = False) -> calls.Budget:
+def describe_budget(standing: BudgetState, by_default: bool = False, refuses: bool = False) -> calls.Budget:
     quota = standing.quota
     unit = MONEY_UNITS if quota.what == "money" else 1
     return calls.Budget(
@@ -137,6 +138,7 @@ def describe_budget(standing: BudgetState, by_default: bool = False) -> calls.Bu
         reserved=standing.reserved / unit,
         renews_at=standing.renews_at,
         by_default=by_default,
+        refuses=refuses,
     )
 
 

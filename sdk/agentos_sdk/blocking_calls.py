@@ -37,6 +37,7 @@ STOP = 0x1B
 RESTART = 0x1C
 SHUTDOWN = 0x1D
 STATUS = 0x1E
+USAGE = 0x1F
 SEND = 0x20
 RECV = 0x21
 BROADCAST = 0x22
@@ -199,6 +200,14 @@ class Calls:
     def inspect(self, name: str | None = None, agent_id: int | None = None) -> Reply:
         """Inspect one agent: exactly one of ``name`` and ``agent_id``."""
         return self._make_call(INSPECT, {"name": name, "id": agent_id})
+
+    def usage(self, name: str | None = None, since: float | None = None, reset: bool = False) -> Reply:
+        """What agents have used by day: one, or all without ``name``.
+
+        ``since`` is seconds since the epoch: that day and later ones; without it the last seven days. ``reset``,
+        for the operator only: set the used part of the budgets of ``name`` to 0 in their present windows.
+        """
+        return self._make_call(USAGE, {"name": name, "since": since, "reset": reset})
 
     def metrics(self) -> Reply:
         """Get the metrics of the whole kernel; for the operator only."""

@@ -37,6 +37,7 @@ from .calls.permissions import Explain, Explained, GetPerms, PermsSet, SetPerms
 from .calls.reload import Reload, Reloaded
 from .calls.request import Request
 from .calls.think import Think, Thought
+from .calls.usage import DayUsage, Usage
 from .streams import Outputs, Pages, Stream, Thoughts, question_in_thread
 
 if TYPE_CHECKING:
@@ -193,6 +194,16 @@ class Calls:
     async def inspect(self, name: str | None = None, agent_id: int | None = None) -> Inspected:
         """Inspect one agent: exactly one of ``name`` and ``agent_id``."""
         return await self._make_call(Inspect, {"name": name, "id": agent_id})
+
+    async def usage(
+        self, name: str | None = None, since: float | None = None, reset: bool = False
+    ) -> Sequence[DayUsage]:
+        """What agents have used by day: one, or all without ``name``.
+
+        ``since`` is seconds since the epoch: that day and later ones; without it the last seven days. ``reset``,
+        for the operator only: set the used part of the budgets of ``name`` to 0 in their present windows.
+        """
+        return (await self._make_call(Usage, {"name": name, "since": since, "reset": reset})).usage
 
     async def metrics(self) -> SystemMetrics:
         """Get the metrics of the whole kernel; for the operator only."""

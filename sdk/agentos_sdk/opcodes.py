@@ -26,6 +26,7 @@ class Op(IntEnum):
     RESTART = 0x1C
     SHUTDOWN = 0x1D
     STATUS = 0x1E
+    USAGE = 0x1F
     SEND = 0x20
     RECV = 0x21
     BROADCAST = 0x22

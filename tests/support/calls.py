@@ -25,7 +25,7 @@ def syscalls() -> tuple[Syscall, ...]:
         line=nothing,
         kernel_account=nothing,
         audit=nothing,
-        usage=nothing,
+        lives=SimpleNamespace(reader=nothing),  # type: ignore[arg-type]
         traffic=nothing,
         host_view=View("/", "/"),
         max_payload=1 << 20,

@@ -59,7 +59,7 @@ def ps(socket_path: str | None, as_json: bool, with_ended: bool, wide: bool) -> 
     width = shutil.get_terminal_size().columns if narrow else sys.maxsize
     for line in agent_lines(shown, with_ended, width):
         click.echo(line)
-    notes = [*missing_layers(shown), *model_notes(model)] if model else missing_layers(shown)
+    notes = [*missing_layers(shown), *refusing_budgets(shown), *(model_notes(model) if model else ())]
     for note in [*health_notes(shown), *notes]:
         click.echo(printable(cut_middle(note, width)))
     hidden = len(agents) - len(shown)
@@ -141,6 +141,17 @@ def missing_layers(agents: Sequence[Mapping[str, Any]]) -> list[str]:
 def describe_missing(layer: str) -> str:
     """The words for a layer that an agent was to have and doesn't; the kernel's log has the same."""
     return f"{layer} not limited" if layer in LIMIT_LAYERS else f"{layer} doesn't stand"
+
+
+def refusing_budgets(agents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """The agents whose budget has refused questions: ``budget used up until 12:00: worker, crawler``."""
+    found: dict[float, list[str]] = {}
+    for agent in agents:
+        if (renews_at := agent.get("budget_renews_at")) is not None:
+            found.setdefault(renews_at, []).append(agent["name"])
+    for renews_at, names in sorted(found.items()):
+        until = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(renews_at))
+        yield f"budget used up until {until}: {', '.join(names)}"
 
 
 def model_notes(model: Mapping[str, Any]) -> Iterator[str]:

@@ -25,7 +25,7 @@ from .audit_table import Entry, Table
 from .common import Failed, json_option, plural, print_json, printable
 from .doctor import MAX_COLUMNS, MIN_COLUMNS
 from .run import find_state_dir
-from .times import FORMS, parse_time
+from .times import FORMS, read_time
 
 if TYPE_CHECKING:
     from agentos.services.audit.chain import Row
@@ -262,14 +262,6 @@ def check_call_name(call: str) -> str:
     if call in names:
         return call
     raise click.BadParameter(f"no call is named {call!r}{suggest_name(call, sorted(names))}", param_hint="--call")
-
-
-def read_time(text: str | None, option: str) -> float | None:
-    """Seconds since the epoch of an option's value."""
-    try:
-        return None if text is None else parse_time(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint=option) from None
 
 
 def follow_entries(

@@ -196,7 +196,8 @@ def describe_budget(budget: Mapping[str, Any]) -> str:
     reserved = f" and {budget['reserved']:g} reserved" if budget["reserved"] else ""
     used = f"{budget['used']:g}{reserved} of {budget['most']:g} {budget['what']} per {duration(budget['per'])}"
     given = "the default" if budget["by_default"] else f"of {budget['name']}"
-    return f"{used}, {given}; renews in {renewed}"
+    refuses = "; refuses questions" if budget["refuses"] else ""
+    return f"{used}, {given}{refuses}; renews in {renewed}"
 
 
 def describe_isolation(isolation: Mapping[str, Any]) -> str:

@@ -30,6 +30,8 @@ COMMANDS = {
     "logs": "logs",
     "send": "messages",
     "think": "think",
+    "usage": "usage",
+    "budget": "usage",
     "permissions": "permissions",
     "audit": "audit",
     "call": "messages",

@@ -4,6 +4,8 @@ import re
 import time
 from datetime import datetime, timedelta
 
+import click
+
 from agentos_sdk.quantities import seconds
 
 FORMS = "10m, 1d, yesterday, today, now, 18:00 or 2026-01-31 18:00"
@@ -28,3 +30,11 @@ def parse_time(text: str) -> float:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
         raise ValueError(f"expected {FORMS}") from None
+
+
+def read_time(text: str | None, option: str) -> float | None:
+    """Seconds since the epoch of an option's value."""
+    try:
+        return None if text is None else parse_time(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint=option) from None

@@ -99,6 +99,7 @@ class AgentInfo:
     ``missing`` lists the isolation layers that were requested and are not active. ``end`` is how its last life ended,
     ``None`` before that. ``memory_bytes``, ``peak_memory_bytes`` and ``cpu_seconds`` are of its present life, with what
     it spawned if a cgroup counts, or of its last one; up to a second old, and ``None`` if they aren't known.
+    ``budget_renews_at``, in seconds since the epoch: when the budgets that have refused its questions renew.
     """
 
     id: int
@@ -119,6 +120,7 @@ class AgentInfo:
     memory_bytes: int | None = None
     peak_memory_bytes: int | None = None
     cpu_seconds: float | None = None
+    budget_renews_at: float | None = None
 
 
 @frozen(kw_only=True)

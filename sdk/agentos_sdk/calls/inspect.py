@@ -16,7 +16,8 @@ class Budget:
     """A budget of ``what`` (tokens, calls or money): ``most`` in each window of ``per`` seconds; ``name`` is its owner.
 
     ``used`` in the current window, ``reserved`` for questions in flight; ``renews_at`` is seconds since the epoch.
-    ``by_default``: the file gives its owner none, and it is ``[llm] default_budget``.
+    ``by_default``: the file gives its owner none, and it is ``[llm] default_budget``. ``refuses``: in this window
+    it has refused a question.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Budget:
     reserved: float
     renews_at: float
     by_default: bool = False
+    refuses: bool = False
 
 
 @frozen(kw_only=True)

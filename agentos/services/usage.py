@@ -1,0 +1,143 @@
+"""What each agent has used on each day: tokens, calls and cost of the model, CPU time and peak memory.
+
+Amounts are collected in memory and written together, every :data:`WRITE_INTERVAL` seconds and when the kernel ends, so
+a kernel that is killed loses at most what was used since. Days are those of UTC, as the windows of budgets are.
+"""
+
+import logging
+import sqlite3
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from attrs import define, field
+from msgspec import Struct, structs
+
+from agentos.database import Database, DatabaseError
+
+log = logging.getLogger(__name__)
+
+TABLES: Final = (
+    """CREATE TABLE usage (
+        name TEXT, day TEXT, tokens INTEGER NOT NULL, calls INTEGER NOT NULL, cost INTEGER, cpu_seconds REAL,
+        peak INTEGER, PRIMARY KEY (day, name)
+    ) WITHOUT ROWID""",
+)
+WRITE_INTERVAL = 10.0  # seconds
+KEPT_DAYS = 400
+MAX_UNWRITTEN = 10_000  # rows in memory while the database can't be written; then the oldest are dropped
+MAX_ROWS = 10_000  # in one reply; the newest days
+OPERATOR = "operator"  # its connections are counted together
+
+
+class Row(Struct):
+    """The usage of one account on one day; ``day`` is ``2026-11-22``.
+
+    ``cost`` is in billionths, None if the model of any call has no price; ``peak`` is the largest of a life, in bytes.
+    ``cpu_seconds`` and ``peak`` are None if nothing has counted them.
+    """
+
+    name: str
+    day: str
+    tokens: int = 0
+    calls: int = 0
+    cost: int | None = 0
+    cpu_seconds: float | None = None
+    peak: int | None = None
+
+    def add(self, other: "Row") -> None:
+        """Add another row of the same account and day."""
+        self.tokens += other.tokens
+        self.calls += other.calls
+        self.cost = None if self.cost is None or other.cost is None else self.cost + other.cost
+        if other.cpu_seconds is not None:
+            self.cpu_seconds = (self.cpu_seconds or 0.0) + other.cpu_seconds
+        if other.peak is not None:
+            self.peak = max(self.peak or 0, other.peak)
+
+
+@define(eq=False)
+class UsageLog:
+    """The usage of all accounts by day, in ``database``."""
+
+    database: Database
+    _unwritten: dict[tuple[str, str], Row] = field(factory=dict)  # by name and day, the oldest first
+    _failed: bool = False  # at the last attempt to write
+
+    def add_model_use(self, name: str, calls: int, tokens: int, cost: int | None) -> None:
+        """Add what a question has used; ``cost`` in billionths, None if its model has no price."""
+        if calls or tokens:
+            self._add(Row(name.partition("#")[0], day_of(time.time()), tokens, calls, cost))
+
+    def add_life_use(self, name: str, cpu_seconds: float | None, peak: int | None) -> None:
+        """Add CPU time, and the peak of the same life so far."""
+        if cpu_seconds or peak is not None:
+            self._add(Row(name, day_of(time.time()), cpu_seconds=cpu_seconds, peak=peak))
+
+    def _add(self, row: Row) -> None:
+        key = row.name, row.day
+        if key in self._unwritten:
+            self._unwritten[key].add(row)
+            return
+        self._unwritten[key] = row
+        if len(self._unwritten) > MAX_UNWRITTEN:
+            del self._unwritten[next(iter(self._unwritten))]
+
+    async def write(self) -> None:
+        """Write what has been collected; if that fails it is kept, and the first failure is logged."""
+        rows, self._unwritten = self._unwritten, {}
+        if not rows:
+            return
+        written = False
+        try:
+            await self.database.write(partial(_save, list(rows.values()), day_of(time.time() - KEPT_DAYS * 86400)))
+            written = True
+        except DatabaseError as error:
+            if not self._failed:
+                log.error("the usage of agents is not written: %s", error)
+        finally:
+            self._failed = not written
+            if not written:
+                later, self._unwritten = self._unwritten, rows
+                for row in later.values():
+                    self._add(row)
+
+    def write_later(self) -> None:
+        """Queue what has been collected, before the database is closed."""
+        rows = list(self._unwritten.values())
+        self._unwritten.clear()
+        try:
+            self.database.submit(partial(_save, rows, day_of(0)), "the usage of agents")
+        except DatabaseError as error:
+            log.error("the usage of agents is not written: %s", error)
+
+    async def read(self, name: str | None, since: str) -> Sequence[Row]:
+        """The rows of one account or of all, from a day on, by day and name; raises ``DatabaseError``."""
+        await self.write()
+        return await self.database.write(partial(_load, name, since))
+
+
+def day_of(moment: float) -> str:
+    """The day in UTC of seconds since the epoch."""
+    return time.strftime("%Y-%m-%d", time.gmtime(moment))
+
+
+def _save(rows: Sequence[Row], oldest: str, connection: sqlite3.Connection) -> None:
+    connection.executemany(
+        """INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (day, name) DO UPDATE SET
+            tokens = tokens + excluded.tokens, calls = calls + excluded.calls, cost = cost + excluded.cost,
+            cpu_seconds = coalesce(cpu_seconds + excluded.cpu_seconds, cpu_seconds, excluded.cpu_seconds),
+            peak = coalesce(max(peak, excluded.peak), peak, excluded.peak)""",
+        map(structs.astuple, rows),
+    )
+    connection.execute("DELETE FROM usage WHERE day < ?", (oldest,))
+
+
+def _load(name: str | None, since: str, connection: sqlite3.Connection) -> Sequence[Row]:
+    query = "SELECT name, day, tokens, calls, cost, cpu_seconds, peak FROM usage WHERE day >= ?"
+    arguments: list[object] = [since]
+    if name is not None:
+        query, arguments = f"{query} AND name = ?", [since, name]
+    found = connection.execute(f"{query} ORDER BY day DESC, name DESC LIMIT {MAX_ROWS}", arguments).fetchall()
+    return [Row(*row) for row in reversed(found)]

@@ -1,0 +1,50 @@
+"""USAGE: what agents have used by day, and the reset of a budget."""
+
+from collections.abc import Sequence
+
+from attrs import frozen
+
+from agentos_sdk.codec import Seconds
+from agentos_sdk.opcodes import Op
+
+from .request import Request
+
+
+@frozen(kw_only=True)
+class DayUsage:
+    """What one agent has used on one day of UTC, such as ``2026-11-22``.
+
+    ``cost`` is in the currency of ``[llm.prices]``, ``None`` if the model of any call has no price there.
+    ``cpu_seconds`` and ``peak_memory_bytes``, the largest of a life, are ``None`` if nothing has counted them.
+    """
+
+    name: str
+    day: str
+    tokens: int
+    calls: int
+    cost: float | None
+    cpu_seconds: float | None
+    peak_memory_bytes: int | None
+
+
+@frozen(kw_only=True)
+class UsageReply:
+    """By day and name, the oldest day first."""
+
+    success: bool = True
+    usage: Sequence[DayUsage]
+
+
+@frozen(kw_only=True)
+class Usage(Request[UsageReply]):
+    """What agents have used by day: one, or all without ``name``.
+
+    ``since`` is seconds since the epoch: that day and later ones; without it the last seven days. ``reset``, for the
+    operator only: set the used part of the budgets of ``name`` to 0 in their present windows.
+    """
+
+    op = Op.USAGE
+    reply = UsageReply
+    name: str | None = None
+    since: Seconds | None = None
+    reset: bool = False

@@ -17,7 +17,7 @@ from .jail import Jail
 
 log = logging.getLogger(__name__)
 
-MAX_AGE = 1.0  # seconds; LIST is answered from the last readings until they are older
+MAX_AGE = 0.9  # seconds; LIST is answered from the last readings until they are older. A poll per second gets new ones
 NOT_RUN = "it hasn't run yet"
 NO_CGROUP = "no cgroup is delegated, so its peak is not counted while it runs"
 

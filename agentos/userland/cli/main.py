@@ -15,6 +15,7 @@ COMMANDS = {
     "kernels": "kernels",
     "ps": "agents",
     "tree": "agents",
+    "top": "top",
     "inspect": "inspect",
     "spawn": "spawn",
     "exec": "exec",

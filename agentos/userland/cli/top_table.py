@@ -97,7 +97,7 @@ def tree_rows(agents: Sequence[Agent]) -> Iterator[Row]:
 
 
 def make_table(rows: Sequence[Row], shares: Shares, width: int) -> tuple[str, list[str]]:
-    """The header and a line for each row, none longer than ``width``; a wide terminal also has a column NOTE, if any is noted."""
+    """The header and a line for each row, none longer than ``width``; NOTE is shown where there is one, and room."""
     cells = [make_cells(row, shares) for row in rows]
     widths = {name: max([len(name), *(len(one[name]) for one in cells)]) for name in RIGHT}
     widths["STATE"] = min(max([5, *(len(one["STATE"]) for one in cells)]), MAX_STATE if width < WIDE else width)

@@ -19,6 +19,7 @@ COMMANDS = {
     "inspect": "inspect",
     "spawn": "spawn",
     "exec": "exec",
+    "cp": "copy",
     "start": "start_stop",
     "stop": "start_stop",
     "restart": "start_stop",

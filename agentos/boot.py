@@ -15,9 +15,11 @@ from attrs import frozen
 from msgspec.structs import replace
 
 from agentos import __version__
+from agentos.agents import kept_stops
 from agentos.agents.commands.run import CommandRunner
 from agentos.agents.event_lines import add_to_output, log_event
 from agentos.agents.health import HealthChecks
+from agentos.agents.kept_stops import KeptStops
 from agentos.agents.life import LifeDeps, home
 from agentos.agents.life_counter import LifeCounter
 from agentos.agents.life_entries import LifeEntries
@@ -55,6 +57,7 @@ from .services.audit.traffic import Traffic
 
 log = logging.getLogger("agentos.kernel")
 
+SCHEMAS = {"quotas": budgets.TABLES, "usage": usage.TABLES, "kept_stops": kept_stops.TABLES}  # of the database
 COUNT_SECONDS = 3600.0  # seconds for which the audit log's counts stand
 
 
@@ -101,12 +104,12 @@ def describe_kernel(settings: Settings) -> RunningKernel:
 async def run_kernel(settings: Settings, host: Host) -> str | None:
     """Open the files in the state directory, then run a kernel; the files are closed last."""
     async with (
-        open_database(host.state_dir / "agentos.db", {"quotas": budgets.TABLES, "usage": usage.TABLES}) as database,
+        open_database(host.state_dir / "agentos.db", SCHEMAS) as database,
         open_audit(host.state_dir / "audit", __version__) as audit,
     ):
-        model = await open_model(settings.config.llm, database)
+        model, stops = await open_model(settings.config.llm, database), await KeptStops.load(database)
         access = open_access(settings, host, model, audit, usage.UsageLog(database))
-        return await Kernel(settings, host, model, access).serve()
+        return await Kernel(settings, host, model, access, stops).serve()
 
 
 @frozen
@@ -158,7 +161,7 @@ def open_access(settings: Settings, host: Host, model: Model, audit: Audit, used
 class Kernel:
     """All services of one kernel, constructed in dependency order."""
 
-    def __init__(self, settings: Settings, host: Host, model: Model, access: Access) -> None:
+    def __init__(self, settings: Settings, host: Host, model: Model, access: Access, stops: KeptStops) -> None:
         kernel, root = settings.config.kernel, settings.config.root
         self.settings, self.host, self.model = settings, host, model
         self.events, self.callers, self.line = access.events, access.callers, model.line
@@ -199,6 +202,7 @@ class Kernel:
             kernel_account=model.account,
             default_budget=settings.config.llm.default_budget,
             queue_path=self.callers.queue_path,
+            kept_stops=stops,
         )
         self.reload = Reload(
             settings.config,

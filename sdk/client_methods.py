@@ -59,7 +59,7 @@ KILL = Method(
     "kill", agents.Kill, positional="name agent_id grace", wait="None", blocking=("bool", "bool({}.get('killed'))")
 )
 START = Method("start", agents.Start, positional="name names", wait="None")
-STOP = Method("stop", agents.Stop, positional="name names", wait="None")
+STOP = Method("stop", agents.Stop, positional="name names keep", wait="None")
 RESTART = Method("restart", agents.Restart, positional="name names", wait="None")
 RELOAD = Method("reload", reload.Reload, positional="dry_run", wait="None")
 LIST = Method("list_agents", agents.List, positional="all", blocking=("list[Reply]", "checked_list({})"))

@@ -86,6 +86,8 @@ class Life:
             async with trio.open_nursery() as life:
                 agent.children = Supervisor(FOR_SPAWNED, id=agent.name, within=agent.path, observe=self.observe)
                 life.start_soon(agent.children.run)
+                agent.restarts += agent.lives > 0 and not agent.begun_by_request
+                agent.begun_by_request = False
                 agent.lives += 1
                 agent.since = trio.current_time()
                 async with self._jail(sockets) as jail:

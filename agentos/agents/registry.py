@@ -90,6 +90,8 @@ class Agent:
     output: Output = field(factory=Output)
     state: State = State.STARTING
     lives: int = 0
+    restarts: int = 0  # by its supervisors
+    begun_by_request: bool = False  # its next life is begun by START or RESTART
     failures: int = 0  # in a row, when its last restart was scheduled
     since: float = 0.0  # trio's clock, seconds: start of the present life
     program: Sandbox | None = None
@@ -106,6 +108,7 @@ class Agent:
     stopped_by: str | None = None  # a declared one: the caller that stopped it; until START it declines to start
     removed: bool = False  # it was declared, and a reload has removed it
     at_next_start: Callable[[], None] | None = None
+    kept_stopped: bool = False  # it stays stopped when the next kernel starts
     end: End | None = None
     connected: trio.Event = field(factory=trio.Event)  # in the present life
     settled: trio.Event = field(factory=trio.Event)  # the first start, or that by START, succeeded or had a `problem`

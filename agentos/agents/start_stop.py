@@ -15,6 +15,7 @@ from agentos_sdk.errors import BadRequest, NotFound, Unavailable
 from supervisors import NoProc, Refused, StartFailed, Supervisor
 
 from .container import Path
+from .kept_stops import KeptStops
 from .life import wait_first
 from .lifecycle import State
 from .registry import Agent, Registry
@@ -27,6 +28,7 @@ class StartStop(Struct, frozen=True):
 
     registry: Registry
     tracker: Tracker
+    kept: KeptStops
 
     def find_group(self, name: str) -> Path:
         """The path of the declared group with that name, not the root. Raises ``NotFound``."""
@@ -60,6 +62,19 @@ class StartStop(Struct, frozen=True):
                 if not agent.over.is_set():
                     agent.stopped_by, agent.dismissed = None, trio.Event()
 
+    async def keep_stopped(self, agents: Sequence[Agent], by: str) -> None:
+        """Have agents that are stopped stay so when the next kernel starts. Raises ``Unavailable``."""
+        await self.kept.add([agent.name for agent in agents], by)
+        for agent in agents:
+            agent.kept_stopped = agent.stopped_by is not None
+
+    def stop_kept(self, agents: Sequence[Agent]) -> None:
+        """Stop those of these agents that were stopped for good in an earlier run; none of them has begun."""
+        for agent in agents:
+            if (by := self.kept.find(agent.name)) is not None:
+                agent.stopped_by, agent.kept_stopped = by, True
+                self.tracker.finish(agent)
+
     async def start_agent(self, agent: Agent) -> None:
         """Start a declared agent that has ended, with its id, name and mailbox; returns when the start is decided.
 
@@ -67,14 +82,14 @@ class StartStop(Struct, frozen=True):
         """
         if agent.over.is_set():
             supervisor = self._find_supervisor(agent)
-            agent.stopped_by = None
+            await self._release([agent])
             await self._begin(agent, supervisor)
             await _wait_until_settled(agent)
 
     async def restart_agent(self, agent: Agent) -> None:
         """Stop an agent and start it again, without its siblings; start it if it has ended."""
         supervisor = self._find_supervisor(agent)
-        agent.stopped_by = None
+        await self._release([agent])
         if not agent.over.is_set():
             with trio.CancelScope(shield=True):  # a caller that goes away must not leave a restart half done
                 await _terminate_child_to_restart(supervisor, agent.name)
@@ -86,8 +101,7 @@ class StartStop(Struct, frozen=True):
         group, supervisor = self.tracker.groups[path], self.tracker.find_supervisor(path)
         if supervisor is None:
             members = self.list_members(path)
-            for agent in members:
-                agent.stopped_by = None
+            await self._release(members)
             await self._begin_group(path, members)
             await _wait_until_all_settled(members)
             return
@@ -123,6 +137,12 @@ class StartStop(Struct, frozen=True):
         """Start a group that a reload has added or changed, and that isn't up; without waiting for its members."""
         await self._begin_group(path, self.list_members(path))
 
+    async def _release(self, agents: Sequence[Agent]) -> None:
+        """Let agents start that were stopped, now and when the next kernel starts. Raises ``Unavailable``."""
+        await self.kept.remove([agent.name for agent in agents])
+        for agent in agents:
+            agent.stopped_by, agent.kept_stopped = None, False
+
     # -- Its parts -------------------------------------------------------------------------------------------------
 
     def _find_supervisor(self, agent: Agent) -> Supervisor:
@@ -144,6 +164,7 @@ class StartStop(Struct, frozen=True):
     async def _begin(self, agent: Agent, supervisor: Supervisor) -> None:
         agent.renew()
         agent.unsettle()
+        agent.begun_by_request = True
         try:
             await _start_child(supervisor, agent.name)
         except NoProc:
@@ -164,6 +185,7 @@ class StartStop(Struct, frozen=True):
     async def _begin_group(self, path: Path, members: Sequence[Agent]) -> None:
         for agent in members:
             agent.unsettle()
+            agent.begun_by_request = True
         try:
             await _start_child(self._find_supervisor_above(path), path[-1])
         except (NoProc, StartFailed) as failure:

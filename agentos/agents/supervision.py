@@ -19,6 +19,7 @@ from supervisors.exits import gave_up
 from .container import Path, specify_one_child
 from .declared_tree import SPAWNED, DeclaredTree
 from .event_lines import ROOT
+from .kept_stops import KeptStops
 from .life import Life, LifeDeps
 from .model_share import choose_share
 from .output import Output
@@ -79,6 +80,7 @@ class Supervision:
     kernel_account: Account
     default_budget: Sequence[Quota]
     queue_path: Callable[[Caller], QueuePath]
+    kept_stops: KeptStops
     root: Supervisor = field(init=False)
     stopping: bool = field(default=False, init=False)
     tracker: Tracker = field(init=False)
@@ -92,13 +94,14 @@ class Supervision:
 
     def __attrs_post_init__(self) -> None:
         self.tracker = Tracker(self.registry)
-        self.start_stop = StartStop(self.registry, self.tracker)
+        self.start_stop = StartStop(self.registry, self.tracker, self.kept_stops)
         self.declared = DeclaredTree(self.tracker, self.start_stop, self.deps, self.add_declared)
 
     def build(self, group: GroupSpec) -> Supervisor:
         """The root supervisor of a declared tree, not running yet."""
         self.root = Supervisor(self.declared.build(group), id=ROOT, observe=self.tracker.observe)
         self.tracker.add_supervisor(self.root)
+        self.start_stop.stop_kept([*self.registry])
         return self.root
 
     def add_declared(self, spec: AgentSpec, path: Path, supervisor: Path) -> Agent:
@@ -139,7 +142,7 @@ class Supervision:
             if not agent.spec.required:  # by a reload
                 continue
             done = agent.spec.restart != "permanent" and agent.end is not None and agent.end.exit_code == 0
-            if not agent.came_up and not done and not self.stopping:
+            if not agent.came_up and not done and agent.stopped_by is None and not self.stopping:
                 late = f"it wasn't up within {agent.spec.start_timeout:g} s"
                 last = agent.end.reason if agent.end is not None else "it never began"
                 why = late if not agent.arrived.is_set() else "it was given up"

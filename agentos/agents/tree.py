@@ -57,9 +57,9 @@ def _describe_child(
         "id": agent.id,
         "pid": agent.pid,
         "state": str(agent.state),
-        **({"stopped_by": agent.stopped_by} if agent.state is State.STOPPED else {}),
+        **({"stopped_by": agent.stopped_by, "kept": agent.kept_stopped} if agent.state is State.STOPPED else {}),
         **({"failed_checks": agent.health.failures} if agent.health.failures and agent.alive else {}),
-        "restarts": max(0, agent.lives - 1),
+        "restarts": agent.restarts,
         **common,
         "children": below,
     }

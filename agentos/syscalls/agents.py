@@ -185,7 +185,7 @@ def describe_agent(
         state=str(agent.state),
         parent=agent.parent.id if agent.parent is not None else None,
         supervisor="/".join(agent.path),
-        restarts=max(0, agent.lives - 1),
+        restarts=agent.restarts,
         uptime_ms=int((now - agent.since) * 1000) if pid is not None else 0,
         running=agent.alive and pid is not None,
         isolation=agent.spec.isolation,
@@ -198,6 +198,7 @@ def describe_agent(
         peak_memory_bytes=used.peak,
         cpu_seconds=used.cpu_seconds,
         budget_renews_at=renews_at,
+        kept=agent.state is State.STOPPED and agent.kept_stopped,
     )
 
 

@@ -56,7 +56,7 @@ def describe_agent(
         state=str(agent.state),
         pid=agent.pid,
         lives=agent.lives,
-        restarts=max(0, agent.lives - 1),
+        restarts=agent.restarts,
         since=time.time() - age if alive else None,
         uptime_ms=int(age * 1000) if alive else 0,
         parent=describe_relative(agent.parent) if agent.parent is not None else None,

@@ -52,7 +52,10 @@ class StartStopCalls(Struct, frozen=True):
         targets = self.find_targets(request)
 
         async def act(call: Call) -> calls.Changed:
-            await self.supervision.start_stop.stop(list_agents(targets), caller.shown_name)
+            agents, operations = list_agents(targets), self.supervision.start_stop
+            await operations.stop(agents, caller.shown_name)
+            if request.keep:
+                await operations.keep_stopped(agents, caller.shown_name)
             return describe(targets)
 
         yield prepare(request, "stop", targets, act, find_spawned(targets))

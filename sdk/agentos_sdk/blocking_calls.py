@@ -141,12 +141,12 @@ class Calls:
         """
         return self._make_call(START, {"name": name, "names": names}, wait=None)
 
-    def stop(self, name: str | None = None, names: Sequence[str] | None = None) -> Reply:
+    def stop(self, name: str | None = None, names: Sequence[str] | None = None, keep: bool = False) -> Reply:
         """Stop declared agents and groups until START: exactly one of ``name`` and ``names``.
 
-        They stay stopped when their group is restarted.
+        They stay stopped when their group is restarted, and with ``keep`` when the next kernel starts.
         """
-        return self._make_call(STOP, {"name": name, "names": names}, wait=None)
+        return self._make_call(STOP, {"name": name, "names": names, "keep": keep}, wait=None)
 
     def restart(self, name: str | None = None, names: Sequence[str] | None = None) -> Reply:
         """Stop agents and groups and start them again: exactly one of ``name`` and ``names``.

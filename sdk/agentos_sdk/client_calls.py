@@ -135,12 +135,12 @@ class Calls:
         """
         return await self._make_call(Start, {"name": name, "names": names})
 
-    async def stop(self, name: str | None = None, names: Sequence[str] | None = None) -> Changed:
+    async def stop(self, name: str | None = None, names: Sequence[str] | None = None, keep: bool = False) -> Changed:
         """Stop declared agents and groups until START: exactly one of ``name`` and ``names``.
 
-        They stay stopped when their group is restarted.
+        They stay stopped when their group is restarted, and with ``keep`` when the next kernel starts.
         """
-        return await self._make_call(Stop, {"name": name, "names": names})
+        return await self._make_call(Stop, {"name": name, "names": names, "keep": keep})
 
     async def restart(self, name: str | None = None, names: Sequence[str] | None = None) -> Changed:
         """Stop agents and groups and start them again: exactly one of ``name`` and ``names``.

@@ -103,7 +103,7 @@ def test_ps_is_never_wider_than_the_terminal(agentos: Agentos, columns: str) -> 
 def test_ps_marks_what_it_cuts_beside_a_long_state() -> None:
     stopped = {
         "id": 1, "name": "collector", "pid": None, "state": "stopped", "restarts": 0, "running": False,
-        "stopped_by": "operator", "isolation": "standard", "llm": {"in_flight": 0, "waiting": 0},
+        "stopped_by": "operator", "kept": False, "isolation": "standard", "llm": {"in_flight": 0, "waiting": 0},
         "supervisor": "root/counting",
     }  # fmt: skip
     started = stopped | {"pid": 12345, "state": "running", "stopped_by": None, "running": True, "uptime_ms": 86_399_000}

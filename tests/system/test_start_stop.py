@@ -38,6 +38,10 @@ def pids(client: AgentOSClient) -> dict[str, int]:
     return {agent["name"]: agent["pid"] for agent in client.list_agents(all=True)}
 
 
+def lives(client: AgentOSClient, name: str) -> int:
+    return int(up(client.inspect(name))["lives"])
+
+
 def crash(client: AgentOSClient, name: str) -> None:
     """Kill an agent's process, and wait until the agent is back."""
     before = info(client, name)["restarts"]
@@ -79,7 +83,7 @@ def test_a_stopped_member_stays_stopped_when_its_group_is_restarted(start_kernel
         assert changed(client.start(names=["b", "c"])) == {"b": "running", "c": "running"}
         assert {name: pids(client)[name] for name in "ad"} == {name: before[name] for name in "ad"}
         crash(client, "a")
-        until(lambda: info(client, "c")["restarts"] == 2, "it takes part in the restart of its group again")
+        until(lambda: lives(client, "c") == 3, "it takes part in the restart of its group again")
 
 
 def test_a_restart_of_a_member_touches_that_member_alone(start_kernel: StartKernel) -> None:
@@ -91,7 +95,7 @@ def test_a_restart_of_a_member_touches_that_member_alone(start_kernel: StartKern
 
         after = pids(client)
         assert (after["a"], after["c"]) == (before["a"], before["c"])
-        assert (after["b"] != before["b"], info(client, "b")["restarts"]) == (True, 1)
+        assert (after["b"] != before["b"], lives(client, "b")) == (True, 2)
 
 
 @pytest.mark.parametrize("strategy", ["one_for_all", "one_for_one"])
@@ -121,7 +125,7 @@ def test_an_agent_that_is_named_in_many_ways_is_restarted_once(start_kernel: Sta
 
         assert changed(client.restart(names=["a", number, number.zfill(5), "a"])) == {"a": "running"}
 
-        assert info(client, "a")["restarts"] == 1
+        assert lives(client, "a") == 2
 
 
 def test_a_group_is_stopped_in_reverse_and_started_in_order(start_kernel: StartKernel) -> None:
@@ -133,10 +137,7 @@ def test_a_group_is_stopped_in_reverse_and_started_in_order(start_kernel: StartK
         assert changed(client.restart("inner")) == {"c": "running", "d": "running"}
         assert changed(client.start("team")) == {"a": "running", "b": "running"}
 
-        assert {name: info(client, name)["restarts"] for name in ("a", "b", "c", "d", "beside")} == {
-            **dict.fromkeys("abcd", 1),
-            "beside": 0,
-        }
+        assert [lives(client, name) for name in ("a", "b", "c", "d", "beside")] == [2, 2, 2, 2, 1]
 
     def order(event: str) -> list[str]:
         return [line.split("| ")[1].split(":")[0] for line in kernel.lines[since:] if event in line]
@@ -209,7 +210,7 @@ def test_a_spawned_agent_can_be_restarted_but_not_stopped_until_a_start(
 
         assert changed(client.restart("one")) == {"one": "running"}
 
-        assert info(client, "one")["restarts"] == 1
+        assert lives(client, "one") == 2
         for refused in (client.stop("one"), client.start("one")):
             assert (refused["code"], "was spawned" in refused["error"]) == ("bad_request", True)
         assert client.kill("one")
@@ -265,3 +266,53 @@ def test_a_wrong_name_changes_nothing(stoppable: AgentOSClient, op: Op, fields: 
 def stoppable() -> Any:
     with running(child("a")) as kernel, kernel.client() as client:
         yield client
+
+
+def test_a_kept_stop_outlasts_the_kernel_until_start(start_kernel: StartKernel) -> None:
+    members = member("m") + member("n")
+    kernel = start_kernel(
+        child("kept", SLEEPS, "required = true")
+        + child("plain")
+        + child("next", SLEEPS, 'after = ["kept"]')
+        + group("team", members, TOGETHER)
+    )
+    with kernel.client() as client:
+        assert changed(client.stop(names=["kept", "m"], keep=True)) == {"kept": "stopped", "m": "stopped"}
+        assert changed(client.stop("plain")) == {"plain": "stopped"}
+        assert (info(client, "kept")["kept"], info(client, "plain")["kept"]) == (True, False)
+    kernel.kill()
+    kernel.start_again()
+
+    with kernel.client() as client:
+        in_state(client, "n", "running")
+        in_state(client, "next", "running")
+        assert states(client) == {
+            "kept": "stopped",
+            "plain": "running",
+            "next": "running",
+            "m": "stopped",
+            "n": "running",
+        }
+        assert (info(client, "kept")["stopped_by"], info(client, "kept")["kept"]) == ("operator", True)
+        assert "kept: stopped by operator, until it is started" in kernel.said
+        assert changed(client.start("kept")) == {"kept": "running"}
+        assert changed(client.restart("m")) == {"m": "running"}
+        crash(client, "kept")
+    kernel.kill()
+    kernel.start_again()
+
+    with kernel.client() as client:
+        assert set(states(client).values()) == {"running"}
+
+
+def test_starts_by_request_are_no_restarts(start_kernel: StartKernel) -> None:
+    kernel = start_kernel(child("a") + group("team", member("m"), TOGETHER))
+    with kernel.client() as client:
+        up(client.stop("a"))
+        up(client.start("a"))
+        up(client.restart(names=["a", "m", "team"]))
+        assert [info(client, name)["restarts"] for name in "am"] == [0, 0]
+
+        crash(client, "a")
+
+        assert info(client, "a")["restarts"] == 1

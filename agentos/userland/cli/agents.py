@@ -259,8 +259,9 @@ def describe_intensity(supervisor: dict[str, Any], counted: str = "restart") -> 
 
 
 def describe_state(agent: Mapping[str, Any]) -> str:
-    """The state, with the caller that stopped the agent: ``stopped by operator``."""
-    return " ".join([agent["state"], *(["by", agent["stopped_by"]] if agent.get("stopped_by") else [])])
+    """The state, with the caller that stopped the agent: ``stopped by operator``, ``stopped by operator, kept``."""
+    stopped = f" by {agent['stopped_by']}{', kept' if agent.get('kept') else ''}" if agent.get("stopped_by") else ""
+    return f"{agent['state']}{stopped}"
 
 
 def describe_requests(line: Mapping[str, Any]) -> str:

@@ -24,15 +24,16 @@ def start(names: tuple[str, ...], socket_path: str | None, as_json: bool) -> Non
 
 @click.command()
 @names_argument
+@click.option("--keep", is_flag=True, help="Also over a restart of the kernel.")
 @json_option
 @socket_option
-def stop(names: tuple[str, ...], socket_path: str | None, as_json: bool) -> None:
+def stop(names: tuple[str, ...], keep: bool, socket_path: str | None, as_json: bool) -> None:
     """Stop declared agents and groups until `agentos start`.
 
-    They stay stopped when their group is restarted, and until the kernel ends.
+    They stay stopped when their group is restarted, and until the kernel ends; with --keep also after that.
     """
     with kernel(socket_path) as client:
-        print_states(check_reply(client.stop(names=names)), as_json)
+        print_states(check_reply(client.stop(names=names, keep=keep)), as_json)
 
 
 @click.command()

@@ -95,7 +95,8 @@ class AgentInfo:
 
     ``parent`` is the id of the agent that spawned it, ``None`` if the operator did. ``supervisor`` is the path of its
     supervisor in the tree. ``state`` is one of starting, running, paused, stopping, backing_off, stopped, exited,
-    failed. ``stopped_by`` is ``operator`` or the name of the caller that stopped a declared agent, otherwise ``None``.
+    failed. ``stopped_by`` is ``operator`` or the name of the caller that stopped a declared agent, otherwise ``None``;
+    ``kept``: it stays stopped when the next kernel starts.
     ``missing`` lists the isolation layers that were requested and are not active. ``end`` is how its last life ended,
     ``None`` before that. ``memory_bytes``, ``peak_memory_bytes`` and ``cpu_seconds`` are of its present life, with what
     it spawned if a cgroup counts, or of its last one; up to a second old, and ``None`` if they aren't known.
@@ -116,6 +117,7 @@ class AgentInfo:
     llm: InLine
     end: str | None
     stopped_by: str | None
+    kept: bool
     health: str | None
     memory_bytes: int | None = None
     peak_memory_bytes: int | None = None
@@ -188,13 +190,14 @@ class Start(Request[Changed]):
 class Stop(Request[Changed]):
     """Stop declared agents and groups until START: exactly one of ``name`` and ``names``.
 
-    They stay stopped when their group is restarted.
+    They stay stopped when their group is restarted, and with ``keep`` when the next kernel starts.
     """
 
     op = Op.STOP
     reply = Changed
     name: str | None = None
     names: Sequence[str] | None = None
+    keep: bool = False
 
 
 @frozen(kw_only=True)

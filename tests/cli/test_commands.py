@@ -8,7 +8,7 @@ import pytest
 from click import unstyle
 
 from agentos.userland.cli.agents import agent_lines, missing_layers
-from agentos.userland.cli.inspect import describe_isolation
+from agentos.userland.cli.inspect import describe_isolation, describe_limits, describe_usage
 from agentos.userland.cli.main import COMMANDS
 from tests.cli.conftest import Agentos
 from tests.support.kernel import Kernel, running
@@ -68,6 +68,41 @@ def test_an_error_is_json_where_json_was_asked_for(
     assert (reply["success"], reply["code"], asked.returncode, asked.stderr) == (False, code, status, "")
     assert said.stderr == f"agentos: {reply['error']}\n"
     assert (said.stdout, said.returncode) == ("", status)
+
+
+def test_a_near_name_is_offered(agentos: Agentos) -> None:
+    agentos("spawn", "pinger", *SLEEP)
+
+    for command in (("logs", "pingr"), ("inspect", "pingr"), ("stop", "pingr"), ("exec", "pingr", "--", "true")):
+        assert agentos(*command).stderr.endswith("is called 'pingr', did you mean pinger?\n"), command
+    asked = json.loads(agentos("inspect", "--json", "pingr").stdout)
+    assert (asked["code"], asked["error"].endswith("did you mean pinger?")) == ("not_found", True)
+
+
+@pytest.mark.parametrize("words", [("inspect", "--json"), ("ps", "--json", "--nonsense"), ("nonsense", "--json")])
+def test_a_usage_error_is_json_where_json_was_asked_for(agentos: Agentos, words: tuple[str, ...]) -> None:
+    done = agentos(*words)
+
+    reply = json.loads(done.stdout)
+    assert (reply["success"], reply["code"], done.returncode, done.stderr) == (False, "bad_request", 2, "")
+
+
+def test_kill_of_a_declared_agent_says_that_it_is_stopped(agentos: Agentos) -> None:
+    sleeper = '[[supervisor.children]]\nname = "sleeper"\ncommand = ["sleep", "1000"]\n'
+    with running(sleeper) as declared:
+        assert agentos("kill", "sleeper", AGENTOS_SOCKET=declared.socket).stdout == "sleeper is stopped\n"
+    agentos("spawn", "other", *SLEEP)
+    assert agentos("kill", "other").stdout == "other has ended\n"
+
+
+def test_a_limit_that_is_not_enforced_says_so() -> None:
+    layers = {"memory": {"active": True}, "cpu": {"active": False}}
+    usage = {"memory": 1 << 20, "peak": None, "pids": 2, "cpu_seconds": None, "source": "/proc", "reason": "no cgroup"}
+
+    assert describe_limits({"memory": 256 << 20, "cpu_quota": 50_000, "max_pids": 9}, layers) == (
+        "memory 256M, cpu_quota 50% (not enforced), max_pids 9"
+    )
+    assert describe_usage(usage) == "memory 1M, pids 2 (/proc); no cgroup"
 
 
 def test_help_fits_80_columns_and_no_summary_is_cut(agentos: Agentos) -> None:

@@ -186,12 +186,15 @@ def tree(socket_path: str | None, as_json: bool) -> None:
 def kill(name: str, grace: float | None, socket_path: str | None, as_json: bool) -> None:
     """Stop the agent NAME (or with that id) for good.
 
-    The agents it spawned end before it.
+    The agents it spawned end before it. One of the configuration file is stopped until `agentos start`.
     """
     with kernel(socket_path) as client:
         which = {"id": int(name)} if name.isdecimal() else {"name": name}
         reply = check_reply(client.request(Op.KILL, {**which, "grace": grace}, wait=None))
-    print_result(f"{name} has ended", reply, as_json)
+        stopped = any(
+            agent["id"] == reply["agent_id"] and agent["stopped_by"] for agent in client.list_agents(all=True)
+        )
+    print_result(f"{name} is stopped" if stopped else f"{name} has ended", reply, as_json)
 
 
 @click.command()

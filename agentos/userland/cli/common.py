@@ -1,6 +1,7 @@
 """Shared by the commands: the connection, one-line errors, and JSON output."""
 
 import json
+import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,7 +11,9 @@ from typing import Any, TypeVar
 import click
 
 from agentos_sdk import AgentOSClient, AgentOSError, CallError, default_socket
+from agentos_sdk.suggestions import suggest_name
 
+NO_AGENT = re.compile(r"no agent (?:or group )?is called '([^']+)'$")
 REPLY_MARGIN = 10.0  # seconds that a reply may take beyond the call's own waiting time
 MAX_SET_BYTES = 256 << 10  # bytes of JSON; the limit of SET_PERMS
 
@@ -51,12 +54,26 @@ def socket_path(given: str | None) -> str:
 def kernel(given: str | None) -> Iterator[AgentOSClient]:
     """A connected client. A connection error ends the command with one line."""
     try:
-        with AgentOSClient(socket_path(given), REPLY_MARGIN) as client:
+        with AgentOSClient(socket_path(given), REPLY_MARGIN) as client, suggesting_names(client):
             yield client
     except CallError as error:
         raise Failed(str(error), {**error.details, "code": error.code}) from None
     except AgentOSError as error:
         raise Failed(str(error), {"code": "unavailable"}) from None
+
+
+@contextmanager
+def suggesting_names(client: AgentOSClient) -> Iterator[None]:
+    """Add the near name of an agent to an error that says that there is none of that name."""
+    try:
+        yield
+    except (CallError, Failed) as error:
+        failed = error if isinstance(error, Failed) else Failed(str(error), {**error.details, "code": error.code})
+        missing = NO_AGENT.match(failed.message)
+        if missing is None:
+            raise
+        message = failed.message + suggest_name(missing[1], [agent["name"] for agent in client.list_agents(all=True)])
+        raise Failed(message, failed.reply) from None
 
 
 def check_reply(reply: Any) -> Any:

@@ -25,6 +25,7 @@ from .common import (
 from .doctor import MAX_COLUMNS, MIN_COLUMNS
 
 EFFECTS = ("allow", "ask", "deny")
+LAYERS = {"max_pids": "pids", "cpu_quota": "cpu"}  # limits whose layer has another name
 BYTE_LIMITS = ("memory", "file_size", "disk", "tmp")
 
 
@@ -109,7 +110,7 @@ def agent_facts(found: Mapping[str, Any], permissions: Mapping[str, Any]) -> Ite
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found["since"]))
         yield "since", f"{since} ({duration(found['uptime_ms'] / 1000)})"
     yield "uses", describe_usage(found["usage"])
-    yield "limits", ", ".join(f"{name} {format_limit(name, value)}" for name, value in found["limits"].items() if value)
+    yield "limits", describe_limits(found["limits"], found["isolation"]["layers"])
     yield from model_facts(found["llm"])
     yield "permissions", describe_permissions(permissions)
     yield "isolation", describe_isolation(found["isolation"])
@@ -222,7 +223,19 @@ def describe_usage(usage: Mapping[str, Any]) -> str:
         f"cpu {usage['cpu_seconds']:.2f} s" if usage["cpu_seconds"] is not None else "",
     ]
     source = f"({usage['source']})" if usage["source"] else ""
-    return " ".join(filter(None, [", ".join(filter(None, counted)), source, usage["reason"]]))
+    figures = " ".join(filter(None, [", ".join(filter(None, counted)), source]))
+    return "; ".join(filter(None, [figures, usage["reason"]]))
+
+
+def describe_limits(limits: Mapping[str, Any], layers: Mapping[str, Any]) -> str:
+    """The limits; one that this host doesn't enforce says so."""
+    shown = []
+    for name, value in limits.items():
+        layer = layers.get(LAYERS.get(name, name))
+        missing = " (not enforced)" if layer is not None and not layer["active"] else ""
+        if value:
+            shown.append(f"{name} {format_limit(name, value)}{missing}")
+    return ", ".join(shown)
 
 
 def format_requested(layer: str, value: object) -> str:

@@ -1,6 +1,9 @@
 """The command ``agentos``; the module of a subcommand is imported when it is called."""
 
 import importlib
+import itertools
+import json
+import sys
 from pathlib import Path
 
 import click
@@ -53,6 +56,16 @@ class LazyGroup(click.Group):
         module = importlib.import_module(f"agentos.userland.cli.{COMMANDS[name]}")
         command: click.Command = getattr(module, name)
         return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            if "--json" not in itertools.takewhile(lambda word: word != "--", sys.argv):
+                raise
+            reply = {"success": False, "code": "bad_request", "error": error.format_message()}
+            click.echo(json.dumps(reply))
+            ctx.exit(error.exit_code)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -11,17 +11,22 @@ from functools import partial
 from attrs import define, field
 
 from agentos_sdk.errors import NotFound
-from supervisors import ChildSpec, NoProc, Supervisor, SupervisorSpec
+from supervisors import ChildSpec, NoProc, Supervisor, SupervisorSpec, Template
 
 from .container import BackgroundStart, Container, Group, Path, specify_one_child
 from .event_lines import ROOT
-from .life import FOR_SPAWNED, Life, LifeDeps
+from .life import Life, LifeDeps
 from .registry import Agent
 from .spec import AgentSpec, GroupSpec, Shutdown
 from .start_stop import StartStop
 from .tracker import Tracker
 
 SPAWNED = "spawned"  # the supervisor below the root that keeps the agents spawned by the operator
+FOR_SPAWNED = SupervisorSpec(
+    strategy="simple_one_for_one",
+    template=Template(lambda start: start, restart="temporary", shutdown="infinity", type="supervisor"),
+)
+"""Supervises the supervisors of spawned agents: it restarts none of them and stops all of them at once."""
 
 
 @define(eq=False)
@@ -140,7 +145,7 @@ class DeclaredTree:
         if agent is None or not agent.declared:
             agent = self.add_agent(spec, path, supervisor)
         self.tracker.place_agent(agent, path, supervisor)
-        return Life(agent, self.deps, self.tracker.observe)
+        return Life(agent, self.deps)
 
     async def _wait_for(self, names: Sequence[str]) -> None:
         """Return when these agents, and the agents of these groups, have come up, ended for good or were given up."""

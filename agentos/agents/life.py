@@ -19,8 +19,7 @@ from agentos.sandbox.status import Status
 from agentos.services.events import AgentReady, AgentStopping
 from agentos_sdk.errors import CallError, Unavailable
 from agentos_sdk.values import End
-from supervisors import Ended, Ignore, Supervisor, SupervisorSpec, Template
-from supervisors.reports import Observer
+from supervisors import Ended, Ignore
 
 from .health import HealthChecks
 from .jail import layout
@@ -40,12 +39,6 @@ from .workspaces.view import View, view_from_jail
 MIN_UPTIME = 0.2  # seconds a program must stay alive after exec to count as started
 READY_TIMEOUT = 30.0  # seconds for an agent with ready="hello" to send HELLO
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-FOR_SPAWNED = SupervisorSpec(
-    strategy="simple_one_for_one",
-    template=Template(lambda start: start, restart="temporary", shutdown="infinity", type="supervisor"),
-)
-"""Supervises the supervisors of spawned agents: it restarts none of them and stops all of them at once."""
 
 
 @frozen
@@ -72,7 +65,6 @@ class Life:
 
     agent: Agent
     deps: LifeDeps
-    observe: Observer  # of the supervisor of the agents that it spawns
 
     async def run(self, stop: trio.Event, *, task_status: trio.TaskStatus[Agent]) -> None:
         """Run one life, from opening the socket to the end of the program and of all agents that it spawned."""
@@ -84,8 +76,7 @@ class Life:
         status: Status | None = None
         try:
             async with trio.open_nursery() as life:
-                agent.children = Supervisor(FOR_SPAWNED, id=agent.name, within=agent.path, observe=self.observe)
-                life.start_soon(agent.children.run)
+                agent.nursery, agent.spawns = life, True
                 agent.restarts += agent.lives > 0 and not agent.begun_by_request
                 agent.begun_by_request = False
                 agent.lives += 1
@@ -101,7 +92,7 @@ class Life:
                     status = await self._run_program(jail, stop, task_status)
                 life.cancel_scope.cancel()
         finally:
-            agent.children = None
+            agent.nursery, agent.children, agent.spawns = None, None, False
             sockets.close()
             if not agent.spec.jailed:  # a jail leaves no processes behind
                 self.deps.sweeper.add(agent.id, agent.lives)
@@ -192,9 +183,10 @@ class Life:
         """
         agent = self.agent
         await wait_first(program.wait, stop.wait)
-        assert agent.children is not None
-        agent.children.stop()
-        await agent.children.wait()
+        agent.spawns = False
+        if agent.children is not None:
+            agent.children.stop()
+            await agent.children.wait()
         if program.status is not None:
             return
         paused = agent.state is State.PAUSED

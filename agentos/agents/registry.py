@@ -100,7 +100,9 @@ class Agent:
     layers: Mapping[str, Layer] = field(factory=dict)  # isolation layers, in the present life or the last
     lacking: Sequence[str] = ()  # requested layers that are not in force
     used: ResourceUsage | None = None  # in the last life, as counted at its end
-    children: Supervisor | None = None  # of the agents that it spawned, while it lives
+    nursery: trio.Nursery | None = None  # of its present life
+    children: Supervisor | None = None  # of the agents that it spawned in its present life, from the first one on
+    spawns: bool = False  # whether it may spawn agents: while it lives and isn't stopping
     supervisor: Supervisor | None = None  # its own, if it was spawned and has begun
     grace: float | None = None  # seconds; set by KILL, for this stop only
     stop_scope: trio.CancelScope | None = None  # around the time between SIGTERM and SIGKILL

@@ -202,7 +202,7 @@ class StartStop(Struct, frozen=True):
                     await _terminate_child(supervisor, agent.name)
                 except NoProc:
                     continue  # its group has just ended
-            elif agent.children is not None:  # it runs, in a group that is still starting
+            elif agent.nursery is not None:  # it runs, in a group that is still starting
                 await wait_first(self.tracker.wait_supervisor, agent.over.wait)
                 continue
             self.tracker.finish(agent)

@@ -17,7 +17,7 @@ from supervisors import Exit, GaveUp, NoProc, Refused, StartFailed, Supervisor, 
 from supervisors.exits import gave_up
 
 from .container import Path, specify_one_child
-from .declared_tree import SPAWNED, DeclaredTree
+from .declared_tree import FOR_SPAWNED, SPAWNED, DeclaredTree
 from .event_lines import ROOT
 from .kept_stops import KeptStops
 from .life import Life, LifeDeps
@@ -90,6 +90,7 @@ class Supervision:
     _tree: trio.Nursery = field(init=False)
     _required_up: trio.Event = field(factory=trio.Event, init=False)  # or one of them can't come up
     _missing: str | None = field(default=None, init=False)  # why a required agent isn't up
+    _starting_supervisor: trio.Lock = field(factory=trio.Lock, init=False)  # of the agents that an agent spawns
     _running: trio.CancelScope = field(factory=trio.CancelScope, init=False)  # around the run of the tree
 
     def __attrs_post_init__(self) -> None:
@@ -180,12 +181,15 @@ class Supervision:
         Raises ``AlreadyExists``, ``Unavailable`` or :class:`~agentos.agents.registry.StartError`. If cancelled, no
         agent is left.
         """
-        above = parent.children if parent is not None else self.tracker.find_supervisor((ROOT, SPAWNED))
-        if above is None:
+        within = (ROOT, SPAWNED) if parent is None else (*parent.path, parent.name)
+        if not (parent.spawns if parent is not None else self.tracker.find_supervisor(within)):
             raise Unavailable(NOT_NOW)
-        agent = self._add_agent(spec, (*above.path, spec.name), parent, spawner)
-        life = Life(agent, self.deps, self.tracker.observe)
+        agent = self._add_agent(spec, (*within, spec.name), parent, spawner)  # nothing is awaited before: it counts
+        life = Life(agent, self.deps)
         try:
+            above = self.tracker.find_supervisor(within) if parent is None else await self._supervise_children(parent)
+            if above is None:
+                raise NoProc(within[-1])
             one = specify_one_child(spec.name, life, spec.restart, spec.backoff, spec.max_restarts, spec.restart_window)
             await above.start_child(OneAgent(one, agent, self.tracker))
             await agent.settled.wait()
@@ -200,6 +204,20 @@ class Supervision:
             problem, agent.problem = agent.problem, None  # once raised it references frames
             raise problem
         return agent
+
+    async def _supervise_children(self, parent: Agent) -> Supervisor | None:
+        """The supervisor of the agents that ``parent`` spawns; None if the parent is stopping.
+
+        It is started for the first of them. It runs in the parent's life, and ends with it.
+        """
+        async with self._starting_supervisor:
+            if parent.children is None and parent.nursery is not None and parent.spawns:
+                parent.children = Supervisor(
+                    FOR_SPAWNED, id=parent.name, within=parent.path, observe=self.tracker.observe
+                )
+                with trio.CancelScope(shield=True):  # others may wait for it, too
+                    await parent.nursery.start(parent.children.run)
+            return parent.children
 
     async def kill(self, agent: Agent, grace: float | None, by: str) -> None:
         """End an agent for good, after the agents it spawned; a declared one is stopped, as by STOP.

@@ -1,5 +1,6 @@
 """What an agent may do to whom, how many it may spawn, and PAUSE, RESUME, WAIT, LOGS from inside."""
 
+import contextlib
 import os
 import signal
 
@@ -109,6 +110,18 @@ def test_children_of_children_count_too(start_kernel: StartKernel) -> None:
 
         assert ask(client, child, "spawn", name="leaf2", command=["sleep", "1000"])["code"] == "quota_exceeded"
         up(client.spawn("mine", command=["sleep", "1000"]))  # the operator is not rationed
+
+
+def test_children_that_are_spawned_at_the_same_moment_all_count(start_kernel: StartKernel) -> None:
+    kernel = start_kernel("[kernel]\nmax_children = 2\nspawn_rate = 100\n")
+    boss = kernel.spawn("boss", restart="temporary")
+    with contextlib.ExitStack() as stack:
+        wires = [stack.enter_context(kernel.connect_as(boss)) for _ in range(6)]
+        for number, wire in enumerate(wires):  # no child before: the supervisor of all is started for the first one
+            wire.send(Op.SPAWN, {"name": f"child-{number}", "command": ["sleep", "1000"], "restart": "temporary"})
+        replies = [wire.receive().json for wire in wires]
+
+    assert sorted(reply.get("code", "started") for reply in replies) == ["quota_exceeded"] * 4 + ["started"] * 2
 
 
 def test_spawning_too_fast_is_refused_with_when_to_try_again(start_kernel: StartKernel) -> None:

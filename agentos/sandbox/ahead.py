@@ -1,5 +1,7 @@
 """Jails built ahead: processes that have done the common steps of a plan and wait for the rest of it.
 
+For programs without a jail of their own, as commands in the jail of an agent, a process waits that is only cloned.
+
 A waiting jail has new namespaces and a root with the system's files, and nothing of any agent. It is used once, by the
 first plan that begins with the same steps. It is stale when the host's mount table has changed since, or a file that it
 shows has been replaced. Linux kills it before any other process when memory runs out.
@@ -21,6 +23,7 @@ from .sandbox import has_ended
 from .steps import Step
 
 MAX_WAITING = 2  # jails; each has 2 MiB of memory
+MAX_BARE = 1  # processes that have done no steps
 MIN_AVAILABLE = 0.05  # of all memory: with less, no jail waits
 _MOUNT_TABLE = "/proc/self/mountinfo"
 
@@ -67,13 +70,15 @@ class WaitingJails:
                 return jail.process
         return None
 
-    def make_room(self) -> list[WaitingJail]:
-        """Remove and return the oldest jails, so that one more may wait. Call it before that one is built."""
+    def make_room(self, steps: Sequence[Step]) -> list[WaitingJail]:
+        """Remove and return the oldest jails, so that one with these steps may wait. Call it before that is built."""
         if self._mounts is None:
             self._mounts = MountTable.open()
         useless = self._remove_useless()
-        while len(self.jails) >= MAX_WAITING:
-            useless.append(self.jails.pop(0))
+        kind = [jail for jail in self.jails if bool(jail.steps) == bool(steps)]
+        for jail in kind[: len(kind) + 1 - (MAX_WAITING if steps else MAX_BARE)]:
+            self.jails.remove(jail)
+            useless.append(jail)
         return useless
 
     def close(self) -> None:

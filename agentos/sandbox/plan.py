@@ -140,9 +140,13 @@ def plan_sandbox(policy: Policy, program: Program, host: Host, host_ids: HostIds
 def split_plan(plan: Sequence[Step]) -> tuple[tuple[Step, ...], tuple[Step, ...]] | None:
     """Split a plan into the steps that a jail built ahead has done, and the others; ``None`` if it can't be split.
 
+    Of a plan without namespaces of its own nothing is done ahead but the clone of the process.
+
     With root the uid and gid maps are written last, and no source is id-mapped before: the uid isn't known ahead.
     """
     clone = plan[0]
+    if isinstance(clone, s.Join) or (isinstance(clone, s.Clone) and not clone.flags):
+        return (), tuple(plan)
     place = next((number for number, step in enumerate(plan, 1) if isinstance(step, s.StandBy)), None)
     if place is None or not isinstance(clone, s.Clone):
         return None

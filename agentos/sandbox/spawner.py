@@ -44,7 +44,7 @@ class Spawner:
     _children: set[int] = Factory(set)  # pids of the children that a task here waits for
     closer: Closer = Factory(Closer)  # of the namespaces and mounts of ended sandboxes
     _waiting: WaitingJails = Factory(WaitingJails)
-    _failed: Sequence[Step] = ()  # steps that can't be done ahead
+    _failed: Sequence[Step] | None = None  # steps that can't be done ahead
 
     @classmethod
     def start(cls, zygote_timeout: float = TIMEOUT) -> "Spawner":
@@ -75,8 +75,8 @@ class Spawner:
     async def build_ahead(self, plan: Sequence[Step]) -> None:
         """Build a jail for the next plan that begins with the same steps as this one, if memory isn't short.
 
-        At most :data:`.ahead.MAX_WAITING` jails wait; the oldest ones are ended. Nothing is built if the first steps of
-        this plan can't be done ahead.
+        At most :data:`.ahead.MAX_WAITING` jails wait, and one process for a plan without a jail of its own; the oldest
+        ones are ended. Nothing is built if the first steps of this plan can't be done ahead.
         """
         parts = p.split_plan(plan)
         if parts is not None:
@@ -101,10 +101,10 @@ class Spawner:
             mounts.close()
 
     async def _build_ahead(self, steps: Sequence[Step]) -> None:
-        if are_equal(steps, self._failed) or self._zygote.closed:
+        if (self._failed is not None and are_equal(steps, self._failed)) or self._zygote.closed:
             return
         try:
-            useless = self._waiting.make_room()
+            useless = self._waiting.make_room(steps)
         except OSError:  # too many open files: the mount table can't be watched
             return
         await self._kill_all(useless)
@@ -341,6 +341,8 @@ class Spawner:
 
     async def _launch_ahead(self, steps: Sequence[Step]) -> NewProcess:
         """Clone a process and send it these steps; it waits when it has done them."""
+        if not steps:
+            return await self._clone(0)
         clone = steps[0]
         assert isinstance(clone, s.Clone), "the first step of each plan that can be split"
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as sent:

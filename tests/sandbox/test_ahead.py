@@ -24,12 +24,14 @@ from agentos.sandbox import steps as s
 from agentos.sandbox.cgroups.discover import Group, discover_here, open_root
 from agentos.sandbox.cgroups.values import Limits
 from agentos.sandbox.errors import StepFailed
+from agentos.sandbox.plan import plan_entry, plan_unjailed
 from agentos.sandbox.policy import Limits as PolicyLimits
-from agentos.sandbox.report import walls
+from agentos.sandbox.policy import Policy, Program
+from agentos.sandbox.report import probe, walls
 from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.steps import Step
-from tests.sandbox.jail import SDK, Belongings, a_plan, kill, line, python, run, start_spawner, zygote_closes
+from tests.sandbox.jail import PYTHON, SDK, Belongings, a_plan, kill, line, python, run, start_spawner, zygote_closes
 
 # Any mount on the host makes a waiting jail stale, and other tests mount.
 pytestmark = pytest.mark.alone
@@ -185,6 +187,40 @@ async def test_a_burst_uses_each_once(spawner: Spawner) -> None:
     for sandbox in sandboxes:
         assert await line(sandbox) == "here\n"
         await kill(sandbox)
+
+
+async def test_a_program_without_walls_gets_a_process_that_was_cloned_ahead(spawner: Spawner) -> None:
+    plan = plan_unjailed(Program(("sleep", "600"), {"PATH": "/usr/bin:/bin"}, "/"), probe.read_host(), PolicyLimits())
+    pid = await build(spawner, plan)
+
+    sandbox = await spawner.spawn(plan)
+
+    assert sandbox.pid == pid
+    await kill(sandbox)
+
+
+async def test_a_command_enters_a_jail_by_a_process_that_was_cloned_ahead(spawner: Spawner) -> None:
+    agent = await spawner.spawn(python(FOREVER))
+    assert await line(agent) == "here\n"
+    policy = Policy(interpreter=PYTHON, sdk=SDK)
+    plan = plan_entry(policy, Program(("/bin/sh", "-c", "id -u; ls /proc"), {}, "/"), probe.read_host())
+    pid = await build(spawner, plan)
+
+    entered = await spawner.enter(agent, plan)
+
+    assert await line(entered) == "1000\n"
+    assert pid not in children()  # it has made the command's processes, and ended
+    await kill(entered)
+    await kill(agent)
+
+
+async def test_one_bare_process_waits_beside_the_jails(spawner: Spawner) -> None:
+    before = children()
+    bare = plan_unjailed(Program(("true",), {}, "/"), probe.read_host(), PolicyLimits())
+    jails = [await build(spawner) for _ in range(ahead.MAX_WAITING)]
+    pids = [await build(spawner, bare) for _ in range(2)]
+
+    assert children() - before == {*jails, pids[-1]}
 
 
 async def test_linux_kills_it_first_when_memory_runs_out(spawner: Spawner) -> None:

@@ -180,6 +180,7 @@ class CommandRunner:
                     with trio.fail_after(ENTER_TIMEOUT):
                         steps = (*jail.way_in, plan_program(jail.policy, program, jail.host))
                         command = await self.jails.spawner.enter(jail.sandbox, steps, cgroup=entry)
+                    self.jails.replace_waiting(steps)
                     undo.push_async_callback(command.kill)
                     self.jails.memory.join(agent.id, command.pid)  # the memory watcher counts it as part of the agent
             yield command

@@ -22,7 +22,7 @@ from agentos.sandbox.plan import Host, plan_sandbox, plan_unjailed
 from agentos.sandbox.policy import BadPolicy, Directory, Policy
 from agentos.sandbox.report.walls import Observed
 from agentos.sandbox.spawner import Spawner
-from agentos.sandbox.steps import Step
+from agentos.sandbox.steps import Join, Step
 from agentos.sandbox.watch.disk import DiskWatcher
 from agentos.sandbox.watch.memory import MemoryWatcher
 from agentos.threads import Limiter, run_in_thread
@@ -210,11 +210,17 @@ class Jails:
             raise
         finally:
             parts.open_entry.close()
-            self._started.append(parts.steps)  # a waiting jail is used up, even if the start failed
-            self._any_started.unpark_all()
+            self.replace_waiting(parts.steps)  # it is used up, even if the start failed
         mount = parts.workspace.mount if parts.workspace is not None else None
         protected = mount.protected if isinstance(mount, Directory) else ()
         return Jail(sandbox, seen[-1], limits, parts.group, parts, parts.host, parts.policy, protected)
+
+    def replace_waiting(self, steps: Sequence[Step]) -> None:
+        """Have a jail built in the background for the next plan like this one, which has been started."""
+        # One process waits for commands, and many of them must not make jails for agents wait longer.
+        if type(steps[0]) is not Join or all(type(other[0]) is not Join for other in self._started):
+            self._started.append(steps)
+            self._any_started.unpark_all()
 
     def _nest(self, agent: JailOwner) -> Group | None:
         """Create this life's cgroup within the cgroup of the agent's parent."""

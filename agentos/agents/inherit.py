@@ -55,7 +55,7 @@ def effective(spec: AgentSpec) -> Limits:
 
 def named(limits: Limits) -> dict[str, float]:
     """The limits that are set, by name."""
-    return {name: value for name, value in attrs.asdict(limits).items() if value is not None}
+    return {name: value for name, value in attrs.asdict(limits, recurse=False).items() if value is not None}
 
 
 def cut(limits: Limits, bounds: Limits) -> Limits:

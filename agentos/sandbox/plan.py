@@ -14,6 +14,7 @@ The order of the steps matters:
   that the other steps use.
 """
 
+import functools
 import os.path
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -359,24 +360,27 @@ def _cap_rlimits(wanted: Mapping[str, int], host: Host) -> tuple[tuple[str, int]
 def _landlock_step(policy: Policy, host: Host, binds: tuple[s.Bind, ...]) -> Iterator[Step]:
     if host.landlock_abi == 0:
         return
+    executable: tuple[str, ...] = ("/",)
+    if policy.profile == "strict":  # no path is both writable and executable
+        executable = tuple(bind.target for bind in binds if not (bind.device or bind.writable))
+    yield _build_landlock_step(host.landlock_abi, executable)
+
+
+@functools.lru_cache(maxsize=64)  # of one host nearly all are equal
+def _build_landlock_step(abi: int, executable: tuple[str, ...]) -> s.Landlock:
     scope = landlock.Scope.ABSTRACT_UNIX_SOCKET | landlock.Scope.SIGNAL
     asked = landlock.HandledRights(landlock.ALL_FILES & ~landlock.FileRights.RESOLVE_UNIX, scope=scope)
-    read, write, execute = landlock.READ, landlock.WRITE, landlock.EXECUTE
-    if policy.profile == "strict":  # no path is both writable and executable
-        run = [PathRule(bind.target, execute) for bind in binds if not (bind.device or bind.writable)]
-    else:
-        run = [PathRule("/", execute)]
     rules = landlock.build_ruleset(
-        host.landlock_abi,
+        abi,
         asked,
         [
-            PathRule("/", read),
-            *run,
-            *(PathRule(path, write) for path in ("/tmp", WORKSPACE, "/dev/shm")),
+            PathRule("/", landlock.READ),
+            *(PathRule(path, landlock.EXECUTE) for path in executable),
+            *(PathRule(path, landlock.WRITE) for path in ("/tmp", WORKSPACE, "/dev/shm")),
             PathRule("/dev", landlock.FileRights.WRITE_FILE | landlock.FileRights.TRUNCATE),
         ],
     )
-    yield s.Landlock(
+    return s.Landlock(
         rules.pack().hex(), tuple((rule.path, int(rule.effective(rules.walls))) for rule in rules.paths), ()
     )
 

@@ -11,6 +11,7 @@ from agentos.kernel.caller import Caller
 from agentos.llm.settings import Account, QueuePath, Share
 from agentos.services.events import AgentOutput, KernelStopping
 from agentos.services.quotas import Quota
+from agentos.threads import Limiter
 from agentos_sdk.errors import Unavailable
 from agentos_sdk.values import End, Line
 from supervisors import Exit, GaveUp, NoProc, Refused, StartFailed, Supervisor, SupervisorSpec
@@ -90,7 +91,7 @@ class Supervision:
     _tree: trio.Nursery = field(init=False)
     _required_up: trio.Event = field(factory=trio.Event, init=False)  # or one of them can't come up
     _missing: str | None = field(default=None, init=False)  # why a required agent isn't up
-    _starting_supervisor: trio.Lock = field(factory=trio.Lock, init=False)  # of the agents that an agent spawns
+    _starting_supervisor: Limiter = field(factory=lambda: Limiter(1), init=False)  # of the agents that an agent spawns
     _running: trio.CancelScope = field(factory=trio.CancelScope, init=False)  # around the run of the tree
 
     def __attrs_post_init__(self) -> None:

@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 import trio
 from attrs import Factory, define, evolve
 
+from agentos.threads import Limiter
+
 from . import handshake
 from . import plan as p
 from . import steps as s
@@ -40,7 +42,7 @@ class Spawner:
     """Starts sandboxes. Call ``start`` before Trio runs, and ``close`` when no further sandbox is needed."""
 
     _zygote: Zygote
-    _lock: trio.Lock = Factory(trio.Lock)
+    _lock: Limiter = Factory(lambda: Limiter(1))
     _children: set[int] = Factory(set)  # pids of the children that a task here waits for
     closer: Closer = Factory(Closer)  # of the namespaces and mounts of ended sandboxes
     _waiting: WaitingJails = Factory(WaitingJails)

@@ -98,6 +98,17 @@ def status_of(pid: int) -> dict[str, str]:
 def zygotes_of(kernel: int) -> list[int]:
     """The processes that clone for a kernel with this pid, whoever is their parent now."""
     found = []
+    for pid in copies_of_zygotes(kernel):
+        with contextlib.suppress(OSError):
+            *_, channel, _, _ = Path("/proc", str(pid), "cmdline").read_bytes().decode().split("\0")
+            if os.path.lexists(f"/proc/{pid}/fd/{channel}"):  # what it has cloned has closed it
+                found.append(pid)
+    return found
+
+
+def copies_of_zygotes(kernel: int) -> list[int]:
+    """The zygotes of a kernel, and what they have cloned that waits for a plan."""
+    found = []
     for name in os.listdir("/proc"):
         with contextlib.suppress(OSError):
             words = Path("/proc", name, "cmdline").read_bytes().split(b"\0") if name.isdigit() else []

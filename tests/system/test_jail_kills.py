@@ -10,7 +10,7 @@ from agentos_sdk import AgentOSClient
 from tests.conftest import StartKernel
 from tests.support.kernel import Kernel, marked, until
 from tests.system.agents import ask, info, known, relay, up, write, written
-from tests.system.jails import crippled, groups_left, loops_in, said, zygotes_of
+from tests.system.jails import copies_of_zygotes, crippled, groups_left, loops_in, said, zygotes_of
 
 SLEEP = ["sleep", "1000"]
 DAEMON = "setsid sleep 1000 & (setsid sh -c 'sleep 1000 & sleep 1000' &) ; echo on; exec sleep 1000"
@@ -32,7 +32,7 @@ class Traces:
             *loops_in(place),
             *[line for line in mounts if str(place) in line],
             *[name for name in os.listdir(place) if name.startswith("agentos-")],
-            *zygotes_of(self.pid),
+            *copies_of_zygotes(self.pid),
         ]
 
 

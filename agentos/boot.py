@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from agentos import __version__
 from agentos.agents import kept_stops
 from agentos.agents.commands.run import CommandRunner
-from agentos.agents.event_lines import add_to_output, log_event
+from agentos.agents.event_lines import add_to_output, identify_log, log_event, log_kernel_event, log_last_state
 from agentos.agents.health import HealthChecks
 from agentos.agents.kept_stops import KeptStops
 from agentos.agents.life import LifeDeps, home
@@ -32,6 +32,7 @@ from agentos.config.watch import Watch
 from agentos.database import DatabaseError, open_database
 from agentos.llm import budgets
 from agentos.llm.model import Model, open_model
+from agentos.private_files import UnsafeFile, describe_error
 from agentos.sandbox.plan import CODE, WORKSPACE
 from agentos.services import usage
 from agentos.services.events import Events, IsolationProbed, KernelStarted, Subscriber
@@ -54,6 +55,7 @@ from .permissions.patterns.base import Names
 from .sandbox.report import probe
 from .services.audit.log import Audit, open_audit
 from .services.audit.traffic import Traffic
+from .services.logs.log import KernelLog, Logs, open_logs
 
 log = logging.getLogger("agentos.kernel")
 
@@ -80,12 +82,14 @@ def run(settings: Settings) -> str | None:
 
     Raises :class:`BootError` if the kernel can't start.
     """
-    with open_host(settings.config.kernel, settings.socket, settings.state_dir) as host:
+    with KernelLog() as kernel_log, open_host(settings.config.kernel, settings.socket, settings.state_dir) as host:
         try:
             with record_kernel(describe_kernel(settings)):
-                return trio.run(run_kernel, settings, host)
+                return trio.run(run_kernel, settings, host, kernel_log)
         except (ListenError, DatabaseError) as error:
             raise BootError(str(error)) from None
+        except UnsafeFile as error:
+            raise BootError(describe_error(error, settings.state_dir)) from None
 
 
 def describe_kernel(settings: Settings) -> RunningKernel:
@@ -101,14 +105,16 @@ def describe_kernel(settings: Settings) -> RunningKernel:
     )
 
 
-async def run_kernel(settings: Settings, host: Host) -> str | None:
+async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> str | None:
     """Open the files in the state directory, then run a kernel; the files are closed last."""
     async with (
+        open_logs(host.state_dir / "logs", settings.config.logs) as logs,
         open_database(host.state_dir / "agentos.db", SCHEMAS) as database,
         open_audit(host.state_dir / "audit", __version__) as audit,
     ):
+        kernel_log.attach(logs)
         model, stops = await open_model(settings.config.llm, database), await KeptStops.load(database)
-        access = open_access(settings, host, model, audit, usage.UsageLog(database))
+        access = open_access(settings, host, model, audit, usage.UsageLog(database), logs)
         return await Kernel(settings, host, model, access, stops).serve()
 
 
@@ -122,10 +128,11 @@ class Access:
     audit: Audit
     lives: LifeCounter
     life_entries: LifeEntries
+    logs: Logs
     callers: Callers
 
 
-def open_access(settings: Settings, host: Host, model: Model, audit: Audit, used: usage.UsageLog) -> Access:
+def open_access(settings: Settings, host: Host, model: Model, audit: Audit, used: usage.UsageLog, logs: Logs) -> Access:
     """Construct what knows agents and callers, and subscribe to events."""
     config, events, mail = settings.config, Events(), Mailboxes()
     registry = Registry(events.publish)
@@ -154,8 +161,11 @@ def open_access(settings: Settings, host: Host, model: Model, audit: Audit, used
         callers.forget_agent,
         lives.count_end,
         settings.show,
+        logs.take_event,
+        partial(log_kernel_event, logs),
     )
-    return Access(events, registry, mail, audit, lives, life_entries, callers)
+    logs.identify = partial(identify_log, registry)
+    return Access(events, registry, mail, audit, lives, life_entries, logs, callers)
 
 
 class Kernel:
@@ -222,6 +232,7 @@ class Kernel:
             kernel_account=model.account,
             audit=access.audit,
             lives=access.lives,
+            logs=access.logs,
             host_view=host_view,
             max_payload=kernel.max_payload,
             config_file=str(settings.config.file) if settings.config.file is not None else None,
@@ -257,6 +268,8 @@ class Kernel:
                     nursery.start_soon(self.write_counts)
                     await nursery.start(self.obey_signals, nursery)
                     reason = await self.supervision.run(partial(self.announce, nursery))
+                    if reason is not None:
+                        log_last_state(self.supervision.deps.registry, reason)
                     nursery.cancel_scope.cancel()
             finally:
                 with contextlib.suppress(FileNotFoundError):

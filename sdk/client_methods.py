@@ -11,7 +11,7 @@ import attrs
 from agentos_sdk.calls import agents, audit, host, inspect, kernel, messages, metrics, permissions, reload, think, usage
 from agentos_sdk.calls.request import Request
 
-HIDDEN = {"stream", "follow", "wait", "tty", "async_", "request_id"}  # fields that no method has as a parameter
+HIDDEN = {"stream", "follow", "wait", "tty", "async_", "request_id"}  # fields that are no parameters, see `shown`
 RENAMED = {"id": "agent_id", "max": "max_messages"}  # fields whose parameter has another name
 
 
@@ -29,6 +29,7 @@ class Method:
     doc: str = attrs.field(default="", kw_only=True)  # instead of the request's docstring
     note: str = attrs.field(default="", kw_only=True)  # after it
     types: dict[str, str] = attrs.field(factory=dict, kw_only=True)  # of parameters, instead of the fields' types
+    shown: tuple[str, ...] = attrs.field(default=(), kw_only=True)  # fields in HIDDEN that are parameters all the same
     extra: dict[str, str] = attrs.field(factory=dict, kw_only=True)  # parameters that are no fields, and their types
     imports: str = attrs.field(default="", kw_only=True)  # of the blocking client, made in the method
     before: str = attrs.field(default="", kw_only=True)  # a statement
@@ -63,11 +64,12 @@ STOP = Method("stop", agents.Stop, positional="name names keep", wait="None")
 RESTART = Method("restart", agents.Restart, positional="name names", wait="None")
 RELOAD = Method("reload", reload.Reload, positional="dry_run", wait="None")
 LIST = Method("list_agents", agents.List, positional="all", blocking=("list[Reply]", "checked_list({})"))
-LOGS = Method("logs", agents.Logs, positional="name agent_id tail")
+LOGS = Method("logs", agents.Logs, positional="name agent_id tail", shown=("stream",))
 FOLLOW_LOGS = attrs.evolve(
     LOGS,
     name="follow_logs",
-    doc="The last lines of an agent's output, then new ones until it has ended.",
+    doc="The last lines of an agent's output, or with ``since`` all from then on; then new ones until it has ended.\n\n"
+    "Without ``name`` and ``agent_id`` it goes on until ``until``.",
     note=f"Iterate over pages with ``lines`` and ``missed``. {STREAM_NOTE}",
     constants=('"follow": True',),
     stream="Pages",

@@ -114,7 +114,7 @@ def parameters(method: Method) -> tuple[list[Parameter], list[Parameter]]:
     names = method.positional.split()
     found = {name: Parameter(f"{name}: {kind} | None = None", name, name) for name, kind in method.extra.items()}
     for field in attrs.fields(method.request):
-        if field.name in HIDDEN:
+        if field.name in HIDDEN and field.name not in method.shown:
             continue
         name = RENAMED.get(field.name, field.name)
         declaration = f"{name}: {method.types.get(name) or type_text(hints[field.name])}"
@@ -128,7 +128,7 @@ def parameters(method: Method) -> tuple[list[Parameter], list[Parameter]]:
 
 def docstring(method: Method) -> str:
     """The method's own, or the request's without sentences about hidden fields and under the parameters' names."""
-    hidden = re.compile(rf"``({'|'.join(HIDDEN)})\b")
+    hidden = re.compile(rf"``({'|'.join(HIDDEN - set(method.shown))})\b")
     paragraphs = method.doc.split("\n\n") if method.doc else []
     for paragraph in [] if paragraphs else inspect.cleandoc(method.request.__doc__ or "").split("\n\n"):
         sentences = re.split(r"(?<=\.)\s+", " ".join(paragraph.split()))

@@ -15,14 +15,18 @@ from agentos.services.events import (
     BudgetExhausted,
     ConfigReloaded,
     Event,
+    IsolationProbed,
+    KernelStarted,
     KernelStopping,
 )
+from agentos.services.logs.log import Logs
 from agentos_sdk.quantities import duration
 
-from .registry import Registry
+from .registry import Agent, Registry
 
 log = logging.getLogger("agentos.agents")
 
+MAX_LAST_STATES = 50  # agents
 ROOT = "root"  # name of the root supervisor
 REMEDIES = '. So that one agent can\'t end all: strategy = "one_for_one" and on_give_up = "fail"'
 
@@ -77,3 +81,36 @@ def add_to_output(registry: Registry, event: Event) -> None:
     agent = registry.get(number)
     if agent is not None:
         agent.output.add("kernel", text)
+
+
+def log_kernel_event(logs: Logs, event: Event) -> None:
+    """Add the kernel's start to its log on disk; the console prints it by itself."""
+    match event:
+        case KernelStarted(missing=missing):
+            logs.take_kernel_text("ready" + (f"; not up yet: {', '.join(missing)}" if missing else ""))
+        case IsolationProbed(isolation=isolation):
+            logs.take_kernel_text(f"isolation {isolation}")
+
+
+def log_last_state(registry: Registry, reason: str) -> None:
+    """Log why the root gave up, and what became of each agent: with the kernel LIST and LOGS end, too."""
+    log.error("the kernel ends: %s", reason)
+    agents = list(registry)
+    for agent in agents[:MAX_LAST_STATES]:
+        why = agent.end.reason if agent.end is not None else "it never started"
+        log.error("last state of %s: %s, restarts: %d, last end: %s", agent.name, agent.state, agent.restarts, why)
+    if len(agents) > MAX_LAST_STATES:
+        log.error("and %d agents more", len(agents) - MAX_LAST_STATES)
+
+
+def identify_log(registry: Registry, number: int) -> tuple[bool, str]:
+    """Whether an agent is declared, and the owner of its log's room: the first of its ancestors, or its guest."""
+    agent = registry.get(number)
+    if agent is None:
+        return False, ""
+    top = _find_top_ancestor(agent)
+    return agent.declared, f"guest {top.guest}" if top.guest is not None else top.name
+
+
+def _find_top_ancestor(agent: Agent) -> Agent:
+    return agent if agent.parent is None else _find_top_ancestor(agent.parent)

@@ -268,7 +268,7 @@ class Supervision:
         return agent
 
     def _publish_line(self, agent_id: int, name: str, line: Line) -> None:
-        self.registry.publish(AgentOutput(agent_id, name, line.stream, line.text))
+        self.registry.publish(AgentOutput(agent_id, name, line.stream, line.text, line.at))
 
     def update_queue_paths(self) -> None:
         """Apply changed shares of agents and groups; those that were spawned follow their parents."""

@@ -28,11 +28,13 @@ from agentos.config.schema import (
     AgentTable,
     FileTable,
     KernelSettings,
+    LogTable,
     RootTable,
     SupervisorTable,
 )
 from agentos.llm.settings import LLMSettings
 from agentos.permissions.rule import PermissionSet
+from agentos.services.logs.log import LogSettings
 from agentos.services.quotas import Quota
 from agentos_sdk.codec import path
 from supervisors import Backoff, ChildSpec, SupervisorSpec
@@ -42,6 +44,7 @@ from .start_order import find_order_mistakes
 from .toml_lines import Keys
 
 ROOT = "root"
+LOG_FILES = 4  # files that `max_total` has room for at least
 
 RESTART_LIMITS = {"backoff": Backoff(first=1.0, min=2.0, max=30.0), "max_restarts": 5, "restart_window": 60.0}
 """The defaults of a child of a ``one_for_one`` supervisor: 5 restarts in 60 s, after 1 s, 2 s, 4 s, ... up to 30 s."""
@@ -57,7 +60,7 @@ def read_limits(fields: dict[str, Any]) -> dict[str, Any]:
     return {**fields, "max_restarts": math.inf} if fields.get("max_restarts") == "unlimited" else fields
 
 
-PLACES = {"kernel": KernelSettings, "llm": LLMTable, "supervisor": RootTable}
+PLACES = {"kernel": KernelSettings, "logs": LogTable, "llm": LLMTable, "supervisor": RootTable}
 
 
 def describe_misplaced(keys: Keys, message: str) -> str:
@@ -79,6 +82,7 @@ class Builder(Reader):
         self._names: dict[str, Keys] = {}
         self._budgets: list[tuple[Keys, Sequence[Quota]]] = []
         self._sets: Mapping[str, PermissionSet] = {}
+        self.logs = LogSettings()
 
     def build(self, data: object) -> tuple[KernelSettings, LLMSettings, Mapping[str, PermissionSet], GroupSpec]:
         """The kernel's settings, the model's settings, the permission sets, and the root of the tree."""
@@ -86,6 +90,7 @@ class Builder(Reader):
         self.mistakes = [(keys, describe_misplaced(keys, message)) for keys, message in self.mistakes]
         kernel = self.read(KernelSettings, file.kernel, ("kernel",)).table
         paths = {name: self.resolve_path(getattr(kernel, name)) for name in ("socket", "state_dir")}
+        self.logs = self._read_logs(self.read(LogTable, file.logs, ("logs",)))
         root = self.read(RootTable, self._drop_keys_of_children(file.supervisor), ("supervisor",))
         self._sets = read_permissions(self, file.permissions)
         self._budgets += [(("permissions", name, "quotas"), found.quotas) for name, found in self._sets.items()]
@@ -95,6 +100,13 @@ class Builder(Reader):
             if child in self._names:
                 self.mistakes.append(((*self._names[child], "after", index), message))
         return attrs.evolve(kernel, **paths), llm, self._sets, group
+
+    def _read_logs(self, read: ReadTable) -> LogSettings:
+        settings = LogSettings(**read.present_fields())
+        if settings.max_total < LOG_FILES * settings.max_file_size and not read.invalid:
+            least = f"at least {LOG_FILES} times max_file_size, which is {settings.max_file_size:,} bytes"
+            self.add_mistake(read, f"expected {least}, got {settings.max_total:,} bytes", "max_total")
+        return settings
 
     def _drop_keys_of_children(self, data: object) -> object:
         """The root's table without the keys that only a child has, each reported as a mistake."""

@@ -11,6 +11,7 @@ from agentos.agents.spec import GroupSpec
 from agentos.config.schema import KernelSettings
 from agentos.llm.settings import LLMSettings
 from agentos.permissions.rule import PermissionSet
+from agentos.services.logs.log import LogSettings
 from agentos_sdk.codec import is_deeper
 from agentos_sdk.codec import path as dotted
 
@@ -34,6 +35,7 @@ class Config:
     directory: Path
     file: Path | None = None
     permissions: Mapping[str, PermissionSet] = field(factory=dict)
+    logs: LogSettings = LogSettings()
 
     @classmethod
     def without_file(cls, directory: Path) -> "Config":
@@ -77,7 +79,7 @@ def load(path: str | Path) -> Config:
     kernel, llm, permissions, root = builder.build(data)
     if builder.mistakes:
         raise ConfigError(_locate_mistakes(name, text, builder.mistakes))
-    return Config(kernel, llm, root, file.parent, file, permissions)
+    return Config(kernel, llm, root, file.parent, file, permissions, builder.logs)
 
 
 def _read_text(name: str) -> str:

@@ -28,6 +28,7 @@ from agentos_sdk.codec import Rule, Seconds, Size
 from agentos_sdk.values import Backoff, Limits, Share
 from supervisors.strategy import AutoShutdown, Restart
 
+MIN_LOG_FILE = 64 << 10  # bytes
 MIN_PAYLOAD = 1 << 20  # bytes; a lower limit for every kernel, so that every client knows which size is always accepted
 
 Name = Annotated[
@@ -77,11 +78,24 @@ class KernelSettings:
     uids: UidRange = UidRange()
 
 
+FileSize = Annotated[Size, Rule(lambda size: size >= MIN_LOG_FILE, "a size of at least 64K")]
+
+
+@frozen(kw_only=True)
+class LogTable:
+    """``[logs]``: the log on disk. Sizes are bytes."""
+
+    max_file_size: FileSize | None = None
+    max_age: Annotated[Seconds, Rule(lambda seconds: seconds >= 60, "a duration of at least 1m")] | None = None
+    max_total: Size | None = None
+
+
 @frozen(kw_only=True)
 class FileTable:
     """The whole file. Its parts are read one by one, so that a mistake in one doesn't hide mistakes in another."""
 
     kernel: object = field(factory=dict)
+    logs: object = field(factory=dict)
     llm: object = field(factory=dict)
     permissions: object = field(factory=dict)
     supervisor: object = field(factory=dict)

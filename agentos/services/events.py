@@ -80,10 +80,14 @@ class AgentOver(AgentEvent, frozen=True):
 
 
 class AgentOutput(AgentEvent, frozen=True):
-    """The agent wrote a line to ``stdout`` or ``stderr``, or the kernel added one (``kernel``) to its output."""
+    """The agent wrote a line to ``stdout`` or ``stderr``, or the kernel added one (``kernel``) to its output.
+
+    ``at`` is seconds since the epoch.
+    """
 
     stream: str
     text: str
+    at: float
 
 
 class AgentEscalated(Struct, frozen=True):

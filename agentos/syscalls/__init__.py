@@ -15,6 +15,7 @@ from agentos.llm.line import Line
 from agentos.llm.settings import Account
 from agentos.services.audit.log import Audit
 from agentos.services.audit.traffic import Traffic
+from agentos.services.logs.log import Logs
 from agentos.services.mailboxes import Mailboxes
 from agentos_sdk.opcodes import Op
 
@@ -25,6 +26,7 @@ from . import (
     files,
     inspect,
     kernel,
+    logs,
     messages,
     metrics,
     permissions,
@@ -54,6 +56,7 @@ class Services(Struct, frozen=True):
     kernel_account: Account
     audit: Audit
     lives: LifeCounter
+    logs: Logs
     host_view: View
     max_payload: int
     config_file: str | None = None
@@ -69,6 +72,7 @@ def table(services: Services) -> tuple[Syscall, ...]:
         *files.syscalls(s.registry, s.host_view, s.max_payload),
         *exec.syscalls(s.registry, s.supervision, s.host_view.base),
         *agents.syscalls(s.registry, s.supervision, spawning, s.line, s.lives.reader),
+        *logs.syscalls(s.registry, s.logs),
         *start_stop.syscalls(s.registry, s.supervision),
         *reload.syscalls(s.reload),
         *inspect.syscalls(s.registry, s.line),

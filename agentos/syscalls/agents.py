@@ -1,15 +1,13 @@
-"""Handlers of SPAWN, KILL, LIST, WAIT, PAUSE, RESUME, TREE and LOGS."""
+"""Handlers of SPAWN, KILL, LIST, WAIT, PAUSE, RESUME and TREE."""
 
 import math
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 
 import trio
-from msgspec import Struct, field
+from msgspec import Struct
 
 from agentos.agents.jail.usage import UsageReader
-from agentos.agents.life import wait_first
 from agentos.agents.lifecycle import NEXT, State
 from agentos.agents.registry import Agent, Registry
 from agentos.agents.supervision import Supervision
@@ -18,7 +16,6 @@ from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
-from agentos.kernel.replies import encode_in_turns
 from agentos.kernel.table import Syscall
 from agentos.llm import line as llm
 from agentos.llm.jobs import queue_names
@@ -29,11 +26,10 @@ from agentos_sdk import codec
 from agentos_sdk.calls import agents as calls
 from agentos_sdk.errors import BadRequest, NotFound, Timeout
 from agentos_sdk.opcodes import Op
-from agentos_sdk.values import InLine, Line, ResourceUsage
+from agentos_sdk.values import InLine, ResourceUsage
 
 from .spawn import Spawning
 
-MAX_TAIL = 2000  # lines in one reply
 BATCH = 50  # agents that LIST describes between two checkpoints: 1 ms
 
 
@@ -44,7 +40,6 @@ class AgentCalls(Struct, frozen=True):
     supervision: Supervision
     line: llm.Line
     usage: UsageReader
-    paging: trio.Lock = field(default_factory=trio.Lock)  # a long page takes 5 ms: other tasks run between two of them
 
     @asynccontextmanager
     async def prepare_kill(self, caller: Caller, request: calls.Kill) -> AsyncIterator[Prepared]:
@@ -133,26 +128,6 @@ class AgentCalls(Struct, frozen=True):
 
         return Prepared((Right("tree"),), act)
 
-    @asynccontextmanager
-    async def prepare_logs(self, caller: Caller, request: calls.Logs) -> AsyncIterator[Prepared]:
-        agent = self.registry.find(request.id, request.name)
-        allowance = caller.allowance
-
-        async def act(call: Call) -> calls.LogsReply:
-            if not 0 <= request.tail <= MAX_TAIL:
-                raise BadRequest(f"tail: expected 0 to {MAX_TAIL}, got {request.tail}")
-            begin = max(0, agent.output.end - request.tail)
-            if request.follow:
-                call.require_stream("follow")
-                return await follow_output(call, agent, begin)
-            while True:
-                await allowance.wait_for_reply_room()  # a caller that doesn't read its replies gets no more of them
-                async with self.paging:
-                    if allowance.room_for_reply:
-                        return build_page(*agent.output.since(begin))
-
-        yield Prepared((Right("logs", agent=agent.id),), act)
-
 
 def syscalls(
     registry: Registry, supervision: Supervision, spawner: Spawning, line: llm.Line, usage: UsageReader
@@ -166,7 +141,6 @@ def syscalls(
         Syscall(Op.PAUSE, calls.Pause, prepare=handlers.prepare_pause, failure={"paused": False}, audit="outcome"),
         Syscall(Op.RESUME, calls.Resume, prepare=handlers.prepare_resume, failure={"resumed": False}, audit="outcome"),
         Syscall(Op.TREE, calls.Tree, prepare=handlers.prepare_tree),
-        Syscall(Op.LOGS, calls.Logs, prepare=handlers.prepare_logs),
     )
 
 
@@ -209,19 +183,3 @@ def describe_failures(agent: Agent) -> str | None:
         return None
     counted = f"{health.failures} of {check.failures} checks in a row failed" if health.failures else "not checked"
     return f"{counted}: {health.problem}"
-
-
-async def follow_output(call: Call, agent: Agent, begin: int) -> calls.LogsReply:
-    """Stream lines until the agent has ended for good; the reply itself carries the last ones."""
-    while True:
-        lines, missed = agent.output.since(begin)
-        begin = agent.output.end
-        if agent.over.is_set():
-            return build_page(lines, missed)
-        if lines:
-            await call.send(await encode_in_turns(build_page(lines, missed)))
-        await wait_first(agent.over.wait, partial(agent.output.wait_beyond, begin))
-
-
-def build_page(lines: Sequence[Line], missed: int) -> calls.LogsReply:
-    return calls.LogsReply(lines=lines, missed=missed)

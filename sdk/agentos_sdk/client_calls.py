@@ -209,17 +209,75 @@ class Calls:
         """Get the metrics of the whole kernel; for the operator only."""
         return (await self._make_call(MetricsSystem, {})).metrics
 
-    async def logs(self, name: str | None = None, agent_id: int | None = None, tail: int = 100) -> LogsReply:
-        """The last lines of an agent's output."""
-        return await self._make_call(Logs, {"name": name, "id": agent_id, "tail": tail})
+    async def logs(
+        self,
+        name: str | None = None,
+        agent_id: int | None = None,
+        tail: int | None = None,
+        *,
+        names: Sequence[str] | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        grep: str | None = None,
+        stream: str | None = None,
+        run: int | None = None,
+    ) -> LogsReply:
+        """The last lines of an agent's output.
 
-    def follow_logs(self, name: str | None = None, agent_id: int | None = None, tail: int = 100) -> Pages:
-        """The last lines of an agent's output, then new ones until it has ended.
+        ``names`` are several agents, and none at all means all. ``since`` and ``until`` are seconds since the
+        epoch, ``grep`` is a regular expression, ``stream`` is stdout, stderr or kernel, and ``run`` is 0 for this
+        run of the kernel, 1 for the one before. ``tail`` is 100 by default.
+        """
+        return await self._make_call(
+            Logs,
+            {
+                "name": name,
+                "id": agent_id,
+                "tail": tail,
+                "names": names,
+                "since": since,
+                "until": until,
+                "grep": grep,
+                "stream": stream,
+                "run": run,
+            },
+        )
+
+    def follow_logs(
+        self,
+        name: str | None = None,
+        agent_id: int | None = None,
+        tail: int | None = None,
+        *,
+        names: Sequence[str] | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        grep: str | None = None,
+        stream: str | None = None,
+        run: int | None = None,
+    ) -> Pages:
+        """The last lines of an agent's output, or with ``since`` all from then on; then new ones until it has ended.
+
+        Without ``name`` and ``agent_id`` it goes on until ``until``.
 
         Iterate over pages with ``lines`` and ``missed``. Use it in a ``with`` block (Trio: ``async with``): leaving
         that early cancels the call. Raises the call's error.
         """
-        return self._open_stream(Pages, {"name": name, "id": agent_id, "tail": tail, "follow": True})
+        return self._open_stream(
+            Pages,
+            {
+                "name": name,
+                "id": agent_id,
+                "tail": tail,
+                "names": names,
+                "since": since,
+                "until": until,
+                "grep": grep,
+                "stream": stream,
+                "run": run,
+                "follow": True,
+            },
+        )
 
     async def get_permissions(self, agent_id: int | None = None) -> Mapping[str, Any]:
         """Get the permissions of an agent, or of the caller."""

@@ -147,6 +147,13 @@ class Line:
 
 
 @frozen
+class LogLine(Line):
+    """A line from a log. ``name`` is its agent's, or ``kernel``; None: the request named one agent."""
+
+    name: str | None = None
+
+
+@frozen
 class InLine:
     """Counts of an agent's questions to the model: waiting, and in flight at the provider.
 

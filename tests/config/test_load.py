@@ -269,3 +269,17 @@ def test_supervisors_may_be_nested_deeply(home: Path) -> None:
         [inner] = group.children
         assert isinstance(inner, GroupSpec)
         group = inner
+
+
+def test_the_log_on_disk_has_bounds_that_fit_together() -> None:
+    found = loaded('[logs]\nmax_file_size = "1M"\nmax_age = "7d"\nmax_total = "64M"\n').logs
+    assert (found.max_file_size, found.max_age, found.max_total) == (1 << 20, 7 * 86400, 64 << 20)
+
+    assert said('[logs]\nmax_file_size = "1M"\nmax_total = "2M"\nmax_age = "1s"\nmax_size = 1\n') == [
+        "agentos.toml:4: logs.max_age: expected a duration of at least 1m, got '1s'",
+        "agentos.toml:5: logs.max_size: unknown field, did you mean max_file_size?",
+    ]
+    assert said('[logs]\nmax_file_size = "1M"\nmax_total = "2M"\n') == [
+        "agentos.toml:3: logs.max_total: expected at least 4 times max_file_size, which is 1,048,576 bytes, "
+        "got 2,097,152 bytes",
+    ]

@@ -7,7 +7,7 @@ from attrs import field, frozen
 
 from agentos_sdk.codec import Seconds
 from agentos_sdk.opcodes import Op
-from agentos_sdk.values import Backoff, InLine, Layer, Limits, Line, Share
+from agentos_sdk.values import Backoff, InLine, Layer, Limits, LogLine, Share
 
 from .request import Request
 
@@ -268,17 +268,28 @@ class LogsReply:
     """``missed`` is the number of lines before the first of these that were dropped because they were read too late."""
 
     success: bool = True
-    lines: Sequence[Line]
+    lines: Sequence[LogLine]
     missed: int = 0
 
 
 @frozen(kw_only=True)
 class Logs(Request[LogsReply]):
-    """The last lines of an agent's output. ``follow`` streams new ones, as CHUNKs of ``lines`` and ``missed``."""
+    """The last lines of an agent's output. ``follow`` streams new ones, as CHUNKs of ``lines`` and ``missed``.
+
+    ``names`` are several agents, and none at all means all. ``since`` and ``until`` are seconds since the epoch,
+    ``grep`` is a regular expression, ``stream`` is stdout, stderr or kernel, and ``run`` is 0 for this run of the
+    kernel, 1 for the one before. ``tail`` is 100 by default.
+    """
 
     op = Op.LOGS
     reply = LogsReply
     name: str | None = None
     id: int | None = None
-    tail: int = 100
+    names: Sequence[str] | None = None
+    tail: int | None = None
     follow: bool = False
+    since: float | None = None
+    until: float | None = None
+    grep: str | None = None
+    stream: str | None = None
+    run: int | None = None

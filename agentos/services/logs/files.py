@@ -1,0 +1,186 @@
+"""Log files: names, headers, appending, reading by blocks in both directions. Everything here blocks.
+
+``NAME.RUN.PART.jsonl``: NAME is an agent's, or ``kernel``; RUN counts the runs of kernels in this state directory, PART
+the files of that name in the run. A file is never written by two runs. Its first line is the header, each other line
+one JSON object with ``at``, ``stream`` and ``text``, in ASCII, so that no text can end its line or control a terminal.
+Lines that can't be read are skipped: the last one is cut off when the host lost power.
+"""
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+from attrs import frozen
+
+from agentos.private_files import open_file
+
+KERNEL = "kernel"  # reserved: no agent has this name
+FILE_COST = 64 << 10  # bytes that a file counts at least, since files cost more than their bytes
+BLOCK_BYTES = 32 << 10  # read at a time
+MAX_LINE_BYTES = 256 << 10  # of one line; ours are shorter
+_NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63})\.([0-9]{1,9})\.([0-9]{1,9})\.jsonl")
+_encode = json.JSONEncoder(separators=(",", ":")).encode  # ASCII
+
+
+class FileKey(NamedTuple):
+    """The name of a file."""
+
+    name: str
+    run: int
+    part: int
+
+    @property
+    def filename(self) -> str:
+        return f"{self.name}.{self.run}.{self.part}.jsonl"
+
+
+class Origin(NamedTuple):
+    """The agent that a file is of. ``owner``: the agents it was spawned below, or its guest; they share the room."""
+
+    id: int
+    declared: bool
+    owner: str
+
+
+@frozen
+class LogFile:
+    """``begun`` and ``ended`` are the times of the first and the last write, ``size`` is in bytes."""
+
+    key: FileKey
+    origin: Origin
+    begun: float
+    ended: float
+    size: int
+
+    @property
+    def cost(self) -> int:
+        return max(self.size, FILE_COST)
+
+
+class Line(NamedTuple):
+    """``at`` is seconds since the epoch, ``stream`` is stdout, stderr or kernel."""
+
+    at: float
+    name: str
+    stream: str
+    text: str
+
+
+class _Header(msgspec.Struct):
+    format: int
+    id: int
+    declared: bool
+    owner: str
+    at: float
+
+
+class _Record(msgspec.Struct):
+    at: float
+    stream: str
+    text: str
+
+
+_read_header = msgspec.json.Decoder(_Header).decode
+_read_record = msgspec.json.Decoder(_Record).decode
+
+
+class LogDirectory:
+    """The files in one directory, which the caller holds (:mod:`agentos.private_files`)."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def scan(self) -> list[LogFile]:
+        """All log files. One whose header can't be read counts as its name's, and as no declared agent's."""
+        found = []
+        for name in os.listdir(self.directory):
+            match = _NAME.fullmatch(name)
+            if match is None:
+                continue
+            key = FileKey(match[1], int(match[2]), int(match[3]))
+            with contextlib.suppress(OSError):  # a file that is no file of ours, or has just gone
+                found.append(self._look_at(key, self.directory / name))
+        return found
+
+    def _look_at(self, key: FileKey, path: Path) -> LogFile:
+        fd = open_file(path, os.O_RDONLY)
+        try:
+            status = os.fstat(fd)
+            origin, begun = Origin(0, False, key.name), status.st_mtime
+            with contextlib.suppress(msgspec.MsgspecError):
+                header = _read_header(os.pread(fd, 4096, 0).partition(b"\n")[0])
+                origin, begun = Origin(header.id, header.declared, header.owner), header.at
+        finally:
+            os.close(fd)
+        return LogFile(key, origin, begun, status.st_mtime, status.st_size)
+
+    def append(self, key: FileKey, origin: Origin, lines: Sequence[Line]) -> LogFile:
+        """Append lines, with the header first where the file is new. On ``OSError`` the file is as it was."""
+        fd = open_file(self.directory / key.filename, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+        try:
+            size = os.fstat(fd).st_size
+            records = [_encode({"at": round(line.at, 6), "stream": line.stream, "text": line.text}) for line in lines]
+            if not size:
+                about = {"format": 1, "name": key.name, "run": key.run, **origin._asdict(), "at": lines[0].at}
+                records.insert(0, _encode(about))
+            data = ("\n".join(records) + "\n").encode()
+            if size and os.pread(fd, 1, size - 1) != b"\n":
+                data = b"\n" + data  # something else wrote to it
+            try:
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[os.write(fd, rest) :]
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(fd, size)
+                raise
+            return LogFile(key, origin, lines[0].at, lines[-1].at, size + len(data))
+        finally:
+            os.close(fd)
+
+    def remove(self, key: FileKey) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.directory / key.filename)
+
+    def read(self, file: LogFile, backward: bool) -> Iterator[Line]:
+        """The lines in the first ``size`` bytes of a file, in order or from the last to the first."""
+        with contextlib.suppress(FileNotFoundError):  # it has been removed meanwhile: its lines are no longer kept
+            for raw in (self._raw_lines_backward if backward else self._raw_lines)(file):
+                try:
+                    found = _read_record(raw)
+                except (msgspec.MsgspecError, UnicodeDecodeError):
+                    continue  # the header, or a line that was cut off
+                yield Line(found.at, file.key.name, found.stream, found.text)
+
+    def _raw_lines(self, file: LogFile) -> Iterator[bytes]:
+        at, rest = 0, b""
+        while at < file.size:
+            data = self._read_block(file, at, min(at + BLOCK_BYTES, file.size))
+            at += BLOCK_BYTES
+            *lines, rest = (rest + data).split(b"\n")
+            yield from lines
+            rest = rest if len(rest) <= MAX_LINE_BYTES else b""
+        yield rest
+
+    def _raw_lines_backward(self, file: LogFile) -> Iterator[bytes]:
+        end, rest = file.size, b""
+        while end > 0:
+            begin = max(0, end - BLOCK_BYTES)
+            rest, *lines = (self._read_block(file, begin, end) + rest).split(b"\n")
+            end = begin
+            yield from reversed(lines)
+            rest = rest if len(rest) <= MAX_LINE_BYTES else b""
+        yield rest
+
+    def _read_block(self, file: LogFile, begin: int, end: int) -> bytes:
+        # Opened for each block: many files are read at once, and a file descriptor of each would be too many.
+        fd = open_file(self.directory / file.key.filename, os.O_RDONLY)
+        try:
+            return os.pread(fd, end - begin, begin)
+        finally:
+            os.close(fd)

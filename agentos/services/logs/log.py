@@ -1,0 +1,346 @@
+"""Log on disk: takes lines of agents and of the kernel, writes them in a thread, removes the oldest files.
+
+Taking a line costs microseconds and never waits. Lines are written ten times a second, all that have come together.
+While the disk is full or fails, they wait in memory up to ``MAX_WAITING``; then the oldest of the agent with the most
+are dropped and counted, and the count is written where they are missing. Agents notice none of this.
+"""
+
+import logging
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+import trio
+from attrs import define, field, frozen
+
+from agentos.private_files import display_path, hold_directory
+from agentos.services.events import AgentOutput, AgentOver, Event
+from agentos.threads import run_in_thread
+
+from .files import KERNEL, FileKey, Line, LogDirectory, LogFile, Origin
+
+log = logging.getLogger(__name__)
+
+WRITE_DELAY = 0.1  # seconds until a line is written, so that many are written together
+RETRY_DELAY = 1.0  # seconds between attempts to write after a failure
+EXPIRY_INTERVAL = 60.0  # seconds between two looks for files that are too old
+MAX_FILE_SECONDS = 86400.0  # a file is written for a day at most, so that lines go when they are old
+MAX_WAITING = 4 << 20  # characters that wait to be written, LINE_COST added for each line
+MAX_WRITE = 1 << 20  # … of one agent that are written at a time
+LINE_COST = 256
+
+
+@frozen
+class LogSettings:
+    """Sizes are bytes, ``max_age`` is seconds."""
+
+    max_file_size: int = 8 << 20
+    max_age: float = 30 * 86400.0
+    max_total: int = 1 << 30
+
+
+@define(eq=False)
+class Source:
+    """What one agent, or the kernel, has to write. ``writing`` are the lines that a thread is writing now."""
+
+    name: str
+    origin: Origin
+    waiting: deque[Line] = field(factory=deque)
+    size: int = 0  # of those that wait
+    writing: Sequence[Line] = ()
+    lost: int = 0  # lines that were dropped, as the log doesn't say yet
+    told: int = 0  # … of these, how many the first of `writing` is about
+    file: FileKey | None = None
+    over: bool = False
+
+    def take(self) -> None:
+        """Move what waits to ``writing``, at most ``MAX_WRITE``."""
+        lines, size, self.told = list[Line](), 0, self.lost
+        if self.told:
+            at = self.waiting[0].at if self.waiting else time.time()
+            lines.append(Line(at, self.name, "kernel", f"{self.told} lines couldn't be written and are lost"))
+        while self.waiting and size < MAX_WRITE:
+            lines.append(self.waiting.popleft())
+            size += cost(lines[-1])
+        self.size -= size
+        self.writing = lines
+
+    def put_back(self) -> None:
+        lines = self.writing[1:] if self.told else self.writing
+        self.waiting.extendleft(reversed(lines))
+        self.size += sum(map(cost, lines))
+        self.writing = ()
+
+    def drop(self, size: int) -> int:
+        """Drop the oldest lines that wait, of this size together; returns the size that was dropped."""
+        dropped = 0
+        while self.waiting and dropped < size:
+            dropped += cost(self.waiting.popleft())
+            self.lost += 1
+        self.size -= dropped
+        return dropped
+
+
+def cost(line: Line) -> int:
+    return len(line.text) + LINE_COST
+
+
+Identify = Callable[[int], tuple[bool, str]]
+"""For an agent's id: whether it is declared, and the owner of its log's room."""
+
+
+@asynccontextmanager
+async def open_logs(directory: Path, settings: LogSettings) -> AsyncIterator["Logs"]:
+    """Open the log in ``directory``, created if missing; raises ``OSError``.
+
+    All lines that are taken until the block ends, cancelled or not, are written before it is left.
+    """
+    failure: BaseException | None = None
+    with hold_directory(directory) as held:
+        files = LogDirectory(held)
+        logs = Logs(files, settings, await trio.to_thread.run_sync(files.scan))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(logs.serve)
+            try:
+                yield logs
+            except BaseException as error:  # noqa: ASYNC103, ASYNC104 - it is raised below
+                failure = error
+            logs.close()
+        if failure is not None:
+            raise failure  # outside the nursery, which would wrap it in a group
+
+
+class Logs:
+    """The log of one kernel. ``run`` is the number of this run."""
+
+    def __init__(self, files: LogDirectory, settings: LogSettings, found: Iterable[LogFile]) -> None:
+        self.directory, self.settings = files, settings
+        self.files: dict[str, dict[FileKey, LogFile]] = {}
+        self._costs: Counter[str] = Counter()  # by owner
+        self.run = 1
+        for file in found:
+            self._note_file(file)
+            self.run = max(self.run, file.key.run + 1)
+        self.identify: Identify = lambda agent: (False, "")
+        self.sources: dict[int, Source] = {}
+        self.kernel = self.sources[0] = Source(KERNEL, Origin(0, False, KERNEL))
+        self.followers: set[Callable[[Source, Line], None]] = set()
+        self._waiting = 0  # characters
+        self._wake = trio.Event()
+        self._closed = trio.Event()
+        self._failing = False
+        self._limiter = trio.CapacityLimiter(1)
+
+    # -- Taking lines ----------------------------------------------------------------------------------------------
+
+    def take_event(self, event: Event) -> None:
+        """Take the line of an event, if it is one; a subscriber."""
+        match event:
+            case AgentOutput(agent_id=number, name=name, stream=stream, text=text, at=at):
+                source = self.sources.get(number)
+                if source is None:
+                    declared, owner = self.identify(number)
+                    source = self.sources[number] = Source(name, Origin(number, declared, owner or name))
+                self.take(source, Line(at, name, stream, text))
+            case AgentOver(agent_id=number) if number in self.sources:
+                self.sources[number].over = True
+                self._forget_idle(self.sources[number])
+
+    def take_kernel_text(self, text: str) -> None:
+        """Take a message of the kernel; its further lines are indented, for agents choose the text of some errors."""
+        text = text.encode(errors="backslashreplace").decode()
+        for number, line in enumerate(text.splitlines()):
+            self.take(self.kernel, Line(time.time(), KERNEL, "kernel", f"  | {line}" if number else line))
+
+    def take(self, source: Source, line: Line) -> None:
+        """Have a line written soon."""
+        source.waiting.append(line)
+        source.size += cost(line)
+        self._waiting += cost(line)
+        for follow in self.followers:
+            follow(source, line)
+        if self._waiting > MAX_WAITING:
+            largest = max(self.sources.values(), key=lambda source: source.size)
+            self._waiting -= largest.drop(max(MAX_WAITING // 16, self._waiting - MAX_WAITING))
+        if not self._wake.is_set():
+            self._wake.set()
+
+    def waiting_lines(self, source: Source) -> list[Line]:
+        """The lines of a source that aren't in its file yet."""
+        return [*source.writing, *source.waiting]
+
+    def close(self) -> None:
+        """Write what waits, then nothing more."""
+        self._closed.set()
+        self._wake.set()
+
+    # -- Writing ---------------------------------------------------------------------------------------------------
+
+    async def serve(self) -> None:
+        """Write until the log is closed and all is written, or can't be; cancellation waits for that, too."""
+        with trio.CancelScope(shield=True):
+            expiry = trio.current_time()
+            while not self._closed.is_set():
+                if trio.current_time() >= expiry:
+                    expiry = trio.current_time() + EXPIRY_INTERVAL
+                    await self._remove(self._take_expired())
+                with trio.move_on_at(expiry):
+                    await self._wake.wait()
+                if self._wake.is_set():
+                    with trio.move_on_after(RETRY_DELAY if self._failing else WRITE_DELAY):
+                        await self._closed.wait()
+                    await self._write()
+                    await self._remove(self._take_surplus())
+            await self._write()
+            while self._waiting and not self._failing:
+                await self._write()
+        if self._waiting:
+            count = sum(len(source.waiting) for source in self.sources.values())
+            log.error("the log on disk is closed; %d lines couldn't be written", count)
+
+    async def _write(self) -> None:
+        """Write what waits; what can't be written waits again."""
+        self._wake = trio.Event()
+        busy = [source for source in self.sources.values() if source.waiting or source.lost]
+        for source in busy:
+            source.take()
+        jobs = [(source, self._choose_file(source)) for source in busy]
+        results = await run_in_thread(partial(self._append, jobs), limiter=self._limiter)
+        error: OSError | None = None
+        for (source, key), result in zip(jobs, results, strict=True):
+            if isinstance(result, LogFile):
+                source.file, source.writing, source.lost = key, (), source.lost - source.told
+                self._note_file(result)
+                self._forget_idle(source)
+            else:
+                error = result
+                source.put_back()
+        self._waiting = sum(source.size for source in self.sources.values())
+        self._report(error)
+        if self._waiting:
+            self._wake.set()
+
+    def _append(self, jobs: Sequence[tuple[Source, FileKey]]) -> list[LogFile | OSError]:
+        """In the thread: append to each file."""
+        results: list[LogFile | OSError] = []
+        for source, key in jobs:
+            try:
+                results.append(self.directory.append(key, source.origin, source.writing))
+            except OSError as error:
+                results.append(error)
+        return results
+
+    def _report(self, error: OSError | None) -> None:
+        if error is None and self._failing:
+            log.warning("logs can be written again")
+        elif error is not None and not self._failing:
+            place = display_path(error.filename or self.directory.directory)
+            log.error("%s: logs can't be written, and agents go on without: %s", place, error.strerror)
+        self._failing = error is not None
+
+    def _choose_file(self, source: Source) -> FileKey:
+        """The file that a source writes to now: a new one where the last one is large or old, or was removed."""
+        own = self.files.get(source.name, {})
+        current = own.get(source.file) if source.file is not None else None
+        if (
+            current is not None
+            and current.size < self.settings.max_file_size
+            and 0 <= time.time() - current.begun < MAX_FILE_SECONDS
+        ):
+            return current.key
+        part = max((key.part for key in own if key.run == self.run), default=0) + 1
+        return FileKey(source.name, self.run, part)
+
+    def _forget_idle(self, source: Source) -> None:
+        if source.over and not source.waiting and not source.writing and not source.lost:
+            del self.sources[source.origin.id]
+
+    # -- Room ------------------------------------------------------------------------------------------------------
+
+    def _note_file(self, file: LogFile) -> None:
+        own = self.files.setdefault(file.key.name, {})
+        known = own.get(file.key)
+        if known is not None:
+            self._costs[known.origin.owner] -= known.cost
+            file = LogFile(file.key, file.origin, known.begun, file.ended, file.size)
+        own[file.key] = file
+        self._costs[file.origin.owner] += file.cost
+
+    def _drop_file(self, file: LogFile) -> None:
+        own = self.files[file.key.name]
+        del own[file.key]
+        if not own:
+            del self.files[file.key.name]
+        self._costs[file.origin.owner] -= file.cost
+        if not self._costs[file.origin.owner]:
+            del self._costs[file.origin.owner]
+
+    def _take_expired(self) -> list[LogFile]:
+        """Take the files that are too old out of the index."""
+        oldest = time.time() - self.settings.max_age
+        expired = [file for own in self.files.values() for file in own.values() if file.ended < oldest]
+        for file in expired:
+            self._drop_file(file)
+        return expired
+
+    def _take_surplus(self) -> list[LogFile]:
+        """While there is too much, take the oldest file of the owner that has the most out of the index."""
+        surplus = []
+        while self._costs.total() > self.settings.max_total:
+            owner = max(self._costs, key=self._costs.__getitem__)
+            own = (file for files in self.files.values() for file in files.values() if file.origin.owner == owner)
+            surplus.append(min(own, key=lambda file: file.ended))
+            self._drop_file(surplus[-1])
+        return surplus
+
+    async def _remove(self, files: Sequence[LogFile]) -> None:
+        if files:
+            await run_in_thread(partial(self._unlink, files), limiter=self._limiter)
+
+    def _unlink(self, files: Sequence[LogFile]) -> None:
+        for file in files:
+            try:
+                self.directory.remove(file.key)
+            except OSError as error:
+                log.warning("a log that is too old stays: %s: %s", file.key.filename, error.strerror)
+
+
+class KernelLog(logging.Handler):
+    """Passes the kernel's messages to :class:`Logs`, from any thread; a context manager around the kernel's life."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._early: deque[str] = deque(maxlen=1000)  # before there is a log
+        self._write: Callable[[str], None] = self._early.append
+
+    def __enter__(self) -> "KernelLog":
+        logging.getLogger().addHandler(self)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        logging.getLogger().removeHandler(self)
+
+    def attach(self, logs: Logs) -> None:
+        """Pass on all messages, those from before first. To be called in the event loop."""
+        token, thread = trio.lowlevel.current_trio_token(), threading.get_ident()
+        while self._early:
+            logs.take_kernel_text(self._early.popleft())
+
+        def write(text: str) -> None:
+            if threading.get_ident() == thread:
+                logs.take_kernel_text(text)
+            else:
+                token.run_sync_soon(logs.take_kernel_text, text)
+
+        self._write = write
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if record.exc_info:
+            text += "\n" + logging.Formatter().formatException(record.exc_info)
+        with suppress(trio.RunFinishedError):
+            self._write(text)

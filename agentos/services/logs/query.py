@@ -1,0 +1,193 @@
+"""Reading logs: the lines of several agents merged in time order, filtered, and followed."""
+
+import heapq
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from operator import attrgetter
+
+import trio
+from attrs import define, field, frozen
+
+from agentos.threads import Limiter, run_in_thread
+
+from .files import Line, LogDirectory, LogFile, Origin
+from .log import Logs, Source, cost
+from .pattern import Pattern
+
+MAX_PAGE_LINES = 2000
+MAX_PAGE_CHARS = 1 << 20  # LINE_COST added for each line
+MAX_FOLLOWED = 256 << 10  # … that wait for a follower; the oldest are dropped
+PAGE_SECONDS = 0.25  # of a thread's time for a page, which may be empty then
+
+_at = attrgetter("at")
+
+
+@frozen
+class Selection:
+    """Which lines. ``includes`` says it of a file or agent: its name, the run (0: the present one) and its origin."""
+
+    includes: Callable[[str, int, Origin], bool]
+    since: float = -float("inf")
+    until: float = float("inf")
+    stream: str | None = None
+    pattern: Pattern | None = None
+    run: int | None = None  # its number
+
+    def selects(self, line: Line) -> bool:
+        return (
+            self.since <= line.at < self.until
+            and (self.stream is None or line.stream == self.stream)
+            and (self.pattern is None or self.pattern.matches(line.text))
+        )
+
+    def selects_file(self, file: LogFile) -> bool:
+        return (
+            (self.run is None or self.run == file.key.run)
+            and file.ended >= self.since - 1  # its time is rounded
+            and file.begun < self.until + 1
+            and self.includes(file.key.name, file.key.run, file.origin)
+        )
+
+
+@frozen
+class Page:
+    """``done``: there are no more."""
+
+    lines: Sequence[Line]
+    done: bool
+
+
+class Reading:
+    """The selected lines of files, and of agents whose last ones aren't in their file yet, page by page."""
+
+    def __init__(
+        self,
+        directory: LogDirectory,
+        files: Iterable[LogFile],
+        waiting: Mapping[str, Sequence[Line]],
+        selection: Selection,
+        backward: bool = False,
+    ) -> None:
+        by_name: dict[str, list[LogFile]] = {name: [] for name in waiting}
+        for file in files:
+            if selection.selects_file(file):
+                by_name.setdefault(file.key.name, []).append(file)
+        streams = [
+            self._read_name(directory, sorted(own, key=attrgetter("key")), waiting.get(name, ()), backward)
+            for name, own in by_name.items()
+        ]
+        self._lines = heapq.merge(*streams, key=_at, reverse=backward)
+        self._selection = selection
+
+    @staticmethod
+    def _read_name(
+        directory: LogDirectory, files: Sequence[LogFile], waiting: Sequence[Line], backward: bool
+    ) -> Iterator[Line]:
+        if backward:
+            yield from reversed(waiting)
+            for file in reversed(files):
+                yield from directory.read(file, backward=True)
+        else:
+            for file in files:
+                yield from directory.read(file, backward=False)
+            yield from waiting
+
+    def next_page(self, most: int = MAX_PAGE_LINES, chars: int = MAX_PAGE_CHARS) -> Page:
+        """The next lines, as many as can be found in ``PAGE_SECONDS``. Blocks; for a thread."""
+        found: list[Line] = []
+        end = time.monotonic() + PAGE_SECONDS
+        for line in self._lines:
+            if self._selection.selects(line):
+                found.append(line)
+                chars -= cost(line)
+            if len(found) >= most or chars <= 0 or time.monotonic() > end:
+                return Page(found, done=False)
+        return Page(found, done=True)
+
+
+@define(eq=False)
+class Follower:
+    """The selected lines that come from now on: bounded, the oldest are dropped and counted."""
+
+    logs: Logs
+    selection: Selection
+    missed: int = 0
+    _lines: deque[Line] = field(factory=deque)
+    _size: int = 0
+    _arrived: trio.Event = field(factory=trio.Event)
+
+    def __enter__(self) -> "Follower":
+        self.logs.followers.add(self._take)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.logs.followers.discard(self._take)
+
+    def _take(self, source: Source, line: Line) -> None:
+        if self.selection.includes(source.name, self.logs.run, source.origin):
+            self._lines.append(line)
+            self._size += cost(line)
+            while self._size > MAX_FOLLOWED:
+                self._size -= cost(self._lines.popleft())
+                self.missed += 1
+            self._arrived.set()
+
+    async def wait(self) -> None:
+        """Return when a line has come."""
+        await self._arrived.wait()
+
+    def take_all(self) -> tuple[list[Line], int]:
+        """The lines that have come, unfiltered, and how many before them were dropped."""
+        found, missed = list(self._lines), self.missed
+        self._lines.clear()
+        self._size = self.missed = 0
+        self._arrived = trio.Event()
+        return found, missed
+
+
+class LogReader:
+    """Reads one kernel's log for its callers, two at a time; a long reading makes room for others after each page."""
+
+    def __init__(self, logs: Logs) -> None:
+        self.logs = logs
+        self._limiter = Limiter(2)
+
+    def open(self, selection: Selection, backward: bool = False) -> Reading:
+        """A reading of all that is there at this moment."""
+        logs = self.logs
+        sources = [
+            source
+            for source in logs.sources.values()
+            if selection.run in (None, logs.run) and selection.includes(source.name, logs.run, source.origin)
+        ]
+        waiting: dict[str, list[Line]] = {}
+        for source in sources:
+            waiting.setdefault(source.name, []).extend(logs.waiting_lines(source))
+        files = [file for own in logs.files.values() for file in own.values()]
+        return Reading(logs.directory, files, waiting, selection, backward)
+
+    def count_lost(self, selection: Selection) -> int:
+        """How many lines couldn't be written, as the log doesn't say yet."""
+        sources = self.logs.sources.values()
+        return sum(one.lost for one in sources if selection.includes(one.name, self.logs.run, one.origin))
+
+    async def next_page(self, reading: Reading, most: int = MAX_PAGE_LINES, chars: int = MAX_PAGE_CHARS) -> Page:
+        return await run_in_thread(partial(reading.next_page, most, chars), limiter=self._limiter)
+
+    async def read_last(self, selection: Selection, count: int) -> tuple[list[Line], int]:
+        """The last lines in time order, and how many are left out because together they are too long."""
+        reading, found, chars, done = self.open(selection, backward=True), list[Line](), MAX_PAGE_CHARS, False
+        while not done and len(found) < count and chars > 0:
+            page = await self.next_page(reading, count - len(found), chars)
+            found += page.lines
+            chars -= sum(map(cost, page.lines))
+            done = page.done
+        return found[::-1], count - len(found) if chars <= 0 else 0
+
+    async def select(self, selection: Selection, lines: Sequence[Line]) -> list[Line]:
+        """Those of these lines that are selected."""
+        if selection.pattern is None:
+            return [line for line in lines if selection.selects(line)]
+        return await run_in_thread(lambda: list(filter(selection.selects, lines)), limiter=self._limiter)

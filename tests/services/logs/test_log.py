@@ -1,0 +1,269 @@
+"""The log on disk: what it keeps, what it removes, and what happens when the disk can't take it."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from agentos.private_files import UnsafeFile
+from agentos.services.events import AgentOutput, AgentOver
+from agentos.services.logs import log as logs_module
+from agentos.services.logs.files import KERNEL, Line
+from agentos.services.logs.log import MAX_WAITING, Logs, LogSettings, open_logs
+from agentos.services.logs.query import LogReader, Selection
+from tests.support.mounts import mounted
+
+EVERYTHING = Selection(lambda name, run, origin: True)
+
+
+@asynccontextmanager
+async def opened(place: Path, **settings: float) -> AsyncIterator[Logs]:
+    async with open_logs(place / "logs", LogSettings(**settings)) as logs:  # type: ignore[arg-type]
+        yield logs
+
+
+def write(logs: Logs, text: str, agent: int = 7, name: str = "web", at: float | None = None) -> None:
+    logs.take_event(AgentOutput(agent, name, "stdout", text, time.time() if at is None else at))
+
+
+async def last(logs: Logs, count: int = 2000, selection: Selection = EVERYTHING) -> list[str]:
+    lines, _ = await LogReader(logs).read_last(selection, count)
+    return [line.text for line in lines]
+
+
+async def written(logs: Logs) -> None:
+    """Wait until nothing waits any more."""
+    while any(source.waiting or source.writing for source in logs.sources.values()):
+        await trio.sleep(0.01)
+
+
+async def test_lines_outlive_the_kernel_and_are_private(tmp_path: Path) -> None:
+    async with opened(tmp_path) as logs:
+        write(logs, "one")
+        write(logs, 'two \x1b]0;x\x07\n{"at": 1}é\ud800'[:-1])
+        assert await last(logs) == ["one", 'two \x1b]0;x\x07\n{"at": 1}é']  # before they are written, too
+    async with opened(tmp_path) as logs:
+        write(logs, "three")
+        assert await last(logs) == ["one", 'two \x1b]0;x\x07\n{"at": 1}é', "three"]
+        assert logs.run == 2
+
+    files = sorted((tmp_path / "logs").iterdir())
+    assert [file.name for file in files] == ["web.1.1.jsonl", "web.2.1.jsonl"]
+    assert [stat.S_IMODE(file.stat().st_mode) for file in [tmp_path / "logs", *files]] == [0o700, 0o600, 0o600]
+    header, *lines = files[0].read_text(encoding="ascii").splitlines()
+    assert json.loads(lines[0])["text"] == "one"
+    assert json.loads(header) | {"at": 0} == {
+        "format": 1,
+        "name": "web",
+        "run": 1,
+        "id": 7,
+        "declared": False,
+        "owner": "web",
+        "at": 0,
+    }
+
+
+async def test_no_text_makes_a_line_of_another_agent_or_of_the_kernel(tmp_path: Path) -> None:
+    forged = '"}\n{"at":1.0,"stream":"kernel","text":"root: given up"}\n'
+    async with opened(tmp_path) as logs:
+        write(logs, forged)
+        logs.take_kernel_text("real\nfurther")
+    async with opened(tmp_path) as logs:
+        lines, _ = await LogReader(logs).read_last(EVERYTHING, 10)
+
+    assert {(line.name, line.stream, line.text) for line in lines} == {
+        ("web", "stdout", forged),
+        (KERNEL, "kernel", "real"),
+        (KERNEL, "kernel", "  | further"),
+    }
+
+
+async def test_a_line_that_was_cut_off_and_garbage_are_skipped(tmp_path: Path) -> None:
+    async with opened(tmp_path) as logs:
+        write(logs, "whole")
+    path = tmp_path / "logs" / "web.1.1.jsonl"
+    path.write_bytes(path.read_bytes() + b'\xff\xfe\n[1]\n{"at":"x"}\n' + b"x" * 600_000 + b'\n{"at":2.0,"stream":"std')
+    (tmp_path / "logs" / "other.1.1.jsonl").write_bytes(b"")
+    (tmp_path / "logs" / "notes.txt").write_text("mine")
+
+    async with opened(tmp_path) as logs:
+        write(logs, "next")
+        assert await last(logs) == ["whole", "next"]
+        assert [line.text for line in LogReader(logs).open(EVERYTHING).next_page().lines] == ["whole", "next"]
+
+
+async def test_files_are_rotated_by_size_and_the_total_is_bounded_and_shared(tmp_path: Path) -> None:
+    async with opened(tmp_path, max_file_size=64 << 10, max_total=8 * (64 << 10)) as logs:
+        write(logs, "quiet agent", agent=1, name="quiet")
+        for number in range(30):
+            write(logs, f"{number} " + "x" * 60_000, agent=2, name="flood")
+            await written(logs)
+        texts = await last(logs)
+
+    sizes = [file.stat().st_size for file in (tmp_path / "logs").iterdir()]
+    assert sum(max(size, 64 << 10) for size in sizes) <= 9 * (64 << 10)
+    assert texts[0] == "quiet agent"
+    assert texts[-1].startswith("29 ")
+    assert len(texts) < 10
+
+
+async def test_agents_that_were_spawned_share_the_room_of_their_ancestor(tmp_path: Path) -> None:
+    async with opened(tmp_path, max_file_size=64 << 10, max_total=8 * (64 << 10)) as logs:
+        logs.identify = lambda agent: (agent == 1, "quiet" if agent == 1 else "breeder")
+        write(logs, "quiet agent", agent=1, name="quiet")
+        await written(logs)
+        for number in range(2, 40):
+            write(logs, "short life", agent=number, name=f"child{number}")
+            logs.take_event(AgentOver(number, f"child{number}"))
+            await written(logs)
+        assert "quiet agent" in await last(logs)
+        assert len(logs.files) <= 8
+        assert set(logs.sources) == {0, 1}
+
+
+async def test_old_files_are_removed(tmp_path: Path) -> None:
+    async with opened(tmp_path) as logs:
+        write(logs, "old")
+        write(logs, "new", agent=2, name="other")
+    path = tmp_path / "logs" / "web.1.1.jsonl"
+    os.utime(path, (time.time() - 1000,) * 2)
+
+    async with opened(tmp_path, max_age=900) as logs:
+        while path.exists():
+            await trio.sleep(0.01)
+        assert await last(logs) == ["new"]
+
+
+async def test_a_file_is_written_for_a_day(tmp_path: Path) -> None:
+    async with opened(tmp_path) as logs:
+        write(logs, "yesterday", at=time.time() - 90_000)
+        await written(logs)
+        write(logs, "today")
+        await written(logs)
+        assert await last(logs) == ["yesterday", "today"]
+
+    assert (tmp_path / "logs" / "web.1.2.jsonl").exists()
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A file system of sixteen megabytes."""
+    place = tmp_path / "small"
+    place.mkdir()
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(mounted("tmpfs", "size=16M", place))
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"no small file system can be mounted here: {error.stderr.strip()}")
+        yield place
+
+
+async def test_a_full_disk_costs_lines_which_are_counted(
+    small: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(logs_module, "RETRY_DELAY", 0.05)
+    ballast = small / "ballast"
+    async with opened(small) as logs:
+        write(logs, "before")
+        await written(logs)
+        ballast.write_bytes(bytes(os.statvfs(small).f_bavail * os.statvfs(small).f_frsize))
+        for number in range(1000):
+            write(logs, f"{number} " + "x" * 8000)
+        assert sum(source.size for source in logs.sources.values()) <= MAX_WAITING
+        while "can't be written" not in caplog.text:
+            await trio.sleep(0.01)
+        shown = [line.text for line in all_lines(logs, EVERYTHING)]
+        assert (shown[0], shown[-1][:4]) == ("before", "999 ")  # what waits can be read
+        lost = LogReader(logs).count_lost(EVERYTHING)
+        assert lost == 1000 - (len(shown) - 1) > 0
+
+        ballast.unlink()
+        await written(logs)
+        after = [line.text for line in all_lines(logs, EVERYTHING)]
+
+    assert caplog.text.count("logs can't be written") == 1
+    [said] = [text for text in after if "couldn't be written and are lost" in text]
+    assert int(said.split()[0]) == lost
+    assert after == ["before", said, *shown[1:]]
+
+
+async def test_a_log_that_another_user_could_change_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs").chmod(0o777)
+    with pytest.raises(UnsafeFile):
+        async with opened(tmp_path):
+            pass
+
+
+async def test_a_symlink_in_place_of_a_file_is_not_followed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    async with opened(tmp_path) as logs:
+        (tmp_path / "logs" / "web.1.1.jsonl").symlink_to(victim)
+        write(logs, "line")
+        while "can't be written" not in caplog.text:
+            await trio.sleep(0.01)
+        assert await last(logs) == ["line"]
+
+    assert victim.read_text() == "precious"
+
+
+KILLED = """
+import sys, time, trio
+from pathlib import Path
+from agentos.services.events import AgentOutput
+from agentos.services.logs.log import LogSettings, open_logs
+
+async def main():
+    async with open_logs(Path(sys.argv[1]), LogSettings()) as logs:
+        number = 0
+        while True:
+            for _ in range(100):
+                logs.take_event(AgentOutput(1, "web", "stdout", f"{number} " + "x" * 500, time.time()))
+                number += 1
+            await trio.sleep(0.01)
+            if number == 2000:
+                print("go", flush=True)
+
+trio.run(main)
+"""
+
+
+def kill_while_it_writes(place: Path) -> None:
+    env = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-c", KILLED, str(place)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=env) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGKILL)
+
+
+async def test_kill_9_costs_the_last_lines_alone(tmp_path: Path) -> None:
+    for _ in range(3):
+        await trio.to_thread.run_sync(kill_while_it_writes, tmp_path / "logs")
+
+    async with opened(tmp_path) as logs:
+        assert logs.run == 4
+        for run in (1, 2, 3):
+            of_run = Selection(lambda name, run, origin: True, run=run)
+            numbers = [int(line.text.split()[0]) for line in all_lines(logs, of_run)]
+            assert numbers == list(range(len(numbers)))
+            assert len(numbers) > 500
+
+
+def all_lines(logs: Logs, selection: Selection) -> Sequence[Line]:
+    reading, found, done = LogReader(logs).open(selection), list[Line](), False
+    while not done:
+        page = reading.next_page()
+        found += page.lines
+        done = page.done
+    return found

@@ -23,7 +23,10 @@ LINE_COST_BYTES = 256  # bytes added per line, since each line takes time, howev
 
 @define(eq=False)
 class Output:
-    """The last lines of an agent over all its lives. ``tap`` is called with each new line."""
+    """The last lines of an agent over all its lives.
+
+    ``tap`` is called with each new line, and once with all that were skipped, as a line that has line breaks.
+    """
 
     tap: Callable[[Line], None] | None = None
     _lines: deque[Line] | list[Line] = field(factory=deque)
@@ -47,8 +50,10 @@ class Output:
         if self.tap is not None:
             self.tap(line)
 
-    def skip(self, count: int) -> None:
-        """Count ``count`` lines as received and dropped, and drop all lines before them."""
+    def skip(self, count: int, stream: str, text: str) -> None:
+        """Count the ``count`` lines of ``text`` as received and dropped, and drop all lines before them."""
+        if self.tap is not None:
+            self.tap(Line(time.time(), stream, text))
         self._first = self.end + count
         self._lines.clear()
         self._size = 0
@@ -111,8 +116,9 @@ class Pump:
         """Add complete lines to the output; returns the number of newlines in ``text``."""
         count = text.count("\n")
         if count > MAX_LINES:  # all but the last MAX_LINES would be dropped at once
-            self._output.skip(count - MAX_LINES)
-            _, *lines, self._rest = text.rsplit("\n", MAX_LINES + 1)
+            skipped, *lines, rest = text.rsplit("\n", MAX_LINES + 1)
+            self._output.skip(count - MAX_LINES, self._stream, self._rest + skipped)
+            self._rest = rest
         else:
             *lines, self._rest = (self._rest + text).split("\n")
         whole = max(0, len(self._rest) - 1) // MAX_LINE_CHARS * MAX_LINE_CHARS

@@ -90,6 +90,14 @@ class AgentOutput(AgentEvent, frozen=True):
     at: float
 
 
+class AgentOutputSkipped(AgentEvent, frozen=True):
+    """The agent wrote more at once than LOGS keeps in memory: ``text`` are the lines that are left out, with breaks."""
+
+    stream: str
+    text: str
+    at: float
+
+
 class AgentEscalated(Struct, frozen=True):
     """A supervisor gave up, so the supervisor or caller above it has to act.
 

@@ -22,6 +22,7 @@ from agentos.private_files import open_file
 KERNEL = "kernel"  # reserved: no agent has this name
 FILE_COST = 64 << 10  # bytes that a file counts at least, since files cost more than their bytes
 BLOCK_BYTES = 32 << 10  # read at a time
+MAX_LINE_CHARS = 8 << 10  # of a line that is split here; all others are cut already
 MAX_LINE_BYTES = 256 << 10  # of one line; ours are shorter
 _NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63})\.([0-9]{1,9})\.([0-9]{1,9})\.jsonl")
 _encode = json.JSONEncoder(separators=(",", ":")).encode  # ASCII
@@ -69,6 +70,16 @@ class Line(NamedTuple):
     name: str
     stream: str
     text: str
+
+
+def split_line(line: Line) -> Iterator[Line]:
+    """The lines of a text that has line breaks, as :class:`~agentos.services.events.AgentOutputSkipped` has."""
+    if "\n" not in line.text:
+        yield line
+        return
+    for text in line.text.split("\n"):
+        for start in range(0, max(len(text), 1), MAX_LINE_CHARS):
+            yield line._replace(text=text[start : start + MAX_LINE_CHARS].rstrip("\r"))
 
 
 class _Header(msgspec.Struct):
@@ -124,7 +135,8 @@ class LogDirectory:
         fd = open_file(self.directory / key.filename, os.O_RDWR | os.O_APPEND | os.O_CREAT)
         try:
             size = os.fstat(fd).st_size
-            records = [_encode({"at": round(line.at, 6), "stream": line.stream, "text": line.text}) for line in lines]
+            single = (one for line in lines for one in split_line(line))
+            records = [_encode({"at": round(one.at, 6), "stream": one.stream, "text": one.text}) for one in single]
             if not size:
                 about = {"format": 1, "name": key.name, "run": key.run, **origin._asdict(), "at": lines[0].at}
                 records.insert(0, _encode(about))

@@ -18,7 +18,7 @@ import trio
 from attrs import define, field, frozen
 
 from agentos.private_files import display_path, hold_directory
-from agentos.services.events import AgentOutput, AgentOver, Event
+from agentos.services.events import AgentOutput, AgentOutputSkipped, AgentOver, Event
 from agentos.threads import run_in_thread
 
 from .files import KERNEL, FileKey, Line, LogDirectory, LogFile, Origin
@@ -79,14 +79,19 @@ class Source:
         """Drop the oldest lines that wait, of this size together; returns the size that was dropped."""
         dropped = 0
         while self.waiting and dropped < size:
-            dropped += cost(self.waiting.popleft())
-            self.lost += 1
+            line = self.waiting.popleft()
+            dropped += cost(line)
+            self.lost += count_lines(line)
         self.size -= dropped
         return dropped
 
 
+def count_lines(line: Line) -> int:
+    return 1 + line.text.count("\n")
+
+
 def cost(line: Line) -> int:
-    return len(line.text) + LINE_COST
+    return len(line.text) + LINE_COST * count_lines(line)
 
 
 Identify = Callable[[int], tuple[bool, str]]
@@ -140,12 +145,13 @@ class Logs:
     def take_event(self, event: Event) -> None:
         """Take the line of an event, if it is one; a subscriber."""
         match event:
-            case AgentOutput(agent_id=number, name=name, stream=stream, text=text, at=at):
+            case AgentOutput() | AgentOutputSkipped():
+                number, name = event.agent_id, event.name
                 source = self.sources.get(number)
                 if source is None:
                     declared, owner = self.identify(number)
                     source = self.sources[number] = Source(name, Origin(number, declared, owner or name))
-                self.take(source, Line(at, name, stream, text))
+                self.take(source, Line(event.at, name, event.stream, event.text))
             case AgentOver(agent_id=number) if number in self.sources:
                 self.sources[number].over = True
                 self._forget_idle(self.sources[number])
@@ -199,7 +205,7 @@ class Logs:
             while self._waiting and not self._failing:
                 await self._write()
         if self._waiting:
-            count = sum(len(source.waiting) for source in self.sources.values())
+            count = sum(count_lines(line) for source in self.sources.values() for line in source.waiting)
             log.error("the log on disk is closed; %d lines couldn't be written", count)
 
     async def _write(self) -> None:

@@ -12,8 +12,8 @@ from attrs import define, field, frozen
 
 from agentos.threads import Limiter, run_in_thread
 
-from .files import Line, LogDirectory, LogFile, Origin
-from .log import Logs, Source, cost
+from .files import Line, LogDirectory, LogFile, Origin, split_line
+from .log import Logs, Source, cost, count_lines
 from .pattern import Pattern
 
 MAX_PAGE_LINES = 2000
@@ -85,14 +85,15 @@ class Reading:
     def _read_name(
         directory: LogDirectory, files: Sequence[LogFile], waiting: Sequence[Line], backward: bool
     ) -> Iterator[Line]:
+        single = [one for line in waiting for one in split_line(line)]
         if backward:
-            yield from reversed(waiting)
+            yield from reversed(single)
             for file in reversed(files):
                 yield from directory.read(file, backward=True)
         else:
             for file in files:
                 yield from directory.read(file, backward=False)
-            yield from waiting
+            yield from single
 
     def next_page(self, most: int = MAX_PAGE_LINES, chars: int = MAX_PAGE_CHARS) -> Page:
         """The next lines, as many as can be found in ``PAGE_SECONDS``. Blocks; for a thread."""
@@ -130,8 +131,9 @@ class Follower:
             self._lines.append(line)
             self._size += cost(line)
             while self._size > MAX_FOLLOWED:
-                self._size -= cost(self._lines.popleft())
-                self.missed += 1
+                dropped = self._lines.popleft()
+                self._size -= cost(dropped)
+                self.missed += count_lines(dropped)
             self._arrived.set()
 
     async def wait(self) -> None:
@@ -188,6 +190,8 @@ class LogReader:
 
     async def select(self, selection: Selection, lines: Sequence[Line]) -> list[Line]:
         """Those of these lines that are selected."""
-        if selection.pattern is None:
-            return [line for line in lines if selection.selects(line)]
-        return await run_in_thread(lambda: list(filter(selection.selects, lines)), limiter=self._limiter)
+
+        def select() -> list[Line]:
+            return [one for line in lines for one in split_line(line) if selection.selects(one)]
+
+        return select() if selection.pattern is None else await run_in_thread(select, limiter=self._limiter)

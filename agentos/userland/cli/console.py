@@ -4,6 +4,7 @@ A terminal may block (Ctrl-S, a full pipe), and the kernel must not: a separate 
 When the queue is full lines are dropped, and their number is printed.
 """
 
+import json
 import logging
 import os
 import queue
@@ -12,11 +13,9 @@ import threading
 import time
 from io import TextIOWrapper
 
-from agentos.userland.cli.common import printable
-from agentos.userland.cli.output_text import printable_output, shows_colours
+from agentos.userland.cli.output_text import colour_of, printable_output, shows_colours
 
 MAX_LINES = 10_000
-COLOURS = (36, 33, 35, 32, 34, 96, 93, 95, 92, 94)
 LEVELS = {logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "31"}
 
 CONTINUATION = "  | "  # before all lines of a message but the first
@@ -27,6 +26,7 @@ class Console(logging.Handler):
 
     def __init__(self, level: str) -> None:
         super().__init__(level.upper())
+        self.as_json = False  # a JSON object for each line
         self._queue: queue.Queue[str | None] = queue.Queue(MAX_LINES)
         self._dropped = 0
         self._coloured = shows_colours()
@@ -55,24 +55,28 @@ class Console(logging.Handler):
             text += "\n" + logging.Formatter().formatException(record.exc_info)
         for number, line in enumerate(text.splitlines()):
             # Indented, for agents choose the text of some errors: a line of that must not read as another message.
-            self._put("kernel", printable(CONTINUATION + line if number else line), LEVELS.get(record.levelno, "1"))
+            shown = CONTINUATION + line if number else line
+            self._put("kernel", "kernel", shown, LEVELS.get(record.levelno, "1"), level=record.levelname.lower())
 
     def say(self, text: str) -> None:
         """Print a line of the kernel's, whatever the log level."""
         for line in text.splitlines():
-            self._put("kernel", printable(line), "1")
+            self._put("kernel", "kernel", line, "1", level="info")
 
     def show(self, name: str, stream: str, text: str) -> None:
         """Print a line of an agent's output; lines that the kernel added to it are in the log already."""
         if stream != "kernel" and self.level <= logging.INFO:
-            shown = printable_output(text, self._coloured)
-            self._put(name, shown, str(COLOURS[sum(name.encode()) % len(COLOURS)]))
+            self._put(name, stream, text, str(colour_of(name)))
 
-    def _put(self, name: str, text: str, colour: str) -> None:
-        stamp = time.strftime("%H:%M:%S")
-        tag = f"\x1b[{colour}m{name:>12}\x1b[0m" if self._coloured else f"{name:>12}"
+    def _put(self, name: str, stream: str, text: str, colour: str, **more: str) -> None:
+        if self.as_json:
+            shown = json.dumps({"at": time.time(), "name": name, "stream": stream, "text": text, **more})
+        else:
+            stamp = time.strftime("%H:%M:%S")
+            tag = f"\x1b[{colour}m{name:>12}\x1b[0m" if self._coloured else f"{name:>12}"
+            shown = f"{stamp} {tag} | {printable_output(text, self._coloured and stream != 'kernel')}"
         try:
-            self._queue.put_nowait(f"{stamp} {tag} | {text}\n")
+            self._queue.put_nowait(shown + "\n")
         except queue.Full:
             self._dropped += 1
 
@@ -80,7 +84,8 @@ class Console(logging.Handler):
         while (line := self._queue.get()) is not None:
             try:
                 if self._dropped:
-                    line += f"         ({self._dropped} lines were not shown: this terminal was too slow)\n"
+                    text = f"{self._dropped} lines were not shown: this terminal was too slow"
+                    line += (json.dumps({"missed": self._dropped}) if self.as_json else f"         ({text})") + "\n"
                     self._dropped = 0
                 sys.stdout.write(line)
                 if self._queue.empty():

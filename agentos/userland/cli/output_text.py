@@ -12,6 +12,7 @@ import sys
 from .common import printable
 
 RESET = "\x1b[0m"
+COLOURS = (36, 33, 35, 32, 34, 96, 93, 95, 92, 94)  # of agents' names
 _CODE = r"(?:0?[0-47]|9|2[1-57-9]|[349][0-7]|[34]9|10[0-7]|[34]8;5;[0-9]{1,3}|[34]8;2(?:;[0-9]{1,3}){3})"
 _SGR = re.compile(rf"(\x1b\[(?:{_CODE}(?:;{_CODE}){{0,7}})?m)")
 _BEGUN_SGR = re.compile(r"\x1b(?:\[[0-9;]{0,64})?\Z")
@@ -20,6 +21,11 @@ _BEGUN_SGR = re.compile(r"\x1b(?:\[[0-9;]{0,64})?\Z")
 def shows_colours() -> bool:
     """Whether stdout is a terminal whose user wants colours."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def colour_of(name: str) -> int:
+    """The SGR code for an agent's name."""
+    return 1 if name == "kernel" else COLOURS[sum(name.encode()) % len(COLOURS)]
 
 
 def printable_output(text: str, coloured: bool) -> str:

@@ -1,6 +1,7 @@
 """``agentos run``: runs a kernel in the foreground."""
 
 import gc
+import json
 import os
 import sys
 from pathlib import Path
@@ -25,7 +26,8 @@ MAX_MISSING = 10  # names of agents that aren't up yet, in one line
 @click.option("--socket", "socket", metavar="PATH", help="Where to listen.")
 @click.option("--state-dir", metavar="DIR", type=click.Path(path_type=Path), help=STATE_DIR)
 @click.option("--watch", is_flag=True, help="Reload FILE when it is saved; restart agents whose script is.")
-def run(file: Path | None, socket: str | None, state_dir: Path | None, watch: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print each line as a JSON object.")
+def run(file: Path | None, socket: str | None, state_dir: Path | None, watch: bool, as_json: bool) -> None:
     """Run a kernel with the tree that FILE describes.
 
     The default for FILE is ./agentos.toml if there is one. Ctrl-C stops the agents in order, a second one hurries. The
@@ -56,12 +58,14 @@ def run(file: Path | None, socket: str | None, state_dir: Path | None, watch: bo
     except OSError as error:
         raise Failed(f"the current directory can't be used: {error.strerror}") from None
     except ConfigError as error:
-        click.echo(str(error), err=True)
+        mistakes = {"success": False, "code": "bad_request", "error": str(error)}
+        click.echo(json.dumps(mistakes) if as_json else str(error), err=not as_json)
         raise SystemExit(2) from None
     project = str(config.file or config.directory / CONFIG)
     path = socket or os.environ.get("AGENTOS_SOCKET") or config.kernel.socket or default_project_socket(project)
     state = state_dir or Path(config.kernel.state_dir or default_state_dir(project))
     with Console(config.kernel.log_level) as console:
+        console.as_json = as_json
 
         def show(event: Event) -> None:
             match event:
@@ -90,6 +94,8 @@ def run(file: Path | None, socket: str | None, state_dir: Path | None, watch: bo
             raise Failed(str(error)) from None
         result = "stopped" if gave_up is None else gave_up
         console.say(result)
+        if gave_up is not None:
+            console.say("`agentos logs --last-run` shows the log of this run, with the last state of each agent")
         manager.notify("STOPPING=1", f"STATUS={result}")
     sys.exit(0 if gave_up is None else 1)
 

@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from agentos.private_files import UnsafeFile
-from agentos.services.events import AgentOutput, AgentOver
+from agentos.services.events import AgentOutput, AgentOutputSkipped, AgentOver
 from agentos.services.logs import log as logs_module
 from agentos.services.logs.files import KERNEL, Line
 from agentos.services.logs.log import MAX_WAITING, Logs, LogSettings, open_logs
@@ -49,11 +49,11 @@ async def written(logs: Logs) -> None:
 async def test_lines_outlive_the_kernel_and_are_private(tmp_path: Path) -> None:
     async with opened(tmp_path) as logs:
         write(logs, "one")
-        write(logs, 'two \x1b]0;x\x07\n{"at": 1}é\ud800'[:-1])
-        assert await last(logs) == ["one", 'two \x1b]0;x\x07\n{"at": 1}é']  # before they are written, too
+        write(logs, 'two \x1b]0;x\x07{"at": 1}é\ud800'[:-1])
+        assert await last(logs) == ["one", 'two \x1b]0;x\x07{"at": 1}é']  # before they are written, too
     async with opened(tmp_path) as logs:
         write(logs, "three")
-        assert await last(logs) == ["one", 'two \x1b]0;x\x07\n{"at": 1}é', "three"]
+        assert await last(logs) == ["one", 'two \x1b]0;x\x07{"at": 1}é', "three"]
         assert logs.run == 2
 
     files = sorted((tmp_path / "logs").iterdir())
@@ -73,7 +73,7 @@ async def test_lines_outlive_the_kernel_and_are_private(tmp_path: Path) -> None:
 
 
 async def test_no_text_makes_a_line_of_another_agent_or_of_the_kernel(tmp_path: Path) -> None:
-    forged = '"}\n{"at":1.0,"stream":"kernel","text":"root: given up"}\n'
+    forged = '"}\\n\r{"at":1.0,"stream":"kernel","text":"root: given up"}\x85\u2028'
     async with opened(tmp_path) as logs:
         write(logs, forged)
         logs.take_kernel_text("real\nfurther")
@@ -267,3 +267,15 @@ def all_lines(logs: Logs, selection: Selection) -> Sequence[Line]:
         found += page.lines
         done = page.done
     return found
+
+
+async def test_lines_that_come_all_at_once_are_written_one_by_one(tmp_path: Path) -> None:
+    async with opened(tmp_path) as logs:
+        logs.take_event(AgentOutputSkipped(7, "web", "stdout", "one\r\ntwo\n\n" + "x" * 9000, 1.0))
+        before = await last(logs)
+        await written(logs)
+        assert await last(logs) == before == ["one", "two", "", "x" * 8192, "x" * 808]
+        logs.take_event(AgentOutputSkipped(7, "web", "stdout", "\n" * 100_000, 2.0))  # more than may wait
+        write(logs, "after")
+        await written(logs)
+        assert (await last(logs))[-2:] == ["100001 lines couldn't be written and are lost", "after"]

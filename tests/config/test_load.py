@@ -271,6 +271,7 @@ def test_supervisors_may_be_nested_deeply(home: Path) -> None:
         group = inner
 
 
+@pytest.mark.usefixtures("home")
 def test_the_log_on_disk_has_bounds_that_fit_together() -> None:
     found = loaded('[logs]\nmax_file_size = "1M"\nmax_age = "7d"\nmax_total = "64M"\n').logs
     assert (found.max_file_size, found.max_age, found.max_total) == (1 << 20, 7 * 86400, 64 << 20)

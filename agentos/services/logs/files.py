@@ -130,9 +130,12 @@ class LogDirectory:
             os.close(fd)
         return LogFile(key, origin, begun, status.st_mtime, status.st_size)
 
-    def append(self, key: FileKey, origin: Origin, lines: Sequence[Line]) -> LogFile:
-        """Append lines, with the header first where the file is new. On ``OSError`` the file is as it was."""
-        fd = open_file(self.directory / key.filename, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+    def append(self, key: FileKey, origin: Origin, lines: Sequence[Line], new: bool) -> LogFile:
+        """Append lines, with the header first where the file is new. On ``OSError`` the file is as it was.
+
+        ``new``: it has no lines of this origin yet, so whatever it has is removed.
+        """
+        fd = open_file(self.directory / key.filename, os.O_RDWR | os.O_APPEND | os.O_CREAT | (os.O_TRUNC if new else 0))
         try:
             size = os.fstat(fd).st_size
             single = (one for line in lines for one in split_line(line))

@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -214,10 +214,12 @@ class Logs:
         busy = [source for source in self.sources.values() if source.waiting or source.lost]
         for source in busy:
             source.take()
-        jobs = [(source, self._choose_file(source)) for source in busy]
+        jobs: dict[FileKey, Source] = {}
+        for source in busy:
+            jobs[self._choose_file(source, jobs)] = source
         results = await run_in_thread(partial(self._append, jobs), limiter=self._limiter)
         error: OSError | None = None
-        for (source, key), result in zip(jobs, results, strict=True):
+        for (key, source), result in zip(jobs.items(), results, strict=True):
             if isinstance(result, LogFile):
                 source.file, source.writing, source.lost = key, (), source.lost - source.told
                 self._note_file(result)
@@ -230,12 +232,12 @@ class Logs:
         if self._waiting:
             self._wake.set()
 
-    def _append(self, jobs: Sequence[tuple[Source, FileKey]]) -> list[LogFile | OSError]:
+    def _append(self, jobs: Mapping[FileKey, Source]) -> list[LogFile | OSError]:
         """In the thread: append to each file."""
         results: list[LogFile | OSError] = []
-        for source, key in jobs:
+        for key, source in jobs.items():
             try:
-                results.append(self.directory.append(key, source.origin, source.writing))
+                results.append(self.directory.append(key, source.origin, source.writing, key != source.file))
             except OSError as error:
                 results.append(error)
         return results
@@ -248,8 +250,12 @@ class Logs:
             log.error("%s: logs can't be written, and agents go on without: %s", place, error.strerror)
         self._failing = error is not None
 
-    def _choose_file(self, source: Source) -> FileKey:
-        """The file that a source writes to now: a new one where the last one is large or old, or was removed."""
+    def _choose_file(self, source: Source, taken: Collection[FileKey]) -> FileKey:
+        """The file that a source writes to now: a new one where the last one is large or old, or was removed.
+
+        No two sources have the same, also if one has the name of another that has just ended: the header says whose
+        the lines are.
+        """
         own = self.files.get(source.name, {})
         current = own.get(source.file) if source.file is not None else None
         if (
@@ -258,7 +264,7 @@ class Logs:
             and 0 <= time.time() - current.begun < MAX_FILE_SECONDS
         ):
             return current.key
-        part = max((key.part for key in own if key.run == self.run), default=0) + 1
+        part = max((key.part for key in (*own, *taken) if key[:2] == (source.name, self.run)), default=0) + 1
         return FileKey(source.name, self.run, part)
 
     def _forget_idle(self, source: Source) -> None:

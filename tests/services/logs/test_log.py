@@ -279,3 +279,18 @@ async def test_lines_that_come_all_at_once_are_written_one_by_one(tmp_path: Path
         write(logs, "after")
         await written(logs)
         assert (await last(logs))[-2:] == ["100001 lines couldn't be written and are lost", "after"]
+
+
+async def test_agents_of_one_name_write_to_files_of_their_own(tmp_path: Path) -> None:
+    """Who may read a file is decided by the agent in its header."""
+    async with opened(tmp_path) as logs:
+        for agent in (1, 2, 3):  # all three before anything is written
+            write(logs, f"secret of {agent}", agent=agent, name="job")
+            logs.take_event(AgentOver(agent, "job"))
+        of_two = Selection(lambda name, run, origin: origin.id == 2)
+        assert await last(logs, selection=of_two) == ["secret of 2"]
+        await written(logs)
+        assert await last(logs, selection=of_two) == ["secret of 2"]
+    async with opened(tmp_path) as logs:
+        assert await last(logs, selection=of_two) == ["secret of 2"]
+        assert len(logs.files["job"]) == 3

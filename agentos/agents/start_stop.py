@@ -39,7 +39,7 @@ class StartStop(Struct, frozen=True):
 
     def list_members(self, path: Path) -> Sequence[Agent]:
         """The agents of a group and of the groups in it, in start order."""
-        return [self.registry.find(None, spec.name) for spec in _list_agent_specs(self.tracker.groups[path])]
+        return [self.registry.find(None, spec.name) for spec in _list_agent_specs(self._get_group(path))]
 
     async def stop(self, agents: Sequence[Agent], by: str) -> None:
         """Stop declared agents, the last one first; they decline to start until they are started. ``by`` is shown.
@@ -98,7 +98,7 @@ class StartStop(Struct, frozen=True):
 
     async def start_group(self, path: Path) -> None:
         """Start the members of a group that have ended, in order; start the group itself if it was given up."""
-        group, supervisor = self.tracker.groups[path], self.tracker.find_supervisor(path)
+        group, supervisor = self._get_group(path), self.tracker.find_supervisor(path)
         if supervisor is None:
             members = self.list_members(path)
             await self._release(members)
@@ -144,6 +144,12 @@ class StartStop(Struct, frozen=True):
             agent.stopped_by, agent.kept_stopped = None, False
 
     # -- Its parts -------------------------------------------------------------------------------------------------
+
+    def _get_group(self, path: Path) -> GroupSpec:
+        """The group with that path. Raises ``NotFound`` if a reload has removed it."""
+        if path not in self.tracker.groups:
+            raise NotFound(f"the group {path[-1]!r} was removed, or moved, by a reload of the configuration")
+        return self.tracker.groups[path]
 
     def _find_supervisor(self, agent: Agent) -> Supervisor:
         if not agent.declared:

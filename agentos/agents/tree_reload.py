@@ -12,6 +12,7 @@ from agentos_sdk.errors import CallError
 
 from .container import Path
 from .event_lines import ROOT
+from .lifecycle import State
 from .registry import Agent
 from .spec import AgentSpec, GroupSpec
 from .supervision import Supervision
@@ -51,7 +52,7 @@ class TreeReload:
                 self._renew(self._find(name), before[name].spec, spec, name in starting)
         await self.supervision.declared.change(remaining, new)
         self.supervision.update_queue_paths()
-        changes = [await self._apply_limits(change) for change in changes]
+        changes = [await self._settle_change(change) for change in changes]
         starting |= {change.name for change in changes if change.kind == "restarted"}
         await self._start((ROOT,), new, starting)
         self.supervision.watch_required(added)
@@ -104,12 +105,17 @@ class TreeReload:
         if spec.jailed != jailed:
             self.declare(agent, spec)
 
-    async def _apply_limits(self, change: TreeChange) -> TreeChange:
-        """The change, as a restart if limits can't be changed while the agent runs."""
-        if change.kind != "updated" or not any(field.startswith("limits.") for field in change.fields):
+    async def _settle_change(self, change: TreeChange) -> TreeChange:
+        """The change as it is made.
+
+        It is a restart if limits can't change while the agent runs, or if its start waits for what the file said.
+        """
+        agent = self.supervision.registry.find_by_name(change.name)
+        if change.kind != "updated" or agent is None or not agent.alive:
             return change
-        agent = self._find(change.name)
-        if not agent.alive or await self.change_limits(agent):
+        waits = agent.state is State.STARTING and not {"after", "ready"}.isdisjoint(change.fields)
+        limits = any(field.startswith("limits.") for field in change.fields)
+        if not waits and (not limits or await self.change_limits(agent)):
             return change
         agent.at_next_start = agent.at_next_start or partial(self._become, agent, agent.spec)
         return replace(change, kind="restarted")

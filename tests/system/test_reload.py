@@ -307,6 +307,22 @@ def test_a_required_agent_that_is_added_and_does_not_come_up_ends_the_kernel(sta
     assert kernel.wait_end() == 1
 
 
+def test_a_start_that_waits_for_what_the_file_no_longer_says_begins_anew() -> None:
+    first = child("a", SLEEPS, 'ready = "hello"', "required = true") + child("b", SLEEPS, 'after = ["a"]')
+    kernel = Kernel(first + child("c"))
+    try:
+        kernel.wait_line("c: running")
+        with kernel.client() as client:
+            text = child("a", SLEEPS, 'ready = "hello"') + child("b") + child("c")
+            assert reload(kernel, client, text) == {"a": ("updated", ["required"]), "b": ("restarted", ["after"])}
+            in_state(client, "b", "running")
+            assert reload(kernel, client, child("a") + child("b") + child("c")) == {"a": ("restarted", ["ready"])}
+        kernel.wait_ready()
+        kernel.stop()
+    finally:
+        kernel.clean_up()
+
+
 def test_a_required_agent_that_is_removed_before_it_is_up_does_not() -> None:
     kernel = Kernel(child("a", SLEEPS, 'ready = "hello"', "required = true") + child("b"))
     try:
@@ -383,11 +399,13 @@ def test_a_client_that_goes_away_leaves_nothing_half_done(start_kernel: StartKer
         assert info(client, "deaf")["state"] == "exited"
 
 
+ORDERED = '[supervisor]\nstrategy = "rest_for_one"\nintensity = 1000\n'
 FILES = (
     child("a") + group("team", member("b") + member("c"), TOGETHER, "intensity = 1000") + child("d"),
     child("a", OTHER) + group("team", member("c") + member("b", OTHER), TOGETHER, "intensity = 1000") + child("e"),
     child("b") + group("team", member("a") + member("c")) + child("d", SLEEPS, 'shutdown = "1s"'),
-    group("team", member("c"), IN_ORDER, "intensity = 1000") + child("a", SLEEPS, "max_restarts = 1000"),
+    group("team", member("c"), IN_ORDER, "intensity = 1000") + child("a", SLEEPS, "max_restarts = 7"),
+    ORDERED + child("c") + group("team", member("a") + member("b"), TOGETHER, "intensity = 1000") + child("d", OTHER),
 )
 
 

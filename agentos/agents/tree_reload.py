@@ -47,8 +47,9 @@ class TreeReload:
         remaining = await self._stop_leaving(old, before, after)
         starting = {change.name for change in changes if change.kind in ("added", "restarted")}
         # No checkpoint until the new tree is built: a life that begins meanwhile would be one of both files.
+        known = list_agents(before)
         for name, spec in list_agents(after).items():
-            if name in list_agents(before):
+            if name in known:
                 self._renew(self._find(name), before[name].spec, spec, name in starting)
         await self.supervision.declared.change(remaining, new)
         self.supervision.update_queue_paths()
@@ -78,9 +79,10 @@ class TreeReload:
             agent.spec = replace(agent.spec, required=False)  # the kernel must not end because of this
             agent.dismissed.set()
         await self.supervision.declared.change(old, remaining)
+        wanted = list_agents(after)
         for agent in leaving:
             self.supervision.tracker.finish(agent)
-            if agent.name not in list_agents(after):
+            if agent.name not in wanted:
                 self.forget(agent)
                 self.supervision.tracker.remove_agent(agent)
         return remaining

@@ -194,6 +194,21 @@ def test_an_agent_that_moves_to_another_group_keeps_its_id_and_its_mail(start_ke
             assert [letter["message"] for letter in agent.recv_messages(timeout=0)["messages"]] == ["kept"]
 
 
+def test_a_name_goes_from_an_agent_to_a_group_and_back(start_kernel: StartKernel) -> None:
+    first, second = child("a") + child("x"), child("a") + group("x", member("b"), TOGETHER)
+    kernel = start_kernel(first)
+    with kernel.client() as client:
+        before = pids(client)
+        assert set(reload(kernel, client, second)) == {"x", "b"}
+        in_state(client, "b", "running")
+
+        assert set(reload(kernel, client, first)) == {"x", "b"}
+
+        in_state(client, "x", "running")
+        assert info(client, "b")["state"] == "exited"
+        kept(before, pids(client), "a")
+
+
 def test_permissions_and_shares_change_as_it_runs(start_kernel: StartKernel, tmp_path: Path) -> None:
     (tmp_path / "relay.py").write_text(RELAY)
     script = f'script = "{tmp_path}/relay.py"'

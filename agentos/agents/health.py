@@ -25,7 +25,6 @@ from .spec import HealthCheck
 LOOKS = 10  # of a watchdog in its time
 MIN_LOOK_INTERVAL, MAX_LOOK_INTERVAL = 0.1, 5.0  # seconds
 MAX_CHECKS = 8  # health commands at once, of all agents
-OK = str(Status(0, None))
 MAX_LINES, MAX_REASON_CHARS = 3, 300  # of a failed check's output, in the reason
 
 
@@ -86,23 +85,24 @@ class HealthChecks:
         directory = agent.spec.cwd or (WORKSPACE if agent.spec.jailed else "/")
         program = Program(tuple(check.command), jail.parts.environment, directory)
         request = CommandRequest(program, check.timeout, "health", agent.id, out, err)
-        has_failed = True
+        problem: str | None = None
+        is_counted = True
         try:
             done = await self.commands.run(BesideAgent(agent, jail), request)
             if done.timed_out:
                 problem = f"no end within {check.timeout:g} s"
-            else:
-                problem, has_failed = str(done.status), done.status != Status(0, None)
+            elif done.status != Status(0, None):
+                problem = str(done.status)
         except Unavailable as error:  # this process lacks something: that says nothing about the agent
-            problem, has_failed = f"can't be run: {error}", False
+            problem, is_counted = f"can't be run: {error}", False
         except CallError as error:
             problem = str(error)
         if agent.state is not State.RUNNING or agent.pauses != pauses:
             return
-        lines = last_lines(out, err) if has_failed else ""
-        health.checked_at = time.time()
-        health.failures = health.failures + 1 if has_failed else 0
-        health.problem = None if problem == OK else f"{problem}: {lines}" if lines else problem
+        lines = last_lines(out, err) if problem is not None else ""
+        health.checked_at, health.problem = time.time(), f"{problem}: {lines}" if lines else problem
+        if is_counted:
+            health.failures = 0 if problem is None else health.failures + 1
 
     def _end(self, agent: Agent, jail: Jail, reason: str) -> None:
         """Report an agent as unhealthy and kill it, unless it is ending already."""

@@ -12,6 +12,7 @@ from agentos.services.audit.flood import EntryLimiter
 from agentos.services.audit.log import Audit
 from agentos.services.events import (
     AgentEscalated,
+    AgentEvent,
     AgentExited,
     AgentFailed,
     AgentReady,
@@ -38,27 +39,27 @@ class LifeEntries:
 
     def record(self, event: Event) -> None:
         """Note a start, an end, a restart, a failed check, giving up or a stop."""
+        if isinstance(event, AgentEscalated) and event.agent_id is None:  # otherwise there is an AgentFailed
+            about = f"{event.supervisor}: {event.reason}"
+            self.audit.note(Entry(0, "kernel", "kernel", "AGENT_ESCALATED", about, "allow", "", "outcome", "failed"))
+        agent = self.registry.get(event.agent_id) if isinstance(event, AgentEvent) else None
+        if agent is None:
+            return
         match event:
-            case AgentReady(agent_id=number, pid=pid):
-                self._note(number, "AGENT_READY", f"pid {pid}", timed=True)
-            case AgentUnhealthy(agent_id=number, reason=reason):
-                self._note(number, "AGENT_UNHEALTHY", reason, "unhealthy")
-            case AgentExited(agent_id=number, reason=reason):
-                agent = self.registry.get(number)
-                clean = agent is not None and agent.end is not None and agent.end.exit_code == 0
-                outcome = "ok" if clean or reason.startswith("stopped") else "failed"
-                self._note(number, "AGENT_EXITED", reason, outcome, timed=True)
-            case AgentRestarting(agent_id=number, delay=delay, failures=failures):
-                self._note(number, "AGENT_RESTARTING", f"in {delay:.1f} s, failure {failures} in a row")
-            case AgentFailed(agent_id=number, reason=reason):
-                self._note(number, "AGENT_FAILED", reason, "failed")
-            case AgentStopped(agent_id=number, by=by):
-                self._note(number, "AGENT_STOPPED", f"by {by}")
-            case AgentEscalated(supervisor=supervisor, reason=reason, agent_id=None):
-                about = f"{supervisor}: {reason}"
-                self.audit.note(
-                    Entry(0, "kernel", "kernel", "AGENT_ESCALATED", about, "allow", "", "outcome", "failed")
-                )
+            case AgentReady(pid=pid):
+                self._note(agent, "AGENT_READY", f"life {agent.lives}, pid {pid}", timed=True)
+            case AgentUnhealthy(reason=reason):
+                self._note(agent, "AGENT_UNHEALTHY", reason, "unhealthy")
+            case AgentExited(reason=reason):
+                is_clean = agent.end is not None and agent.end.exit_code == 0
+                outcome = "ok" if is_clean or reason.startswith("stopped") else "failed"
+                self._note(agent, "AGENT_EXITED", reason, outcome, timed=True)
+            case AgentRestarting(delay=delay, failures=failures):
+                self._note(agent, "AGENT_RESTARTING", f"in {delay:.1f} s, failure {failures} in a row")
+            case AgentFailed(reason=reason):
+                self._note(agent, "AGENT_FAILED", reason, "failed")
+            case AgentStopped(by=by):
+                self._note(agent, "AGENT_STOPPED", f"by {by}")
 
     def flush(self) -> None:
         """Write how many entries were only counted."""
@@ -66,19 +67,12 @@ class LifeEntries:
             about = f"and {counted.count} more of {counted.sample.call} within {counted.seconds:.0f} s"
             self.audit.note(replace(counted.sample, about=about, duration=None), counted.count)
 
-    def _note(self, number: int, call: str, about: str, outcome: str = "ok", timed: bool = False) -> None:
+    def _note(self, agent: Agent, call: str, about: str, outcome: str = "ok", timed: bool = False) -> None:
         """``timed``: with the seconds since the present life began."""
-        agent = self.registry.get(number)
-        if agent is None:
-            return
-        now = trio.current_time()
-        entry = describe_life(agent, call, about, outcome, now - agent.since if timed and agent.lives else None)
+        now, family = trio.current_time(), agent.caller.family
+        duration = now - agent.since if timed and agent.lives else None
+        entry = Entry(
+            agent.id, agent.name, "agent", call, about, "allow", "", "outcome", outcome, duration, family=family
+        )
         if self._limiter.admits(entry, now):
             self.audit.note(entry)
-
-
-def describe_life(agent: Agent, call: str, about: str, outcome: str, duration: float | None) -> Entry:
-    """The entry of something that happened to an agent; ``duration`` is in seconds."""
-    about = f"life {agent.lives}, {about}" if call == "AGENT_READY" else about
-    family = agent.caller.family
-    return Entry(agent.id, agent.name, "agent", call, about, "allow", "", "outcome", outcome, duration, family=family)

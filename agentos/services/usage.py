@@ -93,7 +93,7 @@ class UsageLog:
         try:
             await self.database.write(partial(_save, list(rows.values()), day_of(time.time() - KEPT_DAYS * 86400)))
             written = True
-        except DatabaseError as error:
+        except (DatabaseError, sqlite3.Error) as error:
             if not self._failed:
                 log.error("the usage of agents is not written: %s", error)
         finally:

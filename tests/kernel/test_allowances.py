@@ -169,7 +169,7 @@ def test_large_bodies_of_one_agent_that_are_complete_at_once_do_not_wait_for_eac
 def test_large_questions_of_one_agent_do_not_wait_for_each_others_replies(
     start_kernel: StartKernel, version: int
 ) -> None:
-    kernel = start_kernel('[llm]\nprovider = "offline"\n\n[llm.offline]\nper_output = "1ms"\n')
+    kernel = start_kernel('[llm]\nprovider = "offline"\ndefault_budget = "none"\n\n[llm.offline]\nper_output = "1ms"\n')
     agent = kernel.spawn("asker")
     body = b'{"prompt": "%s"}' % (b"x" * (15 * MIB))
     with contextlib.ExitStack() as stack:

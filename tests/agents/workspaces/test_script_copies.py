@@ -13,7 +13,7 @@ import pytest
 
 from agentos_sdk import AgentOSClient
 from tests.support.kernel import Kernel, until
-from tests.system.agents import ask, info, lines, relay, up, written
+from tests.system.agents import TALKS, ask, info, lines, relay, up, written
 
 SAYS = "import time\nprint('it is {word}', flush=True)\ntime.sleep(1000)\n"
 
@@ -77,10 +77,11 @@ def test_what_its_parent_does_to_it_afterwards_changes_nothing(kernel: Kernel, c
 
 
 def test_a_grandchild_runs_its_parents_copy(kernel: Kernel, client: AgentOSClient) -> None:
-    agent = boss(kernel, client, "import shutil; shutil.copy('/agent/relay.py', 'again.py')")
-    child = int(up(spawn(client, agent, "again.py", ready="hello"))["id"])
+    agent = boss(kernel, client, "import shutil; shutil.copy('/agent/relay.py', 'again.py')", permissions=TALKS)
+    more = {"permissions": TALKS, "ready": "hello"}
+    child = int(up(spawn(client, agent, "again.py", **more))["id"])
 
-    grandchild = int(up(spawn(client, child, "/agent/again.py", "grandchild", ready="hello"))["id"])
+    grandchild = int(up(spawn(client, child, "/agent/again.py", "grandchild", **more))["id"])
 
     assert ask(client, grandchild, "echo", message="here") == "here"
     assert len(copies(kernel)) == 1

@@ -78,7 +78,7 @@ def test_what_its_parent_does_to_it_afterwards_changes_nothing(kernel: Kernel, c
 
 def test_a_grandchild_runs_its_parents_copy(kernel: Kernel, client: AgentOSClient) -> None:
     agent = boss(kernel, client, "import shutil; shutil.copy('/agent/relay.py', 'again.py')", permissions=TALKS)
-    more = {"permissions": TALKS, "ready": "hello"}
+    more: dict[str, Any] = {"permissions": TALKS, "ready": "hello"}
     child = int(up(spawn(client, agent, "again.py", **more))["id"])
 
     grandchild = int(up(spawn(client, child, "/agent/again.py", "grandchild", **more))["id"])

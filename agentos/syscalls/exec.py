@@ -19,7 +19,6 @@ from agentos.agents.commands.run import (
     OnHost,
     OwnJail,
 )
-from agentos.agents.commands.terminal import Typist
 from agentos.agents.jail import layout
 from agentos.agents.leftover_processes import RUN_VARIABLE
 from agentos.agents.life import PATH, home
@@ -44,6 +43,7 @@ from agentos_sdk.errors import BadRequest
 from agentos_sdk.opcodes import Op
 
 from .json_text import encode_json
+from .terminal import Typist
 
 MAX_TIMEOUT_SECONDS = 3600.0  # seconds; the largest timeout
 MAX_INLINE_CHARS = (

@@ -17,6 +17,7 @@ from agentos.services.events import (
     Event,
     IsolationProbed,
     KernelStarted,
+    KernelStopping,
 )
 from agentos.services.logs.log import Logs
 from agentos_sdk.quantities import duration

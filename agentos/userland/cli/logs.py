@@ -4,7 +4,6 @@ import fcntl
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import click
 
 from .common import Failed, agent_fields, check_reply, json_option, kernel, plural, print_json, printable, socket_option
 from .output_text import colour_of, printable_output, shows_colours
+from .times import FORMS, read_time
 
 DEFAULT_TAIL = 100
 STREAM_COLOURS = {"stderr": "red", "kernel": "bright_black"}
@@ -21,7 +21,7 @@ STREAM_COLOURS = {"stderr": "red", "kernel": "bright_black"}
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what comes; of one agent until it has ended.")
 @click.option("-n", "--tail", type=click.IntRange(0, 2000), help="How many lines; default 100, with --since all.")
-@click.option("--since", metavar="WHEN", help="10m, yesterday, 18:00 or 2026-01-31 18:00.")
+@click.option("--since", metavar="WHEN", help=f"From then on: {FORMS}.")
 @click.option("--until", metavar="WHEN", help="As --since; default: now.")
 @click.option("--grep", metavar="RE", help="Only lines in which this regular expression is found.")
 @click.option("--stream", type=click.Choice(["stdout", "stderr", "kernel"]), help="Only lines of this stream.")
@@ -47,8 +47,8 @@ def logs(
     characters are escaped, but on a terminal colours are shown.
     """
     selected = {
-        "since": parse_when(filters["since"], "--since"),
-        "until": parse_when(filters["until"], "--until"),
+        "since": read_time(filters["since"], "--since"),
+        "until": read_time(filters["until"], "--until"),
         "grep": filters["grep"],
         "stream": filters["stream"],
     }
@@ -146,24 +146,6 @@ def is_locked(path: Path) -> bool:
     except BlockingIOError:
         return True
     return False
-
-
-def parse_when(text: str | None, option: str) -> float | None:
-    """Seconds since the epoch; a date or time is local."""
-    from .audit import parse_time
-
-    days = {"today": 0, "yesterday": 1}
-    if text is None:
-        return None
-    if text == "now":
-        return time.time()
-    if text in days:
-        return datetime.combine(date.today() - timedelta(days[text]), datetime.min.time()).timestamp()
-    try:
-        return parse_time(text)
-    except click.BadParameter:
-        message = "expected 10m, today, yesterday, 18:00 or 2026-01-31 18:00"
-        raise click.BadParameter(message, param_hint=option) from None
 
 
 def print_page(page: Mapping[str, Any], as_json: bool, raw: bool, named: bool) -> None:

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from .caller import Allowance, Caller
 
 
-MAX_UNREAD_BYTES = 1 << 20  # of the CHUNK frames sent to one call
+MAX_UNREAD_BYTES = 1 << 20  # of the CHUNK frames sent to one call, FRAME_COST_BYTES added for each
+FRAME_COST_BYTES = 256  # each frame takes time and memory, however short
 
 
 class Gone(Exception):
@@ -30,7 +31,7 @@ class Input:
 
     _allowance: "Allowance"
     _bodies: deque[bytes] = field(factory=deque)
-    _size: int = 0  # bytes in ``_bodies``
+    _size: int = 0  # of ``_bodies``, as MAX_UNREAD_BYTES counts
     _closed: bool = False
     _arrived: trio.Event = field(factory=trio.Event)
     _taken: trio.Event = field(factory=trio.Event)
@@ -46,18 +47,20 @@ class Input:
     def put(self, body: bytes) -> None:
         if self._closed:
             return
+        size = len(body) + FRAME_COST_BYTES
         self._bodies.append(body)
-        self._size += len(body)
-        self._allowance.reserve(len(body))
+        self._size += size
+        self._allowance.reserve(size)
         self._arrived.set()
 
     async def take(self) -> bytes:
-        """The body of the next frame, once there is one."""
+        """The body of the next frame, once there is one. Other tasks run between two frames."""
+        await trio.lowlevel.checkpoint()
         while not self._bodies:
             self._arrived = trio.Event()
             await self._arrived.wait()
         body = self._bodies.popleft()
-        self._drop(len(body))
+        self._drop(len(body) + FRAME_COST_BYTES)
         return body
 
     def close(self) -> None:

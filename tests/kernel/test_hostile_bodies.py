@@ -10,6 +10,7 @@ from tests.support.wire import (
     BROADCAST,
     CANCEL,
     EXEC,
+    EXIT,
     EXPLAIN,
     GET_AUDIT_LOG,
     GET_PERMS,
@@ -17,6 +18,7 @@ from tests.support.wire import (
     INSPECT,
     KILL,
     LIST,
+    LLM_REPORT,
     LOGS,
     METRICS_SYSTEM,
     NOOP,
@@ -24,13 +26,21 @@ from tests.support.wire import (
     READ,
     RECV,
     REGISTER,
+    RELOAD,
+    RESTART,
     RESUME,
     SEND,
+    SERVED,
     SET_AUDIT_CONFIG,
     SET_PERMS,
+    SHUTDOWN,
     SPAWN,
+    START,
+    STATUS,
+    STOP,
     THINK,
     TREE,
+    USAGE,
     WAIT,
     WRITE,
 )
@@ -88,7 +98,10 @@ FIELDS: Mapping[int, tuple[Sequence[str], bytes]] = {
     THINK: (["prompt", "messages", "system", "model", "temperature", "max_tokens", "stop", "tools", "timeout"], b""),
     READ: (["path", "offset", "limit", "encoding"], b'"path": "/nowhere/x"'),
     WRITE: (["path", "content", "mode", "encoding"], b'"path": "/nowhere/x", "content": ""'),
-    EXEC: (["command", "cwd", "timeout", "env", "stdin", "id", "name"], b'"command": "true", "name": "nowhere"'),
+    EXEC: (
+        ["command", "cwd", "timeout", "env", "stdin", "id", "name", "stream", "tty"],
+        b'"command": "true", "name": "nowhere"',
+    ),
     SPAWN: (
         ["name", "script", "command", "args", "env", "limits", "restart", "backoff", "permissions", "llm", "workspace"],
         b'"name": "a/b"',
@@ -99,7 +112,14 @@ FIELDS: Mapping[int, tuple[Sequence[str], bytes]] = {
     PAUSE: (["id", "name"], b""),
     RESUME: (["id", "name"], b""),
     TREE: (["any"], b""),
-    LOGS: (["id", "name", "tail", "follow"], b""),
+    LOGS: (["id", "name", "tail", "follow", "names", "since", "until", "grep", "stream", "run"], b""),
+    START: (["name", "names"], b""),
+    STOP: (["name", "names", "keep"], b""),
+    RESTART: (["name", "names"], b""),
+    RELOAD: (["dry_run"], b""),
+    SHUTDOWN: (["grace"], b""),
+    STATUS: (["any"], b""),
+    USAGE: (["name", "since", "reset"], b""),
     INSPECT: (["id", "name"], b""),
     SEND: (["to", "to_name", "message"], b'"to": 4294967295'),
     RECV: (["max"], b'"timeout": 0'),
@@ -135,11 +155,17 @@ def bait(kernel: Kernel) -> None:
     kernel.spawn("bait")
 
 
+def test_these_are_all_calls_with_a_body() -> None:
+    assert set(FIELDS) == SERVED - {NOOP, EXIT, LLM_REPORT}
+
+
 @pytest.mark.usefixtures("bait")
 @pytest.mark.parametrize("op", FIELDS)
 def test_no_body_is_ever_our_own_error_nor_harms_another_connection(kernel: Kernel, op: int) -> None:
     with contextlib.ExitStack() as stack:
         other, wire = stack.enter_context(kernel.connect()), stack.enter_context(kernel.connect())
+        if op == SHUTDOWN:  # some of these are valid: a guest may not make them
+            assert wire.call(HELLO, {"protocol": 2, "as": "guest", "level": "minimal"})["success"]
         for what, value in HOSTILE.items():
             for body in bodies(op, value):
                 if op == HELLO:  # its connection ends when it is refused

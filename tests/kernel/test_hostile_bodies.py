@@ -9,6 +9,7 @@ from tests.support.kernel import Kernel
 from tests.support.wire import (
     BROADCAST,
     CANCEL,
+    CHUNK,
     EXEC,
     EXIT,
     EXPLAIN,
@@ -176,4 +177,20 @@ def test_no_body_is_ever_our_own_error_nor_harms_another_connection(kernel: Kern
                     assert reply["code"] != "internal", (what, body[:100], reply)
                     assert len(reply["error"]) < 10_000, (what, body[:100])
             assert other.ask(NOOP, b"x").body == b"x"
+    assert "Traceback" not in kernel.said
+
+
+def test_no_input_of_a_terminal_is_ever_our_own_error(kernel: Kernel) -> None:
+    command = {"command": ["sleep", "1000"], "tty": {}}
+    with kernel.connect() as wire:
+        wire.hello()
+        for what, value in HOSTILE.items():
+            for field in (b"stdin", b"resize", b"eof"):
+                wire.send(EXEC, command, 5)
+                wire.send(CHUNK, b"{%b: %b}" % (b'"%b"' % field, value), 5)
+                wire.send(CHUNK, b"no JSON", 5)  # ends what goes on
+                while (reply := wire.receive()).op == CHUNK:
+                    pass
+                assert (reply.op, reply.json["code"]) == (EXEC, "bad_request"), (what, field, reply)
+                assert len(reply.body) < 10_000, (what, field)
     assert "Traceback" not in kernel.said

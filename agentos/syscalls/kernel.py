@@ -56,7 +56,7 @@ class KernelCalls(Struct, frozen=True):
         async def act(call: Call) -> calls.KernelStatus:
             attention = [*self.find_agent_problems(caller)]
             budgets: dict[tuple[str, str, float], BudgetState] = {}
-            for number, agent in enumerate(self.registry):
+            for number, agent in enumerate([*self.registry]):  # others come and go meanwhile
                 budgets |= {(one.name, one.quota.what, one.quota.per): one for one in self.find_spent(agent)}
                 if number % BATCH == BATCH - 1:
                     await trio.lowlevel.checkpoint()

@@ -1,5 +1,6 @@
 """STATUS and SHUTDOWN, by call and by command: what needs attention, and an end in order."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 from agentos_sdk import AgentOSClient
 from tests.conftest import StartKernel
 from tests.support.kernel import Kernel, environment, until
-from tests.support.wire import PATIENCE
+from tests.support.wire import PATIENCE, STATUS, frame
 from tests.system.agents import STUBBORN, ask, in_state, info, relay, up, written
 from tests.system.test_containers import BAD, QUICK, child
 
@@ -53,6 +54,21 @@ def test_status_of_a_kernel_in_order(start_kernel: StartKernel) -> None:
     assert (shown.returncode, shown.stdout.splitlines()[0].split()) == (0, ["state", "in", "order"])
     assert max(map(len, shown.stdout.splitlines())) <= 100
     assert json.loads(agentos(kernel, "status", "--json").stdout)["attention"] == []
+
+
+def test_status_while_agents_are_spawned(start_kernel: StartKernel) -> None:
+    kernel = start_kernel()
+    with kernel.client() as client, contextlib.ExitStack() as stack:
+        for number in range(60):  # more than it looks at between two checkpoints
+            client.spawn(f"a{number}", command=["true"])
+        others = [stack.enter_context(kernel.connect()) for _ in range(20)]
+        failed = []
+        for number in range(20):
+            for other in others:
+                other.write(frame(STATUS, {}) * 5)
+            client.spawn(f"b{number}", command=["true"])
+            failed += [one for other in others for reply in other.replies(5) if not (one := reply.json)["success"]]
+    assert failed == []
 
 
 def test_status_tells_what_needs_attention(start_kernel: StartKernel) -> None:

@@ -11,7 +11,7 @@ from attrs import define, field, frozen
 
 MAX_PATTERN_CHARS = 500
 MAX_STATES = 300  # of one pattern; the time per character is at most proportional to it
-MAX_CACHED = 10_000  # transitions
+MAX_CACHED = 20_000  # states in the sets of the cached transitions, and one for each transition
 
 Test = Callable[[str], bool]
 
@@ -54,6 +54,7 @@ class _Parser:
 
     def __init__(self, pattern: str) -> None:
         self.pattern, self.at, self.states = pattern, 0, 0
+        self.tests: dict[int, tuple[Test, int]] = {}  # by where they begin, with where they end: repetitions share them
         self.ignore_case = pattern.startswith("(?i)")
         if self.ignore_case:
             self.at = 4
@@ -180,7 +181,12 @@ class _Parser:
             return _Part(state, [state])
         if char in "*+?":
             raise self._error("nothing to repeat")
-        state = self._state(self._set() if char == "[" else self._test(char))
+        start = self.at
+        if start not in self.tests:
+            test = self._set() if char == "[" else self._test(char)
+            self.tests[start] = test, self.at
+        test, self.at = self.tests[start]
+        state = self._state(test)
         return _Part(state, [state])
 
     def _test(self, char: str) -> Test:
@@ -258,6 +264,7 @@ class Pattern:
         except RecursionError:
             raise PatternError("nested too deep") from None
         self._cache: dict[tuple[frozenset[_State], str], frozenset[_State]] = {}
+        self._cached = 0  # as MAX_CACHED counts
         self._first = self._enter([self._begin], at_begin=True)
 
     def matches(self, text: str) -> bool:
@@ -273,10 +280,13 @@ class Pattern:
         return accepted in self._enter(states, at_begin=not text, at_end=True)
 
     def _follow(self, states: frozenset[_State], char: str) -> frozenset[_State]:
-        after = [one for state in states if state.test is not None and state.test(char) for one in state.after]
+        passed = {test: test(char) for test in {state.test for state in states} if test is not None}
+        after = [one for state in states if state.test is not None and passed[state.test] for one in state.after]
         following = self._enter([*after, self._begin])
-        if len(self._cache) >= MAX_CACHED:
+        self._cached += 1 + len(following)
+        if self._cached > MAX_CACHED:
             self._cache.clear()
+            self._cached = 1 + len(following)
         self._cache[states, char] = following
         return following
 

@@ -2,6 +2,7 @@
 
 import re
 import time
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from agentos.services.logs.pattern import MAX_PATTERN_CHARS, Pattern, PatternError
 
+LARGE_SET = "".join(map(chr, range(0x4E00, 0x4E00 + 480)))
 ATOMS = st.sampled_from(
     ["a", "b", ".", "[ab]", "[^a]", "[a-c1]", r"\w", r"\d", r"\s", r"\.", r"\x61", "^", "$", "1", " "]
 )
@@ -53,6 +55,16 @@ def test_no_pattern_takes_long(pattern: str) -> None:
         assert not Pattern(pattern).matches(text + "!")
 
     assert time.process_time() - began < 10  # re would take longer than the universe is old for some
+
+
+@pytest.mark.parametrize("pattern", [f"[{LARGE_SET}]{{290}}", f"[^{LARGE_SET}]{{0,290}}Z", "(.?){50}Z"])
+def test_no_pattern_takes_much_memory(pattern: str) -> None:
+    tracemalloc.start()
+    try:
+        assert not Pattern(pattern).matches("".join(map(chr, range(0x5E00, 0x5E00 + 2000))))
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(

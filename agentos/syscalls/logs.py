@@ -160,7 +160,8 @@ class LogCalls(Struct, frozen=True):
 
     async def _follow(self, call: Call, selection: Selection, tail: int | None, one: Agent | None, named: bool) -> Page:
         """Stream the last lines (None: all), then new ones until ``until``, or until the agent has ended for good."""
-        reader, over = self.reader, one.over.is_set if one is not None else lambda: False
+        reader, turn = self.reader, call.caller.turn  # however much a caller follows, it reads one thing at a time
+        over = one.over.is_set if one is not None else lambda: False
         is_past = selection.run is not None and selection.run != reader.logs.run
 
         async def send(lines: Sequence[Line], missed: int) -> None:
@@ -170,19 +171,23 @@ class LogCalls(Struct, frozen=True):
         with Follower(reader.logs, selection) as follower:
             missed = reader.count_lost(selection)
             if tail is not None:
-                lines, left_out = await reader.read_last(selection, tail)
+                async with turn:
+                    lines, left_out = await reader.read_last(selection, tail)
                 await send(lines, missed + left_out)
             else:
                 reading, done = reader.open(selection), False
                 while not done:
-                    page = await reader.next_page(reading)
+                    async with turn:
+                        page = await reader.next_page(reading)
                     await send(page.lines, missed)
                     done, missed = page.done, 0
             with trio.move_on_after(max(0.0, min(selection.until - time.time(), 1e9))):
                 while not is_past:
                     ended = over()
                     lines, missed = follower.take_all()
-                    await send(await reader.select(selection, lines), missed)
+                    async with turn:
+                        found = await reader.select(selection, lines)
+                    await send(found, missed)
                     if ended:
                         break
                     await wait_first(follower.wait, *([one.over.wait] if one is not None else []))

@@ -14,8 +14,7 @@ from agentos.services.quotas import Quota
 from agentos.threads import Limiter
 from agentos_sdk.errors import Unavailable
 from agentos_sdk.values import End, Line
-from supervisors import Exit, GaveUp, NoProc, Refused, StartFailed, Supervisor, SupervisorSpec
-from supervisors.exits import gave_up
+from supervisors import GaveUp, NoProc, Refused, StartFailed, Supervisor, SupervisorSpec
 
 from .container import Path, specify_one_child
 from .declared_tree import FOR_SPAWNED, SPAWNED, DeclaredTree
@@ -129,7 +128,7 @@ class Supervision:
             except* (GaveUp, StartFailed):
                 pass  # the root's exit says why
         assert self.root.exit is not None
-        return self._missing or explain_exit(self.root.exit)
+        return self._missing or self.tracker.explain_root_exit(self.root.exit)
 
     def watch_required(self, added: Sequence[Agent]) -> None:
         """Stop the tree if one of these agents is required and doesn't come up in its time."""
@@ -292,12 +291,3 @@ class Supervision:
         groups = tuple(Account(f"group {group.name}", group.llm) for group in around if group.llm != Share())
         above = (self.kernel_account, *groups)
         return (*above, Account(spec.name, choose_share(spec, above, self.default_budget)))
-
-
-def explain_exit(exit: Exit) -> str | None:
-    """Why the root supervisor ended, for people; None if it was asked to."""
-    if isinstance(exit.detail, StartFailed):
-        return f"the root supervisor gave up: {'/'.join(exit.detail.path)} did not start: {exit.detail.root_cause}"
-    if gave_up(exit):
-        return f"the root supervisor gave up: {exit.detail}"
-    return None

@@ -7,11 +7,12 @@ from attrs import define, field
 
 from agentos.services.events import AgentEscalated, AgentExited, AgentFailed, AgentOver, AgentRestarting, AgentStopped
 from supervisors import Exit, StartFailed, Supervisor, reports
-from supervisors.exits import IntensityExceeded, TooManyFailures
+from supervisors.exits import IntensityExceeded, TooManyFailures, gave_up
 from supervisors.strategy import Restart, comes_back
 
 from .container import Container, Path
 from .event_lines import ROOT
+from .give_up import describe_give_up
 from .lifecycle import State
 from .registry import Agent, Registry
 from .spec import GroupSpec
@@ -130,6 +131,8 @@ class Tracker:
 
     def _record_failure(self, path: Path, exit: Exit) -> None:
         agent, reason, supervisor = self._find_cause(path, exit), str(exit.detail), "/".join(path)
+        if agent is None and gave_up(exit):
+            reason = describe_give_up(exit, self._counts_escalations(path, exit))
         if agent is None:
             self.registry.publish(AgentEscalated(supervisor, reason))
             return
@@ -138,6 +141,20 @@ class Tracker:
             reason = f"{reason.partition(';')[0]}; the last time: {member}{agent.end.reason}"
         self.registry.change(agent, AgentFailed(agent.id, agent.name, reason))
         self.registry.publish(AgentEscalated(supervisor, reason, agent.id, agent.name, agent.spawner))
+
+    def _counts_escalations(self, path: Path, exit: Exit) -> bool:
+        """Whether its intensity counts escalations: that of a ``one_for_one`` group does, not that of a container."""
+        group, child = self.groups.get(path), getattr(exit.detail, "child", None)
+        return group is not None and group.strategy == "one_for_one" and child != path[-1]
+
+    def explain_root_exit(self, exit: Exit) -> str | None:
+        """Why the root supervisor ended, for people; None if it was asked to."""
+        if isinstance(exit.detail, StartFailed):
+            return f"the root supervisor gave up: {'/'.join(exit.detail.path)} did not start: {exit.detail.root_cause}"
+        if gave_up(exit):
+            reason = describe_give_up(exit, self._counts_escalations((ROOT,), exit))
+            return f"the root supervisor gave up: {reason}"
+        return None
 
     def _find_cause(self, path: Path, exit: Exit) -> Agent | None:
         """The agent that made a supervisor give up: its child, or the member of its child's group that failed."""

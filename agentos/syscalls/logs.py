@@ -156,6 +156,7 @@ class LogCalls(Struct, frozen=True):
             request.stream,
             pattern,
             None if request.run is None else self.reader.logs.run - request.run,
+            with_kernel=includes(KERNEL, self.reader.logs.run, Origin(0, declared=False, owner=KERNEL)),
         )
 
     async def _follow(self, call: Call, selection: Selection, tail: int | None, one: Agent | None, named: bool) -> Page:

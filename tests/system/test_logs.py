@@ -61,6 +61,16 @@ def test_lines_are_filtered(client: AgentOSClient) -> None:
     assert texts(client, names=["filtered"], tail=0) == []
 
 
+def test_an_end_is_shown_once_where_the_kernels_log_is_read_too(client: AgentOSClient) -> None:
+    say(client, "brief", "exit 3")
+
+    assert "ended: exit status 3" in texts(client, names=["brief"])
+    for fields in ({}, {"names": ["brief", "kernel"]}):
+        shown = texts(client, grep="^brief: |^ended: ", tail=100, **fields)
+        assert "brief: exit status 3" in shown
+        assert "ended: exit status 3" not in shown
+
+
 @pytest.mark.parametrize(
     "fields",
     [

@@ -12,7 +12,7 @@ from attrs import define, field, frozen
 
 from agentos.threads import Limiter, run_in_thread
 
-from .files import Line, LogDirectory, LogFile, Origin, split_line
+from .files import KERNEL, Line, LogDirectory, LogFile, Origin, split_line
 from .log import Logs, Source, cost, count_lines
 from .pattern import Pattern
 
@@ -21,12 +21,17 @@ MAX_PAGE_CHARS = 1 << 20  # LINE_COST added for each line
 MAX_FOLLOWED = 256 << 10  # … that wait for a follower; the oldest are dropped
 PAGE_SECONDS = 0.25  # of a thread's time for a page, which may be empty then
 
+REPEATED = ("ended: ", "given up: ", "unhealthy: ")  # of an agent's log: the kernel's log has these events as well
+
 _at = attrgetter("at")
 
 
 @frozen
 class Selection:
-    """Which lines. ``includes`` says it of a file or agent: its name, the run (0: the present one) and its origin."""
+    """Which lines. ``includes`` says it of a file or agent: its name, the run (0: the present one) and its origin.
+
+    ``with_kernel``: the kernel's log is among them, so an event that is in an agent's log, too, is selected once.
+    """
 
     includes: Callable[[str, int, Origin], bool]
     since: float = -float("inf")
@@ -34,11 +39,13 @@ class Selection:
     stream: str | None = None
     pattern: Pattern | None = None
     run: int | None = None  # its number
+    with_kernel: bool = False
 
     def selects(self, line: Line) -> bool:
         return (
             self.since <= line.at < self.until
             and (self.stream is None or line.stream == self.stream)
+            and not (self.with_kernel and line.stream == "kernel" and is_repeated(line))
             and (self.pattern is None or self.pattern.matches(line.text))
         )
 
@@ -49,6 +56,10 @@ class Selection:
             and file.begun < self.until + 1
             and self.includes(file.key.name, file.key.run, file.origin)
         )
+
+
+def is_repeated(line: Line) -> bool:
+    return line.name != KERNEL and line.text.startswith(REPEATED)
 
 
 @frozen

@@ -97,7 +97,7 @@ def read_last_run(
     """The pages of the last run's log, read from its files; while a kernel runs, of the run before."""
     import math
 
-    from agentos.services.logs.files import Line, LogDirectory
+    from agentos.services.logs.files import KERNEL, Line, LogDirectory
     from agentos.services.logs.pattern import Pattern, PatternError
     from agentos.services.logs.query import Page, Reading, Selection
 
@@ -122,6 +122,7 @@ def read_last_run(
             selected["stream"],
             pattern,
             runs[-1],
+            with_kernel=not names or KERNEL in names,
         )
         count = choose_tail(tail, selected)
         reading = Reading(directory, files, {}, selection, backward=count is not None)

@@ -35,7 +35,7 @@ from agentos.llm.model import Model, open_model
 from agentos.private_files import UnsafeFile, describe_error
 from agentos.sandbox.plan import CODE, WORKSPACE
 from agentos.services import usage
-from agentos.services.events import Events, IsolationProbed, KernelStarted, Subscriber
+from agentos.services.events import Events, IsolationProbed, KernelInterrupted, KernelStarted, Subscriber
 from agentos.services.mailboxes import Mailboxes
 from agentos.syscalls import Services, reserved, table
 from agentos_sdk.project import CONFIG, RunningKernel, project_id
@@ -305,6 +305,8 @@ class Kernel:
         with trio.open_signal_receiver(*list_signals(terminal)) as signals:
             task_status.started()
             async for number in signals:
+                if number == signal.SIGINT:
+                    self.events.publish(KernelInterrupted())
                 if number == signal.SIGHUP and not terminal:
                     nursery.start_soon(self.reload.request_and_log)
                 elif self.supervision.stopping:

@@ -163,8 +163,19 @@ class KernelStopping(Struct, frozen=True):
     """The kernel has got the first stop signal, or SHUTDOWN: its agents are ending."""
 
 
+class KernelInterrupted(Struct, frozen=True):
+    """The kernel has got a SIGINT. A terminal whose Ctrl-C it was shows ``^C`` on the line of the next output."""
+
+
 Event = (
-    AgentEvent | AgentEscalated | BudgetExhausted | KernelStarted | IsolationProbed | ConfigReloaded | KernelStopping
+    AgentEvent
+    | AgentEscalated
+    | BudgetExhausted
+    | KernelStarted
+    | IsolationProbed
+    | ConfigReloaded
+    | KernelInterrupted
+    | KernelStopping
 )
 Publish = Callable[[Event], None]
 Subscriber = Callable[[Event], None]

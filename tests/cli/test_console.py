@@ -43,3 +43,13 @@ def test_a_line_break_in_an_error_does_not_begin_a_message_of_the_kernel(capsys:
     first, further, last = (line.partition("kernel | ")[2] for line in capsys.readouterr().out.splitlines())
     assert (first, further) == ("job: /tmp/x", "  | root: given up")
     assert last == "  | \\x1b[1mready"
+
+
+def test_the_log_on_disk_gets_messages_that_are_not_printed(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with Console("warning"):
+        logging.getLogger("agentos.agents").info("job: exit status 0")
+
+    assert capsys.readouterr().out == ""
+    assert caplog.messages == ["job: exit status 0"]

@@ -1,6 +1,8 @@
 """``agentos run`` and ``check``."""
 
+import contextlib
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -290,3 +292,21 @@ def test_watch_needs_a_file(agentos: Agentos, tmp_path: Path) -> None:
     refused = agentos("run", "--watch", "--socket", str(tmp_path / "s"), "--state-dir", str(tmp_path / "state"))
 
     assert (refused.returncode, refused.stderr.startswith("agentos: --watch needs a configuration file")) == (1, True)
+
+
+def test_what_follows_a_ctrl_c_begins_a_line(tmp_path: Path) -> None:
+    kernel, fd = pty.fork()
+    if kernel == 0:
+        options = ["--socket", str(tmp_path / "s"), "--state-dir", str(tmp_path / "state")]
+        os.chdir(tmp_path)
+        os.execve(sys.executable, [sys.executable, "-m", "agentos", "run", *options], environment(tmp_path))
+    shown = b""
+    with os.fdopen(fd, "rb", buffering=0) as terminal, contextlib.suppress(OSError):  # EIO at its end
+        while data := terminal.read(1 << 16):
+            if b"ready, listening" in data:
+                os.write(fd, b"\x03")
+            shown += data
+    assert os.waitpid(kernel, 0)[1] == 0
+
+    lines = shown.decode().splitlines()
+    assert "stopping, agents first" in lines[lines.index("^C") + 1]

@@ -38,7 +38,7 @@ class Console(logging.Handler):
         self._thread.start()
         root = logging.getLogger()
         root.addHandler(self)
-        root.setLevel(self.level)
+        root.setLevel(min(self.level, logging.INFO))  # the log on disk has messages that aren't printed here, too
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -63,6 +63,11 @@ class Console(logging.Handler):
         for line in text.splitlines():
             self._put("kernel", "kernel", line, "1", level="info")
 
+    def end_echo(self) -> None:
+        """End the line in which a terminal shows the ``^C`` that was typed."""
+        if not self.as_json and sys.stdin.isatty() and sys.stdout.isatty():
+            self._queue_line("\n")
+
     def show(self, name: str, stream: str, text: str) -> None:
         """Print a line of an agent's output; lines that the kernel added to it are in the log already."""
         if stream != "kernel" and self.level <= logging.INFO:
@@ -75,8 +80,11 @@ class Console(logging.Handler):
             stamp = time.strftime("%H:%M:%S")
             tag = f"\x1b[{colour}m{name:>12}\x1b[0m" if self._coloured else f"{name:>12}"
             shown = f"{stamp} {tag} | {printable_output(text, self._coloured and stream != 'kernel')}"
+        self._queue_line(shown + "\n")
+
+    def _queue_line(self, line: str) -> None:
         try:
-            self._queue.put_nowait(shown + "\n")
+            self._queue.put_nowait(line)
         except queue.Full:
             self._dropped += 1
 

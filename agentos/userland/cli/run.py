@@ -40,7 +40,14 @@ def run(file: Path | None, socket: str | None, state_dir: Path | None, watch: bo
     from agentos.boot import run as boot
     from agentos.config.load import Config, ConfigError, load
     from agentos.host_setup import BootError
-    from agentos.services.events import AgentOutput, Event, IsolationProbed, KernelStarted, KernelStopping
+    from agentos.services.events import (
+        AgentOutput,
+        Event,
+        IsolationProbed,
+        KernelInterrupted,
+        KernelStarted,
+        KernelStopping,
+    )
 
     from .console import Console
     from .notify import ServiceManager
@@ -85,6 +92,8 @@ def run(file: Path | None, socket: str | None, state_dir: Path | None, watch: bo
                 case IsolationProbed(isolation):
                     console.say(f"isolation {isolation}")
                     trio.lowlevel.spawn_system_task(manager.keep_notified, f"ready; isolation {isolation}")
+                case KernelInterrupted():
+                    console.end_echo()
                 case KernelStopping():
                     manager.notify("STOPPING=1", "STATUS=stopping, agents first")
 
@@ -93,8 +102,9 @@ def run(file: Path | None, socket: str | None, state_dir: Path | None, watch: bo
         except BootError as error:
             raise Failed(str(error)) from None
         result = "stopped" if gave_up is None else gave_up
-        console.say(result)
-        if gave_up is not None:
+        if gave_up is None:
+            console.say(result)
+        else:  # the log has said why
             console.say("`agentos logs --last-run` shows the log of this run, with the last state of each agent")
         manager.notify("STOPPING=1", f"STATUS={result}")
     sys.exit(0 if gave_up is None else 1)

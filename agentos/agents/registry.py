@@ -108,6 +108,7 @@ class Agent:
     stop_scope: trio.CancelScope | None = None  # around the time between SIGTERM and SIGKILL
     dismissed: trio.Event = field(factory=trio.Event)  # it is being stopped for good
     stopped_by: str | None = None  # a declared one: the caller that stopped it; until START it declines to start
+    stops: set[object] = field(factory=set)  # the STOPs since then that have ended it, or are about to
     removed: bool = False  # it was declared, and a reload has removed it
     at_next_start: Callable[[], None] | None = None
     kept_stopped: bool = False  # it stays stopped when the next kernel starts

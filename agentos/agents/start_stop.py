@@ -44,22 +44,25 @@ class StartStop(Struct, frozen=True):
     async def stop(self, agents: Sequence[Agent], by: str) -> None:
         """Stop declared agents, the last one first; they decline to start until they are started. ``by`` is shown.
 
-        If cancelled, agents that it hasn't begun to stop stay as they are. Not shielded: an agent may stop itself.
+        If cancelled, agents that neither it nor another stop has begun to stop, or is about to, stay as they are. Not
+        shielded: an agent may stop itself.
         """
-        left = list(agents)
+        left, this = list(agents), object()
         for agent in agents:
-            agent.stopped_by = by
-            agent.dismissed.set()
+            _mark_stopped(agent, by)
+            if not agent.over.is_set():
+                agent.stops.add(this)
         try:
             while left:
                 agent = left.pop()
                 if agent.over.is_set():
                     self.registry.change(agent, AgentStopped(agent.id, agent.name, by))
                 else:
-                    await self._terminate(agent)
+                    await self._terminate(agent, by)
         finally:
             for agent in left:
-                if not agent.over.is_set():
+                agent.stops.discard(this)
+                if not agent.over.is_set() and not agent.stops:
                     agent.stopped_by, agent.dismissed = None, trio.Event()
 
     async def keep_stopped(self, agents: Sequence[Agent], by: str) -> None:
@@ -142,6 +145,7 @@ class StartStop(Struct, frozen=True):
         await self.kept.remove([agent.name for agent in agents])
         for agent in agents:
             agent.stopped_by, agent.kept_stopped = None, False
+            agent.stops.clear()
 
     # -- Its parts -------------------------------------------------------------------------------------------------
 
@@ -170,9 +174,8 @@ class StartStop(Struct, frozen=True):
     async def _begin(self, agent: Agent, supervisor: Supervisor) -> None:
         agent.renew()
         agent.unsettle()
-        agent.begun_by_request = True
         try:
-            await _start_child(supervisor, agent.name)
+            await _start_by_request(supervisor, agent.name, [agent])
         except NoProc:
             self.tracker.finish(agent)
             raise _group_ends(agent.name) from None
@@ -191,17 +194,17 @@ class StartStop(Struct, frozen=True):
     async def _begin_group(self, path: Path, members: Sequence[Agent]) -> None:
         for agent in members:
             agent.unsettle()
-            agent.begun_by_request = True
         try:
-            await _start_child(self._find_supervisor_above(path), path[-1])
+            await _start_by_request(self._find_supervisor_above(path), path[-1], members)
         except (NoProc, StartFailed) as failure:
             for agent in members:
                 self.tracker.finish(agent)
             raise Unavailable(f"{path[-1]} did not start: {failure}") from None
 
-    async def _terminate(self, agent: Agent) -> None:
-        """End a declared agent that is marked as stopped: from now on it declines to start."""
+    async def _terminate(self, agent: Agent, by: str) -> None:
+        """End a declared agent, which declines to start from now on."""
         while not agent.over.is_set():
+            _mark_stopped(agent, by)  # again: a RESTART may have begun it meanwhile
             supervisor = self.tracker.find_supervisor(agent.path)
             if supervisor is not None:
                 try:
@@ -212,6 +215,11 @@ class StartStop(Struct, frozen=True):
                 await wait_first(self.tracker.wait_supervisor, agent.over.wait)
                 continue
             self.tracker.finish(agent)
+
+
+def _mark_stopped(agent: Agent, by: str) -> None:
+    agent.stopped_by = by
+    agent.dismissed.set()
 
 
 async def _terminate_child(supervisor: Supervisor, name: str) -> None:
@@ -244,8 +252,22 @@ async def _wait_until_all_settled(members: Sequence[Agent]) -> None:
             await _wait_until_settled(agent)
 
 
-async def _start_child(supervisor: Supervisor, name: str) -> None:
-    """Start a child that is stopped; one that runs, or waits for its restart, is left alone.
+async def _start_by_request(supervisor: Supervisor, name: str, agents: Sequence[Agent]) -> None:
+    """Start a child; the lives of its agents that this begins count as no restarts."""
+    before = [agent.begun_by_request for agent in agents]
+    for agent in agents:
+        agent.begun_by_request = True
+    begun = False
+    try:
+        begun = await _start_child(supervisor, name)
+    finally:
+        if not begun:
+            for agent, was in zip(agents, before, strict=True):
+                agent.begun_by_request = agent.begun_by_request and was
+
+
+async def _start_child(supervisor: Supervisor, name: str) -> bool:
+    """Start a child that is stopped; one that runs, or waits for its restart, is left alone: False.
 
     Shielded: a caller that goes away must not leave a restart half done.
     """
@@ -253,12 +275,17 @@ async def _start_child(supervisor: Supervisor, name: str) -> None:
         try:
             await supervisor.restart_child(name)
         except Refused as refusal:
-            if refusal.code == "not_found":  # a temporary one, which the supervisor has forgotten
-                spec = next((child for child in supervisor.spec.children if child.id == name), None)
-                if spec is None:  # a reload has removed it, or is about to put it elsewhere
-                    raise NoProc(name) from None
-                with contextlib.suppress(Refused):  # another caller has started it meanwhile
-                    await supervisor.start_child(spec)
+            if refusal.code != "not_found":
+                return False
+            # A temporary one, which the supervisor has forgotten.
+            spec = next((child for child in supervisor.spec.children if child.id == name), None)
+            if spec is None:  # a reload has removed it, or is about to put it elsewhere
+                raise NoProc(name) from None
+            try:
+                await supervisor.start_child(spec)
+            except Refused:  # another caller has started it meanwhile
+                return False
+    return True
 
 
 def _list_agent_specs(group: GroupSpec) -> Iterator[AgentSpec]:

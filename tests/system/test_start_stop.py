@@ -12,10 +12,12 @@ from agentos_sdk import AgentOSClient
 from agentos_sdk.opcodes import Op
 from tests.conftest import StartKernel
 from tests.support.kernel import running, until
+from tests.support.wire import STOP
 from tests.system.agents import ask, in_state, info, known, relay, up, written
 from tests.system.test_containers import BAD, IN_ORDER, QUICK, SLEEPS, child, group, member, states
 
 TOGETHER = 'strategy = "one_for_all"'
+STUBBORN = '["sh", "-c", "trap : TERM; while :; do sleep 1000; done"]'
 
 LATER = """
 import os, time
@@ -316,3 +318,31 @@ def test_starts_by_request_are_no_restarts(start_kernel: StartKernel) -> None:
         crash(client, "a")
 
         assert info(client, "a")["restarts"] == 1
+
+
+def test_a_stop_that_is_cancelled_beside_another_changes_nothing_of_that(start_kernel: StartKernel) -> None:
+    kernel = start_kernel(child("a") + child("stubborn", STUBBORN, "shutdown = 1000") + group("team", member("z")))
+    with kernel.client() as client, kernel.connect() as other:
+        in_state(client, "stubborn", "running")
+        with kernel.connect() as cancelled:
+            cancelled.send(STOP, {"names": ["a", "stubborn"]})
+            in_state(client, "stubborn", "stopping")
+            other.send(STOP, {"names": ["a", "stubborn", "z"]})
+            in_state(client, "z", "stopped")
+        until(lambda: kernel.connections == 2, "the first stop is cancelled")
+        os.kill(known(client, "stubborn"), signal.SIGKILL)
+
+        assert changed(other.receive().json) == {"a": "stopped", "stubborn": "stopped", "z": "stopped"}
+        assert changed(client.start("a")) == {"a": "running"}
+
+
+def test_a_start_of_what_waits_for_its_restart_does_not_hide_that_restart(start_kernel: StartKernel) -> None:
+    slow = 'backoff = { first = "3s", min = "3s", max = "3s", max_failures = 9 }'
+    kernel = start_kernel(group("team", member("m"), TOGETHER, "intensity = 0", slow))
+    with kernel.client() as client:
+        os.kill(known(client, "m"), signal.SIGKILL)
+        kernel.wait_line("team")
+        up(client.start("team"))
+        in_state(client, "m", "running")
+
+        assert info(client, "m")["restarts"] == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 NAMES = (
     *("lock", "run.json", "agentos.db", "agentos.db-wal", "agentos.db-shm"),
-    *("audit", "workspaces", "outer-ids.json", "stubs.json"),
+    *("audit", "logs", "workspaces", "outer-ids.json", "stubs.json"),
 )
 
 

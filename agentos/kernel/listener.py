@@ -85,6 +85,7 @@ class Listener:
     dismiss: Callable[[Caller], None] = field(default=lambda caller: None)
     _waiting: Turns[Peer, socket.socket] = field(factory=Turns, init=False)
     _admitting: int = field(default=0, init=False)
+    _starting: bool = field(default=False, init=False)  # a task for a connection has not run yet
     _nursery: trio.Nursery = field(init=False)  # of the connections
 
     async def serve(self) -> None:
@@ -125,12 +126,16 @@ class Listener:
         return pause
 
     def _admit_next(self) -> None:
-        while len(self._waiting) and self._admitting < MAX_ADMITTING:
+        """Start a task for the next connection. That task starts the next one: Trio runs new tasks in random order."""
+        if len(self._waiting) and not self._starting and self._admitting < MAX_ADMITTING:
             peer, sock = self._waiting.take()
             self._admitting += 1
+            self._starting = True
             self._nursery.start_soon(self._receive, sock, peer)
 
     async def _receive(self, sock: socket.socket, peer: Peer) -> None:
+        self._starting = False
+        self._admit_next()
         with sock:
             try:
                 caller = await self.admit(peer)

@@ -314,7 +314,8 @@ def test_without_a_kernel_the_way_out_is_said(agentos: Agentos, kernel: Kernel, 
     failed = agentos(*arguments, AGENTOS_SOCKET=nowhere)
 
     assert failed.returncode == 1
-    assert failed.stderr == f"agentos: no kernel at {nowhere}: start one with `agentos run`\n"
+    last_run = "; `agentos logs --last-run` shows the log of its last run" if arguments[0] == "logs" else ""
+    assert failed.stderr == f"agentos: no kernel at {nowhere}: start one with `agentos run`{last_run}\n"
 
 
 def test_a_slip_of_the_pen_is_understood(agentos: Agentos) -> None:

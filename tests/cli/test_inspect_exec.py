@@ -28,7 +28,7 @@ def test_inspect_begins_with_what_an_operator_asks(agentos: Agentos) -> None:
 
     assert shown.returncode == 0
     labels = [line.split()[0] for line in shown.stdout.splitlines() if not line.startswith(" ")]
-    assert labels[:7] == ["name", "state", "since", "uses", "limits", "permissions", "isolation"]
+    assert labels[:8] == ["name", "state", "since", "uses", "limits", "budget", "permissions", "isolation"]
     assert re.match(r"name +a \(id \d+\)\nstate +running, pid \d+\n", shown.stdout)
     assert re.search(r"^runs +sleep 1000$", shown.stdout, re.MULTILINE)
     assert re.search(r"^variables +TOKEN$", shown.stdout, re.MULTILINE)
@@ -130,9 +130,10 @@ def test_ps_shows_isolation_and_how_agents_ended(agentos: Agentos, kernel: Kerne
     header, *rows = agentos("ps", "-a").stdout.splitlines()
 
     assert header.split()[-3:] == ["ISOLATION", "SUPERVISOR", "END"]
+    isolation = header.split().index("ISOLATION")
     cells = {row.split()[1]: re.split(r"  +", row) for row in rows}
-    assert cells["bare"][6] == "none"
-    assert cells["walled"][6] == "standard"
+    assert cells["bare"][isolation] == "none"
+    assert cells["walled"][isolation] == "standard"
     assert all(any(row.startswith(describe_missing(name)) and "walled" in row for row in rows) for name in missing)
     assert cells["gone"][-1] == "stopped: killed by SIGTERM"
     assert "END" not in agentos("ps").stdout

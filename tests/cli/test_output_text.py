@@ -67,6 +67,7 @@ def test_exec_into_a_pipe_changes_no_byte(kernel: Kernel, agentos: Agentos) -> N
         "-m",
         "agentos",
         "exec",
+        "--host",
         "--socket",
         kernel.socket,
         "--",

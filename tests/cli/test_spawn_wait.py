@@ -26,13 +26,14 @@ def test_its_exit_status_is_the_agents(agentos: Agentos, pause: str, end: str, s
 
 @pytest.mark.parametrize("restart", ["temporary", "transient"])
 def test_a_short_job_that_ended_well_is_no_failure_anywhere(agentos: Agentos, kernel: Kernel, restart: str) -> None:
-    done = agentos("spawn", "brief", "--restart", restart, "--", "true")
+    name = f"brief-{restart}"  # LOGS shows what all agents of a name wrote
+    done = agentos("spawn", name, "--restart", restart, "--", "true")
 
-    assert (done.returncode, done.stdout, done.stderr) == (0, "brief has ended already: exit status 0\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{name} has ended already: exit status 0\n", "")
     assert agentos("ps", "-a").stdout.rstrip().endswith("  exit status 0")
-    assert re.search(r"^ended +exit status 0$", agentos("inspect", "brief").stdout, re.MULTILINE)
-    assert [line.split("| ")[1] for line in agentos("logs", "brief").stdout.splitlines()] == ["ended: exit status 0"]
-    kernel.wait_line("brief: exit status 0$")
+    assert re.search(r"^ended +exit status 0$", agentos("inspect", name).stdout, re.MULTILINE)
+    assert [line.split("| ")[1] for line in agentos("logs", name).stdout.splitlines()] == ["ended: exit status 0"]
+    kernel.wait_line(f"{name}: exit status 0$")
 
 
 @pytest.mark.parametrize("options", [("--restart", "permanent"), ("--ready", "hello")])

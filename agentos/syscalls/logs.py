@@ -176,7 +176,9 @@ class LogCalls(Struct, frozen=True):
                     lines, left_out = await reader.read_last(selection, tail)
                 await send(lines, missed + left_out)
             else:
-                reading, done = reader.open(selection), False
+                async with turn:
+                    reading = await reader.open(selection)
+                done = False
                 while not done:
                     async with turn:
                         page = await reader.next_page(reading)

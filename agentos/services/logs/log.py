@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -301,13 +301,21 @@ class Logs:
 
     def _take_surplus(self) -> list[LogFile]:
         """While there is too much, take the oldest file of the owner that has the most out of the index."""
-        surplus = []
-        while self._costs.total() > self.settings.max_total:
+        surplus, oldest = list[LogFile](), dict[str, Iterator[LogFile]]()  # by owner: to find one takes long
+        total = self._costs.total()
+        while total > self.settings.max_total:
             owner = max(self._costs, key=self._costs.__getitem__)
-            own = (file for files in self.files.values() for file in files.values() if file.origin.owner == owner)
-            surplus.append(min(own, key=lambda file: file.ended))
+            if owner not in oldest:
+                oldest[owner] = iter(self._list_by_age(owner))
+            surplus.append(next(oldest[owner]))
             self._drop_file(surplus[-1])
+            total -= surplus[-1].cost
         return surplus
+
+    def _list_by_age(self, owner: str) -> list[LogFile]:
+        """The files of an owner, the oldest first."""
+        own = (file for files in self.files.values() for file in files.values() if file.origin.owner == owner)
+        return sorted(own, key=lambda file: file.ended)
 
     async def _remove(self, files: Sequence[LogFile]) -> None:
         if files:

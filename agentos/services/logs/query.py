@@ -167,7 +167,7 @@ class LogReader:
         self.logs = logs
         self._limiter = Limiter(2)
 
-    def open(self, selection: Selection, backward: bool = False) -> Reading:
+    async def open(self, selection: Selection, backward: bool = False) -> Reading:
         """A reading of all that is there at this moment."""
         logs = self.logs
         sources = [
@@ -179,7 +179,9 @@ class LogReader:
         for source in sources:
             waiting.setdefault(source.name, []).extend(logs.waiting_lines(source))
         files = [file for own in logs.files.values() for file in own.values()]
-        return Reading(logs.directory, files, waiting, selection, backward)
+        # In a thread: there may be many files, and `includes` is asked about each.
+        opening = partial(Reading, logs.directory, files, waiting, selection, backward)
+        return await run_in_thread(opening, limiter=self._limiter)
 
     def count_lost(self, selection: Selection) -> int:
         """How many lines couldn't be written, as the log doesn't say yet."""
@@ -191,7 +193,7 @@ class LogReader:
 
     async def read_last(self, selection: Selection, count: int) -> tuple[list[Line], int]:
         """The last lines in time order, and how many are left out because together they are too long."""
-        reading, found, chars, done = self.open(selection, backward=True), list[Line](), MAX_PAGE_CHARS, False
+        reading, found, chars, done = await self.open(selection, backward=True), list[Line](), MAX_PAGE_CHARS, False
         while not done and len(found) < count and chars > 0:
             page = await self.next_page(reading, count - len(found), chars)
             found += page.lines

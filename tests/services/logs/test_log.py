@@ -98,7 +98,7 @@ async def test_a_line_that_was_cut_off_and_garbage_are_skipped(tmp_path: Path) -
     async with opened(tmp_path) as logs:
         write(logs, "next")
         assert await last(logs) == ["whole", "next"]
-        assert [line.text for line in LogReader(logs).open(EVERYTHING).next_page().lines] == ["whole", "next"]
+        assert [line.text for line in (await LogReader(logs).open(EVERYTHING)).next_page().lines] == ["whole", "next"]
 
 
 async def test_files_are_rotated_by_size_and_the_total_is_bounded_and_shared(tmp_path: Path) -> None:
@@ -181,14 +181,14 @@ async def test_a_full_disk_costs_lines_which_are_counted(
         assert sum(source.size for source in logs.sources.values()) <= MAX_WAITING
         while "can't be written" not in caplog.text:
             await trio.sleep(0.01)
-        shown = [line.text for line in all_lines(logs, EVERYTHING)]
+        shown = [line.text for line in await all_lines(logs, EVERYTHING)]
         assert (shown[0], shown[-1][:4]) == ("before", "999 ")  # what waits can be read
         lost = LogReader(logs).count_lost(EVERYTHING)
         assert lost == 1000 - (len(shown) - 1) > 0
 
         ballast.unlink()
         await written(logs)
-        after = [line.text for line in all_lines(logs, EVERYTHING)]
+        after = [line.text for line in await all_lines(logs, EVERYTHING)]
 
     assert caplog.text.count("logs can't be written") == 1
     [said] = [text for text in after if "couldn't be written and are lost" in text]
@@ -255,13 +255,13 @@ async def test_kill_9_costs_the_last_lines_alone(tmp_path: Path) -> None:
         assert logs.run == 4
         for run in (1, 2, 3):
             of_run = Selection(lambda name, run, origin: True, run=run)
-            numbers = [int(line.text.split()[0]) for line in all_lines(logs, of_run)]
+            numbers = [int(line.text.split()[0]) for line in await all_lines(logs, of_run)]
             assert numbers == list(range(len(numbers)))
             assert len(numbers) > 500
 
 
-def all_lines(logs: Logs, selection: Selection) -> Sequence[Line]:
-    reading, found, done = LogReader(logs).open(selection), list[Line](), False
+async def all_lines(logs: Logs, selection: Selection) -> Sequence[Line]:
+    reading, found, done = await LogReader(logs).open(selection), list[Line](), False
     while not done:
         page = reading.next_page()
         found += page.lines

@@ -49,8 +49,8 @@ def log_event(event: Event) -> None:
         case BudgetExhausted(name, what, used, most, per, renews_at):
             renewed = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(renews_at))
             log.warning(
-                "the budget of %s refuses questions: %.10g of %.10g %s per %s are used; it renews at %s",
-                *(name, used, most, what, duration(per), renewed),
+                "the budget of %s refuses questions: %s of %s %s per %s are used; it renews at %s",
+                *(name, f"{used:,.10g}", f"{most:,.10g}", what, duration(per), renewed),
             )
         case AgentEscalated(supervisor=supervisor, reason=reason):
             log.warning("%s: given up: %s%s", supervisor, reason, REMEDIES if supervisor == ROOT else "")

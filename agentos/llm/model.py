@@ -65,7 +65,7 @@ def read_choice(settings: LLMSettings) -> ProviderChoice | NoProvider:
 
 def describe_default_budget(quotas: Sequence[Quota]) -> str | None:
     amounts = ", ".join(
-        f"{quota.most / (MONEY_UNITS if quota.what == 'money' else 1):,g} {quota.what} per {duration(quota.per)}"
+        f"{quota.most / (MONEY_UNITS if quota.what == 'money' else 1):,.10g} {quota.what} per {duration(quota.per)}"
         for quota in quotas
     )
     return f"each agent of level sandboxed without a budget has {amounts} ([llm] default_budget)" if amounts else None

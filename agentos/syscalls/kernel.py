@@ -18,6 +18,7 @@ from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.table import Syscall
 from agentos.llm.line import Line
+from agentos.sandbox.report.levels import LIMIT_LAYERS
 from agentos.services.audit.log import Audit
 from agentos.services.quotas import BudgetState
 from agentos_sdk.calls import kernel as calls
@@ -98,7 +99,8 @@ class KernelCalls(Struct, frozen=True):
             elif agent.spec.required and not agent.arrived.is_set():
                 yield about(agent, "late", f"is required, and isn't up yet{last}")
             if agent.alive and agent.lacking:
-                yield about(agent, "isolation", f"runs without {', '.join(agent.lacking)}")
+                missing = ", ".join(map(describe_missing, agent.lacking))
+                yield calls.Attention(kind="isolation", name=agent.name, text=f"{agent.name}: {missing}")
 
     def find_spent(self, agent: Agent) -> Sequence[BudgetState]:
         """The budgets that apply to an agent and have nothing left."""
@@ -111,9 +113,14 @@ def about(agent: Agent, kind: str, text: str) -> calls.Attention:
     return calls.Attention(kind=kind, name=agent.name, text=f"{agent.name} {text}")
 
 
+def describe_missing(layer: str) -> str:
+    """``cpu not limited``, in the words of ``agentos ps`` and the log."""
+    return f"{layer} not limited" if layer in LIMIT_LAYERS.values() else f"{layer} doesn't stand"
+
+
 def describe_spent(spent: BudgetState) -> calls.Attention:
     budget = describe_budget(spent)
-    window = f"{budget.most:g} {budget.what} per {duration(budget.per)}"
+    window = f"{budget.most:,.10g} {budget.what} per {duration(budget.per)}"
     renewed = duration(max(0.0, budget.renews_at - time.time()))
     return calls.Attention(
         kind="budget", name=budget.name, text=f"{budget.name} has used its {window}; renewed in {renewed}"

@@ -187,7 +187,7 @@ def test_a_log_that_was_tampered_with_is_said_to_be_and_where(tmp_path: Path) ->
         (("--since", "soon"), 2, "Error: Invalid value for --since: expected 10m, 1d, yesterday, today, now, 18:00 or"),
         (("--call", "HELO"), 2, "Error: Invalid value for --call: no call is named 'HELO', did you mean HELLO?"),
         (("--agent", "worker", "verify"), 2, "Error: verify takes no --agent"),
-        (("-n", "3", "export"), 2, "Error: export takes no --number"),
+        (("-n", "3", "export"), 2, "Error: export takes no --tail"),
     ],
 )
 def test_what_can_not_be_done_is_one_sentence(state: Path, arguments: tuple[str, ...], status: int, told: str) -> None:

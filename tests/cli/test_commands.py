@@ -8,7 +8,9 @@ import pytest
 from click import unstyle
 
 from agentos.userland.cli.agents import agent_lines, missing_layers
+from agentos.userland.cli.common import fit_columns
 from agentos.userland.cli.inspect import describe_isolation, describe_limits, describe_usage
+from agentos.userland.cli.kernel import list_problems
 from agentos.userland.cli.main import COMMANDS
 from tests.cli.conftest import Agentos
 from tests.support.kernel import Kernel, running
@@ -146,7 +148,7 @@ def test_ps_marks_what_it_cuts_beside_a_long_state() -> None:
     header, *rows = agent_lines([stopped, started], False, 80)
 
     assert max(len(unstyle(line)) for line in (header, *rows)) <= 80
-    assert unstyle(header).endswith(" SUPE…ISOR")
+    assert unstyle(header).endswith(" SUPERVISOR")
     assert all(re.search(r" r\S*…\S*g$", unstyle(row)) for row in rows)
 
 
@@ -343,3 +345,20 @@ def test_help_needs_no_kernel(agentos: Agentos) -> None:
     for command in COMMANDS:
         assert agentos(command, "--help").returncode == 0
         assert command in agentos("--help").stdout
+
+
+def test_problems_with_isolation_are_one_line_for_all_agents() -> None:
+    attention = [
+        {"kind": "isolation", "name": "a", "text": "a: cpu not limited"},
+        {"kind": "failed", "name": "b", "text": "b failed: exit status 3"},
+        {"kind": "isolation", "name": "c", "text": "c: cpu not limited"},
+    ]
+
+    assert list(list_problems(attention)) == ["b failed: exit status 3", "cpu not limited: a, c"]
+
+
+def test_headers_of_a_narrow_table_are_whole() -> None:
+    header, row = fit_columns([["x" * 30, "root/spawned/worker"]], ["NAME", "SUPERVISOR"], ["NAME", "SUPERVISOR"], 22)
+
+    assert header == ["NAME", "SUPERVISOR"]
+    assert len("  ".join(row)) == 22

@@ -119,7 +119,10 @@ def drop_columns(columns: Mapping[str, list[str]], width: int) -> dict[str, list
     """The columns without those for which there is no room even if all elastic ones are cut."""
     kept = dict(columns)
     for name in DROPPED_FIRST:
-        least = [min(max(map(len, [head, *cells])), 8 if head in ELASTIC else width) for head, cells in kept.items()]
+        least = [
+            max(len(head), min(max(map(len, cells), default=0), 8 if head in ELASTIC else width))
+            for head, cells in kept.items()
+        ]
         if sum(least) + 2 * (len(least) - 1) <= width:
             break
         kept.pop(name, None)

@@ -41,11 +41,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 def filter_options(command: F) -> F:
     """Add the options that select entries."""
     for option in (
-        click.option("--since", metavar="WHEN", help=f"From then on: {FORMS}."),
         click.option("--until", metavar="WHEN", help="Before then; written in the same ways."),
+        click.option("--since", metavar="WHEN", help=f"From then on: {FORMS}."),
         click.option("--decision", type=click.Choice(["allow", "ask", "deny"]), help="How it was decided."),
         click.option("--call", "calls", metavar="CALL", multiple=True, help="Such as WRITE; may be given again."),
-        click.option("--agent", metavar="NAME|ID", help="The caller; an id holds for one run of the kernel."),
+        click.option("--agent", metavar="NAME|ID", help="As NAME; an id holds for one run of the kernel."),
         click.option("--state-dir", type=click.Path(path_type=Path), metavar="DIR", help="As with `agentos run`."),
     ):
         command = option(command)
@@ -66,7 +66,9 @@ class AuditGroup(click.Group):
 
 @click.group(cls=AuditGroup, invoke_without_command=True, subcommand_metavar="[NAME | COMMAND [ARGS]...]")
 @filter_options
-@click.option("-n", "--number", type=click.IntRange(1, MAX_SHOWN), default=50, show_default=True, help="How many.")
+@click.option(
+    "-n", "--tail", "number", type=click.IntRange(1, MAX_SHOWN), default=50, show_default=True, help="How many."
+)
 @click.option("-f", "--follow", is_flag=True, help="Go on with what comes.")
 @json_option
 @click.pass_context

@@ -146,12 +146,16 @@ def format_table(rows: list[list[str]], header: list[str]) -> Iterator[str]:
 
 
 def fit_columns(rows: list[list[str]], header: list[str], elastic: Collection[str], width: int) -> list[list[str]]:
-    """Header and rows of a table at most ``width`` wide: the widest ``elastic`` column is cut first, down to 8."""
+    """Header and rows of a table at most ``width`` wide: the widest ``elastic`` column is cut first.
+
+    Down to 8 characters, and no header is cut.
+    """
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     places = [place for place, name in enumerate(header) if name in elastic]
+    least = [max(8, len(name)) for name in header]
     while sum(widths) + 2 * (len(widths) - 1) > width:
-        widest = max(places, key=lambda place: widths[place])
-        if widths[widest] <= 8:
+        widest = max(places, key=lambda place: widths[place] - least[place])
+        if widths[widest] <= least[widest]:
             break
         widths[widest] -= 1
     return [[cut_middle(cell, most) for cell, most in zip(row, widths, strict=True)] for row in [header, *rows]]

@@ -194,8 +194,8 @@ def describe_weight(model: Mapping[str, Any]) -> str:
 def describe_budget(budget: Mapping[str, Any]) -> str:
     """How much of a budget is used, and when it renews."""
     renewed = duration(max(0.0, budget["renews_at"] - time.time()))
-    reserved = f" and {budget['reserved']:g} reserved" if budget["reserved"] else ""
-    used = f"{budget['used']:g}{reserved} of {budget['most']:g} {budget['what']} per {duration(budget['per'])}"
+    reserved = f" and {budget['reserved']:,.10g} reserved" if budget["reserved"] else ""
+    used = f"{budget['used']:,.10g}{reserved} of {budget['most']:,.10g} {budget['what']} per {duration(budget['per'])}"
     given = "the default" if budget["by_default"] else f"of {budget['name']}"
     refuses = "; refuses questions" if budget["refuses"] else ""
     return f"{used}, {given}{refuses}; renews in {renewed}"

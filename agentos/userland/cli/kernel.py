@@ -7,7 +7,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -82,8 +82,8 @@ def watch_process(path: str) -> int | None:
 def status_facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Labels and values, in the order shown."""
     yield "state", "needs attention:" if found["attention"] else "in order"
-    for problem in found["attention"]:
-        yield "", f"- {problem['text']}"
+    for problem in list_problems(found["attention"]):
+        yield "", f"- {problem}"
     yield "kernel", f"{found['kernel_version']}, up for {duration(found['up_ms'] / 1000)}"
     yield "agents", ", ".join(f"{count} {state}" for state, count in found["agents"].items()) or "none"
     yield "model", describe_model(found["model"])
@@ -91,6 +91,17 @@ def status_facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "audit", describe_audit(found["audit"])
     if found["config"] is not None:
         yield "config", found["config"]
+
+
+def list_problems(attention: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """A line for each problem; agents that lack the same layers share one: ``cpu not limited: worker, crawler``."""
+    lacking: dict[str, list[str]] = {}
+    for problem in attention:
+        if problem["kind"] == "isolation":
+            lacking.setdefault(problem["text"].removeprefix(f"{problem['name']}: "), []).append(problem["name"])
+        else:
+            yield problem["text"]
+    yield from (f"{missing}: {', '.join(names)}" for missing, names in lacking.items())
 
 
 def describe_model(model: Mapping[str, Any] | None) -> str:

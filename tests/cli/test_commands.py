@@ -58,12 +58,20 @@ def test_ps_shows_a_table_and_hides_who_has_ended(agentos: Agentos) -> None:
         (("logs", "-f", "nobody"), "not_found", 1),
         (("think", "x", "--temperature", "3"), "bad_request", 1),
         (("permissions", "show", "nothing"), "bad_request", 1),
+        (("start", "nobody"), "not_found", 1),
+        (("stop", "nobody", "--keep"), "not_found", 1),
+        (("restart", "nobody"), "not_found", 1),
+        (("cp", "nobody:/x", "here"), "not_found", 1),
+        (("budget", "reset", "nobody"), "not_found", 1),
+        (("status", "--socket", "/nowhere/s"), "unavailable", 1),
+        (("shutdown", "--socket", "/nowhere/s"), "unavailable", 1),
+        (("reload", "--socket", "/nowhere/s"), "unavailable", 1),
     ],
 )
 def test_an_error_is_json_where_json_was_asked_for(
     agentos: Agentos, command: tuple[str, ...], code: str, status: int
 ) -> None:
-    words = 2 if command[0] == "permissions" else 1
+    words = 2 if command[0] in ("permissions", "budget") else 1
     said, asked = agentos(*command), agentos(*command[:words], "--json", *command[words:])
 
     reply = json.loads(asked.stdout)
@@ -81,7 +89,15 @@ def test_a_near_name_is_offered(agentos: Agentos) -> None:
     assert (asked["code"], asked["error"].endswith("did you mean pinger?")) == ("not_found", True)
 
 
-@pytest.mark.parametrize("words", [("inspect", "--json"), ("ps", "--json", "--nonsense"), ("nonsense", "--json")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("inspect", "--json"),
+        ("ps", "--json", "--nonsense"),
+        ("nonsense", "--json"),
+        ("usage", "--json", "--since", "x"),
+    ],
+)
 def test_a_usage_error_is_json_where_json_was_asked_for(agentos: Agentos, words: tuple[str, ...]) -> None:
     done = agentos(*words)
 
@@ -114,6 +130,8 @@ def test_help_fits_80_columns_and_no_summary_is_cut(agentos: Agentos) -> None:
         ("permissions", "explain"),
         ("permissions", "show"),
         ("audit", "verify"),
+        ("audit", "summary"),
+        ("budget", "reset"),
     ]
     for command in commands:
         lines = agentos(*command, "--help", COLUMNS="80").stdout.splitlines()

@@ -25,7 +25,8 @@ from agentos.agents.life_counter import LifeCounter
 from agentos.agents.life_entries import LifeEntries
 from agentos.agents.registry import Registry
 from agentos.agents.supervision import SpawnLimits, Supervision
-from agentos.agents.tree_reload import TreeReload
+from agentos.agents.tree_changes import list_places
+from agentos.agents.tree_reload import TreeReload, list_agents
 from agentos.config.load import Config
 from agentos.config.reload import Reload
 from agentos.config.watch import Watch
@@ -114,6 +115,7 @@ async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> s
     ):
         kernel_log.attach(logs)
         model, stops = await open_model(settings.config.llm, database), await KeptStops.load(database)
+        await stops.forget_others(list_agents(list_places(settings.config.root)))
         access = open_access(settings, host, model, audit, usage.UsageLog(database), logs)
         return await Kernel(settings, host, model, access, stops).serve()
 

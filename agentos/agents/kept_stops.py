@@ -1,7 +1,8 @@
 """Stops that outlast the kernel: the names of agents that STOP with ``keep`` has stopped, in the database."""
 
+import contextlib
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Final
 
@@ -39,6 +40,11 @@ class KeptStops:
             await self._write(partial(_remove, kept))
             for name in kept:
                 self._stopped_by.pop(name, None)
+
+    async def forget_others(self, declared: Collection[str]) -> None:
+        """Forget agents that aren't declared any more; where that can't be written, they stay until the next time."""
+        with contextlib.suppress(Unavailable):
+            await self.remove([name for name in self._stopped_by if name not in declared])
 
     async def _write(self, work: "partial[None]") -> None:
         try:

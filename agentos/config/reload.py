@@ -115,6 +115,7 @@ class Reload:
         changes = await self.tree.apply(self.config.root, new.root, found.changes)
         self.callers.known = new.permissions
         self.config = attrs.evolve(self.config, root=new.root, permissions=new.permissions)
+        await supervision.kept_stops.forget_others(list_agents(list_places(new.root)))
         found = Reloaded(changes, found.settings, found.kernel_restart)
         supervision.registry.publish(
             ConfigReloaded([(one.kind, one.name, one.fields) for one in changes], found.settings, found.kernel_restart)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import fields
 
-from agentos.agents.spec import AgentSpec, GroupSpec
+from agentos.agents.spec import AgentSpec, GroupSpec, HealthCheck
 from agentos.agents.tree_changes import LIVE, TreeChange, compare_trees, list_places, prune_tree
 from agentos.llm.settings import Share
 from agentos_sdk.quantities import Size
@@ -38,6 +38,8 @@ def compare(old: GroupSpec, new: GroupSpec) -> Sequence[tuple[str, str, tuple[st
         ({"limits": Limits(max_pids=3)}, "restarted"),  # which this host can't change
         ({"limits": Limits(memory=Size(1 << 30), disk=Size(1 << 20))}, "restarted"),
         ({"env": {"A": "1"}}, "restarted"),
+        ({"watchdog": 5.0}, "restarted"),
+        ({"health": HealthCheck(command=["true"])}, "restarted"),
         ({"isolation": "none"}, "restarted"),
         ({"shutdown": 1.0, "args": ["x"]}, "restarted"),
     ],

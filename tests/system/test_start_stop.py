@@ -346,3 +346,23 @@ def test_a_start_of_what_waits_for_its_restart_does_not_hide_that_restart(start_
         in_state(client, "m", "running")
 
         assert info(client, "m")["restarts"] == 1
+
+
+def test_a_kept_stop_of_an_agent_that_is_declared_no_more_is_forgotten(start_kernel: StartKernel) -> None:
+    kernel = start_kernel(child("a") + child("b"))
+    file = kernel.place / "agentos.toml"
+    both = file.read_text()
+    with kernel.client() as client:
+        up(client.stop("b", keep=True))
+        file.write_text(both.replace(child("b"), ""))
+        up(client.reload())
+        file.write_text(both)
+        up(client.reload())
+        in_state(client, "b", "running")
+        up(client.stop("b", keep=True))
+    for text in (both.replace(child("b"), ""), both):
+        kernel.kill()
+        file.write_text(text)
+        kernel.start_again()
+    with kernel.client() as client:
+        in_state(client, "b", "running")

@@ -172,6 +172,8 @@ class StartStop(Struct, frozen=True):
         return found
 
     async def _begin(self, agent: Agent, supervisor: Supervisor) -> None:
+        if agent.over.is_set() and not agent.declared:  # meanwhile: by KILL, or a reload has removed it
+            raise NotFound(f"{agent.name} has ended for good")
         agent.renew()
         agent.unsettle()
         try:

@@ -132,7 +132,8 @@ class Supervision:
 
     def watch_required(self, added: Sequence[Agent]) -> None:
         """Stop the tree if one of these agents is required and doesn't come up in its time."""
-        self._tree.start_soon(self._watch_required, added)
+        if self.root.exit is None:  # otherwise the kernel has stopped during a reload
+            self._tree.start_soon(self._watch_required, added)
 
     async def _watch_required(self, agents: Sequence[Agent]) -> None:
         """Stop the tree if a required agent isn't up in its time, or can't be any more."""

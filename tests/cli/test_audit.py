@@ -186,6 +186,7 @@ def test_a_log_that_was_tampered_with_is_said_to_be_and_where(tmp_path: Path) ->
         (("verify", "--head", "abc"), 2, "Error: Invalid value for --head: expected 64 hexadecimal digits"),
         (("--since", "soon"), 2, "Error: Invalid value for --since: expected 10m, 1d, yesterday, today, now, 18:00 or"),
         (("--call", "HELO"), 2, "Error: Invalid value for --call: no call is named 'HELO', did you mean HELLO?"),
+        (("--since", "1d", "summary"), 2, "Error: write --since behind summary"),
         (("--agent", "worker", "verify"), 2, "Error: verify takes no --agent"),
         (("-n", "3", "export"), 2, "Error: export takes no --tail"),
     ],
@@ -195,13 +196,6 @@ def test_what_can_not_be_done_is_one_sentence(state: Path, arguments: tuple[str,
 
     assert (done.returncode, done.stdout) == (status, "")
     assert done.stderr.splitlines()[-1].startswith(told)
-
-
-def test_a_mistake_beside_json_is_json(state: Path) -> None:
-    done = audit(state, "--json", "verify")
-
-    assert (done.returncode, done.stderr) == (2, "")
-    assert json.loads(done.stdout)["error"] == "write --json behind verify"
 
 
 def test_a_log_that_is_no_database_is_named(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def log_event(event: Event) -> None:
         case BudgetExhausted(name, what, used, most, per, renews_at):
             renewed = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(renews_at))
             log.warning(
-                "the budget of %s refuses questions: %s of %s %s per %s are used; it renews at %s",
+                "the budget of %s is used up: %s of %s %s per %s; it refuses questions until %s",
                 *(name, f"{used:,.10g}", f"{most:,.10g}", what, duration(per), renewed),
             )
         case AgentEscalated(supervisor=supervisor, reason=reason):

@@ -123,7 +123,7 @@ def describe_spent(spent: BudgetState) -> calls.Attention:
     window = f"{budget.most:,.10g} {budget.what} per {duration(budget.per)}"
     renewed = duration(max(0.0, budget.renews_at - time.time()))
     return calls.Attention(
-        kind="budget", name=budget.name, text=f"{budget.name} has used its {window}; renewed in {renewed}"
+        kind="budget", name=budget.name, text=f"the budget of {budget.name} is used up: {window}; renews in {renewed}"
     )
 
 

@@ -84,7 +84,7 @@ def test_status_tells_what_needs_attention(start_kernel: StartKernel) -> None:
     shown = agentos(kernel, "status")
     assert shown.returncode == 3
     assert "- given-up failed: exit status 5" in shown.stdout
-    assert "- spender has used its 1 calls per 1d; renewed in" in shown.stdout
+    assert "- the budget of spender is used up: 1 calls per 1d; renews in" in shown.stdout
 
 
 def test_status_names_a_required_agent_that_is_late(start_kernel: StartKernel) -> None:

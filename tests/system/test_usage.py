@@ -83,7 +83,7 @@ def test_it_outlives_the_kernel_and_kill_9_loses_only_what_was_not_written(start
 
 def test_a_budget_that_refuses_is_told_once_in_its_window_and_can_be_reset(start_kernel: StartKernel) -> None:
     kernel = start_kernel(OFFLINE + child("asks", SLEEPS, TIGHT) + child("beside"))
-    said = "the budget of asks refuses questions: 1 of 1 calls per 31d are used; it renews at"
+    said = "the budget of asks is used up: 1 of 1 calls per 31d; it refuses questions until"
     with kernel.client() as client:
         assert [think(kernel, client, "asks") for _ in range(3)] == ["answered", "quota_exceeded", "quota_exceeded"]
         kernel.wait_line(said)
@@ -140,7 +140,7 @@ def test_the_command_shows_a_table_and_resets(start_kernel: StartKernel) -> None
     assert header.split() == ["DAY", "NAME", "TOKENS", "CALLS", "COST", "CPU", "PEAK"]
     assert [row.split()[1:2] for row in rows] == [["asks"]]
     assert "budget used up until" in agentos("ps")
-    assert "refuses questions" in agentos("inspect", "asks")
+    assert "; used up" in agentos("inspect", "asks")
     assert agentos("budget", "reset", "asks") == "the budgets of asks begin anew\n"
     assert "budget used up" not in agentos("ps")
     assert agentos("usage", "nothing") == "nothing was used by nothing in these days\n"

@@ -197,7 +197,7 @@ def describe_budget(budget: Mapping[str, Any]) -> str:
     reserved = f" and {budget['reserved']:,.10g} reserved" if budget["reserved"] else ""
     used = f"{budget['used']:,.10g}{reserved} of {budget['most']:,.10g} {budget['what']} per {duration(budget['per'])}"
     given = "the default" if budget["by_default"] else f"of {budget['name']}"
-    refuses = "; refuses questions" if budget["refuses"] else ""
+    refuses = "; used up" if budget["refuses"] else ""
     return f"{used}, {given}{refuses}; renews in {renewed}"
 
 

@@ -98,9 +98,11 @@ class KernelCalls(Struct, frozen=True):
                 yield about(agent, "restarts", f"failed {agent.failures} times in a row{last}")
             elif agent.spec.required and not agent.arrived.is_set():
                 yield about(agent, "late", f"is required, and isn't up yet{last}")
-            if agent.alive and agent.lacking:
-                missing = ", ".join(map(describe_missing, agent.lacking))
-                yield calls.Attention(kind="isolation", name=agent.name, text=f"{agent.name}: {missing}")
+            # A limit that this host can't enforce is a lasting state, which the log and `ps` tell.
+            missing = [layer for layer in agent.lacking if layer not in LIMIT_LAYERS.values()]
+            if agent.alive and missing:
+                text = f"{agent.name}: {', '.join(missing)} doesn't stand"
+                yield calls.Attention(kind="isolation", name=agent.name, text=text)
 
     def find_spent(self, agent: Agent) -> Sequence[BudgetState]:
         """The budgets that apply to an agent and have nothing left."""
@@ -111,11 +113,6 @@ class KernelCalls(Struct, frozen=True):
 
 def about(agent: Agent, kind: str, text: str) -> calls.Attention:
     return calls.Attention(kind=kind, name=agent.name, text=f"{agent.name} {text}")
-
-
-def describe_missing(layer: str) -> str:
-    """``cpu not limited``, in the words of ``agentos ps`` and the log."""
-    return f"{layer} not limited" if layer in LIMIT_LAYERS.values() else f"{layer} doesn't stand"
 
 
 def describe_spent(spent: BudgetState) -> calls.Attention:

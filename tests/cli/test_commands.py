@@ -367,12 +367,12 @@ def test_help_needs_no_kernel(agentos: Agentos) -> None:
 
 def test_problems_with_isolation_are_one_line_for_all_agents() -> None:
     attention = [
-        {"kind": "isolation", "name": "a", "text": "a: cpu not limited"},
+        {"kind": "isolation", "name": "a", "text": "a: landlock doesn't stand"},
         {"kind": "failed", "name": "b", "text": "b failed: exit status 3"},
-        {"kind": "isolation", "name": "c", "text": "c: cpu not limited"},
+        {"kind": "isolation", "name": "c", "text": "c: landlock doesn't stand"},
     ]
 
-    assert list(list_problems(attention)) == ["b failed: exit status 3", "cpu not limited: a, c"]
+    assert list(list_problems(attention)) == ["b failed: exit status 3", "landlock doesn't stand: a, c"]
 
 
 def test_headers_of_a_narrow_table_are_whole() -> None:

@@ -94,7 +94,7 @@ def status_facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def list_problems(attention: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """A line for each problem; agents that lack the same layers share one: ``cpu not limited: worker, crawler``."""
+    """A line for each problem; agents that lack the same layers share one."""
     lacking: dict[str, list[str]] = {}
     for problem in attention:
         if problem["kind"] == "isolation":

@@ -72,6 +72,9 @@ class Health:
     problem: str | None = None  # why the last check failed or couldn't be run
 
 
+UNCHECKED = Health()  # of all agents that are over and had neither a watchdog nor a check
+
+
 @define(eq=False)
 class Agent:
     """One agent over all its lives. ``declared``: it comes from the configuration file, not from SPAWN.
@@ -108,7 +111,7 @@ class Agent:
     stop_scope: trio.CancelScope | None = None  # around the time between SIGTERM and SIGKILL
     dismissed: trio.Event = field(factory=trio.Event)  # it is being stopped for good
     stopped_by: str | None = None  # a declared one: the caller that stopped it; until START it declines to start
-    stops: set[object] = field(factory=set)  # the STOPs since then that have ended it, or are about to
+    stops: tuple[object, ...] = ()  # the STOPs since then that have ended it, or are about to
     removed: bool = False  # it was declared, and a reload has removed it
     at_next_start: Callable[[], None] | None = None
     kept_stopped: bool = False  # it stays stopped when the next kernel starts
@@ -200,6 +203,8 @@ class Agent:
         self.program = self.supervisor = None
         self.packed_layers, self.layers = zlib.compress(codec.encode(self.layers), 1), {}
         self.dismissed = self.connected = self.over = self.arrived = self.caller.greeted = PAST
+        if self.health == UNCHECKED:
+            self.health = UNCHECKED
         if self.settled.is_set():  # otherwise it ended before it had begun, and its spawner has yet to learn of it
             self.settled = PAST
         self.output.shrink()

@@ -51,7 +51,7 @@ class StartStop(Struct, frozen=True):
         for agent in agents:
             _mark_stopped(agent, by)
             if not agent.over.is_set():
-                agent.stops.add(this)
+                agent.stops += (this,)
         try:
             while left:
                 agent = left.pop()
@@ -61,7 +61,7 @@ class StartStop(Struct, frozen=True):
                     await self._terminate(agent, by)
         finally:
             for agent in left:
-                agent.stops.discard(this)
+                agent.stops = tuple(other for other in agent.stops if other is not this)
                 if not agent.over.is_set() and not agent.stops:
                     agent.stopped_by, agent.dismissed = None, trio.Event()
 
@@ -145,7 +145,7 @@ class StartStop(Struct, frozen=True):
         await self.kept.remove([agent.name for agent in agents])
         for agent in agents:
             agent.stopped_by, agent.kept_stopped = None, False
-            agent.stops.clear()
+            agent.stops = ()
 
     # -- Its parts -------------------------------------------------------------------------------------------------
 

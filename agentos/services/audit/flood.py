@@ -12,6 +12,7 @@ from agentos.kernel.ports import Entry
 
 MAX_BURST = 200  # entries
 ENTRIES_PER_SECOND = 20.0  # per second
+TIDY_AT = 256  # buckets; from there on, those with a full burst are dropped whenever their number has doubled
 MAX_BUCKETS = 4096  # combinations of caller, call and decision that are counted separately
 
 _DECISION_WORDS = {"allow": "allowed", "ask": "refused without asking", "deny": "denied"}
@@ -48,6 +49,7 @@ class EntryLimiter:
     rate: float = ENTRIES_PER_SECOND
     counted: bool = False  # `surplus` has something to return
     _buckets: dict[tuple[object, ...], _Bucket] = field(factory=dict)
+    _tidy_at: int = TIDY_AT  # buckets
 
     def admits(self, entry: Entry, now: float) -> bool:
         """Whether the entry may be written; if not, it has been counted."""
@@ -68,6 +70,11 @@ class EntryLimiter:
     def _bucket(self, entry: Entry, now: float) -> tuple[Entry, _Bucket]:
         key: tuple[object, ...] = (entry.family or entry.agent, entry.call, entry.decision)
         bucket = self._buckets.get(key)
+        if bucket is None and len(self._buckets) >= self._tidy_at:
+            self._buckets = {
+                other: kept for other, kept in self._buckets.items() if kept.count or not self._is_full(kept, now)
+            }
+            self._tidy_at = max(TIDY_AT, 2 * len(self._buckets))
         if bucket is None and len(self._buckets) >= MAX_BUCKETS:  # callers above the limit are counted together
             entry = replace(entry, agent=0, name="several", kind="several")
             key = (None, entry.call, entry.decision)
@@ -82,6 +89,9 @@ class EntryLimiter:
         bucket.count += 1
         self.counted = True
 
+    def _is_full(self, bucket: _Bucket, now: float) -> bool:
+        return bucket.tokens + (now - bucket.at) * self.rate >= self.burst
+
     def take_counted(self, now: float) -> list[CountedEntries]:
         """All that was counted since the last call, to be written instead; callers with a full burst are dropped."""
         found = [
@@ -89,11 +99,7 @@ class EntryLimiter:
             for bucket in self._buckets.values()
             if bucket.count and bucket.sample is not None
         ]
-        self._buckets = {
-            key: bucket
-            for key, bucket in self._buckets.items()
-            if bucket.tokens + (now - bucket.at) * self.rate < self.burst
-        }
+        self._buckets = {key: bucket for key, bucket in self._buckets.items() if not self._is_full(bucket, now)}
         for bucket in self._buckets.values():
             bucket.count, bucket.sample = 0, None
         self.counted = False

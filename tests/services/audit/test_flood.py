@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from agentos.services.audit.flood import MAX_BUCKETS, EntryLimiter
+from agentos.services.audit.flood import MAX_BUCKETS, TIDY_AT, EntryLimiter
 
 from .audited import DENIED, READ
 
@@ -35,6 +35,17 @@ def test_a_flood_of_one_kind_leaves_the_others_of_the_same_caller_room() -> None
     assert not flood.admits(READ, 0.0)
     assert flood.admits(DENIED, 0.0)
     assert flood.admits(replace(READ, agent=8), 0.0)
+
+
+def test_callers_whose_burst_is_full_again_are_forgotten_unless_some_was_counted() -> None:
+    flood = EntryLimiter(burst=1, rate=1.0)
+    flood.admits(READ, 0.0)
+    flood.admits(READ, 0.0)
+    for agent in range(100, 100 + 10 * TIDY_AT):
+        assert flood.admits(replace(READ, agent=agent), agent / 10)
+
+    assert len(flood._buckets) <= TIDY_AT
+    assert [counted.count for counted in flood.take_counted(1000.0)] == [1]
 
 
 def test_too_many_kinds_to_be_kept_apart_are_counted_together() -> None:

@@ -139,7 +139,7 @@ class LogDirectory:
         try:
             size = os.fstat(fd).st_size
             single = (one for line in lines for one in split_line(line))
-            records = [_encode({"at": round(one.at, 6), "stream": one.stream, "text": one.text}) for one in single]
+            records = [_encode({"at": one.at, "stream": one.stream, "text": one.text}) for one in single]
             if not size:
                 about = {"format": 1, "name": key.name, "run": key.run, **origin._asdict(), "at": lines[0].at}
                 records.insert(0, _encode(about))

@@ -52,7 +52,7 @@ class Selection:
     def selects_file(self, file: LogFile) -> bool:
         return (
             (self.run is None or self.run == file.key.run)
-            and file.ended >= self.since - 1  # its time is rounded
+            and file.ended >= self.since - 1  # of a file that an earlier run wrote it is known by its modification time
             and file.begun < self.until + 1
             and self.includes(file.key.name, file.key.run, file.origin)
         )

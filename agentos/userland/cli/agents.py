@@ -27,6 +27,7 @@ from .common import (
     socket_option,
 )
 from .resources import describe_memory, format_cpu
+from .times import format_time
 
 LIMIT_LAYERS = ("memory", "pids", "cpu", "disk")  # layers that are resource limits; the others separate the agent
 ELASTIC = ("NAME", "MODEL", "SUPERVISOR")  # columns of `ps` whose cells may be cut
@@ -153,8 +154,7 @@ def refusing_budgets(agents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         if (renews_at := agent.get("budget_renews_at")) is not None:
             found.setdefault(renews_at, []).append(agent["name"])
     for renews_at, names in sorted(found.items()):
-        until = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(renews_at))
-        yield f"budget used up until {until}: {', '.join(names)}"
+        yield f"budget used up until {format_time(renews_at)}: {', '.join(names)}"
 
 
 def model_notes(model: Mapping[str, Any]) -> Iterator[str]:

@@ -4,13 +4,11 @@ import json
 import os
 import pwd
 import re
-import shutil
 import sqlite3
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,10 +20,9 @@ from agentos_sdk.suggestions import suggest_name
 
 from .audit_summary import Summary, summary_lines
 from .audit_table import Entry, Table
-from .common import Failed, json_option, plural, print_json, printable
-from .doctor import MAX_COLUMNS, MIN_COLUMNS
+from .common import Failed, json_option, plural, print_json, printable, table_width
 from .run import find_state_dir
-from .times import FORMS, read_time
+from .times import FORMS, format_time, read_time
 
 if TYPE_CHECKING:
     from agentos.services.audit.chain import Row
@@ -150,7 +147,7 @@ def summary(
     if as_json:
         print_json({"name": name, "since": query.since, "until": query.until, **found.as_json()})
         return
-    for line in summary_lines(name, found, max(shutil.get_terminal_size((MAX_COLUMNS, 24)).columns, MIN_COLUMNS)):
+    for line in summary_lines(name, found, table_width()):
         click.echo(line)
 
 
@@ -308,7 +305,7 @@ def explain_no_match(directory: Path, query: "Query") -> None:
         text = f"no caller with the id {query.agent} is in the log"
     else:
         count = last[0].seq - first[0].seq + 1
-        text = f"no entry matches (of {count}, since {datetime.fromtimestamp(first[0].at):%Y-%m-%d %H:%M:%S})"
+        text = f"no entry matches (of {count}, since {format_time(first[0].at)})"
     click.echo(f"agentos: {text}", err=True)
 
 

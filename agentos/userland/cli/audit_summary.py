@@ -3,13 +3,13 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from datetime import datetime
 from typing import Any
 
 from attrs import define, field
 
 from .audit_table import Entry, truncate
 from .common import plural, printable
+from .times import format_time
 
 INDENT = 15  # columns of the labels
 TOP = 5  # objects of each kind that are shown
@@ -128,8 +128,8 @@ def summary_lines(name: str, summary: Summary, width: int) -> Iterator[str]:
     """The summary for people; what didn't happen isn't mentioned."""
     if summary.first is None or summary.last is None:
         return
-    first, last = (f"{datetime.fromtimestamp(at):%Y-%m-%d %H:%M:%S}" for at in (summary.first, summary.last))
-    yield f"{printable(name)}: {summary.entries} entries, {first} to {last}"
+    span = f"{format_time(summary.first)} to {format_time(summary.last)}"
+    yield f"{printable(name)}: {summary.entries} entries, {span}"
     lives = [
         plural(summary.starts, "start") if summary.starts else "",
         plural(summary.restarts, "restart") if summary.restarts else "",

@@ -1,14 +1,12 @@
 """The table of audit log entries for people: one line each, in columns. Entries are in the form of `--json`."""
 
-import shutil
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import click
 
-from .common import printable
-from .doctor import MAX_COLUMNS, MIN_COLUMNS
+from .common import printable, table_width
 
 Entry = Mapping[str, Any]
 
@@ -24,7 +22,7 @@ class Table:
     """
 
     def __init__(self) -> None:
-        self._width = max(shutil.get_terminal_size((MAX_COLUMNS, 24)).columns, MIN_COLUMNS)
+        self._width = table_width()
         self._columns: dict[str, int] = {}
         self._day = ""
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from agentos_sdk.suggestions import suggest_name
 
 NO_AGENT = re.compile(r"no agent (?:or group )?is called '([^']+)'$")
 REPLY_MARGIN = 10.0  # seconds that a reply may take beyond the call's own waiting time
+MIN_COLUMNS, MAX_COLUMNS = 80, 100
 MAX_SET_BYTES = 256 << 10  # bytes of JSON; the limit of SET_PERMS
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -136,6 +138,16 @@ def parse_permission_set(given: str) -> str | dict[str, Any]:
 def agent_fields(name: str) -> dict[str, Any]:
     """The fields that identify an agent: its id if the argument is a number, else its name."""
     return {"agent_id": int(name)} if name.isdecimal() else {"name": name}
+
+
+def table_width() -> int:
+    """The columns that a table may take: the terminal's, but not fewer than 80; 100 where there is none."""
+    return max(shutil.get_terminal_size((MAX_COLUMNS, 24)).columns, MIN_COLUMNS)
+
+
+def text_width() -> int:
+    """The columns that a text may take: as a table, but at most 100."""
+    return min(table_width(), MAX_COLUMNS)
 
 
 def format_table(rows: list[list[str]], header: list[str]) -> Iterator[str]:

@@ -1,6 +1,5 @@
 """``agentos doctor``: tests which isolation this host supports, and tells what to change."""
 
-import shutil
 import sys
 import textwrap
 import time
@@ -11,7 +10,7 @@ import click
 
 from agentos_sdk import AgentOSError
 
-from .common import Failed, format_table, json_option, print_json, printable
+from .common import Failed, format_table, json_option, print_json, printable, text_width
 from .run import find_state_dir
 
 if TYPE_CHECKING:
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from agentos.attacks.canaries import Canaries
     from agentos.sandbox.report.doctor import Report
     from agentos.sandbox.report.levels import Finding
-
-MIN_COLUMNS, MAX_COLUMNS = 80, 100  # columns
 
 
 @click.command()
@@ -40,7 +37,7 @@ def doctor(as_json: bool, attack: bool) -> None:
     if as_json:
         print_json(as_values(report))
     else:
-        width = min(max(shutil.get_terminal_size((MAX_COLUMNS, 24)).columns, MIN_COLUMNS), MAX_COLUMNS)
+        width = text_width()
         for line in report_lines(report, width):
             click.echo(printable(line))
     sys.exit(0 if report.level != "none" else 1)

@@ -1,6 +1,5 @@
 """``agentos inspect``: shows everything about one agent, with each layer of its isolation."""
 
-import shutil
 import textwrap
 import time
 from collections.abc import Iterator, Mapping
@@ -21,8 +20,9 @@ from .common import (
     print_json,
     printable,
     socket_option,
+    text_width,
 )
-from .doctor import MAX_COLUMNS, MIN_COLUMNS
+from .times import format_time
 
 EFFECTS = ("allow", "ask", "deny")
 LAYERS = {"max_pids": "pids", "cpu_quota": "cpu"}  # limits whose layer has another name
@@ -43,7 +43,7 @@ def inspect(name: str, isolation: bool, verbose: bool, socket_path: str | None, 
     if as_json:
         print_json(found)
         return
-    width = min(max(shutil.get_terminal_size((MAX_COLUMNS, 24)).columns, MIN_COLUMNS), MAX_COLUMNS)
+    width = text_width()
     lines = [*fact_lines(found, permissions, width)]
     if isolation or verbose:
         lines += isolation_lines(found, width, verbose)
@@ -107,8 +107,7 @@ def agent_facts(found: Mapping[str, Any], permissions: Mapping[str, Any]) -> Ite
     yield "last end" if pid else "ended", end["reason"] if end is not None else ""
     yield from health_facts(found["health"])
     if found["since"] is not None:
-        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found["since"]))
-        yield "since", f"{since} ({duration(found['uptime_ms'] / 1000)})"
+        yield "since", f"{format_time(found['since'])} ({duration(found['uptime_ms'] / 1000)})"
     yield "uses", describe_usage(found["usage"])
     yield "limits", describe_limits(found["limits"], found["isolation"]["layers"])
     yield from model_facts(found["llm"])

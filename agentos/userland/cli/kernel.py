@@ -2,11 +2,9 @@
 
 import os
 import select
-import shutil
 import socket
 import struct
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,18 +13,10 @@ import click
 from agentos_sdk.quantities import duration
 
 from .agents import describe_unavailable
-from .common import (
-    check_reply,
-    json_option,
-    kernel,
-    print_json,
-    print_result,
-    printable,
-    socket_option,
-)
+from .common import check_reply, json_option, kernel, print_json, print_result, printable, socket_option, text_width
 from .common import socket_path as find_socket
-from .doctor import MAX_COLUMNS, MIN_COLUMNS
 from .inspect import wrap_beside
+from .times import format_time
 
 NEEDS_ATTENTION = 3  # exit status of ``agentos status``
 
@@ -61,7 +51,7 @@ def status(socket_path: str | None, as_json: bool) -> None:
     if as_json:
         print_json(reply)
     else:
-        width = min(max(shutil.get_terminal_size((MAX_COLUMNS, 24)).columns, MIN_COLUMNS), MAX_COLUMNS)
+        width = text_width()
         for label, value in status_facts(reply):
             for line in wrap_beside(label.ljust(11), printable(value), width):
                 click.echo(line)
@@ -112,6 +102,6 @@ def describe_model(model: Mapping[str, Any] | None) -> str:
 
 def describe_audit(audit: Mapping[str, Any]) -> str:
     """What the kernel knows of its audit log; only ``agentos audit verify`` reads all of it."""
-    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(audit["checked_at"]))
+    at = format_time(audit["checked_at"])
     end = "sound" if audit["problem"] is None else "checked"
     return f"{audit['entries']} entries; its end was {end} at the kernel's start, {at}"

@@ -3,7 +3,6 @@
 import shutil
 import sys
 from collections.abc import Iterator
-from datetime import datetime
 
 import click
 
@@ -11,6 +10,7 @@ from agentos_sdk import ConnectionFailed
 from agentos_sdk.project import RunningKernel, list_kernels, runtime_directory
 
 from .common import Failed, format_table, json_option, print_json, printable
+from .times import format_time
 
 HEADER = ["NAME", "PID", "SINCE", "CONFIGURATION", "SOCKET"]
 
@@ -43,7 +43,7 @@ def kernel_lines(running: list[RunningKernel]) -> Iterator[str]:
         [
             kernel.name,
             str(kernel.pid),
-            datetime.fromtimestamp(kernel.since).strftime("%Y-%m-%d %H:%M:%S"),
+            format_time(kernel.since),
             printable(kernel.file or "-"),
             printable(kernel.socket),
         ]

@@ -1,6 +1,5 @@
 """``agentos permissions``: shows, changes and explains the permissions of a level or an agent."""
 
-import shutil
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,8 +23,8 @@ from .common import (
     print_result,
     printable,
     socket_option,
+    text_width,
 )
-from .doctor import MAX_COLUMNS, MIN_COLUMNS
 from .inspect import EFFECTS, format_limit, is_restrictive
 from .main import CONFIG
 
@@ -229,7 +228,7 @@ def set_lines(given: Mapping[str, Any]) -> Iterator[str]:
 
 def section_lines(heading: str, rows: Mapping[str, Sequence[str]]) -> Iterator[str]:
     """A heading, and below it the patterns by kind."""
-    room = min(max(shutil.get_terminal_size((MAX_COLUMNS, 24)).columns, MIN_COLUMNS), MAX_COLUMNS)
+    room = text_width()
     yield heading
     broad = max(map(len, rows)) > KIND_WIDTH
     for what, texts in rows.items():

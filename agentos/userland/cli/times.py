@@ -1,4 +1,4 @@
-"""Points in time as a person types them: ``10m`` ago, ``yesterday``, ``18:00``, ``2026-01-31 18:00``."""
+"""Points in time as they are typed and shown: ``10m`` ago, ``yesterday``, ``18:00``, ``2026-01-31 18:00``."""
 
 import re
 import time
@@ -30,6 +30,11 @@ def parse_time(text: str) -> float:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
         raise ValueError(f"expected {FORMS}") from None
+
+
+def format_time(at: float) -> str:
+    """``2026-01-31 18:00:00``, local, of seconds since the epoch."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
 def read_time(text: str | None, option: str) -> float | None:

@@ -371,12 +371,14 @@ def remove_stale_cgroups(found: HostCgroups) -> tuple[str, ...]:
     names = sorted(name for name in listed if is_stale(name, own, _read_start_time))
     for name in names:
         directories = {key: f"{path}/{name}" for key, path in parents.items() if os.path.isdir(f"{path}/{name}")}
+        if not directories:
+            continue  # another kernel has removed it first
         is_v2 = isinstance(found, V2Scope)
         group = v2.Group(directories[""], frozenset()) if is_v2 else v1.Group(directories)
         try:
             group.kill()
             group.remove()
         except CgroupError:
-            if any(map(os.path.exists, directories.values())):  # otherwise another kernel has removed it first
+            if any(map(os.path.exists, directories.values())):
                 raise
     return tuple(names)

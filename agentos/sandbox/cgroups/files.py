@@ -14,6 +14,7 @@ from .values import CgroupError
 
 TIMEOUT = 5.0  # seconds for the kernel to freeze or kill a whole cgroup; it takes milliseconds
 POLL_INTERVAL = 0.005  # seconds between two polls where the kernel sends no event
+_REMOVED = (errno.ENOENT, errno.ENODEV, errno.ESRCH)  # ENODEV: between the opening of a file and its reading
 
 
 def read_text(path: str) -> str:
@@ -72,26 +73,39 @@ def list_tree(directory: str) -> Sequence[str]:
 
 
 def list_processes(directories: Iterable[str]) -> frozenset[int]:
-    """The pids in these cgroups. 0 stands for a process that isn't visible in our PID namespace."""
+    """The pids in these cgroups. 0 stands for a process that isn't visible in our PID namespace.
+
+    A cgroup that doesn't exist has none, also when it is removed while it is read.
+    """
     found: set[int] = set()
     for directory in directories:
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"{directory}/cgroup.procs") as file:
-            found.update(map(int, file.read().split()))
+        try:
+            with open(f"{directory}/cgroup.procs") as file:
+                found.update(map(int, file.read().split()))
+        except OSError as error:
+            if error.errno not in _REMOVED:
+                raise
     return frozenset(found)
 
 
 def wait_for_event(path: str, key: str, value: int, timeout: float = TIMEOUT) -> bool:
-    """Wait until line ``key`` of a version 2 events file has ``value``; uses poll(2). False on timeout."""
+    """Wait until line ``key`` of a version 2 events file has ``value``; uses poll(2). False on timeout.
+
+    :class:`CgroupError` if the file can't be read, also because its cgroup was removed meanwhile.
+    """
     deadline = time.monotonic() + timeout
-    with open(path) as file:
-        poll = select.poll()
-        poll.register(file, select.POLLPRI)
-        while f"{key} {value}\n" not in file.read():
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return False
-            poll.poll(left * 1000)
-            file.seek(0)
+    try:
+        with open(path) as file:
+            poll = select.poll()
+            poll.register(file, select.POLLPRI)
+            while f"{key} {value}\n" not in file.read():
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                poll.poll(left * 1000)
+                file.seek(0)
+    except OSError as error:
+        raise CgroupError(f"{path}: {error.strerror}") from error
     return True
 
 

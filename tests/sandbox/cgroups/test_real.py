@@ -10,6 +10,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -400,6 +401,24 @@ where = list(root.directories.values()) if root.version == 1 else [root.director
 print(json.dumps([orphan.pid, where]), flush=True)
 sys.stdin.read()
 """
+
+
+def test_a_cgroup_that_is_removed_while_it_is_read_has_no_processes(root: Group) -> None:
+    directory = os.path.join(directories(root)[0], "short-lived")
+    over = threading.Event()
+
+    def create_and_remove() -> None:
+        while not over.is_set():
+            os.mkdir(directory)
+            os.rmdir(directory)
+
+    thread = threading.Thread(target=create_and_remove)
+    thread.start()
+    try:
+        assert not any(files.list_processes([directory]) for _ in range(20_000))
+    finally:
+        over.set()
+        thread.join()
 
 
 def test_what_a_killed_kernel_left_is_swept_and_what_a_living_one_has_is_not(root: Group) -> None:

@@ -25,6 +25,7 @@ class Poller:
     agents: Sequence[Agent] = ()
     error: str | None = None  # why the agents are old
     version: int = 0  # of the agents; grows with each answer or error
+    asked: int = 1  # questions so far: as many as answers, or one more
     _wanted: threading.Event = field(factory=threading.Event)  # an update at once, or the end
     _over: bool = False
 
@@ -39,9 +40,11 @@ class Poller:
             poller._over = True
             poller._wanted.set()
 
-    def update(self) -> None:
-        """Ask at once."""
+    def update(self) -> int:
+        """Ask at once; returns the first version that is asked for after this call."""
+        version = self.asked + 1
         self._wanted.set()
+        return version
 
     def _run(self) -> None:
         while not self._over:
@@ -60,6 +63,7 @@ class Poller:
         self.version += 1
         self._wanted.wait(self.delay)
         self._wanted.clear()
+        self.asked += 1
 
 
 @define(eq=False)

@@ -46,6 +46,7 @@ class Screen:
     typing: bool = False  # the filter's text
     question: Question | None = None
     action: tuple[Action, str] | None = None  # under way, with what to say when it is done
+    updated: int | None = None  # the version of the agents that shows what the action did
     message: str = ""
 
     @classmethod
@@ -68,9 +69,7 @@ class Screen:
     def serve(self) -> None:
         drawn = None
         while True:
-            if self.action is not None and self.action[0].result is not None:
-                self.message, self.action = self.action[0].result or self.action[1], None
-                self.poller.update()
+            self.end_action()
             if drawn != (state := (self.poller.version, self.window.getmaxyx(), self.message)):
                 self.draw()
                 drawn = state
@@ -80,6 +79,15 @@ class Screen:
             drawn, self.message = None, self.message if self.action is not None else ""
             if not self.obey(key):
                 return
+
+    def end_action(self) -> None:
+        """Say what the action did when the rows show it: the next key is for what the user sees."""
+        if self.action is None or self.action[0].result is None:
+            return
+        if self.updated is None:
+            self.updated = self.poller.update()
+        elif self.poller.version >= self.updated:
+            self.message, self.action, self.updated = self.action[0].result or self.action[1], None, None
 
     def obey(self, key: int) -> bool:
         """Do what a key stands for; False ends the view."""

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from tests.support.kernel import Kernel, environment, listens, until
 from tests.support.wire import PATIENCE
 from tests.tools import crippled
 
+READY_LINE = re.compile(rb"ready, listening[^\n]*\n")
 BROKEN = """[kernel]
 log_level = "loud"
 [[supervisor.children]]
@@ -303,9 +305,10 @@ def test_what_follows_a_ctrl_c_begins_a_line(tmp_path: Path) -> None:
     shown = b""
     with os.fdopen(fd, "rb", buffering=0) as terminal, contextlib.suppress(OSError):  # EIO at its end
         while data := terminal.read(1 << 16):
-            if b"ready, listening" in data:
-                os.write(fd, b"\x03")
+            was_ready = READY_LINE.search(shown)
             shown += data
+            if READY_LINE.search(shown) and not was_ready:
+                os.write(fd, b"\x03")  # after the whole line: before its end, the terminal would show ^C in it
     assert os.waitpid(kernel, 0)[1] == 0
 
     lines = shown.decode().splitlines()

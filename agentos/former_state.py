@@ -1,9 +1,11 @@
 """State of before each project had a state directory of its own: found and named, neither used nor moved."""
 
-import fcntl
+import contextlib
 import os
 import shlex
 from pathlib import Path
+
+from agentos_sdk.project import is_lock_held
 
 NAMES = (
     *("lock", "run.json", "agentos.db", "agentos.db-wal", "agentos.db-shm"),
@@ -29,15 +31,7 @@ def describe_former_state(state_dir: Path) -> str | None:
 
 
 def _is_in_use(lock: Path) -> bool:
-    """Whether a kernel runs whose state directory this is, as with ``--state-dir``."""
-    try:
-        fd = os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
+    """Whether a kernel runs with this state directory, as with ``--state-dir``."""
+    with contextlib.suppress(OSError):
+        return is_lock_held(str(lock))
     return False

@@ -1,6 +1,5 @@
 """The database when its process is killed, its disk is full or read-only, and no thread is to be had."""
 
-import contextlib
 import os
 import signal
 import sqlite3
@@ -15,7 +14,7 @@ import trio
 import trio.testing
 
 from agentos.database import DatabaseError, open_database
-from tests.support.mounts import mounted
+from tests.support.mounts import small_disk
 
 SCHEMAS = {"pairs": ["CREATE TABLE pairs (id INTEGER PRIMARY KEY, left INTEGER, right INTEGER, ballast BLOB)"]}
 
@@ -75,11 +74,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
     """A file system of a megabyte."""
     place = tmp_path / "small"
     place.mkdir()
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(mounted("tmpfs", "size=1M", place))
-        except subprocess.CalledProcessError as error:
-            pytest.skip(f"no small file system can be mounted here: {error.stderr.strip()}")
+    with small_disk(place, "1M"):
         yield place
 
 

@@ -124,12 +124,24 @@ def list_kernels() -> list[RunningKernel]:
 
 
 def is_locked(fd: int) -> bool:
-    """Whether the kernel that wrote this record still runs."""
+    """Whether a process holds the lock on this file, as a kernel does on its record while it runs."""
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     return False
+
+
+def is_lock_held(path: str) -> bool:
+    """Whether a process holds the lock on this file; False if it is missing. Raises ``OSError``."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        return is_locked(fd)
+    finally:
+        os.close(fd)
 
 
 def describe_missing_kernel(path: str) -> str:

@@ -21,7 +21,7 @@ from agentos_sdk.errors import ConnectionFailed
 from tests.conftest import StartKernel
 from tests.services.audit.audited import found, sound
 from tests.support.kernel import Kernel, running, until
-from tests.support.mounts import mounted
+from tests.support.mounts import small_disk
 from tests.system.agents import ask, relay, up
 
 EVERYTHING = {"level": "unrestricted"}
@@ -307,11 +307,7 @@ def test_without_room_for_the_log_nothing_is_done_and_that_is_said() -> None:
 def small(place: Path) -> Iterator[None]:
     """A file system of a megabyte and a half with what is in ``place``, until the block is left."""
     kept = {path.name: path.read_bytes() for path in place.iterdir()}
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(mounted("tmpfs", "size=1536K,mode=700", place))
-        except subprocess.CalledProcessError as error:
-            pytest.skip(f"no small file system can be mounted here: {error.stderr.strip()}")
+    with small_disk(place, "1536K"):
         for name, data in kept.items():
             (place / name).write_bytes(data)
         yield

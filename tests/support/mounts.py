@@ -5,6 +5,8 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 SOURCE = "mounted-by-a-test"
 
 
@@ -17,6 +19,17 @@ def mounted(kind: str, options: str, place: Path) -> Iterator[Path]:
         yield place
     finally:
         subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+@contextlib.contextmanager
+def small_disk(place: Path, size: str) -> Iterator[Path]:
+    """A file system of that size, such as ``16M``, at ``place``, a directory; the test is skipped where none can be."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(mounted("tmpfs", f"size={size},mode=700", place))
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"no small file system can be mounted here: {error.stderr.strip()}")
+        yield place
 
 
 def host_mounts() -> str:

@@ -1,6 +1,5 @@
 """A kernel whose state directory has no room left: agents can be stopped, and so can the kernel."""
 
-import contextlib
 import os
 import subprocess
 import sys
@@ -12,19 +11,15 @@ import pytest
 
 from agentos_sdk import AgentOSClient
 from tests.support.kernel import environment, until
-from tests.support.mounts import mounted
+from tests.support.mounts import small_disk
 from tests.system.agents import up
 
 
 @pytest.fixture
 def small() -> Iterator[Path]:
     """A file system that is too small for the audit log's reserve."""
-    with tempfile.TemporaryDirectory(prefix="aos-", dir="/tmp") as made, contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(mounted("tmpfs", "size=6M,mode=700", Path(made)))
-        except subprocess.CalledProcessError as error:
-            pytest.skip(f"no small file system can be mounted here: {error.stderr.strip()}")
-        yield Path(made)
+    with tempfile.TemporaryDirectory(prefix="aos-", dir="/tmp") as made, small_disk(Path(made), "6M") as place:
+        yield place
 
 
 def test_the_operator_kills_an_agent_and_stops_the_kernel_on_a_disk_without_any_room(

@@ -1,6 +1,5 @@
 """``agentos logs``: shows what agents wrote, from the kernel or, of the last run, from the log's files."""
 
-import fcntl
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import click
+
+from agentos_sdk.project import is_lock_held
 
 from .common import Failed, agent_fields, check_reply, json_option, kernel, plural, print_json, printable, socket_option
 from .output_text import colour_of, printable_output, shows_colours
@@ -107,7 +108,7 @@ def read_last_run(
         directory = LogDirectory(audit.parent / "logs")
         files = directory.scan()
         runs = sorted({file.key.run for file in files})
-        if runs and is_locked(audit.parent / "lock"):
+        if runs and is_lock_held(str(audit.parent / "lock")):
             runs.pop()
         if not runs:
             raise Failed(f"{directory.directory}: there is no log of an earlier run")
@@ -135,18 +136,6 @@ def read_last_run(
             else:
                 last += page.lines
         yield {"lines": [line._asdict() for line in reversed(last)], "missed": 0}
-
-
-def is_locked(path: Path) -> bool:
-    """Whether a kernel holds the lock of a state directory."""
-    try:
-        with path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
-    return False
 
 
 def print_page(page: Mapping[str, Any], as_json: bool, raw: bool, named: bool) -> None:

@@ -2,10 +2,9 @@
 
 import errno
 import os
-import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from agentos.services.audit.log import Audit, open_audit
 from agentos.services.audit.query import Query
 from agentos.services.audit.reserve import HEAD_RESERVE_BYTES, REFILL_STEP_BYTES, ROWS_RESERVE_BYTES, WAL_BYTES
 from agentos_sdk.errors import Unavailable
-from tests.support.mounts import mounted
+from tests.support.mounts import small_disk
 from tests.support.rounds import rounds
 
 from .audited import DENIED, READ, SMALL, entry, found, sound, told, written
@@ -30,11 +29,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
     """A file system of thirty-two megabytes."""
     place = tmp_path / "small"
     place.mkdir()
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(mounted("tmpfs", "size=32M", place))
-        except subprocess.CalledProcessError as error:
-            pytest.skip(f"no small file system can be mounted here: {error.stderr.strip()}")
+    with small_disk(place, "32M"):
         yield place
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from agentos.services.logs import log as logs_module
 from agentos.services.logs.files import KERNEL, Line
 from agentos.services.logs.log import MAX_WAITING, Logs, LogSettings, open_logs
 from agentos.services.logs.query import LogReader, Selection
-from tests.support.mounts import mounted
+from tests.support.mounts import small_disk
 
 EVERYTHING = Selection(lambda name, run, origin: True)
 
@@ -159,11 +159,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
     """A file system of sixteen megabytes."""
     place = tmp_path / "small"
     place.mkdir()
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(mounted("tmpfs", "size=16M", place))
-        except subprocess.CalledProcessError as error:
-            pytest.skip(f"no small file system can be mounted here: {error.stderr.strip()}")
+    with small_disk(place, "16M"):
         yield place
 
 

@@ -9,7 +9,6 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from ipaddress import ip_address
 from types import ModuleType
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin
@@ -18,13 +17,13 @@ import certifi
 import trio
 from attrs import define, field
 
+from agentos.services.events import AgentExited, Event
 from agentos.threads import Limiter, run_in_thread
 from agentos_sdk.errors import CallError, Unavailable
 
-from .addresses import Address
 from .decompression import WINDOWS, Inflater
-from .destination import Destination, is_address
-from .egress import Egress, JudgeAddress
+from .destination import Destination
+from .egress import Egress
 from .request import Headers, Hop, Outgoing, Permit
 
 if TYPE_CHECKING:
@@ -174,8 +173,13 @@ class Client:
             for owner in self._owners.values():
                 owner.drop_pool()
 
+    def take_event(self, event: Event) -> None:
+        """Close an agent's connections when a life of it has ended."""
+        if isinstance(event, AgentExited):
+            self.forget(event.agent_id)
+
     def forget(self, number: int) -> None:
-        """Close a caller's connections, such as those of one that has ended."""
+        """Close a caller's connections."""
         if number in self._owners:
             self._owners[number].drop_pool()
             self._forget_unused(number)
@@ -200,7 +204,7 @@ class Client:
         while True:
             pool, hop = await self._find_pool(number, owner), outgoing.hop
             request.destination = hop.destination
-            judge = self._choose_judge(hop.destination, request.permit)
+            judge = request.permit.judge_address(hop.destination)
             async with pool.send(hop, outgoing.headers, outgoing.body, judge) as exchange:
                 response = Response(exchange, hop, redirects, owner.large)
                 following = find_redirect(response, outgoing, request.permit)
@@ -212,15 +216,6 @@ class Client:
                     drained += len(part)
             outgoing, redirects = following, redirects + 1
 
-    def _choose_judge(self, to: Destination, permit: Permit) -> JudgeAddress:
-        """Behind a proxy only an address in the URL is ours to judge."""
-        judge = permit.judge_address(to)
-        if self.egress.settings.upstream_proxy is None:
-            return judge
-        if is_address(to.host):
-            judge(ip_address(to.host), to.port)
-        return allow_any
-
     async def _find_pool(self, number: int, owner: _Owner) -> "Pool":
         async with self._loading:
             if self._loaded is None:
@@ -228,8 +223,7 @@ class Client:
         if owner.pool is None or not owner.pool.is_usable:
             owner.drop_pool()
             connections, context = self._loaded
-            connect = partial(self.egress.connect, number)
-            owner.pool = connections.Pool(connect, context, self.egress.settings.upstream_proxy)
+            owner.pool = connections.Pool(partial(self.egress.connect, number), context)
             self._has_pools.set()
         return owner.pool
 
@@ -244,10 +238,6 @@ class Client:
         except OSError as error:
             raise Unavailable(f"[http] ca_file: {file}: {error.strerror or error}") from None
         return importlib.import_module("agentos.services.http.connections"), context
-
-
-def allow_any(address: Address, port: int) -> None:
-    """The judge of the proxy's address, which is the operator's choice."""
 
 
 def find_redirect(response: Response, outgoing: Outgoing, permit: Permit) -> Outgoing | None:

@@ -141,11 +141,10 @@ class Pool(httpcore.AsyncNetworkBackend):
     A retired pool is given no further requests. Its connections are closed when the last of its requests is done.
     """
 
-    def __init__(self, connect: Connect, context: ssl.SSLContext, proxy: tuple[str, int] | None) -> None:
+    def __init__(self, connect: Connect, context: ssl.SSLContext) -> None:
         self._connect = connect
         self._pool = httpcore.AsyncConnectionPool(
             ssl_context=context,
-            proxy=httpcore.Proxy(httpcore.URL(scheme="http", host=proxy[0], port=proxy[1])) if proxy else None,
             max_connections=None,  # the number of requests is limited
             max_keepalive_connections=KEPT_CONNECTIONS,
             keepalive_expiry=KEPT_SECONDS,
@@ -198,7 +197,7 @@ class Pool(httpcore.AsyncNetworkBackend):
                 yield exchange
             finally:
                 await exchange.aclose()
-        except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.ProxyError, Unreadable) as error:
+        except (httpcore.NetworkError, httpcore.ProtocolError, Unreadable) as error:
             raise Unavailable(f"{to.host} port {to.port}: {error}") from None
         finally:
             self._requests -= 1

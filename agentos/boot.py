@@ -193,7 +193,6 @@ class Kernel:
             sdk=host.sdk,
             sdk_alone=host.sdk_alone,
             waived=kernel.waive,
-            port=openai_endpoint.PORT if settings.config.llm.openai_endpoint else None,
         )
         self.egress = Egress(settings.config.http)
         host_view = View(str(settings.config.directory), home())

@@ -103,7 +103,7 @@ class Callers:
         agent = await self.peers.identify(peer)
         if agent is not None:
             return agent.caller
-        number = self._admit(LEVELS["unrestricted"], self.names, None)
+        number = self._admit(LEVELS["unrestricted"], self.names, None, is_operator=True)
         self.mail.open(number)
         # The whole table: an unrestricted set refuses no call, and to ask it about each one takes longer than the rest.
         return Caller(
@@ -257,9 +257,9 @@ class Callers:
             return (self.kernel_account, Account(f"guest {caller.name}", Share(budget=budget)))
         return (self.kernel_account, Account(caller.name))
 
-    def _admit(self, own: PermissionSet, names: Names, above: int | None) -> int:
+    def _admit(self, own: PermissionSet, names: Names, above: int | None, *, is_operator: bool = False) -> int:
         number = next(self._ids)
-        self.authorizer.add_caller(number, own, names, above)
+        self.authorizer.add_caller(number, own, names, above, is_operator=is_operator)
         return number
 
     def _table_for(self, number: int) -> Table:

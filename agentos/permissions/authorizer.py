@@ -42,6 +42,7 @@ class EffectivePermissions:
     above: "EffectivePermissions | None"
     names: Names
     giver: "EffectivePermissions | None" = None  # the caller that gave ``own``, if it isn't in ``above``
+    is_operators: bool = False  # the operator's own: these limit no caller that it gives rights to
     layers_added: int = 0  # number of sets that the caller added on top of its own
     # The last decision about a path, until rules change: READ and WRITE decide before they look at the file, and after.
     last_path: tuple[int, Right] | None = None
@@ -100,9 +101,12 @@ class PermissionAuthorizer:
     _held: dict[int, EffectivePermissions] = field(factory=dict)  # by caller id
     _version: int = 0
 
-    def add_caller(self, number: int, own: PermissionSet, names: Names, above: int | None = None) -> None:
+    def add_caller(
+        self, number: int, own: PermissionSet, names: Names, above: int | None = None, *, is_operator: bool = False
+    ) -> None:
         """Register a caller with the set ``own``, limited by what the caller ``above`` holds."""
-        self._held[number] = EffectivePermissions(own, self._held[above] if above is not None else None, names)
+        limits = self._held[above] if above is not None else None
+        self._held[number] = EffectivePermissions(own, limits, names, is_operators=is_operator)
 
     def remove_caller(self, number: int) -> None:
         """Remove a caller. Callers that it gave rights to keep exactly what they had."""
@@ -183,8 +187,8 @@ class PermissionAuthorizer:
             return
         self.check_layer_left(own, number)
         held = self.permissions_of(number)
-        held.above, held.own = EffectivePermissions(held.own, held.above, held.names, held.giver), own
-        held.giver, held.layers_added = None, held.layers_added + 1
+        held.above = EffectivePermissions(held.own, held.above, held.names, held.giver, held.is_operators)
+        held.own, held.giver, held.is_operators, held.layers_added = own, None, False, held.layers_added + 1
         self._version += 1
 
     def decide(self, caller: Caller, right: Right) -> Decision:
@@ -216,8 +220,11 @@ class PermissionAuthorizer:
         decision = self.decide(caller, Right("http", wanted))
         if decision.effect == "deny" or (decision.effect == "ask" and not approved):
             return False
-        layers = self.permissions_of(caller.id).layers(self._version)
-        return all(layer.grants_by_address(wanted) for layer in layers)
+        permissions = self.permissions_of(caller.id)
+        # `unrestricted` limits nothing else, but an agent that holds it has no such rule to pass on.
+        if any(one.own is LEVELS["unrestricted"] and not one.is_operators for one in permissions.chain()):
+            return False
+        return all(layer.grants_by_address(wanted) for layer in permissions.layers(self._version))
 
     def refused_calls(self, number: int, calls: Iterable[Op]) -> Mapping[Op, Decision]:
         """The calls that this caller may not make with any arguments, each with the decision."""

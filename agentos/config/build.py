@@ -26,6 +26,7 @@ from agentos.config.llm import LLMTable, check_prices, read_llm
 from agentos.config.permissions import read_agent_permissions, read_permissions
 from agentos.config.schema import (
     AgentTable,
+    ApprovalTable,
     FileTable,
     KernelSettings,
     LogTable,
@@ -33,6 +34,7 @@ from agentos.config.schema import (
     SupervisorTable,
 )
 from agentos.llm.settings import LLMSettings
+from agentos.permissions.approvals import ApprovalSettings
 from agentos.permissions.rule import PermissionSet
 from agentos.services.logs.log import LogSettings
 from agentos.services.quotas import Quota
@@ -60,7 +62,13 @@ def read_limits(fields: dict[str, Any]) -> dict[str, Any]:
     return {**fields, "max_restarts": math.inf} if fields.get("max_restarts") == "unlimited" else fields
 
 
-PLACES = {"kernel": KernelSettings, "logs": LogTable, "llm": LLMTable, "supervisor": RootTable}
+PLACES = {
+    "kernel": KernelSettings,
+    "logs": LogTable,
+    "approvals": ApprovalTable,
+    "llm": LLMTable,
+    "supervisor": RootTable,
+}
 
 
 def describe_misplaced(keys: Keys, message: str) -> str:
@@ -83,6 +91,7 @@ class Builder(Reader):
         self._budgets: list[tuple[Keys, Sequence[Quota]]] = []
         self._sets: Mapping[str, PermissionSet] = {}
         self.logs = LogSettings()
+        self.approvals = ApprovalSettings()
 
     def build(self, data: object) -> tuple[KernelSettings, LLMSettings, Mapping[str, PermissionSet], GroupSpec]:
         """The kernel's settings, the model's settings, the permission sets, and the root of the tree."""
@@ -91,6 +100,7 @@ class Builder(Reader):
         kernel = self.read(KernelSettings, file.kernel, ("kernel",)).table
         paths = {name: self.resolve_path(getattr(kernel, name)) for name in ("socket", "state_dir")}
         self.logs = self._read_logs(self.read(LogTable, file.logs, ("logs",)))
+        self.approvals = ApprovalSettings(**self.read(ApprovalTable, file.approvals, ("approvals",)).present_fields())
         root = self.read(RootTable, self._drop_keys_of_children(file.supervisor), ("supervisor",))
         self._sets = read_permissions(self, file.permissions)
         self._budgets += [(("permissions", name, "quotas"), found.quotas) for name, found in self._sets.items()]

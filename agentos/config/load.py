@@ -10,6 +10,7 @@ from attrs import field, frozen
 from agentos.agents.spec import GroupSpec
 from agentos.config.schema import KernelSettings
 from agentos.llm.settings import LLMSettings
+from agentos.permissions.approvals import ApprovalSettings
 from agentos.permissions.rule import PermissionSet
 from agentos.services.logs.log import LogSettings
 from agentos_sdk.codec import is_deeper
@@ -36,6 +37,7 @@ class Config:
     file: Path | None = None
     permissions: Mapping[str, PermissionSet] = field(factory=dict)
     logs: LogSettings = LogSettings()
+    approvals: ApprovalSettings = ApprovalSettings()
 
     @classmethod
     def without_file(cls, directory: Path) -> "Config":
@@ -79,7 +81,7 @@ def load(path: str | Path) -> Config:
     kernel, llm, permissions, root = builder.build(data)
     if builder.mistakes:
         raise ConfigError(_locate_mistakes(name, text, builder.mistakes))
-    return Config(kernel, llm, root, file.parent, file, permissions, builder.logs)
+    return Config(kernel, llm, root, file.parent, file, permissions, builder.logs, builder.approvals)
 
 
 def _read_text(name: str) -> str:

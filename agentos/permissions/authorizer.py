@@ -21,6 +21,7 @@ from .rule import KIND_OF_ACTION, Kind, PermissionSet, decision_by, describe_rig
 from .rules import AgentRelation, Rules
 
 NOT_HELD = "a caller can't grant what it doesn't hold"  # in place of a rule's text
+OPERATORS = frozenset({"set_audit_config", "approvals", "decide"})  # actions of the operator alone, whatever is granted
 MAX_LAYERS = 8  # of permission sets that a caller may add on top of its own; each adds to the cost of every decision
 compile_rules = lru_cache(64)(Rules)  # a large compiled set takes about 1 MiB
 
@@ -207,7 +208,7 @@ class PermissionAuthorizer:
     def _decide(self, caller: Caller, right: Right, permissions: EffectivePermissions) -> Decision:
         if (denied := self._deny_reserved(right) or apply_default_denials(right, permissions.names)) is not None:
             return denied
-        if right.action == "set_audit_config" and caller.kind != "operator":
+        if right.action in OPERATORS and caller.kind != "operator":
             return Decision("deny", "only the operator", f"{describe_right(right)}: only the operator may do that")
         target = self._relation_to(caller, right.agent) if right.agent is not None else None
         if right.action == "set_perms" and target is not None and not (target.own or target.itself):

@@ -16,11 +16,12 @@ from msgspec.structs import replace
 
 from agentos import __version__
 from agentos.agents import kept_stops
+from agentos.agents.commands.approval_notices import ApprovalNotices
 from agentos.agents.commands.run import CommandRunner
 from agentos.agents.event_lines import add_to_output, identify_log, log_event, log_kernel_event, log_last_state
 from agentos.agents.health import HealthChecks
 from agentos.agents.kept_stops import KeptStops
-from agentos.agents.life import LifeDeps, home
+from agentos.agents.life import PATH, LifeDeps, home
 from agentos.agents.life_counter import LifeCounter
 from agentos.agents.life_entries import LifeEntries
 from agentos.agents.registry import Registry
@@ -45,7 +46,7 @@ from .access.callers import Callers
 from .agents.jail import openai_endpoint
 from .agents.jail.factory import Jails
 from .agents.jail.usage import UsageReader
-from .agents.leftover_processes import Sweeper
+from .agents.leftover_processes import RUN_VARIABLE, Sweeper
 from .agents.workspaces.view import View
 from .agents.workspaces.workspace import Workspaces
 from .host_setup import BootError, Host, affordable_connections, is_root, open_host
@@ -215,6 +216,14 @@ class Kernel:
             waived=kernel.waive,
         )
         self.egress = Egress(settings.config.http)
+        runner = CommandRunner(self.jails)
+        self.notices = ApprovalNotices(
+            command=settings.config.approvals.notify,
+            directory=str(settings.config.directory),
+            environment={"PATH": PATH, "LANG": "C.UTF-8", "HOME": home(), RUN_VARIABLE: host.run.id},
+            runner=runner,
+        )
+        self.events.subscribers = (*self.events.subscribers, self.notices.take_event)
         host_view = View(str(settings.config.directory), home())
         # The agent tree, not running yet.
         self.supervision = Supervision(
@@ -228,7 +237,7 @@ class Kernel:
                 run=host.run,
                 sweeper=self.sweeper,
                 host_view=host_view,
-                health=HealthChecks(access.registry, CommandRunner(self.jails)),
+                health=HealthChecks(access.registry, runner),
                 serve=self.openai_endpoint(),
             ),
             limits=SpawnLimits(kernel.max_children, kernel.spawn_rate),
@@ -284,7 +293,15 @@ class Kernel:
                     nursery.start_soon(self.poller.run)
                     admit, dismiss = self.callers.admit, self.callers.dismiss
                     nursery.start_soon(Listener(listener, self.connection_limit, self.poller, admit, dismiss).serve)
-                    services = (self.sweeper, self.jails, self.line, self.reload, self.lives, self.approvals)
+                    services = (
+                        self.sweeper,
+                        self.jails,
+                        self.line,
+                        self.reload,
+                        self.lives,
+                        self.approvals,
+                        self.notices,
+                    )
                     for service in (self.host.spawner, *services):
                         nursery.start_soon(service.serve)
                     if self.settings.watch:

@@ -93,10 +93,11 @@ class LogTable:
 
 @frozen(kw_only=True)
 class ApprovalTable:
-    """``[approvals]``: calls that a person must approve."""
+    """``[approvals]``: calls that a person must approve. ``notify``: a program and its arguments."""
 
     timeout: Annotated[Seconds, Rule(lambda seconds: 0 <= seconds <= 86400, "a duration of at most 24h")] | None = None
     keep: Annotated[Seconds, Rule(lambda seconds: 1 <= seconds <= 86400, "a duration from 1s to 24h")] | None = None
+    notify: Words | None = None
 
 
 @frozen(kw_only=True)

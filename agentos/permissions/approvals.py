@@ -51,10 +51,14 @@ Remember = Literal["once", "agent", "always"]
 
 
 class ApprovalSettings(Struct, frozen=True):
-    """``timeout``: seconds that a call waits for a decision; ``keep``: seconds until an undecided entry expires."""
+    """``timeout``: seconds that a call waits for a decision; ``keep``: seconds until an undecided entry expires.
+
+    ``notify`` is a command, empty for none, that is run when there are new entries.
+    """
 
     timeout: float = 300.0
     keep: float = 600.0
+    notify: Sequence[str] = ()
 
 
 class Pending(Struct, frozen=True):

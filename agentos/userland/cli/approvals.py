@@ -3,11 +3,10 @@
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import click
 
-from agentos_sdk.opcodes import Op
 from agentos_sdk.quantities import EXPECTED_DURATION, seconds
 
 from .common import (
@@ -32,6 +31,7 @@ REMEMBERED = "an answer that is remembered allows the command whatever is in the
 COLOURS = {"+": "green", "-": "red", "@": "cyan", "…": "yellow"}  # of lines by their sign
 
 Request = Mapping[str, Any]
+Remember = Literal["once", "agent", "always"]
 
 
 @click.command()
@@ -54,7 +54,7 @@ def approvals(number: int | None, watch: bool, socket_path: str | None, as_json:
         (print_new_requests if as_json else watch_requests)(socket_path)
         return
     with kernel(socket_path) as client:
-        pending = check_reply(client.request(Op.APPROVALS, {}))["pending"]
+        pending = check_reply(client.approvals())["pending"]
     if number is not None:
         request = find_request(pending, number)
         lines = request_lines(request, time.time(), text_width())
@@ -74,22 +74,19 @@ def approvals(number: int | None, watch: bool, socket_path: str | None, as_json:
     default="once",
     help="Allow the same call without asking: to this agent (agent), or to each of its name (always).",
 )
-@click.option("--for", "period", metavar="TIME", help="How long it is remembered, such as 1h; without it for good.")
+@click.option("--for", "period", metavar="TIME", help="How long the answer holds, such as 1h.")
 @json_option
 @socket_option
-def approve(number: int, remember: str, period: str | None, socket_path: str | None, as_json: bool) -> None:
+def approve(number: int, remember: Remember, period: str | None, socket_path: str | None, as_json: bool) -> None:
     """Allow the call with this ID, as `agentos approvals` shows it."""
     span = seconds(period)
     if period is not None and not span:
         raise click.BadParameter(f"expected {EXPECTED_DURATION}, got {period!r}", param_hint="--for")
-    if span and remember == "once":
-        raise click.UsageError("--for says how long an answer is remembered: add --remember agent or always")
     with kernel(socket_path) as client:
-        request = find_request(check_reply(client.request(Op.APPROVALS, {}))["pending"], number)
+        request = find_request(check_reply(client.approvals())["pending"], number)
         if remember != "once" and (mark := changeable_line(request)) is not None:
             click.secho(f"agentos: {printable(mark)}: {REMEMBERED}", fg="yellow", err=True)
-        fields = {"id": number, "allow": True, "remember": remember, "for": span}
-        reply = check_reply(client.request(Op.DECIDE, fields))
+        reply = check_reply(client.decide(number, True, remember=remember, for_=span))
     print_result(f"allowed: {describe_request(request, text_width())}", reply, as_json)
 
 
@@ -101,8 +98,8 @@ def approve(number: int, remember: str, period: str | None, socket_path: str | N
 def deny(number: int, reason: str | None, socket_path: str | None, as_json: bool) -> None:
     """Refuse the call with this ID."""
     with kernel(socket_path) as client:
-        request = find_request(check_reply(client.request(Op.APPROVALS, {}))["pending"], number)
-        reply = check_reply(client.request(Op.DECIDE, {"id": number, "allow": False, "reason": reason}))
+        request = find_request(check_reply(client.approvals())["pending"], number)
+        reply = check_reply(client.decide(number, False, reason))
     print_result(f"denied: {describe_request(request, text_width())}", reply, as_json)
 
 

@@ -8,7 +8,7 @@ import termios
 import threading
 import time
 import tty
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 
@@ -16,11 +16,11 @@ import click
 from attrs import define, field
 
 from agentos_sdk import AgentOSClient, AgentOSError, CallError
-from agentos_sdk.opcodes import Op
 
 from .approvals import (
     CHANGEABLE,
     REMEMBERED,
+    Remember,
     changeable_line,
     describe_request,
     is_terminal,
@@ -31,45 +31,44 @@ from .approvals_desk import KEYS, Answer, Desk, Request
 from .common import REPLY_MARGIN, Failed, check_reply, kernel, print_json, printable, socket_path
 from .top import raise_on_signals
 
-POLL_SECONDS = 0.3  # between two questions for what waits
+RETRY_SECONDS = 0.5  # until the kernel is tried again
 ROWS_BESIDE = 3  # of the terminal, beside those of a request that is shown in part
 HELP = "y allow  n deny  a always  d details  s next  q quit"
 
 
 @define(eq=False)
-class Poller:
-    """Asks the kernel again and again what waits, in a thread; ``wake`` becomes readable after each change."""
+class Follower:
+    """Follows what waits, in a thread; ``wake`` becomes readable after each change."""
 
     socket: str | None
     wake: int
     _write: int
-    pending: list[Request] = field(factory=list)
+    pending: Sequence[Request] = ()
     error: str | None = None
     over: bool = False
 
     @classmethod
     @contextmanager
-    def started(cls, socket: str | None) -> "Iterator[Poller]":
+    def started(cls, socket: str | None) -> "Iterator[Follower]":
         read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        poller = cls(socket, read, write)
-        threading.Thread(target=poller._run, daemon=True).start()
+        follower = cls(socket, read, write)
+        threading.Thread(target=follower._run, daemon=True).start()
         try:
-            yield poller
+            yield follower
         finally:
-            poller.over = True
+            follower.over = True
 
     def _run(self) -> None:
         while not self.over:
             try:
-                with AgentOSClient(socket_path(self.socket), REPLY_MARGIN) as client:
-                    while not self.over:
-                        self._note(list(check_reply(client.request(Op.APPROVALS, {}))["pending"]), None)
-                        time.sleep(POLL_SECONDS)
-            except (AgentOSError, OSError, Failed) as error:
-                self._note([], str(error))
-                time.sleep(POLL_SECONDS)
+                with AgentOSClient(socket_path(self.socket)).follow_approvals() as lists:
+                    for pending in lists:
+                        self._note(pending, None)
+            except (AgentOSError, OSError) as error:
+                self._note((), str(error))
+            time.sleep(RETRY_SECONDS)
 
-    def _note(self, pending: list[Request], error: str | None) -> None:
+    def _note(self, pending: Sequence[Request], error: str | None) -> None:
         if (pending, error) != (self.pending, self.error):
             self.pending, self.error = pending, error
             with suppress(BlockingIOError):
@@ -81,14 +80,12 @@ def print_new_requests(path: str | None) -> None:
     seen: set[int] = set()
     try:
         with kernel(path) as client:
-            while True:
-                pending = check_reply(client.request(Op.APPROVALS, {}))["pending"]
+            for pending in client.follow_approvals():
                 for request in pending:
                     if request["id"] not in seen:
                         print_json(request)
-                        sys.stdout.flush()
+                sys.stdout.flush()
                 seen = {request["id"] for request in pending}
-                time.sleep(POLL_SECONDS)
     except KeyboardInterrupt:
         sys.exit(130)
 
@@ -98,9 +95,9 @@ def watch_requests(path: str | None) -> None:
     if not is_terminal():
         raise Failed("--watch needs a terminal, as it takes keys: use `agentos approvals`, or --watch --json")
     with kernel(path) as client:
-        check_reply(client.request(Op.APPROVALS, {}))
-    with raise_on_signals(), single_keys(), Poller.started(path) as poller, suppress(KeyboardInterrupt):
-        Watch(path, poller).serve()
+        check_reply(client.approvals())
+    with raise_on_signals(), single_keys(), Follower.started(path) as follower, suppress(KeyboardInterrupt):
+        Watch(path, follower).serve()
     click.echo()
 
 
@@ -122,7 +119,7 @@ class Watch:
     """What is on the terminal: the current request, and below it a line with the keys."""
 
     path: str | None
-    poller: Poller
+    follower: Follower
     desk: Desk = field(factory=Desk)
     answered: set[int] = field(factory=set)  # ids; a list that was asked for before may still have them
     sure: bool = False  # the warning about an answer that is remembered was shown: a second key does it
@@ -131,9 +128,9 @@ class Watch:
         self.show_status()
         keyboard = sys.stdin.fileno()
         while True:
-            readable, _, _ = select.select([keyboard, self.poller.wake], [], [], 1.0)
-            if self.poller.wake in readable:
-                os.read(self.poller.wake, 4096)
+            readable, _, _ = select.select([keyboard, self.follower.wake], [], [], 1.0)
+            if self.follower.wake in readable:
+                os.read(self.follower.wake, 4096)
             self.update()
             if keyboard in readable:
                 typed = os.read(keyboard, 4096).decode(errors="replace")
@@ -142,7 +139,7 @@ class Watch:
             self.show_status()
 
     def update(self) -> None:
-        waiting = [one for one in self.poller.pending if one["id"] not in self.answered]
+        waiting = [one for one in self.follower.pending if one["id"] not in self.answered]
         before = self.desk.current
         if self.desk.update(waiting, time.monotonic()):
             if before is not None and before["id"] not in self.answered:
@@ -172,14 +169,10 @@ class Watch:
             self.desk.settle_again(time.monotonic())
             self.say(click.style(f"{printable(mark)}: {REMEMBERED}; a again: always", fg="yellow"))
             return
-        fields = {
-            "id": request["id"],
-            "allow": answer != "deny",
-            "remember": "always" if answer == "always" else "once",
-        }
         try:
             with AgentOSClient(socket_path(self.path), REPLY_MARGIN) as client:
-                check_reply(client.request(Op.DECIDE, fields))
+                remember: Remember = "always" if answer == "always" else "once"
+                check_reply(client.decide(request["id"], answer != "deny", remember=remember))
         except (AgentOSError, Failed) as error:
             self.say(click.style(printable(str(error)), fg="red"))
             if not isinstance(error, (CallError, Failed)):
@@ -215,8 +208,8 @@ class Watch:
     def show_status(self) -> None:
         """Write the last line anew: what waits, and the keys."""
         request, others = self.desk.current, len(self.desk.pending) - 1
-        if self.poller.error is not None:
-            text = printable(self.poller.error)
+        if self.follower.error is not None:
+            text = printable(self.follower.error)
         elif request is None:
             text = "no call waits for approval; q quit"
         else:

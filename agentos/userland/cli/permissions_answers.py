@@ -5,8 +5,6 @@ from typing import Any
 
 import click
 
-from agentos_sdk.opcodes import Op
-
 from .common import check_reply, json_option, kernel, plural, print_result, socket_option
 from .times import format_time
 
@@ -22,7 +20,7 @@ def forget(numbers: Sequence[int], socket_path: str | None, as_json: bool) -> No
     """
     with kernel(socket_path) as client:
         for number in numbers:
-            reply = check_reply(client.request(Op.DECIDE, {"id": number, "allow": False, "forget": True}))
+            reply = check_reply(client.decide(number, False, forget=True))
     print_result(f"{plural(len(numbers), 'answer')} forgotten", reply, as_json)
 
 
@@ -35,4 +33,5 @@ def answer_lines(answers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"  {one['id']}  {'allow' if one['allow'] else 'deny'} {one['call']} {one['object']}{reason}"
         who = "each agent of this name" if one["agent_id"] is None else f"the agent with the id {one['agent_id']}"
         until = f", until {format_time(one['until'])}" if one["until"] is not None else ""
-        yield f"      for {who}{until}; by {one['by']}, {format_time(one['at'])}; asked by {one['rule']}"
+        yield f"      for {who}{until}; by {one['by']}, {format_time(one['at'])}"
+        yield f"      asked by {one['rule']}"

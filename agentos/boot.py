@@ -49,6 +49,7 @@ from .agents.leftover_processes import Sweeper
 from .agents.workspaces.view import View
 from .agents.workspaces.workspace import Workspaces
 from .host_setup import BootError, Host, affordable_connections, is_root, open_host
+from .kernel.background import Background
 from .kernel.listener import ConnectionLimit, Listener, ListenError, listen
 from .kernel.poller import Poller
 from .kernel.record import record_kernel
@@ -147,6 +148,7 @@ def open_access(settings: Settings, host: Host, model: Model, audit: Audit, used
         mail=mail,
         line=model.line,
         audit=audit,
+        background=Background(),
         known=config.permissions,
         names=names,
         jailed=replace(names, workspace=WORKSPACE, code=CODE),
@@ -208,6 +210,7 @@ class Kernel:
                 sweeper=self.sweeper,
                 host_view=host_view,
                 health=HealthChecks(access.registry, CommandRunner(self.jails)),
+                background=self.callers.background,
                 serve=self.openai_endpoint(),
             ),
             limits=SpawnLimits(kernel.max_children, kernel.spawn_rate),
@@ -235,6 +238,7 @@ class Kernel:
             audit=access.audit,
             lives=access.lives,
             logs=access.logs,
+            background=self.callers.background,
             host_view=host_view,
             max_payload=kernel.max_payload,
             config_file=str(settings.config.file) if settings.config.file is not None else None,
@@ -262,7 +266,16 @@ class Kernel:
                     nursery.start_soon(self.poller.run)
                     admit, dismiss = self.callers.admit, self.callers.dismiss
                     nursery.start_soon(Listener(listener, self.connection_limit, self.poller, admit, dismiss).serve)
-                    for service in (self.host.spawner, self.sweeper, self.jails, self.line, self.reload, self.lives):
+                    background = self.callers.background
+                    for service in (
+                        self.host.spawner,
+                        self.sweeper,
+                        self.jails,
+                        self.line,
+                        self.reload,
+                        self.lives,
+                        background,
+                    ):
                         nursery.start_soon(service.serve)
                     if self.settings.watch:
                         nursery.start_soon(Watch(self.reload).serve)

@@ -12,6 +12,7 @@ from agentos.agents.inherit import DEFAULTS, named
 from agentos.agents.model_share import choose_share
 from agentos.agents.registry import Agent, Registry
 from agentos.agents.spec import AgentSpec, check_name
+from agentos.kernel.background import Background
 from agentos.kernel.caller import Caller
 from agentos.kernel.listener import Peer
 from agentos.kernel.ports import AuditLog, Decision
@@ -52,6 +53,7 @@ class Callers:
     mail: Mailboxes
     line: Line
     audit: AuditLog
+    background: Background
     known: Mapping[str, PermissionSet]
     names: Names
     jailed: Names
@@ -117,6 +119,7 @@ class Callers:
         if caller.kind == "operator":  # a guest may reconnect
             self.line.remove_agent(self.queue_path(caller))
         self._guests.discard(caller.id)
+        self.background.drop(caller.id)
         self.mail.close(caller.id)
         self.authorizer.remove_caller(caller.id)
 

@@ -27,6 +27,7 @@ def syscalls() -> tuple[Syscall, ...]:
         audit=nothing,
         lives=SimpleNamespace(reader=nothing),  # type: ignore[arg-type]
         logs=nothing,
+        background=nothing,
         traffic=nothing,
         host_view=View("/", "/"),
         max_payload=1 << 20,

@@ -39,6 +39,7 @@ from agentos.services import usage
 from agentos.services.events import Events, IsolationProbed, KernelInterrupted, KernelStarted, Subscriber
 from agentos.services.mailboxes import Mailboxes
 from agentos.syscalls import Services, reserved, table
+from agentos.threads import run_in_thread
 from agentos_sdk.project import CONFIG, RunningKernel, project_id
 
 from .access.callers import Callers
@@ -58,6 +59,7 @@ from .sandbox.report import probe
 from .services.audit.log import Audit, open_audit
 from .services.audit.traffic import Traffic
 from .services.http.egress import Egress
+from .services.http.secrets import Secrets, UnreadableSecret
 from .services.logs.log import KernelLog, Logs, open_logs
 
 log = logging.getLogger("agentos.kernel")
@@ -95,6 +97,16 @@ def run(settings: Settings) -> str | None:
             raise BootError(describe_error(error, settings.state_dir)) from None
 
 
+def read_secrets(config: Config) -> Secrets:
+    """The secrets of HTTP requests, read from their files and the environment. Raises :class:`BootError`."""
+    secrets = Secrets(proxied=config.http.upstream_proxy is not None)
+    try:
+        secrets.replace(config.http.secrets, secrets.read(config.http.secrets, os.environ))
+    except UnreadableSecret as error:
+        raise BootError(f"{config.file}: {error}") from None
+    return secrets
+
+
 def describe_kernel(settings: Settings) -> RunningKernel:
     """The kernel's record, for other processes of its user."""
     file = settings.config.file
@@ -118,7 +130,8 @@ async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> s
         kernel_log.attach(logs)
         model, stops = await open_model(settings.config.llm, database), await KeptStops.load(database)
         await stops.forget_others(list_agents(list_places(settings.config.root)))
-        access = open_access(settings, host, model, audit, usage.UsageLog(database), logs)
+        secrets = await run_in_thread(read_secrets, settings.config)
+        access = open_access(settings, host, model, audit, usage.UsageLog(database), logs, secrets)
         return await Kernel(settings, host, model, access, stops).serve()
 
 
@@ -136,7 +149,9 @@ class Access:
     callers: Callers
 
 
-def open_access(settings: Settings, host: Host, model: Model, audit: Audit, used: usage.UsageLog, logs: Logs) -> Access:
+def open_access(
+    settings: Settings, host: Host, model: Model, audit: Audit, used: usage.UsageLog, logs: Logs, secrets: Secrets
+) -> Access:
     """Construct what knows agents and callers, and subscribe to events."""
     config, events, mail = settings.config, Events(), Mailboxes()
     registry = Registry(events.publish)
@@ -150,6 +165,7 @@ def open_access(settings: Settings, host: Host, model: Model, audit: Audit, used
         line=model.line,
         audit=audit,
         background=Background(),
+        secrets=secrets,
         known=config.permissions,
         names=names,
         jailed=replace(names, workspace=WORKSPACE, code=CODE),

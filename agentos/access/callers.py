@@ -25,6 +25,7 @@ from agentos.permissions.levels import LEVELS, default, is_trusted
 from agentos.permissions.patterns.base import Names
 from agentos.permissions.rule import PermissionSet
 from agentos.services.events import AgentOver, Event
+from agentos.services.http.secrets import Secrets
 from agentos.services.mailboxes import Mailboxes
 from agentos.services.quotas import Quota, merge_quotas
 from agentos.threads import run_in_thread
@@ -54,6 +55,7 @@ class Callers:
     line: Line
     audit: AuditLog
     background: Background
+    secrets: Secrets
     known: Mapping[str, PermissionSet]
     names: Names
     jailed: Names
@@ -105,7 +107,7 @@ class Callers:
         agent = await self.peers.identify(peer)
         if agent is not None:
             return agent.caller
-        number = self._admit(LEVELS["unrestricted"], self.names, None)
+        number = self._admit(LEVELS["unrestricted"], self.names, None, of_operator=True)
         self.mail.open(number)
         # The whole table: an unrestricted set refuses no call, and to ask it about each one takes longer than the rest.
         return Caller(
@@ -186,6 +188,7 @@ class Callers:
             most = set_files.MAX_SET_SIZE if caller.kind == "operator" else MAX_SET_SIZE_OF_OTHERS
             async with caller.turn:
                 found = await run_in_thread(self._read_set, wanted, source, most, limiter=self._reading)
+            set_files.check_secrets(found, self.secrets.names)
         except set_files.BadSet as error:
             raise BadRequest(error.describe_mistakes(field)) from None
         if not self.priced and any(quota.what == "money" for quota in found.quotas):
@@ -260,9 +263,9 @@ class Callers:
             return (self.kernel_account, Account(f"guest {caller.name}", Share(budget=budget)))
         return (self.kernel_account, Account(caller.name))
 
-    def _admit(self, own: PermissionSet, names: Names, above: int | None) -> int:
+    def _admit(self, own: PermissionSet, names: Names, above: int | None, of_operator: bool = False) -> int:
         number = next(self._ids)
-        self.authorizer.add_caller(number, own, names, above)
+        self.authorizer.add_caller(number, own, names, above, of_operator)
         return number
 
     def _table_for(self, number: int) -> Table:

@@ -42,6 +42,7 @@ class EffectivePermissions:
     above: "EffectivePermissions | None"
     names: Names
     giver: "EffectivePermissions | None" = None  # the caller that gave ``own``, if it isn't in ``above``
+    of_operator: bool = False  # it may give any secret
     layers_added: int = 0  # number of sets that the caller added on top of its own
     # The last decision about a path, until rules change: READ and WRITE decide before they look at the file, and after.
     last_path: tuple[int, Right] | None = None
@@ -63,6 +64,14 @@ class EffectivePermissions:
         """
         above = (one.own for one in self.chain() if one.own is not LEVELS["unrestricted"])
         return tuple(dict.fromkeys([self.own, *above]))
+
+    def secrets(self) -> frozenset[str]:
+        """The names of the secrets that all of these sets have; the operator, who may give any, holds none itself."""
+        held = frozenset(self.own.secrets)
+        for one in self.chain():
+            if not one.of_operator:
+                held &= frozenset(one.own.secrets)
+        return held
 
     def forget_layers(self) -> None:
         """Compile the sets anew: the names in them have other values."""
@@ -100,9 +109,12 @@ class PermissionAuthorizer:
     _held: dict[int, EffectivePermissions] = field(factory=dict)  # by caller id
     _version: int = 0
 
-    def add_caller(self, number: int, own: PermissionSet, names: Names, above: int | None = None) -> None:
+    def add_caller(
+        self, number: int, own: PermissionSet, names: Names, above: int | None = None, of_operator: bool = False
+    ) -> None:
         """Register a caller with the set ``own``, limited by what the caller ``above`` holds."""
-        self._held[number] = EffectivePermissions(own, self._held[above] if above is not None else None, names)
+        limit = self._held[above] if above is not None else None
+        self._held[number] = EffectivePermissions(own, limit, names, of_operator=of_operator)
 
     def remove_caller(self, number: int) -> None:
         """Remove a caller. Callers that it gave rights to keep exactly what they had."""
@@ -116,11 +128,17 @@ class PermissionAuthorizer:
         return permissions
 
     def check_not_wider(self, given: PermissionSet, above: int, field: str) -> None:
-        """Raise ``PermissionDenied`` if ``given`` is a wider level than ``above`` holds.
+        """Raise ``PermissionDenied`` if ``given`` is a wider level than ``above`` holds, or has a secret that it lacks.
 
         A set that is wider in other ways passes here; decisions are still limited by the sets above it.
         """
-        for one in self.permissions_of(above).sets():
+        giver = self.permissions_of(above)
+        for name in () if giver.of_operator else given.secrets:
+            if name not in giver.secrets():
+                raise PermissionDenied(
+                    f"{field}.secrets: you can't grant the secret {name}, you don't hold it yourself", rule=NOT_HELD
+                )
+        for one in giver.sets():
             if is_wider(given, one):
                 raise PermissionDenied(
                     f"{field}: you can't grant {given.level}, you hold no more than {one.level or one.name} yourself",
@@ -183,7 +201,8 @@ class PermissionAuthorizer:
             return
         self.check_layer_left(own, number)
         held = self.permissions_of(number)
-        held.above, held.own = EffectivePermissions(held.own, held.above, held.names, held.giver), own
+        below = EffectivePermissions(held.own, held.above, held.names, held.giver, of_operator=held.of_operator)
+        held.above, held.own, held.of_operator = below, own, False
         held.giver, held.layers_added = None, held.layers_added + 1
         self._version += 1
 

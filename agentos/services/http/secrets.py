@@ -14,7 +14,6 @@ from typing import Protocol
 from attrs import define, field, frozen
 
 from .destination import Destination, is_address
-from .request import Headers
 
 MARK = "•••"  # not ASCII: no value has any byte of it, so no value is made anew where it is put
 MIN_LENGTH, MAX_LENGTH = 8, 4096  # characters of a value: a shorter one would be redacted in, or guessed from, any text
@@ -55,7 +54,7 @@ class UnreadableSecret(Exception):
     """``name`` is that of the secret; the text says why its value can't be read, without any of it."""
 
     def __init__(self, name: str, message: str) -> None:
-        super().__init__(message)
+        super().__init__(f"[[http.secrets]] {name}: value_from: {message}")
         self.name = name
 
 
@@ -134,7 +133,7 @@ class Secrets:
             held[each.name] = _Held(each, tuple(dict.fromkeys((values[each.name], *former)))[: FORMER_VALUES + 1])
         self._held = held
 
-    def headers_for(self, names: Collection[str], destination: Destination) -> Headers:
+    def headers_for(self, names: Collection[str], destination: Destination) -> Sequence[tuple[str, str]]:
         """The headers that a request gets for the secrets ``names``; of several with one header, the file's first."""
         found: dict[str, tuple[str, str]] = {}
         for secret in self._applying(names, destination):
@@ -159,6 +158,10 @@ class Secrets:
         return Redactor([value for name in names if name in self._held for value in self._held[name].values])
 
 
+def _longest_first(values: Iterable[str]) -> Sequence[bytes]:
+    return sorted((value.encode() for value in values), key=len, reverse=True)
+
+
 @define(eq=False, repr=False)
 class Redactor:
     """Replaces ``values`` by :data:`MARK` in one body, which comes in pieces, and in texts.
@@ -166,7 +169,7 @@ class Redactor:
     What could be the beginning of a value is held back until the next piece shows whether it is.
     """
 
-    _values: Sequence[bytes] = field(converter=lambda values: sorted((v.encode() for v in values), key=len)[::-1])
+    _values: Sequence[bytes] = field(converter=_longest_first)
     _held: bytes = b""
 
     def feed(self, part: bytes) -> bytes:

@@ -25,6 +25,7 @@ from .decompression import WINDOWS, Inflater
 from .destination import Destination
 from .egress import Egress
 from .request import Headers, Hop, Outgoing, Permit
+from .secrets import Redactor
 
 if TYPE_CHECKING:
     from .connections import Exchange, Pool
@@ -40,15 +41,17 @@ FOR_ANY_HOST = ABOUT_BODY | {"accept", "accept-language", "accept-encoding", "us
 
 
 class Response:
-    """A response, and its body, inflated as it is read. It comes from ``hop``, after ``redirects``.
+    """A response without secrets, and its body, inflated as it is read. It comes from ``hop``, after ``redirects``.
 
     ``received`` is how many bytes of the body have been read, as they were sent.
     """
 
-    def __init__(self, exchange: "Exchange", hop: Hop, redirects: int, large: Limiter) -> None:
-        self._exchange, self._large = exchange, large
+    def __init__(self, exchange: "Exchange", hop: Hop, redirects: int, large: Limiter, redactor: Redactor) -> None:
+        self._exchange, self._large, self._redactor = exchange, large, redactor
+        self._ended = False
         self.hop, self.redirects, self.received = hop, redirects, 0
-        self.status, self.headers = exchange.status, exchange.headers
+        self.status = exchange.status
+        self.headers = [(redactor.redact(name), redactor.redact(value)) for name, value in exchange.headers]
         coding = ", ".join(self.values("content-encoding")).strip().lower()
         self._inflater = Inflater(coding) if coding in WINDOWS else None
         if self._inflater is not None:
@@ -79,7 +82,15 @@ class Response:
         return False
 
     async def read(self) -> bytes:
-        """The next bytes of the body, at most 64 KiB; none at its end. Other tasks run before."""
+        """The next bytes of the body, about 64 KiB at most; none at its end. Other tasks run before."""
+        while not self._ended:
+            part = await self._read()
+            self._ended = not part
+            if found := self._redactor.feed(part) if part else self._redactor.end():
+                return found
+        return b""
+
+    async def _read(self) -> bytes:
         while True:
             await trio.lowlevel.checkpoint()
             if self._inflater is not None and (piece := self._inflater.take()):
@@ -200,13 +211,16 @@ class Client:
     async def _follow(
         self, number: int, owner: _Owner, outgoing: Outgoing, request: _InFlight
     ) -> AsyncIterator[Response]:
-        redirects = 0
+        redirects, keeps_origin = 0, True
         while True:
             pool, hop = await self._find_pool(number, owner), outgoing.hop
             request.destination = hop.destination
             judge = request.permit.judge_address(hop.destination)
-            async with pool.send(hop, outgoing.headers, outgoing.body, judge) as exchange:
-                response = Response(exchange, hop, redirects, owner.large)
+            headers = outgoing.headers
+            if keeps_origin:  # no other host has the caller's request sent with a secret
+                headers = replace_headers(headers, request.permit.secret_headers(hop.destination))
+            async with pool.send(hop, headers, outgoing.body, judge) as exchange:
+                response = Response(exchange, hop, redirects, owner.large, request.permit.redactor)
                 following = find_redirect(response, outgoing, request.permit)
                 if following is None or redirects == outgoing.max_redirects:
                     yield response
@@ -214,6 +228,7 @@ class Client:
                 drained = 0
                 while drained <= MAX_DRAINED_BYTES and (part := await exchange.next_part()):
                     drained += len(part)
+            keeps_origin = keeps_origin and following.hop.origin == hop.origin
             outgoing, redirects = following, redirects + 1
 
     async def _find_pool(self, number: int, owner: _Owner) -> "Pool":
@@ -238,6 +253,12 @@ class Client:
         except OSError as error:
             raise Unavailable(f"[http] ca_file: {file}: {error.strerror or error}") from None
         return importlib.import_module("agentos.services.http.connections"), context
+
+
+def replace_headers(headers: Headers, others: Headers) -> Headers:
+    """``headers`` with the others instead of those of the same name."""
+    names = {name.lower() for name, _ in others}
+    return [*(each for each in headers if each[0].lower() not in names), *others]
 
 
 def find_redirect(response: Response, outgoing: Outgoing, permit: Permit) -> Outgoing | None:

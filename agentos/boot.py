@@ -36,7 +36,13 @@ from agentos.llm.model import Model, open_model
 from agentos.private_files import UnsafeFile, describe_error
 from agentos.sandbox.plan import CODE, WORKSPACE
 from agentos.services import usage
-from agentos.services.events import Events, IsolationProbed, KernelInterrupted, KernelStarted, Subscriber
+from agentos.services.events import (
+    Events,
+    IsolationProbed,
+    KernelInterrupted,
+    KernelStarted,
+    Subscriber,
+)
 from agentos.services.mailboxes import Mailboxes
 from agentos.syscalls import Services, reserved, table
 from agentos.threads import run_in_thread
@@ -58,6 +64,7 @@ from .permissions.patterns.base import Names
 from .sandbox.report import probe
 from .services.audit.log import Audit, open_audit
 from .services.audit.traffic import Traffic
+from .services.http.client import Client
 from .services.http.egress import Egress
 from .services.http.secrets import Secrets, UnreadableSecret
 from .services.logs.log import KernelLog, Logs, open_logs
@@ -213,7 +220,9 @@ class Kernel:
             waived=kernel.waive,
             port=openai_endpoint.PORT if settings.config.llm.openai_endpoint else None,
         )
-        self.egress = Egress(settings.config.http)
+        self.http = Client(Egress(settings.config.http))
+        self.callers.authorizer.observers.append(self.http.judge_again)
+        self.events.subscribers = (*self.events.subscribers, self.http.take_event)
         host_view = View(str(settings.config.directory), home())
         # The agent tree, not running yet.
         self.supervision = Supervision(
@@ -258,10 +267,11 @@ class Kernel:
             logs=access.logs,
             background=self.callers.background,
             host_view=host_view,
+            http=self.http,
             max_payload=kernel.max_payload,
             config_file=str(settings.config.file) if settings.config.file is not None else None,
         )
-        self.callers.serve(table(services), reserved(kernel.max_payload))
+        self.callers.serve(table(services), reserved())
         self.supervision.build(root)
 
     def openai_endpoint(self) -> openai_endpoint.Serve | None:
@@ -284,16 +294,8 @@ class Kernel:
                     nursery.start_soon(self.poller.run)
                     admit, dismiss = self.callers.admit, self.callers.dismiss
                     nursery.start_soon(Listener(listener, self.connection_limit, self.poller, admit, dismiss).serve)
-                    background = self.callers.background
-                    for service in (
-                        self.host.spawner,
-                        self.sweeper,
-                        self.jails,
-                        self.line,
-                        self.reload,
-                        self.lives,
-                        background,
-                    ):
+                    services = (self.sweeper, self.jails, self.line, self.http, self.reload, self.lives)
+                    for service in (self.host.spawner, self.callers.background, *services):
                         nursery.start_soon(service.serve)
                     if self.settings.watch:
                         nursery.start_soon(Watch(self.reload).serve)

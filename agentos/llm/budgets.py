@@ -186,7 +186,8 @@ class Budgets:
         if not states:
             return
         try:
-            self._quotas.check(_path(queue_path), amounts, now)
+            needed = amounts if used else {what: max(1, amount) for what, amount in amounts.items()}
+            self._quotas.check(_path(queue_path), needed, now)
         except QuotaExceeded as error:
             self._note_refusal(error, states)
             if not used:

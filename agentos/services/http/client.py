@@ -7,7 +7,7 @@ It sends what the request says: no cookies, no credentials, no URL that is parse
 import importlib
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -19,19 +19,19 @@ from attrs import define, field
 
 from agentos.services.events import AgentExited, Event
 from agentos.threads import Limiter, run_in_thread
-from agentos_sdk.errors import CallError, Unavailable
+from agentos_sdk.errors import CallError, QuotaExceeded, Unavailable
 
 from .decompression import WINDOWS, Inflater
 from .destination import Destination
 from .egress import Egress
 from .request import Headers, Hop, Outgoing, Permit
-from .secrets import Redactor
 
 if TYPE_CHECKING:
     from .connections import Exchange, Pool
 
 MAX_REQUESTS = 16  # of one caller at once; further ones wait
 LARGE_BODY_BYTES = 1 << 20  # one caller's larger bodies are received one after the other
+CHARGED_BYTES = 1 << 20  # of a response are charged at a time, and the rest at its end
 MAX_DRAINED_BYTES = 16 << 10  # of a redirect's body: if it has more the connection is closed
 SWEEP_SECONDS = 5.0
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -46,12 +46,12 @@ class Response:
     ``received`` is how many bytes of the body have been read, as they were sent.
     """
 
-    def __init__(self, exchange: "Exchange", hop: Hop, redirects: int, large: Limiter, redactor: Redactor) -> None:
-        self._exchange, self._large, self._redactor = exchange, large, redactor
-        self._ended = False
+    def __init__(self, exchange: "Exchange", hop: Hop, redirects: int, large: Limiter, permit: Permit) -> None:
+        self._exchange, self._large, self._charge, self._charged = exchange, large, permit.charge, 0
+        self._redactor, self._ended = permit.redactor, False
         self.hop, self.redirects, self.received = hop, redirects, 0
         self.status = exchange.status
-        self.headers = [(redactor.redact(name), redactor.redact(value)) for name, value in exchange.headers]
+        self.headers = [(self._redactor.redact(name), self._redactor.redact(value)) for name, value in exchange.headers]
         coding = ", ".join(self.values("content-encoding")).strip().lower()
         self._inflater = Inflater(coding) if coding in WINDOWS else None
         if self._inflater is not None:
@@ -90,6 +90,12 @@ class Response:
                 return found
         return b""
 
+    def charge(self) -> None:
+        """Charge what has been received since the last time. Raises ``QuotaExceeded``."""
+        size, self._charged = self.received - self._charged, self.received
+        if size:
+            self._charge(0, size, True)
+
     async def _read(self) -> bytes:
         while True:
             await trio.lowlevel.checkpoint()
@@ -97,6 +103,8 @@ class Response:
                 return piece
             part = await self._exchange.next_part()
             self.received += len(part)
+            if self.received - self._charged >= CHARGED_BYTES:
+                self.charge()
             if self._inflater is None:
                 return part
             if not part:
@@ -219,11 +227,16 @@ class Client:
             headers = outgoing.headers
             if keeps_origin:  # no other host has the caller's request sent with a secret
                 headers = replace_headers(headers, request.permit.secret_headers(hop.destination))
+            request.permit.charge(1, len(outgoing.body), False)
             async with pool.send(hop, headers, outgoing.body, judge) as exchange:
-                response = Response(exchange, hop, redirects, owner.large, request.permit.redactor)
+                response = Response(exchange, hop, redirects, owner.large, request.permit)
                 following = find_redirect(response, outgoing, request.permit)
                 if following is None or redirects == outgoing.max_redirects:
-                    yield response
+                    try:
+                        yield response
+                    finally:
+                        with suppress(QuotaExceeded):  # what exceeds it has been received
+                            response.charge()
                     return
                 drained = 0
                 while drained <= MAX_DRAINED_BYTES and (part := await exchange.next_part()):

@@ -80,7 +80,7 @@ def table(services: Services) -> tuple[Syscall, ...]:
         *think.syscalls(s.line, s.callers.queue_path, s.background, s.max_payload),
         *files.syscalls(s.registry, s.host_view, s.max_payload),
         *exec.syscalls(s.registry, s.supervision, s.background, s.host_view.base),
-        *http.syscalls(s.http, s.callers.authorizer, s.max_payload),
+        *http.syscalls(s.http, s.callers, s.background, s.max_payload),
         *agents.syscalls(s.registry, s.supervision, spawning, s.line, s.lives.reader),
         *logs.syscalls(s.registry, s.logs),
         *start_stop.syscalls(s.registry, s.supervision),

@@ -13,6 +13,8 @@ import trio
 from attrs import field, frozen
 
 from agentos import __version__
+from agentos.access.callers import Callers
+from agentos.kernel.background import Background
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Right
@@ -20,7 +22,6 @@ from agentos.kernel.prepared import Prepared
 from agentos.kernel.request_body import MAX_ESCAPES, MAX_INLINE_BYTES
 from agentos.kernel.table import Syscall
 from agentos.permissions.address_judge import judge_address_of
-from agentos.permissions.authorizer import PermissionAuthorizer
 from agentos.services.http.client import Client, Response
 from agentos.services.http.decompression import ACCEPTED
 from agentos.services.http.destination import METHOD, Destination, parse_url
@@ -52,7 +53,7 @@ class Requests:
     """Answers HTTP. No reply has more than ``most`` bytes, so a body has at most half as many."""
 
     client: Client
-    authorizer: PermissionAuthorizer
+    callers: Callers
     most: int
     _reading: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)
 
@@ -60,6 +61,7 @@ class Requests:
     async def prepare(self, caller: Caller, request: HTTP) -> AsyncIterator[Prepared]:
         """Send a request and receive the response. Nothing is resolved before the host was judged."""
         hop, headers = parse_hop(request.url, request.method), check_headers(request.headers)
+        self._check_not_secret(caller, hop.destination, headers)
         body, kind = await self._read_body(caller, request)
         defaults = {**DEFAULTS, **kind}
         given = {name.lower() for name, _ in headers}
@@ -86,9 +88,10 @@ class Requests:
 
     def _permit(self, caller: Caller) -> Permit:
         """What the rules of this caller say, whenever they are asked."""
+        authorizer, secrets = self.callers.authorizer, self.callers.secrets
 
         def decide(destination: Destination) -> Decision:
-            return self.authorizer.decide(caller, Right("http", destination))
+            return authorizer.decide(caller, Right("http", destination))
 
         def follow(method: str, url: str) -> Hop | None:
             try:
@@ -101,7 +104,23 @@ class Requests:
             decision = decide(destination)
             return decision.refusal if decision.effect == "deny" else None
 
-        return Permit(partial(judge_address_of, self.authorizer, caller), follow, find_refusal)
+        def secret_headers(destination: Destination) -> Headers:
+            return secrets.headers_for(authorizer.permissions_of(caller.id).secrets(), destination)
+
+        def charge(requests: int, size: int, used: bool) -> None:
+            amounts = {"http_bytes": size} if used else {"http_requests": requests, "http_bytes": size}
+            self.callers.line.charge(self.callers.queue_path(caller), amounts, used)
+
+        redactor = secrets.redactor(authorizer.permissions_of(caller.id).secrets())
+        judge = partial(judge_address_of, authorizer, caller)
+        return Permit(judge, follow, find_refusal, secret_headers, redactor, charge)
+
+    def _check_not_secret(self, caller: Caller, destination: Destination, headers: Headers) -> None:
+        """Raise ``BadRequest`` for a header that the kernel sets there by a secret of the caller's."""
+        held = self.callers.authorizer.permissions_of(caller.id).secrets()
+        for name, _ in headers if held else ():
+            if (secret := self.callers.secrets.find_setter(held, destination, name)) is not None:
+                raise BadRequest(f"headers.{name}: the kernel sets it here, by the secret {secret}: leave it out")
 
     async def _read_body(self, caller: Caller, request: HTTP) -> tuple[bytes, Mapping[str, str]]:
         """The body as it is sent, and the header with its type if it is JSON."""
@@ -135,9 +154,13 @@ class Requests:
         return b"base64", await base64_pieces(body)
 
 
-def syscalls(client: Client, authorizer: PermissionAuthorizer, max_payload: int) -> tuple[Syscall, ...]:
-    prepare = Requests(client, authorizer, max_payload).prepare
-    return (Syscall(Op.HTTP, HTTP, prepare=prepare, limit=max_payload, verbatim=("body",), audit="intent"),)
+def syscalls(client: Client, callers: Callers, background: Background, max_payload: int) -> tuple[Syscall, ...]:
+    prepare = Requests(client, callers, max_payload).prepare
+    return (
+        Syscall(
+            Op.HTTP, HTTP, prepare=prepare, limit=max_payload, verbatim=("body",), audit="intent", background=background
+        ),
+    )
 
 
 def parse_hop(url: str, method: str) -> Hop:

@@ -31,6 +31,7 @@ from .permissions_answers import answer_lines, forget
 from .permissions_suggest import suggest
 
 DENIALS = "denials"
+QUOTAS = ("tokens", "calls", "money", "http_requests", "http_bytes")
 KIND_WIDTH = 8  # length of the longest kind of rules
 AGENT_CALLS = ("KILL", "WAIT", "PAUSE", "RESUME", "LOGS", "INSPECT")
 EXPECTED = {
@@ -219,7 +220,7 @@ def named_set_lines(given: Mapping[str, Any]) -> Iterator[str]:
 
 
 def set_lines(given: Mapping[str, Any]) -> Iterator[str]:
-    """The lines of a set: its rules by effect and kind, then limits and quotas."""
+    """The lines of a set: its rules by effect and kind, then limits, secrets and quotas."""
     if "level" in given:
         yield f"level {given['level']}"
     for effect in EFFECTS:
@@ -228,6 +229,8 @@ def set_lines(given: Mapping[str, Any]) -> Iterator[str]:
     if limits := given.get("spawn", {}).get("limits"):
         yield "spawned agents get at most"
         yield "  " + ", ".join(f"{name} {format_limit(name, value)}" for name, value in limits.items())
+    if secrets := given.get("secrets"):
+        yield f"secrets {', '.join(secrets)}"
     if quotas := given.get("quotas"):
         yield "of the model"
         yield from (f"  {format_quota(line)}" for line in quotas)
@@ -250,5 +253,5 @@ def section_lines(heading: str, rows: Mapping[str, Sequence[str]]) -> Iterator[s
 
 
 def format_quota(line: Mapping[str, Any]) -> str:
-    amounts = ", ".join(f"{line[what]:.10g} {what}" for what in ("tokens", "calls", "money") if what in line)
+    amounts = ", ".join(f"{line[what]:.10g} {what}" for what in QUOTAS if what in line)
     return f"{amounts} per {duration(line['per'])}"

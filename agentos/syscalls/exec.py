@@ -30,8 +30,8 @@ from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.table import Syscall
 from agentos.permissions.exec_request import ExecRequest
-from agentos.sandbox.plan import WORKSPACE
 from agentos.sandbox.policy import Program
+from agentos.sandbox.root_files import WORKSPACE
 from agentos.sandbox.status import Status
 from agentos.shell.reader import parse_text, parse_words
 from agentos.shell.reading import Reading

@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 
 from agentos.sandbox import steps as s
 from agentos.sandbox.filters import seccomp
-from agentos.sandbox.plan import SYSTEM_FILES, SYSTEM_PATHS, Host, plan_entry, plan_sandbox, split_plan
+from agentos.sandbox.host import Host
+from agentos.sandbox.plan import plan_entry, plan_sandbox, split_plan
 from agentos.sandbox.policy import NETWORKS, PROFILES, BadPolicy, Directory, Image, Interpreter, Limits, Policy, Program
+from agentos.sandbox.root_files import SYSTEM_FILES, SYSTEM_PATHS
 from agentos.sandbox.steps import Step
 from agentos_sdk.values import HostIds
 

@@ -18,8 +18,9 @@ from agentos.sandbox import steps as s
 from agentos.sandbox.cgroups.discover import Cgroups
 from agentos.sandbox.errors import SandboxError, StepFailed
 from agentos.sandbox.filters import landlock, seccomp
-from agentos.sandbox.plan import Host
+from agentos.sandbox.host import Host
 from agentos.sandbox.policy import Interpreter
+from agentos.sandbox.root_files import GID, NETWORK_FILES, SYSTEM_FILES, SYSTEM_PATHS, UID
 from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.steps import Step
 from agentos_sdk.values import HostIds
@@ -42,8 +43,8 @@ _TRUE_PROGRAM = s.Execute(("/bin/true",), (("PATH", "/usr/bin:/bin"),), "/")
 
 def read_host(memory_cgroup: bool = False) -> Host:
     """Return the properties of this host that a plan needs. ``memory_cgroup``: a cgroup limits the programs' memory."""
-    paths = (*p.SYSTEM_PATHS, *p.SYSTEM_FILES, *p.NETWORK_FILES["host"])
-    links = {path: os.readlink(path) for path in p.SYSTEM_PATHS if os.path.islink(path)}
+    paths = (*SYSTEM_PATHS, *SYSTEM_FILES, *NETWORK_FILES["host"])
+    links = {path: os.readlink(path) for path in SYSTEM_PATHS if os.path.islink(path)}
     hard = {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[1] for name in _RLIMITS}
     return Host(
         os.geteuid(),
@@ -151,8 +152,8 @@ def _trial_plans(host: Host, ids: HostIds) -> Mapping[str, Sequence[Step]]:
     """Return the steps that test each layer."""
 
     def trial(flags: int, *steps: Step) -> tuple[Step, ...]:
-        maps = (f"{p.UID} {ids.uid} 1", f"{p.GID} {ids.gid} 1", host.uid != 0)
-        identity = s.TakeIdentity(p.UID, p.GID, drop_groups=host.uid == 0)
+        maps = (f"{UID} {ids.uid} 1", f"{GID} {ids.gid} 1", host.uid != 0)
+        identity = s.TakeIdentity(UID, GID, drop_groups=host.uid == 0)
         return (s.Clone(p.NEWUSER | p.NEWPID | flags, *maps), identity, *steps, _TRUE_PROGRAM)
 
     root = (s.PrivateMounts(), s.MountRoot(1 << 20, 64))
@@ -175,7 +176,7 @@ def _trial_plans(host: Host, ids: HostIds) -> Mapping[str, Sequence[Step]]:
 
 def _minimal_root_steps(host: Host) -> Sequence[Step]:
     """Steps for a minimal root in which a program can start. Sources may be opened late: nothing here hides them."""
-    paths = [path for path in p.SYSTEM_PATHS if path in host.directories]
+    paths = [path for path in SYSTEM_PATHS if path in host.directories]
     return (
         s.MakeDirectory("/dev"),
         *(s.OpenSource(path) for path in (*paths, "/dev/null")),

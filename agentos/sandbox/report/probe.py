@@ -8,6 +8,7 @@ import os
 import resource
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import trio
 from msgspec.structs import replace
@@ -127,6 +128,15 @@ async def probe_layers(spawner: Spawner, host: Host, ids: HostIds | None = None)
     }
 
 
+async def probe_filtered_network(spawner: Spawner, host: Host) -> Finding:
+    """Return whether a network namespace can have what a filtered network needs, beyond the layer ``net_ns``."""
+    surroundings = await trio.to_thread.run_sync(remedies.read_surroundings)
+    ids = TRIAL_IDS if host.uid == 0 else HostIds(host.uid, host.gid)
+    sockets = (("tcp", "127.0.0.1", 80), ("tcp", "0.0.0.0", 80), ("udp", "127.0.0.1", 53))
+    steps = (s.LoopbackUp(), s.RouteToLoopback(*p.FILTERED_ADDRESSES), s.Listen(sockets))
+    return await _run_trial(spawner, _plan_trial(host, ids, p.NEWNET, *steps), surroundings)
+
+
 def _untried_layers(host: Host) -> Mapping[str, Finding]:
     """Return findings for layers that needn't be tried, because they can't work here."""
     absent = {}
@@ -150,12 +160,7 @@ def _mechanism_of(layer: str, host: Host) -> str:
 
 def _trial_plans(host: Host, ids: HostIds) -> Mapping[str, Sequence[Step]]:
     """Return the steps that test each layer."""
-
-    def trial(flags: int, *steps: Step) -> tuple[Step, ...]:
-        maps = (f"{UID} {ids.uid} 1", f"{GID} {ids.gid} 1", host.uid != 0)
-        identity = s.TakeIdentity(UID, GID, drop_groups=host.uid == 0)
-        return (s.Clone(p.NEWUSER | p.NEWPID | flags, *maps), identity, *steps, _TRUE_PROGRAM)
-
+    trial = partial(_plan_trial, host, ids)
     root = (s.PrivateMounts(), s.MountRoot(1 << 20, 64))
     return {
         "user_ns": trial(0, s.ForbidNamespaces()),
@@ -172,6 +177,12 @@ def _trial_plans(host: Host, ids: HostIds) -> Mapping[str, Sequence[Step]]:
         "landlock": trial(0, s.NoNewPrivileges(), *_landlock_steps(host.landlock_abi or 1)),  # 1: the refusal says why
         "rlimits": trial(0, s.SetLimits((("CORE", 0), ("RTPRIO", 0)))),
     }
+
+
+def _plan_trial(host: Host, ids: HostIds, flags: int, *steps: Step) -> tuple[Step, ...]:
+    maps = (f"{UID} {ids.uid} 1", f"{GID} {ids.gid} 1", host.uid != 0)
+    identity = s.TakeIdentity(UID, GID, drop_groups=host.uid == 0)
+    return (s.Clone(p.NEWUSER | p.NEWPID | flags, *maps), identity, *steps, _TRUE_PROGRAM)
 
 
 def _minimal_root_steps(host: Host) -> Sequence[Step]:
@@ -213,5 +224,7 @@ async def _run_trial(spawner: Spawner, trial: Sequence[Step], surroundings: reme
         return Finding(False, str(failure))
     for fd in (sandbox.stdout, sandbox.stderr):
         os.close(fd)
+    for one in sandbox.sockets:
+        one.close()
     status = await sandbox.wait()
     return Finding(status.code == 0, "" if status.code == 0 else f"{_TRUE_PROGRAM.argv[0]}: {status}")

@@ -35,7 +35,7 @@ from agentos.database import Database, DatabaseError, open_database
 from agentos.llm import budgets
 from agentos.llm.model import Model, open_model
 from agentos.private_files import UnsafeFile, describe_error
-from agentos.sandbox.plan import CODE, WORKSPACE
+from agentos.sandbox.root_files import CODE, WORKSPACE
 from agentos.services import usage
 from agentos.services.events import (
     Events,

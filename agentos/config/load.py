@@ -12,6 +12,7 @@ from agentos.config.schema import KernelSettings
 from agentos.llm.settings import LLMSettings
 from agentos.permissions.approvals import ApprovalSettings
 from agentos.permissions.rule import PermissionSet
+from agentos.services.http.settings import HttpSettings
 from agentos.services.logs.log import LogSettings
 from agentos_sdk.codec import is_deeper
 from agentos_sdk.codec import path as dotted
@@ -37,6 +38,7 @@ class Config:
     file: Path | None = None
     permissions: Mapping[str, PermissionSet] = field(factory=dict)
     logs: LogSettings = LogSettings()
+    http: HttpSettings = HttpSettings()
     approvals: ApprovalSettings = ApprovalSettings()
 
     @classmethod
@@ -81,7 +83,8 @@ def load(path: str | Path) -> Config:
     kernel, llm, permissions, root = builder.build(data)
     if builder.mistakes:
         raise ConfigError(_locate_mistakes(name, text, builder.mistakes))
-    return Config(kernel, llm, root, file.parent, file, permissions, builder.logs, builder.approvals)
+    parts = (builder.logs, builder.http, builder.approvals)
+    return Config(kernel, llm, root, file.parent, file, permissions, *parts)
 
 
 def _read_text(name: str) -> str:

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Right
+from agentos.services.http.destination import Destination
 from agentos_sdk.errors import NotFound, PermissionDenied, QuotaExceeded
 from agentos_sdk.opcodes import Op
 
@@ -42,6 +43,7 @@ class EffectivePermissions:
     above: "EffectivePermissions | None"
     names: Names
     giver: "EffectivePermissions | None" = None  # the caller that gave ``own``, if it isn't in ``above``
+    is_operators: bool = False  # the operator's own: these limit no caller that it gives rights to
     layers_added: int = 0  # number of sets that the caller added on top of its own
     # The last decision about a path, until rules change: READ and WRITE decide before they look at the file, and after.
     last_path: tuple[int, Right] | None = None
@@ -63,6 +65,14 @@ class EffectivePermissions:
         """
         above = (one.own for one in self.chain() if one.own is not LEVELS["unrestricted"])
         return tuple(dict.fromkeys([self.own, *above]))
+
+    def secrets(self) -> frozenset[str]:
+        """The names of the secrets that all of these sets have; the operator, who may give any, holds none itself."""
+        held = frozenset(self.own.secrets)
+        for one in self.chain():
+            if not one.is_operators:
+                held &= frozenset(one.own.secrets)
+        return held
 
     def forget_layers(self) -> None:
         """Compile the sets anew: the names in them have other values."""
@@ -100,9 +110,12 @@ class PermissionAuthorizer:
     _held: dict[int, EffectivePermissions] = field(factory=dict)  # by caller id
     _version: int = 0
 
-    def add_caller(self, number: int, own: PermissionSet, names: Names, above: int | None = None) -> None:
+    def add_caller(
+        self, number: int, own: PermissionSet, names: Names, above: int | None = None, *, is_operator: bool = False
+    ) -> None:
         """Register a caller with the set ``own``, limited by what the caller ``above`` holds."""
-        self._held[number] = EffectivePermissions(own, self._held[above] if above is not None else None, names)
+        limits = self._held[above] if above is not None else None
+        self._held[number] = EffectivePermissions(own, limits, names, is_operators=is_operator)
 
     def remove_caller(self, number: int) -> None:
         """Remove a caller. Callers that it gave rights to keep exactly what they had."""
@@ -116,11 +129,17 @@ class PermissionAuthorizer:
         return permissions
 
     def check_not_wider(self, given: PermissionSet, above: int, field: str) -> None:
-        """Raise ``PermissionDenied`` if ``given`` is a wider level than ``above`` holds.
+        """Raise ``PermissionDenied`` if ``given`` is a wider level than ``above`` holds, or has a secret that it lacks.
 
         A set that is wider in other ways passes here; decisions are still limited by the sets above it.
         """
-        for one in self.permissions_of(above).sets():
+        giver = self.permissions_of(above)
+        for name in () if giver.is_operators else given.secrets:
+            if name not in giver.secrets():
+                raise PermissionDenied(
+                    f"{field}.secrets: you can't grant the secret {name}, you don't hold it yourself", rule=NOT_HELD
+                )
+        for one in giver.sets():
             if is_wider(given, one):
                 raise PermissionDenied(
                     f"{field}: you can't grant {given.level}, you hold no more than {one.level or one.name} yourself",
@@ -183,8 +202,8 @@ class PermissionAuthorizer:
             return
         self.check_layer_left(own, number)
         held = self.permissions_of(number)
-        held.above, held.own = EffectivePermissions(held.own, held.above, held.names, held.giver), own
-        held.giver, held.layers_added = None, held.layers_added + 1
+        held.above = EffectivePermissions(held.own, held.above, held.names, held.giver, held.is_operators)
+        held.own, held.giver, held.is_operators, held.layers_added = own, None, False, held.layers_added + 1
         self._version += 1
 
     def decide(self, caller: Caller, right: Right) -> Decision:
@@ -210,6 +229,17 @@ class PermissionAuthorizer:
             why = f"{target.name} is neither you nor an agent that you spawned"
             return Decision("deny", "only an ancestor sets rights", f"{describe_right(right)}: {why}")
         return min([layer.decide(right, target) for layer in permissions.layers(self._version)], key=strictness)
+
+    def grants_address(self, caller: Caller, wanted: Destination, *, approved: bool) -> bool:
+        """Whether rules with exactly this address and port allow it, or ask about it and it was ``approved``."""
+        decision = self.decide(caller, Right("http", wanted))
+        if decision.effect == "deny" or (decision.effect == "ask" and not approved):
+            return False
+        permissions = self.permissions_of(caller.id)
+        # `unrestricted` limits nothing else, but an agent that holds it has no such rule to pass on.
+        if any(one.own is LEVELS["unrestricted"] and not one.is_operators for one in permissions.chain()):
+            return False
+        return all(layer.grants_by_address(wanted) for layer in permissions.layers(self._version))
 
     def refused_calls(self, number: int, calls: Iterable[Op]) -> Mapping[Op, Decision]:
         """The calls that this caller may not make with any arguments, each with the decision."""

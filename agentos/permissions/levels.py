@@ -19,7 +19,19 @@ _LEVEL_RULES: Final[dict[str, dict[Kind, tuple[str, ...]]]] = {
     },
     "sandboxed": {
         "calls": (
-            *("WRITE", "EXEC", "THINK", "LLM_REPORT", "STORE", "DELETE", "KEYS", "SEND", "BROADCAST", "REGISTER"),
+            *(
+                "WRITE",
+                "EXEC",
+                "THINK",
+                "ASYNC_POLL",
+                "LLM_REPORT",
+                "STORE",
+                "DELETE",
+                "KEYS",
+                "SEND",
+                "BROADCAST",
+                "REGISTER",
+            ),
             *("SPAWN", "KILL", "WAIT", "PAUSE", "RESUME", "LOGS", "INSPECT", "SET_PERMS", "EXPLAIN"),
         ),
         "write": ("${workspace}/**",),
@@ -43,10 +55,11 @@ def _levels() -> dict[str, PermissionSet]:
         source = f"level {name}"
         rules += tuple(Rule("allow", kind, text, source) for kind, texts in added.items() for text in texts)
         if name == "standard":
-            rules += (Rule("ask", "domains", "*", source, fallback=True),)
+            rules += (Rule("ask", "domains", "*:*", source, fallback=True),)
         levels[name] = PermissionSet(source, rules, level=name)
     everything: dict[Kind, str] = {
-        **dict.fromkeys(("calls", "commands", "domains", "models", "send", "agents"), "*"),
+        **dict.fromkeys(("calls", "commands", "models", "send", "agents"), "*"),
+        "domains": "*:*",
         **dict.fromkeys(("read", "write"), "/**"),
     }
     source = "level unrestricted"

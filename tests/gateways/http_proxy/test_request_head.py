@@ -9,6 +9,8 @@ from agentos.gateways.http_proxy import incoming
 from agentos.gateways.http_proxy.incoming import Body, Incoming
 from agentos.gateways.http_proxy.request_head import MAX_HEAD_BYTES, MAX_HEADERS, BadHead, parse_head
 
+from .streams import connected
+
 GET = b"GET http://a.example/x?y HTTP/1.1\r\nHost: a.example\r\n"
 
 
@@ -98,13 +100,6 @@ async def receive(*sent: bytes) -> Incoming:
 
         nursery.start_soon(send)
     return Incoming(ours)
-
-
-async def connected() -> tuple[trio.SocketStream, trio.SocketStream]:
-    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    async with listener:
-        theirs = await trio.open_tcp_stream(*listener.socket.getsockname())
-        return await listener.accept(), theirs
 
 
 async def read_body(sent: bytes, length: int | None) -> tuple[bytes, bytes]:

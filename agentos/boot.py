@@ -192,7 +192,6 @@ class Kernel:
             sdk=host.sdk,
             sdk_alone=host.sdk_alone,
             waived=kernel.waive,
-            port=openai_endpoint.PORT if settings.config.llm.openai_endpoint else None,
         )
         host_view = View(str(settings.config.directory), home())
         # The agent tree, not running yet.

@@ -14,6 +14,7 @@ from msgspec.structs import asdict
 
 from agentos.llm.settings import Share
 from agentos.permissions.rule import PermissionSet
+from agentos.sandbox.policy import Network
 from agentos.services.quotas import Quota, make_quotas
 from agentos_sdk import values
 from agentos_sdk.strict import quote
@@ -66,7 +67,7 @@ class Request(Struct, frozen=True, kw_only=True):
     significant: bool | None = None
     backoff: values.Backoff | None = None
     on_give_up: OnGiveUp | None = None
-    network: bool | None = None
+    network: bool | Network | None = None
     isolation: str | None = None
     sandboxed: bool | None = None
     limits: values.Limits | None = None
@@ -79,7 +80,7 @@ class Request(Struct, frozen=True, kw_only=True):
 
 CONVERTED_FIELDS = (
     *("script", "command", "cwd", "python", "code", "workspace"),
-    *("isolation", "sandboxed", "limits", "backoff", "llm"),
+    *("network", "isolation", "sandboxed", "limits", "backoff", "llm"),
 )  # the spec has the other fields unchanged
 
 
@@ -111,6 +112,7 @@ def build(
         limits=cut(request.limits or NO_LIMITS, bounds),
         backoff=build_backoff(request.backoff, report),
         llm=build_share(request.llm, report),
+        network=choose_network(request.network),
     )
     with report_bad_field(report):
         spec = inherit(spec, parent) if parent is not None else spec
@@ -118,6 +120,8 @@ def build(
         for name in ("code", "workspace", "runtime"):
             if getattr(request, name) not in (None, "exec"):
                 report(BadField(name, "only a jail has this, and isolation is none: leave it out"))
+        if spec.network == "filtered":
+            report(BadField("network", "only a jail can be filtered, and isolation is none: give it a jail"))
     with report_bad_field(report):
         spec = paths.resolve(spec, request, report)
     for mistake in layout.mistakes(spec) if spec.jailed else layout.bad_limits(spec):
@@ -150,6 +154,11 @@ def choose_isolation(level: str | None, sandboxed: bool | None, report: ReportMi
     if sandboxed is False or level == "none":
         return "none"
     return "strict" if level == "strict" else "standard"
+
+
+def choose_network(given: bool | Network | None) -> Network:
+    """The network that was asked for; ``true`` is short for the host's."""
+    return given if isinstance(given, str) else "host" if given else "none"
 
 
 def build_backoff(given: values.Backoff | None, report: ReportMistake) -> Backoff | None:

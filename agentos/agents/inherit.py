@@ -3,6 +3,7 @@
 import attrs
 from msgspec.structs import replace
 
+from agentos.sandbox.policy import NETWORKS
 from agentos_sdk.errors import PermissionDenied
 from agentos_sdk.quantities import CpuShare, Size
 from agentos_sdk.values import Limits
@@ -35,8 +36,8 @@ def inherit(spec: AgentSpec, parent: AgentSpec) -> AgentSpec:
     """``spec`` as a child of ``parent``: limits are reduced to the parent's; the rest raises :class:`ExceedsParent`."""
     if not spec.jailed:
         raise ExceedsParent("isolation", "an agent without isolation is the operator's alone to start")
-    if spec.network and parent.jailed and not parent.network:
-        raise ExceedsParent("network", f"{parent.name} has no network itself, so that its children have none either")
+    if parent.jailed and NETWORKS.index(spec.network) > NETWORKS.index(parent.network):
+        raise ExceedsParent("network", f"its parent {parent.name} has {parent.network}, and {spec.network} is more")
     if spec.runtime == "fast" and parent.jailed and parent.runtime != "fast":
         raise ExceedsParent("runtime", f"{parent.name} was started by exec itself, and so are its children")
     return replace(

@@ -5,7 +5,8 @@ import os
 import pwd
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from functools import partial
 
 import trio
 from attrs import define, evolve, frozen
@@ -15,16 +16,19 @@ from agentos.kernel.listener import ConnectionLimit, Listener, ListenError, Peer
 from agentos.kernel.poller import Poller
 from agentos.sandbox.plan import SOCKET
 from agentos.sandbox.sandbox import Sandbox
+from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.status import Status
+from agentos.sandbox.steps import SocketAddress
 from agentos.services.events import AgentReady, AgentStopping
 from agentos_sdk.errors import CallError, Unavailable
 from agentos_sdk.values import End
 from supervisors import Ended, Ignore
 
 from .health import HealthChecks
-from .jail import layout
+from .jail import filtered_network, layout, openai_endpoint
 from .jail.errors import JailError
 from .jail.factory import Jails
+from .jail.filtered_network import FilteredNetwork, ServeNetwork
 from .jail.isolation_report import lacking
 from .jail.jail import Jail, KernelAddress
 from .jail.openai_endpoint import Endpoint, Serve, endpoint
@@ -46,6 +50,8 @@ class LifeDeps:
     """The kernel's services that every life uses.
 
     ``host_view`` names the host's files. ``serve`` answers OpenAI-compatible requests; None disables them.
+    ``serve_network`` serves the filtered network of a jail; None: no agent with one starts. ``find_ports`` are the
+    TCP ports that the rules of a caller name.
     """
 
     registry: Registry
@@ -57,6 +63,8 @@ class LifeDeps:
     host_view: View
     health: HealthChecks
     serve: Serve | None = None
+    serve_network: ServeNetwork | None = None
+    find_ports: Callable[[Caller], Collection[int]] = lambda _: ()
 
 
 @frozen
@@ -87,8 +95,12 @@ class Life:
                         Listener(sockets.listener, self.deps.connection_limit, self.deps.poller, self._admit).serve
                     )
                     if sockets.http is not None:
-                        inside = jail.sandbox.listener
-                        life.start_soon(self._serve_http, sockets.http, inside)
+                        assert sockets.http_listener is not None, "it was opened with the endpoint"
+                        assert self.deps.serve is not None, "an endpoint is only opened if `serve` is given"
+                        life.start_soon(self.deps.serve, sockets.http_listener, agent.caller, sockets.http.key)
+                    if sockets.network is not None:
+                        assert self.deps.serve_network is not None, "no jail has started without it"
+                        life.start_soon(self.deps.serve_network, sockets.network, agent.caller)
                     status = await self._run_program(jail, stop, task_status)
                 life.cancel_scope.cancel()
         finally:
@@ -105,12 +117,18 @@ class Life:
     async def _jail(self, sockets: "Sockets") -> AsyncIterator[Jail]:
         agent = self.agent
 
+        if agent.spec.network == "filtered" and self.deps.serve_network is None:
+            raise self._not_started(End(None, None, "network: this kernel has no proxy for a filtered network"))
+        ports = self.deps.find_ports(agent.caller) if agent.spec.network == "filtered" else ()
+
         def connect() -> KernelAddress:
             sockets.open(agent.spec, with_http=self.deps.serve is not None)
-            return KernelAddress(sockets.path, environment(agent, self.deps.run, sockets.path, sockets.http))
+            inside = sockets.list_inside(agent.spec, ports)
+            return KernelAddress(sockets.path, inside, environment(agent, self.deps.run, sockets.path, sockets.http))
 
         try:
             async with self.deps.jails.open(agent, connect) as jail:
+                sockets.take_inside(agent.spec, jail.sandbox, self.deps.jails.spawner)
                 agent.program, agent.jail = jail.sandbox, jail
                 agent.layers, agent.lacking = jail.layers, lacking(jail.layers)
                 if agent.spec.jailed:
@@ -200,14 +218,6 @@ class Life:
             await program.wait()
         agent.stop_scope = None
 
-    async def _serve_http(self, http: Endpoint, inside: socket.socket | None) -> None:
-        """Serve the program's HTTP requests; requests sent before this wait in the backlog."""
-        listener = http.listener or inside
-        assert listener is not None, "a jail with its own network has a listener"
-        assert self.deps.serve is not None, "an endpoint is only opened if `serve` is given"
-        with listener:
-            await self.deps.serve(listener, self.agent.caller, http.key)
-
     async def _admit(self, peer: Peer) -> Caller:
         self.agent.connected.set()
         return self.agent.caller
@@ -227,21 +237,42 @@ class Life:
 
 @define(eq=False)
 class Sockets:
-    """The sockets of one life: the kernel's at ``path``, and the OpenAI-compatible endpoint's, if it has one."""
+    """The sockets of one life: the kernel's at ``path``, and those of what else it has.
+
+    Requests that programs send before anything is served wait in the backlog of ``http_listener`` and ``network``.
+    """
 
     path: str
     listener: socket.socket | None = None
     http: Endpoint | None = None
+    http_listener: socket.socket | None = None
+    network: FilteredNetwork | None = None
 
     def open(self, spec: AgentSpec, with_http: bool) -> None:
         """Raises :class:`~agentos.kernel.listener.ListenError`. Blocks."""
-        self.http = endpoint(spec) if with_http else None
+        if with_http:
+            self.http = endpoint(spec)
+            self.http_listener = self.http.listener
         self.listener = listen(self.path)
+
+    def list_inside(self, spec: AgentSpec, ports: Collection[int]) -> tuple[SocketAddress, ...]:
+        """The sockets that the jail opens in its own network, if it has one."""
+        http = (openai_endpoint.ADDRESS,) if self.http is not None and self.http_listener is None else ()
+        return (*http, *(filtered_network.addresses(ports) if spec.network == "filtered" else ()))
+
+    def take_inside(self, spec: AgentSpec, jail: Sandbox, spawner: Spawner) -> None:
+        """Take the sockets that the jail has opened, in the order of :meth:`list_inside`."""
+        inside = list(jail.sockets)
+        if self.http is not None and self.http_listener is None:
+            self.http_listener = inside.pop(0)
+        if spec.network == "filtered":
+            self.network = FilteredNetwork.take(inside, partial(spawner.listen, jail))
 
     def close(self) -> None:
         """Close what is open, and remove the kernel's socket."""
-        if self.http is not None:
-            self.http.close()
+        for one in (self.http_listener, self.network):
+            if one is not None:
+                one.close()
         if self.listener is not None:
             self.listener.close()
             with contextlib.suppress(FileNotFoundError):
@@ -270,6 +301,7 @@ def environment(agent: Agent, run: Run, path: str, http: Endpoint | None) -> dic
     return {
         **outside,
         **(http.environment if http is not None else {}),
+        **(filtered_network.ENVIRONMENT if agent.spec.network == "filtered" else {}),
         **agent.spec.env,
         "AGENTOS_SOCKET": SOCKET if agent.spec.jailed else path,
         "AGENTOS_AGENT_NAME": agent.name,

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from agentos.llm.settings import Share
 from agentos.permissions.rule import PermissionSet
+from agentos.sandbox.policy import Network
 from agentos.services.quotas import merge_quotas
 from agentos_sdk.codec import Rule, Seconds
 from agentos_sdk.errors import AlreadyExists, BadRequest, CallError
@@ -117,7 +118,7 @@ class AgentSpec(Struct, frozen=True):
     significant: bool = False
     backoff: Backoff | None = None
     on_give_up: OnGiveUp = "fail"
-    network: bool = False
+    network: Network = "none"
     isolation: Isolation = "standard"
     limits: Limits = Limits()
     code: str | None = None

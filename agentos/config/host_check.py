@@ -70,7 +70,7 @@ def _isolation_layers(spec: AgentSpec, found: Mapping[str, Finding]) -> Layers:
     """The isolation layers that this agent would have, as far as that is known without starting it."""
     return {
         name: Layer(
-            one.asked and not (name == "net_ns" and spec.network),
+            one.asked and not (name == "net_ns" and spec.network == "host"),
             one.works if spec.jailed else name == "rlimits" or _is_grouped(name, one),
             one.mechanism,
             reason=(one.reason or "without a jail nothing bounds it") + (f" ({one.remedy})" if one.remedy else ""),

@@ -23,6 +23,7 @@ from agentos.agents.spec import (
     is_reserved,
 )
 from agentos.sandbox.host_ids import FIRST_ID, ID_COUNT
+from agentos.sandbox.policy import Network
 from agentos.sandbox.zygote import TIMEOUT
 from agentos_sdk.codec import Rule, Seconds, Size
 from agentos_sdk.values import Backoff, Limits, Share
@@ -150,7 +151,7 @@ class AgentTable(ChildTable):
     watchdog: Annotated[Seconds, CHECKED_RULE] | None = None
     health: HealthCheck | None = None
     sandboxed: bool | None = None
-    network: bool | None = None
+    network: bool | Network | None = None
     isolation: Level | None = None
     limits: Limits | None = None
     code: str | None = None

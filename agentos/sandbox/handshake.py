@@ -12,7 +12,7 @@ import signal
 import socket
 import struct
 import termios
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import trio
@@ -113,7 +113,7 @@ async def wait_confined(control: socket.socket) -> tuple[int, dict[str, int]]:
     """Return the pid of the program, which is confined and waits, and the descriptors that it sent.
 
     If it enters a sandbox, the pid is that of its PID 1, which starts it later. The descriptors are namespaces by name,
-    tmpfs mounts by path, and ``listener`` if its plan has one.
+    tmpfs mounts by path, and sockets in the plan's order, with names that begin with :data:`.messages.SOCKET_PREFIX`.
     """
     found: dict[str, int] = {}
     try:
@@ -121,13 +121,18 @@ async def wait_confined(control: socket.socket) -> tuple[int, dict[str, int]]:
             message = await _expect(control, messages.LISTENING, messages.FOUND, messages.CONFINED)
             if message.fields is not None and message.fields["what"] == messages.CONFINED:
                 return message.sender, found
-            try:
-                found |= _name_descriptors(message)
-            except SandboxError:
-                close_all(*message.fds)
-                raise
+            found |= _take_descriptors(message)
     except BaseException:
         close_all(*found.values())
+        raise
+
+
+def _take_descriptors(message: _Message) -> dict[str, int]:
+    """As :func:`_name_descriptors`; closes those that came if some are missing."""
+    try:
+        return _name_descriptors(message)
+    except SandboxError:
+        close_all(*message.fds)
         raise
 
 
@@ -139,19 +144,24 @@ def _name_descriptors(message: _Message) -> dict[str, int]:
     return dict(zip(names, message.fds, strict=True))
 
 
-async def receive_listener(control: socket.socket) -> socket.socket:
-    """Receive the listener that a process in the sandbox made."""
-    message = await _expect(control, messages.LISTENING)
-    if len(message.fds) != 1:
-        raise SandboxError("too many open files: the kernel can't take another listener")
-    return wrap_listener(message.fds[0])
+async def receive_sockets(control: socket.socket, count: int) -> Sequence[socket.socket]:
+    """Receive the sockets that a process in the sandbox bound."""
+    found: dict[str, int] = {}
+    try:
+        while len(found) < count:
+            found |= _take_descriptors(await _expect(control, messages.LISTENING))
+    except BaseException:
+        close_all(*found.values())
+        raise
+    return wrap_sockets(found.values())
 
 
-def wrap_listener(fd: int) -> socket.socket:
-    """Return a socket object for this descriptor."""
-    listener = socket.socket(fileno=fd)
-    listener.setblocking(False)  # sets the object's own flag; the descriptor is non-blocking already
-    return listener
+def wrap_sockets(fds: Iterable[int]) -> Sequence[socket.socket]:
+    """Return socket objects for these descriptors."""
+    sockets = [socket.socket(fileno=fd) for fd in fds]
+    for one in sockets:
+        one.setblocking(False)  # sets the object's own flag; the descriptor is non-blocking already
+    return sockets
 
 
 async def wait_exec(control: socket.socket) -> None:

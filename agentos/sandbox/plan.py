@@ -26,7 +26,7 @@ from agentos_sdk.values import HostIds
 from . import steps as s
 from .filters import landlock, seccomp
 from .filters.landlock import PathRule
-from .policy import MIB, BadPolicy, Directory, Image, Interpreter, Limits, Policy, Program
+from .policy import MIB, BadPolicy, Directory, Image, Interpreter, Limits, Network, Policy, Program
 from .steps import Step
 
 NEWNS, NEWCGROUP, NEWUTS, NEWIPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
@@ -70,7 +70,13 @@ class Host(Struct, frozen=True):
 
 SYSTEM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime")
-NETWORK_FILES = ("/etc/resolv.conf", "/etc/ssl", "/etc/pki", "/etc/ca-certificates")
+CERTIFICATES = ("/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/etc/crypto-policies")  # and settings of TLS
+NETWORK_FILES: Mapping[Network, Sequence[str]] = {
+    "none": (),
+    "filtered": CERTIFICATES,
+    "host": ("/etc/resolv.conf", *CERTIFICATES),
+}
+FILTERED_ADDRESSES = ("198.18.0.0", 15)  # RFC 2544: for tests of devices, so on no network that a host uses
 
 FORBIDDEN_PREFIXES = frozenset(
     {
@@ -109,16 +115,17 @@ def plan_sandbox(policy: Policy, program: Program, host: Host, host_ids: HostIds
     within_tmp = tuple(bind for bind in binds if bind.target.startswith("/tmp/"))
     common = tuple(bind for bind in binds if bind not in (*own, *within_tmp))
     later = (*own, *within_tmp)
-    flags = NEWUSER | NEWPID | NEWUTS | NEWIPC | (0 if policy.network else NEWNET)
+    flags = NEWUSER | NEWPID | NEWUTS | NEWIPC | (NEWNET if policy.network != "host" else 0)
     return (
         s.Clone(flags, f"{UID} {ids.uid} 1", f"{GID} {ids.gid} 1", deny_setgroups=not is_root),
         *([s.DetachRoot(_ROOT_SIZE, _ROOT_INODES), *_detach_steps(policy, common, ids)] if is_root else []),
         s.PrivateMounts(),
         *(_open_steps(policy, binds, common) if not is_root else []),
         s.ForbidNamespaces(),
-        *([] if policy.network else [s.LoopbackUp()]),
+        *([s.LoopbackUp()] if policy.network != "host" else []),
+        *([s.RouteToLoopback(*FILTERED_ADDRESSES)] if policy.network == "filtered" else []),
         s.MountRoot(_ROOT_SIZE, _ROOT_INODES),
-        *_root_steps(host, common),
+        *_root_steps(policy, host, common),
         s.StandBy(),
         *(_detach_steps(policy, later, ids) if is_root else []),
         *([s.UnshareCgroup()] if host.cgroup_namespace else []),
@@ -132,7 +139,7 @@ def plan_sandbox(policy: Policy, program: Program, host: Host, host_ids: HostIds
         s.CloseSources(),
         s.SwitchRoot(),
         s.ReadOnlyRoot(),
-        *([s.Listen(policy.port)] if policy.port is not None else []),
+        *([s.Listen(policy.sockets)] if policy.sockets else []),
         *_confine_steps(policy, host, binds),
         plan_program(policy, program, host),
     )
@@ -246,7 +253,7 @@ def _detach_steps(policy: Policy, binds: Sequence[s.Bind], host_ids: HostIds) ->
         if bind.writable and isinstance(policy.workspace, Image):
             yield s.DetachImage(bind.source, bind.target)
             continue
-        ours = bind.device or bind.source in (*SYSTEM_PATHS, *SYSTEM_FILES, *NETWORK_FILES, policy.socket)
+        ours = bind.device or bind.source in (*SYSTEM_PATHS, *SYSTEM_FILES, *NETWORK_FILES["host"], policy.socket)
         follow = bind.target not in _targets_without_symlinks(policy)
         always = bind.target in (CODE, WORKSPACE)
         owner = None if ours else (host_ids.uid, host_ids.gid)
@@ -264,7 +271,7 @@ def _script_path(script: str) -> str:
 
 def _bind_steps(policy: Policy, host: Host) -> Iterator[s.Bind]:
     """Yield the host paths to mount inside; an outer directory comes before a path within it."""
-    wanted = [*SYSTEM_PATHS, *SYSTEM_FILES, *(NETWORK_FILES if policy.network else ())]
+    wanted = [*SYSTEM_PATHS, *SYSTEM_FILES, *NETWORK_FILES[policy.network]]
     trees = [path for path in wanted if path in host.directories]
     if policy.interpreter is not None:
         trees += [policy.interpreter.prefix, policy.interpreter.base_prefix]
@@ -297,7 +304,7 @@ def _is_own(bind: s.Bind) -> bool:
     return bind.target in (CODE, WORKSPACE, SOCKET) or bind.target.startswith(f"{CODE}/")
 
 
-def _root_steps(host: Host, binds: tuple[s.Bind, ...]) -> Iterator[Step]:
+def _root_steps(policy: Policy, host: Host, binds: tuple[s.Bind, ...]) -> Iterator[Step]:
     """Fill the new root with what is the same for all agents of this kernel."""
     for directory in ("/dev", "/etc", "/proc", "/run", "/tmp", CODE, WORKSPACE):
         yield s.MakeDirectory(directory)
@@ -305,6 +312,8 @@ def _root_steps(host: Host, binds: tuple[s.Bind, ...]) -> Iterator[Step]:
         yield s.Link(path, target)
     for name, text in _ETC_FILES.items():
         yield s.WriteFile(f"/etc/{name}", text)
+    if policy.network == "filtered":
+        yield s.WriteFile("/etc/resolv.conf", "nameserver 127.0.0.1\n")
     yield from binds
     yield s.MakeDirectory("/dev/shm")
     for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):

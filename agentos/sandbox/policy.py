@@ -2,13 +2,17 @@
 
 import os.path
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 from attrs import field, frozen
 
+from .steps import SocketAddress
+
 MIB = 1 << 20
 PROFILES = ("standard", "strict")  # seccomp profiles, from the wider to the narrower
+NETWORKS = ("none", "filtered", "host")  # from the narrower to the wider
+Network = Literal["none", "filtered", "host"]
 
 
 class BadPolicy(ValueError):
@@ -118,8 +122,11 @@ class Policy:
 
     ``script`` is a file in /agent, or ``code`` a directory as /agent, read-only. ``workspace`` is a directory (its path
     is enough) or an image for /workspace, or None for one in memory. ``sdk`` is the directory of the package
-    ``agentos_sdk``. ``socket`` is the kernel's socket for this program, at /run/agentos.sock. ``port`` on the sandbox's
-    own loopback has a listener, outside the sandbox, since before the program starts.
+    ``agentos_sdk``. ``socket`` is the kernel's socket for this program, at /run/agentos.sock.
+
+    ``network`` is the host's, or one of its own: with ``none`` only a loopback; with ``filtered`` also a route to
+    loopback for :data:`.plan.FILTERED_ADDRESSES`, a resolv.conf that names 127.0.0.1, and the host's certificates.
+    ``sockets`` of its own network are bound before the program starts, and the kernel gets them.
 
     Script, code and workspace may lie where other programs can write: no component of their paths may be a symbolic
     link.
@@ -131,8 +138,8 @@ class Policy:
     workspace: Directory | Image | None = field(default=None, converter=_convert_workspace)
     sdk: str | None = field(default=None, validator=_check_absolute)
     socket: str | None = field(default=None, validator=_check_absolute)
-    network: bool = False  # the host's; otherwise loopback only
-    port: int | None = None
+    network: Network = field(default="none", validator=attrs.validators.in_(NETWORKS))
+    sockets: tuple[SocketAddress, ...] = ()
     limits: Limits = Limits()
     profile: str = field(default="standard", validator=attrs.validators.in_(PROFILES))
     hostname: str = "agent"
@@ -140,11 +147,11 @@ class Policy:
     def __attrs_post_init__(self) -> None:
         if self.script is not None and self.code is not None:
             raise BadPolicy("script and code: /agent is either a directory or has one file")
-        if self.network and self.port is not None:
-            raise BadPolicy("port: with the host's network there is no loopback of its own")
+        if self.network == "host" and self.sockets:
+            raise BadPolicy("sockets: with the host's network there is no loopback of its own")
 
     def narrow_to(self, parent: "Policy") -> "Policy":
-        """Narrow this policy to its parent's: lower limits, narrower profile, no network unless the parent has it.
+        """Narrow this policy to its parent's: lower limits, narrower profile, no wider network.
 
         :class:`BadPolicy` if it names a writable host directory outside its parent's: there is no smaller directory to
         give instead.
@@ -153,7 +160,7 @@ class Policy:
         return attrs.evolve(
             self,
             workspace=workspace.narrow_to(parent.workspace) if isinstance(workspace, Directory) else workspace,
-            network=self.network and parent.network,
+            network=min(self.network, parent.network, key=NETWORKS.index),
             limits=self.limits.narrow_to(parent.limits),
             profile=max(self.profile, parent.profile, key=PROFILES.index),
         )

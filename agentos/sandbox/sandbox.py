@@ -35,7 +35,8 @@ class Rusage(Struct, frozen=True):
 @define(eq=False)
 class Sandbox:
     """A running sandboxed program. ``stdout`` and ``stderr`` are non-blocking pipes; their reader closes them.
-    The user of ``listener`` closes that; it has been listening since before the program started.
+    The user of ``sockets`` closes those, which are in the order of the policy's; they have been open since before the
+    program started.
 
     ``pid`` is the sandbox's PID 1 and ``program`` the process that was inspected, both as host pids: the program
     itself, or PID 1 if the program entered the sandbox of another one. If ``no_shim`` is set, ``pid`` is the program:
@@ -55,7 +56,7 @@ class Sandbox:
     status: Status | None = None
     rusage: Rusage | None = None  # once it has ended
     tmpfs: Mapping[str, int] = Factory(dict)  # mount point to descriptor, for mounts to be counted; closed at the end
-    listener: socket.socket | None = None  # on its own loopback, if its policy names a port
+    sockets: Sequence[socket.socket] = ()  # in its own network
     frozen: bool = False  # also set by code that freezes its cgroup: no process can enter meanwhile
     no_shim: bool = False
     has_keeper: bool = False

@@ -26,7 +26,7 @@ from .inside import messages
 from .inside.janitor import Cleanup
 from .report.walls import Observed, read_observed
 from .sandbox import Sandbox, reap
-from .steps import Step
+from .steps import SocketAddress, Step
 from .zygote import TIMEOUT, Zygote, plan_file
 
 REAP_AGAIN = 0.05  # seconds between two batches of zombies
@@ -165,15 +165,16 @@ class Spawner:
         except ZygoteDied:
             return await self._enter(sandbox, plan, admit, cgroup)
 
-    async def listen(self, sandbox: Sandbox, port: int = 0) -> socket.socket:
-        """Open a TCP listener on the sandbox's 127.0.0.1, not blocking. Port 0 is any free port.
+    async def listen(self, sandbox: Sandbox, addresses: Sequence[SocketAddress]) -> Sequence[socket.socket]:
+        """Open sockets at these addresses of the sandbox's own network, not blocking: all of them, or none.
 
-        :class:`SandboxError` if the sandbox has the host's network; :class:`StepFailed` if the port is taken.
+        TCP sockets listen. :class:`SandboxError` if the sandbox has the host's network or has ended;
+        :class:`StepFailed` if a port is taken.
         """
         try:
-            return await self._listen(sandbox, port)
+            return await self._listen(sandbox, addresses)
         except ZygoteDied:
-            return await self._listen(sandbox, port)
+            return await self._listen(sandbox, addresses)
 
     async def reap_orphans(self) -> bool:
         """Reap ended processes that programs left to us (we are their subreaper), so that none stays a zombie.
@@ -241,15 +242,15 @@ class Spawner:
         sandbox.register_entered(entered)
         return entered
 
-    async def _listen(self, sandbox: Sandbox, port: int) -> socket.socket:
+    async def _listen(self, sandbox: Sandbox, addresses: Sequence[SocketAddress]) -> Sequence[socket.socket]:
         with contextlib.ExitStack() as undo:
             pipes = handshake.open_pipes(undo)
-            plan = (s.Join(), s.Listen(port))
+            plan = (s.Join(), s.TakeIdentity(p.UID, p.GID, os.geteuid() == 0), s.Listen(tuple(addresses)))
             process = await self._launch(undo, pipes, plan, None, _NO_CGROUP, sandbox.namespaces_to_listen)
             async with self._kill_on_error(process):
-                listener = await handshake.receive_listener(process.control)
+                sockets = await handshake.receive_sockets(process.control, len(addresses))
             await self._kill(process)
-        return listener
+        return sockets
 
     async def _wait_exec(
         self,
@@ -261,7 +262,7 @@ class Spawner:
         """Wait until a process has done its plan and is exec'ed; its descriptors then belong to the sandbox."""
         program, found = await handshake.wait_confined(process.control)
         undo.callback(close_all, *found.values())
-        listener = found.pop("listener", None)
+        sockets = [found.pop(name) for name in tuple(found) if name.startswith(messages.SOCKET_PREFIX)]
         tmpfs = {place: found.pop(place) for place in tuple(found) if place.startswith("/")}
         namespaces = {**process.namespaces, **found}
         try:
@@ -277,7 +278,7 @@ class Spawner:
             *(process.pid, program, process.pidfd, pipes.stdout, pipes.stderr, namespaces, observed, pipes.status),
             self._bury,
             tmpfs=tmpfs,
-            listener=handshake.wrap_listener(listener) if listener is not None else None,
+            sockets=handshake.wrap_sockets(sockets),
         )
 
     def _bury(self, pid: int, fds: Sequence[int]) -> None:

@@ -36,10 +36,14 @@ class Descend(NamedTuple):
     proc: str
 
 
-class Listen(NamedTuple):
-    """Send the kernel a TCP listener on 127.0.0.1; port 0 is any free port."""
+SocketAddress = tuple[str, str, int]
+"""``tcp`` or ``udp``, an IPv4 address and a port, of a socket in a sandbox's network."""
 
-    port: int
+
+class Listen(NamedTuple):
+    """Bind sockets in the sandbox's network, and send them to the kernel in this order; port 0 is any free port."""
+
+    addresses: tuple[SocketAddress, ...]
 
 
 class StandBy(NamedTuple):
@@ -198,6 +202,13 @@ class LoopbackUp(NamedTuple):
     """Bring the loopback interface up: 127.0.0.1 and ::1."""
 
 
+class RouteToLoopback(NamedTuple):
+    """Deliver packets to this IPv4 network on loopback: a socket bound to 0.0.0.0 gets them."""
+
+    address: str
+    prefix: int  # bits
+
+
 class SetLimits(NamedTuple):
     """Set resource limits, soft and hard alike: pairs of a name (``NOFILE``) and a value."""
 
@@ -288,6 +299,7 @@ Step = (
     | SwitchRoot
     | ReadOnlyRoot
     | LoopbackUp
+    | RouteToLoopback
     | SetLimits
     | DropCapabilities
     | NoNewPrivileges
@@ -339,7 +351,9 @@ def describe(step: Step) -> str:
         case Hostname():
             about = (step.name,)
         case Listen():
-            about = (step.port,)
+            about = (port for _, _, port in step.addresses)
+        case RouteToLoopback():
+            about = (f"{step.address}/{step.prefix}",)
         case Execute() | RunScript():
             about = (step.argv[0],)
     return " ".join([type(step).__name__, *map(str, about)])

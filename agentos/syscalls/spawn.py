@@ -211,7 +211,7 @@ def check_guest_options(request: calls.Spawn) -> None:
     """Raise ``PermissionDenied`` for options that are reserved for the operator."""
     if request.isolation == "none" or request.sandboxed is False:
         raise PermissionDenied("isolation: an agent without isolation is the operator's alone to start")
-    if request.network:
+    if request.network in (True, "host"):
         raise PermissionDenied("network: an agent with the host's network is the operator's alone to start")
     for name in ("code", "python"):
         if getattr(request, name) is not None:

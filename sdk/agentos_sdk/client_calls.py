@@ -61,7 +61,7 @@ class Calls:
         name: str,
         script: str | None = None,
         sandboxed: bool = True,
-        network: bool = False,
+        network: bool | Literal["none", "filtered", "host"] = False,
         limits: Mapping[str, Any] | None = None,
         restart_policy: Literal["always", "on-failure", "never"] | None = None,
         *,

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from agentos.agents.inherit import DEFAULTS, STRICTNESS, ExceedsParent, effective, inherit, named
 from agentos.agents.jail import layout
 from agentos.agents.spec import AgentSpec
+from agentos.sandbox.policy import NETWORKS
 from agentos_sdk.quantities import Size
 from agentos_sdk.values import Limits
 
@@ -28,7 +29,7 @@ def specs(name: str) -> st.SearchStrategy[AgentSpec]:
         AgentSpec,
         name=st.just(name),
         script=st.just("/some/script.py"),
-        network=st.booleans(),
+        network=st.sampled_from(NETWORKS),
         isolation=st.sampled_from(STRICTNESS),
         limits=LIMITS,
         runtime=st.sampled_from(("exec", "fast")),
@@ -84,7 +85,7 @@ def test_a_network_and_the_faster_runtime_are_the_parents_to_give(child: AgentSp
     except ExceedsParent:
         return
 
-    assert parent.network or not given.network
+    assert NETWORKS.index(given.network) <= NETWORKS.index(parent.network)
     assert parent.runtime == "fast" or given.runtime == "exec"
 
 
@@ -95,7 +96,7 @@ def test_what_it_refuses_is_named_and_was_asked_for(child: AgentSpec, parent: Ag
     except ExceedsParent as error:
         assert error.field in ("isolation", "network", "runtime")
         assert str(error).startswith(f"{error.field}: ")
-        modest = replace(child, isolation="standard", network=False, runtime="exec")
+        modest = replace(child, isolation="standard", network="none", runtime="exec")
         assert inherit(modest, parent).jailed
 
 
@@ -179,7 +180,7 @@ def test_a_parent_without_a_jail_bounds_by_what_was_named_alone() -> None:
     bare = AgentSpec("bare", isolation="none", limits=Limits(max_pids=10))
 
     assert effective(inherit(AgentSpec("child"), bare)) == attrs.evolve(DEFAULTS, max_pids=10)
-    assert inherit(AgentSpec("child", network=True, runtime="fast"), bare).network
+    assert inherit(AgentSpec("child", network="host", runtime="fast"), bare).network == "host"
 
 
 def test_limits_are_read_once_for_every_read_and_write_of_a_jailed_agent() -> None:

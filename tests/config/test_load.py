@@ -108,7 +108,7 @@ def test_a_whole_file_becomes_the_values_that_run(home: Path) -> None:
         backoff=Backoff(first=0.1, min=1.0, max=60.0, max_failures=5),
         limits=Limits(memory=Size(256 << 20), cpu_quota=CpuShare(0.5), max_pids=20),
         isolation="standard",
-        network=True,
+        network="host",
         code=str(home),
         workspace=str(home / "work"),
         runtime="fast",

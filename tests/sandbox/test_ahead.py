@@ -155,7 +155,7 @@ async def test_no_namespace_is_used_twice(spawner: Spawner) -> None:
 async def test_a_program_with_the_hosts_network_is_another(spawner: Spawner) -> None:
     pid = await build(spawner)
 
-    sandbox = await spawner.spawn(python(FOREVER, network=True))
+    sandbox = await spawner.spawn(python(FOREVER, network="host"))
     assert sandbox.pid != pid
     await kill(sandbox)
 

@@ -207,8 +207,8 @@ async def test_both_have_the_same_files_and_network(spawner: Spawner) -> None:
 
 
 async def test_where_the_other_has_the_hosts_network_it_has_that_too(spawner: Spawner) -> None:
-    agent = await an_agent(spawner, network=True)
-    steps = python_beside(FOREVER, network=True)
+    agent = await an_agent(spawner, network="host")
+    steps = python_beside(FOREVER, network="host")
     entered = await spawner.enter(agent, steps)
 
     assert entered.observed.namespaces["net"] == os.stat("/proc/self/ns/net").st_ino

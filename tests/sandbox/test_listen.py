@@ -4,6 +4,7 @@ import errno
 import os
 import signal
 import socket
+from typing import Any
 
 import pytest
 import trio
@@ -31,16 +32,22 @@ connection.sendall(b'thanks')
 """
 
 
-async def an_agent(spawner: Spawner, code: str = FOREVER, **policy: bool) -> Sandbox:
+async def an_agent(spawner: Spawner, code: str = FOREVER, **policy: Any) -> Sandbox:
     sandbox = await spawner.spawn(python(code, **policy))
     await line(sandbox)
     return sandbox
 
 
+async def listen(spawner: Spawner, sandbox: Sandbox, port: int = 0) -> socket.socket:
+    """A TCP listener on the sandbox's 127.0.0.1."""
+    (listener,) = await spawner.listen(sandbox, [("tcp", "127.0.0.1", port)])
+    return listener
+
+
 async def test_a_program_reaches_us_at_its_own_loopback(spawner: Spawner) -> None:
     agent = await spawner.spawn(python(CALLER))
 
-    with await spawner.listen(agent, 4711) as listener:
+    with await listen(spawner, agent, 4711) as listener:
         with trio.fail_after(60):
             connection, _ = await trio.socket.from_stdlib_socket(listener).accept()
         await connection.send(b"from outside")
@@ -53,10 +60,9 @@ async def test_a_program_reaches_us_at_its_own_loopback(spawner: Spawner) -> Non
 async def test_one_that_the_policy_names_is_there_before_the_program(spawner: Spawner) -> None:
     code = "import socket; print(socket.create_connection(('127.0.0.1', 80)).recv(100))"
     before = Belongings.now()
-    agent = await spawner.spawn(python(code, port=80))
+    agent = await spawner.spawn(python(code, sockets=(("tcp", "127.0.0.1", 80),)))
 
-    assert agent.listener is not None
-    with agent.listener as listener:
+    with agent.sockets[0] as listener:
         assert (listener.getsockname(), listener.getblocking()) == (("127.0.0.1", 80), False)
         with trio.fail_after(60):
             connection, _ = await trio.socket.from_stdlib_socket(listener).accept()
@@ -70,7 +76,7 @@ async def test_one_that_the_policy_names_is_there_before_the_program(spawner: Sp
 async def test_it_is_in_the_programs_network_and_nowhere_else(spawner: Spawner) -> None:
     agent = await an_agent(spawner)
 
-    with await spawner.listen(agent) as listener, socket.socket() as ours:
+    with await listen(spawner, agent) as listener, socket.socket() as ours:
         address, port = listener.getsockname()
         assert (address, listener.getblocking(), os.get_inheritable(listener.fileno())) == ("127.0.0.1", False, False)
         assert port > 0
@@ -86,7 +92,7 @@ def _network(of: socket.socket) -> bytes:
 async def test_low_ports_are_its_own_too(spawner: Spawner) -> None:
     agent = await an_agent(spawner)
 
-    with await spawner.listen(agent, 80) as listener:
+    with await listen(spawner, agent, 80) as listener:
         assert listener.getsockname() == ("127.0.0.1", 80)
 
     await kill(agent)
@@ -99,8 +105,8 @@ async def test_a_port_that_the_program_has_taken_is_an_error(spawner: Spawner) -
     agent = await an_agent(spawner, code)
     before = Belongings.now()
 
-    with pytest.raises(StepFailed, match="Listen 4711: Address already in use") as failure:
-        await spawner.listen(agent, 4711)
+    with pytest.raises(StepFailed, match=r"Listen 4711: tcp 127\.0\.0\.1:4711: Address already in use") as failure:
+        await listen(spawner, agent, 4711)
 
     assert failure.value.errno == errno.EADDRINUSE
     assert Belongings.now() == before
@@ -119,7 +125,7 @@ for option in ('', 'SO_REUSEADDR', 'SO_REUSEPORT'):
 print('done')
 """
     agent = await an_agent(spawner)
-    with await spawner.listen(agent, 4711):
+    with await listen(spawner, agent, 4711):
         ended = await jail.ended(await spawner.enter(agent, python_beside(code)))
 
     assert (ended.out, ended.err) == ("done\n", "")
@@ -132,18 +138,18 @@ async def test_a_port_that_cant_be_is_an_error(spawner: Spawner, port: int) -> N
     before = Belongings.now()
 
     with pytest.raises(StepFailed, match=f"Listen {port}: .*port must be 0-65535"):
-        await spawner.listen(agent, port)
+        await listen(spawner, agent, port)
 
     assert Belongings.now() == before
     await kill(agent)
 
 
 async def test_with_the_hosts_network_it_is_refused(spawner: Spawner) -> None:
-    agent = await an_agent(spawner, network=True)
+    agent = await an_agent(spawner, network="host")
     before = Belongings.now()
 
     with pytest.raises(SandboxError, match="it has the host's network"):
-        await spawner.listen(agent)
+        await listen(spawner, agent)
 
     assert Belongings.now() == before
     await kill(agent)
@@ -153,7 +159,7 @@ async def test_without_walls_it_is_refused(spawner: Spawner) -> None:
     sandbox = await spawner.spawn(plan_unjailed(Program(["/bin/sleep", "600"], {}, "/"), probe.read_host(), Limits()))
 
     with pytest.raises(SandboxError, match="it has the host's network"):
-        await spawner.listen(sandbox)
+        await listen(spawner, sandbox)
 
     await kill(sandbox)
 
@@ -164,7 +170,7 @@ async def test_an_ended_sandbox_is_an_error(spawner: Spawner) -> None:
     before = Belongings.now()
 
     with pytest.raises(SandboxError, match="has ended"):
-        await spawner.listen(agent)
+        await listen(spawner, agent)
 
     assert Belongings.now() == before
 
@@ -173,7 +179,7 @@ async def test_a_frozen_sandbox_is_listened_in(spawner: Spawner) -> None:
     agent = await an_agent(spawner)
     agent.freeze()
 
-    (await spawner.listen(agent)).close()
+    (await listen(spawner, agent)).close()
 
     await kill(agent)
 
@@ -190,7 +196,7 @@ print(len(seen))
     agent = await an_agent(spawner, code)
 
     for _ in range(50):
-        (await spawner.listen(agent)).close()
+        (await listen(spawner, agent)).close()
 
     touch = await spawner.enter(agent, beside("/bin/touch", "/workspace/enough"))
     await jail.ended(touch)
@@ -201,11 +207,11 @@ print(len(seen))
 
 async def test_a_hundred_leave_no_descriptor_or_zombie(spawner: Spawner) -> None:
     agent = await an_agent(spawner)
-    (await spawner.listen(agent)).close()
+    (await listen(spawner, agent)).close()
     before, zygotes = Belongings.now(), len(os.listdir(f"/proc/{spawner.zygote}/fd"))
 
     for _ in range(100):
-        (await spawner.listen(agent)).close()
+        (await listen(spawner, agent)).close()
 
     assert Belongings.now() == before
     await zygote_closes(spawner, zygotes)
@@ -218,7 +224,7 @@ async def test_a_cancelled_one_leaves_nothing_at_whatever_moment(spawner: Spawne
 
     for delay in range(20):
         with trio.move_on_after(delay / 2000):
-            (await spawner.listen(agent)).close()
+            (await listen(spawner, agent)).close()
 
     assert Belongings.now() == before
     await kill(agent)
@@ -230,6 +236,6 @@ async def test_a_dead_zygote_is_replaced_on_the_way(spawner: Spawner) -> None:
 
     os.kill(former, signal.SIGKILL)
 
-    (await spawner.listen(agent)).close()
+    (await listen(spawner, agent)).close()
     assert spawner.zygote != former
     await kill(agent)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from agentos.sandbox import steps as s
 from agentos.sandbox.filters import seccomp
 from agentos.sandbox.plan import SYSTEM_FILES, SYSTEM_PATHS, Host, plan_entry, plan_sandbox, split_plan
-from agentos.sandbox.policy import PROFILES, BadPolicy, Directory, Image, Interpreter, Limits, Policy, Program
+from agentos.sandbox.policy import NETWORKS, PROFILES, BadPolicy, Directory, Image, Interpreter, Limits, Policy, Program
 from agentos.sandbox.steps import Step
 from agentos_sdk.values import HostIds
 
@@ -23,7 +23,7 @@ policies = st.builds(
     workspace=st.none() | paths | st.builds(Directory, paths, st.sampled_from(((), ("a", "b/c")))),
     sdk=st.none() | paths,
     socket=st.none() | paths,
-    network=st.booleans(),
+    network=st.sampled_from(NETWORKS),
     limits=st.builds(Limits, open_files=st.integers(1, 1 << 30)),
     profile=st.sampled_from(PROFILES),
 )

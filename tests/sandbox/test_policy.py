@@ -3,11 +3,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.sandbox.policy import PROFILES, BadPolicy, Directory, Image, Interpreter, Limits, Policy, Program
+from agentos.sandbox.policy import NETWORKS, PROFILES, BadPolicy, Directory, Image, Interpreter, Limits, Policy, Program
 
 numbers = st.integers(1, 1 << 40)
 limits = st.builds(Limits, **{one.name: numbers for one in attrs.fields(Limits)})
-policies = st.builds(Policy, network=st.booleans(), limits=limits, profile=st.sampled_from(PROFILES))
+policies = st.builds(Policy, network=st.sampled_from(NETWORKS), limits=limits, profile=st.sampled_from(PROFILES))
 
 
 @given(policies, policies)
@@ -15,7 +15,7 @@ def test_a_child_never_has_more_than_its_parent(child: Policy, parent: Policy) -
     given = child.narrow_to(parent)
 
     assert all(ours <= theirs for ours, theirs in zip(*map(attrs.astuple, (given.limits, parent.limits)), strict=True))
-    assert parent.network or not given.network
+    assert NETWORKS.index(given.network) <= NETWORKS.index(parent.network)
     assert PROFILES.index(given.profile) >= PROFILES.index(parent.profile)
 
 
@@ -89,9 +89,9 @@ def test_what_no_program_can_be_given_is_refused(argv: list[str], environment: d
         Program(argv, environment)
 
 
-def test_on_the_hosts_network_there_is_no_port_of_its_own() -> None:
-    with pytest.raises(BadPolicy, match="port"):
-        Policy(network=True, port=80)
+def test_on_the_hosts_network_there_are_no_sockets_of_its_own() -> None:
+    with pytest.raises(BadPolicy, match="sockets"):
+        Policy(network="host", sockets=(("tcp", "127.0.0.1", 80),))
 
 
 def test_a_script_and_a_directory_for_the_code_exclude_each_other() -> None:

@@ -47,9 +47,8 @@ BUILD_DELAY = 0.02  # seconds from a program's start until the next jail is buil
 class Jails:
     """Creates jails for one kernel. ``sdk`` is the package's directory; ``sdk_alone`` holds only the package.
 
-    In a jail with its own network the kernel listens on ``port``, if one is given. When the layers that don't work here
-    have been taken out of ``host``, ``probed`` is set: no program starts before. ``found`` says for people
-    which layers work.
+    When the layers that don't work here have been taken out of ``host``, ``probed`` is set: no program starts before.
+    ``found`` says for people which layers work.
     """
 
     spawner: Spawner
@@ -60,7 +59,6 @@ class Jails:
     sdk: str
     sdk_alone: str
     waived: Collection[str]
-    port: int | None = None
     memory: MemoryWatcher = field(factory=MemoryWatcher)
     disk: DiskWatcher = field(factory=DiskWatcher)
     probed: trio.Event = field(factory=trio.Event)
@@ -185,7 +183,7 @@ class Jails:
             policy = layout.policy(spec, AgentContents(), python, workspace, None, self.sdk)
             return policy, plan_sandbox(policy, agent.program, host, outer)
         contents = layout.find_contents(spec)
-        policy = layout.policy(spec, contents, python, workspace, address.socket, self.sdk, self.port)
+        policy = layout.policy(spec, contents, python, workspace, address.socket, self.sdk, address.sockets)
         program = layout.program(spec, contents, python.executable, address.environment)
         return policy, plan_sandbox(policy, program, host, outer)
 

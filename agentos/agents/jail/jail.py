@@ -18,7 +18,7 @@ from agentos.sandbox.policy import Limits, Policy
 from agentos.sandbox.report.limits import describe_ending
 from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.status import Status
-from agentos.sandbox.steps import Step
+from agentos.sandbox.steps import SocketAddress, Step
 from agentos.sandbox.watch import disk, memory
 from agentos_sdk.values import HostIds, ResourceUsage
 
@@ -43,9 +43,13 @@ KillReason = memory.Exceeded | disk.Exceeded | Unprotected | Unhealthy
 
 @frozen
 class KernelAddress:
-    """How a program reaches the kernel: the path of its socket, if it has one, and the environment that says so."""
+    """How a program reaches the kernel: the path of its socket, if it has one, and the environment that says so.
+
+    ``sockets`` are the kernel's in the network of the program's jail.
+    """
 
     socket: str | None = None
+    sockets: tuple[SocketAddress, ...] = ()
     environment: Mapping[str, str] = {}
 
 

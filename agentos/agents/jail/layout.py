@@ -17,6 +17,7 @@ from agentos.agents.spec import AgentSpec, BadField
 from agentos.agents.workspaces.workspace import Workspace, describe_unfit
 from agentos.sandbox.plan import CODE, SDK, SYSTEM_PATHS, WORKSPACE
 from agentos.sandbox.policy import Interpreter, Limits, Policy, Program
+from agentos.sandbox.steps import SocketAddress
 
 from .interpreters import NoInterpreter, interpreter
 
@@ -241,9 +242,9 @@ def policy(
     workspace: Workspace,
     socket: str | None,
     sdk: str,
-    port: int | None = None,
+    sockets: tuple[SocketAddress, ...] = (),
 ) -> Policy:
-    """An agent's sandbox policy. ``sdk`` is the package's directory; ``port`` is for jails with their own network."""
+    """An agent's sandbox policy. ``sdk`` is the package's directory; ``sockets`` are those in a network of its own."""
     return Policy(
         interpreter=python,
         script=contents.script,
@@ -252,7 +253,7 @@ def policy(
         sdk=sdk,
         socket=socket,
         network=spec.network,
-        port=None if spec.network else port,
+        sockets=sockets,
         limits=limits(spec),
         profile="strict" if spec.isolation == "strict" else "standard",
         hostname=spec.name[:64],

@@ -9,8 +9,10 @@ from attrs import field, frozen
 from agentos.agents.spec import AgentSpec
 from agentos.kernel.caller import Caller
 from agentos.kernel.listener import BACKLOG, ListenError
+from agentos.sandbox.steps import SocketAddress
 
 PORT = 80  # in a jail: its programs can't bind ports below 1024, so there is no conflict
+ADDRESS: SocketAddress = ("tcp", "127.0.0.1", PORT)
 ANY_KEY = "agentos"  # clients must send a key; it isn't checked, since only the jail's own processes reach its port
 
 Serve = Callable[[socket.socket, Caller, str | None], Awaitable[None]]
@@ -29,14 +31,10 @@ class Endpoint:
         where = "127.0.0.1" if self.port == 80 else f"127.0.0.1:{self.port}"
         return {"OPENAI_BASE_URL": f"http://{where}/v1", "OPENAI_API_KEY": self.key or ANY_KEY}
 
-    def close(self) -> None:
-        if self.listener is not None:
-            self.listener.close()
-
 
 def endpoint(spec: AgentSpec) -> Endpoint:
     """Create the endpoint of one life. Raises :class:`~agentos.kernel.listener.ListenError` if no port is available."""
-    if spec.jailed and not spec.network:
+    if spec.jailed and spec.network != "host":
         return Endpoint(PORT)
     try:
         listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)

@@ -59,12 +59,3 @@ def descend(step: s.Descend, control: socket.socket) -> None:
         os.close(fd)
     messages.wait_for_go(control)
     os.setsid()
-
-
-def listen(step: s.Listen, control: socket.socket) -> None:
-    """Open a TCP listener on loopback and send it to the kernel."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", step.port))
-        listener.listen()
-        messages.send(control, messages.LISTENING, {"listener": listener.fileno()})

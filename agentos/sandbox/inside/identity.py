@@ -1,12 +1,9 @@
-"""Set a process's identity and limits: uid and gid maps, uid and gid, capabilities, hostname, loopback, rlimits."""
+"""Set a process's identity and limits: uid and gid maps, uid and gid, capabilities, hostname, rlimits."""
 
 import contextlib
 import errno
-import fcntl
 import os
 import resource
-import socket
-import struct
 
 from agentos.sandbox import steps as s
 
@@ -15,7 +12,6 @@ from . import libc
 # SECBIT_* NOROOT NO_SETUID_FIXUP NO_CAP_AMBIENT_RAISE with their locks, KEEP_CAPS locked while it is off.
 _SECUREBITS = 0x01 | 0x02 | 0x04 | 0x08 | 0x20 | 0x40 | 0x80
 _MEMFD_NOEXEC = "/proc/sys/vm/memfd_noexec"
-_SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 
 
 def write_maps(pid: int, step: s.Clone) -> None:
@@ -63,12 +59,6 @@ def forbid_executable_memfds(_: s.ForbidExecutableMemfds) -> None:
 
 def set_hostname(step: s.Hostname) -> None:
     libc.set_hostname(step.name)
-
-
-def loopback_up(_: s.LoopbackUp) -> None:
-    """Set IFF_UP on lo; its other flags can't be changed."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as any_socket:
-        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", _IFF_UP))
 
 
 def set_limits(step: s.SetLimits) -> None:

@@ -9,7 +9,7 @@
     below         →                 only if it joined a sandbox: from the descendant that continues in its place, in
                                     its process group; with descriptors of its namespaces
                   ←    go           once the kernel has its pidfd; it leaves the group
-    listening     →                 the listener that it made on its loopback, if its plan has one
+    listening     →                 the sockets that it bound in its network, if its plan has any; maybe repeatedly
     found         →                 descriptors of namespaces that no other process could open, and of its tmpfs
                                     mounts, if any; before its resource limits apply
     confined      →                 the program, or the PID 1 that will start it if it joined a sandbox, is fully
@@ -32,6 +32,7 @@ from collections.abc import Mapping
 BORN, BELOW, FOUND, CONFINED, LISTENING = "born", "below", "found", "confined", "listening"
 FAILED, GO = "failed", "go"
 CGROUP_PREFIX = "group "  # prefix of the names of cgroups
+SOCKET_PREFIX = "socket "  # likewise of sockets that a process has bound
 MAX_MESSAGE_BYTES = 4096  # bytes
 MAX_NAMES_BYTES = 1 << 15  # bytes of names
 MAX_FDS = 64  # descriptors per message

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from agentos.sandbox import steps as s
 
-from . import enter, filters, identity, keeper, libc, messages, program, script, shim
+from . import enter, filters, identity, keeper, libc, messages, network, program, script, shim
 from .low_priority import LowPriority
 from .mounts import Root
 
@@ -121,7 +121,7 @@ class _StepRunner:
             case s.Descend():
                 enter.descend(step, self.control)
             case s.Listen():
-                enter.listen(step, self.control)
+                network.listen(step, self.control)
             case s.PrivateMounts():
                 libc.unshare(_NEWNS)
                 self.descriptors["mnt"] = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
@@ -153,7 +153,8 @@ _CONFINE_STEPS: Mapping[type, Callable[[Any], None]] = {
     s.TakeIdentity: identity.take,
     s.ForbidNamespaces: identity.forbid_namespaces,
     s.Hostname: identity.set_hostname,
-    s.LoopbackUp: identity.loopback_up,
+    s.LoopbackUp: network.loopback_up,
+    s.RouteToLoopback: network.route_to_loopback,
     s.SetLimits: identity.set_limits,
     s.DropCapabilities: identity.drop_capabilities,
     s.NoNewPrivileges: filters.no_new_privileges,

@@ -42,7 +42,7 @@ _TRUE_PROGRAM = s.Execute(("/bin/true",), (("PATH", "/usr/bin:/bin"),), "/")
 
 def read_host(memory_cgroup: bool = False) -> Host:
     """Return the properties of this host that a plan needs. ``memory_cgroup``: a cgroup limits the programs' memory."""
-    paths = (*p.SYSTEM_PATHS, *p.SYSTEM_FILES, *p.NETWORK_FILES)
+    paths = (*p.SYSTEM_PATHS, *p.SYSTEM_FILES, *p.NETWORK_FILES["host"])
     links = {path: os.readlink(path) for path in p.SYSTEM_PATHS if os.path.islink(path)}
     hard = {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[1] for name in _RLIMITS}
     return Host(

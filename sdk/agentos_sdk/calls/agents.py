@@ -48,7 +48,7 @@ class Spawn(Request[Spawned]):
     args: Sequence[str] = ()
     env: Mapping[str, str] = field(factory=dict)
     sandboxed: bool = True
-    network: bool = False
+    network: bool | Literal["none", "filtered", "host"] = False
     limits: Limits = Limits()
     restart: Literal["permanent", "transient", "temporary"] | None = None
     restart_policy: Literal["always", "on-failure", "never"] | None = None

@@ -1,6 +1,7 @@
 """INSPECT: everything about one agent."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 from attrs import frozen
 
@@ -98,7 +99,7 @@ class Started:
     code: str | None
     workspace: str | None
     runtime: str
-    network: bool
+    network: Literal["none", "filtered", "host"]
     ready: str | None
     restart: str
     shutdown: float | str

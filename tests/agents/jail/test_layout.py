@@ -198,13 +198,13 @@ def test_without_a_jail_only_the_rlimits_that_were_named_are_set() -> None:
 
 
 def test_a_policy_has_what_the_spec_says_and_nothing_else_of_the_hosts(code: Path) -> None:
-    spec = AgentSpec("n" * 64, script=str(code / "main.py"), network=True, isolation="strict")
+    spec = AgentSpec("n" * 64, script=str(code / "main.py"), network="host", isolation="strict")
 
     made = layout.policy(spec, layout.find_contents(spec), PYTHON, IN_MEMORY, "/run/1.sock", "/opt/sdk")
 
     assert (made.script, made.code, made.workspace) == (str(code / "main.py"), None, None)
     assert (made.socket, made.sdk, made.interpreter) == ("/run/1.sock", "/opt/sdk", PYTHON)
-    assert (made.network, made.profile, made.hostname) == (True, "strict", "n" * 64)
+    assert (made.network, made.profile, made.hostname) == ("host", "strict", "n" * 64)
 
 
 def test_a_workspace_is_mounted_as_it_was_prepared(code: Path) -> None:

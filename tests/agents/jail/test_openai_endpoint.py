@@ -8,7 +8,7 @@ from agentos.agents.jail.openai_endpoint import PORT, Endpoint, endpoint
 from agentos.agents.spec import AgentSpec
 
 JAILED = AgentSpec("jailed", command=["/bin/true"])
-CONNECTED = AgentSpec("connected", command=["/bin/true"], network=True)
+CONNECTED = AgentSpec("connected", command=["/bin/true"], network="host")
 BARE = AgentSpec("bare", command=["/bin/true"], isolation="none")
 
 
@@ -27,8 +27,9 @@ def test_on_the_hosts_network_it_has_a_port_and_a_key_of_its_own(spec: AgentSpec
     assert one.environment["OPENAI_API_KEY"] == one.key
     assert (one.port != other.port, one.key != other.key) == (True, True)
     assert str(one.key) not in repr(one)
-    one.close()
-    other.close()
+    for each in (one, other):
+        assert each.listener is not None
+        each.listener.close()
 
 
 def test_nobody_outside_this_machine_reaches_it_and_the_kernel_never_waits_for_it() -> None:
@@ -37,6 +38,6 @@ def test_nobody_outside_this_machine_reaches_it_and_the_kernel_never_waits_for_i
 
     assert found.listener.getsockname()[0] == "127.0.0.1"
     assert not found.listener.getblocking()
-    found.close()
+    found.listener.close()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", found.port))

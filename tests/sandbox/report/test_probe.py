@@ -96,7 +96,7 @@ async def test_no_new_privileges_is_what_the_filters_stand_on(spawner: Spawner) 
 
 
 async def test_the_hosts_network_is_marked_as_such(spawner: Spawner) -> None:
-    steps = a_plan("/bin/true", network=True)
+    steps = a_plan("/bin/true", network="host")
     sandbox = await spawner.spawn(steps)
     net = walls.isolation_layers(steps, sandbox.observed)["net_ns"]
     await jail.ended(sandbox)

@@ -77,20 +77,20 @@ class Incoming:
 
 @define(eq=False)
 class Body:
-    """The body of one request: of ``length`` bytes, or in chunks if that is None."""
+    """The body of one request: of ``length`` bytes, or in chunks if that is None. ``at_end``: all of it was read."""
 
     incoming: Incoming
     length: int | None
     _left: int = field(default=0)  # of the body, or of the present chunk
-    _at_end: bool = False
+    at_end: bool = False
 
     def __attrs_post_init__(self) -> None:
         self._left = self.length or 0
-        self._at_end = self.length == 0
+        self.at_end = self.length == 0
 
     async def receive(self) -> bytes:
         """More of the body; empty at its end. Raises :class:`BadHead` if its chunks are malformed or it ends early."""
-        if self._at_end:
+        if self.at_end:
             return b""
         if self.length is None and self._left == 0 and not await self._begin_chunk():
             return b""
@@ -98,7 +98,7 @@ class Body:
         self._left -= len(data)
         if self._left == 0:
             if self.length is not None:
-                self._at_end = True
+                self.at_end = True
             elif await self.incoming.take_line(0):
                 raise BadHead("a chunk doesn't end in CR LF")
         return data
@@ -111,5 +111,5 @@ class Body:
         if self._left == 0:
             if await self.incoming.take_line(0):
                 raise BadHead("trailers aren't accepted")
-            self._at_end = True
+            self.at_end = True
         return self._left > 0

@@ -17,43 +17,51 @@ def make_buffer() -> memoryview:
 
 
 @define(eq=False)
+class Traffic:
+    """One connection to a server: the bytes sent to it and received from it so far, and the scope that ends it."""
+
+    sent: int = 0
+    received: int = 0
+    scope: trio.CancelScope = field(factory=trio.CancelScope)
+    _ends: float = field(factory=lambda: trio.current_time() + MAX_SECONDS)
+
+    def __attrs_post_init__(self) -> None:
+        self.keep_open()
+
+    def keep_open(self) -> None:
+        """Data has passed: begin the time anew after which an idle connection ends."""
+        self.scope.deadline = min(self._ends, trio.current_time() + IDLE_SECONDS)
+
+
+@define(eq=False)
 class Tunnel:
-    """One tunnel. ``sent`` and ``received`` are the bytes to and from the server so far."""
+    """Runs within the scope of ``traffic``."""
 
     client: trio.SocketStream
     server: trio.SocketStream
     buffer: memoryview
-    sent: int = 0
-    received: int = 0
-    scope: trio.CancelScope = field(factory=trio.CancelScope)  # cancelled to close the tunnel
-    _ends: float = 0.0
+    traffic: Traffic
 
     async def run(self) -> None:
-        """Return when both directions have ended, either side is gone, or a time limit is reached.
+        """Return when both directions have ended or either side is gone.
 
         The end of one direction is passed on, and the other one continues.
         """
-        self._ends = trio.current_time() + MAX_SECONDS
-        self._keep_open()
-        with self.scope:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._copy, self.server, self.client)
-                await self._copy(self.client, self.server)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._copy, self.server, self.client, nursery.cancel_scope)
+            await self._copy(self.client, self.server, nursery.cancel_scope)
 
-    def _keep_open(self) -> None:
-        self.scope.deadline = min(self._ends, trio.current_time() + IDLE_SECONDS)
-
-    async def _copy(self, source: trio.SocketStream, target: trio.SocketStream) -> None:
+    async def _copy(self, source: trio.SocketStream, target: trio.SocketStream, scope: trio.CancelScope) -> None:
         try:
             while size := await self._pass_on(source, target):
                 if source is self.client:
-                    self.sent += size
+                    self.traffic.sent += size
                 else:
-                    self.received += size
-                self._keep_open()
+                    self.traffic.received += size
+                self.traffic.keep_open()
             await target.send_eof()
         except DISCONNECTED:
-            self.scope.cancel()
+            scope.cancel()
 
     async def _pass_on(self, source: trio.SocketStream, target: trio.SocketStream) -> int:
         """Pass on what has arrived; returns the number of bytes, 0 at the end.

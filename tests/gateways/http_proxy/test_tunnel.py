@@ -8,7 +8,7 @@ import trio
 from attrs import frozen
 
 from agentos.gateways.http_proxy import tunnel
-from agentos.gateways.http_proxy.tunnel import Tunnel, make_buffer
+from agentos.gateways.http_proxy.tunnel import Traffic, Tunnel, make_buffer
 
 from .streams import connected, receive_all
 
@@ -27,11 +27,12 @@ class Ends:
 async def tunnelled() -> AsyncIterator[Ends]:
     """A client and a server with a tunnel between them."""
     (inner, client), (outer, server) = await connected(), await connected()
-    ends = Ends(client, server, Tunnel(inner, outer, make_buffer()), trio.Event())
+    ends = Ends(client, server, Tunnel(inner, outer, make_buffer(), Traffic()), trio.Event())
 
     async def run() -> None:
         async with inner, outer:
-            await ends.tunnel.run()
+            with ends.tunnel.traffic.scope:
+                await ends.tunnel.run()
         ends.over.set()
 
     async with client, server, trio.open_nursery() as nursery:
@@ -59,7 +60,7 @@ async def test_large_data_passes_unchanged_in_both_directions_at_once() -> None:
         await ends.over.wait()
 
     assert found == {"client": LARGE, "server": LARGE}
-    assert (ends.tunnel.sent, ends.tunnel.received) == (len(LARGE), len(LARGE))
+    assert (ends.tunnel.traffic.sent, ends.tunnel.traffic.received) == (len(LARGE), len(LARGE))
 
 
 @pytest.mark.parametrize("first", ["client", "server"])

@@ -56,6 +56,7 @@ from .permissions.patterns.base import Names
 from .sandbox.report import probe
 from .services.audit.log import Audit, open_audit
 from .services.audit.traffic import Traffic
+from .services.http.egress import Egress
 from .services.logs.log import KernelLog, Logs, open_logs
 
 log = logging.getLogger("agentos.kernel")
@@ -193,6 +194,7 @@ class Kernel:
             sdk_alone=host.sdk_alone,
             waived=kernel.waive,
         )
+        self.egress = Egress(settings.config.http)
         host_view = View(str(settings.config.directory), home())
         # The agent tree, not running yet.
         self.supervision = Supervision(

@@ -22,6 +22,7 @@ from agentos.agents.builder import (
 from agentos.agents.jail import layout
 from agentos.agents.paths import HostPaths, check_program
 from agentos.agents.spec import AgentSpec, BadField, GroupSpec
+from agentos.config.http import HttpTable, read_http
 from agentos.config.llm import LLMTable, check_prices, read_llm
 from agentos.config.permissions import read_agent_permissions, read_permissions
 from agentos.config.schema import (
@@ -34,6 +35,7 @@ from agentos.config.schema import (
 )
 from agentos.llm.settings import LLMSettings
 from agentos.permissions.rule import PermissionSet
+from agentos.services.http.settings import HttpSettings
 from agentos.services.logs.log import LogSettings
 from agentos.services.quotas import Quota
 from agentos_sdk.codec import path
@@ -60,7 +62,7 @@ def read_limits(fields: dict[str, Any]) -> dict[str, Any]:
     return {**fields, "max_restarts": math.inf} if fields.get("max_restarts") == "unlimited" else fields
 
 
-PLACES = {"kernel": KernelSettings, "logs": LogTable, "llm": LLMTable, "supervisor": RootTable}
+PLACES = {"kernel": KernelSettings, "logs": LogTable, "llm": LLMTable, "http": HttpTable, "supervisor": RootTable}
 
 
 def describe_misplaced(keys: Keys, message: str) -> str:
@@ -83,6 +85,7 @@ class Builder(Reader):
         self._budgets: list[tuple[Keys, Sequence[Quota]]] = []
         self._sets: Mapping[str, PermissionSet] = {}
         self.logs = LogSettings()
+        self.http = HttpSettings()
 
     def build(self, data: object) -> tuple[KernelSettings, LLMSettings, Mapping[str, PermissionSet], GroupSpec]:
         """The kernel's settings, the model's settings, the permission sets, and the root of the tree."""
@@ -91,6 +94,7 @@ class Builder(Reader):
         kernel = self.read(KernelSettings, file.kernel, ("kernel",)).table
         paths = {name: self.resolve_path(getattr(kernel, name)) for name in ("socket", "state_dir")}
         self.logs = self._read_logs(self.read(LogTable, file.logs, ("logs",)))
+        self.http = read_http(self, file.http)
         root = self.read(RootTable, self._drop_keys_of_children(file.supervisor), ("supervisor",))
         self._sets = read_permissions(self, file.permissions)
         self._budgets += [(("permissions", name, "quotas"), found.quotas) for name, found in self._sets.items()]

@@ -11,6 +11,7 @@ from agentos.agents.spec import GroupSpec
 from agentos.config.schema import KernelSettings
 from agentos.llm.settings import LLMSettings
 from agentos.permissions.rule import PermissionSet
+from agentos.services.http.settings import HttpSettings
 from agentos.services.logs.log import LogSettings
 from agentos_sdk.codec import is_deeper
 from agentos_sdk.codec import path as dotted
@@ -36,6 +37,7 @@ class Config:
     file: Path | None = None
     permissions: Mapping[str, PermissionSet] = field(factory=dict)
     logs: LogSettings = LogSettings()
+    http: HttpSettings = HttpSettings()
 
     @classmethod
     def without_file(cls, directory: Path) -> "Config":
@@ -79,7 +81,7 @@ def load(path: str | Path) -> Config:
     kernel, llm, permissions, root = builder.build(data)
     if builder.mistakes:
         raise ConfigError(_locate_mistakes(name, text, builder.mistakes))
-    return Config(kernel, llm, root, file.parent, file, permissions, builder.logs)
+    return Config(kernel, llm, root, file.parent, file, permissions, builder.logs, builder.http)
 
 
 def _read_text(name: str) -> str:

@@ -153,7 +153,11 @@ def compare_configs(old: Config, new: Config, live_limits: Collection[str]) -> R
     ]
     restart = [
         f"{table}.{name}"
-        for table, had, gets in (("kernel", old.kernel, new.kernel), ("llm", old.llm, new.llm))
+        for table, had, gets in (
+            ("kernel", old.kernel, new.kernel),
+            ("llm", old.llm, new.llm),
+            ("http", old.http, new.http),
+        )
         for name in list_fields(gets)
         if getattr(had, name) != getattr(gets, name)
     ]

@@ -98,6 +98,7 @@ class FileTable:
     kernel: object = field(factory=dict)
     logs: object = field(factory=dict)
     llm: object = field(factory=dict)
+    http: object = field(factory=dict)
     permissions: object = field(factory=dict)
     supervisor: object = field(factory=dict)
 

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Right
+from agentos.services.http.destination import Destination
 from agentos_sdk.errors import NotFound, PermissionDenied, QuotaExceeded
 from agentos_sdk.opcodes import Op
 
@@ -209,6 +210,14 @@ class PermissionAuthorizer:
             why = f"{target.name} is neither you nor an agent that you spawned"
             return Decision("deny", "only an ancestor sets rights", f"{describe_right(right)}: {why}")
         return min([layer.decide(right, target) for layer in permissions.layers(self._version)], key=strictness)
+
+    def grants_address(self, caller: Caller, wanted: Destination, *, approved: bool) -> bool:
+        """Whether rules with exactly this address and port allow it, or ask about it and it was ``approved``."""
+        decision = self.decide(caller, Right("http", wanted))
+        if decision.effect == "deny" or (decision.effect == "ask" and not approved):
+            return False
+        layers = self.permissions_of(caller.id).layers(self._version)
+        return all(layer.grants_by_address(wanted) for layer in layers)
 
     def refused_calls(self, number: int, calls: Iterable[Op]) -> Mapping[Op, Decision]:
         """The calls that this caller may not make with any arguments, each with the decision."""

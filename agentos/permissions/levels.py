@@ -43,10 +43,11 @@ def _levels() -> dict[str, PermissionSet]:
         source = f"level {name}"
         rules += tuple(Rule("allow", kind, text, source) for kind, texts in added.items() for text in texts)
         if name == "standard":
-            rules += (Rule("ask", "domains", "*", source, fallback=True),)
+            rules += (Rule("ask", "domains", "*:*", source, fallback=True),)
         levels[name] = PermissionSet(source, rules, level=name)
     everything: dict[Kind, str] = {
-        **dict.fromkeys(("calls", "commands", "domains", "models", "send", "agents"), "*"),
+        **dict.fromkeys(("calls", "commands", "models", "send", "agents"), "*"),
+        "domains": "*:*",
         **dict.fromkeys(("read", "write"), "/**"),
     }
     source = "level unrestricted"

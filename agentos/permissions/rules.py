@@ -1,9 +1,13 @@
 """Decides on a right by one permission set: deny before ask before allow, and deny if no rule matches."""
 
+from collections.abc import Iterable
+from typing import cast
+
 from msgspec import Struct
 from msgspec.structs import replace
 
 from agentos.kernel.ports import Decision, Effect, Right
+from agentos.services.http.destination import Destination
 
 from .exec_decision import decide_exec
 from .exec_request import ExecRequest
@@ -84,6 +88,12 @@ class Rules:
         """Any rule of that kind and effect."""
         return next((rule for rule in self.set.rules if (rule.kind, rule.effect) == (kind, effect)), None)
 
+    def grants_by_address(self, wanted: Destination) -> bool:
+        """Whether a rule that allows it, or asks about it, has exactly its address and port."""
+        indexes = self._indexes["domains"]
+        patterns = [pattern for effect in ("allow", "ask") for _, pattern in indexes[effect].rules]
+        return any(cast(domains.DomainPattern, pattern).names_address(wanted) for pattern in patterns)
+
     def find_denial(self, kind: Kind, what: object) -> Rule | None:
         """The rule that denies it, if any."""
         return self._indexes[kind]["deny"].find(what)
@@ -96,6 +106,10 @@ class Rules:
             return self._match(kind, relation if relation is not None else AgentRelation(str(right.object)), right)
         if isinstance(right.object, ExecRequest):
             return decide_exec(right.object, self._indexes, right, self.set.name)
+        if kind == "domains":
+            if isinstance(right.object, Destination):
+                return self._match(kind, right.object, right)
+            return deny_by_default(right, self.set.name)
         return self._match(kind, str(right.object) if right.object is not None else "", right)
 
     def _match(self, kind: Kind, what: object, right: Right) -> Decision:
@@ -109,6 +123,9 @@ class Rules:
         why = "; it is neither you nor an agent that you spawned" if kind == "agents" else ""
         if kind == "send" and (granted := [rule.text for rule, _ in self._relations.get((kind, "allow"), ())]):
             why = f"; {name} is not {' or '.join(text for pattern, text in RELATIONS.items() if pattern in granted)}"
+        if isinstance(what, Destination):
+            allowed = (pattern for _, pattern in self._indexes[kind]["allow"].rules)
+            why = domains.explain_refusal(what, cast(Iterable[domains.DomainPattern], allowed))
         return deny_by_default(right, self.set.name, why)
 
     def _is_granted(self, kind: Kind, what: object, name: object) -> bool:

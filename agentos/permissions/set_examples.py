@@ -3,13 +3,13 @@
 import os.path
 
 from agentos.kernel.ports import Decision, Effect, Right
+from agentos.services.http.destination import Destination, parse_destination
 from agentos.shell.reader import parse_text
 from agentos_sdk.opcodes import Op
 from agentos_sdk.strict import quote
 
 from .authorizer import apply_default_denials, compile_rules
 from .exec_request import ExecRequest
-from .patterns import domains
 from .patterns.base import Names
 from .rule import KIND_OF_ACTION, PermissionSet
 from .rules import GROUP, OWN, PARENT, AgentRelation
@@ -63,7 +63,7 @@ def parse_example(text: str, names: Names) -> tuple[Right, AgentRelation | None]
     if action == "exec":
         return Right(action, _command(rest, names)), None
     if action == "http":
-        return Right(action, _host(rest)), None
+        return Right(action, _destination(rest)), None
     if action == "think" or not rest:
         return Right(action, rest or None), None
     return Right(action, rest), AgentRelation(rest, own=rest == OWN, parent=rest == PARENT, group=rest == GROUP)
@@ -94,8 +94,8 @@ def _command(text: str, names: Names) -> ExecRequest:
     return ExecRequest(parse_text(text), names.workspace or "/", jailed=names.workspace is not None)
 
 
-def _host(text: str) -> str:
+def _destination(text: str) -> Destination:
     try:
-        return domains.host_of(text if "://" in text else f"https://{text}")
+        return parse_destination(text)
     except ValueError as error:
         raise BadExample(f"{quote(text)}: {error}") from None

@@ -7,6 +7,7 @@ from agentos.permissions.exec_request import ExecRequest
 from agentos.permissions.levels import BASE_RULES, LEVELS
 from agentos.permissions.patterns.base import Names
 from agentos.permissions.rule import EFFECTS, Kind, PermissionSet, Rule
+from agentos.services.http.destination import parse_destination
 from agentos.shell.reader import parse_text
 
 NAMES = Names("/home/ada", "/etc/agentos", "/workspace", "/agent")
@@ -16,7 +17,7 @@ TEXTS: dict[Kind, tuple[str, ...]] = {
     "read": ("/**", "/data/**", "/data/x", "/data/*.txt", "${workspace}/**", "~/notes/", "**/secret/"),
     "write": ("/**", "/data/**", "/data/x", "${workspace}/**", "*.log"),
     "commands": ("*", "git *", "git status", "ls", "cat *", "echo ? *"),
-    "domains": ("*", "*.example.com", "api.example.com"),
+    "domains": ("*", "*:*", "*.example.com", "GET api.example.com/x/**", "api.example.com", "127.0.0.1:443"),
     "models": ("*", "gemini-*", "gemini-2"),
     "send": ("*", "${parent}", "${own}", "${group}", "bob", "w-*"),
     "agents": ("*", "${own}", "bob", "w-*"),
@@ -31,6 +32,14 @@ LINES = (
     "ls > /workspace/o",
     "echo $(git status)",
     "sudo ls",
+)
+DESTINATIONS = (
+    "api.example.com/x/y",
+    "POST https://api.example.com",
+    "CONNECT api.example.com:443",
+    "www.example.com:8080",
+    "example.org",
+    "127.0.0.1",
 )
 BARE = ("noop", "list", "spawn", "broadcast", "metrics_system", "get_audit_log")
 ABOUT_AGENTS = ("kill", "inspect", "get_perms", "set_perms", "explain", "send")
@@ -56,7 +65,7 @@ objects = st.one_of(
     st.builds(
         Right, st.just("exec"), st.sampled_from([ExecRequest(parse_text(line), "/workspace", True) for line in LINES])
     ),
-    st.builds(Right, st.just("http"), st.sampled_from(("api.example.com", "www.example.com", "example.org"))),
+    st.builds(Right, st.just("http"), st.sampled_from([parse_destination(text) for text in DESTINATIONS])),
     st.builds(Right, st.just("think"), st.sampled_from(("gemini-2", "gemini-3", "llama"))),
     st.builds(Right, st.sampled_from(BARE)),
 )

@@ -11,9 +11,10 @@ from agentos.permissions.patterns.base import Pattern
 from agentos.permissions.rule import Kind, Rule
 from agentos.permissions.rule_index import RULES_PER_REGEX, RuleIndex
 from agentos.permissions.rules import parse_pattern
+from agentos.services.http.destination import parse_destination
 from agentos.shell.reader import parse_text
 from agentos.shell.reading import Command, Word
-from tests.permissions.strategies import NAMES, PATHS, TEXTS
+from tests.permissions.strategies import DESTINATIONS, NAMES, PATHS, TEXTS
 
 PROGRAMS = ("git status", "git *", "ls", "./ls -l", "/bin/ls *", "g* status", "*", "l? *", "rm *")
 LINES = (
@@ -45,7 +46,7 @@ THINGS: dict[Kind, tuple[Sequence[str], Sequence[object]]] = {
     "read": (PATTERNS, (*PATHS, *MORE_PATHS, "/a" * 3000)),
     "commands": (PROGRAMS, SIMPLES),
     "models": (("*", "gemini-*", "g?m*", "a|b", "[a-c]x"), ("gemini-2", "gem", "a", "a|b", "bx", "x" * 2000, "")),
-    "domains": (TEXTS["domains"], ("api.example.com", "example.com", "example.org")),
+    "domains": (TEXTS["domains"], [parse_destination(text) for text in DESTINATIONS]),
 }
 
 

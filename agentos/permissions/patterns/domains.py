@@ -1,136 +1,216 @@
-"""Domain patterns for HTTP permissions, and normalization of the host in a URL."""
+"""Domain patterns, ``[METHODS ]host[:port][/path/**]``: the requests and tunnels that a rule matches."""
 
 import re
-import socket
-from ipaddress import IPv4Address, IPv6Address
+from collections.abc import Iterable
+from functools import lru_cache
+from ipaddress import ip_address
+from urllib.parse import unquote
 
-import idna
 from msgspec import Struct
+
+from agentos.services.http.addresses import find_range
+from agentos.services.http.destination import METHOD, TARGET, Destination, is_address, parse_host, parse_url
 
 from .base import BadPattern
 
-FORBIDDEN = re.compile(r"[\x00-\x20\x7f-\x9f\\\ud800-\udfff]|\s")  # in a URL: programs parse these differently
-URL = re.compile(r"(?i:https?)://(?P<authority>[^/?#]*)")
-AUTHORITY = re.compile(r"(?P<host>\[[^\[\]]*\]|[^:\[\]]*)(?::(?P<port>[0-9]{1,5}))?")
-LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
-NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+__all__ = ["Destination", "DomainPattern", "parse_domain_pattern", "parse_url"]
 
-MAX_HOST_LENGTH = 1000  # characters of a host before normalization; 253 after it
+DEFAULT_PORTS = frozenset({80, 443})  # of a pattern without a port
+PORT = re.compile(r"[1-9][0-9]{0,4}")
+WHERE = re.compile(r"(?P<host>(?:\*\.)?\[[^\[\]]*\]|[^:\[\]]*)(?::(?P<port>.*))?")
+AMBIGUOUS = re.compile(
+    r"//|;|%(?:2f|5c|25|3b|[01][0-9a-f]|7f|c[01])|/(?:\.|%2e){1,2}(?:/|$)",
+    re.IGNORECASE,
+)
+"""What servers read differently in a path: empty and dot segments, parameters, encoded separators and controls."""
 
 
 class DomainPattern(Struct, frozen=True):
-    """A pattern of hosts; ``what`` is a host as normalized by ``host_of``.
+    """A pattern of destinations. ``ports``, ``methods`` and ``path`` are ``None`` if they are not limited.
 
-    ``*.example.com`` matches subdomains at any depth, but not ``example.com`` itself. ``*`` alone matches every host.
-    An IP address is matched only by ``*`` and by the same address.
+    ``*.example.com`` matches subdomains at any depth, but not ``example.com`` itself. ``*`` alone matches every host;
+    but a loopback, private or other address that :func:`~agentos.services.http.addresses.find_range` names is granted
+    only by a pattern with exactly this address and port. A grant with methods or a path matches no tunnel, where both
+    are hidden, and one with a path no ambiguous path. A denial matches all that it could mean: tunnels, ambiguous
+    paths, any port if it names none, and paths in other case or encoding.
     """
 
     text: str
     host: str | None  # matches exactly this host
     suffix: str | None  # matches any host with this ending
+    ports: frozenset[int] | None
+    methods: frozenset[str] | None
+    path: str | None  # exactly this path; one that ends with "/**" is cut there and matches all below it
+    below: bool
+    loose_path: str  # of a denial: decoded, in lower case, without a slash at its end
 
-    def matches(self, what: str, *, deny: bool) -> bool:
-        return what == self.host or (self.suffix is not None and what.endswith(self.suffix))
+    def matches(self, what: Destination, *, deny: bool) -> bool:
+        if not self._matches_host(what, deny):
+            return False
+        if what.method is None:
+            return deny or not self.is_hidden
+        if self.methods is not None and what.method not in self.methods:
+            return False
+        return self.path is None or self._matches_path(what.path or "/", deny)
+
+    def names_address(self, what: Destination) -> bool:
+        """Whether it grants this destination by exactly its host and port."""
+        return what.host == self.host and self.ports == frozenset({what.port}) and self.matches(what, deny=False)
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether it depends on what a tunnel hides."""
+        return self.methods is not None or self.path is not None
+
+    def _matches_host(self, what: Destination, deny: bool) -> bool:
+        ports = self._ports(deny)
+        if ports is not None and what.port not in ports:
+            return False
+        if what.host == self.host:
+            return deny or len(ports or ()) == 1 or forbidden_range(what.host) is None
+        if self.suffix is None or not what.host.endswith(self.suffix):
+            return False
+        return deny or forbidden_range(what.host) is None
+
+    def _ports(self, deny: bool) -> frozenset[int] | None:
+        return None if deny and self.ports is DEFAULT_PORTS else self.ports
+
+    def _matches_path(self, path: str, deny: bool) -> bool:
+        assert self.path is not None
+        if is_ambiguous(path):
+            return deny
+        if not deny:
+            return path.startswith(self.path) if self.below else path == self.path
+        loose = loosen(path[: 3 * len(self.loose_path) + 4])  # an encoded byte has three characters
+        return f"{loose}/".startswith(f"{self.loose_path}/") if self.below else loose == self.loose_path
 
     def covers(self, other: "DomainPattern", *, deny: bool) -> bool:
-        if other.host is not None:
-            return self.matches(other.host, deny=deny)
-        return self.suffix is not None and (other.suffix or "").endswith(self.suffix)
+        return (
+            self._covers_host(other, deny)
+            and (self.methods is None or (other.methods is not None and other.methods <= self.methods))
+            and (self.path is None or self._covers_path(other, deny))
+        )
+
+    def _covers_host(self, other: "DomainPattern", deny: bool) -> bool:
+        ports = self._ports(deny)
+        if ports is not None and (other.ports is None or not other.ports <= ports):
+            return False
+        if other.host is None:
+            return self.suffix is not None and (other.suffix or "").endswith(self.suffix)
+        if not deny and forbidden_range(other.host) is not None:
+            return self.host == other.host and self.ports == other.ports
+        return other.host == self.host or (self.suffix is not None and other.host.endswith(self.suffix))
+
+    def _covers_path(self, other: "DomainPattern", deny: bool) -> bool:
+        if other.path is None or (other.below and not self.below):
+            return False
+        if deny:
+            mine, theirs = self.loose_path, other.loose_path
+            return f"{theirs}/".startswith(f"{mine}/") if self.below else theirs == mine
+        assert self.path is not None
+        return other.path.startswith(self.path) if self.below else other.path == self.path
 
 
 def parse_domain_pattern(text: str) -> DomainPattern:
-    """Parse a domain pattern; raises ``BadPattern`` if it is invalid or can never match a host."""
+    """Parse a domain pattern; raises ``BadPattern`` if it is invalid or can never match."""
     if not text:
         raise BadPattern("an empty pattern matches nothing: write '*' for every host")
-    if text == "*":
-        return DomainPattern(text, None, "")
-    if "/" in text:
-        raise BadPattern(f"{text!r}: write the host alone, without 'https://' and without a path, as in 'example.com'")
-    if re.search(r"(^[^:]*|\]):[^:]*$", text):
-        raise BadPattern(f"{text!r}: a pattern has no port and holds for all of them; write the host alone")
-    if text.startswith("."):
-        raise BadPattern(f"{text!r}: write '*{text}' for its subdomains, and '{text[1:]}' for itself")
-    name = text.removeprefix("*.")
-    if "*" in name:
+    words, _, rest = text.rpartition(" ")
+    methods = _parse_methods(text, words) if " " in text else None
+    if "://" in rest:
+        raise BadPattern(f"{text!r}: write the host without 'https://', as in 'example.com' or 'example.com/path/**'")
+    where, slash, path = rest.partition("/")
+    host, suffix, ports = _parse_where(text, where)
+    if slash and host is not None and is_address(host) and path.isdigit():
+        raise BadPattern(f"{text!r}: a pattern means one address, not a network")
+    cut, below = _parse_path(text, f"/{path}") if slash else (None, False)
+    return DomainPattern(text, host, suffix, ports, methods, cut, below, loosen(cut or ""))
+
+
+def explain_refusal(what: Destination, granted: Iterable[DomainPattern]) -> str:
+    """What keeps the grants from matching, to append to a refusal; empty if it is nothing but the host."""
+    if (found := forbidden_range(what.host)) is not None:
+        return f"; {what.host} is {found}: only a rule for {what.authority} allows it"
+    for pattern in granted:
+        if not pattern.is_hidden or not pattern._matches_host(what, deny=False):
+            continue
+        if what.method is None:
+            return f"; {pattern.text!r} allows no tunnel, which hides methods and paths: only a rule without them does"
+        if is_ambiguous(what.path or "/"):
+            return f"; {pattern.text!r} matches no path with '//', ';', '.', '..' or an encoded separator in it"
+    return ""
+
+
+@lru_cache(1024)
+def forbidden_range(host: str) -> str | None:
+    """The name of the range if the host is an address that has to be granted by address and port."""
+    return find_range(ip_address(host)) if is_address(host) else None
+
+
+@lru_cache(256)
+def is_ambiguous(path: str) -> bool:
+    """Whether servers could read the path differently."""
+    return AMBIGUOUS.search(path) is not None
+
+
+def loosen(path: str) -> str:
+    """The path as the most lenient server reads it."""
+    return unquote(path, "latin-1").lower().rstrip("/")
+
+
+def _parse_methods(text: str, words: str) -> frozenset[str]:
+    methods = words.split(",")
+    for method in methods:
+        if not METHOD.fullmatch(method) or method == "CONNECT":
+            raise BadPattern(
+                f"{text!r}: before a space stand methods in upper case, without CONNECT, separated by commas, "
+                "as in 'GET,HEAD example.com'"
+            )
+    return frozenset(methods)
+
+
+def _parse_where(text: str, where: str) -> tuple[str | None, str | None, frozenset[int] | None]:
+    """Host, suffix and ports of a pattern."""
+    if where.count(":") > 1 and "[" not in where:
+        where = f"[{where}]"
+    parts = WHERE.fullmatch(where)
+    if parts is None:
+        raise BadPattern(f"{text!r}: behind an address in brackets stands nothing, or ':' and a port")
+    name, port = parts["host"], parts["port"]
+    ports = DEFAULT_PORTS if port is None else None if port == "*" else frozenset({_parse_port(text, port)})
+    if name == "*":
+        return None, "", ports
+    if name.startswith("."):
+        raise BadPattern(f"{text!r}: write '*{name}' for its subdomains, and '{name[1:]}' for itself")
+    below = name.removeprefix("*.")
+    if "*" in below:
         raise BadPattern(f"{text!r}: a '*' stands alone or for whole subdomains in front, as in '*.example.com'")
     try:
-        host = _normalize_host(name)
+        host = parse_host(below)
     except ValueError as error:
         raise BadPattern(f"{text!r}: {error}") from None
-    if name == text:
-        return DomainPattern(text, host, None)
-    if _is_address(host):
+    if below == name:
+        return host, None, ports
+    if is_address(host):
         raise BadPattern(f"{text!r} can never match, an IP address has no subdomains: write {host!r}, or '*'")
-    return DomainPattern(text, None, "." + host)
+    return None, f".{host}", ports
 
 
-def host_of(url: str) -> str:
-    """The normalized host of an http or https URL.
-
-    Names are in lower case, in ASCII (IDNA), without a trailing dot. An IP address in any notation becomes four decimal
-    numbers, or the shortest IPv6 form without brackets. Raises ``ValueError`` if the URL has no host or an ambiguous
-    one.
-    """
-    if FORBIDDEN.search(url):
-        raise ValueError("a URL has no spaces, no control characters and no backslashes in it")
-    parts = URL.match(url)
-    if parts is None:
-        raise ValueError("a URL begins with http:// or https://")
-    if "@" in parts["authority"]:
-        raise ValueError("a URL with a user name or a password before its host is not accepted")
-    authority = AUTHORITY.fullmatch(parts["authority"])
-    if authority is None or int(authority["port"] or 0) > 65535:
-        raise ValueError("behind a URL's host stands nothing, or a port between 0 and 65535")
-    return _normalize_host(authority["host"])
+def _parse_port(text: str, port: str) -> int:
+    if not PORT.fullmatch(port) or int(port) > 65535:
+        raise BadPattern(f"{text!r}: a port is a number from 1 to 65535, or '*' for every port")
+    return int(port)
 
 
-def _normalize_host(text: str) -> str:
-    if len(text) > MAX_HOST_LENGTH or FORBIDDEN.search(text):
-        raise ValueError("that is no host's name")
-    if ":" in text or text.startswith("["):
-        return _normalize_ipv6(text.removeprefix("[").removesuffix("]"))
-    name = (text.lower() if text.isascii() else _to_ascii(text)).removesuffix(".")
-    labels = name.split(".")
-    if not name or len(name) > 253 or not all(map(LABEL.fullmatch, labels)):
-        raise ValueError("a host's name is made of letters, digits and '-', in parts of 1 to 63 between dots")
-    if NUMBER.fullmatch(labels[-1]):
-        return _normalize_ipv4(name)
-    if any(label.startswith("xn--") and _to_ascii(_to_unicode(label)) != label for label in labels):
-        raise ValueError("an internationalised name (xn--…) has to be written as the DNS has it")
-    return name
-
-
-def _to_ascii(text: str) -> str:
-    try:
-        return idna.encode(text, uts46=True).decode("ascii")
-    except UnicodeError as error:
-        raise ValueError(f"that is no internationalised name: {error}") from None
-
-
-def _to_unicode(label: str) -> str:
-    try:
-        return idna.decode(label)
-    except UnicodeError as error:
-        raise ValueError(f"that is no internationalised name: {error}") from None
-
-
-def _normalize_ipv4(name: str) -> str:
-    """Parse IPv4 as the C library does, and so every resolver: 0x7f.1 and 2130706433 are 127.0.0.1."""
-    try:
-        return str(IPv4Address(socket.inet_aton(name)))
-    except OSError:
-        raise ValueError("a host that ends in a number is an IPv4 address, and this is none") from None
-
-
-def _normalize_ipv6(text: str) -> str:
-    try:
-        address = IPv6Address(text)
-    except ValueError:
-        address = None
-    if address is None or address.scope_id is not None:
-        raise ValueError("what has a colon in it is an IPv6 address, without a zone, and this is none")
-    return str(address.ipv4_mapped or address)  # ::ffff:127.0.0.1 connects over IPv4
-
-
-def _is_address(host: str) -> bool:
-    return ":" in host or host.rpartition(".")[2].isdigit()
+def _parse_path(text: str, path: str) -> tuple[str, bool]:
+    """The path without ``**`` at its end, and whether it had that."""
+    cut = path.removesuffix("**") if path.endswith("/**") else path
+    if "?" in cut or "#" in cut:
+        raise BadPattern(f"{text!r}: a pattern ends with the path, what stands behind it is not judged")
+    if "*" in cut:
+        raise BadPattern(f"{text!r}: a path has no '*' but '/**' at its end, for all below it")
+    if not TARGET.fullmatch(cut):
+        raise BadPattern(f"{text!r}: a path is ASCII, other characters are written as %XX")
+    if is_ambiguous(cut):
+        raise BadPattern(f"{text!r}: a path with '//', ';', '.', '..' or an encoded separator in it never matches")
+    return cut, cut != path

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
+import trio
 from attrs import define, field
 from msgspec import Struct
 
@@ -99,6 +100,15 @@ class PermissionAuthorizer:
     reserved: Sequence[str] = ()  # directories reserved for the kernel, as paths without symlinks
     _held: dict[int, EffectivePermissions] = field(factory=dict)  # by caller id
     _version: int = 0
+    _changed: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    def _count_change(self) -> None:
+        self._version += 1
+        self._changed.unpark_all()
 
     def add_caller(self, number: int, own: PermissionSet, names: Names, above: int | None = None) -> None:
         """Register a caller with the set ``own``, limited by what the caller ``above`` holds."""
@@ -165,14 +175,14 @@ class PermissionAuthorizer:
             held.above, held.layers_added = held.above.above, held.layers_added - 1
         held.own = own
         held.giver = None if any(one is giver for one in held.chain()) else giver
-        self._version += 1
+        self._count_change()
 
     def replace_all(self, number: int, own: PermissionSet, names: Names) -> None:
         """Replace all that a caller without a caller above it holds, its narrowings and the set's giver included."""
         held = self.permissions_of(number)
         held.own, held.names, held.above, held.giver, held.layers_added = own, names, None, None, 0
         held.forget_layers()
-        self._version += 1
+        self._count_change()
 
     def add_layer(self, number: int, own: PermissionSet) -> None:
         """Add a further set that limits all that the caller holds, for good.
@@ -185,7 +195,7 @@ class PermissionAuthorizer:
         held = self.permissions_of(number)
         held.above, held.own = EffectivePermissions(held.own, held.above, held.names, held.giver), own
         held.giver, held.layers_added = None, held.layers_added + 1
-        self._version += 1
+        self._count_change()
 
     def decide(self, caller: Caller, right: Right) -> Decision:
         """Decide whether ``caller`` holds the right."""
@@ -218,6 +228,21 @@ class PermissionAuthorizer:
             return False
         layers = self.permissions_of(caller.id).layers(self._version)
         return all(layer.grants_by_address(wanted) for layer in layers)
+
+    def could_reach(self, caller: Caller, host: str) -> bool:
+        """Whether its rules could allow, or ask about, a connection to this host on some port."""
+        permissions = self._held.get(caller.id)
+        return permissions is not None and all(layer.could_reach(host) for layer in permissions.layers(self._version))
+
+    def named_ports(self, caller: Caller) -> set[int]:
+        """The TCP ports that its rules about domains name."""
+        return set().union(*(layer.named_ports() for layer in self.permissions_of(caller.id).layers(self._version)))
+
+    async def wait_for_change(self, seen: int) -> int:
+        """Return :attr:`version`, the number of changes to the rules of any caller, once it isn't ``seen``."""
+        while self.version == seen:
+            await self._changed.park()
+        return self.version
 
     def refused_calls(self, number: int, calls: Iterable[Op]) -> Mapping[Op, Decision]:
         """The calls that this caller may not make with any arguments, each with the decision."""

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import trio
 from attrs import frozen
@@ -44,11 +45,13 @@ from agentos_sdk.project import CONFIG, RunningKernel, project_id
 from .access.callers import Callers
 from .agents.jail import openai_endpoint
 from .agents.jail.factory import Jails
+from .agents.jail.filtered_network import FilteredNetwork
 from .agents.jail.usage import UsageReader
 from .agents.leftover_processes import Sweeper
 from .agents.workspaces.view import View
 from .agents.workspaces.workspace import Workspaces
 from .host_setup import BootError, Host, affordable_connections, is_root, open_host
+from .kernel.caller import Caller
 from .kernel.listener import ConnectionLimit, Listener, ListenError, listen
 from .kernel.poller import Poller
 from .kernel.record import record_kernel
@@ -58,6 +61,10 @@ from .services.audit.log import Audit, open_audit
 from .services.audit.traffic import Traffic
 from .services.http.egress import Egress
 from .services.logs.log import KernelLog, Logs, open_logs
+from .threads import run_in_thread
+
+if TYPE_CHECKING:
+    from .gateways.http_proxy.proxy import Proxy
 
 log = logging.getLogger("agentos.kernel")
 
@@ -195,6 +202,7 @@ class Kernel:
             waived=kernel.waive,
         )
         self.egress = Egress(settings.config.http)
+        self.proxy: Proxy | None = None
         host_view = View(str(settings.config.directory), home())
         # The agent tree, not running yet.
         self.supervision = Supervision(
@@ -210,6 +218,8 @@ class Kernel:
                 host_view=host_view,
                 health=HealthChecks(access.registry, CommandRunner(self.jails)),
                 serve=self.openai_endpoint(),
+                serve_network=self.serve_network,
+                find_ports=self.callers.authorizer.named_ports,
             ),
             limits=SpawnLimits(kernel.max_children, kernel.spawn_rate),
             kernel_account=model.account,
@@ -253,6 +263,13 @@ class Kernel:
         return Completions(
             models, self.line.provider, self.connection_limit, self.settings.config.kernel.max_payload
         ).serve
+
+    async def serve_network(self, network: FilteredNetwork, caller: Caller) -> None:
+        """Serve the filtered network of one life of an agent. The proxy is loaded for the first one: 0.05 s."""
+        if self.proxy is None:
+            proxy = await run_in_thread(load_proxy)
+            self.proxy = self.proxy or proxy(self.egress, self.callers.authorizer, self.connection_limit)
+        await self.proxy.serve(network, caller)
 
     async def serve(self) -> str | None:
         """Listen, run the tree and shut down. Returns why the root gave up, or None if it was asked to end."""
@@ -330,6 +347,13 @@ class Kernel:
         self.started.set()
         if self.line.model:
             nursery.start_soon(self.line.prepare)
+
+
+def load_proxy() -> "type[Proxy]":
+    """Import the proxy of filtered networks. Blocks."""
+    from .gateways.http_proxy.proxy import Proxy
+
+    return Proxy
 
 
 def list_signals(terminal: bool) -> list[signal.Signals]:

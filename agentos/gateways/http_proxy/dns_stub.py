@@ -9,7 +9,7 @@ from collections.abc import Callable
 import trio
 from attrs import define
 
-from agentos.http.server import accept
+from agentos.http.accept import accept
 
 from .dns_message import Question, parse_question
 from .name_table import NameTable

@@ -63,7 +63,9 @@ class Forward:
         framing: Headers = (
             [(b"Transfer-Encoding", b"chunked")]
             if length is None
-            else [(b"Content-Length", b"%d" % length)] if announces else []
+            else [(b"Content-Length", b"%d" % length)]
+            if announces
+            else []
         )
         headers = [(b"Host", self.host.encode()), *self.request.headers, *framing, (b"Connection", b"close")]
         await self._send(sending, h11.Request(method=self.request.method, target=self.target, headers=headers))

@@ -1,0 +1,111 @@
+"""Outgoing connections of one agent: each is judged before it is opened, and again when the agent's rules change."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from ipaddress import ip_address
+from time import perf_counter
+
+import trio
+from attrs import define, field, frozen
+
+from agentos.kernel.caller import Caller
+from agentos.kernel.ports import Decision, Right
+from agentos.permissions.address_judge import judge_address_of
+from agentos.permissions.authorizer import PermissionAuthorizer
+from agentos.services.http.destination import Destination
+from agentos.services.http.egress import Egress, JudgeAddress
+from agentos_sdk.errors import CallError, Timeout
+
+from .tunnel import Traffic
+from .upstream import connect_through_proxy
+
+CALL = "HTTP"  # the audit log's name of requests and tunnels
+
+
+@define(eq=False)
+class Outgoing:
+    """One connection to ``destination``. ``remark`` is for the audit entry at its end, ``refusal`` ends it before."""
+
+    destination: Destination
+    decision: Decision
+    judge: JudgeAddress
+    server: trio.SocketStream
+    traffic: Traffic = field(factory=Traffic)
+    remark: str = ""
+    refusal: CallError | None = None
+
+
+@frozen(eq=False)
+class Outgoings:
+    """All connections of one agent. ``caller`` is the agent."""
+
+    caller: Caller
+    authorizer: PermissionAuthorizer
+    egress: Egress
+    _open: set[Outgoing] = field(factory=set)
+
+    @asynccontextmanager
+    async def open(self, destination: Destination) -> AsyncIterator[Outgoing]:
+        """A connection for the time of the block.
+
+        Raises ``CallError``: before the block if it is refused or fails, and from within it if rules change so that it
+        would be refused, or no data passes. An intent is recorded before the name is resolved, and the outcome, with
+        duration and bytes, at the end.
+        """
+        decision = await self.require(destination)
+        entry = self.caller.entry(CALL, str(destination), decision, "intent")
+        intent, began = await self.caller.audit.intend(entry), perf_counter()
+        outcome, remark, opened = "cancelled", "", None
+        try:
+            self._require_again(destination, decision)
+            judge = judge_address_of(self.authorizer, self.caller, destination)
+            async with await self._connect(destination, judge) as server:
+                opened = Outgoing(destination, decision, judge, server)
+                self._open.add(opened)
+                with opened.traffic.scope:
+                    yield opened
+            if opened.refusal is not None:
+                raise opened.refusal
+            if opened.traffic.scope.cancelled_caught:
+                raise Timeout(f"{destination}: the connection was idle for too long")
+            outcome = "ok"
+        except CallError as error:
+            outcome = error.code
+            raise
+        finally:
+            if opened is not None:
+                self._open.discard(opened)
+                traffic = opened.traffic
+                remark = f" ({opened.remark}{traffic.sent} bytes sent, {traffic.received} received)"
+            about, took = f"{destination}{remark}", perf_counter() - began
+            self.caller.audit.note(self.caller.entry(CALL, about, decision, "outcome", outcome, took, intent))
+
+    def judge_again(self) -> None:
+        """Close the connections that rules no longer allow."""
+        for one in list(self._open):
+            try:
+                self._require_again(one.destination, one.decision)
+                if self.egress.settings.upstream_proxy is None:
+                    address, port, *_ = one.server.socket.getpeername()
+                    one.judge(ip_address(address), port)
+            except CallError as error:
+                one.refusal = error
+                one.traffic.scope.cancel()
+            except OSError:
+                one.traffic.scope.cancel()  # the server is gone
+
+    async def require(self, destination: Destination) -> Decision:
+        """The decision that allows the destination. Raises ``PermissionDenied``, or another error of an approval."""
+        return self.caller.require_right(Right("http", destination))
+
+    def _require_again(self, destination: Destination, before: Decision) -> None:
+        """Raise as rules do now, unless it is the same question that a person has answered."""
+        decision = self.caller.authorizer.decide(self.caller, Right("http", destination))
+        if decision.effect != "allow" and decision != before:
+            raise decision.refusal
+
+    async def _connect(self, destination: Destination, judge: JudgeAddress) -> trio.SocketStream:
+        proxy = self.egress.settings.upstream_proxy
+        if proxy is not None:
+            return await connect_through_proxy(self.egress, self.caller.id, proxy, destination, judge)
+        return await self.egress.connect(self.caller.id, destination.host, destination.port, judge)

@@ -57,9 +57,11 @@ def read_ca_file(file: str) -> str:
 
 def read_proxy(text: str) -> tuple[str, int]:
     """Host and port of ``http://HOST:PORT``; raises ``ValueError``."""
-    scheme, _, rest = text.partition("://")
-    host, port = split_host_port(rest.removesuffix("/"))
-    if scheme != "http" or port is None:
+    try:
+        host, port = split_host_port(text.removeprefix("http://").removesuffix("/"))
+    except ValueError:
+        port = None
+    if not text.startswith("http://") or port is None:
         raise ValueError("expected http://HOST:PORT, without a user and a password")
     return host, port
 
@@ -79,5 +81,5 @@ def split_host_port(text: str) -> tuple[str, int | None]:
     """Host and port of ``HOST[:PORT]``; raises ``ValueError``."""
     parts = HOST_PORT.fullmatch(text)
     if parts is None or int(parts["port"] or 0) > 65535:
-        raise ValueError("expected a host, and behind ':' a port between 1 and 65535")
+        raise ValueError
     return parse_host(parts["host"]), int(parts["port"]) if parts["port"] else None

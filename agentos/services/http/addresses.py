@@ -57,7 +57,7 @@ def forbidden_reason(address: Address, port: int) -> str | None:
     if found is None:
         return None
     text = address_text(address)
-    shown = f"[{text}]:{port}" if address.version == 6 else f"{text}:{port}"
+    shown = f"[{text}]:{port}" if ":" in text else f"{text}:{port}"
     return f"{text} is {found}: only a rule for {shown} allows it"
 
 

@@ -39,13 +39,15 @@ class Destination(Struct, frozen=True):
     @property
     def authority(self) -> str:
         """Host and port as in a CONNECT request."""
-        return f"{_bracket(self.host)}:{self.port}"
+        return format_authority(self.host, self.port)
 
     def __str__(self) -> str:
         if self.method is None:
             return f"CONNECT {self.authority}"
-        host = _bracket(self.host) if self.port == DEFAULT_PORTS[self.scheme] else self.authority
-        return f"{self.method} {self.scheme}://{host}{self.path}"
+        where = self.authority
+        if self.port == DEFAULT_PORTS[self.scheme]:
+            where = where.rpartition(":")[0]
+        return f"{self.method} {self.scheme}://{where}{self.path}"
 
 
 def parse_url(url: str, method: str) -> tuple[Destination, str]:
@@ -117,6 +119,11 @@ def is_address(host: str) -> bool:
     return ":" in host or host.rpartition(".")[2].isdigit()
 
 
+def format_authority(host: str, port: int) -> str:
+    """HOST:PORT, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _parse_authority(text: str) -> tuple[str, int | None]:
     if "@" in text:
         raise ValueError("a URL with a user name or a password before its host is not accepted")
@@ -162,7 +169,3 @@ def _to_unicode(label: str) -> str:
         return idna.ulabel(label)
     except UnicodeError as error:
         raise ValueError(f"that is no internationalised name: {error}") from None
-
-
-def _bracket(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

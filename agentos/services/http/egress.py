@@ -1,21 +1,23 @@
-"""Egress: opens every outgoing TCP connection of agents, to addresses that were judged."""
+"""Egress: opens every outgoing TCP connection that the kernel makes for agents, to addresses that were judged."""
 
+import re
 from collections.abc import Callable, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from weakref import WeakValueDictionary
 
 import trio
 from attrs import define, field
 
-from agentos_sdk.errors import PermissionDenied, Timeout, Unavailable
+from agentos_sdk.errors import PermissionDenied, Unavailable
 
-from .addresses import Address, address_text, embedded_ipv4, find_range, is_local
-from .destination import is_address
-from .resolver import MAX_LOOKUPS, OwnerLimit, resolve
+from .addresses import Address, address_text, embedded_ipv4, is_local
+from .destination import format_authority, is_address
+from .resolver import Resolver
 from .settings import HttpSettings
 
-LOOKUP_SECONDS = 5.0  # for one name, waiting for a free lookup included
 NEXT_ATTEMPT_SECONDS = 0.25  # until the next address is tried beside the one before (RFC 8305)
+MAX_ATTEMPTS = 8  # addresses of one host that are tried
+MAX_PROXY_HEAD = 16 << 10  # bytes of a proxy's answer to CONNECT
+STATUS = re.compile(rb"HTTP/1\.[01] ([0-9]{3})\b")
 
 JudgeAddress = Callable[[IPv4Address | IPv6Address, int], None]
 """Judges an address and a port before they are connected to; raises ``PermissionDenied`` with the reason."""
@@ -27,34 +29,36 @@ class Egress:
 
     settings: HttpSettings = field(factory=HttpSettings)
     own_listeners: set[tuple[Address, int]] = field(factory=set)
-    _lookups: WeakValueDictionary[int, OwnerLimit] = field(factory=WeakValueDictionary)
+    resolver: Resolver = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.resolver = Resolver(self.settings.resolver)
 
     async def connect(self, owner: int, host: str, port: int, judge: JudgeAddress) -> trio.SocketStream:
         """Connect to ``host``, as a :class:`~.destination.Destination` has it, for the agent with the id ``owner``.
 
-        The host's name was judged before. It is resolved only now, every address is judged, and the connection is to
-        one that passed. Raises ``PermissionDenied``, ``Unavailable``, ``Timeout``.
+        The host was judged before; its name is resolved only now. Every address is judged, and the connection is to
+        one that passed. With an upstream proxy the proxy resolves names and connects: only a host that is an address
+        is judged here. Raises ``PermissionDenied``, ``Unavailable``, ``Timeout``.
         """
-        return await _connect_any(self._judged(await self._addresses(owner, host), port, judge), host, port)
+        proxy = self.settings.upstream_proxy
+        if proxy is not None:
+            if is_address(host):
+                self._judge_all([ip_address(host)], port, judge)
+            stream = await connect_any(await self._find_addresses(owner, proxy[0]), *proxy)
+            return await open_tunnel(stream, format_authority(host, port))
+        addresses = await self._find_addresses(owner, host)
+        return await connect_any(self._judge_all(addresses, port, judge), host, port)
 
-    async def _addresses(self, owner: int, host: str) -> Sequence[Address]:
-        if is_address(host):
-            return [ip_address(host)]
-        limit = self._lookups.setdefault(owner, OwnerLimit(MAX_LOOKUPS))
-        try:
-            with trio.fail_after(LOOKUP_SECONDS):
-                return await resolve(host, limit, self.settings.resolver)
-        except trio.TooSlowError:
-            raise Timeout(f"the name {host} was not resolved within {LOOKUP_SECONDS:g} s") from None
+    async def _find_addresses(self, owner: int, host: str) -> Sequence[Address]:
+        return [ip_address(host)] if is_address(host) else await self.resolver.resolve(owner, host)
 
-    def _judged(self, addresses: Sequence[Address], port: int, judge: JudgeAddress) -> Sequence[Address]:
+    def _judge_all(self, addresses: Sequence[Address], port: int, judge: JudgeAddress) -> Sequence[Address]:
         """The addresses that passed; raises the first refusal if none did."""
         passed, refusals = [], []
         for address in addresses:
             try:
-                if self._is_own_listener(address, port):
-                    raise PermissionDenied(f"{address_text(address)}:{port} is the kernel's own and refused to agents")
-                judge(address, port)
+                self._judge(address, port, judge)
             except PermissionDenied as refusal:
                 refusals.append(refusal)
             else:
@@ -63,46 +67,64 @@ class Egress:
             raise refusals[0]
         return passed
 
+    def _judge(self, address: Address, port: int, judge: JudgeAddress) -> None:
+        try:
+            if self._is_own_listener(address, port):
+                where = format_authority(address_text(address), port)
+                raise PermissionDenied(f"{where} is the kernel's own, and refused to all agents", rule=OWN)
+            judge(address, port)
+        except OSError as error:
+            raise Unavailable(f"can't tell which addresses are this host's: {error}") from None
+
     def _is_own_listener(self, address: Address, port: int) -> bool:
-        listening = [own for own, at in self.own_listeners if at == port]
-        if not listening:
-            return False
+        listening = {own for own, at in self.own_listeners if at == port}
         reached = {address, embedded_ipv4(address) or address}
-        if not reached.isdisjoint(listening):
+        if not listening or reached & listening:
+            return bool(listening)
+        if any(one.is_unspecified for one in reached):  # a connection to 0.0.0.0 reaches loopback
             return True
-        # A listener on a wildcard address has all addresses of this host, a connection to one reaches loopback.
-        return any(find_range(one) in ("loopback", "this host") or is_local(one) for one in reached)
+        of_all = any(own.is_unspecified for own in listening)
+        return of_all and any(one.is_loopback or is_local(one) for one in reached)
 
 
-async def _connect_any(addresses: Sequence[Address], host: str, port: int) -> trio.SocketStream:
-    """Connect to the first address that answers; each further one is tried when the one before failed or is slow."""
+OWN = "the kernel's own listeners (default denials)"  # in place of a rule's text
+
+
+async def connect_any(addresses: Sequence[Address], host: str, port: int) -> trio.SocketStream:
+    """Connect to one of the addresses; each further one is tried when the one before failed or is slow.
+
+    Raises ``Unavailable``.
+    """
     connected: list[trio.SocketStream] = []
     errors: list[OSError] = []
 
     async def attempt(address: Address, failed: trio.Event) -> None:
         try:
-            stream = await _connect_one(address, port)
+            connected.append(await connect_one(address, port))
         except OSError as error:
             errors.append(error)
             failed.set()
         else:
-            connected.append(stream)
             nursery.cancel_scope.cancel()
 
-    async with trio.open_nursery() as nursery:
-        for address in addresses:
-            failed = trio.Event()
-            nursery.start_soon(attempt, address, failed)
-            with trio.move_on_after(NEXT_ATTEMPT_SECONDS):
-                await failed.wait()
-    for further in connected[1:]:
-        further.socket.close()
+    try:
+        async with trio.open_nursery() as nursery:
+            for address in addresses[:MAX_ATTEMPTS]:
+                failed = trio.Event()
+                nursery.start_soon(attempt, address, failed)
+                with trio.move_on_after(NEXT_ATTEMPT_SECONDS):
+                    await failed.wait()
+    except BaseException:
+        _close(connected)
+        raise
     if not connected:
-        raise Unavailable(f"no connection to {host} port {port}: {errors[0].strerror or errors[0]}")
+        raise Unavailable(f"no connection to {format_authority(host, port)}: {errors[0].strerror or errors[0]}")
+    _close(connected[1:])  # two succeeded at once
     return connected[0]
 
 
-async def _connect_one(address: Address, port: int) -> trio.SocketStream:
+async def connect_one(address: Address, port: int) -> trio.SocketStream:
+    """Connect to exactly this address and port; raises ``OSError``."""
     family = trio.socket.AF_INET6 if address.version == 6 else trio.socket.AF_INET
     sock = trio.socket.socket(family, trio.socket.SOCK_STREAM)
     try:
@@ -111,3 +133,38 @@ async def _connect_one(address: Address, port: int) -> trio.SocketStream:
         sock.close()
         raise
     return trio.SocketStream(sock)
+
+
+async def open_tunnel(stream: trio.SocketStream, authority: str) -> trio.SocketStream:
+    """Ask the HTTP proxy at the other end for a connection to HOST:PORT; raises ``Unavailable``."""
+    try:
+        await stream.send_all(f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n".encode())
+        status = STATUS.match(await _read_head(stream.socket))
+        if status is None or not status[1].startswith(b"2"):
+            what = "answered no HTTP" if status is None else f"answered {status[1].decode()}"
+            raise Unavailable(f"no connection to {authority}: the upstream proxy {what}")
+    except BaseException as error:
+        _close([stream])
+        if isinstance(error, OSError | trio.BrokenResourceError):
+            raise Unavailable(f"no connection to {authority}: the upstream proxy ended the connection") from None
+        raise
+    return stream
+
+
+async def _read_head(sock: trio.socket.SocketType) -> bytes:
+    """Read to the empty line that ends a head, and no byte of what follows."""
+    head = b""
+    while len(head) < MAX_PROXY_HEAD:
+        ahead = await sock.recv(4096, trio.socket.MSG_PEEK)
+        if not ahead:
+            raise ConnectionResetError
+        at = (head + ahead).find(b"\r\n\r\n")
+        head += await sock.recv(len(ahead) if at < 0 else at + 4 - len(head))
+        if at >= 0:
+            return head
+    return b""
+
+
+def _close(streams: Sequence[trio.SocketStream]) -> None:
+    for stream in streams:
+        stream.socket.close()

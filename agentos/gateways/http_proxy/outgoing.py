@@ -17,7 +17,6 @@ from agentos.services.http.egress import Egress, JudgeAddress
 from agentos_sdk.errors import CallError, Timeout
 
 from .tunnel import Traffic
-from .upstream import connect_through_proxy
 
 CALL = "HTTP"  # the audit log's name of requests and tunnels
 
@@ -45,29 +44,29 @@ class Outgoings:
     _open: set[Outgoing] = field(factory=set)
 
     @asynccontextmanager
-    async def open(self, destination: Destination) -> AsyncIterator[Outgoing]:
+    async def open(self, to: Destination) -> AsyncIterator[Outgoing]:
         """A connection for the time of the block.
 
         Raises ``CallError``: before the block if it is refused or fails, and from within it if rules change so that it
         would be refused, or no data passes. An intent is recorded before the name is resolved, and the outcome, with
         duration and bytes, at the end.
         """
-        decision = await self.require(destination)
-        entry = self.caller.entry(CALL, str(destination), decision, "intent")
+        decision = await self.require(to)
+        entry = self.caller.entry(CALL, str(to), decision, "intent")
         intent, began = await self.caller.audit.intend(entry), perf_counter()
         outcome, remark, opened = "cancelled", "", None
         try:
-            self._require_again(destination, decision)
-            judge = judge_address_of(self.authorizer, self.caller, destination)
-            async with await self._connect(destination, judge) as server:
-                opened = Outgoing(destination, decision, judge, server)
+            self._require_again(to, decision)
+            judge = judge_address_of(self.authorizer, self.caller, to)
+            async with await self.egress.connect(self.caller.id, to.host, to.port, judge) as server:
+                opened = Outgoing(to, decision, judge, server)
                 self._open.add(opened)
                 with opened.traffic.scope:
                     yield opened
             if opened.refusal is not None:
                 raise opened.refusal
             if opened.traffic.scope.cancelled_caught:
-                raise Timeout(f"{destination}: the connection was idle for too long")
+                raise Timeout(f"{to}: the connection was idle for too long")
             outcome = "ok"
         except CallError as error:
             outcome = error.code
@@ -77,7 +76,7 @@ class Outgoings:
                 self._open.discard(opened)
                 traffic = opened.traffic
                 remark = f" ({opened.remark}{traffic.sent} bytes sent, {traffic.received} received)"
-            about, took = f"{destination}{remark}", perf_counter() - began
+            about, took = f"{to}{remark}", perf_counter() - began
             self.caller.audit.note(self.caller.entry(CALL, about, decision, "outcome", outcome, took, intent))
 
     def judge_again(self) -> None:
@@ -103,9 +102,3 @@ class Outgoings:
         decision = self.caller.authorizer.decide(self.caller, Right("http", destination))
         if decision.effect != "allow" and decision != before:
             raise decision.refusal
-
-    async def _connect(self, destination: Destination, judge: JudgeAddress) -> trio.SocketStream:
-        proxy = self.egress.settings.upstream_proxy
-        if proxy is not None:
-            return await connect_through_proxy(self.egress, self.caller.id, proxy, destination, judge)
-        return await self.egress.connect(self.caller.id, destination.host, destination.port, judge)

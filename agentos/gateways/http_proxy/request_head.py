@@ -51,7 +51,7 @@ def parse_head(head: bytes) -> RequestHead:
     try:
         request = connection.next_event()
     except h11.RemoteProtocolError as error:
-        raise BadHead(str(error)) from None
+        raise BadHead(str(error).partition(":")[0]) from None  # after it stands what was sent
     if not isinstance(request, h11.Request):
         raise BadHead("the head has no end")
     if len(request.headers) > MAX_HEADERS:

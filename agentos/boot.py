@@ -76,7 +76,7 @@ COUNT_SECONDS = 3600.0  # seconds for which the audit log's counts stand
 class Settings:
     """The options of ``agentos run``: ``socket`` and ``state_dir`` are final, ``show`` is called with every event.
 
-    ``watch``: reload the configuration file when it is saved, and restart agents whose script was.
+    ``watch``: reload the configuration file when it is saved, and restart an agent when its script is saved.
     """
 
     config: Config

@@ -1,4 +1,4 @@
-"""State of before each project had a state directory of its own: found and named, neither used nor moved."""
+"""State of the former layout, with one state directory for all projects: it is reported, neither used nor moved."""
 
 import contextlib
 import os

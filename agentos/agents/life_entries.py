@@ -1,4 +1,4 @@
-"""Lives of agents in the audit log: when they were up, how they ended, restarts, failed checks, and giving up.
+"""Lives of agents in the audit log: when they were up, how they ended, restarts, failed checks, giving up, reloads.
 
 They are notes, not announcements: an agent starts and ends also when the log can't be written.
 """
@@ -19,6 +19,7 @@ from agentos.services.events import (
     AgentRestarting,
     AgentStopped,
     AgentUnhealthy,
+    ConfigReloaded,
     Event,
 )
 
@@ -38,10 +39,12 @@ class LifeEntries:
     _limiter: EntryLimiter = field(factory=lambda: EntryLimiter(MAX_BURST, ENTRIES_PER_SECOND))
 
     def record(self, event: Event) -> None:
-        """Note a start, an end, a restart, a failed check, giving up or a stop."""
+        """Note a start, an end, a restart, a failed check, giving up, a stop, or a reload."""
         if isinstance(event, AgentEscalated) and event.agent_id is None:  # otherwise there is an AgentFailed
-            about = f"{event.supervisor}: {event.reason}"
-            self.audit.note(Entry(0, "kernel", "kernel", "AGENT_ESCALATED", about, "allow", "", "outcome", "failed"))
+            self._note_kernel("AGENT_ESCALATED", f"{event.supervisor}: {event.reason}", "failed")
+        if isinstance(event, ConfigReloaded):  # a RELOAD has an entry, too; SIGHUP and --watch have only this one
+            about = ", ".join(f"{name} {kind}" for kind, name, _ in event.changes) or "no agent and no group changed"
+            self._note_kernel("CONFIG_RELOADED", about, "ok")
         agent = self.registry.get(event.agent_id) if isinstance(event, AgentEvent) else None
         if agent is None:
             return
@@ -66,6 +69,9 @@ class LifeEntries:
         for counted in self._limiter.take_counted(trio.current_time()):
             about = f"and {counted.count} more of {counted.sample.call} within {counted.seconds:.0f} s"
             self.audit.note(replace(counted.sample, about=about, duration=None), counted.count)
+
+    def _note_kernel(self, call: str, about: str, outcome: str) -> None:
+        self.audit.note(Entry(0, "kernel", "kernel", call, about, "allow", "", "outcome", outcome))
 
     def _note(self, agent: Agent, call: str, about: str, outcome: str = "ok", timed: bool = False) -> None:
         """``timed``: with the seconds since the present life began."""

@@ -23,11 +23,11 @@ LIVE = frozenset(
         *("required", "start_timeout", "after", "llm", "permissions"),
     }
 )
-"""The fields of an agent that hold without a restart: at once, or from its next end or start on."""
+"""The fields of an agent that take effect without a restart: at once, or when it next ends or starts."""
 FOLLOWING = frozenset({"max_restarts", "restart_window", "backoff", "on_give_up"})
-"""The fields that only a child in a container has, with defaults: they differ wherever the place is of another kind."""
-PLACE = "supervisor"  # the field of a child that is in another group now, or in one that contains it in another way
-ORDER = "children"  # the field of a group whose members have another order
+"""The fields that only a child in a container has: they differ if the agent moves into or out of a container."""
+PLACE = "supervisor"  # the field of a child whose group, or the kind of whose group, has changed
+ORDER = "children"  # the field of a group if the order of its members differs
 
 
 class TreeChange(Struct, frozen=True):

@@ -4,6 +4,8 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from agentos.agents.jail import layout
 from agentos.agents.jail.isolation_report import Layers, NotIsolated, judge
 from agentos.agents.spec import AgentSpec, GroupSpec
@@ -32,15 +34,19 @@ def unstartable_agents(config: Config) -> Mapping[str, Sequence[str]]:
 
 
 def unreachable_files(config: Config) -> Iterator[str]:
-    """Words of agents' commands that name a file beside the configuration which their jail lacks. Blocks."""
+    """Words of agents' commands that name a file which their jail lacks. Blocks."""
     for spec in _agents(config.root):
         if not spec.jailed:
             continue
         contents = layout.find_contents(spec)
-        for word in (*(spec.command or ())[1:], *spec.args):
+        health = spec.health.command if spec.health is not None else ()
+        for word in (*(spec.command or ())[1:], *spec.args, *health[1:]):
             file = os.path.normpath(config.directory / word)
             if os.path.isfile(file) and not layout.has_file(spec, word):
                 yield f"{spec.name} would not find {word}: its jail lacks it: {_path_remedy(word, file, contents.code)}"
+        program = layout.program_file(replace(spec, command=health or None))
+        if program is not None and not (layout.has_file(spec, health[0]) and os.access(program, os.X_OK)):
+            yield f"{spec.name}: health.command: expected a program in its jail, and there is no {health[0]}"
 
 
 def _path_remedy(word: str, file: str, code: str | None) -> str:

@@ -6,7 +6,6 @@ request, leaves nothing half done.
 
 import logging
 from collections.abc import Collection, Sequence
-from typing import Any
 
 import attrs
 import trio
@@ -46,7 +45,10 @@ class Job:
     result: Reloaded | CallError | None = None
 
 
-def _open_queue() -> "tuple[trio.MemorySendChannel[Job], trio.MemoryReceiveChannel[Job]]":
+Queue = tuple[trio.MemorySendChannel[Job], trio.MemoryReceiveChannel[Job]]
+
+
+def _open_queue() -> Queue:
     return trio.open_memory_channel[Job](MAX_WAITING)
 
 
@@ -61,7 +63,7 @@ class Reload:
     tree: TreeReload
     callers: Callers
     live_limits: Collection[str]
-    _queue: Any = field(factory=_open_queue)
+    _queue: Queue = field(factory=_open_queue)
 
     async def request(self, dry_run: bool) -> Reloaded:
         """Reload, or with ``dry_run`` say what a reload would change; a cancelled one that has begun goes on.

@@ -1,8 +1,8 @@
-"""Watch: reloads the configuration file when it is saved, and restarts agents whose script was, for development.
+"""Watch: reloads the configuration file when it is saved, and restarts an agent when its script is, for development.
 
-The files' times are looked at twice a second, in a thread. inotify would have to watch the directories, as an editor
-that saves by renaming replaces the file, and those that links lead to; network file systems and some containers report
-nothing. A look at a hundred files takes a millisecond everywhere.
+A thread compares the files' times twice a second. inotify would need watches on directories, because an editor that
+saves by renaming replaces the file, and on the targets of symlinks; network file systems and some containers send it no
+events. Checking a hundred files takes a millisecond.
 """
 
 import ast

@@ -164,7 +164,7 @@ class KernelStopping(Struct, frozen=True):
 
 
 class KernelInterrupted(Struct, frozen=True):
-    """The kernel has got a SIGINT. A terminal whose Ctrl-C it was shows ``^C`` on the line of the next output."""
+    """The kernel received SIGINT. After a Ctrl-C the terminal shows ``^C`` on the line of the next output."""
 
 
 Event = (

@@ -18,6 +18,10 @@ from tests.config.saying import agent, loaded
         ('command = ["node", "client.js"]\ncode = "."', 'write "/agent/client.js"'),
         ('command = ["node", "client.js"]\ncode = "lib"', "copy it to {home}/lib, which the jail has as /agent"),
         ('command = ["node", "client.js"]\nworkspace = "lib"', 'set code = "." and write "/agent/client.js"'),
+        (
+            'script = "a.py"\nhealth = { command = ["node", "client.js"] }',
+            'set code = "." and write "/agent/client.js"',
+        ),
     ],
 )
 def test_a_file_of_the_hosts_that_a_jail_lacks(place: Path, lines: str, remedy: str) -> None:
@@ -36,10 +40,20 @@ def test_a_file_of_the_hosts_that_a_jail_lacks(place: Path, lines: str, remedy: 
         'command = ["node", "client.js"]\nisolation = "none"',
         'command = ["sh", "-c", "true", "/usr/bin/env", "lib", "new.txt"]',
         'command = ["./client.js"]',
+        'script = "a.py"\nhealth = { command = ["/bin/true"] }',
+        'script = "a.py"\nhealth = { command = ["pgrep", "python3"] }',
+        'script = "client.js"\nhealth = { command = ["/agent/client.js"] }',
     ],
 )
 def test_a_file_that_the_agent_finds(place: Path, lines: str) -> None:
     assert list(unreachable_files(loaded(agent(lines)))) == []
+
+
+@pytest.mark.parametrize("program", ["/agent/missing", "/usr/bin/no-such-program", "/etc/passwd"])
+def test_a_program_of_a_health_check_that_the_jail_lacks(place: Path, program: str) -> None:
+    [said] = unreachable_files(loaded(agent(f'script = "a.py"\nhealth = {{ command = ["{program}"] }}')))
+
+    assert said == f"w: health.command: expected a program in its jail, and there is no {program}"
 
 
 @pytest.fixture

@@ -362,6 +362,13 @@ def test_sighup_reloads_where_there_is_no_terminal(start_kernel: StartKernel) ->
     kernel.wait_line("added b")
     with kernel.client() as client:
         in_state(client, "b", "running")
+        until(lambda: entries_of(client, "CONFIG_RELOADED"), "the reload is in the audit")
+        [entry] = entries_of(client, "CONFIG_RELOADED")
+    assert (entry["about"], entry["outcome"]) == ("b added", "ok")
+
+
+def entries_of(client: AgentOSClient, call: str) -> list[dict[str, Any]]:
+    return [entry for entry in client.get_audit_log("agents", limit=1000)["entries"] if entry["call"] == call]
 
 
 def test_a_name_that_a_spawned_agent_has_is_a_mistake(start_kernel: StartKernel) -> None:

@@ -3,7 +3,7 @@
 ``NAME.RUN.PART.jsonl``: NAME is an agent's, or ``kernel``; RUN counts the runs of kernels in this state directory, PART
 the files of that name in the run. A file is never written by two runs. Its first line is the header, each other line
 one JSON object with ``at``, ``stream`` and ``text``, in ASCII, so that no text can end its line or control a terminal.
-Lines that can't be read are skipped: the last one is cut off when the host lost power.
+Lines that can't be read are skipped: after a power failure the last line may be incomplete.
 """
 
 import contextlib

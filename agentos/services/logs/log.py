@@ -1,8 +1,8 @@
 """Log on disk: takes lines of agents and of the kernel, writes them in a thread, removes the oldest files.
 
-Taking a line costs microseconds and never waits. Lines are written ten times a second, all that have come together.
-While the disk is full or fails, they wait in memory up to ``MAX_WAITING``; then the oldest of the agent with the most
-are dropped and counted, and the count is written where they are missing. Agents notice none of this.
+Adding a line costs microseconds and never waits. The waiting lines are written ten times a second, together. While the
+disk is full or fails, they stay in memory up to ``MAX_WAITING``; then the oldest lines of the agent with the most are
+dropped and counted, and the count is written where they are missing. Agents aren't affected.
 """
 
 import logging

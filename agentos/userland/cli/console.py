@@ -22,11 +22,11 @@ CONTINUATION = "  | "  # before all lines of a message but the first
 
 
 class Console(logging.Handler):
-    """The log handler of a kernel in the foreground; a context manager."""
+    """The log handler of a kernel in the foreground; a context manager. ``as_json``: each line is a JSON object."""
 
-    def __init__(self, level: str) -> None:
+    def __init__(self, level: str, as_json: bool = False) -> None:
         super().__init__(level.upper())
-        self.as_json = False  # a JSON object for each line
+        self.as_json = as_json
         self._queue: queue.Queue[str | None] = queue.Queue(MAX_LINES)
         self._dropped = 0
         self._coloured = shows_colours()
@@ -64,7 +64,7 @@ class Console(logging.Handler):
             self._put("kernel", "kernel", line, "1", level="info")
 
     def end_echo(self) -> None:
-        """End the line in which a terminal shows the ``^C`` that was typed."""
+        """End the line in which the terminal shows ``^C``."""
         if not self.as_json and sys.stdin.isatty() and sys.stdout.isatty():
             self._queue_line("\n")
 

@@ -1,0 +1,262 @@
+"""The client for HTTP requests of agents: pools of connections, redirects, and limits on what one caller has in flight.
+
+It connects only through :class:`~.egress.Egress`, to the host that was judged, and takes nothing from the environment.
+It sends what the request says: no cookies, no credentials, no URL that is parsed again.
+"""
+
+import importlib
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from types import ModuleType
+from typing import TYPE_CHECKING
+from urllib.parse import urljoin
+
+import certifi
+import trio
+from attrs import define, field
+
+from agentos.services.events import AgentExited, Event
+from agentos.threads import Limiter, run_in_thread
+from agentos_sdk.errors import CallError, Unavailable
+
+from .decompression import WINDOWS, Inflater
+from .destination import Destination
+from .egress import Egress
+from .request import Headers, Hop, Outgoing, Permit
+
+if TYPE_CHECKING:
+    from .connections import Exchange, Pool
+
+MAX_REQUESTS = 16  # of one caller at once; further ones wait
+LARGE_BODY_BYTES = 1 << 20  # one caller's larger bodies are received one after the other
+MAX_DRAINED_BYTES = 16 << 10  # of a redirect's body: if it has more the connection is closed
+SWEEP_SECONDS = 5.0
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+ABOUT_BODY = frozenset({"content-type", "content-encoding", "content-language", "content-location"})
+FOR_ANY_HOST = ABOUT_BODY | {"accept", "accept-language", "accept-encoding", "user-agent"}
+"""The headers that are sent to another host than the one that they were written for."""
+
+
+class Response:
+    """A response, and its body, inflated as it is read. It comes from ``hop``, after ``redirects``.
+
+    ``received`` is how many bytes of the body have been read, as they were sent.
+    """
+
+    def __init__(self, exchange: "Exchange", hop: Hop, redirects: int, large: Limiter) -> None:
+        self._exchange, self._large = exchange, large
+        self.hop, self.redirects, self.received = hop, redirects, 0
+        self.status, self.headers = exchange.status, exchange.headers
+        coding = ", ".join(self.values("content-encoding")).strip().lower()
+        self._inflater = Inflater(coding) if coding in WINDOWS else None
+        if self._inflater is not None:
+            gone = ("content-encoding", "content-length")
+            self.headers = [(name, value) for name, value in self.headers if name not in gone]
+
+    def values(self, name: str) -> list[str]:
+        """The values of all headers of that name, in lower case."""
+        return [value for each, value in self.headers if each == name]
+
+    async def read_all(self, most: int) -> tuple[bytearray, bool]:
+        """The body, or its first ``most`` bytes; and whether there are more."""
+        body = bytearray()
+        if await self._read_into(body, min(most, LARGE_BODY_BYTES)):
+            return body, False
+        async with self._large:
+            complete = await self._read_into(body, most)
+        del body[most:]
+        return body, not complete
+
+    async def _read_into(self, body: bytearray, most: int) -> bool:
+        """Read until ``body`` has more than ``most`` bytes (or they were more before they were inflated to nothing)."""
+        while len(body) <= most and self.received <= most:
+            part = await self.read()
+            if not part:
+                return True
+            body += part
+        return False
+
+    async def read(self) -> bytes:
+        """The next bytes of the body, at most 64 KiB; none at its end. Other tasks run before."""
+        while True:
+            await trio.lowlevel.checkpoint()
+            if self._inflater is not None and (piece := self._inflater.take()):
+                return piece
+            part = await self._exchange.next_part()
+            self.received += len(part)
+            if self._inflater is None:
+                return part
+            if not part:
+                self._inflater.check_end()
+                return b""
+            self._inflater.feed(part)
+
+
+@define(eq=False)
+class _Owner:
+    """What the client keeps of one caller that has requests in flight or connections."""
+
+    slots: Limiter = field(factory=lambda: Limiter(MAX_REQUESTS))
+    large: Limiter = field(factory=lambda: Limiter(1))
+    requests: int = 0
+    pool: "Pool | None" = None
+
+    def drop_pool(self) -> None:
+        if self.pool is not None:
+            self.pool.retire()
+            self.pool = None
+
+
+@define(eq=False)
+class _InFlight:
+    """A request in flight, which may be refused while it lasts."""
+
+    permit: Permit
+    destination: Destination
+    scope: trio.CancelScope = field(factory=trio.CancelScope)
+    refusal: CallError | None = None
+
+    def judge_again(self) -> None:
+        self.refusal = self.refusal or self.permit.find_refusal(self.destination)
+        if self.refusal is not None:
+            self.scope.cancel()
+
+
+@define(eq=False)
+class Client:
+    """One per kernel. A connection serves one caller, and only until rules change."""
+
+    egress: Egress
+    _owners: dict[int, _Owner] = field(factory=dict)
+    _in_flight: set[_InFlight] = field(factory=set)
+    _loading: trio.Lock = field(factory=trio.Lock)
+    _loaded: tuple[ModuleType, ssl.SSLContext] | None = None
+    _has_pools: trio.Event = field(factory=trio.Event)
+
+    @asynccontextmanager
+    async def request(self, number: int, outgoing: Outgoing, permit: Permit) -> AsyncIterator[Response]:
+        """Send a request of the caller with that id, follow redirects, and receive the head of the response.
+
+        The body is read inside the context. Raises ``Unavailable``, ``Timeout`` for a name that isn't resolved, and
+        ``PermissionDenied`` if all addresses of a host are refused, or when rules change so that the request would be.
+        """
+        owner = self._owners.setdefault(number, _Owner())
+        owner.requests += 1
+        request = _InFlight(permit, outgoing.hop.destination)
+        try:
+            async with owner.slots:
+                self._in_flight.add(request)
+                with request.scope:
+                    async with self._follow(number, owner, outgoing, request) as response:
+                        yield response
+            if request.refusal is not None:
+                raise request.refusal
+        finally:
+            self._in_flight.discard(request)
+            owner.requests -= 1
+            self._forget_unused(number)
+
+    async def serve(self) -> None:
+        """Close connections that are not used, until cancelled; then all."""
+        try:
+            while True:
+                await self._has_pools.wait()
+                await trio.sleep(SWEEP_SECONDS)
+                for number, owner in list(self._owners.items()):
+                    if owner.pool is not None and owner.pool.is_idle:
+                        self.forget(number)
+                if not self._owners:
+                    self._has_pools = trio.Event()
+        finally:
+            for owner in self._owners.values():
+                owner.drop_pool()
+
+    def take_event(self, event: Event) -> None:
+        """Close an agent's connections when a life of it has ended."""
+        if isinstance(event, AgentExited):
+            self.forget(event.agent_id)
+
+    def forget(self, number: int) -> None:
+        """Close a caller's connections."""
+        if number in self._owners:
+            self._owners[number].drop_pool()
+            self._forget_unused(number)
+
+    def judge_again(self) -> None:
+        """Rules have changed: no further request uses a present connection, and requests in flight may be refused."""
+        for owner in self._owners.values():
+            owner.drop_pool()
+        for request in list(self._in_flight):
+            request.judge_again()
+
+    def _forget_unused(self, number: int) -> None:
+        owner = self._owners.get(number)
+        if owner is not None and not owner.requests and owner.pool is None:
+            del self._owners[number]
+
+    @asynccontextmanager
+    async def _follow(
+        self, number: int, owner: _Owner, outgoing: Outgoing, request: _InFlight
+    ) -> AsyncIterator[Response]:
+        redirects = 0
+        while True:
+            pool, hop = await self._find_pool(number, owner), outgoing.hop
+            request.destination = hop.destination
+            judge = request.permit.judge_address(hop.destination)
+            async with pool.send(hop, outgoing.headers, outgoing.body, judge) as exchange:
+                response = Response(exchange, hop, redirects, owner.large)
+                following = find_redirect(response, outgoing, request.permit)
+                if following is None or redirects == outgoing.max_redirects:
+                    yield response
+                    return
+                drained = 0
+                while drained <= MAX_DRAINED_BYTES and (part := await exchange.next_part()):
+                    drained += len(part)
+            outgoing, redirects = following, redirects + 1
+
+    async def _find_pool(self, number: int, owner: _Owner) -> "Pool":
+        async with self._loading:
+            if self._loaded is None:
+                self._loaded = await run_in_thread(self._load)
+        if owner.pool is None or not owner.pool.is_usable:
+            owner.drop_pool()
+            connections, context = self._loaded
+            owner.pool = connections.Pool(partial(self.egress.connect, number), context)
+            self._has_pools.set()
+        return owner.pool
+
+    def _load(self) -> tuple[ModuleType, ssl.SSLContext]:
+        """The module of connections and the certificates, in 0.1 s."""
+        file = self.egress.settings.ca_file
+        host = ssl.get_default_verify_paths()
+        if file is None and host.cafile is None and host.capath is None:
+            file = certifi.where()  # a Python whose build knows no directory of this host
+        try:
+            context = ssl.create_default_context(cafile=file)
+        except OSError as error:
+            raise Unavailable(f"[http] ca_file: {file}: {error.strerror or error}") from None
+        return importlib.import_module("agentos.services.http.connections"), context
+
+
+def find_redirect(response: Response, outgoing: Outgoing, permit: Permit) -> Outgoing | None:
+    """The request that a redirect asks for; None if it is none or may not be followed."""
+    locations = response.values("location")
+    if response.status not in REDIRECTS or len(locations) != 1:
+        return None
+    method = outgoing.hop.destination.method or "GET"
+    becomes_get = (response.status == 303 and method != "HEAD") or (response.status < 303 and method == "POST")
+    try:
+        url = urljoin(outgoing.hop.url, locations[0])
+    except ValueError:
+        return None
+    hop = permit.follow("GET" if becomes_get else method, url)
+    if hop is None:
+        return None
+    headers: Headers = outgoing.headers
+    if hop.origin != outgoing.hop.origin:
+        headers = [(name, value) for name, value in headers if name.lower() in FOR_ANY_HOST]
+    if becomes_get:
+        headers = [(name, value) for name, value in headers if name.lower() not in ABOUT_BODY]
+    return Outgoing(hop, headers, b"" if becomes_get else outgoing.body, outgoing.max_redirects)

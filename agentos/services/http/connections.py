@@ -1,0 +1,225 @@
+"""The connections of one caller's HTTP requests: httpcore speaks HTTP/1.1 on sockets that another function opens.
+
+httpcore is what httpx sends with. httpx itself would parse the URL a second time, keep cookies and inflate bodies of
+any size. Importing httpcore takes 70 ms: import this module in a thread.
+"""
+
+import logging
+import select
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
+from contextvars import ContextVar
+from typing import Any
+from weakref import WeakSet
+
+import httpcore
+import trio
+
+from agentos_sdk.errors import Unavailable
+
+from .egress import JudgeAddress
+from .request import MAX_HEAD_BYTES, MAX_HEADERS, Headers, Hop, Unreadable
+
+logging.getLogger("httpcore").setLevel(logging.WARNING)  # below this level it logs requests and headers
+
+READ_BYTES = 32 << 10
+HEAD_READ_BYTES = 4 << 10  # all interim replies and headers in one read are parsed without a pause
+WRITE_BYTES = 64 << 10  # encrypted without a pause
+KEPT_CONNECTIONS = 8  # idle ones of one caller
+KEPT_SECONDS = 15.0
+MAX_CONNECTIONS = 64  # httpcore forgets no connection whose request was cancelled before it was opened
+WITH_BODY = frozenset({"POST", "PUT", "PATCH"})  # an empty body is announced, too
+
+Connect = Callable[[str, int, JudgeAddress], Awaitable[trio.SocketStream]]
+
+_judge: ContextVar[JudgeAddress] = ContextVar("judge")  # of the request whose task opens a connection
+
+
+class Stream(httpcore.AsyncNetworkStream):
+    """A connection, encrypted or not. Its errors are httpcore's."""
+
+    def __init__(self, stream: trio.abc.Stream, sock: trio.socket.SocketType) -> None:
+        self._stream, self._socket = stream, sock
+        self._head: int | None = None  # bytes that the head of the response may still have, while it is read
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        size = READ_BYTES if self._head is None else HEAD_READ_BYTES
+        try:
+            data = bytes(await self._stream.receive_some(size))
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise httpcore.ReadError(describe_cause(error)) from None
+        if self._head is not None:
+            self._head -= len(data)
+            if self._head < 0:
+                raise Unreadable(f"more than {MAX_HEAD_BYTES >> 10} KiB of headers")
+        return data
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._head = MAX_HEAD_BYTES
+        view = memoryview(buffer)
+        try:
+            for at in range(0, len(view), WRITE_BYTES):
+                await self._stream.send_all(view[at : at + WRITE_BYTES])
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise httpcore.WriteError(describe_cause(error)) from None
+
+    def end_head(self) -> None:
+        """Take what follows as the body."""
+        self._head = None
+
+    async def aclose(self) -> None:
+        """Close the socket at once, also below TLS: the peer need not agree."""
+        self._socket.close()
+
+    async def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> "Stream":
+        tls = trio.SSLStream(self._stream, ssl_context, server_hostname=server_hostname, https_compatible=True)
+        try:
+            await tls.do_handshake()
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            self._socket.close()
+            raise httpcore.ConnectError(f"TLS: {describe_cause(error)}") from None
+        except BaseException:
+            self._socket.close()
+            raise
+        return Stream(tls, self._socket)
+
+    def get_extra_info(self, info: str) -> Any:
+        """``is_readable``: an idle connection is when its server, or its pool, has closed it."""
+        if info != "is_readable":
+            return None
+        if self._socket.fileno() < 0:
+            return True
+        poll = select.poll()
+        poll.register(self._socket.fileno(), select.POLLIN)
+        return bool(poll.poll(0))
+
+
+class Exchange:
+    """A response whose head has arrived, and the parts of its body as they arrive."""
+
+    def __init__(self, response: httpcore.Response) -> None:
+        self._response = response
+        self._parts = aiter(response.stream)  # type: ignore[arg-type]  # an asynchronous pool's are
+        self._at_end = False
+        self.status = response.status
+        self.headers = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in response.headers]
+        self._stream: Stream = response.extensions["network_stream"]
+        self._stream.end_head()
+
+    def check(self) -> None:
+        """Raise :class:`Unreadable` for a head that can't be passed on."""
+        if len(self.headers) > MAX_HEADERS:
+            raise Unreadable(f"more than {MAX_HEADERS} headers")
+
+    async def next_part(self) -> bytes:
+        """The next bytes of the body as they were sent; none at its end."""
+        async for part in self._parts:
+            return part
+        self._at_end = True
+        return b""
+
+    async def aclose(self) -> None:
+        """Keep the connection if the body is at its end, otherwise close it.
+
+        Generators of httpcore that wait for the body end by an error from within: nothing else ends all of them.
+        """
+        with trio.CancelScope(shield=True):
+            if not self._at_end:
+                await self._stream.aclose()
+            with suppress(httpcore.NetworkError, httpcore.ProtocolError):
+                async for _ in self._parts:  # what has been read of it
+                    await trio.lowlevel.checkpoint()
+            await self._response.aclose()
+
+
+class Pool(httpcore.AsyncNetworkBackend):
+    """The connections of one caller under one version of its rules; ``connect`` opens them.
+
+    A retired pool is given no further requests. Its connections are closed when the last of its requests is done.
+    """
+
+    def __init__(self, connect: Connect, context: ssl.SSLContext) -> None:
+        self._connect = connect
+        self._pool = httpcore.AsyncConnectionPool(
+            ssl_context=context,
+            max_connections=None,  # the number of requests is limited
+            max_keepalive_connections=KEPT_CONNECTIONS,
+            keepalive_expiry=KEPT_SECONDS,
+            network_backend=self,
+        )
+        self._sockets: WeakSet[trio.socket.SocketType] = WeakSet()
+        self._requests = 0
+        self._retired = False
+        self._used_at = trio.current_time()
+
+    @property
+    def is_usable(self) -> bool:
+        return not self._retired and len(self._pool.connections) < MAX_CONNECTIONS
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether its connections are too old to be used again."""
+        return not self._requests and trio.current_time() - self._used_at > KEPT_SECONDS
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> Stream:
+        stream = await self._connect(host, port, _judge.get())
+        self._sockets.add(stream.socket)
+        return Stream(stream, stream.socket)
+
+    @asynccontextmanager
+    async def send(self, hop: Hop, headers: Headers, body: bytes, judge: JudgeAddress) -> AsyncIterator[Exchange]:
+        """Send a request and receive the head of the response. Raises ``Unavailable``, also for the body's errors.
+
+        ``judge`` judges the addresses if a connection has to be opened.
+        """
+        to = hop.destination
+        url = httpcore.URL(scheme=to.scheme, host=to.host, port=to.port, target=hop.target)
+        framing = [("Content-Length", str(len(body)))] if body or to.method in WITH_BODY else []
+        fields = [("Host", hop.host), *headers, *framing]
+        request = httpcore.Request(to.method or "GET", url, headers=fields, content=body)
+        self._requests += 1
+        _judge.set(judge)
+        try:
+            await trio.lowlevel.checkpoint()  # a request that is cancelled already would leave its connection unopened
+            exchange = Exchange(await self._pool.handle_async_request(request))
+            try:
+                exchange.check()
+                yield exchange
+            finally:
+                await exchange.aclose()
+        except (httpcore.NetworkError, httpcore.ProtocolError, Unreadable) as error:
+            raise Unavailable(f"{to.host} port {to.port}: {error}") from None
+        finally:
+            self._requests -= 1
+            self._used_at = trio.current_time()
+            if self._retired:
+                self.retire()
+
+    def retire(self) -> None:
+        """Close the connections now, or when the last request is done."""
+        self._retired = True
+        if not self._requests:
+            for sock in self._sockets:
+                sock.close()
+
+
+def describe_cause(error: Exception) -> str:
+    """What the operating system or TLS said."""
+    cause = error.__cause__
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"its certificate isn't valid: {cause.verify_message}"
+    if isinstance(cause, ssl.SSLError):
+        return (cause.reason or "broken").lower().replace("_", " ")
+    if isinstance(cause, OSError):
+        return (cause.strerror or "broken").lower()
+    return "the connection was closed"

@@ -20,14 +20,22 @@ async def echo(stream: trio.SocketStream) -> None:
 
 
 async def repeat_request(stream: trio.SocketStream) -> None:
-    """Answer with the request itself, up to the end of its head or chunked body."""
-    received = b""
-    while not received.endswith(b"\r\n\r\n") or (b"chunked" in received and not received.endswith(b"0\r\n\r\n")):
+    """Answer with the request itself."""
+    received = bytearray()
+    while not is_whole(bytes(received)):
         data = await stream.receive_some()
         if not data:
-            break
+            return
         received += data
     await stream.send_all(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(received) + received)
+
+
+def is_whole(request: bytes) -> bool:
+    head, found, body = request.partition(b"\r\n\r\n")
+    if b"chunked" in head:
+        return body.endswith(b"0\r\n\r\n")
+    length = re.search(rb"Content-Length: (\d+)", head)
+    return bool(found) and len(body) == int(length[1] if length else 0)
 
 
 async def drop(stream: trio.SocketStream) -> None:

@@ -121,7 +121,7 @@ def test_git_clone(run: Run, before: str, origin: str) -> None:
 
 
 def test_pip_install(run: Run) -> None:
-    options = "-v --disable-pip-version-check --no-cache-dir --retries 0 --target /workspace/lib"
+    options = "-vv --disable-pip-version-check --no-cache-dir --retries 0 --target /workspace/lib"
     pip = f"{sys.executable} -m pip install {options}"
 
     status, said = run(f"{pip} --index-url {{https}}/simple/ tinywheel && PYTHONPATH=lib python -c 'import tinywheel'")

@@ -17,11 +17,12 @@ from msgspec.structs import replace
 
 from agentos import __version__
 from agentos.agents import kept_stops
+from agentos.agents.commands.approval_notices import ApprovalNotices
 from agentos.agents.commands.run import CommandRunner
 from agentos.agents.event_lines import add_to_output, identify_log, log_event, log_kernel_event, log_last_state
 from agentos.agents.health import HealthChecks
 from agentos.agents.kept_stops import KeptStops
-from agentos.agents.life import LifeDeps, home
+from agentos.agents.life import PATH, LifeDeps, home
 from agentos.agents.life_counter import LifeCounter
 from agentos.agents.life_entries import LifeEntries
 from agentos.agents.registry import Registry
@@ -31,7 +32,7 @@ from agentos.agents.tree_reload import TreeReload, list_agents
 from agentos.config.load import Config
 from agentos.config.reload import Reload
 from agentos.config.watch import Watch
-from agentos.database import DatabaseError, open_database
+from agentos.database import Database, DatabaseError, open_database
 from agentos.llm import budgets
 from agentos.llm.model import Model, open_model
 from agentos.private_files import UnsafeFile, describe_error
@@ -47,7 +48,7 @@ from .agents.jail import openai_endpoint
 from .agents.jail.factory import Jails
 from .agents.jail.filtered_network import FilteredNetwork
 from .agents.jail.usage import UsageReader
-from .agents.leftover_processes import Sweeper
+from .agents.leftover_processes import RUN_VARIABLE, Sweeper
 from .agents.workspaces.view import View
 from .agents.workspaces.workspace import Workspaces
 from .host_setup import BootError, Host, affordable_connections, is_root, open_host
@@ -55,6 +56,10 @@ from .kernel.caller import Caller
 from .kernel.listener import ConnectionLimit, Listener, ListenError, listen
 from .kernel.poller import Poller
 from .kernel.record import record_kernel
+from .permissions.answers import TABLES as ANSWERS
+from .permissions.answers import Answers
+from .permissions.approvals import TABLES as APPROVALS
+from .permissions.approvals import Approvals, ApprovalSettings
 from .permissions.patterns.base import Names
 from .sandbox.report import probe
 from .services.audit.log import Audit, open_audit
@@ -69,6 +74,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("agentos.kernel")
 
 SCHEMAS = {"quotas": budgets.TABLES, "usage": usage.TABLES, "kept_stops": kept_stops.TABLES}  # of the database
+SCHEMAS |= {"approvals": APPROVALS, "answers": ANSWERS}
 COUNT_SECONDS = 3600.0  # seconds for which the audit log's counts stand
 
 
@@ -124,13 +130,14 @@ async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> s
         kernel_log.attach(logs)
         model, stops = await open_model(settings.config.llm, database), await KeptStops.load(database)
         await stops.forget_others(list_agents(list_places(settings.config.root)))
-        access = open_access(settings, host, model, audit, usage.UsageLog(database), logs)
+        access = open_access(settings, host, model, audit, database, logs)
+        await access.approvals.load()
         return await Kernel(settings, host, model, access, stops).serve()
 
 
 @frozen
 class Access:
-    """Identities and what belongs to them: agents, their events and usage, callers, mailboxes and the audit log."""
+    """Identities and what belongs to them: agents, their events and usage, callers, mailboxes, approvals, audit log."""
 
     events: Events
     registry: Registry
@@ -139,13 +146,15 @@ class Access:
     lives: LifeCounter
     life_entries: LifeEntries
     logs: Logs
+    approvals: Approvals
     callers: Callers
 
 
-def open_access(settings: Settings, host: Host, model: Model, audit: Audit, used: usage.UsageLog, logs: Logs) -> Access:
+def open_access(settings: Settings, host: Host, model: Model, audit: Audit, database: Database, logs: Logs) -> Access:
     """Construct what knows agents and callers, and subscribe to events."""
-    config, events, mail = settings.config, Events(), Mailboxes()
+    config, events, mail, used = settings.config, Events(), Mailboxes(), usage.UsageLog(database)
     registry = Registry(events.publish)
+    approvals = construct_approvals(config.approvals, registry, database, audit)
     lives = LifeCounter(registry, UsageReader(registry), used)
     model.line.on_use, model.budgets.on_exhausted = used.add_model_use, events.publish
     life_entries = LifeEntries(registry, audit)
@@ -155,6 +164,7 @@ def open_access(settings: Settings, host: Host, model: Model, audit: Audit, used
         mail=mail,
         line=model.line,
         audit=audit,
+        approvals=approvals,
         known=config.permissions,
         names=names,
         jailed=replace(names, workspace=WORKSPACE, code=CODE),
@@ -166,6 +176,7 @@ def open_access(settings: Settings, host: Host, model: Model, audit: Audit, used
     events.subscribers = (
         log_event,
         life_entries.record,
+        approvals.end_life,
         partial(add_to_output, registry),
         mail.send_escalation,
         callers.forget_agent,
@@ -175,7 +186,16 @@ def open_access(settings: Settings, host: Host, model: Model, audit: Audit, used
         partial(log_kernel_event, logs),
     )
     logs.identify = partial(identify_log, registry)
-    return Access(events, registry, mail, audit, lives, life_entries, logs, callers)
+    return Access(events, registry, mail, audit, lives, life_entries, logs, approvals, callers)
+
+
+def construct_approvals(settings: ApprovalSettings, registry: Registry, database: Database, audit: Audit) -> Approvals:
+    def name_of(number: int) -> str | None:
+        agent = registry.get(number)
+        return registry.lasting_name_of(agent) if agent is not None else None
+
+    answers = Answers(database, name_of)
+    return Approvals(settings, database, audit, answers, registry.publish, registry.lasting_name)
 
 
 class Kernel:
@@ -185,6 +205,7 @@ class Kernel:
         kernel, root = settings.config.kernel, settings.config.root
         self.settings, self.host, self.model = settings, host, model
         self.events, self.callers, self.line = access.events, access.callers, model.line
+        self.approvals = access.approvals
         self.lives, self.life_entries, self.traffic = access.lives, access.life_entries, Traffic(access.audit)
         self.started = trio.Event()
         self.connection_limit = ConnectionLimit(min(kernel.max_connections, affordable_connections()))
@@ -203,6 +224,14 @@ class Kernel:
         )
         self.egress = Egress(settings.config.http)
         self.proxy: Proxy | None = None
+        runner = CommandRunner(self.jails)
+        self.notices = ApprovalNotices(
+            command=settings.config.approvals.notify,
+            directory=str(settings.config.directory),
+            environment={"PATH": PATH, "LANG": "C.UTF-8", "HOME": home(), RUN_VARIABLE: host.run.id},
+            runner=runner,
+        )
+        self.events.subscribers = (*self.events.subscribers, self.notices.take_event)
         host_view = View(str(settings.config.directory), home())
         # The agent tree, not running yet.
         self.supervision = Supervision(
@@ -216,7 +245,7 @@ class Kernel:
                 run=host.run,
                 sweeper=self.sweeper,
                 host_view=host_view,
-                health=HealthChecks(access.registry, CommandRunner(self.jails)),
+                health=HealthChecks(access.registry, runner),
                 serve=self.openai_endpoint(),
                 serve_network=self.serve_network,
                 find_ports=self.callers.authorizer.named_ports,
@@ -245,6 +274,7 @@ class Kernel:
             kernel_account=model.account,
             audit=access.audit,
             lives=access.lives,
+            approvals=access.approvals,
             logs=access.logs,
             host_view=host_view,
             max_payload=kernel.max_payload,
@@ -280,7 +310,16 @@ class Kernel:
                     nursery.start_soon(self.poller.run)
                     admit, dismiss = self.callers.admit, self.callers.dismiss
                     nursery.start_soon(Listener(listener, self.connection_limit, self.poller, admit, dismiss).serve)
-                    for service in (self.host.spawner, self.sweeper, self.jails, self.line, self.reload, self.lives):
+                    services = (
+                        self.sweeper,
+                        self.jails,
+                        self.line,
+                        self.reload,
+                        self.lives,
+                        self.approvals,
+                        self.notices,
+                    )
+                    for service in (self.host.spawner, *services):
                         nursery.start_soon(service.serve)
                     if self.settings.watch:
                         nursery.start_soon(Watch(self.reload).serve)

@@ -130,6 +130,14 @@ THINK_STREAM = attrs.evolve(
     prepare=("question({})", "{}"),  # the Trio client's stream reads the images
     stream="Thoughts",
 )
+FOLLOW_APPROVALS = Method(
+    "follow_approvals",
+    permissions.Approvals,
+    doc="The calls that wait for a person's approval, again whenever that changes.",
+    note=f"Iterate over lists. {STREAM_NOTE}",
+    constants=('"follow": True',),
+    stream="ApprovalLists",
+)
 
 METHODS = (
     SPAWN,
@@ -158,6 +166,9 @@ METHODS = (
         types={"permissions": "Mapping[str, object] | str"},
     ),
     Method("explain", permissions.Explain, positional="agent call args"),
+    Method("approvals", permissions.Approvals, take="pending"),
+    FOLLOW_APPROVALS,
+    Method("decide", permissions.Decide, positional="id allow reason remember for_ forget"),
     Method("get_audit_log", audit.GetAuditLog, positional="category agent_id since_id limit", take="entries"),
     Method("set_audit_config", audit.SetAuditConfig, take="config"),
     Method(

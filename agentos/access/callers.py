@@ -19,6 +19,7 @@ from agentos.kernel.table import Syscall, Table
 from agentos.llm.line import Line
 from agentos.llm.settings import Account, QueuePath, Share
 from agentos.permissions import set_examples, set_files
+from agentos.permissions.approvals import Approvals
 from agentos.permissions.authorizer import AgentTree, PermissionAuthorizer
 from agentos.permissions.levels import LEVELS, default, is_trusted
 from agentos.permissions.patterns.base import Names
@@ -52,6 +53,7 @@ class Callers:
     mail: Mailboxes
     line: Line
     audit: AuditLog
+    approvals: Approvals
     known: Mapping[str, PermissionSet]
     names: Names
     jailed: Names
@@ -95,6 +97,7 @@ class Callers:
         )
         self.mail.open(number, spec.name)
         caller = Caller(number, "agent", spec.name, self._table_for(number), self.authorizer, self.audit)
+        caller.approvals = self.approvals
         caller.family = spawner.family if spawner is not None and spawner.family else f"agent {number}"
         return caller
 
@@ -103,12 +106,12 @@ class Callers:
         agent = await self.peers.identify(peer)
         if agent is not None:
             return agent.caller
-        number = self._admit(LEVELS["unrestricted"], self.names, None)
+        number = self._admit(LEVELS["unrestricted"], self.names, None, is_operator=True)
         self.mail.open(number)
         # The whole table: an unrestricted set refuses no call, and to ask it about each one takes longer than the rest.
-        return Caller(
-            number, "operator", f"operator#{number}", self._table, self.authorizer, self.audit, become=self.become
-        )
+        caller = Caller(number, "operator", f"operator#{number}", self._table, self.authorizer, self.audit)
+        caller.become, caller.approvals, caller.uid = self.become, self.approvals, peer.uid
+        return caller
 
     def dismiss(self, caller: Caller) -> None:
         """Clean up after a connection on the operator's socket."""
@@ -117,6 +120,7 @@ class Callers:
         if caller.kind == "operator":  # a guest may reconnect
             self.line.remove_agent(self.queue_path(caller))
         self._guests.discard(caller.id)
+        self.approvals.forget_caller(caller.id)
         self.mail.close(caller.id)
         self.authorizer.remove_caller(caller.id)
 
@@ -257,9 +261,9 @@ class Callers:
             return (self.kernel_account, Account(f"guest {caller.name}", Share(budget=budget)))
         return (self.kernel_account, Account(caller.name))
 
-    def _admit(self, own: PermissionSet, names: Names, above: int | None) -> int:
+    def _admit(self, own: PermissionSet, names: Names, above: int | None, *, is_operator: bool = False) -> int:
         number = next(self._ids)
-        self.authorizer.add_caller(number, own, names, above)
+        self.authorizer.add_caller(number, own, names, above, is_operator=is_operator)
         return number
 
     def _table_for(self, number: int) -> Table:

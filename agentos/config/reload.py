@@ -159,6 +159,7 @@ def compare_configs(old: Config, new: Config, live_limits: Collection[str]) -> R
             ("kernel", old.kernel, new.kernel),
             ("llm", old.llm, new.llm),
             ("http", old.http, new.http),
+            ("approvals", old.approvals, new.approvals),
         )
         for name in list_fields(gets)
         if getattr(had, name) != getattr(gets, name)

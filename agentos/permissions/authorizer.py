@@ -22,6 +22,7 @@ from .rule import KIND_OF_ACTION, Kind, PermissionSet, decision_by, describe_rig
 from .rules import AgentRelation, Rules
 
 NOT_HELD = "a caller can't grant what it doesn't hold"  # in place of a rule's text
+OPERATORS = frozenset({"set_audit_config", "approvals", "decide"})  # actions of the operator alone, whatever is granted
 MAX_LAYERS = 8  # of permission sets that a caller may add on top of its own; each adds to the cost of every decision
 compile_rules = lru_cache(64)(Rules)  # a large compiled set takes about 1 MiB
 
@@ -43,6 +44,7 @@ class EffectivePermissions:
     above: "EffectivePermissions | None"
     names: Names
     giver: "EffectivePermissions | None" = None  # the caller that gave ``own``, if it isn't in ``above``
+    is_operators: bool = False  # the operator's own: these limit no caller that it gives rights to
     layers_added: int = 0  # number of sets that the caller added on top of its own
     # The last decision about a path, until rules change: READ and WRITE decide before they look at the file, and after.
     last_path: tuple[int, Right] | None = None
@@ -110,9 +112,12 @@ class PermissionAuthorizer:
         self._version += 1
         self._changed.unpark_all()
 
-    def add_caller(self, number: int, own: PermissionSet, names: Names, above: int | None = None) -> None:
+    def add_caller(
+        self, number: int, own: PermissionSet, names: Names, above: int | None = None, *, is_operator: bool = False
+    ) -> None:
         """Register a caller with the set ``own``, limited by what the caller ``above`` holds."""
-        self._held[number] = EffectivePermissions(own, self._held[above] if above is not None else None, names)
+        limits = self._held[above] if above is not None else None
+        self._held[number] = EffectivePermissions(own, limits, names, is_operators=is_operator)
 
     def remove_caller(self, number: int) -> None:
         """Remove a caller. Callers that it gave rights to keep exactly what they had."""
@@ -193,8 +198,8 @@ class PermissionAuthorizer:
             return
         self.check_layer_left(own, number)
         held = self.permissions_of(number)
-        held.above, held.own = EffectivePermissions(held.own, held.above, held.names, held.giver), own
-        held.giver, held.layers_added = None, held.layers_added + 1
+        held.above = EffectivePermissions(held.own, held.above, held.names, held.giver, held.is_operators)
+        held.own, held.giver, held.is_operators, held.layers_added = own, None, False, held.layers_added + 1
         self._count_change()
 
     def decide(self, caller: Caller, right: Right) -> Decision:
@@ -213,7 +218,7 @@ class PermissionAuthorizer:
     def _decide(self, caller: Caller, right: Right, permissions: EffectivePermissions) -> Decision:
         if (denied := self._deny_reserved(right) or apply_default_denials(right, permissions.names)) is not None:
             return denied
-        if right.action == "set_audit_config" and caller.kind != "operator":
+        if right.action in OPERATORS and caller.kind != "operator":
             return Decision("deny", "only the operator", f"{describe_right(right)}: only the operator may do that")
         target = self._relation_to(caller, right.agent) if right.agent is not None else None
         if right.action == "set_perms" and target is not None and not (target.own or target.itself):
@@ -226,8 +231,11 @@ class PermissionAuthorizer:
         decision = self.decide(caller, Right("http", wanted))
         if decision.effect == "deny" or (decision.effect == "ask" and not approved):
             return False
-        layers = self.permissions_of(caller.id).layers(self._version)
-        return all(layer.grants_by_address(wanted) for layer in layers)
+        permissions = self.permissions_of(caller.id)
+        # `unrestricted` limits nothing else, but an agent that holds it has no such rule to pass on.
+        if any(one.own is LEVELS["unrestricted"] and not one.is_operators for one in permissions.chain()):
+            return False
+        return all(layer.grants_by_address(wanted) for layer in permissions.layers(self._version))
 
     def could_reach(self, caller: Caller, host: str) -> bool:
         """Whether its rules could allow, or ask about, a connection to this host on some port."""
@@ -236,7 +244,9 @@ class PermissionAuthorizer:
 
     def named_ports(self, caller: Caller) -> set[int]:
         """The TCP ports that its rules about domains name."""
-        return set().union(*(layer.named_ports() for layer in self.permissions_of(caller.id).layers(self._version)))
+        permissions = self._held.get(caller.id)
+        layers = permissions.layers(self._version) if permissions is not None else ()
+        return set().union(*(layer.named_ports() for layer in layers))
 
     async def wait_for_change(self, seen: int) -> int:
         """Return :attr:`version`, the number of changes to the rules of any caller, once it isn't ``seen``."""

@@ -62,7 +62,7 @@ def decision_by(rule: Rule, right: Right) -> Decision:
     """The decision of a rule that matched."""
     if rule.effect == "allow":
         return rule.grant
-    why = "refused by" if rule.effect == "deny" else "a person has to agree, and this kernel can't ask one yet:"
+    why = "refused by" if rule.effect == "deny" else "a person has to agree, by"
     return Decision(rule.effect, str(rule), f"{describe_right(right)}: {why} the rule {rule}")
 
 

@@ -20,6 +20,7 @@ from agentos_sdk.values import Budget
 
 from . import set_examples, unreachable_rules
 from .levels import BASE_RULES, LEVELS
+from .patterns import domains
 from .patterns import names as name_patterns
 from .patterns.base import BadPattern, Names
 from .rule import EFFECTS, KINDS, Kind, PermissionSet, Rule
@@ -222,6 +223,8 @@ def check_can_match(kind: Kind, text: str, effect: Effect) -> None:
             raise BadPattern(f"{text} concerns only the connection, and every caller may always make it")
         if not any(pattern.matches(op.name, deny=False) for op in Op):
             raise BadPattern(f"no call is named {quote(text)}{suggest_name(text.upper(), [op.name for op in Op])}")
+    if kind == "domains" and effect != "deny":
+        domains.check_can_grant(domains.parse_domain_pattern(text))
     if kind in ("read", "write") and effect == "allow" and BARE_NAME.fullmatch(text):
         raise BadPattern(
             f"{quote(text)} would grant that name wherever it is on the host: "

@@ -15,7 +15,7 @@ from attrs import define, field
 from msgspec import Struct
 
 from agentos.kernel.ports import Right
-from agentos.services.audit.chain import MAX_ABOUT_CHARS
+from agentos.services.audit.chain import MAX_ABOUT_CHARS, Row
 from agentos.services.audit.redaction_values import REDACTED
 from agentos.shell.reading import Opaque
 
@@ -28,7 +28,10 @@ from .rules import AgentRelation
 from .set_examples import BadExample, decide_by_set, parse_example
 
 _ESCAPED: Final = re.compile(r"\\(?:[nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")  # as the log escapes characters
+_APPROVED: Final = re.compile(r"(?:approval|answer) [0-9]+: (.*)", re.DOTALL)  # the rule of a call that was approved
 _WILD: Final = re.compile(r"([*?\[\\]|\$(?=\{))")
+
+COUNTED: Final = "(others)"
 
 
 class Use(Struct, frozen=True):
@@ -41,6 +44,23 @@ class Use(Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.call} {self.about}".rstrip()
+
+
+def find_uses(rows: Iterable[Row]) -> Sequence[Use]:
+    """What was approved and done, in the log's order; calls that only a count stands for have no object."""
+    abouts: dict[int, str] = {}  # of intents, which have no remark behind the object
+    uses: Counter[tuple[str, str, str]] = Counter()
+    for row in rows:
+        approved = _APPROVED.fullmatch(row.rule)
+        if approved is None or row.decision != "allow":
+            continue
+        if row.phase == "intent":
+            abouts[row.seq] = row.about
+        elif row.outcome == "ok":
+            about = abouts.pop(row.intent or 0, row.about)
+            about = about.partition(" (")[0] if row.call == "THINK" else about
+            uses[row.call, about if row.repeated == 1 else COUNTED, approved[1]] += row.repeated
+    return [Use(call, about, rule, times) for (call, about, rule), times in uses.items()]
 
 
 class NoRule(ValueError):
@@ -75,6 +95,8 @@ def suggest_rules(uses: Iterable[Use], names: Names) -> Suggestion:
 
 def _grants_for(use: Use, names: Names) -> Sequence[tuple[Kind, str]]:
     """The grants that together allow a use and name nothing else; raises :class:`NoRule`."""
+    if use.about == COUNTED:
+        raise NoRule("the log has only their number")
     if len(use.about) >= MAX_ABOUT_CHARS or REDACTED in use.about or _ESCAPED.search(use.about):
         raise NoRule("the log has its text cut, redacted or escaped")
     if use.call.lower() not in KIND_OF_ACTION:

@@ -13,6 +13,7 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.table import LARGE_BODY_BYTES, Syscall
 from agentos.llm.line import Line
 from agentos.llm.settings import Account
+from agentos.permissions.approvals import Approvals
 from agentos.services.audit.log import Audit
 from agentos.services.audit.traffic import Traffic
 from agentos.services.logs.log import Logs
@@ -21,6 +22,7 @@ from agentos_sdk.opcodes import Op
 
 from . import (
     agents,
+    approvals,
     audit,
     exec,
     files,
@@ -56,6 +58,7 @@ class Services(Struct, frozen=True):
     kernel_account: Account
     audit: Audit
     lives: LifeCounter
+    approvals: Approvals
     logs: Logs
     host_view: View
     max_payload: int
@@ -81,8 +84,9 @@ def table(services: Services) -> tuple[Syscall, ...]:
         *kernel.syscalls(s.supervision, s.line, s.audit, s.config_file),
         *usage.syscalls(s.registry, s.line, s.lives),
         *audit.syscalls(s.audit),
+        *approvals.syscalls(s.approvals),
     )
-    return (*calls, *permissions.syscalls(s.registry, s.callers, calls))
+    return (*calls, *permissions.syscalls(s.registry, s.callers, s.approvals, calls))
 
 
 def reserved(max_payload: int) -> Mapping[Op, int]:

@@ -3,7 +3,7 @@
 from binascii import a2b_base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Literal
 from weakref import WeakKeyDictionary
 
@@ -18,7 +18,8 @@ from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared, Refused
 from agentos.kernel.request_body import read_text
 from agentos.kernel.table import Syscall
-from agentos.services.files import io, resolve
+from agentos.permissions.approval_text import describe_append, describe_write, escape
+from agentos.services.files import io, present, resolve
 from agentos.services.files.resolve import Part, PathRequest, ResolvedPath
 from agentos.threads import Limiter
 from agentos_sdk.calls.host import Read, Write, Written
@@ -91,7 +92,7 @@ class Files:
                     return await self._read_content(file, request)
 
             with file:
-                yield Prepared((right,), act)
+                yield Prepared((right,), act, identity=partial(identify_for_reading, file))
 
     async def parse_write(self, caller: Caller, body: bytes) -> "WriteRequest":
         """Parse the body. A caller's large bodies are parsed one after the other."""
@@ -111,8 +112,17 @@ class Files:
                 await self._workers(file.request).run(partial(write, file, request.data))
                 return Written(bytes_written=len(request.data))
 
+            @cache
+            def look() -> present.Present:  # once: what is shown is what the approval is bound to
+                return present.look_at(file)
+
             with file:
-                yield Prepared((right,), act)
+                yield Prepared(
+                    (right,),
+                    act,
+                    shown=lambda: describe_change(file.real, request, look()),
+                    identity=lambda: look().identity,
+                )
 
     def _turn(self, caller: Caller) -> Limiter:
         """The limit of one caller's calls: further ones wait, those of other callers do not."""
@@ -180,6 +190,21 @@ async def encode_content(part: Part, request: Read, most: int) -> list[bytes]:
     if part.data and not any(text):
         raise BadRequest("limit: the character there has more bytes: read at least 4 at a time")
     return text
+
+
+def identify_for_reading(file: ResolvedPath) -> bytes:
+    """The device and inode of the file; of a missing one why it can't be read."""
+    return present.identify(file.fd) or str(file.error).encode(errors="replace")
+
+
+def describe_change(path: str, request: "WriteRequest", found: present.Present) -> str:
+    """What a person sees of a WRITE: the change of the present file."""
+    if found.problem:
+        reason = f"the present file can't be shown: {found.problem}"
+        return f"{escape(reason)}\n{describe_append(path, found.size, request.data)}"
+    if request.mode == "append" and found.content is not None:
+        return describe_append(path, found.size, request.data)
+    return describe_write(path, found.content, request.data)
 
 
 class WriteRequest(Struct, frozen=True):

@@ -162,7 +162,7 @@ def describe_start(spec: AgentSpec, by_operator: bool) -> calls.Started:
         code=host_path(spec.code),
         workspace=spec.workspace if spec.workspace in ("tmp", "keep") else host_path(spec.workspace),
         runtime=spec.runtime,
-        network=spec.network,
+        network=spec.network if spec.jailed else "host",
         ready=spec.ready,
         restart=spec.restart,
         shutdown=spec.shutdown,

@@ -17,7 +17,9 @@ from agentos.kernel.table import Syscall
 from agentos.kernel.text_buffer import TextBuffer
 from agentos.llm.jobs import ThinkResult
 from agentos.llm.line import Line
+from agentos.llm.providers.provider import Question
 from agentos.llm.settings import QueuePath
+from agentos.permissions.approval_text import describe_message
 from agentos.threads import run_in_thread
 from agentos_sdk import codec
 from agentos_sdk.calls import think as calls
@@ -58,7 +60,9 @@ def syscalls(line: Line, queue_path: Callable[[Caller], QueuePath], max_payload:
                 return thought
             raise Timeout(f"the model hasn't answered within the {request.timeout:g} s that timeout names")
 
-        yield Prepared((Right("think", request.question.model),), act)
+        yield Prepared(
+            (Right("think", request.question.model),), act, shown=lambda: describe_question(request.question)
+        )
 
     async def encode(caller: Caller, thought: ThinkResult) -> bytes:
         await caller.allowance.wait_for_reply_room()  # a caller that doesn't read its replies gets no more of them
@@ -85,6 +89,14 @@ def syscalls(line: Line, queue_path: Callable[[Caller], QueuePath], max_payload:
         ),
         Syscall(Op.LLM_REPORT, calls.LLMReport, prepare=prepare_report),
     )
+
+
+def describe_question(question: Question) -> str:
+    """What a person sees of a question."""
+    system = [f"system: {question.system}"] if question.system is not None else []
+    turns = [f"{one.role}: {one.text}{f' ({len(one.images)} images)' * bool(one.images)}" for one in question.messages]
+    tools = [f"tools: {', '.join(tool.name for tool in question.tools)}"] if question.tools else []
+    return describe_message("THINK with", question.model, "\n".join([*system, *turns, *tools]))
 
 
 def describe_use(thought: ThinkResult, cost: float | None) -> str:

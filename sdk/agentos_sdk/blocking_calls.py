@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any, Literal, TypeVar
 
-    from .chunks import Outputs, Pages, Stream, Thoughts
+    from .chunks import ApprovalLists, Outputs, Pages, Stream, Thoughts
     from .question import ImageFile
 
     Reply = dict[str, Any]
@@ -44,6 +44,8 @@ BROADCAST = 0x22
 REGISTER = 0x23
 GET_PERMS = 0x40
 SET_PERMS = 0x41
+APPROVALS = 0x42
+DECIDE = 0x43
 EXPLAIN = 0x44
 GET_AUDIT_LOG = 0x76
 SET_AUDIT_CONFIG = 0x77
@@ -304,6 +306,39 @@ class Calls:
     def explain(self, agent: str | int, call: str, args: Mapping[str, Any] | None = None) -> Reply:
         """What would be decided if ``agent`` (a name or an id) made ``call`` with ``args``; nothing is executed."""
         return self._make_call(EXPLAIN, {"agent": agent, "call": call, "args": args})
+
+    def approvals(self) -> Reply:
+        """Only for the operator."""
+        return self._make_call(APPROVALS, {})
+
+    def follow_approvals(self) -> ApprovalLists:
+        """The calls that wait for a person's approval, again whenever that changes.
+
+        Iterate over lists. Use it in a ``with`` block (Trio: ``async with``): leaving that early cancels the call.
+        Raises the call's error.
+        """
+        from .chunks import ApprovalLists
+
+        return self._open_stream(ApprovalLists, {"follow": True})
+
+    def decide(
+        self,
+        id: int,
+        allow: bool,
+        reason: str | None = None,
+        remember: Literal["once", "agent", "always"] = "once",
+        for_: float | None = None,
+        forget: bool = False,
+    ) -> Reply:
+        """Allow or refuse a call that waits for approval; only for the operator.
+
+        ``remember`` the answer for the next calls that do the same to the same object, by the agent with this id
+        (``agent``) or by any of that name (``always``), for ``for_`` seconds or without end. ``reason``: for the
+        agent, where it is refused. ``forget``: ``id`` is that of a remembered answer, which is revoked.
+        """
+        return self._make_call(
+            DECIDE, {"id": id, "allow": allow, "reason": reason, "remember": remember, "for": for_, "forget": forget}
+        )
 
     def get_audit_log(
         self,

@@ -72,6 +72,17 @@ class Pages(Stream):
         raise StopIteration
 
 
+class ApprovalLists(Stream):
+    """The calls that wait for a person's approval, whenever they have changed."""
+
+    op = Op.APPROVALS
+
+    def __next__(self) -> list[Reply]:
+        _, reply = next(self._frames)
+        found: list[Reply] = reply["pending"]
+        return found
+
+
 class Outputs(Stream):
     """The output of a command as it is written. Once the command has ended, ``executed`` is the whole reply."""
 

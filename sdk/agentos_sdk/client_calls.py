@@ -33,12 +33,12 @@ from .calls.inspect import Inspect, Inspected
 from .calls.kernel import KernelStatus, Shutdown, Status, Stopping
 from .calls.messages import Broadcast, Delivered, Message, Recv, Register, Registered, Send, Sent
 from .calls.metrics import MetricsSystem, SystemMetrics
-from .calls.permissions import Explain, Explained, GetPerms, PermsSet, SetPerms
+from .calls.permissions import Approvals, Decide, Decided, Explain, Explained, GetPerms, Pending, PermsSet, SetPerms
 from .calls.reload import Reload, Reloaded
 from .calls.request import Request
 from .calls.think import Think, Thought
 from .calls.usage import DayUsage, Usage
-from .streams import Outputs, Pages, Stream, Thoughts, question_in_thread
+from .streams import ApprovalLists, Outputs, Pages, Stream, Thoughts, question_in_thread
 
 if TYPE_CHECKING:
     from .question import ImageFile
@@ -298,6 +298,37 @@ class Calls:
     async def explain(self, agent: str | int, call: str, args: Mapping[str, Any] | None = None) -> Explained:
         """What would be decided if ``agent`` (a name or an id) made ``call`` with ``args``; nothing is executed."""
         return await self._make_call(Explain, {"agent": agent, "call": call, "args": args})
+
+    async def approvals(self) -> Sequence[Pending]:
+        """Only for the operator."""
+        return (await self._make_call(Approvals, {})).pending
+
+    def follow_approvals(self) -> ApprovalLists:
+        """The calls that wait for a person's approval, again whenever that changes.
+
+        Iterate over lists. Use it in a ``with`` block (Trio: ``async with``): leaving that early cancels the call.
+        Raises the call's error.
+        """
+        return self._open_stream(ApprovalLists, {"follow": True})
+
+    async def decide(
+        self,
+        id: int,
+        allow: bool,
+        reason: str | None = None,
+        remember: Literal["once", "agent", "always"] = "once",
+        for_: float | None = None,
+        forget: bool = False,
+    ) -> Decided:
+        """Allow or refuse a call that waits for approval; only for the operator.
+
+        ``remember`` the answer for the next calls that do the same to the same object, by the agent with this id
+        (``agent``) or by any of that name (``always``), for ``for_`` seconds or without end. ``reason``: for the
+        agent, where it is refused. ``forget``: ``id`` is that of a remembered answer, which is revoked.
+        """
+        return await self._make_call(
+            Decide, {"id": id, "allow": allow, "reason": reason, "remember": remember, "for": for_, "forget": forget}
+        )
 
     async def get_audit_log(
         self,

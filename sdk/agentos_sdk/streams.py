@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import trio
 
 from . import codec
-from .calls import agents, host, think
+from .calls import agents, host, permissions, think
 from .opcodes import Op
 from .question import question
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any, Self
 
     from .client import Kernel, Pending
@@ -104,6 +104,18 @@ class Pages(Stream[agents.LogsReply]):
         if not page.lines and not page.missed:
             raise StopAsyncIteration
         return page
+
+
+class ApprovalLists(Stream["Sequence[permissions.Pending]"]):
+    """The calls that wait for a person's approval, whenever they have changed."""
+
+    op = Op.APPROVALS
+
+    def _piece(self, chunk: bytes) -> "Sequence[permissions.Pending]":
+        return self._kernel._reply(permissions.Approvals, chunk).pending
+
+    def _last(self, reply: bytes) -> "Sequence[permissions.Pending]":
+        return self._piece(reply)
 
 
 class Thoughts(Stream[str]):

@@ -46,6 +46,12 @@ MISTAKES: list[tuple[dict[str, Any], str, str, str]] = [
         "runtime",
         "only a jail has this, and isolation is none: leave it out",
     ),
+    (
+        {**SCRIPT, "isolation": "none", "network": "filtered"},
+        "network",
+        "network",
+        "only a jail can be filtered, and isolation is none: give it a jail",
+    ),
     ({"command": ["sh"], "runtime": "fast"}, "runtime", "runtime", "fast runs a script, and this is a command"),
     (
         {**SCRIPT, "workspace": "none"},

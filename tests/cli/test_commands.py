@@ -9,7 +9,7 @@ from click import unstyle
 
 from agentos.userland.cli.agents import agent_lines, missing_layers
 from agentos.userland.cli.common import fit_columns
-from agentos.userland.cli.inspect import describe_isolation, describe_limits, describe_usage
+from agentos.userland.cli.inspect import describe_isolation, describe_limits, describe_network, describe_usage
 from agentos.userland.cli.kernel import list_problems
 from agentos.userland.cli.main import COMMANDS
 from tests.cli.conftest import Agentos
@@ -96,6 +96,7 @@ def test_a_near_name_is_offered(agentos: Agentos) -> None:
         ("ps", "--json", "--nonsense"),
         ("nonsense", "--json"),
         ("usage", "--json", "--since", "x"),
+        ("spawn", "--json", "--network", "--filtered", "two", "--", "true"),
     ],
 )
 def test_a_usage_error_is_json_where_json_was_asked_for(agentos: Agentos, words: tuple[str, ...]) -> None:
@@ -111,6 +112,15 @@ def test_kill_of_a_declared_agent_says_that_it_is_stopped(agentos: Agentos) -> N
         assert agentos("kill", "sleeper", AGENTOS_SOCKET=declared.socket).stdout == "sleeper is stopped\n"
     agentos("spawn", "other", *SLEEP)
     assert agentos("kill", "other").stdout == "other has ended\n"
+
+
+def test_a_filtered_network_is_shown_with_its_domains() -> None:
+    rules = {"allow": {"domains": ["pypi.org", "*.pythonhosted.org"]}, "ask": {"domains": ["github.com"]}}
+
+    assert describe_network("filtered", rules) == "filtered (pypi.org, *.pythonhosted.org, asks for github.com)"
+    assert describe_network("filtered", {"level": "standard"}) == "filtered (level standard)"
+    assert describe_network("filtered", {}) == "filtered (no domains)"
+    assert (describe_network("none", rules), describe_network("host", rules)) == ("none", "host")
 
 
 def test_a_limit_that_is_not_enforced_says_so() -> None:

@@ -171,6 +171,7 @@ def test_a_fast_one_is_a_script_that_was_never_executed(agentos: Agentos, kernel
             ("--cwd", "/etc"),
             "cwd: expected a directory in /workspace, /agent, /tmp, which are all that a jail has, got",
         ),
+        (("--filtered", "--isolation", "none"), "network: only a jail can be filtered, and isolation is none: give it"),
         (("--code", ".", "--isolation", "none"), "code: only a jail has this, and isolation is none: leave it out"),
     ],
 )

@@ -26,6 +26,7 @@ def syscalls() -> tuple[Syscall, ...]:
         kernel_account=nothing,
         audit=nothing,
         lives=SimpleNamespace(reader=nothing),  # type: ignore[arg-type]
+        approvals=nothing,
         logs=nothing,
         traffic=nothing,
         host_view=View("/", "/"),

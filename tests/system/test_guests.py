@@ -106,6 +106,7 @@ def test_what_it_spawns_is_its_own_also_when_it_comes_again(kernel: Kernel) -> N
         {"isolation": "none"},
         {"sandboxed": False},
         {"network": True},
+        {"network": "host"},
         {"permissions": "unrestricted"},
         {"workspace": "keep"},
         {"workspace": "/srv"},

@@ -30,6 +30,8 @@ def boss(kernel: Kernel) -> Iterator[tuple[AgentOSClient, int]]:
         {"sandboxed": False},
         {"isolation": "none"},
         {"network": True},
+        {"network": "host"},
+        {"network": "filtered"},
         {"script": "/etc/passwd"},
         {"script": "/workspace/../../etc/passwd"},
         {"script": "../etc/passwd"},

@@ -34,7 +34,7 @@ restart = "permanent"                         # always; or transient: after a fa
 # code = "."                                  # a directory that the agent sees as /agent; else script alone
 # workspace = "keep"                          # its /workspace: tmp is empty in each life, keep stays; or a directory
 # permissions = "sandboxed"                   # minimal, readonly, sandboxed, standard, or a set of its own
-# network = false                             # true: the host's
+# network = "none"                            # "filtered": what its rules allow; "host"
 # limits = { memory = "256M", cpu_quota = "50%", max_pids = 32 }
 # backoff = { min = "1s", max = "30s" }       # delays between restarts
 # max_restarts = 5                            # within restart_window, then it is given up; or "unlimited"

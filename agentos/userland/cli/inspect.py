@@ -113,6 +113,7 @@ def agent_facts(found: Mapping[str, Any], permissions: Mapping[str, Any]) -> Ite
     yield from model_facts(found["llm"])
     yield "permissions", describe_permissions(permissions)
     yield "isolation", describe_isolation(found["isolation"])
+    yield "network", describe_network(found["spec"]["network"], permissions)
     yield from start_facts(found)
 
 
@@ -166,6 +167,15 @@ def describe_permissions(given: Mapping[str, Any]) -> str:
     parts = [f"level {given['level']}" if "level" in given else "", plural(rules, "rule") if rules else ""]
     bounds = [bound["name"] for bound in given.get("bounded_by", []) if is_restrictive(bound)]
     return " and ".join(filter(None, parts)) + (f", within {', '.join(bounds)}" if bounds else "")
+
+
+def describe_network(network: str, given: Mapping[str, Any]) -> str:
+    """The network in one line: ``filtered (pypi.org, *.pythonhosted.org, asks for github.com)``."""
+    if network != "filtered":
+        return network
+    allowed, asked = (given.get(effect, {}).get("domains", ()) for effect in ("allow", "ask"))
+    level = [f"level {given['level']}"] if "level" in given else []
+    return f"filtered ({', '.join([*level, *allowed, *(f'asks for {one}' for one in asked)]) or 'no domains'})"
 
 
 def is_restrictive(bound: Mapping[str, Any]) -> bool:

@@ -38,6 +38,9 @@ COMMANDS = {
     "usage": "usage",
     "budget": "usage",
     "permissions": "permissions",
+    "approvals": "approvals",
+    "approve": "approvals",
+    "deny": "approvals",
     "audit": "audit",
     "call": "messages",
 }

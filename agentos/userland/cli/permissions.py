@@ -27,6 +27,8 @@ from .common import (
 )
 from .inspect import EFFECTS, format_limit, is_restrictive
 from .main import CONFIG
+from .permissions_answers import answer_lines, forget
+from .permissions_suggest import suggest
 
 DENIALS = "denials"
 KIND_WIDTH = 8  # length of the longest kind of rules
@@ -103,7 +105,7 @@ def configured_sets(file: Path) -> Mapping[str, Any]:
 def get(agent: str, socket_path: str | None, as_json: bool) -> None:
     """Show what an agent may do.
 
-    Below its own set are the sets that limit it: those of its ancestors.
+    Below its own set are the sets that limit it: those of its ancestors. Last come the answers that are remembered.
     """
     with kernel(socket_path) as client:
         found = check_reply(client.get_permissions(check_reply(client.inspect(**agent_fields(agent)))["id"]))
@@ -116,6 +118,7 @@ def get(agent: str, socket_path: str | None, as_json: bool) -> None:
     for bound in bounds:
         click.echo(printable(f"and within {bound['name']}:"))
         print_lines(named_set_lines(bound))
+    print_lines(answer_lines(found.get("answers", ())))
 
 
 def with_base_calls(given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -127,6 +130,10 @@ def with_base_calls(given: Mapping[str, Any]) -> Mapping[str, Any]:
     allow = given.get("allow", {})
     calls = dict.fromkeys([*(rule.text for rule in BASE_RULES), *allow.get("calls", ())])
     return {**given, "allow": {"calls": None} | allow | {"calls": list(calls)}}
+
+
+permissions.add_command(forget)
+permissions.add_command(suggest)
 
 
 @permissions.command("set")

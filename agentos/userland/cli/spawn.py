@@ -65,6 +65,7 @@ class SpawnCommand(click.Command):
 @click.option("--code", metavar="DIR", help="A directory with SCRIPT in it: it sees all of that, as /agent.")
 @click.option("--workspace", metavar="tmp|keep|DIR", help="Its /workspace: in memory (default), kept by name, or DIR.")
 @click.option("--network", is_flag=True, help="Let it use the host's network; default: loopback alone.")
+@click.option("--filtered", is_flag=True, help="Let it reach what its rules allow, by the kernel's proxy.")
 @click.option(
     *("--limit", "limit"),
     multiple=True,
@@ -105,10 +106,15 @@ def spawn(
     budget: tuple[str, ...],
     weight: float | None,
     permissions: str | None,
+    network: bool,
+    filtered: bool,
     **more: Any,
 ) -> None:
     """Start an agent called NAME: a Python SCRIPT, or any COMMAND."""
     fields: dict[str, Any] = {"name": name, "env": parse_pairs("--env", env), "limits": parse_limits(limit), **more}
+    if network and filtered:
+        raise click.UsageError("--network and --filtered: it has either the host's network or a filtered one")
+    fields["network"] = "filtered" if filtered else network
     share = {"weight": weight, "budget": [parse_budget(given) for given in budget] or None}
     fields["llm"] = {name: value for name, value in share.items() if value is not None} or None
     fields["permissions"] = parse_permission_set(permissions) if permissions is not None else None

@@ -41,6 +41,7 @@ from agentos.services import usage
 from agentos.services.events import Events, IsolationProbed, KernelInterrupted, KernelStarted, Subscriber
 from agentos.services.mailboxes import Mailboxes
 from agentos.syscalls import Services, reserved, table
+from agentos.threads import run_in_thread
 from agentos_sdk.project import CONFIG, RunningKernel, project_id
 
 from .access.callers import Callers
@@ -52,6 +53,7 @@ from .agents.leftover_processes import RUN_VARIABLE, Sweeper
 from .agents.workspaces.view import View
 from .agents.workspaces.workspace import Workspaces
 from .host_setup import BootError, Host, affordable_connections, is_root, open_host
+from .kernel.background import Background
 from .kernel.caller import Caller
 from .kernel.listener import ConnectionLimit, Listener, ListenError, listen
 from .kernel.poller import Poller
@@ -65,6 +67,7 @@ from .sandbox.report import probe
 from .services.audit.log import Audit, open_audit
 from .services.audit.traffic import Traffic
 from .services.http.egress import Egress
+from .services.http.secrets import Secrets, UnreadableSecret
 from .services.logs.log import KernelLog, Logs, open_logs
 from .threads import run_in_thread
 
@@ -107,6 +110,16 @@ def run(settings: Settings) -> str | None:
             raise BootError(describe_error(error, settings.state_dir)) from None
 
 
+def read_secrets(config: Config) -> Secrets:
+    """The secrets of HTTP requests, read from their files and the environment. Raises :class:`BootError`."""
+    secrets = Secrets(proxied=config.http.upstream_proxy is not None)
+    try:
+        secrets.replace(config.http.secrets, secrets.read(config.http.secrets, os.environ))
+    except UnreadableSecret as error:
+        raise BootError(f"{config.file}: {error}") from None
+    return secrets
+
+
 def describe_kernel(settings: Settings) -> RunningKernel:
     """The kernel's record, for other processes of its user."""
     file = settings.config.file
@@ -130,7 +143,8 @@ async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> s
         kernel_log.attach(logs)
         model, stops = await open_model(settings.config.llm, database), await KeptStops.load(database)
         await stops.forget_others(list_agents(list_places(settings.config.root)))
-        access = open_access(settings, host, model, audit, database, logs)
+        secrets = await run_in_thread(read_secrets, settings.config)
+        access = open_access(settings, host, model, audit, database, logs, secrets)
         await access.approvals.load()
         return await Kernel(settings, host, model, access, stops).serve()
 
@@ -150,7 +164,9 @@ class Access:
     callers: Callers
 
 
-def open_access(settings: Settings, host: Host, model: Model, audit: Audit, database: Database, logs: Logs) -> Access:
+def open_access(
+    settings: Settings, host: Host, model: Model, audit: Audit, database: Database, logs: Logs, secrets: Secrets
+) -> Access:
     """Construct what knows agents and callers, and subscribe to events."""
     config, events, mail, used = settings.config, Events(), Mailboxes(), usage.UsageLog(database)
     registry = Registry(events.publish)
@@ -165,6 +181,8 @@ def open_access(settings: Settings, host: Host, model: Model, audit: Audit, data
         line=model.line,
         audit=audit,
         approvals=approvals,
+        background=Background(),
+        secrets=secrets,
         known=config.permissions,
         names=names,
         jailed=replace(names, workspace=WORKSPACE, code=CODE),
@@ -246,6 +264,7 @@ class Kernel:
                 sweeper=self.sweeper,
                 host_view=host_view,
                 health=HealthChecks(access.registry, runner),
+                background=self.callers.background,
                 serve=self.openai_endpoint(),
                 serve_network=self.serve_network,
                 find_ports=self.callers.authorizer.named_ports,
@@ -276,6 +295,7 @@ class Kernel:
             lives=access.lives,
             approvals=access.approvals,
             logs=access.logs,
+            background=self.callers.background,
             host_view=host_view,
             max_payload=kernel.max_payload,
             config_file=str(settings.config.file) if settings.config.file is not None else None,
@@ -311,6 +331,7 @@ class Kernel:
                     admit, dismiss = self.callers.admit, self.callers.dismiss
                     nursery.start_soon(Listener(listener, self.connection_limit, self.poller, admit, dismiss).serve)
                     services = (
+                        self.host.spawner,
                         self.sweeper,
                         self.jails,
                         self.line,
@@ -318,8 +339,9 @@ class Kernel:
                         self.lives,
                         self.approvals,
                         self.notices,
+                        self.callers.background,
                     )
-                    for service in (self.host.spawner, *services):
+                    for service in services:
                         nursery.start_soon(service.serve)
                     if self.settings.watch:
                         nursery.start_soon(Watch(self.reload).serve)

@@ -12,6 +12,7 @@ from agentos.agents.inherit import DEFAULTS, named
 from agentos.agents.model_share import choose_share
 from agentos.agents.registry import Agent, Registry
 from agentos.agents.spec import AgentSpec, check_name
+from agentos.kernel.background import Background
 from agentos.kernel.caller import Caller
 from agentos.kernel.listener import Peer
 from agentos.kernel.ports import AuditLog, Decision
@@ -25,6 +26,7 @@ from agentos.permissions.levels import LEVELS, default, is_trusted
 from agentos.permissions.patterns.base import Names
 from agentos.permissions.rule import PermissionSet
 from agentos.services.events import AgentOver, Event
+from agentos.services.http.secrets import Secrets
 from agentos.services.mailboxes import Mailboxes
 from agentos.services.quotas import Quota, merge_quotas
 from agentos.threads import run_in_thread
@@ -54,6 +56,8 @@ class Callers:
     line: Line
     audit: AuditLog
     approvals: Approvals
+    background: Background
+    secrets: Secrets
     known: Mapping[str, PermissionSet]
     names: Names
     jailed: Names
@@ -121,6 +125,7 @@ class Callers:
             self.line.remove_agent(self.queue_path(caller))
         self._guests.discard(caller.id)
         self.approvals.forget_caller(caller.id)
+        self.background.drop(caller.id)
         self.mail.close(caller.id)
         self.authorizer.remove_caller(caller.id)
 
@@ -187,6 +192,7 @@ class Callers:
             most = set_files.MAX_SET_SIZE if caller.kind == "operator" else MAX_SET_SIZE_OF_OTHERS
             async with caller.turn:
                 found = await run_in_thread(self._read_set, wanted, source, most, limiter=self._reading)
+            set_files.check_secrets(found, self.secrets.names)
         except set_files.BadSet as error:
             raise BadRequest(error.describe_mistakes(field)) from None
         if not self.priced and any(quota.what == "money" for quota in found.quotas):

@@ -1,7 +1,7 @@
 """Configuration builder: converts the file's tables to specs and settings and collects all mistakes."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -107,7 +107,7 @@ class Builder(Reader):
         self.http = read_http(self, file.http)
         self.approvals = ApprovalSettings(**self.read(ApprovalTable, file.approvals, ("approvals",)).present_fields())
         root = self.read(RootTable, self._drop_keys_of_children(file.supervisor), ("supervisor",))
-        self._sets = read_permissions(self, file.permissions)
+        self._sets = read_permissions(self, file.permissions, self._secret_names)
         self._budgets += [(("permissions", name, "quotas"), found.quotas) for name, found in self._sets.items()]
         llm, group = read_llm(self, file.llm), self._group(root, ROOT)
         check_prices(self, llm, self._budgets)
@@ -115,6 +115,10 @@ class Builder(Reader):
             if child in self._names:
                 self.mistakes.append(((*self._names[child], "after", index), message))
         return attrs.evolve(kernel, **paths), llm, self._sets, group
+
+    @property
+    def _secret_names(self) -> Collection[str]:
+        return {secret.name for secret in self.http.secrets}
 
     def _read_logs(self, read: ReadTable) -> LogSettings:
         settings = LogSettings(**read.present_fields())
@@ -179,7 +183,8 @@ class Builder(Reader):
         return spec
 
     def _permissions(self, read: ReadTable) -> PermissionSet | None:
-        given = read_agent_permissions(self, read.table.permissions, read.table.name, self._sets, read.keys)
+        table = read.table
+        given = read_agent_permissions(self, table.permissions, table.name, self._sets, read.keys, self._secret_names)
         if given is not None and given not in self._sets.values():
             self._budgets.append(((*read.keys, "permissions", "quotas"), given.quotas))
         return given

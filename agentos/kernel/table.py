@@ -10,11 +10,13 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from agentos_sdk.calls.background import Accepted
 from agentos_sdk.errors import CallError, PermissionDenied, UnknownCall
 from agentos_sdk.opcodes import Op, op_name
 
 from . import connection_calls
 from .asking import approve, ask_and_repeat
+from .background import Background
 from .call import Call, Gone
 from .caller import Caller
 from .ports import Decision, MustAsk
@@ -52,7 +54,7 @@ class Syscall(Struct, frozen=True):
 
     ``in_order``: the handler, or ``act``, is an ``async def`` of the caller without a task. Other connections are
     served while it works, but its own connection answers nothing else until it has returned. ``takes_chunks``: the
-    client may send it CHUNK frames while it is in flight.
+    client may send it CHUNK frames while it is in flight. ``background`` runs requests that have ``async_`` set.
     """
 
     op: Op
@@ -69,6 +71,7 @@ class Syscall(Struct, frozen=True):
     charge: Callable[[Caller], None] | None = None
     in_order: bool = False
     takes_chunks: bool = False
+    background: Background | None = None
 
     @property
     def waits(self) -> bool:
@@ -247,9 +250,22 @@ def _in_turns(syscall: Syscall, answer: Callable[[Caller, Any], Any], reader: Re
 
 
 def _later(syscall: Syscall, perform: Perform, reader: Reader) -> Later:
+    background = syscall.background
+
     async def reply(call: Call, body: bytes) -> bytes:
         try:
-            answered = await perform(call, await syscall.read(call.caller, body, reader))
+            request = await syscall.read(call.caller, body, reader)
+            if background is not None and request.async_:
+                answer = partial(perform_and_encode, request=request)
+                number = background.start(call, syscall.op, request.request_id, len(body), answer)
+                return encode_reply(Accepted(request_id=number))
+        except Exception as error:
+            return syscall.encode_failure(error)
+        return await perform_and_encode(call, request)
+
+    async def perform_and_encode(call: Call, request: Any) -> bytes:
+        try:
+            answered = await perform(call, request)
             if syscall.encode is not None:
                 return await syscall.encode(call.caller, answered)
             return await encode_in_turns(answered)

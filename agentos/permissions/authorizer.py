@@ -67,6 +67,14 @@ class EffectivePermissions:
         above = (one.own for one in self.chain() if one.own is not LEVELS["unrestricted"])
         return tuple(dict.fromkeys([self.own, *above]))
 
+    def secrets(self) -> frozenset[str]:
+        """The names of the secrets that all of these sets have; the operator, who may give any, holds none itself."""
+        held = frozenset(self.own.secrets)
+        for one in self.chain():
+            if not one.is_operators:
+                held &= frozenset(one.own.secrets)
+        return held
+
     def forget_layers(self) -> None:
         """Compile the sets anew: the names in them have other values."""
         self._layers = {}
@@ -131,11 +139,17 @@ class PermissionAuthorizer:
         return permissions
 
     def check_not_wider(self, given: PermissionSet, above: int, field: str) -> None:
-        """Raise ``PermissionDenied`` if ``given`` is a wider level than ``above`` holds.
+        """Raise ``PermissionDenied`` if ``given`` is a wider level than ``above`` holds, or has a secret that it lacks.
 
         A set that is wider in other ways passes here; decisions are still limited by the sets above it.
         """
-        for one in self.permissions_of(above).sets():
+        giver = self.permissions_of(above)
+        for name in () if giver.is_operators else given.secrets:
+            if name not in giver.secrets():
+                raise PermissionDenied(
+                    f"{field}.secrets: you can't grant the secret {name}, you don't hold it yourself", rule=NOT_HELD
+                )
+        for one in giver.sets():
             if is_wider(given, one):
                 raise PermissionDenied(
                     f"{field}: you can't grant {given.level}, you hold no more than {one.level or one.name} yourself",

@@ -1,7 +1,7 @@
 """Permission sets in TOML or JSON: strict parsing that reports all mistakes at once, and conversion back."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import attrs
@@ -82,6 +82,18 @@ def read_set(
     return made
 
 
+def check_secrets(given: PermissionSet, known: Collection[str]) -> None:
+    """Raise :class:`BadSet` if the set names secrets that there aren't."""
+    unknown = [(index, name) for index, name in enumerate(given.secrets) if name not in known]
+    if unknown:
+        raise BadSet(
+            [
+                (("secrets", index), f"no secret is called {quote(name)}{suggest_name(name, known)}")
+                for index, name in unknown
+            ]
+        )
+
+
 def describe_set(given: PermissionSet) -> dict[str, Any]:
     """A set in the form that :func:`read_set` takes, without its examples. Rules of its level are left out."""
     basis = frozenset(base_rules(given.level))
@@ -90,6 +102,8 @@ def describe_set(given: PermissionSet) -> dict[str, Any]:
     if given.limits:
         limits = {name: value * CPU_PERIOD if name == "cpu_quota" else value for name, value in given.limits}
         said["spawn"] = {"limits": limits}
+    if given.secrets:
+        said["secrets"] = list(given.secrets)
     if given.quotas:
         windows: dict[float, dict[str, float]] = {}
         for quota in given.quotas:
@@ -142,6 +156,7 @@ class _SetParser:
             level,
             tuple((name, value) for name, value in attrs.asdict(limits).items() if value is not None),
             quotas,
+            tuple(dict.fromkeys(table.secrets)),
         )
         if (why := check_size(lines, self.max_size)) is not None:
             self.mistakes.append(((), why))
@@ -153,7 +168,7 @@ class _SetParser:
                 wrong = set_examples.check_example(text, effect, made if whole else None, self.names)
                 if wrong is not None:
                     self.mistakes.append((("examples", effect, index), wrong))
-        is_level = level is not None and not (lines or made.limits or made.quotas)
+        is_level = level is not None and not (lines or made.limits or made.quotas or made.secrets)
         return LEVELS[level] if is_level and level is not None else made
 
     def _table(self, cls: type[T], data: object, *keys: str | int) -> T:

@@ -70,4 +70,5 @@ class SetTable:
     deny: object = field(factory=dict)
     spawn: object = field(factory=dict)
     quotas: Annotated[Sequence[object], FEW_LINES] = ()
+    secrets: Annotated[Sequence[Text], FEW_LINES] = ()
     examples: object = field(factory=dict)

@@ -9,6 +9,7 @@ from agentos.agents.life_counter import LifeCounter
 from agentos.agents.registry import Registry
 from agentos.agents.supervision import Supervision
 from agentos.agents.workspaces.view import View
+from agentos.kernel.background import Background
 from agentos.kernel.caller import Caller
 from agentos.kernel.table import LARGE_BODY_BYTES, Syscall
 from agentos.llm.line import Line
@@ -24,6 +25,7 @@ from . import (
     agents,
     approvals,
     audit,
+    background,
     exec,
     files,
     inspect,
@@ -60,6 +62,7 @@ class Services(Struct, frozen=True):
     lives: LifeCounter
     approvals: Approvals
     logs: Logs
+    background: Background
     host_view: View
     max_payload: int
     config_file: str | None = None
@@ -71,9 +74,9 @@ def table(services: Services) -> tuple[Syscall, ...]:
     spawning = Spawning(s.registry, s.supervision, s.callers, s.mail.is_taken, s.host_view.base)
     calls = (
         Syscall(Op.NOOP, None, handler=echo, limit=s.max_payload),
-        *think.syscalls(s.line, s.callers.queue_path, s.max_payload),
+        *think.syscalls(s.line, s.callers.queue_path, s.background, s.max_payload),
         *files.syscalls(s.registry, s.host_view, s.max_payload),
-        *exec.syscalls(s.registry, s.supervision, s.host_view.base),
+        *exec.syscalls(s.registry, s.supervision, s.background, s.host_view.base),
         *agents.syscalls(s.registry, s.supervision, spawning, s.line, s.lives.reader),
         *logs.syscalls(s.registry, s.logs),
         *start_stop.syscalls(s.registry, s.supervision),
@@ -85,6 +88,7 @@ def table(services: Services) -> tuple[Syscall, ...]:
         *usage.syscalls(s.registry, s.line, s.lives),
         *audit.syscalls(s.audit),
         *approvals.syscalls(s.approvals),
+        *background.syscalls(s.background),
     )
     return (*calls, *permissions.syscalls(s.registry, s.callers, s.approvals, calls))
 

@@ -28,6 +28,7 @@ from agentos.agents.leftover_processes import RUN_VARIABLE
 from agentos.agents.life import PATH, home
 from agentos.agents.registry import Agent, Registry
 from agentos.agents.supervision import Supervision
+from agentos.kernel.background import Background
 from agentos.kernel.call import Call, Gone
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
@@ -162,10 +163,20 @@ class Commands:
         return {**ON_HOST, "HOME": home(), "USER": name, "LOGNAME": name, RUN_VARIABLE: self.run}
 
 
-def syscalls(registry: Registry, supervision: Supervision, base: str) -> tuple[Syscall, ...]:
+def syscalls(registry: Registry, supervision: Supervision, background: Background, base: str) -> tuple[Syscall, ...]:
     deps = supervision.deps
     commands = Commands(registry, deps.health.commands, deps.run.id, base)
-    return (Syscall(Op.EXEC, Exec, prepare=commands.prepare, failure=FAILURE, audit="intent", takes_chunks=True),)
+    return (
+        Syscall(
+            Op.EXEC,
+            Exec,
+            prepare=commands.prepare,
+            failure=FAILURE,
+            audit="intent",
+            takes_chunks=True,
+            background=background,
+        ),
+    )
 
 
 def check_request(request: Exec) -> None:

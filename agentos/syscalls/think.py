@@ -8,6 +8,7 @@ from functools import partial
 import trio
 
 from agentos.access.think_request import MAX_INLINE_BYTES, ThinkRequest, digest_question, parse_think
+from agentos.kernel.background import Background
 from agentos.kernel.call import Call, Gone
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
@@ -30,7 +31,9 @@ FAILURE = {"content": "", "tokens": 0}
 MAX_DIGESTED_INLINE = 64 << 10  # bytes of a question whose digest is computed in the event loop, in 0.2 ms
 
 
-def syscalls(line: Line, queue_path: Callable[[Caller], QueuePath], max_payload: int) -> tuple[Syscall, ...]:
+def syscalls(
+    line: Line, queue_path: Callable[[Caller], QueuePath], background: Background, max_payload: int
+) -> tuple[Syscall, ...]:
     reading = trio.CapacityLimiter(1)  # several threads would slow down each other and the event loop
 
     async def parse(caller: Caller, body: bytes) -> ThinkRequest:
@@ -86,6 +89,7 @@ def syscalls(line: Line, queue_path: Callable[[Caller], QueuePath], max_payload:
             limit=max_payload,
             failure=FAILURE,
             audit="outcome",
+            background=background,
         ),
         Syscall(Op.LLM_REPORT, calls.LLMReport, prepare=prepare_report),
     )

@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.kernel import Kernel
 from tests.support.wire import (
+    ASYNC_POLL,
     BROADCAST,
     CANCEL,
     CHUNK,
@@ -132,6 +133,7 @@ FIELDS: Mapping[int, tuple[Sequence[str], bytes]] = {
     GET_AUDIT_LOG: (["agent_id", "category", "limit", "since_id"], b""),
     SET_AUDIT_CONFIG: (["log_http"], b'"log_http": true'),
     METRICS_SYSTEM: (["any"], b""),
+    ASYNC_POLL: (["max"], b""),
     CANCEL: (["id"], b""),
     HELLO: (["protocol", "as", "level", "permissions"], b'"protocol": 2'),
 }

@@ -300,3 +300,65 @@ def test_a_refused_destination_says_what_would_allow_it(own: tuple[str, str, str
 
     with pytest.raises(PermissionDenied, match=why):
         caller(authorizer, GRANDPARENT).require_right(Right("http", parse_destination(what)))
+
+
+def with_secrets(*names: str, level: str = "sandboxed") -> PermissionSet:
+    return PermissionSet("here", LEVELS[level].rules, level, secrets=names)
+
+
+def of_family(*own: PermissionSet) -> PermissionAuthorizer:
+    """As :func:`family`, with a caller at the top that is the operator."""
+    authorizer = family()
+    authorizer.add_caller(OPERATOR, LEVELS["unrestricted"], NAMES, is_operator=True)
+    for number, one in zip((GRANDPARENT, PARENT, CHILD, BELOW), own, strict=False):
+        authorizer.add_caller(number, one, NAMES, PARENTS[number])
+    return authorizer
+
+
+def test_a_child_gets_no_secret_that_its_parent_does_not_hold() -> None:
+    authorizer = of_family(with_secrets("a", "b"), with_secrets("b", "c"), with_secrets("a", "b", "c"))
+
+    held = [authorizer.permissions_of(number).secrets() for number in (GRANDPARENT, PARENT, CHILD)]
+
+    assert held == [{"a", "b"}, {"b"}, {"b"}]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_no_level_has_a_secret_or_passes_one_on(level: str) -> None:
+    authorizer = of_family(LEVELS[level], with_secrets("a", level=level))
+
+    assert not authorizer.permissions_of(GRANDPARENT).secrets()
+    assert not authorizer.permissions_of(PARENT).secrets()
+    with pytest.raises(PermissionDenied, match=r"permissions\.secrets: you can't grant the secret a"):
+        authorizer.check_not_wider(with_secrets("a"), GRANDPARENT, "permissions")
+
+
+def test_the_operator_gives_any_secret_and_holds_none() -> None:
+    authorizer = of_family(with_secrets("a", level="unrestricted"))
+
+    authorizer.check_not_wider(with_secrets("z"), OPERATOR, "permissions")
+    assert not authorizer.permissions_of(OPERATOR).secrets()
+    assert authorizer.permissions_of(GRANDPARENT).secrets() == {"a"}
+
+
+def test_a_guest_that_narrowed_itself_does_not_get_back_what_the_operator_may_give() -> None:
+    authorizer = of_family()
+
+    authorizer.add_layer(OPERATOR, with_secrets("a", level="unrestricted"))
+    assert authorizer.permissions_of(OPERATOR).secrets() == {"a"}
+    with pytest.raises(PermissionDenied, match="secret b"):
+        authorizer.check_narrower(with_secrets("a", "b"), OPERATOR, "permissions")
+    authorizer.add_layer(OPERATOR, with_secrets("a", "b", level="readonly"))
+
+    assert authorizer.permissions_of(OPERATOR).secrets() == {"a"}
+
+
+def test_a_set_that_another_agent_gave_has_no_secret_that_the_giver_lacks() -> None:
+    authorizer = of_family(with_secrets("a"), with_secrets("a"))
+    authorizer.add_caller(STRANGER, with_secrets("b"), NAMES, OPERATOR)
+
+    authorizer.replace_set(PARENT, with_secrets("a", "b"), STRANGER)
+    assert not authorizer.permissions_of(PARENT).secrets()
+    authorizer.replace_set(PARENT, with_secrets("a", "b"), OPERATOR)
+
+    assert authorizer.permissions_of(PARENT).secrets() == {"a"}

@@ -38,6 +38,7 @@ TABLE = {
     "WRITE /srv/x": "dddda",
     "EXEC ls -l | wc": "ddaaa",
     "THINK gemini-2.0-flash": "ddaaa",
+    "ASYNC_POLL": "ddaaa",
     "LLM_REPORT": "ddaaa",
     "STORE": "ddaaa",
     "SPAWN": "ddaaa",

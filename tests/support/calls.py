@@ -28,6 +28,7 @@ def syscalls() -> tuple[Syscall, ...]:
         lives=SimpleNamespace(reader=nothing),  # type: ignore[arg-type]
         approvals=nothing,
         logs=nothing,
+        background=nothing,
         traffic=nothing,
         host_view=View("/", "/"),
         max_payload=1 << 20,

@@ -69,7 +69,6 @@ from .services.audit.traffic import Traffic
 from .services.http.egress import Egress
 from .services.http.secrets import Secrets, UnreadableSecret
 from .services.logs.log import KernelLog, Logs, open_logs
-from .threads import run_in_thread
 
 if TYPE_CHECKING:
     from .gateways.http_proxy.proxy import Proxy
@@ -318,7 +317,8 @@ class Kernel:
         """Serve the filtered network of one life of an agent. The proxy is loaded for the first one: 0.05 s."""
         if self.proxy is None:
             proxy = await run_in_thread(load_proxy)
-            self.proxy = self.proxy or proxy(self.egress, self.callers.authorizer, self.connection_limit)
+            ask_seconds = self.settings.config.approvals.timeout
+            self.proxy = self.proxy or proxy(self.egress, self.callers.authorizer, self.connection_limit, ask_seconds)
         await self.proxy.serve(network, caller)
 
     async def serve(self) -> str | None:

@@ -18,6 +18,8 @@ from agentos.http.accept import accept
 from agentos.kernel.caller import Allowance, Caller
 from agentos.kernel.internal_errors import internal
 from agentos.kernel.listener import ConnectionLimit
+from agentos.kernel.ports import Right
+from agentos.permissions.approval_text import describe_http, describe_right
 from agentos.permissions.authorizer import PermissionAuthorizer
 from agentos.sandbox.errors import SandboxError
 from agentos.services.http.destination import Destination, is_address, parse_host, parse_tunnel, parse_url
@@ -50,16 +52,17 @@ Serve = Callable[[trio.SocketStream], Awaitable[None]]
 
 @frozen(eq=False)
 class Proxy:
-    """What the filtered networks of all agents share."""
+    """What the filtered networks of all agents share. A connection waits ``ask_seconds`` for a person to approve it."""
 
     egress: Egress
     authorizer: PermissionAuthorizer
     connection_limit: ConnectionLimit
+    ask_seconds: float
     buffer: memoryview = field(factory=make_buffer)
 
     async def serve(self, network: FilteredNetwork, caller: Caller) -> None:
         """Serve the network of one life of an agent until cancelled."""
-        outgoings = Outgoings(caller, self.authorizer, self.egress)
+        outgoings = Outgoings(caller, self.authorizer, self.egress, self.ask_seconds)
         await AgentProxy(self, network, caller, outgoings).serve()
 
 
@@ -157,7 +160,7 @@ class AgentProxy:
             return
         is_open = False
         try:
-            async with self.outgoings.open(server) as outgoing:
+            async with self.outgoings.open(stream, server, describe_right(Right("http", server))) as outgoing:
                 is_open = True
                 await self._run_tunnel(Incoming(stream), outgoing)
         except CallError:
@@ -194,9 +197,11 @@ class AgentProxy:
 
     async def _forward(self, incoming: Incoming, request: RequestHead, destination: Destination, target: str) -> bool:
         """Pass on one request and its response; whether the client may send another one."""
+        names = [name.decode("latin-1") for name, _ in request.headers]
+        shown = describe_http(destination, names, None, target.partition("?")[2])
         body, host, forward = Body(incoming, request.length), destination.authority.removesuffix(":80"), None
         try:
-            async with self.outgoings.open(destination) as outgoing:
+            async with self.outgoings.open(incoming.stream, destination, shown) as outgoing:
                 forward = Forward(incoming.stream, outgoing.server, request, body, host, target, outgoing.traffic)
                 try:
                     return await forward.run()
@@ -211,14 +216,15 @@ class AgentProxy:
 
     async def _serve_tunnel(self, incoming: Incoming, destination: Destination) -> None:
         """Serve CONNECT. On port 80 the tunnel carries plain HTTP, of which every request is judged."""
+        shown = describe_right(Right("http", destination))
         if destination.port == HTTP_PORT and not is_address(destination.host):
-            await self.outgoings.require(destination)
+            await self.outgoings.require(incoming.stream, destination, shown)
             await incoming.stream.send_all(ESTABLISHED)
             await self._serve_requests(incoming, destination)
             return
         is_open = False
         try:
-            async with self.outgoings.open(destination) as outgoing:
+            async with self.outgoings.open(incoming.stream, destination, shown) as outgoing:
                 await incoming.stream.send_all(ESTABLISHED)
                 is_open = True
                 await self._run_tunnel(incoming, outgoing)

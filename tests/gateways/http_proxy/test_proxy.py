@@ -116,8 +116,8 @@ async def test_a_request_is_written_anew_and_the_connection_kept_for_the_next() 
                     reply += data
                 replies.append(reply)
 
-    for name, reply in zip((b"api", b"other"), replies, strict=True):
-        assert b"Host: %s.test:%d\r\n" % (name, port) in reply
+    for host, reply in zip((b"api.test", b"other.test"), replies, strict=True):
+        assert b"Host: %s:%d\r\n" % (host, port) in reply
         assert b"3\r\nabc\r\n0\r\n\r\n" in reply
         assert b"evil" not in reply
         assert b"Proxy-Authorization" not in reply

@@ -12,11 +12,12 @@ from agentos.agents.jail.filtered_network import FilteredNetwork
 from agentos.gateways.http_proxy.proxy import Proxy
 from agentos.kernel.caller import Caller
 from agentos.kernel.listener import ConnectionLimit
+from agentos.kernel.ports import Effect
 from agentos.kernel.table import Table
 from agentos.permissions.authorizer import AgentTree, PermissionAuthorizer
 from agentos.permissions.levels import LEVELS
 from agentos.permissions.patterns.base import Names
-from agentos.permissions.rule import Effect, PermissionSet, Rule
+from agentos.permissions.rule import PermissionSet, Rule
 from agentos.sandbox.steps import SocketAddress
 from agentos.services.http.egress import Egress
 from agentos.services.http.settings import HttpSettings
@@ -118,7 +119,7 @@ async def world(records: Mapping[str, Sequence[str]] | None = None, **granted: S
         dns = await stack.enter_async_context(serve_dns(DnsServer(records or {})))
         nursery = await stack.enter_async_context(trio.open_nursery())
         limit = ConnectionLimit(1000)
-        proxy = Proxy(Egress(HttpSettings(resolver=dns.address)), authorizer, limit)
+        proxy = Proxy(Egress(HttpSettings(resolver=dns.address)), authorizer, limit, ask_seconds=30)
         nursery.start_soon(partial(proxy.serve, network, caller))
         with trio.fail_after(60):
             yield World(authorizer, dns, notebook, caller, network, limit, nursery, nursery.cancel_scope)

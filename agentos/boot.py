@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import trio
 from attrs import frozen
@@ -52,12 +53,14 @@ from agentos_sdk.project import CONFIG, RunningKernel, project_id
 from .access.callers import Callers
 from .agents.jail import openai_endpoint
 from .agents.jail.factory import Jails
+from .agents.jail.filtered_network import FilteredNetwork
 from .agents.jail.usage import UsageReader
 from .agents.leftover_processes import RUN_VARIABLE, Sweeper
 from .agents.workspaces.view import View
 from .agents.workspaces.workspace import Workspaces
 from .host_setup import BootError, Host, affordable_connections, is_root, open_host
 from .kernel.background import Background
+from .kernel.caller import Caller
 from .kernel.listener import ConnectionLimit, Listener, ListenError, listen
 from .kernel.poller import Poller
 from .kernel.record import record_kernel
@@ -73,6 +76,9 @@ from .services.http.client import Client
 from .services.http.egress import Egress
 from .services.http.secrets import Secrets, UnreadableSecret
 from .services.logs.log import KernelLog, Logs, open_logs
+
+if TYPE_CHECKING:
+    from .gateways.http_proxy.proxy import Proxy
 
 log = logging.getLogger("agentos.kernel")
 
@@ -241,6 +247,7 @@ class Kernel:
             waived=kernel.waive,
         )
         self.egress = Egress(settings.config.http)
+        self.proxy: Proxy | None = None
         runner = CommandRunner(self.jails)
         self.notices = ApprovalNotices(
             command=settings.config.approvals.notify,
@@ -268,6 +275,8 @@ class Kernel:
                 health=HealthChecks(access.registry, runner),
                 background=self.callers.background,
                 serve=self.openai_endpoint(),
+                serve_network=self.serve_network,
+                find_ports=self.callers.authorizer.named_ports,
             ),
             limits=SpawnLimits(kernel.max_children, kernel.spawn_rate),
             kernel_account=model.account,
@@ -314,6 +323,14 @@ class Kernel:
         return Completions(
             models, self.line.provider, self.connection_limit, self.settings.config.kernel.max_payload
         ).serve
+
+    async def serve_network(self, network: FilteredNetwork, caller: Caller) -> None:
+        """Serve the filtered network of one life of an agent. The proxy is loaded for the first one: 0.05 s."""
+        if self.proxy is None:
+            proxy = await run_in_thread(load_proxy)
+            ask_seconds = self.settings.config.approvals.timeout
+            self.proxy = self.proxy or proxy(self.egress, self.callers.authorizer, self.connection_limit, ask_seconds)
+        await self.proxy.serve(network, caller)
 
     async def serve(self) -> str | None:
         """Listen, run the tree and shut down. Returns why the root gave up, or None if it was asked to end."""
@@ -403,6 +420,13 @@ class Kernel:
         self.started.set()
         if self.line.model:
             nursery.start_soon(self.line.prepare)
+
+
+def load_proxy() -> "type[Proxy]":
+    """Import the proxy of filtered networks. Blocks."""
+    from .gateways.http_proxy.proxy import Proxy
+
+    return Proxy
 
 
 def list_signals(terminal: bool) -> list[signal.Signals]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
+import trio
 from attrs import define, field
 from msgspec import Struct
 
@@ -110,6 +111,11 @@ class PermissionAuthorizer:
     observers: list[Callable[[], None]] = field(factory=list)  # called when the rules of any caller have changed
     _held: dict[int, EffectivePermissions] = field(factory=dict)  # by caller id
     _version: int = 0
+    _changed: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)
+
+    @property
+    def version(self) -> int:
+        return self._version
 
     def add_caller(
         self, number: int, own: PermissionSet, names: Names, above: int | None = None, *, is_operator: bool = False
@@ -209,6 +215,7 @@ class PermissionAuthorizer:
 
     def _announce_change(self) -> None:
         self._version += 1
+        self._changed.unpark_all()
         for observe in self.observers:
             observe()
 
@@ -246,6 +253,23 @@ class PermissionAuthorizer:
         if any(one.own is LEVELS["unrestricted"] and not one.is_operators for one in permissions.chain()):
             return False
         return all(layer.grants_by_address(wanted) for layer in permissions.layers(self._version))
+
+    def could_reach(self, caller: Caller, host: str) -> bool:
+        """Whether its rules could allow, or ask about, a connection to this host on some port."""
+        permissions = self._held.get(caller.id)
+        return permissions is not None and all(layer.could_reach(host) for layer in permissions.layers(self._version))
+
+    def named_ports(self, caller: Caller) -> set[int]:
+        """The TCP ports that its rules about domains name."""
+        permissions = self._held.get(caller.id)
+        layers = permissions.layers(self._version) if permissions is not None else ()
+        return set().union(*(layer.named_ports() for layer in layers))
+
+    async def wait_for_change(self, seen: int) -> int:
+        """Return :attr:`version`, the number of changes to the rules of any caller, once it isn't ``seen``."""
+        while self.version == seen:
+            await self._changed.park()
+        return self.version
 
     def refused_calls(self, number: int, calls: Iterable[Op]) -> Mapping[Op, Decision]:
         """The calls that this caller may not make with any arguments, each with the decision."""

@@ -63,10 +63,19 @@ class DomainPattern(Struct, frozen=True):
         """Whether it grants this destination by exactly its host and port."""
         return what.host == self.host and self.ports == frozenset({what.port}) and self.matches(what, deny=False)
 
+    def names_host(self, host: str) -> bool:
+        """Whether it is about this host, with some port, method and path."""
+        return host == self.host or (self.suffix is not None and host.endswith(self.suffix))
+
     @property
     def is_hidden(self) -> bool:
         """Whether it depends on what a tunnel hides."""
         return self.methods is not None or self.path is not None
+
+    @property
+    def is_for_default_ports(self) -> bool:
+        """Whether it names no port: a denial is about all of them then."""
+        return self.ports is None or self.ports is DEFAULT_PORTS
 
     def matches_host(self, what: Destination, deny: bool) -> bool:
         """Whether it matches the host and the port."""

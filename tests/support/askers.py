@@ -12,7 +12,7 @@ APPROVALS, DECIDE = 0x42, 0x43
 class Asker:
     """The agent ``name`` with these permissions; its own program only sleeps."""
 
-    def __init__(self, kernel: Kernel, name: str, ask: Mapping[str, list[str]], **more: object) -> None:
+    def __init__(self, kernel: Kernel, name: str, ask: Mapping[str, list[str]], **more: Any) -> None:
         self.kernel, self.name = kernel, name
         permissions = {"level": "sandboxed", "ask": dict(ask)}
         self.id = kernel.spawn(name, permissions=permissions, **more)

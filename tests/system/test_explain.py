@@ -61,9 +61,8 @@ def test_a_tunnel_is_explained_by_the_rules_of_domains(pair: tuple[AgentOSClient
     assert told("b.test:443")[1].endswith(
         "; 'GET b.test/x/**' allows no tunnel, which hides methods and paths: only a rule without them does"
     )
-    assert (
-        "four decimal numbers" in operator.explain("subject", "HTTP", {"method": "CONNECT", "url": "0x7f.1:1"})["error"]
-    )
+    refused = operator.explain("subject", "HTTP", {"method": "CONNECT", "url": "0x7f.1:1"})
+    assert "four decimal numbers" in refused["error"]
 
 
 WANTED: tuple[tuple[str, dict[str, Any]], ...] = (

@@ -9,6 +9,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from time import perf_counter
 from types import ModuleType
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin
@@ -33,6 +34,7 @@ MAX_REQUESTS = 16  # of one caller at once; further ones wait
 LARGE_BODY_BYTES = 1 << 20  # one caller's larger bodies are received one after the other
 MAX_DRAINED_BYTES = 16 << 10  # of a redirect's body: if it has more the connection is closed
 SWEEP_SECONDS = 5.0
+TURN_SECONDS = 0.001  # that one response may take at once, in chunks of a byte
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 ABOUT_BODY = frozenset({"content-type", "content-encoding", "content-language", "content-location"})
 FOR_ANY_HOST = ABOUT_BODY | {"accept", "accept-language", "accept-encoding", "user-agent"}
@@ -48,6 +50,7 @@ class Response:
     def __init__(self, exchange: "Exchange", hop: Hop, redirects: int, large: Limiter) -> None:
         self._exchange, self._large = exchange, large
         self.hop, self.redirects, self.received = hop, redirects, 0
+        self._turn_ends = perf_counter() + TURN_SECONDS
         self.status, self.headers = exchange.status, exchange.headers
         coding = ", ".join(self.values("content-encoding")).strip().lower()
         self._inflater = Inflater(coding) if coding in WINDOWS else None
@@ -79,9 +82,11 @@ class Response:
         return False
 
     async def read(self) -> bytes:
-        """The next bytes of the body, at most 64 KiB; none at its end. Other tasks run before."""
+        """The next bytes of the body, at most 64 KiB; none at its end. Other tasks run now and then, however short."""
         while True:
-            await trio.lowlevel.checkpoint()
+            if perf_counter() > self._turn_ends:
+                await trio.lowlevel.checkpoint()
+                self._turn_ends = perf_counter() + TURN_SECONDS
             if self._inflater is not None and (piece := self._inflater.take()):
                 return piece
             part = await self._exchange.next_part()
@@ -217,15 +222,18 @@ class Client:
             outgoing, redirects = following, redirects + 1
 
     async def _find_pool(self, number: int, owner: _Owner) -> "Pool":
-        async with self._loading:
-            if self._loaded is None:
-                self._loaded = await run_in_thread(self._load)
+        connections, context = self._loaded or await self._load_once()
         if owner.pool is None or not owner.pool.is_usable:
             owner.drop_pool()
-            connections, context = self._loaded
             owner.pool = connections.Pool(partial(self.egress.connect, number), context)
             self._has_pools.set()
         return owner.pool
+
+    async def _load_once(self) -> tuple[ModuleType, ssl.SSLContext]:
+        async with self._loading:
+            if self._loaded is None:
+                self._loaded = await run_in_thread(self._load)
+            return self._loaded
 
     def _load(self) -> tuple[ModuleType, ssl.SSLContext]:
         """The module of connections and the certificates, in 0.1 s."""

@@ -201,7 +201,7 @@ class Pool(httpcore.AsyncNetworkBackend):
         self._requests += 1
         _judge.set(judge)
         try:
-            await trio.lowlevel.checkpoint()  # a request that is cancelled already would leave its connection unopened
+            await trio.lowlevel.checkpoint_if_cancelled()  # it would leave a connection in the pool, never opened
             exchange = Exchange(await self._pool.handle_async_request(request))
             try:
                 exchange.check()

@@ -9,6 +9,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from time import perf_counter
 from types import ModuleType
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin
@@ -34,6 +35,7 @@ LARGE_BODY_BYTES = 1 << 20  # one caller's larger bodies are received one after 
 CHARGED_BYTES = 1 << 20  # of a response are charged at a time, and the rest at its end
 MAX_DRAINED_BYTES = 16 << 10  # of a redirect's body: if it has more the connection is closed
 SWEEP_SECONDS = 5.0
+TURN_SECONDS = 0.001  # that one response may take at once, in chunks of a byte
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 ABOUT_BODY = frozenset({"content-type", "content-encoding", "content-language", "content-location"})
 FOR_ANY_HOST = ABOUT_BODY | {"accept", "accept-language", "accept-encoding", "user-agent"}
@@ -50,6 +52,7 @@ class Response:
         self._exchange, self._large, self._charge, self._charged = exchange, large, permit.charge, 0
         self._redactor, self._ended = permit.redactor, False
         self.hop, self.redirects, self.received = hop, redirects, 0
+        self._turn_ends = perf_counter() + TURN_SECONDS
         self.status = exchange.status
         self.headers = [(self._redactor.redact(name), self._redactor.redact(value)) for name, value in exchange.headers]
         coding = ", ".join(self.values("content-encoding")).strip().lower()
@@ -82,7 +85,7 @@ class Response:
         return False
 
     async def read(self) -> bytes:
-        """The next bytes of the body, about 64 KiB at most; none at its end. Other tasks run before."""
+        """The next bytes of the body, about 64 KiB at most; none at its end. Other tasks run now and then."""
         while not self._ended:
             part = await self._read()
             self._ended = not part
@@ -98,7 +101,9 @@ class Response:
 
     async def _read(self) -> bytes:
         while True:
-            await trio.lowlevel.checkpoint()
+            if perf_counter() > self._turn_ends:
+                await trio.lowlevel.checkpoint()
+                self._turn_ends = perf_counter() + TURN_SECONDS
             if self._inflater is not None and (piece := self._inflater.take()):
                 return piece
             part = await self._exchange.next_part()
@@ -245,15 +250,18 @@ class Client:
             outgoing, redirects = following, redirects + 1
 
     async def _find_pool(self, number: int, owner: _Owner) -> "Pool":
-        async with self._loading:
-            if self._loaded is None:
-                self._loaded = await run_in_thread(self._load)
+        connections, context = self._loaded or await self._load_once()
         if owner.pool is None or not owner.pool.is_usable:
             owner.drop_pool()
-            connections, context = self._loaded
             owner.pool = connections.Pool(partial(self.egress.connect, number), context)
             self._has_pools.set()
         return owner.pool
+
+    async def _load_once(self) -> tuple[ModuleType, ssl.SSLContext]:
+        async with self._loading:
+            if self._loaded is None:
+                self._loaded = await run_in_thread(self._load)
+            return self._loaded
 
     def _load(self) -> tuple[ModuleType, ssl.SSLContext]:
         """The module of connections and the certificates, in 0.1 s."""

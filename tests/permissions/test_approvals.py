@@ -113,7 +113,7 @@ def lasting_name(caller: Caller) -> str | None:
 
 
 @asynccontextmanager
-async def opened(place: Path, audit: Notebook | None = None, **settings: float) -> AsyncIterator[Desk]:
+async def opened(place: Path, audit: Notebook | None = None, **settings: Any) -> AsyncIterator[Desk]:
     """A queue in a database, as it is after a start of the kernel."""
     log, events = audit or Notebook(), list[Event]()
     async with open_database(place / "db", SCHEMAS) as database, trio.open_nursery() as nursery:

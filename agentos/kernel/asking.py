@@ -2,7 +2,9 @@
 
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
+from typing import Any
 
+import attrs
 import msgspec
 
 from agentos.threads import run_in_thread
@@ -47,7 +49,10 @@ def build_question(op: str, request: object, prepared: Prepared, record: Record)
     return Question(op, record.about, asked, digest.hexdigest(), shown)
 
 
-def _encode(request: object) -> bytes:
+def _encode(request: Any) -> bytes:
+    """A request as bytes, without what says only how it is answered: version 1 clients number theirs."""
+    if hasattr(request, "request_id"):
+        request = attrs.evolve(request, request_id=None, async_=False)
     try:
         return request if isinstance(request, bytes) else _encoder.encode(request)
     except UnicodeEncodeError:  # half a surrogate pair

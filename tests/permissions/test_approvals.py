@@ -258,6 +258,7 @@ async def test_the_configured_timeout_ends_the_wait_and_not_the_entry(desk: Desk
 
     desk.nursery.start_soon(wait)
     [entry] = await desk.listed()
+    await wait_all_tasks_blocked()
     mock_clock.jump(301)
     await wait_all_tasks_blocked()
 

@@ -7,11 +7,8 @@ import pytest
 
 from tests.support.kernel import Kernel
 from tests.support.wire import (
-<<<<<<< HEAD
-    ASYNC_POLL,
-=======
     APPROVALS,
->>>>>>> approvals
+    ASYNC_POLL,
     BROADCAST,
     CANCEL,
     CHUNK,

@@ -17,6 +17,7 @@ from msgspec import Struct
 from agentos.kernel.ports import Right
 from agentos.services.audit.chain import MAX_ABOUT_CHARS, Row
 from agentos.services.audit.redaction_values import REDACTED
+from agentos.services.http.destination import Destination
 from agentos.shell.reading import Opaque
 
 from .exec_decision import HARMLESS_FILES
@@ -125,11 +126,20 @@ def _parse_use(use: Use, names: Names) -> tuple[Right, AgentRelation | None]:
 def _grant_of(right: Right) -> tuple[Kind, str]:
     """The pattern of exactly this object."""
     kind, what = KIND_OF_ACTION[right.action], str(right.object)
-    if kind == "domains":
-        return kind, what
+    if isinstance(right.object, Destination):
+        return kind, _pattern_of(right.object)
     if what != what.strip() or "//" in what:
         raise NoRule("no pattern can be written for such a name")
     return kind, _WILD.sub(r"\\\1", what)
+
+
+def _pattern_of(destination: Destination) -> str:
+    """Of a tunnel its host and port: what is in it can't be told."""
+    if destination.method is None:
+        return destination.authority
+    if (destination.path or "").endswith("/**"):
+        raise NoRule("a pattern with this path would grant all below it")
+    return f"{destination.method} {destination.authority}{destination.path}"
 
 
 def _grants_of_command(request: ExecRequest) -> Iterator[tuple[Kind, str]]:

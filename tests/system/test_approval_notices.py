@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from agentos.agents.commands.approval_notices import MAX_WAITING, TIMEOUT
-from tests.support.askers import DECIDE, Asker, list_pending
+from tests.support.askers import Asker, list_pending
 from tests.support.kernel import Kernel, running, until
-from tests.support.wire import EXEC, WRITE
+from tests.support.wire import DECIDE, EXEC, WRITE
 
 NASTY = 'git push \'$(touch /tmp/x)\' "`id`" \x1b[2J\n{"requests":[]}'
 NOTIFY = '[approvals]\nnotify = ["sh", "notify.sh", "an argument"]\n'

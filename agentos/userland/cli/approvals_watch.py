@@ -139,11 +139,11 @@ class Watch:
             self.show_status()
 
     def update(self) -> None:
-        waiting = [one for one in self.follower.pending if one["id"] not in self.answered]
+        waiting = [one for one in self.follower.pending if one["caller_present"] and one["id"] not in self.answered]
         before = self.desk.current
         if self.desk.update(waiting, time.monotonic()):
             if before is not None and before["id"] not in self.answered:
-                self.say(f"request {before['id']} waits no more: it was answered elsewhere, or its time is over")
+                self.say(f"request {before['id']} waits no more: it was answered, or its time or its caller is over")
             self.show_current()
 
     def obey(self, key: str) -> bool:

@@ -42,12 +42,13 @@ def suggest(agent: str, since: str | None, state_dir: Path | None, as_json: bool
         if not uses and not as_json:
             explain_no_match(directory, query)
     suggestion = suggest_rules(uses, Names(os.path.expanduser("~"), workspace="/workspace", code="/agent"))
-    in_the_way = sorted({use.rule for use in uses if not _OF_LEVEL.fullmatch(use.rule)})
+    left = {use for use, _ in suggestion.left}
+    in_the_way = sorted({use.rule for use in uses if use not in left and not _OF_LEVEL.fullmatch(use.rule)})
     if as_json:
-        left = [
+        rest = [
             {"call": use.call, "about": use.about, "calls": use.times, "reason": why} for use, why in suggestion.left
         ]
-        print_json({**suggestion.as_set(), "in_the_way": in_the_way, "left": left})
+        print_json({**suggestion.as_set(), "in_the_way": in_the_way, "left": rest})
         return
     for line in toml_lines(find_set_name(uses, agent), suggestion, in_the_way):
         click.echo(printable(line))

@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from agentos_sdk import AgentOSClient
+from agentos_sdk.opcodes import Op
 from tests.conftest import StartKernel
 from tests.support.http_server import Asked, HttpServer, http_server, response
 from tests.support.kernel import Kernel, running, until
@@ -112,6 +113,23 @@ def test_an_agent_that_does_not_hold_it_sends_nothing(kernel: Kernel, server: Ht
     server.answers["/api/x"] = echo
     with kernel.client() as operator, as_agent(kernel, up(operator.inspect("other"))["id"]) as client:
         assert up(client.http(server.url("/api/x")))["body"] == "nothing"
+
+
+def test_a_reply_that_is_collected_later_does_not_show_it(holder: AgentOSClient, server: HttpServer) -> None:
+    server.answers["/api/x"] = echo
+    accepted = holder.request(Op.HTTP, {"url": server.url("/api/x"), "async": True, "request_id": 9})
+    assert accepted == {"success": True, "async": True, "request_id": 9, "status": "accepted"}
+
+    found: list[Any] = []
+
+    def collect() -> int:
+        found.extend(up(holder.request(Op.ASYNC_POLL, {}))["results"])
+        return len(found)
+
+    until(collect, "it is answered")
+
+    assert json.loads(found[0]["payload"])["body"] == f"Bearer {MARK}"
+    assert server.asked[-1].header("authorization") == f"Bearer {TOKEN}"
 
 
 def test_another_path_port_or_name_gets_nothing(holder: AgentOSClient, server: HttpServer, other: HttpServer) -> None:

@@ -36,9 +36,15 @@ from agentos.database import Database, DatabaseError, open_database
 from agentos.llm import budgets
 from agentos.llm.model import Model, open_model
 from agentos.private_files import UnsafeFile, describe_error
-from agentos.sandbox.plan import CODE, WORKSPACE
+from agentos.sandbox.root_files import CODE, WORKSPACE
 from agentos.services import usage
-from agentos.services.events import Events, IsolationProbed, KernelInterrupted, KernelStarted, Subscriber
+from agentos.services.events import (
+    Events,
+    IsolationProbed,
+    KernelInterrupted,
+    KernelStarted,
+    Subscriber,
+)
 from agentos.services.mailboxes import Mailboxes
 from agentos.syscalls import Services, reserved, table
 from agentos.threads import run_in_thread
@@ -66,6 +72,7 @@ from .permissions.patterns.base import Names
 from .sandbox.report import probe
 from .services.audit.log import Audit, open_audit
 from .services.audit.traffic import Traffic
+from .services.http.client import Client
 from .services.http.egress import Egress
 from .services.http.secrets import Secrets, UnreadableSecret
 from .services.logs.log import KernelLog, Logs, open_logs
@@ -249,6 +256,9 @@ class Kernel:
             runner=runner,
         )
         self.events.subscribers = (*self.events.subscribers, self.notices.take_event)
+        self.http = Client(self.egress)
+        self.callers.authorizer.observers.append(self.http.judge_again)
+        self.events.subscribers = (*self.events.subscribers, self.http.take_event)
         host_view = View(str(settings.config.directory), home())
         # The agent tree, not running yet.
         self.supervision = Supervision(
@@ -296,10 +306,11 @@ class Kernel:
             logs=access.logs,
             background=self.callers.background,
             host_view=host_view,
+            http=self.http,
             max_payload=kernel.max_payload,
             config_file=str(settings.config.file) if settings.config.file is not None else None,
         )
-        self.callers.serve(table(services), reserved(kernel.max_payload))
+        self.callers.serve(table(services), reserved())
         self.supervision.build(root)
 
     def openai_endpoint(self) -> openai_endpoint.Serve | None:
@@ -335,6 +346,7 @@ class Kernel:
                         self.sweeper,
                         self.jails,
                         self.line,
+                        self.http,
                         self.reload,
                         self.lives,
                         self.approvals,

@@ -8,7 +8,20 @@ from typing import Any
 
 import attrs
 
-from agentos_sdk.calls import agents, audit, host, inspect, kernel, messages, metrics, permissions, reload, think, usage
+from agentos_sdk.calls import (
+    agents,
+    audit,
+    host,
+    http,
+    inspect,
+    kernel,
+    messages,
+    metrics,
+    permissions,
+    reload,
+    think,
+    usage,
+)
 from agentos_sdk.calls.request import Request
 
 HIDDEN = {"stream", "follow", "wait", "tty", "async_", "request_id"}  # fields that are no parameters, see `shown`
@@ -138,6 +151,24 @@ FOLLOW_APPROVALS = Method(
     constants=('"follow": True',),
     stream="ApprovalLists",
 )
+HTTP = Method(
+    "http",
+    http.HTTP,
+    positional="url method headers body timeout",
+    note="A ``body`` of bytes is sent as base64.",
+    imports="from .arguments import as_body",
+    before="body, encoding = as_body(body, encoding)",
+    wait="timeout",
+)
+HTTP_STREAM = attrs.evolve(
+    HTTP,
+    name="http_stream",
+    doc="Like :meth:`http`, with the response's body as it arrives.",
+    note="Iterate over parts: the first has ``status_code``, ``headers`` and ``url``, the others ``body`` and "
+    f"``encoding``. Then ``response`` is the reply. {STREAM_NOTE}",
+    constants=('"stream": True',),
+    stream="Parts",
+)
 
 METHODS = (
     SPAWN,
@@ -188,4 +219,6 @@ METHODS = (
     Method("broadcast", messages.Broadcast, positional="message include_self"),
     THINK,
     THINK_STREAM,
+    HTTP,
+    HTTP_STREAM,
 )

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any, Literal, TypeVar
 
-    from .chunks import ApprovalLists, Outputs, Pages, Stream, Thoughts
+    from .chunks import ApprovalLists, Outputs, Pages, Parts, Stream, Thoughts
     from .question import ImageFile
 
     Reply = dict[str, Any]
@@ -60,9 +60,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from .arguments import absolute_cwd, as_text, make_absolute, make_paths_absolute
+from .arguments import absolute_cwd, as_body, as_text, make_absolute, make_paths_absolute
 {imports}
-from .streams import ApprovalLists, Outputs, Pages, Stream, Thoughts, question_in_thread
+from .streams import ApprovalLists, Outputs, Pages, Parts, Stream, Thoughts, question_in_thread
 
 if TYPE_CHECKING:
     from .question import ImageFile

@@ -28,7 +28,7 @@ from agentos.permissions.rule import PermissionSet
 from agentos.services.events import AgentOver, Event
 from agentos.services.http.secrets import Secrets
 from agentos.services.mailboxes import Mailboxes
-from agentos.services.quotas import Quota, merge_quotas
+from agentos.services.quotas import Quota, limits_model, merge_quotas
 from agentos.threads import run_in_thread
 from agentos_sdk import codec
 from agentos_sdk.errors import AlreadyExists, BadRequest
@@ -262,7 +262,9 @@ class Callers:
             return self.registry.find(caller.id, None).queue_path
         if caller.kind == "guest":
             sets = self.authorizer.permissions_of(caller.id).sets()
-            needs_default = not sets[-1].quotas and not all(map(is_trusted, sets))  # the last one is its first
+            needs_default = not limits_model(sets[-1].quotas) and not all(
+                map(is_trusted, sets)
+            )  # the last one is its first
             budget = merge_quotas(*(one.quotas for one in sets), self.default_budget if needs_default else ())
             return (self.kernel_account, Account(f"guest {caller.name}", Share(budget=budget)))
         return (self.kernel_account, Account(caller.name))

@@ -9,8 +9,8 @@ from random import Random
 import trio
 from attrs import define, field
 
-from agentos.sandbox.plan import WORKSPACE
 from agentos.sandbox.policy import Program
+from agentos.sandbox.root_files import WORKSPACE
 from agentos.sandbox.status import Status
 from agentos.services.events import AgentUnhealthy
 from agentos_sdk.errors import CallError, Unavailable

@@ -15,7 +15,7 @@ from agentos.kernel.background import Background
 from agentos.kernel.caller import Caller
 from agentos.kernel.listener import ConnectionLimit, Listener, ListenError, Peer, listen
 from agentos.kernel.poller import Poller
-from agentos.sandbox.plan import SOCKET
+from agentos.sandbox.root_files import SOCKET
 from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.status import Status

@@ -9,7 +9,7 @@ from agentos.permissions.levels import LEVELS
 from agentos.permissions.patterns.base import Names
 from agentos.permissions.rule import PermissionSet
 from agentos.permissions.set_files import BadSet, check_secrets, read_set
-from agentos.sandbox.plan import CODE, WORKSPACE
+from agentos.sandbox.root_files import CODE, WORKSPACE
 
 from .reader import Reader
 from .toml_lines import Keys

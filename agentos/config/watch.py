@@ -19,7 +19,7 @@ from agentos.agents.registry import Agent
 from agentos.agents.spec import AgentSpec, BadField
 from agentos.agents.tree_changes import list_places
 from agentos.agents.tree_reload import list_agents
-from agentos.sandbox.plan import CODE
+from agentos.sandbox.root_files import CODE
 from agentos.threads import run_in_thread
 from agentos_sdk.errors import CallError
 

@@ -108,6 +108,7 @@ class PermissionAuthorizer:
 
     agents: AgentTree
     reserved: Sequence[str] = ()  # directories reserved for the kernel, as paths without symlinks
+    observers: list[Callable[[], None]] = field(factory=list)  # called when the rules of any caller have changed
     _held: dict[int, EffectivePermissions] = field(factory=dict)  # by caller id
     _version: int = 0
     _changed: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)
@@ -115,10 +116,6 @@ class PermissionAuthorizer:
     @property
     def version(self) -> int:
         return self._version
-
-    def _count_change(self) -> None:
-        self._version += 1
-        self._changed.unpark_all()
 
     def add_caller(
         self, number: int, own: PermissionSet, names: Names, above: int | None = None, *, is_operator: bool = False
@@ -194,14 +191,14 @@ class PermissionAuthorizer:
             held.above, held.layers_added = held.above.above, held.layers_added - 1
         held.own = own
         held.giver = None if any(one is giver for one in held.chain()) else giver
-        self._count_change()
+        self._announce_change()
 
     def replace_all(self, number: int, own: PermissionSet, names: Names) -> None:
         """Replace all that a caller without a caller above it holds, its narrowings and the set's giver included."""
         held = self.permissions_of(number)
         held.own, held.names, held.above, held.giver, held.layers_added = own, names, None, None, 0
         held.forget_layers()
-        self._count_change()
+        self._announce_change()
 
     def add_layer(self, number: int, own: PermissionSet) -> None:
         """Add a further set that limits all that the caller holds, for good.
@@ -214,7 +211,13 @@ class PermissionAuthorizer:
         held = self.permissions_of(number)
         held.above = EffectivePermissions(held.own, held.above, held.names, held.giver, held.is_operators)
         held.own, held.giver, held.is_operators, held.layers_added = own, None, False, held.layers_added + 1
-        self._count_change()
+        self._announce_change()
+
+    def _announce_change(self) -> None:
+        self._version += 1
+        self._changed.unpark_all()
+        for observe in self.observers:
+            observe()
 
     def decide(self, caller: Caller, right: Right) -> Decision:
         """Decide whether ``caller`` holds the right."""

@@ -16,7 +16,6 @@ from agentos_sdk.opcodes import Op
 from agentos_sdk.quantities import CPU_PERIOD
 from agentos_sdk.strict import quote
 from agentos_sdk.suggestions import suggest_name
-from agentos_sdk.values import Budget
 
 from . import set_examples, unreachable_rules
 from .levels import BASE_RULES, LEVELS
@@ -25,7 +24,7 @@ from .patterns import names as name_patterns
 from .patterns.base import BadPattern, Names
 from .rule import EFFECTS, KINDS, Kind, PermissionSet, Rule
 from .rules import OWN, PARENT, parse_pattern
-from .set_schema import ExamplesTable, LimitsTable, RulesTable, SetTable, SpawnTable
+from .set_schema import ExamplesTable, LimitsTable, QuotaLine, RulesTable, SetTable, SpawnTable
 from .unreachable_rules import Line
 
 T = TypeVar("T")
@@ -208,11 +207,11 @@ class _SetParser:
         found: dict[tuple[str, float], Quota] = {}
         for index, data in enumerate(lines):
             try:
-                line = decode(Budget, data)
+                line = decode(QuotaLine, data)
             except Invalid as error:
                 self.mistakes += [(("quotas", index, *mistake.keys), mistake.message) for mistake in error.mistakes]
                 continue
-            for quota in make_quotas(line.per, line.tokens, line.calls, line.money):
+            for quota in make_quotas(**attrs.asdict(line)):
                 if (quota.what, quota.per) in found:
                     said = f"there is a quota of {quota.what} per {quota.per:g} s already"
                     self.mistakes.append((("quotas", index, quota.what), said))

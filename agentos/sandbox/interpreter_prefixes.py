@@ -5,8 +5,8 @@ import pwd
 from collections.abc import Iterator
 
 from .errors import SandboxError
-from .plan import FORBIDDEN_PREFIXES
 from .policy import Interpreter
+from .root_files import FORBIDDEN_PREFIXES
 
 SYSTEM_PREFIXES = ("/usr", "/usr/local")  # prefixes that every jail has anyway
 REMEDY = "install AgentOS into an environment in a directory of its own: python3 -m venv ~/agentos-venv"

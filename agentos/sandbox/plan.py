@@ -19,28 +19,36 @@ import os.path
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
-from msgspec import Struct
-
 from agentos_sdk.values import HostIds
 
 from . import steps as s
 from .filters import landlock, seccomp
 from .filters.landlock import PathRule
-from .policy import MIB, BadPolicy, Directory, Image, Interpreter, Limits, Network, Policy, Program
+from .host import Host
+from .policy import MIB, BadPolicy, Image, Limits, Policy, Program
+from .root_files import (
+    CODE,
+    GID,
+    SDK,
+    SOCKET,
+    UID,
+    WORKSPACE,
+    bind_steps,
+    detach_steps,
+    git_files,
+    is_own,
+    open_steps,
+    root_steps,
+    script_path,
+    tmpfs_steps,
+)
 from .steps import Step
 
 NEWNS, NEWCGROUP, NEWUTS, NEWIPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
 NEWUSER, NEWPID, NEWNET = 0x10000000, 0x20000000, 0x40000000
 
-UID = GID = 1000  # inside
-CODE, WORKSPACE, SDK, SOCKET = "/agent", "/workspace", "/sdk", "/run/agentos.sock"
-DEVICES = ("null", "zero", "full", "random", "urandom")
-_ETC_FILES = {
-    "passwd": f"agent:x:{UID}:{GID}:agent:{WORKSPACE}:/bin/sh\n",
-    "group": f"agent:x:{GID}:\n",
-    "hosts": "127.0.0.1 localhost\n::1 localhost\n",
-    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
-}
+FILTERED_ADDRESSES = ("198.18.0.0", 15)  # RFC 2544: for tests of devices, so on no network that a host uses
+
 _EXTRA_PROCESSES = (
     8  # processes: the pids cgroup must refuse a fork before RLIMIT_NPROC does, because it counts refusals
 )
@@ -49,54 +57,6 @@ _EXTRA_PROCESSES = (
 _CORE_LIMIT = 1
 _MAX_PENDING_SIGNALS = 256  # pending signals; each takes kernel memory
 _ROOT_SIZE, _ROOT_INODES = MIB, 512  # the root tmpfs holds only directories, symlinks and the files of /etc
-
-
-class Host(Struct, frozen=True):
-    """Properties of the host that a plan depends on. ``directories`` and ``links`` are the host's system paths."""
-
-    uid: int  # of the kernel process
-    gid: int
-    architecture: str  # as os.uname().machine
-    directories: frozenset[str] = frozenset()  # also single files
-    links: Mapping[str, str] = {}
-    landlock_abi: int = 0
-    cgroup_namespace: bool = True
-    memory_cgroup: bool = False  # if not, a watcher polls, and each process has its own limit
-    pids_cgroup: bool = False
-    memfd_noexec: bool = False  # vm.memfd_noexec can be written for a new PID namespace
-    hard_limits: Mapping[str, int] = {}
-    interpreter: Interpreter | None = None  # the kernel's own
-
-
-SYSTEM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime")
-CERTIFICATES = ("/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/etc/crypto-policies")  # and settings of TLS
-NETWORK_FILES: Mapping[Network, Sequence[str]] = {
-    "none": (),
-    "filtered": CERTIFICATES,
-    "host": ("/etc/resolv.conf", *CERTIFICATES),
-}
-FILTERED_ADDRESSES = ("198.18.0.0", 15)  # RFC 2544: for tests of devices, so on no network that a host uses
-
-FORBIDDEN_PREFIXES = frozenset(
-    {
-        "/",
-        "/dev",
-        "/etc",
-        "/home",
-        "/mnt",
-        "/proc",
-        "/root",
-        "/run",
-        "/srv",
-        "/sys",
-        "/tmp",
-        "/var",
-        CODE,
-        WORKSPACE,
-        SDK,
-    }
-)
 
 
 def plan_sandbox(policy: Policy, program: Program, host: Host, host_ids: HostIds | None = None) -> tuple[Step, ...]:
@@ -110,32 +70,32 @@ def plan_sandbox(policy: Policy, program: Program, host: Host, host_ids: HostIds
     ids = _check_host_ids(host, host_ids)
     if host.uid != 0 and isinstance(policy.workspace, Image):
         raise BadPolicy("workspace: mounting an image needs root")
-    is_root, binds = host.uid == 0, tuple(_bind_steps(policy, host))
-    own = tuple(bind for bind in binds if _is_own(bind))
+    is_root, binds = host.uid == 0, tuple(bind_steps(policy, host))
+    own = tuple(bind for bind in binds if is_own(bind))
     within_tmp = tuple(bind for bind in binds if bind.target.startswith("/tmp/"))
     common = tuple(bind for bind in binds if bind not in (*own, *within_tmp))
     later = (*own, *within_tmp)
     flags = NEWUSER | NEWPID | NEWUTS | NEWIPC | (NEWNET if policy.network != "host" else 0)
     return (
         s.Clone(flags, f"{UID} {ids.uid} 1", f"{GID} {ids.gid} 1", deny_setgroups=not is_root),
-        *([s.DetachRoot(_ROOT_SIZE, _ROOT_INODES), *_detach_steps(policy, common, ids)] if is_root else []),
+        *([s.DetachRoot(_ROOT_SIZE, _ROOT_INODES), *detach_steps(policy, common, ids)] if is_root else []),
         s.PrivateMounts(),
-        *(_open_steps(policy, binds, common) if not is_root else []),
+        *(open_steps(policy, binds, common) if not is_root else []),
         s.ForbidNamespaces(),
         *([s.LoopbackUp()] if policy.network != "host" else []),
         *([s.RouteToLoopback(*FILTERED_ADDRESSES)] if policy.network == "filtered" else []),
         s.MountRoot(_ROOT_SIZE, _ROOT_INODES),
-        *_root_steps(policy, host, common),
+        *root_steps(policy, host, common),
         s.StandBy(),
-        *(_detach_steps(policy, later, ids) if is_root else []),
+        *(detach_steps(policy, later, ids) if is_root else []),
         *([s.UnshareCgroup()] if host.cgroup_namespace else []),
-        *(_open_steps(policy, binds, later) if not is_root else []),
-        *(s.WriteFile(f"/etc/{name}", text) for name, text in _git_files(policy).items()),
+        *(open_steps(policy, binds, later) if not is_root else []),
+        *(s.WriteFile(f"/etc/{name}", text) for name, text in git_files(policy).items()),
         *own,
         *([s.ForbidExecutableMemfds()] if policy.profile == "strict" and host.memfd_noexec else []),
         s.TakeIdentity(UID, GID, drop_groups=is_root),
         s.Hostname(policy.hostname),
-        *_tmpfs_steps(policy, host, within_tmp),
+        *tmpfs_steps(policy, host, within_tmp),
         s.CloseSources(),
         s.SwitchRoot(),
         s.ReadOnlyRoot(),
@@ -181,7 +141,7 @@ def plan_way_in(policy: Policy, host: Host) -> tuple[Step, ...]:
         s.Join(),
         s.TakeIdentity(UID, GID, drop_groups=host.uid == 0),
         s.Descend(NEWPID | NEWNS, "/proc"),
-        *_confine_steps(policy, host, tuple(_bind_steps(policy, host))),
+        *_confine_steps(policy, host, tuple(bind_steps(policy, host))),
     )
 
 
@@ -203,7 +163,7 @@ def plan_program(policy: Policy, program: Program, host: Host) -> s.Execute | s.
     interpreter = policy.interpreter
     if interpreter is None or interpreter != host.interpreter:
         raise BadPolicy(f"fast: the interpreter is the kernel's, {host.interpreter}, and not {interpreter}")
-    if policy.code is None and (policy.script is None or argv[0] != _script_path(policy.script)):
+    if policy.code is None and (policy.script is None or argv[0] != script_path(policy.script)):
         raise BadPolicy(f"fast: {argv[0]} is not the script")
     if os.path.normpath(argv[0]) != argv[0] or not argv[0].startswith(f"{CODE}/"):
         raise BadPolicy(f"fast: {argv[0]} is not in {CODE}")
@@ -240,108 +200,6 @@ def _check_host_ids(host: Host, host_ids: HostIds | None) -> HostIds:
     if host_ids is None or 0 in (host_ids.uid, host_ids.gid):
         raise BadPolicy("with root a program needs a uid and gid of its own on the host, not root's")
     return host_ids
-
-
-def _open_steps(policy: Policy, binds: Sequence[s.Bind], wanted: Sequence[s.Bind]) -> Iterator[Step]:
-    """Open the sources of the wanted binds."""
-    not_followed = {bind.source for bind in binds if bind.target in _targets_without_symlinks(policy)}
-    return (s.OpenSource(path, path not in not_followed) for path in dict.fromkeys(bind.source for bind in wanted))
-
-
-def _detach_steps(policy: Policy, binds: Sequence[s.Bind], host_ids: HostIds) -> Iterator[Step]:
-    for bind in binds:
-        if bind.writable and isinstance(policy.workspace, Image):
-            yield s.DetachImage(bind.source, bind.target)
-            continue
-        ours = bind.device or bind.source in (*SYSTEM_PATHS, *SYSTEM_FILES, *NETWORK_FILES["host"], policy.socket)
-        follow = bind.target not in _targets_without_symlinks(policy)
-        always = bind.target in (CODE, WORKSPACE)
-        owner = None if ours else (host_ids.uid, host_ids.gid)
-        yield s.DetachSource(bind.source, bind.target, follow, owner, always, bind.writable)
-
-
-def _targets_without_symlinks(policy: Policy) -> Sequence[str]:
-    """Return the targets with sources that an agent may have made: symlinks in their paths are refused."""
-    return (CODE, WORKSPACE, *([_script_path(policy.script)] if policy.script is not None else ()))
-
-
-def _script_path(script: str) -> str:
-    return f"{CODE}/{os.path.basename(script)}"
-
-
-def _bind_steps(policy: Policy, host: Host) -> Iterator[s.Bind]:
-    """Yield the host paths to mount inside; an outer directory comes before a path within it."""
-    wanted = [*SYSTEM_PATHS, *SYSTEM_FILES, *NETWORK_FILES[policy.network]]
-    trees = [path for path in wanted if path in host.directories]
-    if policy.interpreter is not None:
-        trees += [policy.interpreter.prefix, policy.interpreter.base_prefix]
-    bound: list[str] = []
-    for path in sorted(trees, key=lambda path: path.count("/")):
-        if any(path.startswith(own + "/") for own in ("/dev", "/proc", "/sys", CODE, WORKSPACE, SDK)):
-            raise BadPolicy(f"the interpreter's prefix is {path}, which a sandbox uses for its own files")
-        if path in FORBIDDEN_PREFIXES:
-            raise BadPolicy(f"the interpreter's prefix is {path}, which contains more than an interpreter")
-        if not any(path == former or path.startswith(former + "/") for former in bound):
-            bound.append(path)
-            yield s.Bind(path, path)
-    for name in DEVICES:
-        yield s.Bind(f"/dev/{name}", f"/dev/{name}", device=True)
-    if policy.sdk is not None:
-        yield s.Bind(policy.sdk, f"{SDK}/agentos_sdk")
-        yield s.Bind(f"{policy.sdk}/in_sandbox/agentos.py", f"{SDK}/agentos.py")
-    if policy.script is not None:
-        yield s.Bind(policy.script, _script_path(policy.script))
-    if policy.code is not None:
-        yield s.Bind(policy.code, CODE)
-    if policy.workspace is not None:
-        yield s.Bind(policy.workspace.path, WORKSPACE, writable=True, executable=policy.profile != "strict")
-    if policy.socket is not None:
-        yield s.Bind(policy.socket, SOCKET)
-
-
-def _is_own(bind: s.Bind) -> bool:
-    """Whether this is the agent's own and not the same for all."""
-    return bind.target in (CODE, WORKSPACE, SOCKET) or bind.target.startswith(f"{CODE}/")
-
-
-def _root_steps(policy: Policy, host: Host, binds: tuple[s.Bind, ...]) -> Iterator[Step]:
-    """Fill the new root with what is the same for all agents of this kernel."""
-    for directory in ("/dev", "/etc", "/proc", "/run", "/tmp", CODE, WORKSPACE):
-        yield s.MakeDirectory(directory)
-    for path, target in sorted(host.links.items()):
-        yield s.Link(path, target)
-    for name, text in _ETC_FILES.items():
-        yield s.WriteFile(f"/etc/{name}", text)
-    if policy.network == "filtered":
-        yield s.WriteFile("/etc/resolv.conf", "nameserver 127.0.0.1\n")
-    yield from binds
-    yield s.MakeDirectory("/dev/shm")
-    for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
-        yield s.Link(f"/dev/{name}", f"/proc/self/fd{target}")
-    yield s.MountProc("/proc")
-
-
-def _tmpfs_steps(policy: Policy, host: Host, within_tmp: tuple[s.Bind, ...]) -> Iterator[Step]:
-    """Mount the agent's own tmpfs. A mount over a directory comes before mounts within that directory."""
-    limits, counted = policy.limits, not host.memory_cgroup
-    executable = policy.profile != "strict"
-    yield s.MountTmpfs("/tmp", limits.tmp, limits.inodes, executable, counted)
-    yield from within_tmp
-    if policy.workspace is None:
-        yield s.MountTmpfs(WORKSPACE, limits.disk, limits.inodes, executable, counted)
-    if isinstance(policy.workspace, Directory) and policy.workspace.protected:
-        yield s.Protect(WORKSPACE, policy.workspace.protected)
-    yield s.MountTmpfs("/dev/shm", limits.tmp, limits.inodes, False, counted)
-    if policy.socket is not None:
-        yield s.Link("/tmp/agentos.sock", SOCKET)
-
-
-def _git_files(policy: Policy) -> Mapping[str, str]:
-    """Return files for /etc that make git ignore protected names, so that placeholder files aren't committed."""
-    if not isinstance(policy.workspace, Directory) or not policy.workspace.protected:
-        return {}
-    ignored = "".join(f"/{name}\n" for name in policy.workspace.protected if not name.startswith(".git/"))
-    return {"gitconfig": "[core]\n\texcludesFile = /etc/gitignore\n", "gitignore": ignored}
 
 
 def _rlimits(policy: Policy, host: Host) -> tuple[tuple[str, int], ...]:

@@ -25,6 +25,7 @@ from .handshake import NewProcess, ProcessPipes, close_all
 from .inside import messages
 from .inside.janitor import Cleanup
 from .report.walls import Observed, read_observed
+from .root_files import GID, UID
 from .sandbox import Sandbox, reap
 from .steps import SocketAddress, Step
 from .zygote import TIMEOUT, Zygote, plan_file
@@ -245,7 +246,7 @@ class Spawner:
     async def _listen(self, sandbox: Sandbox, addresses: Sequence[SocketAddress]) -> Sequence[socket.socket]:
         with contextlib.ExitStack() as undo:
             pipes = handshake.open_pipes(undo)
-            plan = (s.Join(), s.TakeIdentity(p.UID, p.GID, os.geteuid() == 0), s.Listen(tuple(addresses)))
+            plan = (s.Join(), s.TakeIdentity(UID, GID, os.geteuid() == 0), s.Listen(tuple(addresses)))
             process = await self._launch(undo, pipes, plan, None, _NO_CGROUP, sandbox.namespaces_to_listen)
             async with self._kill_on_error(process):
                 sockets = await handshake.receive_sockets(process.control, len(addresses))

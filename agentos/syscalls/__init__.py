@@ -17,6 +17,7 @@ from agentos.llm.settings import Account
 from agentos.permissions.approvals import Approvals
 from agentos.services.audit.log import Audit
 from agentos.services.audit.traffic import Traffic
+from agentos.services.http.client import Client
 from agentos.services.logs.log import Logs
 from agentos.services.mailboxes import Mailboxes
 from agentos_sdk.opcodes import Op
@@ -28,6 +29,7 @@ from . import (
     background,
     exec,
     files,
+    http,
     inspect,
     kernel,
     logs,
@@ -64,6 +66,7 @@ class Services(Struct, frozen=True):
     logs: Logs
     background: Background
     host_view: View
+    http: Client
     max_payload: int
     config_file: str | None = None
 
@@ -77,6 +80,7 @@ def table(services: Services) -> tuple[Syscall, ...]:
         *think.syscalls(s.line, s.callers.queue_path, s.background, s.max_payload),
         *files.syscalls(s.registry, s.host_view, s.max_payload),
         *exec.syscalls(s.registry, s.supervision, s.background, s.host_view.base),
+        *http.syscalls(s.http, s.callers, s.background, s.max_payload),
         *agents.syscalls(s.registry, s.supervision, spawning, s.line, s.lives.reader),
         *logs.syscalls(s.registry, s.logs),
         *start_stop.syscalls(s.registry, s.supervision),
@@ -93,9 +97,9 @@ def table(services: Services) -> tuple[Syscall, ...]:
     return (*calls, *permissions.syscalls(s.registry, s.callers, s.approvals, calls))
 
 
-def reserved(max_payload: int) -> Mapping[Op, int]:
+def reserved() -> Mapping[Op, int]:
     """Body limits of calls that this kernel doesn't serve yet: clients may send them."""
-    return {Op.HTTP: max_payload, Op.STORE: LARGE_BODY_BYTES, Op.EMIT: LARGE_BODY_BYTES}
+    return {Op.STORE: LARGE_BODY_BYTES, Op.EMIT: LARGE_BODY_BYTES}
 
 
 def echo(caller: Caller, body: bytes) -> bytes:

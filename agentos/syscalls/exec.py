@@ -36,8 +36,8 @@ from agentos.kernel.prepared import Prepared
 from agentos.kernel.table import Syscall
 from agentos.permissions.approval_text import describe_exec, describe_message, escape
 from agentos.permissions.exec_request import ExecRequest
-from agentos.sandbox.plan import WORKSPACE
 from agentos.sandbox.policy import Program
+from agentos.sandbox.root_files import WORKSPACE
 from agentos.sandbox.status import Status
 from agentos.shell.reader import parse_text, parse_words
 from agentos.shell.reading import Reading

@@ -1,6 +1,5 @@
 """Handlers of READ and WRITE."""
 
-from binascii import a2b_base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import cache, partial
@@ -27,11 +26,10 @@ from agentos_sdk.errors import BadRequest, PermissionDenied
 from agentos_sdk.opcodes import Op
 
 from .file_paths import PathResolver
-from .json_text import base64_pieces, json_pieces
+from .json_text import PIECE_CHARS, base64_pieces, decode_base64, json_pieces
 
 MAX_INLINE_BYTES = 4 << 10  # bytes of a body that are parsed in the event loop
 LARGE_FILE_BYTES = 1 << 20  # bytes of a file; at most two larger reads are held in memory at once
-PIECE_CHARS = 256 << 10  # characters of base64 decoded at a time, so that other threads run in between
 WORKER_THREADS = 8  # threads; a file system that hangs delays only callers that wait for it
 MAX_CALLS_PER_CALLER = 4  # calls of one caller that are in flight at once
 PATH_RULE = "paths of this kind of caller"  # in the audit log if no rule applies
@@ -219,13 +217,7 @@ def parse_write(body: bytes) -> WriteRequest:
     """Parse a body and decode its content."""
     request = read_text(Write, body)
     text = request.content
+    if request.encoding == "base64":
+        return WriteRequest(request.path, request.mode, decode_base64(text, "content"))
     pieces = (text[at : at + PIECE_CHARS] for at in range(0, len(text), PIECE_CHARS))
-    if request.encoding == "utf-8":
-        return WriteRequest(request.path, request.mode, b"".join(piece.encode() for piece in pieces))
-    try:
-        data = b"".join(a2b_base64(piece, strict_mode=True) for piece in pieces)
-        if len(data) == len(text) // 4 * 3 - text.count("=", -2):  # otherwise there is padding in the middle
-            return WriteRequest(request.path, request.mode, data)
-    except ValueError:
-        pass
-    raise BadRequest("content: expected base64, with padding and without line breaks")
+    return WriteRequest(request.path, request.mode, b"".join(piece.encode() for piece in pieces))

@@ -21,6 +21,7 @@ from agentos.permissions.authorizer import NOT_HELD
 from agentos.permissions.levels import LEVELS
 from agentos.permissions.rule import PermissionSet, describe_right, shorten, strictness
 from agentos.permissions.set_files import describe_set
+from agentos.services.http.destination import Destination, parse_tunnel
 from agentos.threads import run_in_thread
 from agentos_sdk import codec
 from agentos_sdk.calls import permissions as calls
@@ -103,6 +104,9 @@ class Permissions:
     async def _decide(self, asker: Caller, caller: Caller, op: Op, args: Mapping[str, Any]) -> tuple[Right, Decision]:
         """The decision about a call by ``caller``, the strictest of several. Nothing is done."""
         authorizer, syscall = self.callers.authorizer, self.served.get(op)
+        if op is Op.HTTP and args.get("method") == "CONNECT":  # no call, but what a filtered network's proxy judges
+            tunnel = Right("http", read_tunnel(args))
+            return tunnel, authorizer.decide(caller, tunnel)
         if syscall is None and op not in connection_calls.OPS:
             raise UnknownCall(f"this kernel has no call {op.name}")
         decided = [(Right(op.name.lower()), authorizer.decide_call(caller.id, op))]
@@ -173,6 +177,14 @@ def parse_op(name: str) -> Op:
         return Op[name.upper()]
     except KeyError:
         raise BadRequest(f"call: no call is named {quote(name)}{suggest_name(name.upper(), Op.__members__)}") from None
+
+
+def read_tunnel(args: Mapping[str, Any]) -> Destination:
+    """The destination of ``{"method": "CONNECT", "url": "HOST:PORT"}``."""
+    try:
+        return parse_tunnel(str(args.get("url")))
+    except ValueError as error:
+        raise BadRequest(f"args.url: {error}") from None
 
 
 def summarize_set(given: PermissionSet) -> str:

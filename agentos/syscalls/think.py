@@ -21,6 +21,7 @@ from agentos.llm.line import Line
 from agentos.llm.providers.provider import Question
 from agentos.llm.settings import QueuePath
 from agentos.permissions.approval_text import describe_message
+from agentos.services.quotas import OF_MODEL
 from agentos.threads import run_in_thread
 from agentos_sdk import codec
 from agentos_sdk.calls import think as calls
@@ -74,7 +75,7 @@ def syscalls(
     def prepare_report(caller: Caller, request: calls.LLMReport) -> Prepared:
         def act(caller: Caller) -> calls.Reported:
             path = queue_path(caller)
-            used_up = any(standing.left <= 0 for standing in line.budget_states(path))
+            used_up = any(one.left <= 0 and one.quota.what in OF_MODEL for one in line.budget_states(path))
             return calls.Reported(tokens=line.usage_of(path).usage.total, quota_exceeded=used_up)
 
         return Prepared((Right("llm_report"),), act)

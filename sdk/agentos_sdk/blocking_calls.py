@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any, Literal, TypeVar
 
-    from .chunks import ApprovalLists, Outputs, Pages, Stream, Thoughts
+    from .chunks import ApprovalLists, Outputs, Pages, Parts, Stream, Thoughts
     from .question import ImageFile
 
     Reply = dict[str, Any]
@@ -47,6 +47,7 @@ SET_PERMS = 0x41
 APPROVALS = 0x42
 DECIDE = 0x43
 EXPLAIN = 0x44
+HTTP = 0x50
 GET_AUDIT_LOG = 0x76
 SET_AUDIT_CONFIG = 0x77
 METRICS_SYSTEM = 0xC0
@@ -606,4 +607,75 @@ class Calls:
                     "stream": True,
                 }
             ),
+        )
+
+    def http(
+        self,
+        url: str,
+        method: str = "GET",
+        headers: Mapping[str, str] | None = None,
+        body: object = None,
+        timeout: float = 30.0,
+        *,
+        encoding: Literal["utf-8", "base64"] | None = None,
+        max_redirects: int | None = None,
+    ) -> Reply:
+        """Send an HTTP request, and wait for the response at most ``timeout`` seconds in all.
+
+        ``body`` is text, bytes as base64 with that ``encoding``, or any other JSON value, which is sent as JSON. At
+        most ``max_redirects`` redirects are followed, and only where the next request is allowed without asking:
+        otherwise the redirect itself is the response.
+
+        A ``body`` of bytes is sent as base64.
+        """
+        from .arguments import as_body
+
+        body, encoding = as_body(body, encoding)
+        return self._make_call(
+            HTTP,
+            {
+                "url": url,
+                "method": method,
+                "headers": headers,
+                "body": body,
+                "timeout": timeout,
+                "encoding": encoding,
+                "max_redirects": max_redirects,
+            },
+            wait=timeout,
+        )
+
+    def http_stream(
+        self,
+        url: str,
+        method: str = "GET",
+        headers: Mapping[str, str] | None = None,
+        body: object = None,
+        timeout: float = 30.0,
+        *,
+        encoding: Literal["utf-8", "base64"] | None = None,
+        max_redirects: int | None = None,
+    ) -> Parts:
+        """Like :meth:`http`, with the response's body as it arrives.
+
+        Iterate over parts: the first has ``status_code``, ``headers`` and ``url``, the others ``body`` and
+        ``encoding``. Then ``response`` is the reply. Use it in a ``with`` block (Trio: ``async with``): leaving
+        that early cancels the call. Raises the call's error.
+        """
+        from .arguments import as_body
+        from .chunks import Parts
+
+        body, encoding = as_body(body, encoding)
+        return self._open_stream(
+            Parts,
+            {
+                "url": url,
+                "method": method,
+                "headers": headers,
+                "body": body,
+                "timeout": timeout,
+                "encoding": encoding,
+                "max_redirects": max_redirects,
+                "stream": True,
+            },
         )

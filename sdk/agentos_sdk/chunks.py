@@ -109,3 +109,17 @@ class Thoughts(Stream):
                 return str(body["delta"])
             self.thought = body
         raise StopIteration
+
+
+class Parts(Stream):
+    """An HTTP response in parts: its head, then its body. Once it is complete, ``response`` is the reply."""
+
+    op = Op.HTTP
+    response: Reply | None = None
+
+    def __next__(self) -> Reply:
+        for op, body in self._frames:
+            if op == Op.CHUNK:
+                return body
+            self.response = body
+        raise StopIteration

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from .arguments import absolute_cwd, as_text, make_absolute, make_paths_absolute
+from .arguments import absolute_cwd, as_body, as_text, make_absolute, make_paths_absolute
 from .calls.agents import (
     AgentInfo,
     Changed,
@@ -29,6 +29,7 @@ from .calls.agents import (
 )
 from .calls.audit import AuditEntry, GetAuditLog, SetAuditConfig
 from .calls.host import Content, Exec, Executed, Read, Write, Written
+from .calls.http import HTTP, HTTPResponse
 from .calls.inspect import Inspect, Inspected
 from .calls.kernel import KernelStatus, Shutdown, Status, Stopping
 from .calls.messages import Broadcast, Delivered, Message, Recv, Register, Registered, Send, Sent
@@ -38,7 +39,7 @@ from .calls.reload import Reload, Reloaded
 from .calls.request import Request
 from .calls.think import Think, Thought
 from .calls.usage import DayUsage, Usage
-from .streams import ApprovalLists, Outputs, Pages, Stream, Thoughts, question_in_thread
+from .streams import ApprovalLists, Outputs, Pages, Parts, Stream, Thoughts, question_in_thread
 
 if TYPE_CHECKING:
     from .question import ImageFile
@@ -580,6 +581,71 @@ class Calls:
                 "stop": stop,
                 "response_schema": response_schema,
                 "timeout": timeout,
+                "stream": True,
+            },
+        )
+
+    async def http(
+        self,
+        url: str,
+        method: str = "GET",
+        headers: Mapping[str, str] | None = None,
+        body: object = None,
+        timeout: float = 30.0,
+        *,
+        encoding: Literal["utf-8", "base64"] | None = None,
+        max_redirects: int | None = None,
+    ) -> HTTPResponse:
+        """Send an HTTP request, and wait for the response at most ``timeout`` seconds in all.
+
+        ``body`` is text, bytes as base64 with that ``encoding``, or any other JSON value, which is sent as JSON. At
+        most ``max_redirects`` redirects are followed, and only where the next request is allowed without asking:
+        otherwise the redirect itself is the response.
+
+        A ``body`` of bytes is sent as base64.
+        """
+        body, encoding = as_body(body, encoding)
+        return await self._make_call(
+            HTTP,
+            {
+                "url": url,
+                "method": method,
+                "headers": headers,
+                "body": body,
+                "timeout": timeout,
+                "encoding": encoding,
+                "max_redirects": max_redirects,
+            },
+        )
+
+    def http_stream(
+        self,
+        url: str,
+        method: str = "GET",
+        headers: Mapping[str, str] | None = None,
+        body: object = None,
+        timeout: float = 30.0,
+        *,
+        encoding: Literal["utf-8", "base64"] | None = None,
+        max_redirects: int | None = None,
+    ) -> Parts:
+        """Like :meth:`http`, with the response's body as it arrives.
+
+        Iterate over parts: the first has ``status_code``, ``headers`` and ``url``, the others ``body`` and
+        ``encoding``. Then ``response`` is the reply. Use it in a ``with`` block (Trio: ``async with``): leaving
+        that early cancels the call. Raises the call's error.
+        """
+        body, encoding = as_body(body, encoding)
+        return self._open_stream(
+            Parts,
+            {
+                "url": url,
+                "method": method,
+                "headers": headers,
+                "body": body,
+                "timeout": timeout,
+                "encoding": encoding,
+                "max_redirects": max_redirects,
                 "stream": True,
             },
         )

@@ -1,4 +1,4 @@
-"""Async iterators over streamed replies: a followed log, the model's answer, a command's output."""
+"""Async iterators over streamed replies: a followed log, the model's answer, a command's output, HTTP's response."""
 
 import weakref
 from collections import deque
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import trio
 
 from . import codec
-from .calls import agents, host, permissions, think
+from .calls import agents, host, http, permissions, think
 from .opcodes import Op
 from .question import question
 
@@ -146,6 +146,20 @@ class Outputs(Stream[host.Output]):
 
     def _last(self, reply: bytes) -> host.Output:
         self.executed = self._kernel._reply(host.Exec, reply)
+        raise StopAsyncIteration
+
+
+class Parts(Stream[http.HTTPPart]):
+    """An HTTP response in parts: its head, then its body. Once it is complete, ``response`` is the reply."""
+
+    op = Op.HTTP
+    response: http.HTTPResponse | None = None
+
+    def _piece(self, chunk: bytes) -> http.HTTPPart:
+        return codec.decode(http.HTTPPart, codec.parse(chunk))
+
+    def _last(self, reply: bytes) -> http.HTTPPart:
+        self.response = self._kernel._reply(http.HTTP, reply)
         raise StopAsyncIteration
 
 

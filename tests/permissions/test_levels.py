@@ -46,6 +46,8 @@ TABLE = {
     "KILL bob": "dddda",
     "SET_PERMS ${own}": "ddaaa",
     "HTTP example.com": "dddka",
+    "HTTP CONNECT example.com:22": "dddka",
+    "HTTP http://127.0.0.1:8080": "ddddd",
     "METRICS_SYSTEM": "dddda",
     "SET_AUDIT_CONFIG": "dddda",
     "READ /home/ada/.ssh/id_ed25519": "ddddd",

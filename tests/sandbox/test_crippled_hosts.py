@@ -150,6 +150,14 @@ def test_a_host_without_proc_is_told_to_mount_it(whole: dict[str, Any]) -> None:
     assert knobs(report, "user_ns") == {"mount proc at /proc"}
 
 
+def test_a_filtered_network_is_tried(whole: dict[str, Any]) -> None:
+    report = doctor("--refuse", "bind=EPERM")
+
+    assert whole["facts"]["filtered network"] == "works"
+    assert report["facts"]["filtered network"].startswith("no: Listen 80 80 53: tcp 127.0.0.1:80: Operation not per")
+    assert report["layers"] == whole["layers"]
+
+
 def test_a_state_directory_that_cannot_be_written_is_a_fact(whole: dict[str, Any], tmp_path: Path) -> None:
     place = "/var/lib" if ROOT else str(tmp_path)
 

@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 
 from agentos.sandbox import steps as s
 from agentos.sandbox.filters import seccomp
-from agentos.sandbox.plan import SYSTEM_FILES, SYSTEM_PATHS, Host, plan_entry, plan_sandbox, split_plan
+from agentos.sandbox.host import Host
+from agentos.sandbox.plan import NEWNET, plan_entry, plan_sandbox, split_plan
 from agentos.sandbox.policy import NETWORKS, PROFILES, BadPolicy, Directory, Image, Interpreter, Limits, Policy, Program
+from agentos.sandbox.root_files import NETWORK_FILES, SYSTEM_FILES, SYSTEM_PATHS
 from agentos.sandbox.steps import Step
 from agentos_sdk.values import HostIds
 
@@ -32,7 +34,7 @@ hosts = st.builds(
     uid=st.sampled_from((0, 1001)),
     gid=st.just(0),
     architecture=st.sampled_from(("x86_64", "aarch64")),
-    directories=st.frozensets(st.sampled_from(SYSTEM_PATHS + SYSTEM_FILES)),
+    directories=st.frozensets(st.sampled_from((*SYSTEM_PATHS, *SYSTEM_FILES, *NETWORK_FILES["host"]))),
     links=st.just({}),
     landlock_abi=st.integers(0, 9),
     cgroup_namespace=st.booleans(),
@@ -86,6 +88,22 @@ def test_no_place_to_write_to_is_executable_in_strict(policy: Policy, host: Host
     mounts = [one for one in steps if isinstance(one, s.MountTmpfs) or (isinstance(one, s.Bind) and one.writable)]
 
     assert policy.profile != "strict" or not any(mount.executable for mount in mounts)
+
+
+@given(policies, hosts)
+def test_only_the_hosts_network_is_not_its_own(policy: Policy, host: Host) -> None:
+    steps = made(policy, host)
+    (clone,) = [step for step in steps if isinstance(step, s.Clone)]
+    routes = [place for place, step in enumerate(steps) if isinstance(step, s.RouteToLoopback)]
+    sources = {step.source for step in steps if isinstance(step, s.Bind)}
+    files = {step.path: step.text for step in steps if isinstance(step, s.WriteFile)}
+
+    assert bool(clone.flags & NEWNET) == (policy.network != "host")
+    assert len(routes) == (policy.network == "filtered")
+    assert all(place < at(steps, s.DropCapabilities) for place in routes)
+    assert ("/etc/resolv.conf" in sources) <= (policy.network == "host")
+    assert files.get("/etc/resolv.conf") == ("nameserver 127.0.0.1\n" if policy.network == "filtered" else None)
+    assert ("/etc/ssl" in sources) == (policy.network != "none" and "/etc/ssl" in host.directories)
 
 
 @given(plans)

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from agentos.attacks.harness import ATTACKER, PROGRAM
 from agentos.attacks.inside import written
-from agentos.sandbox.plan import Host, plan_entry, plan_sandbox
+from agentos.sandbox.host import Host
+from agentos.sandbox.plan import plan_entry, plan_sandbox
 from agentos.sandbox.policy import Policy
 from agentos.sandbox.policy import Program as Run
 from agentos.sandbox.report import probe, walls

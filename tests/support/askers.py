@@ -16,6 +16,7 @@ class Asker:
         self.kernel, self.name = kernel, name
         permissions = {"level": "sandboxed", "ask": dict(ask)}
         self.id = kernel.spawn(name, permissions=permissions, **more)
+        self._wires: list[Wire] = []
 
     def connect(self) -> Wire:
         return self.kernel.connect_as(self.id)
@@ -24,9 +25,15 @@ class Asker:
         """Make a call that waits for a person; its reply comes on the connection that is returned."""
         before = {one["id"] for one in list_pending(self.kernel)}
         wire = self.connect()
+        self._wires.append(wire)
         wire.send(op, dict(fields))
         until(lambda: {one["id"] for one in list_pending(self.kernel)} - before, f"{self.name} waits for a person")
         return wire
+
+    def close(self) -> None:
+        """End the connections of all calls that were begun."""
+        for wire in self._wires:
+            wire.close()
 
     def call(self, op: int, fields: Mapping[str, object]) -> Any:
         with self.connect() as wire:

@@ -46,6 +46,26 @@ def test_explain_says_the_rule_and_does_nothing(pair: tuple[AgentOSClient, Agent
     )
 
 
+def test_a_tunnel_is_explained_by_the_rules_of_domains(pair: tuple[AgentOSClient, AgentOSClient, int]) -> None:
+    operator, _, number = pair
+    given = {"level": "sandboxed", "allow": {"domains": ["a.test", "GET b.test/x/**"]}}
+    up(operator.set_permissions(given, agent_id=number))
+
+    def told(url: str) -> tuple[str, str]:
+        reply = up(operator.explain("subject", "HTTP", {"method": "CONNECT", "url": url}))
+        return reply["decision"], reply["reason"]
+
+    assert told("a.test:443")[0] == "allow"
+    assert told("a.test:443")[1].startswith("HTTP CONNECT a.test:443: allowed by the rule allow domains a.test (")
+    assert told("a.test:22")[0] == "deny"
+    assert told("b.test:443")[1].endswith(
+        "; 'GET b.test/x/**' allows no tunnel, which hides methods and paths: only a rule without them does"
+    )
+    assert (
+        "four decimal numbers" in operator.explain("subject", "HTTP", {"method": "CONNECT", "url": "0x7f.1:1"})["error"]
+    )
+
+
 WANTED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("NOOP", {}),
     ("LIST", {}),

@@ -17,8 +17,9 @@ from agentos.sandbox.ahead import MAX_WAITING
 from agentos.sandbox.cgroups.discover import Cgroups, Group
 from agentos.sandbox.cgroups.values import CgroupEntry, CgroupError
 from agentos.sandbox.errors import SandboxError, StepFailed, ZygoteDied
+from agentos.sandbox.host import Host
 from agentos.sandbox.host_ids import HostIdPool
-from agentos.sandbox.plan import Host, plan_sandbox, plan_unjailed
+from agentos.sandbox.plan import plan_sandbox, plan_unjailed
 from agentos.sandbox.policy import BadPolicy, Directory, Policy
 from agentos.sandbox.report.walls import Observed
 from agentos.sandbox.spawner import Spawner

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from agentos.sandbox import interpreter_prefixes
 from agentos.sandbox.interpreter_prefixes import is_within
-from agentos.sandbox.plan import SYSTEM_PATHS
 from agentos.sandbox.policy import Interpreter
+from agentos.sandbox.root_files import SYSTEM_PATHS
 
 _INSTEAD = "install it in a directory of its own (pyenv, uv and conda do), or name the system's"
 

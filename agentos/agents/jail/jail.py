@@ -13,7 +13,8 @@ from agentos.agents.registry import Agent
 from agentos.agents.workspaces.workspace import Workspace
 from agentos.sandbox.cgroups.discover import Group
 from agentos.sandbox.cgroups.values import CgroupEntry, CgroupError, Evidence
-from agentos.sandbox.plan import Host, plan_way_in
+from agentos.sandbox.host import Host
+from agentos.sandbox.plan import plan_way_in
 from agentos.sandbox.policy import Limits, Policy
 from agentos.sandbox.report.limits import describe_ending
 from agentos.sandbox.sandbox import Sandbox

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from agentos.private_files import read_file, replace_file
 from agentos.sandbox.inside import libc
-from agentos.sandbox.plan import WORKSPACE
+from agentos.sandbox.root_files import WORKSPACE
 
 from . import git_exclude
 

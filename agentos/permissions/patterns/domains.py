@@ -16,12 +16,9 @@ from agentos.services.http.destination import (
     format_authority,
     is_address,
     parse_host,
-    parse_url,
 )
 
 from .base import BadPattern
-
-__all__ = ["Destination", "DomainPattern", "parse_domain_pattern", "parse_url"]
 
 DEFAULT_PORTS = frozenset({80, 443})  # of a pattern without a port
 PORT = re.compile(r"[1-9][0-9]{0,4}")

@@ -249,6 +249,7 @@ def _collect_facts(state: Path) -> Mapping[str, str]:
         "control groups": _describe_cgroups(),
         "around us": ", ".join(restrictions) or "no container's filter, profile or mask",
         "kept workspaces": _describe_kept_workspaces(),
+        "filtered network": _describe_filtered_network(),
         "state directory": f"{state}: {_describe_state_directory(state)}",
     }
 
@@ -279,6 +280,20 @@ def _describe_kept_workspaces() -> str:
     except (images.ImageUnavailable, OSError) as error:
         return f"{watched}: {error}"
     return "an ext4 image of its size each"
+
+
+def _describe_filtered_network() -> str:
+    """Say whether an agent can have ``network = "filtered"``, which is tried."""
+    try:
+        spawner = Spawner.start(_ZYGOTE_TIMEOUT)
+    except (OSError, SandboxError) as error:
+        return f"no: no process can be started: {error}"
+    try:
+        found = trio.run(probe.probe_filtered_network, spawner, probe.read_host())
+    finally:
+        spawner.close()
+    remedy = f" ({found.remedy})" if found.remedy else ""
+    return "works" if found.works else f"no: {found.reason}{remedy}"
 
 
 def _describe_state_directory(state: Path) -> str:

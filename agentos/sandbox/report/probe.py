@@ -8,6 +8,7 @@ import os
 import resource
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import trio
 from msgspec.structs import replace
@@ -18,8 +19,9 @@ from agentos.sandbox import steps as s
 from agentos.sandbox.cgroups.discover import Cgroups
 from agentos.sandbox.errors import SandboxError, StepFailed
 from agentos.sandbox.filters import landlock, seccomp
-from agentos.sandbox.plan import Host
+from agentos.sandbox.host import Host
 from agentos.sandbox.policy import Interpreter
+from agentos.sandbox.root_files import GID, NETWORK_FILES, SYSTEM_FILES, SYSTEM_PATHS, UID
 from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.steps import Step
 from agentos_sdk.values import HostIds
@@ -42,8 +44,8 @@ _TRUE_PROGRAM = s.Execute(("/bin/true",), (("PATH", "/usr/bin:/bin"),), "/")
 
 def read_host(memory_cgroup: bool = False) -> Host:
     """Return the properties of this host that a plan needs. ``memory_cgroup``: a cgroup limits the programs' memory."""
-    paths = (*p.SYSTEM_PATHS, *p.SYSTEM_FILES, *p.NETWORK_FILES["host"])
-    links = {path: os.readlink(path) for path in p.SYSTEM_PATHS if os.path.islink(path)}
+    paths = (*SYSTEM_PATHS, *SYSTEM_FILES, *NETWORK_FILES["host"])
+    links = {path: os.readlink(path) for path in SYSTEM_PATHS if os.path.islink(path)}
     hard = {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[1] for name in _RLIMITS}
     return Host(
         os.geteuid(),
@@ -126,6 +128,15 @@ async def probe_layers(spawner: Spawner, host: Host, ids: HostIds | None = None)
     }
 
 
+async def probe_filtered_network(spawner: Spawner, host: Host) -> Finding:
+    """Return whether a network namespace can have what a filtered network needs, beyond the layer ``net_ns``."""
+    surroundings = await trio.to_thread.run_sync(remedies.read_surroundings)
+    ids = TRIAL_IDS if host.uid == 0 else HostIds(host.uid, host.gid)
+    sockets = (("tcp", "127.0.0.1", 80), ("tcp", "0.0.0.0", 80), ("udp", "127.0.0.1", 53))
+    steps = (s.LoopbackUp(), s.RouteToLoopback(*p.FILTERED_ADDRESSES), s.Listen(sockets))
+    return await _run_trial(spawner, _plan_trial(host, ids, p.NEWNET, *steps), surroundings)
+
+
 def _untried_layers(host: Host) -> Mapping[str, Finding]:
     """Return findings for layers that needn't be tried, because they can't work here."""
     absent = {}
@@ -149,12 +160,7 @@ def _mechanism_of(layer: str, host: Host) -> str:
 
 def _trial_plans(host: Host, ids: HostIds) -> Mapping[str, Sequence[Step]]:
     """Return the steps that test each layer."""
-
-    def trial(flags: int, *steps: Step) -> tuple[Step, ...]:
-        maps = (f"{p.UID} {ids.uid} 1", f"{p.GID} {ids.gid} 1", host.uid != 0)
-        identity = s.TakeIdentity(p.UID, p.GID, drop_groups=host.uid == 0)
-        return (s.Clone(p.NEWUSER | p.NEWPID | flags, *maps), identity, *steps, _TRUE_PROGRAM)
-
+    trial = partial(_plan_trial, host, ids)
     root = (s.PrivateMounts(), s.MountRoot(1 << 20, 64))
     return {
         "user_ns": trial(0, s.ForbidNamespaces()),
@@ -173,9 +179,15 @@ def _trial_plans(host: Host, ids: HostIds) -> Mapping[str, Sequence[Step]]:
     }
 
 
+def _plan_trial(host: Host, ids: HostIds, flags: int, *steps: Step) -> tuple[Step, ...]:
+    maps = (f"{UID} {ids.uid} 1", f"{GID} {ids.gid} 1", host.uid != 0)
+    identity = s.TakeIdentity(UID, GID, drop_groups=host.uid == 0)
+    return (s.Clone(p.NEWUSER | p.NEWPID | flags, *maps), identity, *steps, _TRUE_PROGRAM)
+
+
 def _minimal_root_steps(host: Host) -> Sequence[Step]:
     """Steps for a minimal root in which a program can start. Sources may be opened late: nothing here hides them."""
-    paths = [path for path in p.SYSTEM_PATHS if path in host.directories]
+    paths = [path for path in SYSTEM_PATHS if path in host.directories]
     return (
         s.MakeDirectory("/dev"),
         *(s.OpenSource(path) for path in (*paths, "/dev/null")),
@@ -212,5 +224,7 @@ async def _run_trial(spawner: Spawner, trial: Sequence[Step], surroundings: reme
         return Finding(False, str(failure))
     for fd in (sandbox.stdout, sandbox.stderr):
         os.close(fd)
+    for one in sandbox.sockets:
+        one.close()
     status = await sandbox.wait()
     return Finding(status.code == 0, "" if status.code == 0 else f"{_TRUE_PROGRAM.argv[0]}: {status}")

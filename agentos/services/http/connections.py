@@ -197,8 +197,11 @@ class Pool(httpcore.AsyncNetworkBackend):
                 yield exchange
             finally:
                 await exchange.aclose()
-        except (httpcore.NetworkError, httpcore.ProtocolError, Unreadable) as error:
+        except (httpcore.NetworkError, Unreadable) as error:
             raise Unavailable(f"{to.host} port {to.port}: {error}") from None
+        except httpcore.ProtocolError as error:
+            what = str(error).partition(":")[0]  # behind it h11 quotes what the server sent, which may hold a secret
+            raise Unavailable(f"{to.host} port {to.port}: {what}") from None
         finally:
             self._requests -= 1
             self._used_at = trio.current_time()

@@ -35,6 +35,7 @@ COMMANDS = {
     "logs": "logs",
     "send": "messages",
     "think": "think",
+    "http": "http",
     "usage": "usage",
     "budget": "usage",
     "permissions": "permissions",

@@ -31,12 +31,13 @@ from .permissions_answers import answer_lines, forget
 from .permissions_suggest import suggest
 
 DENIALS = "denials"
+QUOTAS = ("tokens", "calls", "money", "http_requests", "http_bytes")
 KIND_WIDTH = 8  # length of the longest kind of rules
 AGENT_CALLS = ("KILL", "WAIT", "PAUSE", "RESUME", "LOGS", "INSPECT")
 EXPECTED = {
     **dict.fromkeys(("READ", "WRITE"), "a path"),
     "EXEC": "a command",
-    "HTTP": "a URL",
+    "HTTP": "a URL, METHOD URL, or CONNECT HOST:PORT",
     "SEND": "a name",
     **dict.fromkeys(AGENT_CALLS, "a name or an id"),
 }
@@ -165,7 +166,8 @@ def explain(agent: str, call: str, args: tuple[str, ...], socket_path: str | Non
     Nothing is done: this is what would come of it if AGENT made CALL.
 
     ARGS are a path for READ and WRITE, a line or words for EXEC, a model for THINK, a name for SEND and the calls about
-    agents; for any call, its request in JSON. Words that begin with a dash stand behind --.
+    agents; for HTTP a URL, with a method in front if it isn't GET, or CONNECT HOST:PORT for a tunnel through a filtered
+    network; for any call, its request in JSON. Words that begin with a dash stand behind --.
     """
     caller: str | int = int(agent) if agent.isdecimal() else agent
     with kernel(socket_path) as client:
@@ -188,12 +190,13 @@ def request(call: str, args: Sequence[str]) -> dict[str, Any]:
     first = args[0]
     if first.startswith("{") and len(args) == 1:
         return parse_object("ARGS", first)
+    if call == "HTTP":
+        return http_request(" ".join(args))
     if call == "EXEC":
         return {"command": first if len(args) == 1 else list(args)}
     fields: dict[str, dict[str, Any]] = {
         "READ": {"path": first},
         "WRITE": {"path": first, "content": ""},
-        "HTTP": {"url": first},
         "THINK": {"prompt": "?", "model": first},
         "SEND": {"to_name": first, "message": None},
         **dict.fromkeys(AGENT_CALLS, {"id": int(first)} if first.isdecimal() else {"name": first}),
@@ -201,6 +204,13 @@ def request(call: str, args: Sequence[str]) -> dict[str, Any]:
     if call not in fields or len(args) > 1:
         raise Failed(f"{' '.join(args)}: expected the request of {call} in JSON, such as '{{}}'")
     return fields[call]
+
+
+def http_request(text: str) -> dict[str, Any]:
+    """The request for a URL, METHOD URL, a host, or CONNECT HOST:PORT."""
+    method, _, where = text.rpartition(" ")
+    url = where if "://" in where or method == "CONNECT" else f"https://{where}"
+    return {"url": url, **({"method": method} if method else {})}
 
 
 # -- For people --------------------------------------------------------------------------------------------------------
@@ -219,7 +229,7 @@ def named_set_lines(given: Mapping[str, Any]) -> Iterator[str]:
 
 
 def set_lines(given: Mapping[str, Any]) -> Iterator[str]:
-    """The lines of a set: its rules by effect and kind, then limits and quotas."""
+    """The lines of a set: its rules by effect and kind, then limits, secrets and quotas."""
     if "level" in given:
         yield f"level {given['level']}"
     for effect in EFFECTS:
@@ -228,6 +238,8 @@ def set_lines(given: Mapping[str, Any]) -> Iterator[str]:
     if limits := given.get("spawn", {}).get("limits"):
         yield "spawned agents get at most"
         yield "  " + ", ".join(f"{name} {format_limit(name, value)}" for name, value in limits.items())
+    if secrets := given.get("secrets"):
+        yield f"secrets {', '.join(secrets)}"
     if quotas := given.get("quotas"):
         yield "of the model"
         yield from (f"  {format_quota(line)}" for line in quotas)
@@ -250,5 +262,5 @@ def section_lines(heading: str, rows: Mapping[str, Sequence[str]]) -> Iterator[s
 
 
 def format_quota(line: Mapping[str, Any]) -> str:
-    amounts = ", ".join(f"{line[what]:.10g} {what}" for what in ("tokens", "calls", "money") if what in line)
+    amounts = ", ".join(f"{line[what]:.10g} {what}" for what in QUOTAS if what in line)
     return f"{amounts} per {duration(line['per'])}"

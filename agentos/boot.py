@@ -329,7 +329,9 @@ class Kernel:
         if self.proxy is None:
             proxy = await run_in_thread(load_proxy)
             ask_seconds = self.settings.config.approvals.timeout
-            self.proxy = self.proxy or proxy(self.egress, self.callers.authorizer, self.connection_limit, ask_seconds)
+            self.proxy = self.proxy or proxy(
+                self.egress, self.callers.authorizer, self.connection_limit, ask_seconds, self.callers.charge_http
+            )
         await self.proxy.serve(network, caller)
 
     async def serve(self) -> str | None:

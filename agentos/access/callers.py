@@ -269,6 +269,14 @@ class Callers:
             return (self.kernel_account, Account(f"guest {caller.name}", Share(budget=budget)))
         return (self.kernel_account, Account(caller.name))
 
+    def charge_http(self, caller: Caller, requests: int, size: int, used: bool) -> None:
+        """Count HTTP requests, tunnels and their bytes towards the caller's quotas; raises ``QuotaExceeded``.
+
+        ``used``: the bytes have passed already, and count even then.
+        """
+        amounts = {"http_bytes": size} if used else {"http_requests": requests, "http_bytes": size}
+        self.line.charge(self.queue_path(caller), amounts, used)
+
     def _admit(self, own: PermissionSet, names: Names, above: int | None, *, is_operator: bool = False) -> int:
         number = next(self._ids)
         self.authorizer.add_caller(number, own, names, above, is_operator=is_operator)

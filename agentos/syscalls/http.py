@@ -107,13 +107,9 @@ class Requests:
         def secret_headers(destination: Destination) -> Headers:
             return secrets.headers_for(authorizer.permissions_of(caller.id).secrets(), destination)
 
-        def charge(requests: int, size: int, used: bool) -> None:
-            amounts = {"http_bytes": size} if used else {"http_requests": requests, "http_bytes": size}
-            self.callers.line.charge(self.callers.queue_path(caller), amounts, used)
-
         redactor = secrets.redactor(authorizer.permissions_of(caller.id).secrets())
         judge = partial(judge_address_of, authorizer, caller)
-        return Permit(judge, follow, find_refusal, secret_headers, redactor, charge)
+        return Permit(judge, follow, find_refusal, secret_headers, redactor, partial(self.callers.charge_http, caller))
 
     def _check_not_secret(self, caller: Caller, destination: Destination, headers: Headers) -> None:
         """Raise ``BadRequest`` for a header that the kernel sets there by a secret of the caller's."""

@@ -79,8 +79,7 @@ class Forward:
         data = sending.send(event)
         if data:
             await self.server.send_all(data)
-            self.traffic.sent += len(data)
-            self.traffic.keep_open()
+            self.traffic.count(sent=len(data))
 
     async def _pass_response(self, sending: h11.Connection) -> bool:
         answering = h11.Connection(h11.SERVER)
@@ -136,6 +135,5 @@ class Forward:
             if event is not h11.NEED_DATA:
                 return event
             data = await self.server.receive_some(READ_SIZE)
-            self.traffic.received += len(data)
-            self.traffic.keep_open()
+            self.traffic.count(received=len(data))
             sending.receive_data(bytes(data))

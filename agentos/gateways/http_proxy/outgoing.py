@@ -1,6 +1,6 @@
 """Outgoing connections of one agent: each is judged before it is opened, and again when the agent's rules change."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
 from time import perf_counter
@@ -22,20 +22,23 @@ from .tunnel import Traffic
 CALL = "HTTP"  # the audit log's name of requests and tunnels
 
 
+Charge = Callable[[Caller, int, int, bool], None]
+"""Counts requests and bytes of a caller, which may have been used already; raises ``QuotaExceeded``."""
+
+
 @define(eq=False)
 class Outgoing:
     """One connection. ``by_rule`` is the decision of the rules, which may have been a question.
 
-    ``remark`` is for the audit entry at its end, and ``refusal`` why it ends before.
+    ``remark`` is for the audit entry at its end.
     """
 
     destination: Destination
     by_rule: Decision
     judge: JudgeAddress
     server: trio.SocketStream
-    traffic: Traffic = field(factory=Traffic)
+    traffic: Traffic
     remark: str = ""
-    refusal: CallError | None = None
 
 
 @frozen(eq=False)
@@ -46,6 +49,7 @@ class Outgoings:
     authorizer: PermissionAuthorizer
     egress: Egress
     ask_seconds: float
+    charge: Charge
     _open: set[Outgoing] = field(factory=set)
 
     @asynccontextmanager
@@ -57,6 +61,7 @@ class Outgoings:
         duration and bytes, at the end.
         """
         decision, by_rule = await self.require(client, to, shown)
+        self.charge(self.caller, 1, 0, False)
         entry = self.caller.entry(CALL, str(to), decision, "intent")
         intent, began = await self.caller.audit.intend(entry), perf_counter()
         outcome, remark, opened = "cancelled", "", None
@@ -64,13 +69,14 @@ class Outgoings:
             self._require_again(to, by_rule)
             judge = judge_address_of(self.authorizer, self.caller, to)
             async with await self.egress.connect(self.caller.id, to.host, to.port, judge) as server:
-                opened = Outgoing(to, by_rule, judge, server)
+                traffic = Traffic(lambda size: self.charge(self.caller, 0, size, True))
+                opened = Outgoing(to, by_rule, judge, server, traffic)
                 self._open.add(opened)
-                with opened.traffic.scope:
+                with traffic.scope:
                     yield opened
-            if opened.refusal is not None:
-                raise opened.refusal
-            if opened.traffic.scope.cancelled_caught:
+            if traffic.refusal is not None:
+                raise traffic.refusal
+            if traffic.scope.cancelled_caught:
                 raise Timeout(f"{to}: the connection was idle for too long")
             outcome = "ok"
         except CallError as error:
@@ -79,8 +85,8 @@ class Outgoings:
         finally:
             if opened is not None:
                 self._open.discard(opened)
-                traffic = opened.traffic
-                remark = f" ({opened.remark}{traffic.sent} bytes sent, {traffic.received} received)"
+                opened.traffic.charge()
+                remark = f" ({opened.remark}{opened.traffic.sent} bytes sent, {opened.traffic.received} received)"
             about, took = f"{to}{remark}", perf_counter() - began
             self.caller.audit.note(self.caller.entry(CALL, about, decision, "outcome", outcome, took, intent))
 
@@ -93,8 +99,7 @@ class Outgoings:
                     address, port, *_ = one.server.socket.getpeername()
                     one.judge(ip_address(address), port)
             except CallError as error:
-                one.refusal = error
-                one.traffic.scope.cancel()
+                one.traffic.end(error)
             except OSError:
                 one.traffic.scope.cancel()  # the server is gone
 

@@ -31,7 +31,7 @@ from .dns_stub import DNSStub
 from .forward import Forward
 from .incoming import HEAD_SECONDS, Body, Incoming
 from .name_table import NameTable
-from .outgoing import Outgoing, Outgoings
+from .outgoing import Charge, Outgoing, Outgoings
 from .refusal import ESTABLISHED, refuse
 from .request_head import RequestHead, parse_head
 from .tunnel import Tunnel, make_buffer
@@ -52,17 +52,21 @@ Serve = Callable[[trio.SocketStream], Awaitable[None]]
 
 @frozen(eq=False)
 class Proxy:
-    """What the filtered networks of all agents share. A connection waits ``ask_seconds`` for a person to approve it."""
+    """What the filtered networks of all agents share.
+
+    A connection waits ``ask_seconds`` for a person to approve it. ``charge`` counts requests and bytes towards quotas.
+    """
 
     egress: Egress
     authorizer: PermissionAuthorizer
     connection_limit: ConnectionLimit
     ask_seconds: float
+    charge: Charge
     buffer: memoryview = field(factory=make_buffer)
 
     async def serve(self, network: FilteredNetwork, caller: Caller) -> None:
         """Serve the network of one life of an agent until cancelled."""
-        outgoings = Outgoings(caller, self.authorizer, self.egress, self.ask_seconds)
+        outgoings = Outgoings(caller, self.authorizer, self.egress, self.ask_seconds, self.charge)
         await AgentProxy(self, network, caller, outgoings).serve()
 
 
@@ -238,7 +242,7 @@ class AgentProxy:
             await self._check_server_name(incoming, outgoing)
         if incoming.buffer:
             await outgoing.server.send_all(incoming.buffer)
-            outgoing.traffic.sent += len(incoming.buffer)
+            outgoing.traffic.count(sent=len(incoming.buffer))
         await Tunnel(incoming.stream, outgoing.server, self.common.buffer, outgoing.traffic).run()
 
     async def _check_server_name(self, incoming: Incoming, outgoing: Outgoing) -> None:

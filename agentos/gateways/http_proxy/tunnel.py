@@ -1,13 +1,17 @@
 """Tunnels: copy data in both directions between a client in a jail and a server, until both have ended."""
 
 import os
+from collections.abc import Callable
 
 import trio
 from attrs import define, field
 
+from agentos_sdk.errors import CallError
+
 IDLE_SECONDS = 1800.0  # without data in either direction
 MAX_SECONDS = 24 * 3600.0
 BUFFER_BYTES = 256 << 10
+CHARGED_BYTES = 1 << 20  # are charged at a time, and the rest at the end
 DISCONNECTED = (trio.BrokenResourceError, trio.ClosedResourceError, ConnectionError)
 
 
@@ -18,19 +22,43 @@ def make_buffer() -> memoryview:
 
 @define(eq=False)
 class Traffic:
-    """One connection to a server: the bytes sent to it and received from it so far, and the scope that ends it."""
+    """One connection to a server: the bytes sent and received so far, and the scope in which it is used.
 
+    ``charge_bytes`` counts them towards quotas. ``refusal`` is why the connection was ended.
+    """
+
+    charge_bytes: Callable[[int], None] = lambda size: None
     sent: int = 0
     received: int = 0
+    refusal: CallError | None = None
     scope: trio.CancelScope = field(factory=trio.CancelScope)
+    _charged: int = 0
     _ends: float = field(factory=lambda: trio.current_time() + MAX_SECONDS)
 
     def __attrs_post_init__(self) -> None:
-        self.keep_open()
+        self.count()
 
-    def keep_open(self) -> None:
-        """Data has passed: begin the time anew after which an idle connection ends."""
+    def count(self, sent: int = 0, received: int = 0) -> None:
+        """Count data that has passed; the time after which an idle connection ends begins anew."""
+        self.sent += sent
+        self.received += received
         self.scope.deadline = min(self._ends, trio.current_time() + IDLE_SECONDS)
+        if self.sent + self.received - self._charged >= CHARGED_BYTES:
+            self.charge()
+
+    def charge(self) -> None:
+        """Charge what wasn't yet; if a quota is exceeded the connection ends."""
+        size = self.sent + self.received - self._charged
+        self._charged += size
+        try:
+            if size:
+                self.charge_bytes(size)
+        except CallError as error:
+            self.end(error)
+
+    def end(self, refusal: CallError) -> None:
+        self.refusal = refusal
+        self.scope.cancel()
 
 
 @define(eq=False)
@@ -55,10 +83,9 @@ class Tunnel:
         try:
             while size := await self._pass_on(source, target):
                 if source is self.client:
-                    self.traffic.sent += size
+                    self.traffic.count(sent=size)
                 else:
-                    self.traffic.received += size
-                self.traffic.keep_open()
+                    self.traffic.count(received=size)
             await target.send_eof()
         except DISCONNECTED:
             scope.cancel()

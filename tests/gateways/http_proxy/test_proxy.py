@@ -381,3 +381,27 @@ async def test_nothing_is_sent_if_the_audit_log_is_full() -> None:
 
         assert b"502" in (await here.tell(f"CONNECT api.test:{port} HTTP/1.1\r\nHost: x\r\n\r\n".encode()))[:20]
     assert (here.served, here.dns.asked) == ([], [])
+
+
+async def test_requests_and_all_bytes_count_towards_quotas_which_end_a_tunnel() -> None:
+    async with world(LOCAL) as here:
+        port = await here.serve(echo)
+        here.grant(allow=[f"api.test:{port}", f"127.0.0.1:{port}"])
+        async with await here.tunnel(f"api.test:{port}") as small:
+            await small.send_all(b"hello")
+            await small.send_eof()
+            await receive_all(small)
+        while not here.outcomes():
+            await trio.sleep(0.01)
+        assert (here.quotas.requests, here.quotas.bytes) == (1, 10)
+
+        here.quotas.most_bytes = 1000
+        async with await here.tunnel(f"api.test:{port}") as large:
+            with pytest.raises(trio.BrokenResourceError):
+                while True:
+                    await large.send_all(b"x" * 65536)
+                    await large.receive_some()
+        refused = await here.tell(f"CONNECT api.test:{port} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+
+    assert here.outcomes()[1].endswith(": quota_exceeded")
+    assert refused.startswith(b"HTTP/1.1 429 ")

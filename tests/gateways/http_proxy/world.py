@@ -21,6 +21,7 @@ from agentos.permissions.rule import PermissionSet, Rule
 from agentos.sandbox.steps import SocketAddress
 from agentos.services.http.egress import Egress
 from agentos.services.http.settings import HttpSettings
+from agentos_sdk.errors import QuotaExceeded
 from tests.support.dns_server import DnsServer, serve_dns
 from tests.support.rights import Notebook
 
@@ -42,6 +43,21 @@ def listen() -> socket.socket:
     return listener
 
 
+@define
+class Counted:
+    """Quotas of requests and bytes."""
+
+    requests: int = 0
+    bytes: int = 0
+    most_bytes: int = 1 << 40
+
+    def charge(self, caller: Caller, requests: int, size: int, used: bool) -> None:
+        self.requests += requests
+        self.bytes += size
+        if self.bytes > self.most_bytes:
+            raise QuotaExceeded("http_bytes: the quota is used up")
+
+
 @define(eq=False)
 class World:
     """``asked`` are the names of which the DNS server was asked; ``served`` the connections to each server."""
@@ -54,6 +70,7 @@ class World:
     limit: ConnectionLimit
     servers: trio.Nursery
     scope: trio.CancelScope
+    quotas: "Counted"
     served: list[int] = field(factory=list)
 
     def grant(self, **texts: Sequence[str]) -> None:
@@ -110,7 +127,7 @@ async def world(records: Mapping[str, Sequence[str]] | None = None, **granted: S
     """A running proxy. ``records`` are addresses by name; every name in ``test`` has 127.0.0.1 unless it says else."""
     authorizer = PermissionAuthorizer(AgentTree(lambda *_: True, str, lambda *_: False, lambda *_: False))
     authorizer.add_caller(AGENT, rules(**granted), NAMES)
-    notebook = Notebook()
+    notebook, quotas = Notebook(), Counted()
     caller = Caller(AGENT, "agent", "worker", Table([]), authorizer, notebook)
     network = FilteredNetwork(listen(), socket.socket(type=socket.SOCK_DGRAM), listen(), {}, open_on_loopback)
     network.dns_udp.bind(("127.0.0.1", 0))
@@ -119,10 +136,12 @@ async def world(records: Mapping[str, Sequence[str]] | None = None, **granted: S
         dns = await stack.enter_async_context(serve_dns(DnsServer(records or {})))
         nursery = await stack.enter_async_context(trio.open_nursery())
         limit = ConnectionLimit(1000)
-        proxy = Proxy(Egress(HttpSettings(resolver=dns.address)), authorizer, limit, ask_seconds=30)
+        proxy = Proxy(
+            Egress(HttpSettings(resolver=dns.address)), authorizer, limit, ask_seconds=30, charge=quotas.charge
+        )
         nursery.start_soon(partial(proxy.serve, network, caller))
         with trio.fail_after(60):
-            yield World(authorizer, dns, notebook, caller, network, limit, nursery, nursery.cancel_scope)
+            yield World(authorizer, dns, notebook, caller, network, limit, nursery, nursery.cancel_scope, quotas)
         nursery.cancel_scope.cancel()
 
 

@@ -240,6 +240,7 @@ class Kernel:
             host_view=host_view,
             max_payload=kernel.max_payload,
             config_file=str(settings.config.file) if settings.config.file is not None else None,
+            upstream_proxy=self.egress.upstream_proxy,
         )
         self.callers.serve(table(services), reserved(kernel.max_payload))
         self.supervision.build(root)

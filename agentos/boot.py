@@ -309,6 +309,7 @@ class Kernel:
             http=self.http,
             max_payload=kernel.max_payload,
             config_file=str(settings.config.file) if settings.config.file is not None else None,
+            upstream_proxy=self.egress.upstream_proxy,
         )
         self.callers.serve(table(services), reserved())
         self.supervision.build(root)

@@ -34,6 +34,11 @@ class Egress:
     def __attrs_post_init__(self) -> None:
         self.resolver = Resolver(self.settings.resolver)
 
+    @property
+    def upstream_proxy(self) -> str | None:
+        """The upstream proxy as HOST:PORT."""
+        return format_authority(*self.settings.upstream_proxy) if self.settings.upstream_proxy is not None else None
+
     async def connect(self, owner: int, host: str, port: int, judge: JudgeAddress) -> trio.SocketStream:
         """Connect to ``host``, as a :class:`~.destination.Destination` has it, for the agent with the id ``owner``.
 

@@ -1,5 +1,6 @@
 """Egress connects only to what was judged, and asks a name's server only when it connects."""
 
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
@@ -198,6 +199,15 @@ async def test_a_listener_of_the_kernel_is_refused_even_if_its_address_is_grante
                 await egress.connect(OWNER, host, port, allowed)
         else:
             await (await egress.connect(OWNER, host, port, allowed)).aclose()
+
+
+async def test_a_listener_is_refused_until_the_kernel_closes_it() -> None:
+    egress, allowed = Egress(), Judge({"127.0.0.1"})
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        with egress.refuse(listener), pytest.raises(PermissionDenied, match="kernel's own"):
+            await egress.connect(OWNER, "127.0.0.1", port, allowed)
+        await (await egress.connect(OWNER, "127.0.0.1", port, allowed)).aclose()
 
 
 ADDRESSES = [f"127.0.0.{number}" for number in range(1, 6)] + ["::1"]

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import trio
 from attrs import frozen
@@ -16,11 +17,12 @@ from msgspec.structs import replace
 
 from agentos import __version__
 from agentos.agents import kept_stops
+from agentos.agents.commands.approval_notices import ApprovalNotices
 from agentos.agents.commands.run import CommandRunner
 from agentos.agents.event_lines import add_to_output, identify_log, log_event, log_kernel_event, log_last_state
 from agentos.agents.health import HealthChecks
 from agentos.agents.kept_stops import KeptStops
-from agentos.agents.life import LifeDeps, home
+from agentos.agents.life import PATH, LifeDeps, home
 from agentos.agents.life_counter import LifeCounter
 from agentos.agents.life_entries import LifeEntries
 from agentos.agents.registry import Registry
@@ -30,38 +32,58 @@ from agentos.agents.tree_reload import TreeReload, list_agents
 from agentos.config.load import Config
 from agentos.config.reload import Reload
 from agentos.config.watch import Watch
-from agentos.database import DatabaseError, open_database
+from agentos.database import Database, DatabaseError, open_database
 from agentos.llm import budgets
 from agentos.llm.model import Model, open_model
 from agentos.private_files import UnsafeFile, describe_error
 from agentos.sandbox.root_files import CODE, WORKSPACE
 from agentos.services import usage
-from agentos.services.events import Events, IsolationProbed, KernelInterrupted, KernelStarted, Subscriber
+from agentos.services.events import (
+    Events,
+    IsolationProbed,
+    KernelInterrupted,
+    KernelStarted,
+    Subscriber,
+)
 from agentos.services.mailboxes import Mailboxes
 from agentos.syscalls import Services, reserved, table
+from agentos.threads import run_in_thread
 from agentos_sdk.project import CONFIG, RunningKernel, project_id
 
 from .access.callers import Callers
 from .agents.jail import openai_endpoint
 from .agents.jail.factory import Jails
+from .agents.jail.filtered_network import FilteredNetwork
 from .agents.jail.usage import UsageReader
-from .agents.leftover_processes import Sweeper
+from .agents.leftover_processes import RUN_VARIABLE, Sweeper
 from .agents.workspaces.view import View
 from .agents.workspaces.workspace import Workspaces
 from .host_setup import BootError, Host, affordable_connections, is_root, open_host
+from .kernel.background import Background
+from .kernel.caller import Caller
 from .kernel.listener import ConnectionLimit, Listener, ListenError, listen
 from .kernel.poller import Poller
 from .kernel.record import record_kernel
+from .permissions.answers import TABLES as ANSWERS
+from .permissions.answers import Answers
+from .permissions.approvals import TABLES as APPROVALS
+from .permissions.approvals import Approvals, ApprovalSettings
 from .permissions.patterns.base import Names
 from .sandbox.report import probe
 from .services.audit.log import Audit, open_audit
 from .services.audit.traffic import Traffic
+from .services.http.client import Client
 from .services.http.egress import Egress
+from .services.http.secrets import Secrets, UnreadableSecret
 from .services.logs.log import KernelLog, Logs, open_logs
+
+if TYPE_CHECKING:
+    from .gateways.http_proxy.proxy import Proxy
 
 log = logging.getLogger("agentos.kernel")
 
 SCHEMAS = {"quotas": budgets.TABLES, "usage": usage.TABLES, "kept_stops": kept_stops.TABLES}  # of the database
+SCHEMAS |= {"approvals": APPROVALS, "answers": ANSWERS}
 COUNT_SECONDS = 3600.0  # seconds for which the audit log's counts stand
 
 
@@ -94,6 +116,16 @@ def run(settings: Settings) -> str | None:
             raise BootError(describe_error(error, settings.state_dir)) from None
 
 
+def read_secrets(config: Config) -> Secrets:
+    """The secrets of HTTP requests, read from their files and the environment. Raises :class:`BootError`."""
+    secrets = Secrets(proxied=config.http.upstream_proxy is not None)
+    try:
+        secrets.replace(config.http.secrets, secrets.read(config.http.secrets, os.environ))
+    except UnreadableSecret as error:
+        raise BootError(f"{config.file}: {error}") from None
+    return secrets
+
+
 def describe_kernel(settings: Settings) -> RunningKernel:
     """The kernel's record, for other processes of its user."""
     file = settings.config.file
@@ -117,13 +149,15 @@ async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> s
         kernel_log.attach(logs)
         model, stops = await open_model(settings.config.llm, database), await KeptStops.load(database)
         await stops.forget_others(list_agents(list_places(settings.config.root)))
-        access = open_access(settings, host, model, audit, usage.UsageLog(database), logs)
+        secrets = await run_in_thread(read_secrets, settings.config)
+        access = open_access(settings, host, model, audit, database, logs, secrets)
+        await access.approvals.load()
         return await Kernel(settings, host, model, access, stops).serve()
 
 
 @frozen
 class Access:
-    """Identities and what belongs to them: agents, their events and usage, callers, mailboxes and the audit log."""
+    """Identities and what belongs to them: agents, their events and usage, callers, mailboxes, approvals, audit log."""
 
     events: Events
     registry: Registry
@@ -132,13 +166,17 @@ class Access:
     lives: LifeCounter
     life_entries: LifeEntries
     logs: Logs
+    approvals: Approvals
     callers: Callers
 
 
-def open_access(settings: Settings, host: Host, model: Model, audit: Audit, used: usage.UsageLog, logs: Logs) -> Access:
+def open_access(
+    settings: Settings, host: Host, model: Model, audit: Audit, database: Database, logs: Logs, secrets: Secrets
+) -> Access:
     """Construct what knows agents and callers, and subscribe to events."""
-    config, events, mail = settings.config, Events(), Mailboxes()
+    config, events, mail, used = settings.config, Events(), Mailboxes(), usage.UsageLog(database)
     registry = Registry(events.publish)
+    approvals = construct_approvals(config.approvals, registry, database, audit)
     lives = LifeCounter(registry, UsageReader(registry), used)
     model.line.on_use, model.budgets.on_exhausted = used.add_model_use, events.publish
     life_entries = LifeEntries(registry, audit)
@@ -148,6 +186,9 @@ def open_access(settings: Settings, host: Host, model: Model, audit: Audit, used
         mail=mail,
         line=model.line,
         audit=audit,
+        approvals=approvals,
+        background=Background(),
+        secrets=secrets,
         known=config.permissions,
         names=names,
         jailed=replace(names, workspace=WORKSPACE, code=CODE),
@@ -159,6 +200,7 @@ def open_access(settings: Settings, host: Host, model: Model, audit: Audit, used
     events.subscribers = (
         log_event,
         life_entries.record,
+        approvals.end_life,
         partial(add_to_output, registry),
         mail.send_escalation,
         callers.forget_agent,
@@ -168,7 +210,16 @@ def open_access(settings: Settings, host: Host, model: Model, audit: Audit, used
         partial(log_kernel_event, logs),
     )
     logs.identify = partial(identify_log, registry)
-    return Access(events, registry, mail, audit, lives, life_entries, logs, callers)
+    return Access(events, registry, mail, audit, lives, life_entries, logs, approvals, callers)
+
+
+def construct_approvals(settings: ApprovalSettings, registry: Registry, database: Database, audit: Audit) -> Approvals:
+    def name_of(number: int) -> str | None:
+        agent = registry.get(number)
+        return registry.lasting_name_of(agent) if agent is not None else None
+
+    answers = Answers(database, name_of)
+    return Approvals(settings, database, audit, answers, registry.publish, registry.lasting_name)
 
 
 class Kernel:
@@ -178,6 +229,7 @@ class Kernel:
         kernel, root = settings.config.kernel, settings.config.root
         self.settings, self.host, self.model = settings, host, model
         self.events, self.callers, self.line = access.events, access.callers, model.line
+        self.approvals = access.approvals
         self.lives, self.life_entries, self.traffic = access.lives, access.life_entries, Traffic(access.audit)
         self.started = trio.Event()
         self.connection_limit = ConnectionLimit(min(kernel.max_connections, affordable_connections()))
@@ -195,6 +247,18 @@ class Kernel:
             waived=kernel.waive,
         )
         self.egress = Egress(settings.config.http)
+        self.proxy: Proxy | None = None
+        runner = CommandRunner(self.jails)
+        self.notices = ApprovalNotices(
+            command=settings.config.approvals.notify,
+            directory=str(settings.config.directory),
+            environment={"PATH": PATH, "LANG": "C.UTF-8", "HOME": home(), RUN_VARIABLE: host.run.id},
+            runner=runner,
+        )
+        self.events.subscribers = (*self.events.subscribers, self.notices.take_event)
+        self.http = Client(self.egress)
+        self.callers.authorizer.observers.append(self.http.judge_again)
+        self.events.subscribers = (*self.events.subscribers, self.http.take_event)
         host_view = View(str(settings.config.directory), home())
         # The agent tree, not running yet.
         self.supervision = Supervision(
@@ -208,8 +272,11 @@ class Kernel:
                 run=host.run,
                 sweeper=self.sweeper,
                 host_view=host_view,
-                health=HealthChecks(access.registry, CommandRunner(self.jails)),
+                health=HealthChecks(access.registry, runner),
+                background=self.callers.background,
                 serve=self.openai_endpoint(),
+                serve_network=self.serve_network,
+                find_ports=self.callers.authorizer.named_ports,
             ),
             limits=SpawnLimits(kernel.max_children, kernel.spawn_rate),
             kernel_account=model.account,
@@ -235,12 +302,15 @@ class Kernel:
             kernel_account=model.account,
             audit=access.audit,
             lives=access.lives,
+            approvals=access.approvals,
             logs=access.logs,
+            background=self.callers.background,
             host_view=host_view,
+            http=self.http,
             max_payload=kernel.max_payload,
             config_file=str(settings.config.file) if settings.config.file is not None else None,
         )
-        self.callers.serve(table(services), reserved(kernel.max_payload))
+        self.callers.serve(table(services), reserved())
         self.supervision.build(root)
 
     def openai_endpoint(self) -> openai_endpoint.Serve | None:
@@ -254,6 +324,16 @@ class Kernel:
             models, self.line.provider, self.connection_limit, self.settings.config.kernel.max_payload
         ).serve
 
+    async def serve_network(self, network: FilteredNetwork, caller: Caller) -> None:
+        """Serve the filtered network of one life of an agent. The proxy is loaded for the first one: 0.05 s."""
+        if self.proxy is None:
+            proxy = await run_in_thread(load_proxy)
+            ask_seconds = self.settings.config.approvals.timeout
+            self.proxy = self.proxy or proxy(
+                self.egress, self.callers.authorizer, self.connection_limit, ask_seconds, self.callers.charge_http
+            )
+        await self.proxy.serve(network, caller)
+
     async def serve(self) -> str | None:
         """Listen, run the tree and shut down. Returns why the root gave up, or None if it was asked to end."""
         operators = self.settings.socket
@@ -263,7 +343,19 @@ class Kernel:
                     nursery.start_soon(self.poller.run)
                     admit, dismiss = self.callers.admit, self.callers.dismiss
                     nursery.start_soon(Listener(listener, self.connection_limit, self.poller, admit, dismiss).serve)
-                    for service in (self.host.spawner, self.sweeper, self.jails, self.line, self.reload, self.lives):
+                    services = (
+                        self.host.spawner,
+                        self.sweeper,
+                        self.jails,
+                        self.line,
+                        self.http,
+                        self.reload,
+                        self.lives,
+                        self.approvals,
+                        self.notices,
+                        self.callers.background,
+                    )
+                    for service in services:
                         nursery.start_soon(service.serve)
                     if self.settings.watch:
                         nursery.start_soon(Watch(self.reload).serve)
@@ -330,6 +422,13 @@ class Kernel:
         self.started.set()
         if self.line.model:
             nursery.start_soon(self.line.prepare)
+
+
+def load_proxy() -> "type[Proxy]":
+    """Import the proxy of filtered networks. Blocks."""
+    from .gateways.http_proxy.proxy import Proxy
+
+    return Proxy
 
 
 def list_signals(terminal: bool) -> list[signal.Signals]:

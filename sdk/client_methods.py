@@ -8,7 +8,20 @@ from typing import Any
 
 import attrs
 
-from agentos_sdk.calls import agents, audit, host, inspect, kernel, messages, metrics, permissions, reload, think, usage
+from agentos_sdk.calls import (
+    agents,
+    audit,
+    host,
+    http,
+    inspect,
+    kernel,
+    messages,
+    metrics,
+    permissions,
+    reload,
+    think,
+    usage,
+)
 from agentos_sdk.calls.request import Request
 
 HIDDEN = {"stream", "follow", "wait", "tty", "async_", "request_id"}  # fields that are no parameters, see `shown`
@@ -130,6 +143,32 @@ THINK_STREAM = attrs.evolve(
     prepare=("question({})", "{}"),  # the Trio client's stream reads the images
     stream="Thoughts",
 )
+FOLLOW_APPROVALS = Method(
+    "follow_approvals",
+    permissions.Approvals,
+    doc="The calls that wait for a person's approval, again whenever that changes.",
+    note=f"Iterate over lists. {STREAM_NOTE}",
+    constants=('"follow": True',),
+    stream="ApprovalLists",
+)
+HTTP = Method(
+    "http",
+    http.HTTP,
+    positional="url method headers body timeout",
+    note="A ``body`` of bytes is sent as base64.",
+    imports="from .arguments import as_body",
+    before="body, encoding = as_body(body, encoding)",
+    wait="timeout",
+)
+HTTP_STREAM = attrs.evolve(
+    HTTP,
+    name="http_stream",
+    doc="Like :meth:`http`, with the response's body as it arrives.",
+    note="Iterate over parts: the first has ``status_code``, ``headers`` and ``url``, the others ``body`` and "
+    f"``encoding``. Then ``response`` is the reply. {STREAM_NOTE}",
+    constants=('"stream": True',),
+    stream="Parts",
+)
 
 METHODS = (
     SPAWN,
@@ -158,6 +197,9 @@ METHODS = (
         types={"permissions": "Mapping[str, object] | str"},
     ),
     Method("explain", permissions.Explain, positional="agent call args"),
+    Method("approvals", permissions.Approvals, take="pending"),
+    FOLLOW_APPROVALS,
+    Method("decide", permissions.Decide, positional="id allow reason remember for_ forget"),
     Method("get_audit_log", audit.GetAuditLog, positional="category agent_id since_id limit", take="entries"),
     Method("set_audit_config", audit.SetAuditConfig, take="config"),
     Method(
@@ -177,4 +219,6 @@ METHODS = (
     Method("broadcast", messages.Broadcast, positional="message include_self"),
     THINK,
     THINK_STREAM,
+    HTTP,
+    HTTP_STREAM,
 )

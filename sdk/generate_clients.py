@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any, Literal, TypeVar
 
-    from .chunks import Outputs, Pages, Stream, Thoughts
+    from .chunks import ApprovalLists, Outputs, Pages, Parts, Stream, Thoughts
     from .question import ImageFile
 
     Reply = dict[str, Any]
@@ -60,9 +60,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from .arguments import absolute_cwd, as_text, make_absolute, make_paths_absolute
+from .arguments import absolute_cwd, as_body, as_text, make_absolute, make_paths_absolute
 {imports}
-from .streams import Outputs, Pages, Stream, Thoughts, question_in_thread
+from .streams import ApprovalLists, Outputs, Pages, Parts, Stream, Thoughts, question_in_thread
 
 if TYPE_CHECKING:
     from .question import ImageFile
@@ -116,7 +116,7 @@ def parameters(method: Method) -> tuple[list[Parameter], list[Parameter]]:
     for field in attrs.fields(method.request):
         if field.name in HIDDEN and field.name not in method.shown:
             continue
-        name = RENAMED.get(field.name, field.name)
+        name = field.name if field.name in names else RENAMED.get(field.name, field.name)
         declaration = f"{name}: {method.types.get(name) or type_text(hints[field.name])}"
         if name in names and isinstance(field.default, bool | int | float | str):
             declaration += f" = {field.default!r}"
@@ -135,6 +135,8 @@ def docstring(method: Method) -> str:
         paragraphs.append(" ".join(each for each in sentences if not hidden.search(each)))
     text = "\n\n".join(textwrap.fill(each, 108) for each in [*paragraphs, method.note] if each)
     for field, name in RENAMED.items():
+        if field in method.positional.split():
+            continue
         text = text.replace(f"``{field}``", f"``{name}``")
     return f'"""{text}\n"""' if "\n" in text else f'"""{text}"""'
 

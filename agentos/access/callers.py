@@ -12,6 +12,7 @@ from agentos.agents.inherit import DEFAULTS, named
 from agentos.agents.model_share import choose_share
 from agentos.agents.registry import Agent, Registry
 from agentos.agents.spec import AgentSpec, check_name
+from agentos.kernel.background import Background
 from agentos.kernel.caller import Caller
 from agentos.kernel.listener import Peer
 from agentos.kernel.ports import AuditLog, Decision
@@ -19,13 +20,15 @@ from agentos.kernel.table import Syscall, Table
 from agentos.llm.line import Line
 from agentos.llm.settings import Account, QueuePath, Share
 from agentos.permissions import set_examples, set_files
+from agentos.permissions.approvals import Approvals
 from agentos.permissions.authorizer import AgentTree, PermissionAuthorizer
 from agentos.permissions.levels import LEVELS, default, is_trusted
 from agentos.permissions.patterns.base import Names
 from agentos.permissions.rule import PermissionSet
 from agentos.services.events import AgentOver, Event
+from agentos.services.http.secrets import Secrets
 from agentos.services.mailboxes import Mailboxes
-from agentos.services.quotas import Quota, merge_quotas
+from agentos.services.quotas import Quota, limits_model, merge_quotas
 from agentos.threads import run_in_thread
 from agentos_sdk import codec
 from agentos_sdk.errors import AlreadyExists, BadRequest
@@ -52,6 +55,9 @@ class Callers:
     mail: Mailboxes
     line: Line
     audit: AuditLog
+    approvals: Approvals
+    background: Background
+    secrets: Secrets
     known: Mapping[str, PermissionSet]
     names: Names
     jailed: Names
@@ -95,6 +101,7 @@ class Callers:
         )
         self.mail.open(number, spec.name)
         caller = Caller(number, "agent", spec.name, self._table_for(number), self.authorizer, self.audit)
+        caller.approvals = self.approvals
         caller.family = spawner.family if spawner is not None and spawner.family else f"agent {number}"
         return caller
 
@@ -103,12 +110,12 @@ class Callers:
         agent = await self.peers.identify(peer)
         if agent is not None:
             return agent.caller
-        number = self._admit(LEVELS["unrestricted"], self.names, None)
+        number = self._admit(LEVELS["unrestricted"], self.names, None, is_operator=True)
         self.mail.open(number)
         # The whole table: an unrestricted set refuses no call, and to ask it about each one takes longer than the rest.
-        return Caller(
-            number, "operator", f"operator#{number}", self._table, self.authorizer, self.audit, become=self.become
-        )
+        caller = Caller(number, "operator", f"operator#{number}", self._table, self.authorizer, self.audit)
+        caller.become, caller.approvals, caller.uid = self.become, self.approvals, peer.uid
+        return caller
 
     def dismiss(self, caller: Caller) -> None:
         """Clean up after a connection on the operator's socket."""
@@ -117,6 +124,8 @@ class Callers:
         if caller.kind == "operator":  # a guest may reconnect
             self.line.remove_agent(self.queue_path(caller))
         self._guests.discard(caller.id)
+        self.approvals.forget_caller(caller.id)
+        self.background.drop(caller.id)
         self.mail.close(caller.id)
         self.authorizer.remove_caller(caller.id)
 
@@ -183,6 +192,7 @@ class Callers:
             most = set_files.MAX_SET_SIZE if caller.kind == "operator" else MAX_SET_SIZE_OF_OTHERS
             async with caller.turn:
                 found = await run_in_thread(self._read_set, wanted, source, most, limiter=self._reading)
+            set_files.check_secrets(found, self.secrets.names)
         except set_files.BadSet as error:
             raise BadRequest(error.describe_mistakes(field)) from None
         if not self.priced and any(quota.what == "money" for quota in found.quotas):
@@ -252,14 +262,24 @@ class Callers:
             return self.registry.find(caller.id, None).queue_path
         if caller.kind == "guest":
             sets = self.authorizer.permissions_of(caller.id).sets()
-            needs_default = not sets[-1].quotas and not all(map(is_trusted, sets))  # the last one is its first
+            needs_default = not limits_model(sets[-1].quotas) and not all(
+                map(is_trusted, sets)
+            )  # the last one is its first
             budget = merge_quotas(*(one.quotas for one in sets), self.default_budget if needs_default else ())
             return (self.kernel_account, Account(f"guest {caller.name}", Share(budget=budget)))
         return (self.kernel_account, Account(caller.name))
 
-    def _admit(self, own: PermissionSet, names: Names, above: int | None) -> int:
+    def charge_http(self, caller: Caller, requests: int, size: int, used: bool) -> None:
+        """Count HTTP requests, tunnels and their bytes towards the caller's quotas; raises ``QuotaExceeded``.
+
+        ``used``: the bytes have passed already, and count even then.
+        """
+        amounts = {"http_bytes": size} if used else {"http_requests": requests, "http_bytes": size}
+        self.line.charge(self.queue_path(caller), amounts, used)
+
+    def _admit(self, own: PermissionSet, names: Names, above: int | None, *, is_operator: bool = False) -> int:
         number = next(self._ids)
-        self.authorizer.add_caller(number, own, names, above)
+        self.authorizer.add_caller(number, own, names, above, is_operator=is_operator)
         return number
 
     def _table_for(self, number: int) -> Table:

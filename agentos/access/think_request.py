@@ -17,17 +17,23 @@ BRACE = re.compile(rb"\s*\{")
 
 
 class ThinkRequest(Struct, frozen=True):
-    """A question; whether its answer is sent piece by piece as it arrives; and its timeout in seconds."""
+    """A question; whether its answer is sent piece by piece as it arrives; and its timeout in seconds.
+
+    ``async_`` and ``request_id`` are those of :class:`agentos.kernel.background.Background`.
+    """
 
     question: llm.Question
     stream: bool = False
     timeout: float | None = None
+    async_: bool = False
+    request_id: int | str | None = None
 
 
 def parse_think(body: bytes, model: str) -> ThinkRequest:
     """Parse a body; ``model`` is used if it names none."""
     asked = _decode(body)
-    return ThinkRequest(build_question(asked, model), asked.stream, asked.timeout)
+    question = build_question(asked, model)
+    return ThinkRequest(question, asked.stream, asked.timeout, asked.async_, asked.request_id)
 
 
 def _decode(body: bytes) -> calls.Think:

@@ -11,6 +11,7 @@ from functools import partial
 import trio
 from attrs import define, evolve, frozen
 
+from agentos.kernel.background import Background
 from agentos.kernel.caller import Caller
 from agentos.kernel.listener import ConnectionLimit, Listener, ListenError, Peer, listen
 from agentos.kernel.poller import Poller
@@ -62,6 +63,7 @@ class LifeDeps:
     sweeper: Sweeper
     host_view: View
     health: HealthChecks
+    background: Background
     serve: Serve | None = None
     serve_network: ServeNetwork | None = None
     find_ports: Callable[[Caller], Collection[int]] = lambda _: ()
@@ -106,6 +108,7 @@ class Life:
         finally:
             agent.nursery, agent.children, agent.spawns = None, None, False
             sockets.close()
+            self.deps.background.drop(agent.id)
             if not agent.spec.jailed:  # a jail leaves no processes behind
                 self.deps.sweeper.add(agent.id, agent.lives)
         if stop.is_set():

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from agentos.llm.settings import QueuePath, Share
 from agentos.permissions.levels import default, is_trusted
-from agentos.services.quotas import Quota
+from agentos.services.quotas import Quota, limits_model, merge_quotas
 
 from .spec import AgentSpec
 
@@ -15,9 +15,9 @@ def choose_share(spec: AgentSpec, above: QueuePath, default_budget: Sequence[Quo
     """The share of an agent below the accounts ``above``, of which the first is the kernel's.
 
     It gets the default budget if its level is sandboxed or narrower and neither it nor an account between it and the
-    kernel's has a budget.
+    kernel's has a budget of the model.
     """
-    share, given = spec.share, spec.permissions or default(spec.jailed)
-    if share.budget or not default_budget or is_trusted(given) or any(one.share.budget for one in above[1:]):
+    share, given, shares = spec.share, spec.permissions or default(spec.jailed), [one.share for one in above[1:]]
+    if not default_budget or is_trusted(given) or any(limits_model(one.budget) for one in (share, *shares)):
         return share
-    return replace(share, budget=default_budget, by_default=True)
+    return replace(share, budget=merge_quotas(share.budget, default_budget), by_default=True)

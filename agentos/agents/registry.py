@@ -310,6 +310,19 @@ class Registry:
             found = found.parent
         return found is not None and found.guest == caller.name
 
+    def lasting_name(self, caller: Caller) -> str | None:
+        """A caller's name in this kernel and the next: ``parent/child``, ``guest ada``; None for one without a name."""
+        agent = self._by_id.get(caller.id)
+        if agent is not None:
+            return self.lasting_name_of(agent)
+        return caller.family if caller.kind == "guest" and caller.name != f"guest#{caller.id}" else None
+
+    def lasting_name_of(self, agent: Agent) -> str:
+        """An agent's name behind those of all that it descends from: another agent's child of its name has another."""
+        if agent.parent is not None:
+            return f"{self.lasting_name_of(agent.parent)}/{agent.name}"
+        return agent.name if agent.guest is None else f"guest {agent.guest}/{agent.name}"
+
     def living_below(self, ancestor: Agent) -> Sequence[Agent]:
         """The descendants of ``ancestor`` that have not ended for good."""
         return [agent for agent in self if not agent.over.is_set() and self.descends(agent.id, ancestor.id)]

@@ -1,7 +1,7 @@
 """Configuration builder: converts the file's tables to specs and settings and collects all mistakes."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from agentos.config.llm import LLMTable, check_prices, read_llm
 from agentos.config.permissions import read_agent_permissions, read_permissions
 from agentos.config.schema import (
     AgentTable,
+    ApprovalTable,
     FileTable,
     KernelSettings,
     LogTable,
@@ -34,6 +35,7 @@ from agentos.config.schema import (
     SupervisorTable,
 )
 from agentos.llm.settings import LLMSettings
+from agentos.permissions.approvals import ApprovalSettings
 from agentos.permissions.rule import PermissionSet
 from agentos.services.http.settings import HttpSettings
 from agentos.services.logs.log import LogSettings
@@ -62,7 +64,14 @@ def read_limits(fields: dict[str, Any]) -> dict[str, Any]:
     return {**fields, "max_restarts": math.inf} if fields.get("max_restarts") == "unlimited" else fields
 
 
-PLACES = {"kernel": KernelSettings, "logs": LogTable, "llm": LLMTable, "http": HttpTable, "supervisor": RootTable}
+PLACES = {
+    "kernel": KernelSettings,
+    "logs": LogTable,
+    "approvals": ApprovalTable,
+    "llm": LLMTable,
+    "http": HttpTable,
+    "supervisor": RootTable,
+}
 
 
 def describe_misplaced(keys: Keys, message: str) -> str:
@@ -86,6 +95,7 @@ class Builder(Reader):
         self._sets: Mapping[str, PermissionSet] = {}
         self.logs = LogSettings()
         self.http = HttpSettings()
+        self.approvals = ApprovalSettings()
 
     def build(self, data: object) -> tuple[KernelSettings, LLMSettings, Mapping[str, PermissionSet], GroupSpec]:
         """The kernel's settings, the model's settings, the permission sets, and the root of the tree."""
@@ -95,8 +105,9 @@ class Builder(Reader):
         paths = {name: self.resolve_path(getattr(kernel, name)) for name in ("socket", "state_dir")}
         self.logs = self._read_logs(self.read(LogTable, file.logs, ("logs",)))
         self.http = read_http(self, file.http)
+        self.approvals = ApprovalSettings(**self.read(ApprovalTable, file.approvals, ("approvals",)).present_fields())
         root = self.read(RootTable, self._drop_keys_of_children(file.supervisor), ("supervisor",))
-        self._sets = read_permissions(self, file.permissions)
+        self._sets = read_permissions(self, file.permissions, self._secret_names)
         self._budgets += [(("permissions", name, "quotas"), found.quotas) for name, found in self._sets.items()]
         llm, group = read_llm(self, file.llm), self._group(root, ROOT)
         check_prices(self, llm, self._budgets)
@@ -104,6 +115,10 @@ class Builder(Reader):
             if child in self._names:
                 self.mistakes.append(((*self._names[child], "after", index), message))
         return attrs.evolve(kernel, **paths), llm, self._sets, group
+
+    @property
+    def _secret_names(self) -> Collection[str]:
+        return {secret.name for secret in self.http.secrets}
 
     def _read_logs(self, read: ReadTable) -> LogSettings:
         settings = LogSettings(**read.present_fields())
@@ -168,7 +183,8 @@ class Builder(Reader):
         return spec
 
     def _permissions(self, read: ReadTable) -> PermissionSet | None:
-        given = read_agent_permissions(self, read.table.permissions, read.table.name, self._sets, read.keys)
+        table = read.table
+        given = read_agent_permissions(self, table.permissions, table.name, self._sets, read.keys, self._secret_names)
         if given is not None and given not in self._sets.values():
             self._budgets.append(((*read.keys, "permissions", "quotas"), given.quotas))
         return given

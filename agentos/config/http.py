@@ -2,7 +2,7 @@
 
 import re
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ipaddress import ip_address
 from typing import Any
 
@@ -12,17 +12,22 @@ from agentos.services.http.destination import is_address, parse_host
 from agentos.services.http.settings import HttpSettings
 
 from .reader import Reader
+from .secrets import read_secrets
 
 HOST_PORT = re.compile(r"(?P<host>\[[^\]]*\]|[^:]*)(?::(?P<port>[1-9][0-9]{0,4}))?")
 
 
 @frozen(kw_only=True)
 class HttpTable:
-    """``[http]``: see ``agentos.services.http.settings.HttpSettings``; ``ca_file`` is a path."""
+    """``[http]``: see ``agentos.services.http.settings.HttpSettings``; ``ca_file`` is a path.
+
+    The tables of secrets are read one by one.
+    """
 
     ca_file: str | None = None
     upstream_proxy: str | None = None
     resolver: str | None = None
+    secrets: Sequence[object] = ()
 
 
 def read_http(reader: Reader, data: object) -> HttpSettings:
@@ -34,12 +39,12 @@ def read_http(reader: Reader, data: object) -> HttpSettings:
         "upstream_proxy": read_proxy,
         "resolver": read_resolver,
     }
-    for name, text in read.present_fields().items():
+    for name, text in read.present_fields("secrets").items():
         try:
             made[name] = readers[name](text)
         except ValueError as error:
             reader.add_mistake(read, str(error), name)
-    return HttpSettings(**made)
+    return HttpSettings(**made, secrets=read_secrets(reader, read.table.secrets))
 
 
 def read_ca_file(file: str) -> str:

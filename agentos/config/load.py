@@ -10,6 +10,7 @@ from attrs import field, frozen
 from agentos.agents.spec import GroupSpec
 from agentos.config.schema import KernelSettings
 from agentos.llm.settings import LLMSettings
+from agentos.permissions.approvals import ApprovalSettings
 from agentos.permissions.rule import PermissionSet
 from agentos.services.http.settings import HttpSettings
 from agentos.services.logs.log import LogSettings
@@ -38,6 +39,7 @@ class Config:
     permissions: Mapping[str, PermissionSet] = field(factory=dict)
     logs: LogSettings = LogSettings()
     http: HttpSettings = HttpSettings()
+    approvals: ApprovalSettings = ApprovalSettings()
 
     @classmethod
     def without_file(cls, directory: Path) -> "Config":
@@ -81,7 +83,8 @@ def load(path: str | Path) -> Config:
     kernel, llm, permissions, root = builder.build(data)
     if builder.mistakes:
         raise ConfigError(_locate_mistakes(name, text, builder.mistakes))
-    return Config(kernel, llm, root, file.parent, file, permissions, builder.logs, builder.http)
+    parts = (builder.logs, builder.http, builder.approvals)
+    return Config(kernel, llm, root, file.parent, file, permissions, *parts)
 
 
 def _read_text(name: str) -> str:

@@ -1,14 +1,14 @@
 """Permission sets in a configuration file: the ``[permissions.NAME]`` tables, and those of an agent."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from agentos.agents.life import home
 from agentos.agents.spec import NAME, NAME_RULE
 from agentos.permissions.levels import LEVELS
 from agentos.permissions.patterns.base import Names
 from agentos.permissions.rule import PermissionSet
-from agentos.permissions.set_files import BadSet, read_set
+from agentos.permissions.set_files import BadSet, check_secrets, read_set
 from agentos.sandbox.root_files import CODE, WORKSPACE
 
 from .reader import Reader
@@ -17,8 +17,11 @@ from .toml_lines import Keys
 Known = Mapping[str, PermissionSet]
 
 
-def read_permissions(reader: Reader, data: object) -> dict[str, PermissionSet]:
-    """Permission sets by name. An invalid set is replaced by ``minimal``, so that references to it are no mistakes."""
+def read_permissions(reader: Reader, data: object, secrets: Collection[str]) -> dict[str, PermissionSet]:
+    """Permission sets by name; ``secrets`` are the names of those there are.
+
+    An invalid set is replaced by ``minimal``, so that references to it are no mistakes.
+    """
     found: dict[str, PermissionSet] = {}
     if not isinstance(data, dict):
         reader.mistakes.append((("permissions",), "expected a table for each set, [permissions.NAME]"))
@@ -29,19 +32,25 @@ def read_permissions(reader: Reader, data: object) -> dict[str, PermissionSet]:
             reader.mistakes.append((keys, f"{name!r} is a level: choose another name"))
         elif not NAME.fullmatch(name):
             reader.mistakes.append((keys, f"expected {NAME_RULE}, got {name!r}"))
-        found[name] = _read(reader, table, f"permissions.{name}", {}, keys) or LEVELS["minimal"]
+        found[name] = _read(reader, table, f"permissions.{name}", {}, keys, secrets) or LEVELS["minimal"]
     return found
 
 
-def read_agent_permissions(reader: Reader, data: object, name: str, known: Known, keys: Keys) -> PermissionSet | None:
+def read_agent_permissions(
+    reader: Reader, data: object, name: str, known: Known, keys: Keys, secrets: Collection[str]
+) -> PermissionSet | None:
     """Read ``permissions = ...`` of the agent ``name``: a level, one of the ``known`` sets, or a set of its own."""
-    return None if data is None else _read(reader, data, f"permissions of {name}", known, (*keys, "permissions"))
+    source = f"permissions of {name}"
+    return None if data is None else _read(reader, data, source, known, (*keys, "permissions"), secrets)
 
 
-def _read(reader: Reader, data: object, source: str, known: Known, keys: Keys) -> PermissionSet | None:
+def _read(
+    reader: Reader, data: object, source: str, known: Known, keys: Keys, secrets: Collection[str]
+) -> PermissionSet | None:
     names = Names(home(), config=str(reader.directory), workspace=WORKSPACE, code=CODE)
     try:
         found = read_set(data, source, known, names)
+        check_secrets(found, secrets)
     except BadSet as error:
         reader.mistakes += [((*keys, *inner), message) for inner, message in error.mistakes]
         return None

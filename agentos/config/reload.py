@@ -5,18 +5,20 @@ request, leaves nothing half done.
 """
 
 import logging
-from collections.abc import Collection, Sequence
+import os
+from collections.abc import Collection, Mapping, Sequence
 
 import attrs
 import trio
 from attrs import define, field
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from agentos.access.callers import Callers
 from agentos.agents.tree_changes import TreeChange, compare_trees, list_places
 from agentos.agents.tree_reload import TreeReload, list_agents
 from agentos.kernel.internal_errors import internal
 from agentos.services.events import ConfigReloaded
+from agentos.services.http.secrets import UnreadableSecret
 from agentos.threads import run_in_thread
 from agentos_sdk.errors import BadRequest, Busy, CallError, Unavailable
 
@@ -111,12 +113,17 @@ class Reload:
         if supervision.stopping or supervision.root.exit is not None:
             raise Unavailable("the kernel is stopping")
         found = compare_configs(self.config, new, self.live_limits)
+        values = await self._read_secrets(new)
+        changed = self.callers.secrets.find_changed(new.http.secrets, values)
+        found = structs.replace(found, settings=[*found.settings, *(f"http.secrets.{name}" for name in changed)])
         self._check_names(new)
         if dry_run:
             return found
+        self.callers.secrets.replace(new.http.secrets, values)
         changes = await self.tree.apply(self.config.root, new.root, found.changes)
         self.callers.known = new.permissions
-        self.config = attrs.evolve(self.config, root=new.root, permissions=new.permissions)
+        http = attrs.evolve(self.config.http, secrets=new.http.secrets)
+        self.config = attrs.evolve(self.config, root=new.root, permissions=new.permissions, http=http)
         await supervision.kept_stops.forget_others(list_agents(list_places(new.root)))
         found = Reloaded(changes, found.settings, found.kernel_restart)
         supervision.registry.publish(
@@ -131,6 +138,12 @@ class Reload:
             return await run_in_thread(load, self.config.file)
         except ConfigError as error:
             raise BadRequest(str(error)) from None
+
+    async def _read_secrets(self, new: Config) -> Mapping[str, str]:
+        try:
+            return await run_in_thread(self.callers.secrets.read, new.http.secrets, os.environ)
+        except UnreadableSecret as error:
+            raise BadRequest(f"{new.file}: {error}") from None
 
     def _check_names(self, new: Config) -> None:
         """Raise ``BadRequest`` for the names of new agents that callers have which the file doesn't declare."""
@@ -159,9 +172,10 @@ def compare_configs(old: Config, new: Config, live_limits: Collection[str]) -> R
             ("kernel", old.kernel, new.kernel),
             ("llm", old.llm, new.llm),
             ("http", old.http, new.http),
+            ("approvals", old.approvals, new.approvals),
         )
         for name in list_fields(gets)
-        if getattr(had, name) != getattr(gets, name)
+        if getattr(had, name) != getattr(gets, name) and (table, name) != ("http", "secrets")  # they hold at once
     ]
     return Reloaded(
         compare_trees(old.root, new.root, live_limits),

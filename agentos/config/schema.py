@@ -92,11 +92,21 @@ class LogTable:
 
 
 @frozen(kw_only=True)
+class ApprovalTable:
+    """``[approvals]``: calls that a person must approve. ``notify``: a program and its arguments."""
+
+    timeout: Annotated[Seconds, Rule(lambda seconds: 0 <= seconds <= 86400, "a duration of at most 24h")] | None = None
+    keep: Annotated[Seconds, Rule(lambda seconds: 1 <= seconds <= 86400, "a duration from 1s to 24h")] | None = None
+    notify: Words | None = None
+
+
+@frozen(kw_only=True)
 class FileTable:
     """The whole file. Its parts are read one by one, so that a mistake in one doesn't hide mistakes in another."""
 
     kernel: object = field(factory=dict)
     logs: object = field(factory=dict)
+    approvals: object = field(factory=dict)
     llm: object = field(factory=dict)
     http: object = field(factory=dict)
     permissions: object = field(factory=dict)

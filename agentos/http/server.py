@@ -6,7 +6,6 @@ its protocol is used; sockets are handled here.
 """
 
 import contextlib
-import errno
 import logging
 import math
 import socket
@@ -23,7 +22,9 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallable, ASGISendEvent, ConnectionState, Scope
 
 from agentos.kernel.caller import MAX_CONNECTIONS, Allowance, Caller
-from agentos.kernel.listener import ACCEPT_PAUSE_SECONDS, ConnectionLimit
+from agentos.kernel.listener import ConnectionLimit
+
+from .accept import accept
 
 log = logging.getLogger(__name__)
 
@@ -148,14 +149,3 @@ class HTTPConnection:
             return bytes(await self._stream.receive_some(READ_SIZE))
         except DISCONNECTED:
             return b""
-
-
-async def accept(listener: trio.SocketListener) -> trio.SocketStream | None:
-    """Accept a connection; ``None`` if it is gone again, or after a pause if no file descriptor is left."""
-    try:
-        return await listener.accept()
-    except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS):
-            log.warning("no connection can be accepted for %s s: %s", ACCEPT_PAUSE_SECONDS, error)
-            await trio.sleep(ACCEPT_PAUSE_SECONDS)
-        return None

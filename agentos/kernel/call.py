@@ -92,6 +92,7 @@ class Call:
     undelivered: Callable[[], None] | None = None
     remark: str = ""
     outcome: str = ""
+    approval_timeout: float | None = None  # seconds that it waits for a person; None: as configured
     input: Input | None = None  # frames that the client sends to it, if it takes any
 
     def refuse_input(self) -> None:

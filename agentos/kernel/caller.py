@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import trio
 from attrs import define, field
 
-from .ports import AuditLog, Authorizer, Decision, Entry, Phase, Right
+from agentos_sdk.errors import CallError
+
+from .ports import Approvals, AuditLog, Authorizer, Decision, Entry, MustAsk, Phase, Right
 
 if TYPE_CHECKING:
     from .table import Table
@@ -131,6 +133,8 @@ class Caller:
     A guest is an operator's connection that gave up rights permanently; ``become`` does that where it is possible.
     ``family`` groups callers that count together for limits: an agent with all its descendants, a guest's connections.
     ``greeted`` is set at HELLO; an agent gets a new one for each life.
+    ``approvals``: where its calls wait for a person; None: what needs approval is refused. ``uid`` is that of the
+    process that connected to the operator's socket.
     ``turn`` is held while a thread parses a large body or value of this caller; its other large requests wait for it.
     """
 
@@ -146,6 +150,8 @@ class Caller:
     _turn: trio.Lock | None = None
     greeted: trio.Event = field(factory=trio.Event)
     become: "Become | None" = None
+    approvals: Approvals | None = None
+    uid: int | None = None
 
     @property
     def shown_name(self) -> str:
@@ -162,17 +168,22 @@ class Caller:
     def require_right(self, right: Right, about: str | None = None) -> Decision:
         """Return the decision if this caller holds ``right``.
 
-        Raises ``PermissionDenied``, or ``ApprovalRequired`` if a person must approve. A refusal is written to the audit
-        log.
+        Raises :class:`~agentos.kernel.ports.MustAsk` if a person can be asked, otherwise as :meth:`refuse` does.
         """
         decision = self.authorizer.decide(self, right)
         if decision.effect == "allow":
             return decision
+        if decision.effect == "ask" and self.approvals is not None:
+            raise MustAsk
+        raise self.refuse(right, decision, about)
+
+    def refuse(self, right: Right, decision: Decision, about: str | None = None) -> CallError:
+        """Record a refusal; returns ``PermissionDenied``, or ``ApprovalRequired`` for a rule that asks."""
         refusal = decision.refusal
         self.audit.note(
             self.entry(right.action.upper(), describe_object(right, about), decision, "outcome", refusal.code)
         )
-        raise refusal
+        return refusal
 
     def entry(
         self,

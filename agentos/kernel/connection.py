@@ -22,6 +22,7 @@ from . import connection_calls
 from .call import Call, Gone, Input
 from .caller import MAX_CALLS, Caller
 from .poller import Poller
+from .ports import MustAsk
 from .replies import encode_error
 from .request_body import MAX_INLINE_BYTES
 from .socket_writer import LARGE_REPLY_BYTES, SocketWriter
@@ -40,6 +41,7 @@ class Connection:
     """One peer's socket, served until the peer closes it, sends EXIT or breaks the protocol."""
 
     __slots__ = (
+        "_approval_timeout",
         "_calls",
         "_frames",
         "_nursery",
@@ -65,6 +67,7 @@ class Connection:
         self._calls: dict[int, Call] = {}
         self._turn_ends = 0.0  # in the time of perf_counter()
         self._over = False  # only finished replies are still sent
+        self._approval_timeout: float | None = None  # seconds, of all its calls; by HELLO
         self._reply_id = caller.id  # of all replies in version 1; 0 after HELLO: each reply has its request's id
         self._nursery: trio.Nursery | None = None  # set after HELLO: protocol version 2
 
@@ -102,9 +105,8 @@ class Connection:
         caller, writer, own = self.caller, self._writer, self.caller.id
         while (request := await self._next_request()) is not None:
             _, op, body = request
-            turns = caller.table.turns[op]
-            if turns is not None:
-                writer.reply(own, op, await turns(caller, body))
+            if await self._answer_in_turn(own, op, body):
+                pass
             elif op == Op.HELLO:
                 if await self._hello(own, body, 1) == 2:
                     return True
@@ -125,7 +127,6 @@ class Connection:
         caller, writer, calls = self.caller, self._writer, self._calls
         while (request := await self._next_request()) is not None:
             number, op, body = request
-            turns = caller.table.turns[op]
             given = calls[number].input if op == Op.CHUNK and number in calls else None
             if given is not None:
                 if not given.has_room and not await self._unless_gone(given.wait_for_room):
@@ -134,8 +135,8 @@ class Connection:
             elif number in calls or not number:
                 refused = BadRequest(f"request id {number}: expected one that is not 0 and not in flight")
                 writer.reply(number, op, caller.table.encode_failure(op, refused))
-            elif turns is not None:  # nothing else is answered meanwhile, so messages keep their order
-                writer.reply(number, op, await turns(caller, body))
+            elif await self._answer_in_turn(number, op, body):
+                pass  # nothing else was answered meanwhile, so messages keep their order
             elif op == Op.HELLO:
                 await self._hello(number, body, 2)
             elif op == Op.EXIT:
@@ -145,6 +146,18 @@ class Connection:
                 writer.reply(number, op, await connection_calls.cancel(caller, calls, body))
             elif not await self._start_call(number, op, body):
                 return
+
+    async def _answer_in_turn(self, number: int, op: int, body: bytes) -> bool:
+        """Answer a call that needs no task; False if it needs one, or if the connection itself has to answer."""
+        turns = self.caller.table.turns[op]
+        if turns is None:
+            return False
+        try:
+            reply = await turns(self.caller, body)
+        except MustAsk:
+            return False
+        self._writer.reply(number, op, reply)
+        return True
 
     async def _next_request(self) -> Frame | None:
         """The next request that isn't answered at once; those before it are. None when the connection ends."""
@@ -182,7 +195,11 @@ class Connection:
             elif not number or number in calls:
                 found = request
                 break
-            reply = now(caller, body)
+            try:
+                reply = now(caller, body)
+            except MustAsk:
+                found = request
+                break
             size = len(reply)
             if size > LARGE_REPLY_BYTES:
                 out.append(_pack(MAGIC, number, op, size))
@@ -255,13 +272,15 @@ class Connection:
     async def _hello(self, number: int, body: bytes, version: int) -> int:
         """Answer HELLO; returns the protocol version from the next frame on. ``version`` is the present one."""
         try:
-            version, reply = await connection_calls.hello(self.caller, body, version)
+            request, reply = await connection_calls.hello(self.caller, body, version)
         except CallError as error:
             self._writer.reply(number, Op.HELLO, encode_error(error))
             return version
         self._writer.reply(number, Op.HELLO, reply)
         self.caller.greeted.set()
-        return version
+        if request.approval_timeout is not None:
+            self._approval_timeout = request.approval_timeout
+        return request.protocol
 
     async def _start_call(self, number: int, op: int, body: bytes) -> bool:
         """Start a task for a call that may wait; False when the peer closed the connection meanwhile."""
@@ -276,12 +295,20 @@ class Connection:
         return True
 
     def _find_later(self, op: int) -> Later:
-        later = self.caller.table.later[op]
-        assert later is not None, "an opcode is answered now, later, or by the connection"
-        return later
+        table = self.caller.table
+        later, refuse = table.later[op], table.now[op]
+        if later is not None:
+            return later
+        assert refuse is not None, "an opcode is answered now, later, or by the connection"
+
+        async def reply(call: Call, body: bytes) -> bytes:  # the call was allowed when it arrived
+            return refuse(call.caller, body)
+
+        return reply
 
     def _begin(self, number: int, op: int, body: bytes) -> Call:
         call = Call(self.caller, self._nursery is not None, partial(self._send_chunk, number))
+        call.approval_timeout = self._approval_timeout
         if call.streams and self.caller.table.syscalls[op].takes_chunks:
             call.input = Input(self.caller.allowance)
         self._calls[number] = call

@@ -15,8 +15,8 @@ from .replies import encode_error
 OPS = frozenset({Op.HELLO, Op.CANCEL, Op.EXIT})  # answered by the connection itself, and allowed without a right
 
 
-async def hello(caller: Caller, body: bytes, version: int) -> tuple[int, bytes]:
-    """Answer HELLO: the protocol version from the next frame on, and the reply. ``version`` is the present one."""
+async def hello(caller: Caller, body: bytes, version: int) -> tuple[Hello, bytes]:
+    """Answer HELLO: the request, and the reply to it. ``version`` is the present protocol version."""
     request = await caller.table.reader.read(caller, Hello, body)
     if request.protocol < version:
         raise BadRequest(f"protocol: this connection already speaks version {version}, got {request.protocol}")
@@ -31,7 +31,7 @@ async def hello(caller: Caller, body: bytes, version: int) -> tuple[int, bytes]:
         name=caller.name,
         features={"streams": request.protocol == 2, "cancel": request.protocol == 2},
     )
-    return request.protocol, codec.encode(welcome)
+    return request, codec.encode(welcome)
 
 
 async def cancel(caller: Caller, calls: Mapping[int, Call], body: bytes) -> bytes:

@@ -47,6 +47,50 @@ class Authorizer(Protocol):
         """Whether ``caller`` holds the right. Decision and explanation come from this one function."""
 
 
+class Question(Struct, frozen=True):
+    """What a person is asked: whether one call may act once.
+
+    ``asked`` are the rights that rules ask about, each with that decision. ``digest`` is the SHA-256, in hexadecimal,
+    of all that the answer is bound to: the call and its arguments, its rights, the identity of their objects, and
+    ``shown``, which is what the person sees; if it is empty, the rights are.
+    """
+
+    call: str
+    about: str
+    asked: tuple[tuple[Right, Decision], ...]
+    digest: str
+    shown: str
+
+
+class MustAsk(Exception):
+    """The call needs a person's approval: nothing of it may be held while it waits.
+
+    ``question`` is None where the call would be answered while input is read: it has to be prepared anew, in a task.
+    """
+
+    def __init__(self, question: Question | None = None) -> None:
+        self.question = question
+
+
+class Approvals(Protocol):
+    """What waits for a person, and what persons have answered."""
+
+    def take(self, caller: "Caller", question: Question) -> Decision | None:
+        """The decision by which a person allows exactly this, if there is one; it is used up by this, or remembered.
+
+        Raises ``ApprovalRefused`` if a refusal is remembered.
+        """
+
+    async def wait(
+        self, caller: "Caller", question: Question, timeout: float | None = None, former: Question | None = None
+    ) -> None:
+        """Return when a person has allowed it; then the call is prepared anew, and :meth:`take` decides.
+
+        Raises ``ApprovalRefused``, or ``ApprovalRequired`` after ``timeout`` seconds; None: as configured. ``former``
+        was allowed to this very call, and is void by now if it differs: its object has changed.
+        """
+
+
 Phase = Literal["intent", "outcome"]
 
 

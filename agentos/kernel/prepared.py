@@ -10,7 +10,7 @@ from msgspec import Struct
 from agentos_sdk.errors import CallError, PermissionDenied
 
 from .caller import Caller, describe_object
-from .ports import Decision, Entry, Phase, Right
+from .ports import Decision, Effect, Entry, Phase, Right
 
 NO_RULE = "whatever the rules say"  # the rule of a refusal that no rule decides
 
@@ -23,6 +23,10 @@ class Prepared(Struct, frozen=True):
     right doesn't. ``announce``: an intent is recorded before ``act`` runs, if the syscall records intents. ``error`` is
     why the request can't be served, which only a caller that holds the rights may see: it is raised instead of ``act``,
     and by EXPLAIN.
+
+    If a person must approve: ``shown`` gives the text that the person sees, escaped, and ``identity`` what the approval
+    is bound to besides the request and the rights, such as the device, inode and content of a file. Both may read
+    files: they are called in a thread, ``identity`` first, while what is prepared is open.
     """
 
     rights: Sequence[Right]
@@ -30,6 +34,8 @@ class Prepared(Struct, frozen=True):
     about: str | None = None
     announce: bool = True
     error: CallError | None = None
+    shown: Callable[[], str] | None = None
+    identity: Callable[[], bytes] | None = None
 
 
 class Refused(PermissionDenied):
@@ -60,14 +66,23 @@ def note_refusal(caller: Caller, call: str, error: PermissionDenied) -> None:
 
 @define
 class Record:
-    """The audit entries of a call that was allowed at first; ``intent`` is the number of its intent entry."""
+    """The audit entries of a call that was not denied; ``intent`` is the number of its intent entry.
+
+    ``decisions`` are those about its rights, in their order; ``decision`` is the one that the entries have.
+    """
 
     caller: Caller
     call: str
     about: str
+    decisions: Sequence[Decision]
     decision: Decision
     intent: int | None = None
     began: float = field(factory=perf_counter)
+
+    @property
+    def must_ask(self) -> bool:
+        """Whether a person must approve."""
+        return any(decision.effect == "ask" for decision in self.decisions)
 
     def entry(self, phase: Phase, outcome: str = "", remark: str = "") -> Entry:
         about = f"{self.about} ({remark})" if remark else self.about
@@ -75,19 +90,26 @@ class Record:
         return self.caller.entry(self.call, about, self.decision, phase, outcome, took, self.intent)
 
     def require_again(self, rights: Sequence[Right]) -> None:
-        """Raise as :func:`require` does; the refusal becomes the decision of the outcome's entry."""
-        for right in rights:
+        """Raise as :func:`require` does; the refusal becomes the decision of the outcome's entry.
+
+        A rule that asks still does: a person has approved by that rule.
+        """
+        for right, before in zip(rights, self.decisions, strict=True):
             decision = self.caller.authorizer.decide(self.caller, right)
-            if decision.effect != "allow":
+            if decision.effect != "allow" and decision != before:
                 self.decision = decision
                 raise decision.refusal
 
 
 def require(caller: Caller, prepared: Prepared) -> Record:
-    """Return the record of a call if the caller holds all its rights.
+    """Return the record of a call if no right of it is denied and, where a person must approve, one can be asked.
 
-    Otherwise ``PermissionDenied``, or ``ApprovalRequired`` if a person must approve. The refusal is recorded.
+    Otherwise ``PermissionDenied`` or ``ApprovalRequired``. The refusal is recorded.
     """
-    decisions = [caller.require_right(right, prepared.about) for right in prepared.rights]
+    decisions = [caller.authorizer.decide(caller, right) for right in prepared.rights]
+    refused: tuple[Effect, ...] = ("deny",) if caller.approvals is not None else ("deny", "ask")
+    for right, decision in zip(prepared.rights, decisions, strict=True):
+        if decision.effect in refused:
+            raise caller.refuse(right, decision, prepared.about)
     first = prepared.rights[0]
-    return Record(caller, first.action.upper(), describe_object(first, prepared.about), decisions[0])
+    return Record(caller, first.action.upper(), describe_object(first, prepared.about), decisions, decisions[0])

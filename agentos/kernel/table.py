@@ -1,20 +1,25 @@
 """Dispatch tables: the handler and body limit of each opcode, per caller, built before a frame arrives."""
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from copy import copy
-from inspect import isasyncgenfunction, iscoroutinefunction, unwrap
+from functools import partial
+from inspect import isasyncgenfunction, isawaitable, iscoroutinefunction, unwrap
 from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from agentos_sdk.calls.background import Accepted
 from agentos_sdk.errors import CallError, PermissionDenied, UnknownCall
 from agentos_sdk.opcodes import Op, op_name
 
 from . import connection_calls
+from .asking import approve, ask_and_repeat
+from .background import Background
 from .call import Call, Gone
 from .caller import Caller
-from .ports import Decision
+from .ports import Decision, MustAsk
 from .prepared import Prepared, Record, note_refusal, require
 from .replies import encode_error, encode_in_turns, encode_reply
 from .request_body import Reader, read
@@ -49,7 +54,7 @@ class Syscall(Struct, frozen=True):
 
     ``in_order``: the handler, or ``act``, is an ``async def`` of the caller without a task. Other connections are
     served while it works, but its own connection answers nothing else until it has returned. ``takes_chunks``: the
-    client may send it CHUNK frames while it is in flight.
+    client may send it CHUNK frames while it is in flight. ``background`` runs requests that have ``async_`` set.
     """
 
     op: Op
@@ -66,6 +71,7 @@ class Syscall(Struct, frozen=True):
     charge: Callable[[Caller], None] | None = None
     in_order: bool = False
     takes_chunks: bool = False
+    background: Background | None = None
 
     @property
     def waits(self) -> bool:
@@ -97,6 +103,9 @@ class Syscall(Struct, frozen=True):
 class Table:
     """One entry per opcode: an immediate handler, a waiting handler, or a refusal; and the limit of the body.
 
+    A call with rights that answers immediately has both handlers: the immediate one raises
+    :class:`~agentos.kernel.ports.MustAsk` for what a person must approve, and the waiting one asks.
+
     ``turns`` answers in the order of the requests, like ``now``, but lets other tasks run meanwhile. It is used for
     calls that are ``in_order``, and for immediate ones above :data:`~agentos.kernel.request_body.MAX_INLINE_BYTES`.
     ``reserved`` are opcodes that aren't served but have a limit of their own, because clients may send them.
@@ -117,11 +126,13 @@ class Table:
         for syscall in syscalls:
             self.syscalls[syscall.op] = syscall
             self.limits[syscall.op] = syscall.limit
+            perform = _perform(syscall) if syscall.prepare is not None else syscall.handler
+            assert perform is not None, "a call is prepared or handled"
+            if syscall.waits or syscall.prepare is not None:
+                self.later[syscall.op] = _later(syscall, perform, self.reader)
             if syscall.waits:
-                perform = _perform(syscall) if syscall.prepare is not None else syscall.handler
-                assert perform is not None, "a call is prepared or handled"
                 self.performs[syscall.op] = perform
-                self.now[syscall.op], self.later[syscall.op] = None, _later(syscall, perform, self.reader)
+                self.now[syscall.op] = None
             else:
                 answer = _answer(syscall)
                 self.now[syscall.op] = None if syscall.in_order else _now(syscall, answer)
@@ -214,6 +225,8 @@ def _now(syscall: Syscall, answer: Callable[[Caller, Any], Any]) -> Now:
     def reply(caller: Caller, body: bytes) -> bytes:
         try:
             return encode_reply(answer(caller, read(request, body, verbatim)))
+        except MustAsk:
+            raise
         except Exception as error:
             return syscall.encode_failure(error)
 
@@ -228,6 +241,8 @@ def _in_turns(syscall: Syscall, answer: Callable[[Caller, Any], Any], reader: Re
         try:
             answered = answer(caller, await syscall.read(caller, body, reader))
             return encode_reply(await answered if syscall.in_order else answered)
+        except MustAsk:
+            raise
         except Exception as error:
             return syscall.encode_failure(error)
 
@@ -235,9 +250,22 @@ def _in_turns(syscall: Syscall, answer: Callable[[Caller, Any], Any], reader: Re
 
 
 def _later(syscall: Syscall, perform: Perform, reader: Reader) -> Later:
+    background = syscall.background
+
     async def reply(call: Call, body: bytes) -> bytes:
         try:
-            answered = await perform(call, await syscall.read(call.caller, body, reader))
+            request = await syscall.read(call.caller, body, reader)
+            if background is not None and request.async_:
+                answer = partial(perform_and_encode, request=request)
+                number = background.start(call, syscall.op, request.request_id, len(body), answer)
+                return encode_reply(Accepted(request_id=number))
+        except Exception as error:
+            return syscall.encode_failure(error)
+        return await perform_and_encode(call, request)
+
+    async def perform_and_encode(call: Call, request: Any) -> bytes:
+        try:
+            answered = await perform(call, request)
             if syscall.encode is not None:
                 return await syscall.encode(call.caller, answered)
             return await encode_in_turns(answered)
@@ -250,20 +278,34 @@ def _later(syscall: Syscall, perform: Perform, reader: Reader) -> Later:
 
 
 def _perform(syscall: Syscall) -> Perform:
-    """The steps of a call that needs rights: prepare, require, record the intent, act, record the outcome."""
-    prepare: Callable[[Caller, Any], AbstractAsyncContextManager[Prepared]] | None = syscall.prepare
-    assert prepare is not None, "the call needs rights"
+    """The steps of a call that needs rights: prepare, require, record the intent, act, record the outcome.
+
+    Where a person must approve, the first attempt ends before the intent, and what was prepared is released.
+    """
+    assert syscall.prepare is not None, "the call needs rights"
+    prepare: Callable[[Caller, Any], AbstractAsyncContextManager[Prepared]] = syscall.prepare
+    if not syscall.waits:
+        prepare = _open(syscall.prepare)
     name, audit, charge = syscall.op.name, syscall.audit, syscall.charge
 
     async def perform(call: Call, request: Any) -> object:
+        if charge is not None:
+            charge(call.caller)
+        try:
+            return await attempt(call, request)
+        except MustAsk as asked:
+            first = asked
+        return await ask_and_repeat(call, first, partial(attempt, call, request))
+
+    async def attempt(call: Call, request: Any) -> object:
         caller, outcome = call.caller, "cancelled"
         prepared: Prepared | None = None
         record: Record | None = None
         try:
-            if charge is not None:
-                charge(caller)
             async with prepare(caller, request) as prepared:
                 allowed = require(caller, prepared)
+                if allowed.must_ask:
+                    await approve(caller, name, request, prepared, allowed)
                 if audit == "intent" and prepared.announce and prepared.error is None:
                     allowed.intent = await caller.audit.intend(allowed.entry("intent"))
                     record = allowed
@@ -280,10 +322,28 @@ def _perform(syscall: Syscall) -> Perform:
             outcome = call.outcome or _outcome(error)
             raise
         finally:
-            if record is not None and audit != "none":
+            if record is not None and (audit != "none" or record.must_ask):
                 caller.audit.note(record.entry("outcome", outcome, call.remark))
 
     return perform
+
+
+def _open(
+    prepare: Callable[[Caller, Any], Prepared],
+) -> Callable[[Caller, Any], AbstractAsyncContextManager[Prepared]]:
+    """A ``prepare`` that answers at once in the form of one that may wait."""
+
+    @asynccontextmanager
+    async def opened(caller: Caller, request: Any) -> AsyncIterator[Prepared]:
+        prepared = prepare(caller, request)
+
+        async def act(call: Call) -> object:
+            answered = prepared.act(call.caller)
+            return await answered if isawaitable(answered) else answered
+
+        yield replace(prepared, act=act)
+
+    return opened
 
 
 def _outcome(error: Exception) -> str:

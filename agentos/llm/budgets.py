@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from agentos.database import Database, DatabaseError
 from agentos.services.events import BudgetExhausted
-from agentos.services.quotas import MONEY_UNITS, BudgetState, Quota, Quotas, Reservation, Row
+from agentos.services.quotas import MONEY_UNITS, Amounts, BudgetState, Quota, Quotas, Reservation, Row
 from agentos_sdk.errors import BadRequest, NotFound, QuotaExceeded, Unavailable
 from agentos_sdk.values import Usage
 
@@ -175,6 +175,33 @@ class Budgets:
                 self._quotas.settle(reservation, {}, now)
                 self._note(reservation, now)
         return Grant(max_tokens if room == math.inf else granted, reservation, rate)
+
+    def charge(self, queue_path: QueuePath, amounts: Amounts, now: float, used: bool) -> None:
+        """Count the use of something else than the model; raises ``QuotaExceeded`` if there is no room for it.
+
+        It counts even then if it was ``used`` already. The write is queued: a kernel that is killed may lose what was
+        charged in its last moments.
+        """
+        states = [each for each in self.budget_states(queue_path, now) if each.quota.what in amounts]
+        if not states:
+            return
+        try:
+            needed = amounts if used else {what: max(1, amount) for what, amount in amounts.items()}
+            self._quotas.check(_path(queue_path), needed, now)
+        except QuotaExceeded as error:
+            self._note_refusal(error, states)
+            if not used:
+                raise
+            refusal: QuotaExceeded | None = error
+        else:
+            refusal = None
+        reservation = self._quotas.reserve(_path(queue_path), dict.fromkeys(amounts, 0), now)
+        self._quotas.settle(reservation, amounts, now)
+        self._note(reservation, now)
+        if abs(now - self._tidied) >= TIDY_INTERVAL:
+            self._tidy(now)
+        if refusal is not None:
+            raise refusal
 
     def settle(self, grant: Grant, usage: Usage, calls: int, now: float) -> None:
         """Replace a reservation by the actual usage of all ``calls`` to the provider; once per grant (``KeyError``)."""

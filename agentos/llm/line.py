@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentos.kernel.internal_errors import internal
-from agentos.services.quotas import BudgetState
+from agentos.services.quotas import Amounts, BudgetState
 from agentos.threads import run_in_thread
 from agentos_sdk.errors import CallError, QuotaExceeded
 from agentos_sdk.values import Usage, Waits
@@ -344,6 +344,10 @@ class Line:
     def budget_states(self, queue_path: QueuePath) -> Sequence[BudgetState]:
         """What is left of every budget that applies to a queue path, the outermost first."""
         return self._budgets.budget_states(queue_path, time.time())
+
+    def charge(self, queue_path: QueuePath, amounts: Amounts, used: bool) -> None:
+        """Count the use of something else than the model, see :meth:`agentos.llm.budgets.Budgets.charge`."""
+        self._budgets.charge(queue_path, amounts, time.time(), used)
 
     def refusing_budgets(self, queue_path: QueuePath) -> Sequence[BudgetState]:
         """Those of them that have refused a question in their present window."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
+import trio
 from attrs import define, field
 from msgspec import Struct
 
@@ -21,6 +22,7 @@ from .rule import KIND_OF_ACTION, Kind, PermissionSet, decision_by, describe_rig
 from .rules import AgentRelation, Rules
 
 NOT_HELD = "a caller can't grant what it doesn't hold"  # in place of a rule's text
+OPERATORS = frozenset({"set_audit_config", "approvals", "decide"})  # actions of the operator alone, whatever is granted
 MAX_LAYERS = 8  # of permission sets that a caller may add on top of its own; each adds to the cost of every decision
 compile_rules = lru_cache(64)(Rules)  # a large compiled set takes about 1 MiB
 
@@ -42,6 +44,7 @@ class EffectivePermissions:
     above: "EffectivePermissions | None"
     names: Names
     giver: "EffectivePermissions | None" = None  # the caller that gave ``own``, if it isn't in ``above``
+    is_operators: bool = False  # the operator's own: these limit no caller that it gives rights to
     layers_added: int = 0  # number of sets that the caller added on top of its own
     # The last decision about a path, until rules change: READ and WRITE decide before they look at the file, and after.
     last_path: tuple[int, Right] | None = None
@@ -63,6 +66,14 @@ class EffectivePermissions:
         """
         above = (one.own for one in self.chain() if one.own is not LEVELS["unrestricted"])
         return tuple(dict.fromkeys([self.own, *above]))
+
+    def secrets(self) -> frozenset[str]:
+        """The names of the secrets that all of these sets have; the operator, who may give any, holds none itself."""
+        held = frozenset(self.own.secrets)
+        for one in self.chain():
+            if not one.is_operators:
+                held &= frozenset(one.own.secrets)
+        return held
 
     def forget_layers(self) -> None:
         """Compile the sets anew: the names in them have other values."""
@@ -97,12 +108,21 @@ class PermissionAuthorizer:
 
     agents: AgentTree
     reserved: Sequence[str] = ()  # directories reserved for the kernel, as paths without symlinks
+    observers: list[Callable[[], None]] = field(factory=list)  # called when the rules of any caller have changed
     _held: dict[int, EffectivePermissions] = field(factory=dict)  # by caller id
     _version: int = 0
+    _changed: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)
 
-    def add_caller(self, number: int, own: PermissionSet, names: Names, above: int | None = None) -> None:
+    @property
+    def version(self) -> int:
+        return self._version
+
+    def add_caller(
+        self, number: int, own: PermissionSet, names: Names, above: int | None = None, *, is_operator: bool = False
+    ) -> None:
         """Register a caller with the set ``own``, limited by what the caller ``above`` holds."""
-        self._held[number] = EffectivePermissions(own, self._held[above] if above is not None else None, names)
+        limits = self._held[above] if above is not None else None
+        self._held[number] = EffectivePermissions(own, limits, names, is_operators=is_operator)
 
     def remove_caller(self, number: int) -> None:
         """Remove a caller. Callers that it gave rights to keep exactly what they had."""
@@ -116,11 +136,17 @@ class PermissionAuthorizer:
         return permissions
 
     def check_not_wider(self, given: PermissionSet, above: int, field: str) -> None:
-        """Raise ``PermissionDenied`` if ``given`` is a wider level than ``above`` holds.
+        """Raise ``PermissionDenied`` if ``given`` is a wider level than ``above`` holds, or has a secret that it lacks.
 
         A set that is wider in other ways passes here; decisions are still limited by the sets above it.
         """
-        for one in self.permissions_of(above).sets():
+        giver = self.permissions_of(above)
+        for name in () if giver.is_operators else given.secrets:
+            if name not in giver.secrets():
+                raise PermissionDenied(
+                    f"{field}.secrets: you can't grant the secret {name}, you don't hold it yourself", rule=NOT_HELD
+                )
+        for one in giver.sets():
             if is_wider(given, one):
                 raise PermissionDenied(
                     f"{field}: you can't grant {given.level}, you hold no more than {one.level or one.name} yourself",
@@ -165,14 +191,14 @@ class PermissionAuthorizer:
             held.above, held.layers_added = held.above.above, held.layers_added - 1
         held.own = own
         held.giver = None if any(one is giver for one in held.chain()) else giver
-        self._version += 1
+        self._announce_change()
 
     def replace_all(self, number: int, own: PermissionSet, names: Names) -> None:
         """Replace all that a caller without a caller above it holds, its narrowings and the set's giver included."""
         held = self.permissions_of(number)
         held.own, held.names, held.above, held.giver, held.layers_added = own, names, None, None, 0
         held.forget_layers()
-        self._version += 1
+        self._announce_change()
 
     def add_layer(self, number: int, own: PermissionSet) -> None:
         """Add a further set that limits all that the caller holds, for good.
@@ -183,9 +209,15 @@ class PermissionAuthorizer:
             return
         self.check_layer_left(own, number)
         held = self.permissions_of(number)
-        held.above, held.own = EffectivePermissions(held.own, held.above, held.names, held.giver), own
-        held.giver, held.layers_added = None, held.layers_added + 1
+        held.above = EffectivePermissions(held.own, held.above, held.names, held.giver, held.is_operators)
+        held.own, held.giver, held.is_operators, held.layers_added = own, None, False, held.layers_added + 1
+        self._announce_change()
+
+    def _announce_change(self) -> None:
         self._version += 1
+        self._changed.unpark_all()
+        for observe in self.observers:
+            observe()
 
     def decide(self, caller: Caller, right: Right) -> Decision:
         """Decide whether ``caller`` holds the right."""
@@ -203,7 +235,7 @@ class PermissionAuthorizer:
     def _decide(self, caller: Caller, right: Right, permissions: EffectivePermissions) -> Decision:
         if (denied := self._deny_reserved(right) or apply_default_denials(right, permissions.names)) is not None:
             return denied
-        if right.action == "set_audit_config" and caller.kind != "operator":
+        if right.action in OPERATORS and caller.kind != "operator":
             return Decision("deny", "only the operator", f"{describe_right(right)}: only the operator may do that")
         target = self._relation_to(caller, right.agent) if right.agent is not None else None
         if right.action == "set_perms" and target is not None and not (target.own or target.itself):
@@ -216,8 +248,28 @@ class PermissionAuthorizer:
         decision = self.decide(caller, Right("http", wanted))
         if decision.effect == "deny" or (decision.effect == "ask" and not approved):
             return False
-        layers = self.permissions_of(caller.id).layers(self._version)
-        return all(layer.grants_by_address(wanted) for layer in layers)
+        permissions = self.permissions_of(caller.id)
+        # `unrestricted` limits nothing else, but an agent that holds it has no such rule to pass on.
+        if any(one.own is LEVELS["unrestricted"] and not one.is_operators for one in permissions.chain()):
+            return False
+        return all(layer.grants_by_address(wanted) for layer in permissions.layers(self._version))
+
+    def could_reach(self, caller: Caller, host: str) -> bool:
+        """Whether its rules could allow, or ask about, a connection to this host on some port."""
+        permissions = self._held.get(caller.id)
+        return permissions is not None and all(layer.could_reach(host) for layer in permissions.layers(self._version))
+
+    def named_ports(self, caller: Caller) -> set[int]:
+        """The TCP ports that its rules about domains name."""
+        permissions = self._held.get(caller.id)
+        layers = permissions.layers(self._version) if permissions is not None else ()
+        return set().union(*(layer.named_ports() for layer in layers))
+
+    async def wait_for_change(self, seen: int) -> int:
+        """Return :attr:`version`, the number of changes to the rules of any caller, once it isn't ``seen``."""
+        while self.version == seen:
+            await self._changed.park()
+        return self.version
 
     def refused_calls(self, number: int, calls: Iterable[Op]) -> Mapping[Op, Decision]:
         """The calls that this caller may not make with any arguments, each with the decision."""

@@ -19,15 +19,23 @@ DIRECTORY_OPTIONS: Final = {  # programs that run their command in another direc
 
 class ExecRequest(Struct, frozen=True):
     """``directory`` is the working directory, an absolute path of the jail's or the host's. ``variables`` are the names
-    in the request's ``env`` that are not known to be harmless."""
+    in the request's ``env`` that are not known to be harmless. ``given`` is a digest of what else the command gets:
+    its environment and standard input; empty if that is nothing."""
 
     reading: Reading
     directory: str
     jailed: bool
     variables: tuple[str, ...] = ()
+    given: str = ""
 
     def __str__(self) -> str:
         return self.reading.text
+
+    @property
+    def exact_text(self) -> str:
+        """The text that no other command has."""
+        given = f" with {self.given}" if self.given else ""
+        return f"{self.reading.text} in {'' if self.jailed else 'the host directory '}{self.directory}{given}"
 
     def redirect_paths(self) -> tuple[tuple[Redirect, str | None], ...]:
         """Each redirection with the path that it means; ``None`` where that is not known."""

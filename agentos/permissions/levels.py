@@ -19,7 +19,19 @@ _LEVEL_RULES: Final[dict[str, dict[Kind, tuple[str, ...]]]] = {
     },
     "sandboxed": {
         "calls": (
-            *("WRITE", "EXEC", "THINK", "LLM_REPORT", "STORE", "DELETE", "KEYS", "SEND", "BROADCAST", "REGISTER"),
+            *(
+                "WRITE",
+                "EXEC",
+                "THINK",
+                "ASYNC_POLL",
+                "LLM_REPORT",
+                "STORE",
+                "DELETE",
+                "KEYS",
+                "SEND",
+                "BROADCAST",
+                "REGISTER",
+            ),
             *("SPAWN", "KILL", "WAIT", "PAUSE", "RESUME", "LOGS", "INSPECT", "SET_PERMS", "EXPLAIN"),
         ),
         "write": ("${workspace}/**",),

@@ -52,4 +52,4 @@ def _parse_rule(rule: Rule, names: Names) -> Line:
 @lru_cache(64)
 def _content(one: PermissionSet) -> tuple[object, ...]:
     rules = frozenset((rule.effect, rule.kind, rule.text, rule.fallback) for rule in one.rules)
-    return one.level, rules, frozenset(one.limits), frozenset(one.quotas)
+    return one.level, rules, frozenset(one.limits), frozenset(one.quotas), frozenset(one.secrets)

@@ -48,7 +48,7 @@ class PermissionSet:
     """A permission set as it was written. ``name`` says where, ``level`` is the level that it extends, if any.
 
     ``limits`` are, by name, upper bounds of the limits of agents that the caller spawns. ``quotas`` bound its model
-    use.
+    use. ``secrets`` are the names of those that its HTTP requests get; no level has any.
     """
 
     name: str
@@ -56,13 +56,14 @@ class PermissionSet:
     level: str | None = None
     limits: tuple[tuple[str, float], ...] = ()
     quotas: tuple[Quota, ...] = ()
+    secrets: tuple[str, ...] = ()
 
 
 def decision_by(rule: Rule, right: Right) -> Decision:
     """The decision of a rule that matched."""
     if rule.effect == "allow":
         return rule.grant
-    why = "refused by" if rule.effect == "deny" else "a person has to agree, and this kernel can't ask one yet:"
+    why = "refused by" if rule.effect == "deny" else "a person has to agree, by"
     return Decision(rule.effect, str(rule), f"{describe_right(right)}: {why} the rule {rule}")
 
 

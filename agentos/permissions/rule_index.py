@@ -1,8 +1,8 @@
 """An index of the rules of one kind and one effect: finds the first rule that matches.
 
 Testing every rule would be most of a decision's cost, so rules that can't match are skipped: paths by a word that the
-rule's pattern contains, commands by program name, names and paths without such a word by one combined regex for a few
-dozen rules.
+rule's pattern contains, commands by program name, destinations by host, names and paths without such a word by one
+combined regex for a few dozen rules.
 """
 
 from collections import defaultdict
@@ -12,11 +12,13 @@ from typing import TypeAlias
 
 from attrs import frozen
 
+from agentos.services.http.destination import Destination
 from agentos.shell.reading import Command
 
 from .patterns import names, paths
 from .patterns.base import Pattern
 from .patterns.commands import CommandPattern
+from .patterns.domains import DomainPattern, first_segment
 from .rule import Kind, Rule
 
 Entry: TypeAlias = tuple[Rule, Pattern]
@@ -35,17 +37,20 @@ class RuleIndex:
 
     def find(self, what: object) -> Rule | None:
         """The first rule that matches."""
+        return self._find(what, self.deny)
+
+    def find_grant(self, what: object) -> Rule | None:
+        """The first rule that matches even as a grant."""
+        return self._find(what, deny=False)
+
+    def _find(self, what: object, deny: bool) -> Rule | None:
         if not self.rules:
             return None
         for at in self._candidates(what):
             rule, pattern = self.rules[at]
-            if pattern.matches(what, deny=self.deny):
+            if pattern.matches(what, deny=deny):
                 return rule
         return None
-
-    def find_grant(self, what: object) -> Rule | None:
-        """The first rule that matches even as a grant."""
-        return next((rule for rule, pattern in self.rules if pattern.matches(what, deny=False)), None)
 
     @cached_property
     def universal(self) -> Rule | None:
@@ -56,12 +61,14 @@ class RuleIndex:
     @cached_property
     def _candidates(self) -> FindCandidates:
         """A function that returns the places of the candidate rules, including all that match; built on first use."""
-        if self.kind == "domains" or len(self.rules) == 1:
+        if len(self.rules) == 1:
             return lambda _: range(len(self.rules))
         if self.kind in ("read", "write"):
             return _index_by_word(self.rules, self.deny)
         if self.kind == "commands":
             return _index_by_program(self.rules)
+        if self.kind == "domains":
+            return _index_by_host(self.rules)
         return _index_by_regex(self.rules, range(len(self.rules)), names.match_any, self.deny)
 
 
@@ -90,6 +97,30 @@ def _index_by_word(rules: Sequence[Entry], deny: bool) -> FindCandidates:
             return range(len(rules))
         found = known.intersection(paths.words(what))
         return sorted([*find_wordless(what), *(at for word in found for at in by_word[word])])
+
+    return candidates
+
+
+def _index_by_host(rules: Sequence[Entry]) -> FindCandidates:
+    """By host or ending, and below that by the first segment of the path, of which one host may have many."""
+    by_host: dict[str, dict[str | None, list[int]]] = {}
+    for at, (_, pattern) in enumerate(rules):
+        assert isinstance(pattern, DomainPattern)
+        key = pattern.host if pattern.host is not None else pattern.suffix or ""
+        by_host.setdefault(key, {}).setdefault(pattern.first_segment, []).append(at)
+
+    def candidates(what: Destination) -> Iterable[int]:
+        host = what.host
+        found = [by_host[key] for key in (host, "") if key in by_host]
+        dot = host.find(".")
+        while dot >= 0:
+            if (below := by_host.get(host[dot:])) is not None:
+                found.append(below)
+            dot = host.find(".", dot + 1)
+        segment = first_segment(what.path) if what.path is not None else None
+        if segment is None:  # a tunnel, or an ambiguous path
+            return sorted(at for of_host in found for places in of_host.values() for at in places)
+        return sorted(at for of_host in found for key in (None, segment) for at in of_host.get(key, ()))
 
     return candidates
 

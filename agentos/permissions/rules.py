@@ -1,6 +1,5 @@
 """Decides on a right by one permission set: deny before ask before allow, and deny if no rule matches."""
 
-from collections.abc import Iterable
 from typing import cast
 
 from msgspec import Struct
@@ -90,9 +89,23 @@ class Rules:
 
     def grants_by_address(self, wanted: Destination) -> bool:
         """Whether a rule that allows it, or asks about it, has exactly its address and port."""
+        return any(pattern.names_address(wanted) for pattern in self._domains("allow", "ask"))
+
+    def could_reach(self, host: str) -> bool:
+        """Whether they could allow, or ask about, a connection to this host on some port."""
+        if self.decide_call("http").effect == "deny":
+            return False
+        whole = (one for one in self._domains("deny") if not one.is_hidden and one.is_for_default_ports)
+        named = any(pattern.names_host(host) for pattern in self._domains("allow", "ask"))
+        return named and not any(pattern.names_host(host) for pattern in whole)
+
+    def named_ports(self) -> set[int]:
+        """The ports that grants and questions about domains name; those without a port are about 80 and 443."""
+        return {port for pattern in self._domains("allow", "ask") for port in pattern.ports or ()}
+
+    def _domains(self, *effects: Effect) -> list[domains.DomainPattern]:
         indexes = self._indexes["domains"]
-        patterns = [pattern for effect in ("allow", "ask") for _, pattern in indexes[effect].rules]
-        return any(cast(domains.DomainPattern, pattern).names_address(wanted) for pattern in patterns)
+        return [cast(domains.DomainPattern, pattern) for effect in effects for _, pattern in indexes[effect].rules]
 
     def find_denial(self, kind: Kind, what: object) -> Rule | None:
         """The rule that denies it, if any."""
@@ -124,8 +137,7 @@ class Rules:
         if kind == "send" and (granted := [rule.text for rule, _ in self._relations.get((kind, "allow"), ())]):
             why = f"; {name} is not {' or '.join(text for pattern, text in RELATIONS.items() if pattern in granted)}"
         if isinstance(what, Destination):
-            allowed = (pattern for _, pattern in self._indexes[kind]["allow"].rules)
-            why = domains.explain_refusal(what, cast(Iterable[domains.DomainPattern], allowed))
+            why = domains.explain_refusal(what, self._domains("allow"))
         return deny_by_default(right, self.set.name, why)
 
     def _is_granted(self, kind: Kind, what: object, name: object) -> bool:

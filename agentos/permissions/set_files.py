@@ -1,7 +1,7 @@
 """Permission sets in TOML or JSON: strict parsing that reports all mistakes at once, and conversion back."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import attrs
@@ -16,15 +16,15 @@ from agentos_sdk.opcodes import Op
 from agentos_sdk.quantities import CPU_PERIOD
 from agentos_sdk.strict import quote
 from agentos_sdk.suggestions import suggest_name
-from agentos_sdk.values import Budget
 
 from . import set_examples, unreachable_rules
 from .levels import BASE_RULES, LEVELS
+from .patterns import domains
 from .patterns import names as name_patterns
 from .patterns.base import BadPattern, Names
 from .rule import EFFECTS, KINDS, Kind, PermissionSet, Rule
 from .rules import OWN, PARENT, parse_pattern
-from .set_schema import ExamplesTable, LimitsTable, RulesTable, SetTable, SpawnTable
+from .set_schema import ExamplesTable, LimitsTable, QuotaLine, RulesTable, SetTable, SpawnTable
 from .unreachable_rules import Line
 
 T = TypeVar("T")
@@ -81,6 +81,18 @@ def read_set(
     return made
 
 
+def check_secrets(given: PermissionSet, known: Collection[str]) -> None:
+    """Raise :class:`BadSet` if the set names secrets that there aren't."""
+    unknown = [(index, name) for index, name in enumerate(given.secrets) if name not in known]
+    if unknown:
+        raise BadSet(
+            [
+                (("secrets", index), f"no secret is called {quote(name)}{suggest_name(name, known)}")
+                for index, name in unknown
+            ]
+        )
+
+
 def describe_set(given: PermissionSet) -> dict[str, Any]:
     """A set in the form that :func:`read_set` takes, without its examples. Rules of its level are left out."""
     basis = frozenset(base_rules(given.level))
@@ -89,6 +101,8 @@ def describe_set(given: PermissionSet) -> dict[str, Any]:
     if given.limits:
         limits = {name: value * CPU_PERIOD if name == "cpu_quota" else value for name, value in given.limits}
         said["spawn"] = {"limits": limits}
+    if given.secrets:
+        said["secrets"] = list(given.secrets)
     if given.quotas:
         windows: dict[float, dict[str, float]] = {}
         for quota in given.quotas:
@@ -141,6 +155,7 @@ class _SetParser:
             level,
             tuple((name, value) for name, value in attrs.asdict(limits).items() if value is not None),
             quotas,
+            tuple(dict.fromkeys(table.secrets)),
         )
         if (why := check_size(lines, self.max_size)) is not None:
             self.mistakes.append(((), why))
@@ -152,7 +167,7 @@ class _SetParser:
                 wrong = set_examples.check_example(text, effect, made if whole else None, self.names)
                 if wrong is not None:
                     self.mistakes.append((("examples", effect, index), wrong))
-        is_level = level is not None and not (lines or made.limits or made.quotas)
+        is_level = level is not None and not (lines or made.limits or made.quotas or made.secrets)
         return LEVELS[level] if is_level and level is not None else made
 
     def _table(self, cls: type[T], data: object, *keys: str | int) -> T:
@@ -192,11 +207,11 @@ class _SetParser:
         found: dict[tuple[str, float], Quota] = {}
         for index, data in enumerate(lines):
             try:
-                line = decode(Budget, data)
+                line = decode(QuotaLine, data)
             except Invalid as error:
                 self.mistakes += [(("quotas", index, *mistake.keys), mistake.message) for mistake in error.mistakes]
                 continue
-            for quota in make_quotas(line.per, line.tokens, line.calls, line.money):
+            for quota in make_quotas(**attrs.asdict(line)):
                 if (quota.what, quota.per) in found:
                     said = f"there is a quota of {quota.what} per {quota.per:g} s already"
                     self.mistakes.append((("quotas", index, quota.what), said))
@@ -222,6 +237,8 @@ def check_can_match(kind: Kind, text: str, effect: Effect) -> None:
             raise BadPattern(f"{text} concerns only the connection, and every caller may always make it")
         if not any(pattern.matches(op.name, deny=False) for op in Op):
             raise BadPattern(f"no call is named {quote(text)}{suggest_name(text.upper(), [op.name for op in Op])}")
+    if kind == "domains" and effect != "deny":
+        domains.check_can_grant(domains.parse_domain_pattern(text))
     if kind in ("read", "write") and effect == "allow" and BARE_NAME.fullmatch(text):
         raise BadPattern(
             f"{quote(text)} would grant that name wherever it is on the host: "

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Annotated, Final
 
-from attrs import field, frozen
+from attrs import asdict, field, frozen
 
 from agentos_sdk.codec import CpuShare, Rule, Size
-from agentos_sdk.values import FEW_LINES
+from agentos_sdk.values import FEW_LINES, Amount, Money, Window
 
 MAX_EXAMPLES: Final = 100  # per effect
 
@@ -61,6 +61,22 @@ class SpawnTable:
 
 
 @frozen(kw_only=True)
+class QuotaLine:
+    """A line of ``quotas``: a budget of the model, or of HTTP requests and the bytes of their bodies."""
+
+    tokens: Amount | None = None
+    calls: Amount | None = None
+    money: Money | None = None
+    http_requests: Amount | None = None
+    http_bytes: Size | None = None
+    per: Window
+
+    def __attrs_post_init__(self) -> None:
+        if not any(value is not None for name, value in asdict(self).items() if name != "per"):
+            raise ValueError("expected at least one of tokens, calls, money, http_requests and http_bytes")
+
+
+@frozen(kw_only=True)
 class SetTable:
     """The whole set. Its parts are decoded one by one, so that a mistake in one doesn't hide mistakes in another."""
 
@@ -70,4 +86,5 @@ class SetTable:
     deny: object = field(factory=dict)
     spawn: object = field(factory=dict)
     quotas: Annotated[Sequence[object], FEW_LINES] = ()
+    secrets: Annotated[Sequence[Text], FEW_LINES] = ()
     examples: object = field(factory=dict)

@@ -15,8 +15,9 @@ from attrs import define, field
 from msgspec import Struct
 
 from agentos.kernel.ports import Right
-from agentos.services.audit.chain import MAX_ABOUT_CHARS
+from agentos.services.audit.chain import MAX_ABOUT_CHARS, Row
 from agentos.services.audit.redaction_values import REDACTED
+from agentos.services.http.destination import Destination
 from agentos.shell.reading import Opaque
 
 from .exec_decision import HARMLESS_FILES
@@ -28,7 +29,10 @@ from .rules import AgentRelation
 from .set_examples import BadExample, decide_by_set, parse_example
 
 _ESCAPED: Final = re.compile(r"\\(?:[nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")  # as the log escapes characters
+_APPROVED: Final = re.compile(r"(?:approval|answer) [0-9]+: (.*)", re.DOTALL)  # the rule of a call that was approved
 _WILD: Final = re.compile(r"([*?\[\\]|\$(?=\{))")
+
+COUNTED: Final = "(others)"
 
 
 class Use(Struct, frozen=True):
@@ -41,6 +45,23 @@ class Use(Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.call} {self.about}".rstrip()
+
+
+def find_uses(rows: Iterable[Row]) -> Sequence[Use]:
+    """What was approved and done, in the log's order; calls that only a count stands for have no object."""
+    abouts: dict[int, str] = {}  # of intents, which have no remark behind the object
+    uses: Counter[tuple[str, str, str]] = Counter()
+    for row in rows:
+        approved = _APPROVED.fullmatch(row.rule)
+        if approved is None or row.decision != "allow":
+            continue
+        if row.phase == "intent":
+            abouts[row.seq] = row.about
+        elif row.outcome == "ok":
+            about = abouts.pop(row.intent or 0, row.about)
+            about = about.partition(" (")[0] if row.call == "THINK" else about
+            uses[row.call, about if row.repeated == 1 else COUNTED, approved[1]] += row.repeated
+    return [Use(call, about, rule, times) for (call, about, rule), times in uses.items()]
 
 
 class NoRule(ValueError):
@@ -75,6 +96,8 @@ def suggest_rules(uses: Iterable[Use], names: Names) -> Suggestion:
 
 def _grants_for(use: Use, names: Names) -> Sequence[tuple[Kind, str]]:
     """The grants that together allow a use and name nothing else; raises :class:`NoRule`."""
+    if use.about == COUNTED:
+        raise NoRule("the log has only their number")
     if len(use.about) >= MAX_ABOUT_CHARS or REDACTED in use.about or _ESCAPED.search(use.about):
         raise NoRule("the log has its text cut, redacted or escaped")
     if use.call.lower() not in KIND_OF_ACTION:
@@ -103,11 +126,20 @@ def _parse_use(use: Use, names: Names) -> tuple[Right, AgentRelation | None]:
 def _grant_of(right: Right) -> tuple[Kind, str]:
     """The pattern of exactly this object."""
     kind, what = KIND_OF_ACTION[right.action], str(right.object)
-    if kind == "domains":
-        return kind, what
+    if isinstance(right.object, Destination):
+        return kind, _pattern_of(right.object)
     if what != what.strip() or "//" in what:
         raise NoRule("no pattern can be written for such a name")
     return kind, _WILD.sub(r"\\\1", what)
+
+
+def _pattern_of(destination: Destination) -> str:
+    """Of a tunnel its host and port: what is in it can't be told."""
+    if destination.method is None:
+        return destination.authority
+    if (destination.path or "").endswith("/**"):
+        raise NoRule("a pattern with this path would grant all below it")
+    return f"{destination.method} {destination.authority}{destination.path}"
 
 
 def _grants_of_command(request: ExecRequest) -> Iterator[tuple[Kind, str]]:

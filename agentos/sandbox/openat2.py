@@ -10,12 +10,13 @@ import struct
 
 from .inside.libc import RESOLVE_BENEATH, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS
 
-__all__ = ["NO_CROSSING", "NO_LINKS", "NO_MAGIC", "WITHIN", "kind_of_file_system", "open_at"]
+__all__ = ["IN_ROOT", "NO_CROSSING", "NO_LINKS", "NO_MAGIC", "WITHIN", "kind_of_file_system", "open_at"]
 
 NO_CROSSING = 1  # RESOLVE_NO_XDEV: don't cross mounts
 NO_MAGIC = RESOLVE_NO_MAGICLINKS  # /proc/PID/root and similar links lead anywhere
 NO_LINKS = RESOLVE_NO_SYMLINKS | NO_MAGIC
 WITHIN = RESOLVE_BENEATH | NO_MAGIC
+IN_ROOT = 16 | NO_MAGIC  # RESOLVE_IN_ROOT: absolute symlinks and ".." stay below the directory, as after chroot(2)
 
 _OPENAT2 = 437  # on every architecture
 _ATTEMPTS = 32  # on EAGAIN or EINTR, such as when a directory is renamed during the lookup

@@ -128,6 +128,36 @@ class BudgetExhausted(Struct, frozen=True):
     renews_at: float
 
 
+class ApprovalRequested(Struct, frozen=True):
+    """A call waits for a person's approval, as entry ``id``. ``agent_id`` and ``name`` are its caller's.
+
+    ``shown`` is what a person sees of it; it and ``rule``, which asks, are escaped for a terminal. ``digest`` is the
+    SHA-256 of what the approval is bound to. Times are seconds since the epoch.
+    """
+
+    id: int
+    agent_id: int
+    name: str
+    call: str
+    shown: str
+    rule: str
+    digest: str
+    asked_at: float
+    expires_at: float
+
+
+class ApprovalDecided(Struct, frozen=True):
+    """The entry ``id`` was allowed or refused by ``by``, or it has expired (``by`` is None)."""
+
+    id: int
+    agent_id: int
+    name: str
+    call: str
+    allowed: bool
+    by: str | None
+    reason: str | None
+
+
 class KernelStarted(Struct, frozen=True):
     """The kernel serves callers, and all required agents are up.
 
@@ -171,6 +201,8 @@ Event = (
     AgentEvent
     | AgentEscalated
     | BudgetExhausted
+    | ApprovalRequested
+    | ApprovalDecided
     | KernelStarted
     | IsolationProbed
     | ConfigReloaded

@@ -20,6 +20,8 @@ from msgspec import Struct
 from agentos_sdk.errors import QuotaExceeded
 from agentos_sdk.quantities import duration
 
+OF_MODEL = frozenset({"tokens", "calls", "money"})  # what budgets of the model limit
+OF_HTTP = ("http_requests", "http_bytes")
 MONEY_UNITS = 10**9  # money is counted in billionths: this many are 1.0 of any currency
 
 Amounts: TypeAlias = Mapping[str, int]
@@ -40,10 +42,11 @@ class Quota:
 
 
 def make_quotas(
-    per: float, tokens: int | None = None, calls: int | None = None, money: float | None = None
+    per: float, tokens: int | None = None, calls: int | None = None, money: float | None = None, **others: int | None
 ) -> tuple[Quota, ...]:
     """Quotas for each window of ``per`` seconds; ``money`` is in the currency of the model's prices."""
     amounts = {"tokens": tokens, "calls": calls, "money": None if money is None else round(money * MONEY_UNITS)}
+    amounts |= others
     return tuple(Quota(what, most, per) for what, most in amounts.items() if most is not None)
 
 
@@ -55,6 +58,11 @@ def merge_quotas(*given: Iterable[Quota]) -> tuple[Quota, ...]:
         if other is None or quota.most < other.most:
             found[quota.what, quota.per] = quota
     return tuple(found.values())
+
+
+def limits_model(quotas: Iterable[Quota]) -> bool:
+    """Whether any of these limits the use of the model."""
+    return any(quota.what in OF_MODEL for quota in quotas)
 
 
 class Row(NamedTuple):

@@ -9,21 +9,27 @@ from agentos.agents.life_counter import LifeCounter
 from agentos.agents.registry import Registry
 from agentos.agents.supervision import Supervision
 from agentos.agents.workspaces.view import View
+from agentos.kernel.background import Background
 from agentos.kernel.caller import Caller
 from agentos.kernel.table import LARGE_BODY_BYTES, Syscall
 from agentos.llm.line import Line
 from agentos.llm.settings import Account
+from agentos.permissions.approvals import Approvals
 from agentos.services.audit.log import Audit
 from agentos.services.audit.traffic import Traffic
+from agentos.services.http.client import Client
 from agentos.services.logs.log import Logs
 from agentos.services.mailboxes import Mailboxes
 from agentos_sdk.opcodes import Op
 
 from . import (
     agents,
+    approvals,
     audit,
+    background,
     exec,
     files,
+    http,
     inspect,
     kernel,
     logs,
@@ -56,8 +62,11 @@ class Services(Struct, frozen=True):
     kernel_account: Account
     audit: Audit
     lives: LifeCounter
+    approvals: Approvals
     logs: Logs
+    background: Background
     host_view: View
+    http: Client
     max_payload: int
     config_file: str | None = None
 
@@ -68,9 +77,10 @@ def table(services: Services) -> tuple[Syscall, ...]:
     spawning = Spawning(s.registry, s.supervision, s.callers, s.mail.is_taken, s.host_view.base)
     calls = (
         Syscall(Op.NOOP, None, handler=echo, limit=s.max_payload),
-        *think.syscalls(s.line, s.callers.queue_path, s.max_payload),
+        *think.syscalls(s.line, s.callers.queue_path, s.background, s.max_payload),
         *files.syscalls(s.registry, s.host_view, s.max_payload),
-        *exec.syscalls(s.registry, s.supervision, s.host_view.base),
+        *exec.syscalls(s.registry, s.supervision, s.background, s.host_view.base),
+        *http.syscalls(s.http, s.callers, s.background, s.max_payload),
         *agents.syscalls(s.registry, s.supervision, spawning, s.line, s.lives.reader),
         *logs.syscalls(s.registry, s.logs),
         *start_stop.syscalls(s.registry, s.supervision),
@@ -81,13 +91,15 @@ def table(services: Services) -> tuple[Syscall, ...]:
         *kernel.syscalls(s.supervision, s.line, s.audit, s.config_file),
         *usage.syscalls(s.registry, s.line, s.lives),
         *audit.syscalls(s.audit),
+        *approvals.syscalls(s.approvals),
+        *background.syscalls(s.background),
     )
-    return (*calls, *permissions.syscalls(s.registry, s.callers, calls))
+    return (*calls, *permissions.syscalls(s.registry, s.callers, s.approvals, calls))
 
 
-def reserved(max_payload: int) -> Mapping[Op, int]:
+def reserved() -> Mapping[Op, int]:
     """Body limits of calls that this kernel doesn't serve yet: clients may send them."""
-    return {Op.HTTP: max_payload, Op.STORE: LARGE_BODY_BYTES, Op.EMIT: LARGE_BODY_BYTES}
+    return {Op.STORE: LARGE_BODY_BYTES, Op.EMIT: LARGE_BODY_BYTES}
 
 
 def echo(caller: Caller, body: bytes) -> bytes:

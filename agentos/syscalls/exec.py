@@ -5,10 +5,13 @@ import os
 import pwd
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import cache
+from hashlib import sha256
 
 import trio
 from attrs import field, frozen
 
+from agentos.agents.commands.named_files import NamedFiles, identity_of, root_for
 from agentos.agents.commands.output_streams import Live, Name, Stream
 from agentos.agents.commands.run import (
     SHELL,
@@ -20,15 +23,18 @@ from agentos.agents.commands.run import (
     OwnJail,
 )
 from agentos.agents.jail import layout
+from agentos.agents.jail.root_access import Ended
 from agentos.agents.leftover_processes import RUN_VARIABLE
 from agentos.agents.life import PATH, home
 from agentos.agents.registry import Agent, Registry
 from agentos.agents.supervision import Supervision
+from agentos.kernel.background import Background
 from agentos.kernel.call import Call, Gone
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.table import Syscall
+from agentos.permissions.approval_text import describe_exec, describe_message, escape
 from agentos.permissions.exec_request import ExecRequest
 from agentos.sandbox.policy import Program
 from agentos.sandbox.root_files import WORKSPACE
@@ -81,7 +87,7 @@ class Commands:
         jailed = agent.spec.jailed if agent is not None else caller.kind == "guest"
         directory = await self._directory(agent, jailed, request.cwd)
         reading = await self._read(caller, request.command)
-        wanted = ExecRequest(reading, directory, jailed, tuple(names_not_plain(request.env)))
+        wanted = ExecRequest(reading, directory, jailed, tuple(names_not_plain(request.env)), digest_input(request))
         another = agent if agent is not None and agent.id != caller.id else None
 
         async def act(call: Call) -> bytes:
@@ -108,8 +114,18 @@ class Commands:
             await caller.allowance.wait_for_reply_room()  # a caller that doesn't read its replies gets no more of them
             return await encode_result(done, out, err)
 
+        @cache
+        def look() -> tuple[str, bytes]:  # once: what is shown is what the approval is bound to
+            return look_at_command(request, wanted, agent)
+
         right = Right("exec", wanted, another.id if another is not None else None)
-        yield Prepared((right,), act, about=f"beside {another.name}: {wanted}" if another is not None else None)
+        yield Prepared(
+            (right,),
+            act,
+            about=f"beside {another.name}: {wanted}" if another is not None else None,
+            shown=lambda: look()[0],
+            identity=lambda: look()[1],
+        )
 
     async def _read(self, caller: Caller, command: str | Sequence[str]) -> Reading:
         length = len(command) if isinstance(command, str) else sum(map(len, command))
@@ -147,10 +163,20 @@ class Commands:
         return {**ON_HOST, "HOME": home(), "USER": name, "LOGNAME": name, RUN_VARIABLE: self.run}
 
 
-def syscalls(registry: Registry, supervision: Supervision, base: str) -> tuple[Syscall, ...]:
+def syscalls(registry: Registry, supervision: Supervision, background: Background, base: str) -> tuple[Syscall, ...]:
     deps = supervision.deps
     commands = Commands(registry, deps.health.commands, deps.run.id, base)
-    return (Syscall(Op.EXEC, Exec, prepare=commands.prepare, failure=FAILURE, audit="intent", takes_chunks=True),)
+    return (
+        Syscall(
+            Op.EXEC,
+            Exec,
+            prepare=commands.prepare,
+            failure=FAILURE,
+            audit="intent",
+            takes_chunks=True,
+            background=background,
+        ),
+    )
 
 
 def check_request(request: Exec) -> None:
@@ -169,6 +195,39 @@ def check_request(request: Exec) -> None:
             raise BadRequest(f"env.{name}: expected a variable's name, without '=' and not AGENTOS_... (ours)")
     for name in names_read_by_bash(request.env):
         raise BadRequest(f"env.{name}: bash reads this before its line, and what it does there can't be checked")
+
+
+def digest_input(request: Exec) -> str:
+    """What a command gets besides its words, for the exact text of a remembered answer; empty if that is nothing."""
+    if request.tty is not None:
+        return "a terminal"
+    if not request.env and not request.stdin:
+        return ""
+    given = codec.encode([sorted(request.env.items()), request.stdin])
+    return f"an environment and standard input, sha256 {sha256(given).hexdigest()}"
+
+
+def look_at_command(request: Exec, wanted: ExecRequest, agent: Agent | None) -> tuple[str, bytes]:
+    """What a person sees of a command, and the digest of the files that it names. Blocks: it reads those files."""
+    words = [word.text for one in wanted.reading.commands for word in one.words if word.text is not None]
+    paths = [os.path.normpath(os.path.join(wanted.directory, word)) for word in dict.fromkeys(words)]
+    try:
+        with root_for(agent, wanted.jailed)() as root:
+            files = NamedFiles(root, identity_of(agent))
+            digest = files.digest(paths)
+            shown = describe_exec(request.command, wanted.directory, files.is_changeable)
+    except Ended:
+        digest, shown = b"", describe_exec(request.command, wanted.directory, lambda path: False)
+    lines = [shown]
+    if agent is not None:
+        lines.append(f"beside the agent {agent.name}")
+    if request.env:
+        lines.append(f"env: {escape(' '.join(f'{name}={value}' for name, value in request.env.items()))}")
+    if request.stdin:
+        lines.append(describe_message("with the standard", "input", request.stdin))
+    if request.tty is not None:
+        lines.append("with a terminal: what is typed into it isn't known yet")
+    return "\n".join(lines), digest
 
 
 def argv(request: Exec) -> Sequence[str]:

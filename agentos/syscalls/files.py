@@ -1,9 +1,8 @@
 """Handlers of READ and WRITE."""
 
-from binascii import a2b_base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Literal
 from weakref import WeakKeyDictionary
 
@@ -18,7 +17,8 @@ from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared, Refused
 from agentos.kernel.request_body import read_text
 from agentos.kernel.table import Syscall
-from agentos.services.files import io, resolve
+from agentos.permissions.approval_text import describe_append, describe_write, escape
+from agentos.services.files import io, present, resolve
 from agentos.services.files.resolve import Part, PathRequest, ResolvedPath
 from agentos.threads import Limiter
 from agentos_sdk.calls.host import Read, Write, Written
@@ -26,11 +26,10 @@ from agentos_sdk.errors import BadRequest, PermissionDenied
 from agentos_sdk.opcodes import Op
 
 from .file_paths import PathResolver
-from .json_text import base64_pieces, json_pieces
+from .json_text import PIECE_CHARS, base64_pieces, decode_base64, json_pieces
 
 MAX_INLINE_BYTES = 4 << 10  # bytes of a body that are parsed in the event loop
 LARGE_FILE_BYTES = 1 << 20  # bytes of a file; at most two larger reads are held in memory at once
-PIECE_CHARS = 256 << 10  # characters of base64 decoded at a time, so that other threads run in between
 WORKER_THREADS = 8  # threads; a file system that hangs delays only callers that wait for it
 MAX_CALLS_PER_CALLER = 4  # calls of one caller that are in flight at once
 PATH_RULE = "paths of this kind of caller"  # in the audit log if no rule applies
@@ -91,7 +90,7 @@ class Files:
                     return await self._read_content(file, request)
 
             with file:
-                yield Prepared((right,), act)
+                yield Prepared((right,), act, identity=partial(identify_for_reading, file))
 
     async def parse_write(self, caller: Caller, body: bytes) -> "WriteRequest":
         """Parse the body. A caller's large bodies are parsed one after the other."""
@@ -111,8 +110,17 @@ class Files:
                 await self._workers(file.request).run(partial(write, file, request.data))
                 return Written(bytes_written=len(request.data))
 
+            @cache
+            def look() -> present.Present:  # once: what is shown is what the approval is bound to
+                return present.look_at(file)
+
             with file:
-                yield Prepared((right,), act)
+                yield Prepared(
+                    (right,),
+                    act,
+                    shown=lambda: describe_change(file.real, request, look()),
+                    identity=lambda: look().identity,
+                )
 
     def _turn(self, caller: Caller) -> Limiter:
         """The limit of one caller's calls: further ones wait, those of other callers do not."""
@@ -182,6 +190,21 @@ async def encode_content(part: Part, request: Read, most: int) -> list[bytes]:
     return text
 
 
+def identify_for_reading(file: ResolvedPath) -> bytes:
+    """The device and inode of the file; of a missing one why it can't be read."""
+    return present.identify(file.fd) or str(file.error).encode(errors="replace")
+
+
+def describe_change(path: str, request: "WriteRequest", found: present.Present) -> str:
+    """What a person sees of a WRITE: the change of the present file."""
+    if found.problem:
+        reason = f"the present file can't be shown: {found.problem}"
+        return f"{escape(reason)}\n{describe_append(path, found.size, request.data)}"
+    if request.mode == "append" and found.content is not None:
+        return describe_append(path, found.size, request.data)
+    return describe_write(path, found.content, request.data)
+
+
 class WriteRequest(Struct, frozen=True):
     """A WRITE with its content as bytes."""
 
@@ -194,13 +217,7 @@ def parse_write(body: bytes) -> WriteRequest:
     """Parse a body and decode its content."""
     request = read_text(Write, body)
     text = request.content
+    if request.encoding == "base64":
+        return WriteRequest(request.path, request.mode, decode_base64(text, "content"))
     pieces = (text[at : at + PIECE_CHARS] for at in range(0, len(text), PIECE_CHARS))
-    if request.encoding == "utf-8":
-        return WriteRequest(request.path, request.mode, b"".join(piece.encode() for piece in pieces))
-    try:
-        data = b"".join(a2b_base64(piece, strict_mode=True) for piece in pieces)
-        if len(data) == len(text) // 4 * 3 - text.count("=", -2):  # otherwise there is padding in the middle
-            return WriteRequest(request.path, request.mode, data)
-    except ValueError:
-        pass
-    raise BadRequest("content: expected base64, with padding and without line breaks")
+    return WriteRequest(request.path, request.mode, b"".join(piece.encode() for piece in pieces))

@@ -22,7 +22,7 @@ from agentos.llm.model_availability import ModelState
 from agentos.llm.queue_states import QueueState
 from agentos.sandbox.cgroups import v2
 from agentos.sandbox.cgroups.discover import Group
-from agentos.services.quotas import MONEY_UNITS, BudgetState
+from agentos.services.quotas import MONEY_UNITS, OF_MODEL, BudgetState
 from agentos_sdk.calls import inspect as calls
 from agentos_sdk.opcodes import Op
 from agentos_sdk.values import ResourceUsage
@@ -104,11 +104,16 @@ def describe_model(line: Line, agent: Agent) -> calls.Model:
         waits=line.wait_times(agent.queue_path),
         spent=calls.Spent(calls=spent.calls, input=used.input, output=used.output, thinking=used.thinking),
         budgets=[
-            describe_budget(state, share.by_default and state.name == agent.queue_path[-1].name, state in refusing)
+            describe_budget(state, share.by_default and is_of_model(state, agent), state in refusing)
             for state in line.budget_states(agent.queue_path)
         ],
         providers=model_states(line, queue_state.models),
     )
+
+
+def is_of_model(state: BudgetState, agent: Agent) -> bool:
+    """Whether it is the agent's own budget of the model."""
+    return state.name == agent.queue_path[-1].name and state.quota.what in OF_MODEL
 
 
 def model_states(line: Line, models: Sequence[ModelState]) -> list[calls.ModelState]:

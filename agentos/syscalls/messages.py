@@ -10,6 +10,7 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.table import LARGE_BODY_BYTES, Syscall
+from agentos.permissions.approval_text import describe_message
 from agentos.services.audit.traffic import Party, Traffic
 from agentos.services.mailboxes import Mailbox, Mailboxes, Message
 from agentos_sdk import codec
@@ -32,7 +33,11 @@ def syscalls(mail: Mailboxes, registry: Registry, traffic: Traffic) -> tuple[Sys
             traffic.count(caller.id, Party(caller.kind, caller.shown_name, "SEND"), name_peer(box))
             return Sent(delivered_to=box.id)
 
-        return Prepared((right_to_send(box),), act)
+        def show() -> str:
+            assert isinstance(request.message, msgspec.Raw)
+            return describe_message("SEND to", name_peer(box), bytes(request.message).decode(errors="replace"))
+
+        return Prepared((right_to_send(box),), act, shown=show)
 
     def prepare_broadcast(caller: Caller, request: Broadcast) -> Prepared:
         def is_recipient(box: Mailbox) -> bool:

@@ -15,10 +15,13 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Right
 from agentos.kernel.prepared import Prepared, Refused, denial, refuse_early
 from agentos.kernel.table import Syscall
+from agentos.permissions.answers import Answer
+from agentos.permissions.approvals import Approvals
 from agentos.permissions.authorizer import NOT_HELD
 from agentos.permissions.levels import LEVELS
 from agentos.permissions.rule import PermissionSet, describe_right, shorten, strictness
 from agentos.permissions.set_files import describe_set
+from agentos.services.http.destination import Destination, parse_tunnel
 from agentos.threads import run_in_thread
 from agentos_sdk import codec
 from agentos_sdk.calls import permissions as calls
@@ -34,6 +37,7 @@ class Permissions:
 
     registry: Registry
     callers: Callers
+    approvals: Approvals
     served: dict[Op, Syscall]
     _reading: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)
 
@@ -44,7 +48,8 @@ class Permissions:
         async def act(call: Call) -> calls.PermsReply:
             own, *above = self.callers.authorizer.permissions_of(target).sets()
             bounds = [{"name": each.name, **describe_set(each)} for each in above]
-            return calls.PermsReply(permissions={**describe_set(own), "bounded_by": bounds})
+            answers = self._answers(target, caller) if caller.kind == "operator" else ()
+            return calls.PermsReply(permissions={**describe_set(own), "bounded_by": bounds}, answers=answers)
 
         yield Prepared((Right("get_perms", agent=target),), act)
 
@@ -90,9 +95,18 @@ class Permissions:
 
         yield Prepared((Right("explain", agent=agent.id),), act, about=f"{agent.name}: {op.name}")
 
+    def _answers(self, target: int, operator: Caller) -> Sequence[calls.Answer]:
+        """The remembered answers about an agent, or without one all."""
+        agent = self.registry.get(target) if target != operator.id else None
+        subjects = (agent.id, self.registry.lasting_name_of(agent)) if agent is not None else None
+        return [describe_answer(one) for one in self.approvals.answers.list(subjects)]
+
     async def _decide(self, asker: Caller, caller: Caller, op: Op, args: Mapping[str, Any]) -> tuple[Right, Decision]:
         """The decision about a call by ``caller``, the strictest of several. Nothing is done."""
         authorizer, syscall = self.callers.authorizer, self.served.get(op)
+        if op is Op.HTTP and args.get("method") == "CONNECT":  # no call, but what a filtered network's proxy judges
+            tunnel = Right("http", read_tunnel(args))
+            return tunnel, authorizer.decide(caller, tunnel)
         if syscall is None and op not in connection_calls.OPS:
             raise UnknownCall(f"this kernel has no call {op.name}")
         decided = [(Right(op.name.lower()), authorizer.decide_call(caller.id, op))]
@@ -127,9 +141,11 @@ class Permissions:
         return self._agent(agent) if isinstance(agent, int) else self.registry.find(None, agent)
 
 
-def syscalls(registry: Registry, callers: Callers, others: Sequence[Syscall]) -> tuple[Syscall, ...]:
+def syscalls(
+    registry: Registry, callers: Callers, approvals: Approvals, others: Sequence[Syscall]
+) -> tuple[Syscall, ...]:
     """``others`` are all system calls except these three."""
-    permissions = Permissions(registry, callers, {syscall.op: syscall for syscall in others})
+    permissions = Permissions(registry, callers, approvals, {syscall.op: syscall for syscall in others})
     made = (
         Syscall(Op.GET_PERMS, calls.GetPerms, prepare=permissions.prepare_get),
         Syscall(Op.SET_PERMS, calls.SetPerms, prepare=permissions.prepare_set, audit="intent"),
@@ -139,12 +155,36 @@ def syscalls(registry: Registry, callers: Callers, others: Sequence[Syscall]) ->
     return made
 
 
+def describe_answer(one: Answer) -> calls.Answer:
+    return calls.Answer(
+        id=one.id,
+        agent=one.agent,
+        agent_id=one.subject if isinstance(one.subject, int) else None,
+        call=one.action.upper(),
+        object=one.object,
+        rule=one.rule,
+        allow=one.allow,
+        reason=one.reason,
+        by=one.by,
+        at=one.at,
+        until=one.until,
+    )
+
+
 def parse_op(name: str) -> Op:
     """The opcode of that name, in lower or upper case."""
     try:
         return Op[name.upper()]
     except KeyError:
         raise BadRequest(f"call: no call is named {quote(name)}{suggest_name(name.upper(), Op.__members__)}") from None
+
+
+def read_tunnel(args: Mapping[str, Any]) -> Destination:
+    """The destination of ``{"method": "CONNECT", "url": "HOST:PORT"}``."""
+    try:
+        return parse_tunnel(str(args.get("url")))
+    except ValueError as error:
+        raise BadRequest(f"args.url: {error}") from None
 
 
 def summarize_set(given: PermissionSet) -> str:

@@ -1,7 +1,11 @@
 """Handler of SPAWN: prepares the spec of the requested agent, and starts the agent."""
 
+import os
+import stat
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import cache
+from hashlib import sha256
 
 import attrs
 import trio
@@ -22,9 +26,11 @@ from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared, Refused
+from agentos.permissions.approval_text import describe_message
 from agentos.permissions.authorizer import NOT_HELD
 from agentos.permissions.rule import PermissionSet
 from agentos.threads import run_in_thread
+from agentos_sdk import codec
 from agentos_sdk.calls import agents as calls
 from agentos_sdk.errors import AlreadyExists, BadRequest, CallError, PermissionDenied, QuotaExceeded
 from agentos_sdk.values import Limits
@@ -83,7 +89,18 @@ class Spawning:
                 raise PermissionDenied(f"{'script' if request.script else 'command'}: {script_copies.CHANGED}")
             return await self._act(call, parent, again)
 
-        yield Prepared(draft.rights, act, describe_request(request, given), error=draft.error)
+        @cache
+        def look() -> bytes:  # once: what is shown is what the approval is bound to
+            return read_program(draft)
+
+        yield Prepared(
+            draft.rights,
+            act,
+            describe_request(request, given),
+            error=draft.error,
+            shown=lambda: describe_spawn(request, look()),
+            identity=lambda: sha256(look()).digest(),
+        )
 
     def charge(self, caller: Caller) -> None:
         """Take a token of the caller's spawn rate. A guest's rate belongs to its name; the operator has none."""
@@ -231,6 +248,32 @@ def describe_request(request: calls.Spawn, given: PermissionSet | None) -> str:
     elif isinstance(request.permissions, str):
         parts.append(f"permissions {request.permissions}")
     return ", ".join(parts)
+
+
+def read_program(draft: Draft) -> bytes:
+    """The script that would run, as far as it can be read; empty for a command. Blocks."""
+    try:
+        if draft.script is not None:
+            return script_copies.read(draft.script.agent, draft.script.path)
+        if draft.spec is not None and draft.spec.script is not None:
+            fd = os.open(draft.spec.script, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+            with open(fd, "rb") as file:
+                return file.read(script_copies.MAX_SCRIPT) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+    except (OSError, CallError):
+        pass  # then it won't be started either
+    return b""
+
+
+def describe_spawn(request: calls.Spawn, script: bytes) -> str:
+    """What a person sees of a SPAWN: what the request says, and the script."""
+    plain = calls.Spawn(name=request.name)
+    given = [
+        f"{name} = {codec.encode(value).decode()}"
+        for name, value in attrs.asdict(request, recurse=False).items()
+        if value != getattr(plain, name)
+    ]
+    text = script.decode(errors="replace") if script else "(a command, or a script that can't be read)"
+    return describe_message("SPAWN", request.name, "\n".join([*given, "", text]))
 
 
 def choose_restart(request: calls.Spawn) -> Restart:

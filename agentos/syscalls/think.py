@@ -8,6 +8,7 @@ from functools import partial
 import trio
 
 from agentos.access.think_request import MAX_INLINE_BYTES, ThinkRequest, digest_question, parse_think
+from agentos.kernel.background import Background
 from agentos.kernel.call import Call, Gone
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
@@ -17,7 +18,10 @@ from agentos.kernel.table import Syscall
 from agentos.kernel.text_buffer import TextBuffer
 from agentos.llm.jobs import ThinkResult
 from agentos.llm.line import Line
+from agentos.llm.providers.provider import Question
 from agentos.llm.settings import QueuePath
+from agentos.permissions.approval_text import describe_message
+from agentos.services.quotas import OF_MODEL
 from agentos.threads import run_in_thread
 from agentos_sdk import codec
 from agentos_sdk.calls import think as calls
@@ -28,7 +32,9 @@ FAILURE = {"content": "", "tokens": 0}
 MAX_DIGESTED_INLINE = 64 << 10  # bytes of a question whose digest is computed in the event loop, in 0.2 ms
 
 
-def syscalls(line: Line, queue_path: Callable[[Caller], QueuePath], max_payload: int) -> tuple[Syscall, ...]:
+def syscalls(
+    line: Line, queue_path: Callable[[Caller], QueuePath], background: Background, max_payload: int
+) -> tuple[Syscall, ...]:
     reading = trio.CapacityLimiter(1)  # several threads would slow down each other and the event loop
 
     async def parse(caller: Caller, body: bytes) -> ThinkRequest:
@@ -58,7 +64,9 @@ def syscalls(line: Line, queue_path: Callable[[Caller], QueuePath], max_payload:
                 return thought
             raise Timeout(f"the model hasn't answered within the {request.timeout:g} s that timeout names")
 
-        yield Prepared((Right("think", request.question.model),), act)
+        yield Prepared(
+            (Right("think", request.question.model),), act, shown=lambda: describe_question(request.question)
+        )
 
     async def encode(caller: Caller, thought: ThinkResult) -> bytes:
         await caller.allowance.wait_for_reply_room()  # a caller that doesn't read its replies gets no more of them
@@ -67,7 +75,7 @@ def syscalls(line: Line, queue_path: Callable[[Caller], QueuePath], max_payload:
     def prepare_report(caller: Caller, request: calls.LLMReport) -> Prepared:
         def act(caller: Caller) -> calls.Reported:
             path = queue_path(caller)
-            used_up = any(standing.left <= 0 for standing in line.budget_states(path))
+            used_up = any(one.left <= 0 and one.quota.what in OF_MODEL for one in line.budget_states(path))
             return calls.Reported(tokens=line.usage_of(path).usage.total, quota_exceeded=used_up)
 
         return Prepared((Right("llm_report"),), act)
@@ -82,9 +90,18 @@ def syscalls(line: Line, queue_path: Callable[[Caller], QueuePath], max_payload:
             limit=max_payload,
             failure=FAILURE,
             audit="outcome",
+            background=background,
         ),
         Syscall(Op.LLM_REPORT, calls.LLMReport, prepare=prepare_report),
     )
+
+
+def describe_question(question: Question) -> str:
+    """What a person sees of a question."""
+    system = [f"system: {question.system}"] if question.system is not None else []
+    turns = [f"{one.role}: {one.text}{f' ({len(one.images)} images)' * bool(one.images)}" for one in question.messages]
+    tools = [f"tools: {', '.join(tool.name for tool in question.tools)}"] if question.tools else []
+    return describe_message("THINK with", question.model, "\n".join([*system, *turns, *tools]))
 
 
 def describe_use(thought: ThinkResult, cost: float | None) -> str:

@@ -94,7 +94,7 @@ def written(client: AgentOSClient, agent: int) -> Sequence[Entry]:
     deadline = time.monotonic() + TIMEOUT
     while time.monotonic() < deadline:
         entries = client.get_audit_log(agent_id=agent)["entries"]
-        calls = [entry for entry in entries if not entry["call"].startswith("AGENT_")]  # the others are of its life
+        calls = [entry for entry in entries if not entry["call"].startswith(("AGENT_", "APPROVAL_"))]  # only its own
         first = [entry for entry in calls if entry["intent"] is None]
         if len(first) == len(ATTEMPTS):
             return first

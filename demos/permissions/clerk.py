@@ -10,6 +10,7 @@ with open("/workspace/.env", "w") as secrets:
 os.symlink(".env", "/workspace/readme.md")
 
 with AgentOSClient() as kernel:
+    kernel.hello(approval_timeout=0)  # it doesn't wait until a person has decided
     replies = (
         kernel.write_file("notes.md", "Ten things to do today.\n"),
         kernel.read_file("notes.md"),

@@ -31,6 +31,11 @@ def as_text(content: str | bytes, encoding: Encoding) -> tuple[str, Encoding]:
     return b2a_base64(content, newline=False).decode(), "base64"
 
 
+def as_body(body: object, encoding: Encoding | None) -> tuple[object, Encoding | None]:
+    """The ``body`` of HTTP and its encoding: text and bytes as :func:`as_text`, what is sent as JSON unchanged."""
+    return as_text(body, encoding or "utf-8") if isinstance(body, str | bytes) else (body, encoding)
+
+
 def absolute_cwd(cwd: str | None, name: str | None, agent_id: int | None) -> str | None:
     """The ``cwd`` of EXEC: made absolute, unless an agent is named, since then it is a path in its jail."""
     return cwd if cwd is None or name is not None or agent_id is not None else make_absolute(cwd)

@@ -62,7 +62,7 @@ class AgentOSClient(Calls):
         self.timeout = timeout
         self.agent_id: int | None = None  # our id, from the first reply on
         self._socket: socket | None = None
-        self._hellos: list[bytes] = []  # the HELLOs that reduce our rights, repeated on every connection
+        self._hellos: list[bytes] = []  # the HELLOs that hold for all our connections, repeated on every new one
         fields = {"as": name, "level": level, "permissions": permissions}
         if given := {field: value for field, value in fields.items() if value is not None}:
             self._hellos.append(encode({"protocol": 1, **given}))
@@ -95,8 +95,8 @@ class AgentOSClient(Calls):
         """
         self.connect()
         assert self._socket is not None
-        reduces = op == HELLO and reduces_rights(body) and body not in self._hellos
-        if reduces:
+        lasts = op == HELLO and is_lasting(body) and body not in self._hellos
+        if lasts:
             self._hellos.append(body)  # before the reply: if that is lost, the rights stay reduced
         self._socket.settimeout(None if self.timeout is None or wait is None else self.timeout + wait)
         try:
@@ -111,7 +111,7 @@ class AgentOSClient(Calls):
             self.disconnect()
             raise ConnectionFailed(f"the kernel at {self.socket_path} refused: {error_text(reply)}")
         self.agent_id = number
-        if reduces and not is_success(reply):
+        if lasts and not is_success(reply):
             self._hellos.pop()
         if ends_connection(reply) and reply != body:
             self.disconnect()
@@ -148,13 +148,21 @@ class AgentOSClient(Calls):
         as_: str | None = None,
         level: str | None = None,
         permissions: Mapping[str, object] | None = None,
+        approval_timeout: float | None = None,
     ) -> Reply:
         """Our id and name, and the kernel's version. Protocol 2 isn't supported by this client.
 
-        The other arguments turn the operator's connection into a guest's, with that name and at most those rights. This
-        is permanent and also applies to connections that this client opens later.
+        ``as_``, ``level`` and ``permissions`` turn the operator's connection into a guest's, with that name and at most
+        those rights. ``approval_timeout`` is how many seconds calls wait for a person where a rule asks; 0: not at all.
+        All this is permanent and also applies to connections that this client opens later.
         """
-        fields = {"protocol": protocol, "as": as_, "level": level, "permissions": permissions}
+        fields = {
+            "protocol": protocol,
+            "as": as_,
+            "level": level,
+            "permissions": permissions,
+            "approval_timeout": approval_timeout,
+        }
         reply: Reply = self._make_call(HELLO, fields)
         return reply
 
@@ -199,10 +207,10 @@ def send_hello(sock: socket, path: str, body: bytes) -> None:
         raise ConnectionFailed(f"what answers at {path} is no AgentOS kernel") from None
 
 
-def reduces_rights(body: bytes) -> bool:
-    """Whether a HELLO makes its caller a guest, with reduced rights."""
+def is_lasting(body: bytes) -> bool:
+    """Whether a HELLO makes its caller a guest, with reduced rights, or says how long its calls wait for a person."""
     try:
-        return not {"as", "level", "permissions"}.isdisjoint(parse(body))
+        return not {"as", "level", "permissions", "approval_timeout"}.isdisjoint(parse(body))
     except (ValueError, TypeError):
         return False  # the kernel refuses it as well
 

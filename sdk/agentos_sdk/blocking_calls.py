@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any, Literal, TypeVar
 
-    from .chunks import Outputs, Pages, Stream, Thoughts
+    from .chunks import ApprovalLists, Outputs, Pages, Parts, Stream, Thoughts
     from .question import ImageFile
 
     Reply = dict[str, Any]
@@ -44,7 +44,10 @@ BROADCAST = 0x22
 REGISTER = 0x23
 GET_PERMS = 0x40
 SET_PERMS = 0x41
+APPROVALS = 0x42
+DECIDE = 0x43
 EXPLAIN = 0x44
+HTTP = 0x50
 GET_AUDIT_LOG = 0x76
 SET_AUDIT_CONFIG = 0x77
 METRICS_SYSTEM = 0xC0
@@ -304,6 +307,39 @@ class Calls:
     def explain(self, agent: str | int, call: str, args: Mapping[str, Any] | None = None) -> Reply:
         """What would be decided if ``agent`` (a name or an id) made ``call`` with ``args``; nothing is executed."""
         return self._make_call(EXPLAIN, {"agent": agent, "call": call, "args": args})
+
+    def approvals(self) -> Reply:
+        """Only for the operator."""
+        return self._make_call(APPROVALS, {})
+
+    def follow_approvals(self) -> ApprovalLists:
+        """The calls that wait for a person's approval, again whenever that changes.
+
+        Iterate over lists. Use it in a ``with`` block (Trio: ``async with``): leaving that early cancels the call.
+        Raises the call's error.
+        """
+        from .chunks import ApprovalLists
+
+        return self._open_stream(ApprovalLists, {"follow": True})
+
+    def decide(
+        self,
+        id: int,
+        allow: bool,
+        reason: str | None = None,
+        remember: Literal["once", "agent", "always"] = "once",
+        for_: float | None = None,
+        forget: bool = False,
+    ) -> Reply:
+        """Allow or refuse a call that waits for approval; only for the operator.
+
+        ``remember`` the answer for the next calls that do the same to the same object, by the agent with this id
+        (``agent``) or by any of that name (``always``), for ``for_`` seconds or without end. ``reason``: for the
+        agent, where it is refused. ``forget``: ``id`` is that of a remembered answer, which is revoked.
+        """
+        return self._make_call(
+            DECIDE, {"id": id, "allow": allow, "reason": reason, "remember": remember, "for": for_, "forget": forget}
+        )
 
     def get_audit_log(
         self,
@@ -571,4 +607,75 @@ class Calls:
                     "stream": True,
                 }
             ),
+        )
+
+    def http(
+        self,
+        url: str,
+        method: str = "GET",
+        headers: Mapping[str, str] | None = None,
+        body: object = None,
+        timeout: float = 30.0,
+        *,
+        encoding: Literal["utf-8", "base64"] | None = None,
+        max_redirects: int | None = None,
+    ) -> Reply:
+        """Send an HTTP request, and wait for the response at most ``timeout`` seconds in all.
+
+        ``body`` is text, bytes as base64 with that ``encoding``, or any other JSON value, which is sent as JSON. At
+        most ``max_redirects`` redirects are followed, and only where the next request is allowed without asking:
+        otherwise the redirect itself is the response.
+
+        A ``body`` of bytes is sent as base64.
+        """
+        from .arguments import as_body
+
+        body, encoding = as_body(body, encoding)
+        return self._make_call(
+            HTTP,
+            {
+                "url": url,
+                "method": method,
+                "headers": headers,
+                "body": body,
+                "timeout": timeout,
+                "encoding": encoding,
+                "max_redirects": max_redirects,
+            },
+            wait=timeout,
+        )
+
+    def http_stream(
+        self,
+        url: str,
+        method: str = "GET",
+        headers: Mapping[str, str] | None = None,
+        body: object = None,
+        timeout: float = 30.0,
+        *,
+        encoding: Literal["utf-8", "base64"] | None = None,
+        max_redirects: int | None = None,
+    ) -> Parts:
+        """Like :meth:`http`, with the response's body as it arrives.
+
+        Iterate over parts: the first has ``status_code``, ``headers`` and ``url``, the others ``body`` and
+        ``encoding``. Then ``response`` is the reply. Use it in a ``with`` block (Trio: ``async with``): leaving
+        that early cancels the call. Raises the call's error.
+        """
+        from .arguments import as_body
+        from .chunks import Parts
+
+        body, encoding = as_body(body, encoding)
+        return self._open_stream(
+            Parts,
+            {
+                "url": url,
+                "method": method,
+                "headers": headers,
+                "body": body,
+                "timeout": timeout,
+                "encoding": encoding,
+                "max_redirects": max_redirects,
+                "stream": True,
+            },
         )

@@ -72,6 +72,17 @@ class Pages(Stream):
         raise StopIteration
 
 
+class ApprovalLists(Stream):
+    """The calls that wait for a person's approval, whenever they have changed."""
+
+    op = Op.APPROVALS
+
+    def __next__(self) -> list[Reply]:
+        _, reply = next(self._frames)
+        found: list[Reply] = reply["pending"]
+        return found
+
+
 class Outputs(Stream):
     """The output of a command as it is written. Once the command has ended, ``executed`` is the whole reply."""
 
@@ -97,4 +108,18 @@ class Thoughts(Stream):
             if op == Op.CHUNK:
                 return str(body["delta"])
             self.thought = body
+        raise StopIteration
+
+
+class Parts(Stream):
+    """An HTTP response in parts: its head, then its body. Once it is complete, ``response`` is the reply."""
+
+    op = Op.HTTP
+    response: Reply | None = None
+
+    def __next__(self) -> Reply:
+        for op, body in self._frames:
+            if op == Op.CHUNK:
+                return body
+            self.response = body
         raise StopIteration

@@ -36,13 +36,14 @@ async def connect(
     name: str | None = None,
     level: str | None = None,
     permissions: Mapping[str, object] | None = None,
+    approval_timeout: float | None = None,
 ) -> AsyncIterator["Kernel"]:
     """Connect to the kernel: ``async with connect() as kernel: await kernel.spawn(...)``.
 
     Without ``socket_path`` an agent connects to its own kernel, any other process to the operator's default one. With
     ``name``, ``level`` or ``permissions`` the connection is a guest's from its first call on, with that name and at
-    most those rights. Raises :class:`ConnectionFailed` if there is no kernel, the ``CallError`` if it refuses the
-    guest.
+    most those rights. ``approval_timeout`` is how many seconds its calls wait for a person where a rule asks. Raises
+    :class:`ConnectionFailed` if there is no kernel, the ``CallError`` if it refuses the guest.
     """
     path = socket_path or default_socket()
     sock = await open_connection(path)
@@ -52,7 +53,10 @@ async def connect(
             kernel = Kernel(path, trio.SocketStream(sock))
             nursery.start_soon(kernel._read)
             try:
-                await kernel._greet(Hello(protocol=2, as_=name, level=level, permissions=permissions))
+                hello = Hello(
+                    protocol=2, as_=name, level=level, permissions=permissions, approval_timeout=approval_timeout
+                )
+                await kernel._greet(hello)
                 nursery.start_soon(kernel._write)
                 yield kernel
             except Exception as error:  # raised below: the nursery would wrap it in a group

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from .arguments import absolute_cwd, as_text, make_absolute, make_paths_absolute
+from .arguments import absolute_cwd, as_body, as_text, make_absolute, make_paths_absolute
 from .calls.agents import (
     AgentInfo,
     Changed,
@@ -29,16 +29,17 @@ from .calls.agents import (
 )
 from .calls.audit import AuditEntry, GetAuditLog, SetAuditConfig
 from .calls.host import Content, Exec, Executed, Read, Write, Written
+from .calls.http import HTTP, HTTPResponse
 from .calls.inspect import Inspect, Inspected
 from .calls.kernel import KernelStatus, Shutdown, Status, Stopping
 from .calls.messages import Broadcast, Delivered, Message, Recv, Register, Registered, Send, Sent
 from .calls.metrics import MetricsSystem, SystemMetrics
-from .calls.permissions import Explain, Explained, GetPerms, PermsSet, SetPerms
+from .calls.permissions import Approvals, Decide, Decided, Explain, Explained, GetPerms, Pending, PermsSet, SetPerms
 from .calls.reload import Reload, Reloaded
 from .calls.request import Request
 from .calls.think import Think, Thought
 from .calls.usage import DayUsage, Usage
-from .streams import Outputs, Pages, Stream, Thoughts, question_in_thread
+from .streams import ApprovalLists, Outputs, Pages, Parts, Stream, Thoughts, question_in_thread
 
 if TYPE_CHECKING:
     from .question import ImageFile
@@ -299,6 +300,37 @@ class Calls:
         """What would be decided if ``agent`` (a name or an id) made ``call`` with ``args``; nothing is executed."""
         return await self._make_call(Explain, {"agent": agent, "call": call, "args": args})
 
+    async def approvals(self) -> Sequence[Pending]:
+        """Only for the operator."""
+        return (await self._make_call(Approvals, {})).pending
+
+    def follow_approvals(self) -> ApprovalLists:
+        """The calls that wait for a person's approval, again whenever that changes.
+
+        Iterate over lists. Use it in a ``with`` block (Trio: ``async with``): leaving that early cancels the call.
+        Raises the call's error.
+        """
+        return self._open_stream(ApprovalLists, {"follow": True})
+
+    async def decide(
+        self,
+        id: int,
+        allow: bool,
+        reason: str | None = None,
+        remember: Literal["once", "agent", "always"] = "once",
+        for_: float | None = None,
+        forget: bool = False,
+    ) -> Decided:
+        """Allow or refuse a call that waits for approval; only for the operator.
+
+        ``remember`` the answer for the next calls that do the same to the same object, by the agent with this id
+        (``agent``) or by any of that name (``always``), for ``for_`` seconds or without end. ``reason``: for the
+        agent, where it is refused. ``forget``: ``id`` is that of a remembered answer, which is revoked.
+        """
+        return await self._make_call(
+            Decide, {"id": id, "allow": allow, "reason": reason, "remember": remember, "for": for_, "forget": forget}
+        )
+
     async def get_audit_log(
         self,
         category: Literal[
@@ -549,6 +581,71 @@ class Calls:
                 "stop": stop,
                 "response_schema": response_schema,
                 "timeout": timeout,
+                "stream": True,
+            },
+        )
+
+    async def http(
+        self,
+        url: str,
+        method: str = "GET",
+        headers: Mapping[str, str] | None = None,
+        body: object = None,
+        timeout: float = 30.0,
+        *,
+        encoding: Literal["utf-8", "base64"] | None = None,
+        max_redirects: int | None = None,
+    ) -> HTTPResponse:
+        """Send an HTTP request, and wait for the response at most ``timeout`` seconds in all.
+
+        ``body`` is text, bytes as base64 with that ``encoding``, or any other JSON value, which is sent as JSON. At
+        most ``max_redirects`` redirects are followed, and only where the next request is allowed without asking:
+        otherwise the redirect itself is the response.
+
+        A ``body`` of bytes is sent as base64.
+        """
+        body, encoding = as_body(body, encoding)
+        return await self._make_call(
+            HTTP,
+            {
+                "url": url,
+                "method": method,
+                "headers": headers,
+                "body": body,
+                "timeout": timeout,
+                "encoding": encoding,
+                "max_redirects": max_redirects,
+            },
+        )
+
+    def http_stream(
+        self,
+        url: str,
+        method: str = "GET",
+        headers: Mapping[str, str] | None = None,
+        body: object = None,
+        timeout: float = 30.0,
+        *,
+        encoding: Literal["utf-8", "base64"] | None = None,
+        max_redirects: int | None = None,
+    ) -> Parts:
+        """Like :meth:`http`, with the response's body as it arrives.
+
+        Iterate over parts: the first has ``status_code``, ``headers`` and ``url``, the others ``body`` and
+        ``encoding``. Then ``response`` is the reply. Use it in a ``with`` block (Trio: ``async with``): leaving
+        that early cancels the call. Raises the call's error.
+        """
+        body, encoding = as_body(body, encoding)
+        return self._open_stream(
+            Parts,
+            {
+                "url": url,
+                "method": method,
+                "headers": headers,
+                "body": body,
+                "timeout": timeout,
+                "encoding": encoding,
+                "max_redirects": max_redirects,
                 "stream": True,
             },
         )

@@ -1,4 +1,4 @@
-"""Async iterators over streamed replies: a followed log, the model's answer, a command's output."""
+"""Async iterators over streamed replies: a followed log, the model's answer, a command's output, HTTP's response."""
 
 import weakref
 from collections import deque
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import trio
 
 from . import codec
-from .calls import agents, host, think
+from .calls import agents, host, http, permissions, think
 from .opcodes import Op
 from .question import question
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any, Self
 
     from .client import Kernel, Pending
@@ -106,6 +106,18 @@ class Pages(Stream[agents.LogsReply]):
         return page
 
 
+class ApprovalLists(Stream["Sequence[permissions.Pending]"]):
+    """The calls that wait for a person's approval, whenever they have changed."""
+
+    op = Op.APPROVALS
+
+    def _piece(self, chunk: bytes) -> "Sequence[permissions.Pending]":
+        return self._kernel._reply(permissions.Approvals, chunk).pending
+
+    def _last(self, reply: bytes) -> "Sequence[permissions.Pending]":
+        return self._piece(reply)
+
+
 class Thoughts(Stream[str]):
     """The model's answer, piece by piece. Once it is complete, ``thought`` is the whole reply."""
 
@@ -134,6 +146,20 @@ class Outputs(Stream[host.Output]):
 
     def _last(self, reply: bytes) -> host.Output:
         self.executed = self._kernel._reply(host.Exec, reply)
+        raise StopAsyncIteration
+
+
+class Parts(Stream[http.HTTPPart]):
+    """An HTTP response in parts: its head, then its body. Once it is complete, ``response`` is the reply."""
+
+    op = Op.HTTP
+    response: http.HTTPResponse | None = None
+
+    def _piece(self, chunk: bytes) -> http.HTTPPart:
+        return codec.decode(http.HTTPPart, codec.parse(chunk))
+
+    def _last(self, reply: bytes) -> http.HTTPPart:
+        self.response = self._kernel._reply(http.HTTP, reply)
         raise StopAsyncIteration
 
 

@@ -16,7 +16,9 @@ from agentos_sdk.opcodes import Op
 from tests.support.calls import syscalls
 
 ROOT = Path(__file__).parents[2]
-WITHOUT_RIGHTS = frozenset({Op.NOOP, Op.RECV, Op.REGISTER})  # a set may refuse such a call, whatever it is about
+WITHOUT_RIGHTS = frozenset(
+    {Op.NOOP, Op.RECV, Op.REGISTER, Op.ASYNC_POLL}
+)  # a set may refuse such a call, whatever it is about
 WITHOUT_A_REQUEST = frozenset({Op.NOOP, Op.EXIT})  # bytes and nothing
 TESTS = [path for path in (ROOT / "tests").rglob("test_*.py") if path != Path(__file__)]
 
@@ -38,7 +40,7 @@ def test_these_are_the_calls_of_this_version() -> None:
     names = (
         "NOOP THINK EXEC SPAWN KILL LIST WAIT PAUSE RESUME TREE LOGS INSPECT SEND RECV BROADCAST REGISTER "
         "METRICS_SYSTEM LLM_REPORT CANCEL HELLO EXIT READ WRITE GET_PERMS SET_PERMS EXPLAIN GET_AUDIT_LOG "
-        "SET_AUDIT_CONFIG START STOP RESTART SHUTDOWN STATUS RELOAD USAGE"
+        "SET_AUDIT_CONFIG START STOP RESTART SHUTDOWN STATUS RELOAD USAGE APPROVALS DECIDE ASYNC_POLL HTTP"
     )
 
     assert {op.name for op in SERVED} == set(names.split())

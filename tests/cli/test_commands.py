@@ -302,7 +302,7 @@ def test_call_makes_any_call(agentos: Agentos) -> None:
     assert agentos("call", "exit").stdout == "goodbye\n"
     refused = agentos("call", "KILL", '{"name": 5}')
     assert (refused.returncode, json.loads(refused.stdout)["killed"]) == (1, False)
-    unknown = agentos("call", "HTTP", "{}")
+    unknown = agentos("call", "STORE", "{}")
     assert (unknown.returncode, json.loads(unknown.stdout)["code"]) == (1, "unknown_call")
 
 

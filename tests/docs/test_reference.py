@@ -158,7 +158,7 @@ def test_every_option_of_a_command_is_described(name: str) -> None:
         option for one in commands for parameter in one.params for option in parameter.opts if option.startswith("-")
     }
 
-    described = set(re.findall(r"`(--?[a-z][a-z-]*)", text))
+    described = set(re.findall(r"`(--?[A-Za-z][a-z-]*)", text))
     assert described == options
 
 

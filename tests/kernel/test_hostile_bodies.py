@@ -7,9 +7,12 @@ import pytest
 
 from tests.support.kernel import Kernel
 from tests.support.wire import (
+    APPROVALS,
+    ASYNC_POLL,
     BROADCAST,
     CANCEL,
     CHUNK,
+    DECIDE,
     EXEC,
     EXIT,
     EXPLAIN,
@@ -127,11 +130,14 @@ FIELDS: Mapping[int, tuple[Sequence[str], bytes]] = {
     BROADCAST: (["message", "include_self"], b'"message": 1'),
     REGISTER: (["name"], b""),
     GET_PERMS: (["agent_id"], b""),
+    APPROVALS: (["follow"], b""),
+    DECIDE: (["id", "allow", "remember", "for", "reason", "forget"], b'"id": 1, "allow": true'),
     SET_PERMS: (["agent_id", "permissions", "level"], b'"agent_id": 4294967295'),
     EXPLAIN: (["agent", "call", "args"], b'"agent": "bait", "call": "SEND"'),
     GET_AUDIT_LOG: (["agent_id", "category", "limit", "since_id"], b""),
     SET_AUDIT_CONFIG: (["log_http"], b'"log_http": true'),
     METRICS_SYSTEM: (["any"], b""),
+    ASYNC_POLL: (["max"], b""),
     CANCEL: (["id"], b""),
     HELLO: (["protocol", "as", "level", "permissions"], b'"protocol": 2'),
 }

@@ -14,6 +14,7 @@ import trio.testing
 from attrs import field, frozen
 
 from agentos.agents.registry import Registry
+from agentos.kernel.background import Background
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.connection import Connection
@@ -197,7 +198,7 @@ async def test_a_callers_many_large_questions_do_not_delay_another_callers_one()
     answered: list[int] = []
 
     async with served() as here:
-        table = Table(think.syscalls(here.line, lambda who: (Account("agent"),), 1 << 20))
+        table = Table(think.syscalls(here.line, lambda who: (Account("agent"),), Background(), 1 << 20))
         later = table.later[Op.THINK]
 
         async def ask(who: Caller) -> None:  # and be refused, once the question is read

@@ -412,3 +412,33 @@ async def test_a_grant_is_settled_once(tmp_path: Path) -> None:
 
         with pytest.raises(KeyError):
             budgets.settle(grant, Usage(), 0, NOON)
+
+
+async def test_what_is_charged_is_refused_before_and_counted_after_its_use_and_survives_a_restart(
+    tmp_path: Path,
+) -> None:
+    path = queue_path(*make_quotas(HOUR, http_requests=2, http_bytes=1000))
+    one = {"http_requests": 1, "http_bytes": 0}
+    async with opened(tmp_path) as (_, budgets):
+        with pytest.raises(QuotaExceeded, match="never fits"):
+            budgets.charge(path, {"http_requests": 1, "http_bytes": 1001}, NOON, used=False)
+        assert left(budgets, path) == [2, 1000], "what was refused isn't counted"
+        budgets.charge(path, one, NOON, used=False)
+        with pytest.raises(QuotaExceeded, match="http_bytes: the quota of 'writer' is 1000 per 1h"):
+            budgets.charge(path, {"http_bytes": 1500}, NOON, used=True)
+        assert left(budgets, path) == [1, 0], "what was used is"
+        with pytest.raises(QuotaExceeded, match=r"http_bytes: .* of which 1500 used"):
+            budgets.charge(path, one, NOON, used=False)
+        budgets.charge((FREE,), one, NOON, used=False)
+
+    async with opened(tmp_path) as (_, budgets):
+        assert left(budgets, path) == [1, 0]
+        assert left(budgets, path, NOON + HOUR) == [2, 1000]
+
+
+async def test_quotas_of_http_do_not_bound_what_the_model_may_answer(tmp_path: Path) -> None:
+    path = queue_path(*make_quotas(HOUR, http_requests=0))
+    async with opened(tmp_path) as (_, budgets):
+        grant = await budgets.reserve(path, "cheap", 10, None, NOON)
+
+        assert grant.max_tokens is None

@@ -27,8 +27,9 @@ TEXTS = st.text(st.one_of(st.characters(), st.sampled_from(NASTY)), max_size=40)
 PIECES = st.lists(st.one_of(TEXTS, st.sampled_from(["a", "b", "\n", "\\u{1b}", "x" * 300])), max_size=30).map("".join)
 ESCAPE = re.compile(r"\\u\{([0-9a-f]+)\}")
 SIGNS = re.compile(
-    r"WRITE |READ |SEND to |[$>|+ -]|in |headers: |body |not ASCII: |the agent can change |known only when it runs: |"
-    r"@@ -|\\ no line|… \d+ more |all of it: \d|now: |new: |a new file of |the same content|\d+ bytes |GET https://"
+    r"WRITE |READ |SEND to |GET https://|[$>|+ -]|in |headers: |body[: ]|not ASCII: |the agent can change |"
+    r"known only when it runs: |@@ -|\\ no line|… \d+ more |all of it: \d|now: |new: |a new file of |the same content|"
+    r"\d+ bytes "
 )
 
 

@@ -10,6 +10,7 @@ from agentos.kernel.table import Table
 from agentos.permissions.authorizer import AgentTree, PermissionAuthorizer
 from agentos.permissions.levels import LEVELS
 from agentos.permissions.rule import EFFECTS, PermissionSet, Rule
+from agentos.services.http.destination import parse_destination
 from agentos_sdk.errors import ApprovalRequired, NotFound, PermissionDenied, QuotaExceeded
 from agentos_sdk.opcodes import Op
 from tests.permissions.strategies import ABOUT_AGENTS, NAMES, objects, sets
@@ -38,7 +39,7 @@ def are_siblings(one: int, other: int) -> bool:
 def family(*own: PermissionSet) -> PermissionAuthorizer:
     """Sets for the operator and for those below, from the top."""
     authorizer = PermissionAuthorizer(AgentTree(descends, CALLED.__getitem__, is_parent, are_siblings))
-    authorizer.add_caller(OPERATOR, LEVELS["unrestricted"], NAMES)
+    authorizer.add_caller(OPERATOR, LEVELS["unrestricted"], NAMES, is_operator=True)
     for number, one in zip((GRANDPARENT, PARENT, CHILD, BELOW), own, strict=False):
         authorizer.add_caller(number, one, NAMES, PARENTS[number])
     return authorizer
@@ -233,3 +234,131 @@ def test_what_a_table_refuses_is_denied_whatever_it_asks_for(
 
     if (whole := refused.get(Op[right.action.upper()])) is not None:
         assert EFFECTS.index(decision.effect) <= EFFECTS.index(whole.effect)
+
+
+def grants(authorizer: PermissionAuthorizer, number: int, what: str, *, approved: bool = False) -> bool:
+    return authorizer.grants_address(caller(authorizer, number), parse_destination(what), approved=approved)
+
+
+@pytest.mark.parametrize(
+    ("own", "what", "expected"),
+    [
+        (("allow", "domains", "10.0.0.5:8080"), "CONNECT 10.0.0.5:8080", True),
+        (("allow", "domains", "10.0.0.5:8080"), "http://10.0.0.5:8080/x", True),
+        (("allow", "domains", "10.0.0.5:8080"), "CONNECT 10.0.0.5:8081", False),
+        (("allow", "domains", "10.0.0.5:8080"), "CONNECT 10.0.0.6:8080", False),
+        (("allow", "domains", "*:*"), "CONNECT 10.0.0.5:8080", False),
+        (("allow", "domains", "GET 10.0.0.5:8080/x/**"), "http://10.0.0.5:8080/x/y", True),
+        (("allow", "domains", "GET 10.0.0.5:8080/x/**"), "http://10.0.0.5:8080/y", False),
+        (("allow", "domains", "GET 10.0.0.5:8080/x/**"), "CONNECT 10.0.0.5:8080", False),
+        (("allow", "domains", "*"), "CONNECT 8.8.8.8:443", False),  # a public one of the host's own interfaces
+        (("allow", "domains", "8.8.8.8:443"), "CONNECT 8.8.8.8:443", True),
+    ],
+)
+def test_an_address_is_granted_by_a_rule_with_exactly_it_and_its_port(
+    own: tuple[str, str, str], what: str, expected: bool
+) -> None:
+    assert grants(family(custom(own)), GRANDPARENT, what) == expected
+
+
+def test_a_rule_that_asks_about_an_address_grants_it_once_a_person_agreed() -> None:
+    authorizer = family(custom(("ask", "domains", "10.0.0.5:80")))
+
+    assert not grants(authorizer, GRANDPARENT, "http://10.0.0.5/")
+    assert grants(authorizer, GRANDPARENT, "http://10.0.0.5/", approved=True)
+
+
+def test_an_address_is_granted_only_if_every_set_above_grants_it() -> None:
+    granting, level = custom(("allow", "domains", "10.0.0.5:80")), LEVELS["unrestricted"]
+
+    assert grants(family(granting, granting), PARENT, "CONNECT 10.0.0.5:80")
+    assert not grants(family(LEVELS["standard"], granting), PARENT, "CONNECT 10.0.0.5:80")
+    assert not grants(family(level, granting), PARENT, "CONNECT 10.0.0.5:80")  # a level has no address to pass on
+    assert not grants(family(level), GRANDPARENT, "CONNECT 10.0.0.5:80")
+
+
+def test_the_operator_gives_and_grants_an_address_without_a_rule_of_its_own() -> None:
+    authorizer = family(LEVELS["sandboxed"])
+    authorizer.replace_set(GRANDPARENT, custom(("allow", "domains", "10.0.0.5:80")), OPERATOR)
+
+    assert grants(authorizer, GRANDPARENT, "CONNECT 10.0.0.5:80")
+    assert not grants(authorizer, OPERATOR, "CONNECT 10.0.0.5:80")
+
+
+@pytest.mark.parametrize(
+    ("own", "what", "why"),
+    [
+        (("allow", "domains", "GET a.b/x/**"), "CONNECT a.b:443", "'GET a.b/x/\\*\\*' allows no tunnel"),
+        (("allow", "domains", "a.b/x/**"), "https://a.b/x/../y", "'a.b/x/\\*\\*' matches no path with"),
+        (("allow", "domains", "*:*"), "http://169.254.169.254/latest", "metadata.*only a rule for 169.254.169.254:80"),
+        (("allow", "domains", "*"), "http://[::1]:8080/", "loopback: only a rule for \\[::1\\]:8080 allows it"),
+        (("allow", "domains", "a.b"), "CONNECT a.b:22", "no rule of here allows it$"),
+    ],
+)
+def test_a_refused_destination_says_what_would_allow_it(own: tuple[str, str, str], what: str, why: str) -> None:
+    authorizer = family(custom(own))
+
+    with pytest.raises(PermissionDenied, match=why):
+        caller(authorizer, GRANDPARENT).require_right(Right("http", parse_destination(what)))
+
+
+def with_secrets(*names: str, level: str = "sandboxed") -> PermissionSet:
+    return PermissionSet("here", LEVELS[level].rules, level, secrets=names)
+
+
+def of_family(*own: PermissionSet) -> PermissionAuthorizer:
+    """As :func:`family`, with a caller at the top that is the operator."""
+    authorizer = family()
+    authorizer.add_caller(OPERATOR, LEVELS["unrestricted"], NAMES, is_operator=True)
+    for number, one in zip((GRANDPARENT, PARENT, CHILD, BELOW), own, strict=False):
+        authorizer.add_caller(number, one, NAMES, PARENTS[number])
+    return authorizer
+
+
+def test_a_child_gets_no_secret_that_its_parent_does_not_hold() -> None:
+    authorizer = of_family(with_secrets("a", "b"), with_secrets("b", "c"), with_secrets("a", "b", "c"))
+
+    held = [authorizer.permissions_of(number).secrets() for number in (GRANDPARENT, PARENT, CHILD)]
+
+    assert held == [{"a", "b"}, {"b"}, {"b"}]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_no_level_has_a_secret_or_passes_one_on(level: str) -> None:
+    authorizer = of_family(LEVELS[level], with_secrets("a", level=level))
+
+    assert not authorizer.permissions_of(GRANDPARENT).secrets()
+    assert not authorizer.permissions_of(PARENT).secrets()
+    with pytest.raises(PermissionDenied, match=r"permissions\.secrets: you can't grant the secret a"):
+        authorizer.check_not_wider(with_secrets("a"), GRANDPARENT, "permissions")
+
+
+def test_the_operator_gives_any_secret_and_holds_none() -> None:
+    authorizer = of_family(with_secrets("a", level="unrestricted"))
+
+    authorizer.check_not_wider(with_secrets("z"), OPERATOR, "permissions")
+    assert not authorizer.permissions_of(OPERATOR).secrets()
+    assert authorizer.permissions_of(GRANDPARENT).secrets() == {"a"}
+
+
+def test_a_guest_that_narrowed_itself_does_not_get_back_what_the_operator_may_give() -> None:
+    authorizer = of_family()
+
+    authorizer.add_layer(OPERATOR, with_secrets("a", level="unrestricted"))
+    assert authorizer.permissions_of(OPERATOR).secrets() == {"a"}
+    with pytest.raises(PermissionDenied, match="secret b"):
+        authorizer.check_narrower(with_secrets("a", "b"), OPERATOR, "permissions")
+    authorizer.add_layer(OPERATOR, with_secrets("a", "b", level="readonly"))
+
+    assert authorizer.permissions_of(OPERATOR).secrets() == {"a"}
+
+
+def test_a_set_that_another_agent_gave_has_no_secret_that_the_giver_lacks() -> None:
+    authorizer = of_family(with_secrets("a"), with_secrets("a"))
+    authorizer.add_caller(STRANGER, with_secrets("b"), NAMES, OPERATOR)
+
+    authorizer.replace_set(PARENT, with_secrets("a", "b"), STRANGER)
+    assert not authorizer.permissions_of(PARENT).secrets()
+    authorizer.replace_set(PARENT, with_secrets("a", "b"), OPERATOR)
+
+    assert authorizer.permissions_of(PARENT).secrets() == {"a"}

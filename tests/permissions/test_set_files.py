@@ -232,6 +232,18 @@ def test_a_thousand_rules_are_enough() -> None:
             "ask.domains[1]: 'api.example.com' has no effect: ask.domains[0] '*.example.com' asks about all of it",
         ),
         (
+            {"allow": {"domains": ["GET a.b/x/y", "GET,POST a.b/x/**"]}},
+            "allow.domains[0]: 'GET a.b/x/y' has no effect: allow.domains[1] 'GET,POST a.b/x/**' allows all of it",
+        ),
+        (
+            {"allow": {"domains": ["a.b/x/**"]}, "deny": {"domains": ["a.b"]}},
+            "allow.domains[0]: 'a.b/x/**' has no effect: deny.domains[0] 'a.b' denies all of it",
+        ),
+        (
+            {"level": "unrestricted", "allow": {"domains": ["a.b:22"]}},
+            "allow.domains[0]: 'a.b:22' has no effect: level unrestricted '*:*' allows all of it already",
+        ),
+        (
             {"level": "sandboxed", "allow": {"commands": ["git *"]}},
             "allow.commands[0]: 'git *' has no effect: level sandboxed '*' allows all of it already",
         ),
@@ -347,3 +359,16 @@ def test_whatever_is_given_is_a_set_or_a_mistake(data: object) -> None:
     except BadSet as error:
         assert error.mistakes
         assert error.describe_mistakes("permissions")
+
+
+@pytest.mark.parametrize("effect", ["allow", "ask"])
+@pytest.mark.parametrize("text", ["127.0.0.1", "GET 127.0.0.1:*/x/**", "[fd00::1]", "169.254.169.254"])
+def test_an_address_that_is_granted_only_with_its_port_has_to_have_one(effect: str, text: str) -> None:
+    with pytest.raises(BadSet, match=r"granted only with its port, as in '[0-9\[].*:443'"):
+        read_set({effect: {"domains": [text]}}, "here", {}, NAMES)
+
+
+def test_an_address_can_be_granted_beside_every_host_and_denied_without_a_port() -> None:
+    given = {"level": "unrestricted", "allow": {"domains": ["127.0.0.1:80"]}, "deny": {"domains": ["10.0.0.1"]}}
+
+    assert read_set(given, "here", {}, NAMES).level == "unrestricted"

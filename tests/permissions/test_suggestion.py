@@ -4,12 +4,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agentos.kernel.ports import Right
+from agentos.kernel.ports import Entry, Right
 from agentos.permissions.exec_request import ExecRequest
 from agentos.permissions.patterns.base import Names
 from agentos.permissions.set_examples import decide_by_set, parse_example
 from agentos.permissions.set_files import read_set
-from agentos.permissions.suggestion import Suggestion, Use, suggest_rules
+from agentos.permissions.suggestion import COUNTED, Suggestion, Use, find_uses, suggest_rules
+from agentos.services.audit.chain import CHAIN_START, QueuedEntry, Row, chain_rows
 from agentos.shell.reader import parse_text
 
 NAMES = Names("/home/ada", "/etc/agentos", "/workspace", "/agent")
@@ -22,8 +23,20 @@ USES = (
     Use("EXEC", "echo done > /data/log"),
     Use("THINK", "gemini-2.0-flash"),
     Use("SEND", "bob"),
+    Use("HTTP", "POST https://api.example.com/items"),
+    Use("HTTP", "GET http://127.0.0.1:8080/a/b"),
+    Use("HTTP", "GET http://[::1]:8080/"),
+    Use("HTTP", "CONNECT github.com:443"),
 )
 OTHERS = (
+    "HTTP GET https://api.example.com/items",
+    "HTTP POST https://api.example.com/items/1",
+    "HTTP POST https://www.api.example.com/items",
+    "HTTP POST http://api.example.com/items",
+    "HTTP CONNECT api.example.com:443",
+    "HTTP GET http://127.0.0.1:8081/a/b",
+    "HTTP GET http://127.0.0.1:8080/a",
+    "HTTP CONNECT github.com:22",
     "READ /data/notes",
     "READ /data/notes.md/x",
     "READ /workspace/a b.txt",
@@ -103,6 +116,8 @@ def test_a_rule_for_a_command_grants_exactly_its_words(words: list[str]) -> None
         (Use("EXEC", "echo " + "a" * 494 + "…"), "cut"),
         (Use("EXEC", "beside worker: ls"), "beside another agent"),
         (Use("READ", "/data/ "), "no pattern"),
+        (Use("HTTP", "GET https://a.example.com/x/**"), "all below it"),
+        (Use("HTTP", "GET https://a.example.com/x//y"), "never matches"),
     ],
 )
 def test_what_no_rule_fits_exactly_is_left_out_with_the_reason(use: Use, why: str) -> None:
@@ -123,3 +138,38 @@ def test_uses_of_the_same_object_are_one_rule() -> None:
     suggestion = suggest_rules([Use("READ", "/data/x", times=2), Use("READ", "/data/x")], NAMES)
 
     assert suggestion.grants == {"read": {"/data/x": 3}}
+
+
+def make_rows(*entries: Entry) -> list[Row]:
+    return chain_rows(CHAIN_START, [QueuedEntry(entry, 0.0) for entry in entries])
+
+
+def make_entry(call: str, about: str, rule: str, phase: str = "outcome", outcome: str = "ok", **more: object) -> Entry:
+    effect = "deny" if rule.startswith("deny") else "ask" if rule.startswith("ask") else "allow"
+    outcome = "" if phase == "intent" else outcome
+    return Entry(7, "worker", "agent", call, about, effect, rule, phase, outcome, **more)  # type: ignore[arg-type]
+
+
+def test_uses_are_calls_that_were_approved_and_done() -> None:
+    asked = "ask commands git * (permissions.worker)"
+    rows = make_rows(
+        make_entry("EXEC", "git push", f"approval 3: {asked}", "intent"),
+        make_entry("EXEC", "git push (it ran)", f"approval 3: {asked}", intent=1),
+        make_entry("EXEC", "git push", f"answer 3: {asked}", "intent"),
+        make_entry("EXEC", "git push", f"answer 3: {asked}", intent=3),
+        make_entry("EXEC", "git fetch", asked, outcome="approval_required"),
+        make_entry("READ", "/data/x", "approval 4: ask read /data/** (permissions.worker)", outcome="not_found"),
+        make_entry("READ", "/data/y", "allow read /data/y (permissions.worker)"),
+        make_entry("READ", "/etc/shadow", "deny read /etc/shadow* (default denials)", outcome="permission_denied"),
+        make_entry("THINK", "gemini-2 (in 3, out 5, cost 0, question sha256:00)", "approval 5: ask models * (x)"),
+    )
+    rows.append(make_rows(make_entry("READ", "others", "answer 6: ask read * (x)"))[0]._replace(repeated=9))
+
+    assert find_uses(rows) == [
+        Use("EXEC", "git push", asked, 2),
+        Use("THINK", "gemini-2", "ask models * (x)"),
+        Use("READ", COUNTED, "ask read * (x)", 9),
+    ]
+    assert suggest_rules(find_uses(rows), NAMES).as_set() == {
+        "allow": {"commands": ["git push"], "models": ["gemini-2"]}
+    }

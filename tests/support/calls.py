@@ -15,7 +15,7 @@ def syscalls() -> tuple[Syscall, ...]:
     registry, mail = Registry(), Mailboxes()
     nothing: Any = None
     deps = SimpleNamespace(deps=SimpleNamespace(health=SimpleNamespace(commands=nothing), run=SimpleNamespace(id="")))
-    callers = SimpleNamespace(queue_path=nothing)
+    callers = SimpleNamespace(queue_path=nothing, authorizer=nothing)
     services = Services(
         registry=registry,
         reload=nothing,
@@ -26,9 +26,12 @@ def syscalls() -> tuple[Syscall, ...]:
         kernel_account=nothing,
         audit=nothing,
         lives=SimpleNamespace(reader=nothing),  # type: ignore[arg-type]
+        approvals=nothing,
         logs=nothing,
+        background=nothing,
         traffic=nothing,
         host_view=View("/", "/"),
+        http=nothing,
         max_payload=1 << 20,
     )
     return table(services)

@@ -15,6 +15,7 @@ from tests.support.wire import (
     EXPLAIN,
     GET_AUDIT_LOG,
     GET_PERMS,
+    HELLO,
     INSPECT,
     LIST,
     NOOP,
@@ -77,10 +78,11 @@ def test_a_refusal_says_which_rule_it_was(kernel: Kernel, operator: Wire) -> Non
     assert "deny calls TREE" in reply["rule"]
 
 
-def test_what_a_person_has_to_agree_to_is_refused_until_one_can(kernel: Kernel, operator: Wire) -> None:
+def test_what_a_person_has_to_agree_to_is_refused_if_the_caller_does_not_wait(kernel: Kernel, operator: Wire) -> None:
     agent = spawn(operator, "asking", permissions={"level": "sandboxed", "ask": {"calls": ["TREE"]}})
 
     with kernel.connect_as(agent) as wire:
+        assert wire.call(HELLO, {"approval_timeout": 0})["success"]
         assert wire.call(TREE)["code"] == "approval_required"
 
 
@@ -254,5 +256,6 @@ def test_a_question_is_not_evaded_by_another_spelling(kernel: Kernel, operator: 
     agent = spawn(operator, "speller", permissions=asked)
 
     with kernel.connect_as(agent) as wire:
+        assert wire.call(HELLO, {"approval_timeout": 0})["success"]
         for line in ("git status", "/usr/bin/git status", "$(echo git) status"):
             assert wire.call(EXEC, {"command": line})["code"] == "approval_required", line

@@ -55,6 +55,7 @@ GUEST_FILE_SYSTEMS = (
     ("devpts", "/dev/pts", NOSUID | NOEXEC, "ptmxmode=0666,mode=620,gid=5"),
     ("tmpfs", "/dev/shm", NOSUID | NODEV, "mode=1777"),
     ("tmpfs", "/run", NOSUID | NODEV, "mode=755"),
+    ("tmpfs", "/var/lib/agentos-host-ids", NOSUID | NODEV, "mode=700"),  # the host's may be root's, and we not
 )
 
 

@@ -9,11 +9,16 @@ from urllib.parse import unquote
 from msgspec import Struct
 
 from agentos.services.http.addresses import find_range
-from agentos.services.http.destination import METHOD, TARGET, Destination, is_address, parse_host, parse_url
+from agentos.services.http.destination import (
+    METHOD,
+    TARGET,
+    Destination,
+    format_authority,
+    is_address,
+    parse_host,
+)
 
 from .base import BadPattern
-
-__all__ = ["Destination", "DomainPattern", "parse_domain_pattern", "parse_url"]
 
 DEFAULT_PORTS = frozenset({80, 443})  # of a pattern without a port
 PORT = re.compile(r"[1-9][0-9]{0,4}")
@@ -23,6 +28,7 @@ AMBIGUOUS = re.compile(
     re.IGNORECASE,
 )
 """What servers read differently in a path: empty and dot segments, parameters, encoded separators and controls."""
+AMBIGUOUS_SIGNS = ("%", ";", "//", "/.")  # each ambiguous path has one
 
 
 class DomainPattern(Struct, frozen=True):
@@ -45,7 +51,7 @@ class DomainPattern(Struct, frozen=True):
     loose_path: str  # of a denial: decoded, in lower case, without a slash at its end
 
     def matches(self, what: Destination, *, deny: bool) -> bool:
-        if not self._matches_host(what, deny):
+        if not self.matches_host(what, deny):
             return False
         if what.method is None:
             return deny or not self.is_hidden
@@ -57,12 +63,22 @@ class DomainPattern(Struct, frozen=True):
         """Whether it grants this destination by exactly its host and port."""
         return what.host == self.host and self.ports == frozenset({what.port}) and self.matches(what, deny=False)
 
+    def names_host(self, host: str) -> bool:
+        """Whether it is about this host, with some port, method and path."""
+        return host == self.host or (self.suffix is not None and host.endswith(self.suffix))
+
     @property
     def is_hidden(self) -> bool:
         """Whether it depends on what a tunnel hides."""
         return self.methods is not None or self.path is not None
 
-    def _matches_host(self, what: Destination, deny: bool) -> bool:
+    @property
+    def is_for_default_ports(self) -> bool:
+        """Whether it names no port: a denial is about all of them then."""
+        return self.ports is None or self.ports is DEFAULT_PORTS
+
+    def matches_host(self, what: Destination, deny: bool) -> bool:
+        """Whether it matches the host and the port."""
         ports = self._ports(deny)
         if ports is not None and what.port not in ports:
             return False
@@ -83,6 +99,11 @@ class DomainPattern(Struct, frozen=True):
             return path.startswith(self.path) if self.below else path == self.path
         loose = loosen(path[: 3 * len(self.loose_path) + 4])  # an encoded byte has three characters
         return f"{loose}/".startswith(f"{self.loose_path}/") if self.below else loose == self.loose_path
+
+    @property
+    def first_segment(self) -> str | None:
+        """:func:`first_segment` of each path that it matches, unless that is ``None``; ``None`` if these differ."""
+        return first_segment(self.path) if self.path is not None and self.loose_path else None
 
     def covers(self, other: "DomainPattern", *, deny: bool) -> bool:
         return (
@@ -127,18 +148,27 @@ def parse_domain_pattern(text: str) -> DomainPattern:
     return DomainPattern(text, host, suffix, ports, methods, cut, below, loosen(cut or ""))
 
 
+def check_can_grant(pattern: DomainPattern) -> None:
+    """Raise ``BadPattern`` for an address that is granted only with its port, which the pattern lacks."""
+    found = forbidden_range(pattern.host) if pattern.host is not None else None
+    if found is not None and len(pattern.ports or ()) != 1:
+        host = str(pattern.host)
+        where = format_authority(host, 443)
+        raise BadPattern(f"{pattern.text!r}: {host} is {found} and granted only with its port, as in {where!r}")
+
+
 def explain_refusal(what: Destination, granted: Iterable[DomainPattern]) -> str:
     """What keeps the grants from matching, to append to a refusal; empty if it is nothing but the host."""
     if (found := forbidden_range(what.host)) is not None:
         return f"; {what.host} is {found}: only a rule for {what.authority} allows it"
-    for pattern in granted:
-        if not pattern.is_hidden or not pattern._matches_host(what, deny=False):
-            continue
-        if what.method is None:
-            return f"; {pattern.text!r} allows no tunnel, which hides methods and paths: only a rule without them does"
-        if is_ambiguous(what.path or "/"):
-            return f"; {pattern.text!r} matches no path with '//', ';', '.', '..' or an encoded separator in it"
-    return ""
+    if what.method is None:
+        why = "allows no tunnel, which hides methods and paths: only a rule without them does"
+    elif is_ambiguous(what.path or "/"):
+        why = "matches no path with '//', ';', '.', '..' or an encoded separator in it: only a rule without a path does"
+    else:
+        return ""
+    near = (pattern for pattern in granted if pattern.is_hidden and pattern.matches_host(what, deny=False))
+    return next((f"; {pattern.text!r} {why}" for pattern in near), "")
 
 
 @lru_cache(1024)
@@ -150,7 +180,14 @@ def forbidden_range(host: str) -> str | None:
 @lru_cache(256)
 def is_ambiguous(path: str) -> bool:
     """Whether servers could read the path differently."""
+    if not any(sign in path for sign in AMBIGUOUS_SIGNS):  # tells most paths in a tenth of the time
+        return False
     return AMBIGUOUS.search(path) is not None
+
+
+def first_segment(path: str) -> str | None:
+    """What stands between the first two slashes, as the most lenient server reads it; ``None`` if it is ambiguous."""
+    return None if is_ambiguous(path) else loosen(path.split("/", 2)[1])
 
 
 def loosen(path: str) -> str:

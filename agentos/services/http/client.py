@@ -7,8 +7,9 @@ It sends what the request says: no cookies, no credentials, no URL that is parse
 import importlib
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
+from time import perf_counter
 from types import ModuleType
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin
@@ -19,7 +20,7 @@ from attrs import define, field
 
 from agentos.services.events import AgentExited, Event
 from agentos.threads import Limiter, run_in_thread
-from agentos_sdk.errors import CallError, Unavailable
+from agentos_sdk.errors import CallError, QuotaExceeded, Unavailable
 
 from .decompression import WINDOWS, Inflater
 from .destination import Destination
@@ -31,8 +32,10 @@ if TYPE_CHECKING:
 
 MAX_REQUESTS = 16  # of one caller at once; further ones wait
 LARGE_BODY_BYTES = 1 << 20  # one caller's larger bodies are received one after the other
+CHARGED_BYTES = 1 << 20  # of a response are charged at a time, and the rest at its end
 MAX_DRAINED_BYTES = 16 << 10  # of a redirect's body: if it has more the connection is closed
 SWEEP_SECONDS = 5.0
+TURN_SECONDS = 0.001  # that one response may take at once, in chunks of a byte
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 ABOUT_BODY = frozenset({"content-type", "content-encoding", "content-language", "content-location"})
 FOR_ANY_HOST = ABOUT_BODY | {"accept", "accept-language", "accept-encoding", "user-agent"}
@@ -40,15 +43,18 @@ FOR_ANY_HOST = ABOUT_BODY | {"accept", "accept-language", "accept-encoding", "us
 
 
 class Response:
-    """A response, and its body, inflated as it is read. It comes from ``hop``, after ``redirects``.
+    """A response without secrets, and its body, inflated as it is read. It comes from ``hop``, after ``redirects``.
 
     ``received`` is how many bytes of the body have been read, as they were sent.
     """
 
-    def __init__(self, exchange: "Exchange", hop: Hop, redirects: int, large: Limiter) -> None:
-        self._exchange, self._large = exchange, large
+    def __init__(self, exchange: "Exchange", hop: Hop, redirects: int, large: Limiter, permit: Permit) -> None:
+        self._exchange, self._large, self._charge, self._charged = exchange, large, permit.charge, 0
+        self._redactor, self._ended = permit.redactor, False
         self.hop, self.redirects, self.received = hop, redirects, 0
-        self.status, self.headers = exchange.status, exchange.headers
+        self._turn_ends = perf_counter() + TURN_SECONDS
+        self.status = exchange.status
+        self.headers = [(self._redactor.redact(name), self._redactor.redact(value)) for name, value in exchange.headers]
         coding = ", ".join(self.values("content-encoding")).strip().lower()
         self._inflater = Inflater(coding) if coding in WINDOWS else None
         if self._inflater is not None:
@@ -79,13 +85,31 @@ class Response:
         return False
 
     async def read(self) -> bytes:
-        """The next bytes of the body, at most 64 KiB; none at its end. Other tasks run before."""
+        """The next bytes of the body, about 64 KiB at most; none at its end. Other tasks run now and then."""
+        while not self._ended:
+            part = await self._read()
+            self._ended = not part
+            if found := self._redactor.feed(part) if part else self._redactor.end():
+                return found
+        return b""
+
+    def charge(self) -> None:
+        """Charge what has been received since the last time. Raises ``QuotaExceeded``."""
+        size, self._charged = self.received - self._charged, self.received
+        if size:
+            self._charge(0, size, True)
+
+    async def _read(self) -> bytes:
         while True:
-            await trio.lowlevel.checkpoint()
+            if perf_counter() > self._turn_ends:
+                await trio.lowlevel.checkpoint()
+                self._turn_ends = perf_counter() + TURN_SECONDS
             if self._inflater is not None and (piece := self._inflater.take()):
                 return piece
             part = await self._exchange.next_part()
             self.received += len(part)
+            if self.received - self._charged >= CHARGED_BYTES:
+                self.charge()
             if self._inflater is None:
                 return part
             if not part:
@@ -200,32 +224,44 @@ class Client:
     async def _follow(
         self, number: int, owner: _Owner, outgoing: Outgoing, request: _InFlight
     ) -> AsyncIterator[Response]:
-        redirects = 0
+        redirects, keeps_origin = 0, True
         while True:
             pool, hop = await self._find_pool(number, owner), outgoing.hop
             request.destination = hop.destination
             judge = request.permit.judge_address(hop.destination)
-            async with pool.send(hop, outgoing.headers, outgoing.body, judge) as exchange:
-                response = Response(exchange, hop, redirects, owner.large)
+            headers = outgoing.headers
+            if keeps_origin:  # no other host has the caller's request sent with a secret
+                headers = replace_headers(headers, request.permit.secret_headers(hop.destination))
+            request.permit.charge(1, len(outgoing.body), False)
+            async with pool.send(hop, headers, outgoing.body, judge) as exchange:
+                response = Response(exchange, hop, redirects, owner.large, request.permit)
                 following = find_redirect(response, outgoing, request.permit)
                 if following is None or redirects == outgoing.max_redirects:
-                    yield response
+                    try:
+                        yield response
+                    finally:
+                        with suppress(QuotaExceeded):  # what exceeds it has been received
+                            response.charge()
                     return
                 drained = 0
                 while drained <= MAX_DRAINED_BYTES and (part := await exchange.next_part()):
                     drained += len(part)
+            keeps_origin = keeps_origin and following.hop.origin == hop.origin
             outgoing, redirects = following, redirects + 1
 
     async def _find_pool(self, number: int, owner: _Owner) -> "Pool":
-        async with self._loading:
-            if self._loaded is None:
-                self._loaded = await run_in_thread(self._load)
+        connections, context = self._loaded or await self._load_once()
         if owner.pool is None or not owner.pool.is_usable:
             owner.drop_pool()
-            connections, context = self._loaded
             owner.pool = connections.Pool(partial(self.egress.connect, number), context)
             self._has_pools.set()
         return owner.pool
+
+    async def _load_once(self) -> tuple[ModuleType, ssl.SSLContext]:
+        async with self._loading:
+            if self._loaded is None:
+                self._loaded = await run_in_thread(self._load)
+            return self._loaded
 
     def _load(self) -> tuple[ModuleType, ssl.SSLContext]:
         """The module of connections and the certificates, in 0.1 s."""
@@ -238,6 +274,12 @@ class Client:
         except OSError as error:
             raise Unavailable(f"[http] ca_file: {file}: {error.strerror or error}") from None
         return importlib.import_module("agentos.services.http.connections"), context
+
+
+def replace_headers(headers: Headers, others: Headers) -> Headers:
+    """``headers`` with the others instead of those of the same name."""
+    names = {name.lower() for name, _ in others}
+    return [*(each for each in headers if each[0].lower() not in names), *others]
 
 
 def find_redirect(response: Response, outgoing: Outgoing, permit: Permit) -> Outgoing | None:

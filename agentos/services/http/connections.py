@@ -15,6 +15,7 @@ from weakref import WeakSet
 
 import httpcore
 import trio
+from attrs import define
 
 from agentos_sdk.errors import Unavailable
 
@@ -36,27 +37,37 @@ Connect = Callable[[str, int, JudgeAddress], Awaitable[trio.SocketStream]]
 _judge: ContextVar[JudgeAddress] = ContextVar("judge")  # of the request whose task opens a connection
 
 
+@define
+class Head:
+    """What has been read while the head of a response was awaited, interim responses included."""
+
+    size: int = 0
+    lines: int = 0
+
+
 class Stream(httpcore.AsyncNetworkStream):
     """A connection, encrypted or not. Its errors are httpcore's."""
 
     def __init__(self, stream: trio.abc.Stream, sock: trio.socket.SocketType) -> None:
         self._stream, self._socket = stream, sock
-        self._head: int | None = None  # bytes that the head of the response may still have, while it is read
+        self._head: Head | None = None  # of the response that is awaited
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        size = READ_BYTES if self._head is None else HEAD_READ_BYTES
+        if self._head is not None and self._head.lines > MAX_HEADERS:  # before more of them is parsed at once
+            raise Unreadable(f"more than {MAX_HEADERS} headers")
         try:
-            data = bytes(await self._stream.receive_some(size))
+            data = bytes(await self._stream.receive_some(READ_BYTES if self._head is None else HEAD_READ_BYTES))
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise httpcore.ReadError(describe_cause(error)) from None
         if self._head is not None:
-            self._head -= len(data)
-            if self._head < 0:
+            self._head.size += len(data)
+            self._head.lines += data.count(b"\n")
+            if self._head.size > MAX_HEAD_BYTES:
                 raise Unreadable(f"more than {MAX_HEAD_BYTES >> 10} KiB of headers")
         return data
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        self._head = MAX_HEAD_BYTES
+        self._head = Head()
         view = memoryview(buffer)
         try:
             for at in range(0, len(view), WRITE_BYTES):
@@ -190,15 +201,18 @@ class Pool(httpcore.AsyncNetworkBackend):
         self._requests += 1
         _judge.set(judge)
         try:
-            await trio.lowlevel.checkpoint()  # a request that is cancelled already would leave its connection unopened
+            await trio.lowlevel.checkpoint_if_cancelled()  # it would leave a connection in the pool, never opened
             exchange = Exchange(await self._pool.handle_async_request(request))
             try:
                 exchange.check()
                 yield exchange
             finally:
                 await exchange.aclose()
-        except (httpcore.NetworkError, httpcore.ProtocolError, Unreadable) as error:
+        except (httpcore.NetworkError, Unreadable) as error:
             raise Unavailable(f"{to.host} port {to.port}: {error}") from None
+        except httpcore.ProtocolError as error:
+            what = str(error).partition(":")[0]  # behind it h11 quotes what the server sent, which may hold a secret
+            raise Unavailable(f"{to.host} port {to.port}: {what}") from None
         finally:
             self._requests -= 1
             self._used_at = trio.current_time()

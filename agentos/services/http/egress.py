@@ -137,18 +137,20 @@ async def connect_one(address: Address, port: int) -> trio.SocketStream:
 
 async def open_tunnel(stream: trio.SocketStream, authority: str) -> trio.SocketStream:
     """Ask the HTTP proxy at the other end for a connection to HOST:PORT; raises ``Unavailable``."""
+    what = "ended the connection"
     try:
         await stream.send_all(f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n".encode())
         status = STATUS.match(await _read_head(stream.socket))
-        if status is None or not status[1].startswith(b"2"):
-            what = "answered no HTTP" if status is None else f"answered {status[1].decode()}"
-            raise Unavailable(f"no connection to {authority}: the upstream proxy {what}")
-    except BaseException as error:
+        if status is not None and status[1].startswith(b"2"):
+            return stream
+        what = "answered no HTTP" if status is None else f"answered {status[1].decode()}"
+    except (OSError, trio.BrokenResourceError):
+        pass
+    except BaseException:
         _close([stream])
-        if isinstance(error, OSError | trio.BrokenResourceError):
-            raise Unavailable(f"no connection to {authority}: the upstream proxy ended the connection") from None
         raise
-    return stream
+    _close([stream])
+    raise Unavailable(f"no connection to {authority}: the upstream proxy {what}")
 
 
 async def _read_head(sock: trio.socket.SocketType) -> bytes:

@@ -8,6 +8,7 @@ from agentos_sdk.errors import CallError
 
 from .destination import DEFAULT_PORTS, Destination
 from .egress import JudgeAddress
+from .secrets import Redactor
 
 MAX_HEAD_BYTES = 64 << 10  # bytes of a response's headers, with those of all interim responses
 MAX_HEADERS = 200  # in a response
@@ -54,9 +55,14 @@ class Permit(Struct, frozen=True):
 
     ``judge_address`` makes the judge of the addresses of a destination that is allowed. ``follow`` makes the next hop
     from a method and the URL of a redirect: None if that isn't allowed without asking. ``find_refusal`` is why a
-    request that was allowed isn't allowed any more.
+    request that was allowed isn't allowed any more. ``secret_headers`` are what the kernel adds at a destination, and
+    ``redactor`` removes the values of secrets from the response. ``charge`` counts requests and bytes of bodies; it
+    raises ``QuotaExceeded`` if the caller may have no more, and counts them even then if they were used already.
     """
 
     judge_address: Callable[[Destination], JudgeAddress]
     follow: Callable[[str, str], Hop | None]
     find_refusal: Callable[[Destination], CallError | None]
+    secret_headers: Callable[[Destination], Headers] = lambda destination: ()
+    redactor: Redactor = Redactor(())
+    charge: Callable[[int, int, bool], None] = lambda requests, size, used: None

@@ -1,6 +1,10 @@
 """Settings of outgoing HTTP, as configured in ``[http]``."""
 
+from collections.abc import Sequence
+
 from attrs import frozen
+
+from .secrets import SecretSettings
 
 
 @frozen
@@ -14,3 +18,4 @@ class HttpSettings:
     ca_file: str | None = None
     upstream_proxy: tuple[str, int] | None = None
     resolver: tuple[str, int] | None = None
+    secrets: Sequence[SecretSettings] = ()

@@ -35,9 +35,13 @@ COMMANDS = {
     "logs": "logs",
     "send": "messages",
     "think": "think",
+    "http": "http",
     "usage": "usage",
     "budget": "usage",
     "permissions": "permissions",
+    "approvals": "approvals",
+    "approve": "approvals",
+    "deny": "approvals",
     "audit": "audit",
     "call": "messages",
 }

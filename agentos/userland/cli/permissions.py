@@ -27,14 +27,17 @@ from .common import (
 )
 from .inspect import EFFECTS, format_limit, is_restrictive
 from .main import CONFIG
+from .permissions_answers import answer_lines, forget
+from .permissions_suggest import suggest
 
 DENIALS = "denials"
+QUOTAS = ("tokens", "calls", "money", "http_requests", "http_bytes")
 KIND_WIDTH = 8  # length of the longest kind of rules
 AGENT_CALLS = ("KILL", "WAIT", "PAUSE", "RESUME", "LOGS", "INSPECT")
 EXPECTED = {
     **dict.fromkeys(("READ", "WRITE"), "a path"),
     "EXEC": "a command",
-    "HTTP": "a URL",
+    "HTTP": "a URL, METHOD URL, or CONNECT HOST:PORT",
     "SEND": "a name",
     **dict.fromkeys(AGENT_CALLS, "a name or an id"),
 }
@@ -103,7 +106,7 @@ def configured_sets(file: Path) -> Mapping[str, Any]:
 def get(agent: str, socket_path: str | None, as_json: bool) -> None:
     """Show what an agent may do.
 
-    Below its own set are the sets that limit it: those of its ancestors.
+    Below its own set are the sets that limit it: those of its ancestors. Last come the answers that are remembered.
     """
     with kernel(socket_path) as client:
         found = check_reply(client.get_permissions(check_reply(client.inspect(**agent_fields(agent)))["id"]))
@@ -116,6 +119,7 @@ def get(agent: str, socket_path: str | None, as_json: bool) -> None:
     for bound in bounds:
         click.echo(printable(f"and within {bound['name']}:"))
         print_lines(named_set_lines(bound))
+    print_lines(answer_lines(found.get("answers", ())))
 
 
 def with_base_calls(given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -127,6 +131,10 @@ def with_base_calls(given: Mapping[str, Any]) -> Mapping[str, Any]:
     allow = given.get("allow", {})
     calls = dict.fromkeys([*(rule.text for rule in BASE_RULES), *allow.get("calls", ())])
     return {**given, "allow": {"calls": None} | allow | {"calls": list(calls)}}
+
+
+permissions.add_command(forget)
+permissions.add_command(suggest)
 
 
 @permissions.command("set")
@@ -158,7 +166,8 @@ def explain(agent: str, call: str, args: tuple[str, ...], socket_path: str | Non
     Nothing is done: this is what would come of it if AGENT made CALL.
 
     ARGS are a path for READ and WRITE, a line or words for EXEC, a model for THINK, a name for SEND and the calls about
-    agents; for any call, its request in JSON. Words that begin with a dash stand behind --.
+    agents; for HTTP a URL, with a method in front if it isn't GET, or CONNECT HOST:PORT for a tunnel through a filtered
+    network; for any call, its request in JSON. Words that begin with a dash stand behind --.
     """
     caller: str | int = int(agent) if agent.isdecimal() else agent
     with kernel(socket_path) as client:
@@ -181,12 +190,13 @@ def request(call: str, args: Sequence[str]) -> dict[str, Any]:
     first = args[0]
     if first.startswith("{") and len(args) == 1:
         return parse_object("ARGS", first)
+    if call == "HTTP":
+        return http_request(" ".join(args))
     if call == "EXEC":
         return {"command": first if len(args) == 1 else list(args)}
     fields: dict[str, dict[str, Any]] = {
         "READ": {"path": first},
         "WRITE": {"path": first, "content": ""},
-        "HTTP": {"url": first},
         "THINK": {"prompt": "?", "model": first},
         "SEND": {"to_name": first, "message": None},
         **dict.fromkeys(AGENT_CALLS, {"id": int(first)} if first.isdecimal() else {"name": first}),
@@ -194,6 +204,13 @@ def request(call: str, args: Sequence[str]) -> dict[str, Any]:
     if call not in fields or len(args) > 1:
         raise Failed(f"{' '.join(args)}: expected the request of {call} in JSON, such as '{{}}'")
     return fields[call]
+
+
+def http_request(text: str) -> dict[str, Any]:
+    """The request for a URL, METHOD URL, a host, or CONNECT HOST:PORT."""
+    method, _, where = text.rpartition(" ")
+    url = where if "://" in where or method == "CONNECT" else f"https://{where}"
+    return {"url": url, **({"method": method} if method else {})}
 
 
 # -- For people --------------------------------------------------------------------------------------------------------
@@ -212,7 +229,7 @@ def named_set_lines(given: Mapping[str, Any]) -> Iterator[str]:
 
 
 def set_lines(given: Mapping[str, Any]) -> Iterator[str]:
-    """The lines of a set: its rules by effect and kind, then limits and quotas."""
+    """The lines of a set: its rules by effect and kind, then limits, secrets and quotas."""
     if "level" in given:
         yield f"level {given['level']}"
     for effect in EFFECTS:
@@ -221,6 +238,8 @@ def set_lines(given: Mapping[str, Any]) -> Iterator[str]:
     if limits := given.get("spawn", {}).get("limits"):
         yield "spawned agents get at most"
         yield "  " + ", ".join(f"{name} {format_limit(name, value)}" for name, value in limits.items())
+    if secrets := given.get("secrets"):
+        yield f"secrets {', '.join(secrets)}"
     if quotas := given.get("quotas"):
         yield "of the model"
         yield from (f"  {format_quota(line)}" for line in quotas)
@@ -243,5 +262,5 @@ def section_lines(heading: str, rows: Mapping[str, Sequence[str]]) -> Iterator[s
 
 
 def format_quota(line: Mapping[str, Any]) -> str:
-    amounts = ", ".join(f"{line[what]:.10g} {what}" for what in ("tokens", "calls", "money") if what in line)
+    amounts = ", ".join(f"{line[what]:.10g} {what}" for what in QUOTAS if what in line)
     return f"{amounts} per {duration(line['per'])}"

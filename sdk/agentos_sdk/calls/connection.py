@@ -1,10 +1,11 @@
 """NOOP, HELLO, CANCEL and EXIT: the calls about the connection itself (NOOP and EXIT carry no JSON)."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 from attrs import frozen
 
+from agentos_sdk.codec import Rule
 from agentos_sdk.opcodes import Op
 
 from .request import Request
@@ -24,7 +25,11 @@ class Welcome:
 
 @frozen(kw_only=True)
 class Hello(Request[Welcome]):
-    """Choose the protocol version; ``as_``, ``level`` and ``permissions`` reduce the connection's rights for good."""
+    """Choose the protocol version; ``as_``, ``level`` and ``permissions`` reduce the connection's rights for good.
+
+    ``approval_timeout`` is how many seconds this connection's calls wait for a person where one must approve; 0: not at
+    all. ``None``: as the kernel is configured.
+    """
 
     op = Op.HELLO
     reply = Welcome
@@ -32,6 +37,7 @@ class Hello(Request[Welcome]):
     as_: str | None = None
     level: str | None = None
     permissions: object = None
+    approval_timeout: Annotated[float, Rule(lambda seconds: seconds >= 0, "0 or more seconds")] | None = None
 
 
 @frozen(kw_only=True)

@@ -9,7 +9,7 @@ from attrs import field, frozen
 from agentos_sdk.codec import Rule, Seconds, Text
 from agentos_sdk.opcodes import Op
 
-from .request import Request, RequestId, Synchronous
+from .request import Request, RequestId
 
 Path: TypeAlias = Annotated[str, Rule(bool, "a path")]
 Offset: TypeAlias = Annotated[int, Rule(lambda offset: offset >= 0, "a whole number from 0 up")]
@@ -127,5 +127,5 @@ class Exec(Request[Executed]):
     stdin: Text = Text("")
     stream: bool = False
     tty: Terminal | None = None
-    async_: Synchronous = False
+    async_: bool = False
     request_id: RequestId = None

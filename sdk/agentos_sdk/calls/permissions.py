@@ -1,24 +1,49 @@
-"""GET_PERMS, SET_PERMS and EXPLAIN: read, change and explain permissions."""
+"""GET_PERMS, SET_PERMS, EXPLAIN, APPROVALS and DECIDE: read, change and explain permissions, and approve calls."""
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
 
 from attrs import field, frozen
 
+from agentos_sdk.codec import Rule
 from agentos_sdk.opcodes import Op
 
 from .request import Request
 
 
 @frozen(kw_only=True)
+class Answer:
+    """A decision of a person that is remembered: ``agent`` may (``allow``) or may not do ``call`` to ``object``.
+
+    ``rule`` is the rule that asked, with which the answer ends. ``agent_id``: only the agent with that id; ``None``:
+    any of that name. ``by`` decided ``at`` that time, with a ``reason``; it holds until ``until``. Times are seconds
+    since the epoch. DECIDE forgets it by its ``id``.
+    """
+
+    id: int
+    agent: str
+    agent_id: int | None
+    call: str
+    object: str
+    rule: str
+    allow: bool
+    reason: str | None
+    by: str
+    at: float
+    until: float | None
+
+
+@frozen(kw_only=True)
 class PermsReply:
     """``permissions`` is the set in the form that SET_PERMS takes.
 
-    Its field ``bounded_by`` holds the sets above that limit it, each with its ``name``.
+    Its field ``bounded_by`` holds the sets above that limit it, each with its ``name``. ``answers`` are the remembered
+    decisions of persons, for the operator: those about that agent, or without ``agent_id`` all.
     """
 
     success: bool = True
     permissions: Mapping[str, Any]
+    answers: Sequence[Answer] = ()
 
 
 @frozen(kw_only=True)
@@ -69,3 +94,67 @@ class Explain(Request[Explained]):
     agent: str | int
     call: str
     args: Mapping[str, Any] = field(factory=dict)
+
+
+@frozen(kw_only=True)
+class Pending:
+    """A call that waits for a person's approval.
+
+    ``shown`` is what it is about to do, in lines that are safe to print: what comes from the agent is escaped. ``rule``
+    asks for approval. ``caller_present``: what made the call is still there; otherwise it can't be allowed any more.
+    Times are seconds since the epoch.
+    """
+
+    id: int
+    agent: str
+    call: str
+    shown: str
+    rule: str
+    asked_at: float
+    expires_at: float
+    caller_present: bool
+
+
+@frozen(kw_only=True)
+class ApprovalsReply:
+    """``pending``: all that waits, the first of each agent first, so that no agent hides another's."""
+
+    success: bool = True
+    pending: Sequence[Pending]
+
+
+@frozen(kw_only=True)
+class Approvals(Request[ApprovalsReply]):
+    """List the calls that wait for a person's approval; with ``follow`` again whenever the list changes.
+
+    Only for the operator.
+    """
+
+    op = Op.APPROVALS
+    reply = ApprovalsReply
+    follow: bool = False
+
+
+@frozen(kw_only=True)
+class Decided:
+    success: bool = True
+    id: int
+
+
+@frozen(kw_only=True)
+class Decide(Request[Decided]):
+    """Allow or refuse a call that waits for approval; only for the operator.
+
+    ``remember`` the answer for the next calls that do the same to the same object, by the agent with this id
+    (``agent``) or by any of that name (``always``), for ``for_`` seconds or without end. ``reason``: for the agent,
+    where it is refused. ``forget``: ``id`` is that of a remembered answer, which is revoked.
+    """
+
+    op = Op.DECIDE
+    reply = Decided
+    id: int
+    allow: bool
+    remember: Literal["once", "agent", "always"] = "once"
+    for_: Annotated[float, Rule(lambda seconds: seconds > 0, "more than 0 seconds")] | None = None
+    reason: Annotated[str, Rule(lambda text: len(text) <= 1000, "at most 1000 characters")] | None = None
+    forget: bool = False

@@ -12,7 +12,7 @@ from agentos_sdk.codec import Rule, Seconds, Text
 from agentos_sdk.opcodes import Op
 from agentos_sdk.values import ThinkingLevel, Tool, ToolCall, ToolChoice, Usage
 
-from .request import Request, RequestId, Synchronous
+from .request import Request, RequestId
 
 DECODED_CHARS = 256 << 10  # characters of base64 decoded at a time, in 1 ms
 MAX_STOPS = 4
@@ -167,7 +167,7 @@ class Think(Request[Thought]):
     response_schema: Mapping[str, Any] | None = None
     stream: bool = False
     timeout: Seconds | None = None
-    async_: Synchronous = False
+    async_: bool = False
     request_id: RequestId = None
 
     def __attrs_post_init__(self) -> None:

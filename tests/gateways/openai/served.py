@@ -15,6 +15,7 @@ from attrs import define, field
 
 from agentos.database import open_database
 from agentos.gateways.openai.chat_completions import Completions
+from agentos.kernel.background import Background
 from agentos.kernel.caller import Caller
 from agentos.kernel.listener import ConnectionLimit
 from agentos.kernel.table import Table
@@ -118,7 +119,7 @@ async def served(
             line = Watched(llm, ProviderClient(reach, llm.retry, llm.timeouts), accounts, MODEL)
             queue_path = (Account("kernel"), Account("agent", Share(budget=budget)))
             connection_limit = connection_limit or ConnectionLimit(1000)
-            table = Table(think_syscalls(line, lambda caller: queue_path, max_payload))
+            table = Table(think_syscalls(line, lambda caller: queue_path, Background(), max_payload))
             caller = Caller(1, "agent", "agent", table, grants or Grants(), notebook or Notebook())
             async with trio.open_nursery() as nursery:
                 here = Served(listener.getsockname()[1], key, line, connection_limit, nursery.cancel_scope, caller)

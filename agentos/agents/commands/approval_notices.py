@@ -1,0 +1,87 @@
+"""Notices of calls that wait for a person: the operator's command gets each new request as JSON on standard input.
+
+What agents wrote is data there, never an argument or a word of a shell. One command runs at a time, and none sooner
+than :data:`MIN_INTERVAL` after the one before; what comes meanwhile goes to the next. Nothing waits for it.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+import trio
+from attrs import define, field
+
+from agentos.sandbox.policy import Program
+from agentos.sandbox.status import Status
+from agentos.services.events import ApprovalRequested, Event
+from agentos_sdk.errors import CallError
+
+from .output_streams import Tail
+from .run import CommandRequest, CommandRunner, OnHost
+
+log = logging.getLogger("agentos.approvals")
+
+MIN_INTERVAL: Final = 2.0  # seconds from the start of a command until that of the next
+TIMEOUT: Final = 10.0  # seconds that a command may take; then it and all that it started are killed
+MAX_WAITING: Final = 64  # requests; of further ones only the number is kept
+MAX_BYTES: Final = 256 << 10  # bytes of one command's input
+MAX_LOGGED_CHARS: Final = 300  # characters of a failed command's output
+
+
+@define(eq=False)
+class ApprovalNotices:
+    """Runs ``command``, none if empty, in ``directory`` on the host, as the kernel's user, with this environment."""
+
+    command: Sequence[str]
+    directory: str
+    environment: Mapping[str, str]
+    runner: CommandRunner
+    _waiting: deque[ApprovalRequested] = field(factory=deque)
+    _missed: int = 0
+    _news: trio.Event = field(factory=trio.Event)
+
+    def take_event(self, event: Event) -> None:
+        """A subscriber of events."""
+        if not self.command or not isinstance(event, ApprovalRequested):
+            return
+        if len(self._waiting) < MAX_WAITING:
+            self._waiting.append(event)
+        else:
+            self._missed += 1
+        self._news.set()
+
+    async def serve(self) -> None:
+        """Run the command for what is new, until cancelled."""
+        while True:
+            await self._news.wait()
+            began = trio.current_time()
+            await self._run(self._take_input())
+            await trio.sleep_until(began + MIN_INTERVAL)
+
+    def _take_input(self) -> bytes:
+        """As many requests as fit into one input, and the number of those that were dropped."""
+        requests: list[bytes] = []
+        room = MAX_BYTES
+        while self._waiting and (room > 0 or not requests):
+            requests.append(msgspec.json.encode(self._waiting.popleft()))
+            room -= len(requests[-1])
+        missed, self._missed = self._missed, 0
+        if not self._waiting:
+            self._news = trio.Event()
+        return b'{"requests":[%s],"missed":%d}\n' % (b",".join(requests), missed)
+
+    async def _run(self, given: bytes) -> None:
+        out, err = Tail(), Tail()
+        program = Program(tuple(self.command), self.environment, self.directory, stdin=given)
+        try:
+            done = await self.runner.run(OnHost(), CommandRequest(program, TIMEOUT, "notify", 0, out, err))
+        except CallError as error:
+            log.warning("approvals.notify can't be run: %s", error)
+            return
+        if done.timed_out:
+            log.warning("approvals.notify was killed: it didn't end within %g s", TIMEOUT)
+        elif done.status != Status(0, None):
+            text = (bytes(err.kept) or bytes(out.kept)).decode(errors="replace").strip()[-MAX_LOGGED_CHARS:]
+            log.warning("approvals.notify failed, %s%s", done.status, f": {text}" if text else "")

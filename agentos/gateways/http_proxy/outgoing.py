@@ -1,0 +1,144 @@
+"""Outgoing connections of one agent: each is judged before it is opened, and again when the agent's rules change."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from ipaddress import ip_address
+from time import perf_counter
+
+import trio
+from attrs import define, field, frozen
+
+from agentos.kernel.caller import Caller
+from agentos.kernel.ports import Decision, Right
+from agentos.permissions.address_judge import judge_address_of
+from agentos.permissions.approvals import require_or_ask
+from agentos.permissions.authorizer import PermissionAuthorizer
+from agentos.services.http.destination import Destination
+from agentos.services.http.egress import Egress, JudgeAddress
+from agentos_sdk.errors import CallError, Timeout
+
+from .tunnel import Traffic
+
+CALL = "HTTP"  # the audit log's name of requests and tunnels
+
+
+Charge = Callable[[Caller, int, int, bool], None]
+"""Counts requests and bytes of a caller, which may have been used already; raises ``QuotaExceeded``."""
+
+
+@define(eq=False)
+class Outgoing:
+    """One connection. ``by_rule`` is the decision of the rules, which may have been a question.
+
+    ``remark`` is for the audit entry at its end.
+    """
+
+    destination: Destination
+    by_rule: Decision
+    judge: JudgeAddress
+    server: trio.SocketStream
+    traffic: Traffic
+    remark: str = ""
+
+
+@frozen(eq=False)
+class Outgoings:
+    """All connections of one agent. ``caller`` is the agent; ``ask_seconds`` is how long one waits for a person."""
+
+    caller: Caller
+    authorizer: PermissionAuthorizer
+    egress: Egress
+    ask_seconds: float
+    charge: Charge
+    _open: set[Outgoing] = field(factory=set)
+
+    @asynccontextmanager
+    async def open(self, client: trio.SocketStream, to: Destination, shown: str) -> AsyncIterator[Outgoing]:
+        """A connection for the time of the block. ``shown``, escaped, is what a person sees who has to approve.
+
+        Raises ``CallError``: before the block if it is refused or fails, and from within it if rules change so that it
+        would be refused, or no data passes. An intent is recorded before the name is resolved, and the outcome, with
+        duration and bytes, at the end.
+        """
+        decision, by_rule = await self.require(client, to, shown)
+        self.charge(self.caller, 1, 0, False)
+        entry = self.caller.entry(CALL, str(to), decision, "intent")
+        intent, began = await self.caller.audit.intend(entry), perf_counter()
+        outcome, remark, opened = "cancelled", "", None
+        try:
+            self._require_again(to, by_rule)
+            judge = judge_address_of(self.authorizer, self.caller, to)
+            async with await self.egress.connect(self.caller.id, to.host, to.port, judge) as server:
+                traffic = Traffic(lambda size: self.charge(self.caller, 0, size, True))
+                opened = Outgoing(to, by_rule, judge, server, traffic)
+                self._open.add(opened)
+                with traffic.scope:
+                    yield opened
+            if traffic.refusal is not None:
+                raise traffic.refusal
+            if traffic.scope.cancelled_caught:
+                raise Timeout(f"{to}: the connection was idle for too long")
+            outcome = "ok"
+        except CallError as error:
+            outcome = error.code
+            raise
+        finally:
+            if opened is not None:
+                self._open.discard(opened)
+                opened.traffic.charge()
+                remark = f" ({opened.remark}{opened.traffic.sent} bytes sent, {opened.traffic.received} received)"
+            about, took = f"{to}{remark}", perf_counter() - began
+            self.caller.audit.note(self.caller.entry(CALL, about, decision, "outcome", outcome, took, intent))
+
+    def judge_again(self) -> None:
+        """Close the connections that rules no longer allow."""
+        for one in list(self._open):
+            try:
+                self._require_again(one.destination, one.by_rule)
+                if self.egress.settings.upstream_proxy is None:
+                    address, port, *_ = one.server.socket.getpeername()
+                    one.judge(ip_address(address), port)
+            except CallError as error:
+                one.traffic.end(error)
+            except OSError:
+                one.traffic.scope.cancel()  # the server is gone
+
+    async def require(self, client: trio.SocketStream, to: Destination, shown: str) -> tuple[Decision, Decision]:
+        """The decision that allows the destination, and the rule's, which differs if a person has approved.
+
+        While a person thinks, the client may disconnect: ``BrokenResourceError``. Otherwise raises ``CallError``.
+        """
+        right = Right("http", to)
+        decision = self.caller.authorizer.decide(self.caller, right)
+        if decision.effect == "allow":
+            return decision, decision
+        deadline = trio.current_time() + self.ask_seconds
+        found: Decision | CallError | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(cancel_when_gone, client, nursery.cancel_scope)
+            try:
+                found = await require_or_ask(self.caller, right, lambda: shown, deadline)
+            except CallError as error:
+                found = error
+            nursery.cancel_scope.cancel()
+        if isinstance(found, CallError):
+            raise found
+        if found is None:
+            raise trio.BrokenResourceError("the client has disconnected")
+        return found, self.caller.authorizer.decide(self.caller, right)
+
+    def _require_again(self, destination: Destination, before: Decision) -> None:
+        """Raise as rules do now, unless they ask as they did when a person approved."""
+        decision = self.caller.authorizer.decide(self.caller, Right("http", destination))
+        if decision.effect != "allow" and decision != before:
+            raise decision.refusal
+
+
+async def cancel_when_gone(client: trio.SocketStream, scope: trio.CancelScope) -> None:
+    """Cancel ``scope`` when the client disconnects before it has sent anything further."""
+    try:
+        is_gone = not await client.socket.recv(1, trio.socket.MSG_PEEK)
+    except OSError:
+        is_gone = True
+    if is_gone:
+        scope.cancel()

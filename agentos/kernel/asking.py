@@ -1,0 +1,85 @@
+"""Calls that a person must approve: the question, and repeating the call once the person has agreed."""
+
+from collections.abc import Awaitable, Callable
+from hashlib import sha256
+from typing import Any
+
+import attrs
+import msgspec
+
+from agentos.threads import run_in_thread
+from agentos_sdk.errors import CallError
+
+from .call import Call
+from .caller import Caller
+from .ports import MustAsk, Question
+from .prepared import Prepared, Record
+
+_encoder = msgspec.json.Encoder(order="deterministic")
+
+
+async def approve(caller: Caller, op: str, request: object, prepared: Prepared, record: Record) -> None:
+    """Return if a person has approved this very call; the record then says by which approval.
+
+    Otherwise :class:`~agentos.kernel.ports.MustAsk`, or ``ApprovalRefused`` if a refusal is remembered.
+    """
+    assert caller.approvals is not None, "a caller without approvals is refused"
+    question = await run_in_thread(build_question, op, request, prepared, record)
+    try:
+        approval = caller.approvals.take(caller, question)
+    except CallError as error:
+        _note_refusal(caller, question, error)
+        raise
+    if approval is None:
+        raise MustAsk(question)
+    record.decision = approval
+
+
+def build_question(op: str, request: object, prepared: Prepared, record: Record) -> Question:
+    """What a person is asked about a prepared call. Blocks: it may read files and hash a large request."""
+    decided = zip(prepared.rights, record.decisions, strict=True)
+    asked = tuple((right, decision) for right, decision in decided if decision.effect == "ask")
+    identity = prepared.identity() if prepared.identity is not None else b""
+    shown = prepared.shown() if prepared.shown is not None else ""
+    digest = sha256(op.encode())
+    rights = repr((prepared.rights, asked)).encode(errors="surrogatepass")
+    for part in (_encode(request), rights, identity, shown.encode(errors="surrogatepass")):
+        digest.update(b"%d:" % len(part))
+        digest.update(part)
+    return Question(op, record.about, asked, digest.hexdigest(), shown)
+
+
+def _encode(request: Any) -> bytes:
+    """A request as bytes, without what says only how it is answered: version 1 clients number theirs."""
+    if hasattr(request, "request_id"):
+        request = attrs.evolve(request, request_id=None, async_=False)
+    try:
+        return request if isinstance(request, bytes) else _encoder.encode(request)
+    except UnicodeEncodeError:  # half a surrogate pair
+        return repr(request).encode(errors="surrogatepass")
+
+
+async def ask_and_repeat(call: Call, first: MustAsk, attempt: Callable[[], Awaitable[object]]) -> object:
+    """Wait for a person, then prepare and do the call anew; ask again if it isn't what was approved.
+
+    Nothing is held meanwhile. A refusal is recorded in the audit log.
+    """
+    caller, asked, former = call.caller, first, None
+    assert caller.approvals is not None, "a caller without approvals is refused"
+    while True:
+        question = asked.question
+        assert question is not None, "the call was prepared in a task"
+        try:
+            await caller.approvals.wait(caller, question, call.approval_timeout, former)
+        except CallError as error:
+            _note_refusal(caller, question, error)
+            raise
+        try:
+            return await attempt()
+        except MustAsk as again:
+            asked, former = again, question
+
+
+def _note_refusal(caller: Caller, question: Question, error: CallError) -> None:
+    _, decision = question.asked[0]
+    caller.audit.note(caller.entry(question.call, question.about, decision, "outcome", error.code))

@@ -1,0 +1,67 @@
+"""Handlers of APPROVALS and DECIDE."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from attrs import frozen
+from msgspec.structs import asdict
+
+from agentos.kernel.call import Call
+from agentos.kernel.caller import Caller
+from agentos.kernel.ports import Right
+from agentos.kernel.prepared import Prepared
+from agentos.kernel.replies import encode_in_turns
+from agentos.kernel.table import Syscall
+from agentos.permissions.approvals import Approvals
+from agentos_sdk.calls import permissions as calls
+from agentos_sdk.errors import BadRequest
+from agentos_sdk.opcodes import Op
+
+FIELDS = tuple(calls.Pending.__annotations__)
+
+
+@frozen
+class ApprovalCalls:
+    """Answers them."""
+
+    approvals: Approvals
+
+    @asynccontextmanager
+    async def prepare_list(self, caller: Caller, request: calls.Approvals) -> AsyncIterator[Prepared]:
+        async def act(call: Call) -> calls.ApprovalsReply:
+            if request.follow:
+                call.require_stream("follow")
+                while True:  # until the client withdraws it
+                    await call.send(await encode_in_turns(self._list()))
+                    await self.approvals.wait_for_news()
+            return self._list()
+
+        yield Prepared((Right("approvals"),), act)
+
+    @asynccontextmanager
+    async def prepare_decide(self, caller: Caller, request: calls.Decide) -> AsyncIterator[Prepared]:
+        """The decision is recorded as APPROVAL_DECIDED."""
+        if request.forget and request.allow:
+            raise BadRequest("allow: expected false with forget, which revokes a remembered answer")
+
+        async def act(call: Call) -> calls.Decided:
+            if request.forget:
+                await self.approvals.forget(caller, request.id)
+            else:
+                remembered = (request.remember, request.for_, request.reason)
+                await self.approvals.decide(caller, request.id, request.allow, *remembered)
+            return calls.Decided(id=request.id)
+
+        yield Prepared((Right("decide"),), act, f"approval {request.id}")
+
+    def _list(self) -> calls.ApprovalsReply:
+        found = [asdict(pending) for pending in self.approvals.pending()]
+        return calls.ApprovalsReply(pending=[calls.Pending(**{name: one[name] for name in FIELDS}) for one in found])
+
+
+def syscalls(approvals: Approvals) -> tuple[Syscall, ...]:
+    handler = ApprovalCalls(approvals)
+    return (
+        Syscall(Op.APPROVALS, calls.Approvals, prepare=handler.prepare_list),
+        Syscall(Op.DECIDE, calls.Decide, prepare=handler.prepare_decide),
+    )

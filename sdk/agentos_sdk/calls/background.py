@@ -1,0 +1,49 @@
+"""ASYNC_POLL: collects the replies of calls that a version 1 client made with ``"async": true``."""
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from attrs import frozen
+
+from agentos_sdk.codec import Rule, Text
+from agentos_sdk.opcodes import Op
+
+from .request import Request
+
+
+@frozen(kw_only=True)
+class Accepted:
+    """The reply to a call with ``async``, before it has begun; its own reply comes by ASYNC_POLL."""
+
+    success: bool = True
+    async_: bool = True
+    request_id: int | str
+    status: Literal["accepted"] = "accepted"
+
+
+@frozen(kw_only=True)
+class AsyncResult:
+    """The reply of one call: ``payload`` is its body, JSON as text."""
+
+    request_id: int | str
+    opcode: int
+    opcode_name: str
+    payload: Text
+
+
+@frozen(kw_only=True)
+class AsyncResults:
+    """The calls that were answered first."""
+
+    success: bool = True
+    results: Sequence[AsyncResult]
+    count: int
+
+
+@frozen(kw_only=True)
+class AsyncPoll(Request[AsyncResults]):
+    """Collect the replies of the caller's calls with ``async``, at most ``max``. Doesn't wait."""
+
+    op = Op.ASYNC_POLL
+    reply = AsyncResults
+    max: Annotated[int, Rule(lambda most: most >= 1, "a whole number from 1 up")] = 10

@@ -1,0 +1,296 @@
+"""``agentos approvals``, ``approve``, ``deny`` and ``permissions forget`` with a real kernel, also in a terminal."""
+
+import contextlib
+import fcntl
+import itertools
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentos.permissions.set_files import read_set
+from agentos.userland.cli.approvals_desk import SETTLE_SECONDS
+from tests.cli.conftest import Agentos
+from tests.permissions.strategies import NAMES
+from tests.support.askers import Asker, list_pending
+from tests.support.kernel import Kernel, environment, until
+from tests.support.wire import EXEC, PATIENCE, READ, WRITE, Wire
+
+QUIET = SETTLE_SECONDS + 0.3  # seconds after which a key counts
+COUNT = itertools.count(1)
+ASK = {"commands": ["echo *", "sh *"], "write": ["${workspace}/**"]}
+
+
+class Terminal:
+    """A terminal with ``agentos approvals --watch`` in it; ``shown`` is all that was written to it."""
+
+    def __init__(self, kernel: Kernel, columns: int = 80) -> None:
+        self.master, self.slave = pty.openpty()
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        self.before = termios.tcgetattr(self.slave)
+        self.data = b""
+        self.process: subprocess.Popen[bytes] = subprocess.Popen(
+            ["setsid", "-c", sys.executable, "-m", "agentos", "approvals", "--watch"],
+            stdin=self.slave,
+            stdout=self.slave,
+            stderr=self.slave,
+            env={**environment(kernel.place), "AGENTOS_SOCKET": kernel.socket, "TERM": "xterm-256color"},
+            cwd=kernel.place,
+        )
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError):
+            while data := os.read(self.master, 65536):
+                self.data += data
+
+    @property
+    def shown(self) -> str:
+        return re.sub(r"\x1b\[[0-9;]*[mK]", "", self.data.decode(errors="replace"))
+
+    def type(self, keys: str) -> None:
+        os.write(self.master, keys.encode())
+
+    def wait_for(self, text: str, since: int = 0) -> int:
+        """Until it is shown behind ``since``; how much is shown then."""
+        until(lambda: text in self.shown[since:], f"{text!r} is shown")
+        return len(self.shown)
+
+    def end(self) -> int:
+        status = self.process.wait(PATIENCE)
+        assert termios.tcgetattr(self.slave) == self.before
+        return status
+
+
+@pytest.fixture
+def watch(kernel: Kernel, agentos: Agentos) -> Iterator[Callable[[], Terminal]]:
+    opened: list[Terminal] = []
+
+    def start() -> Terminal:
+        opened.append(Terminal(kernel))
+        opened[-1].wait_for("q quit")
+        return opened[-1]
+
+    yield start
+    for terminal in opened:
+        terminal.process.kill()
+        terminal.process.wait()
+        os.close(terminal.slave)
+        os.close(terminal.master)
+
+
+@pytest.fixture
+def asker(kernel: Kernel, agentos: Agentos) -> Iterator[Asker]:
+    asker = Asker(kernel, f"asker-{next(COUNT)}", ASK)
+    yield asker
+    asker.close()
+    for number in ids_of(kernel, asker.name):
+        agentos("deny", str(number))
+
+
+def ids_of(kernel: Kernel, name: str) -> list[int]:
+    return [one["id"] for one in list_pending(kernel) if one["agent"] == name]
+
+
+def reply_to(wire: Wire) -> Any:
+    with wire:
+        return wire.receive().json
+
+
+def test_a_call_that_waits_is_listed_shown_and_approved(kernel: Kernel, agentos: Agentos, asker: Asker) -> None:
+    wire = asker.begin(EXEC, {"command": "echo one; echo '\x1b]0;title\x07\u202e'"})
+    [number] = ids_of(kernel, asker.name)
+
+    listed, shown = agentos("approvals"), agentos("approvals", str(number))
+    approved = agentos("approve", str(number))
+
+    assert reply_to(wire)["stdout"].startswith("one\n")
+    assert all(len(line) <= 80 for line in agentos("approvals", COLUMNS="80").stdout.splitlines())
+    assert any(line.split()[:3] == [str(number), asker.name, "EXEC"] for line in listed.stdout.splitlines())
+    assert "asked by ask commands echo * (" in shown.stdout
+    assert r"echo '\u{1b}]0;title\u{7}\u{202e}'" in shown.stdout
+    assert approved.stdout.startswith("allowed: EXEC echo one; ")
+    assert "\x1b" not in listed.stdout + shown.stdout + approved.stdout
+    assert ids_of(kernel, asker.name) == []
+
+
+def test_a_refusal_gives_the_agent_its_reason(kernel: Kernel, agentos: Agentos, asker: Asker) -> None:
+    wire = asker.begin(WRITE, {"path": "notes.md", "content": "x"})
+    [number] = ids_of(kernel, asker.name)
+
+    denied = agentos("deny", str(number), "--reason", "not today")
+
+    reply = reply_to(wire)
+    assert denied.stdout == f"denied: WRITE /workspace/notes.md, by {asker.name}\n"
+    assert (reply["code"], reply["reason"]) == ("approval_refused", "not today")
+
+
+def test_a_remembered_answer_is_shown_and_forgotten(kernel: Kernel, agentos: Agentos, asker: Asker) -> None:
+    wire = asker.begin(WRITE, {"path": "notes.md", "content": "x"})
+    [number] = ids_of(kernel, asker.name)
+
+    assert agentos("approve", str(number), "--remember", "agent", "--for", "1h").returncode == 0
+    assert reply_to(wire)["success"]
+    assert asker.call(WRITE, {"path": "notes.md", "content": "y"})["success"]
+    shown = agentos("permissions", "get", asker.name).stdout
+    assert f"  {number}  allow WRITE /workspace/notes.md" in shown
+    assert f"for the agent with the id {asker.id}, until " in shown
+    assert agentos("permissions", "forget", str(number)).stdout == "1 answer forgotten\n"
+
+    assert "remembered" not in agentos("permissions", "get", asker.name).stdout
+    asker.begin(WRITE, {"path": "notes.md", "content": "z"}).close()
+
+
+def test_remembering_a_command_whose_files_the_agent_can_change_is_warned_about(
+    kernel: Kernel, agentos: Agentos, asker: Asker
+) -> None:
+    wire = asker.begin(WRITE, {"path": "build.sh", "content": "echo built"})
+    agentos("approve", *map(str, ids_of(kernel, asker.name)))
+    reply_to(wire)
+    wire = asker.begin(EXEC, {"command": "sh build.sh"})
+    [number] = ids_of(kernel, asker.name)
+
+    approved = agentos("approve", str(number), "--remember", "always")
+
+    assert reply_to(wire)["stdout"] == "built\n"
+    assert approved.stderr.startswith("agentos: the agent can change build.sh before it runs: ")
+    agentos("permissions", "forget", str(number))
+
+
+@pytest.mark.parametrize("command", ["approve", "deny", "approvals"])
+def test_an_id_that_does_not_wait_is_an_error(agentos: Agentos, command: str) -> None:
+    said, asked = agentos(command, "999999"), agentos(command, "--json", "999999")
+
+    assert (said.returncode, said.stderr) == (1, "agentos: no call with the id 999999 waits for approval\n")
+    assert json.loads(asked.stdout)["code"] == "not_found"
+
+
+def test_keys_answer_the_request_that_is_shown(kernel: Kernel, asker: Asker, watch: Callable[[], Terminal]) -> None:
+    terminal = watch()
+    terminal.wait_for("no call waits for approval")
+    wires = []
+    for key, word in (("y", "allowed"), ("n", "denied"), ("a", "allowed always")):
+        wires.append(asker.begin(EXEC, {"command": f"echo {key}"}))
+        since = terminal.wait_for(f"echo {key}")
+        time.sleep(QUIET)
+        terminal.type(key)
+        terminal.wait_for(f"{word}: EXEC echo {key}", since - 200)
+    terminal.type("q")
+
+    assert terminal.end() == 0
+    replies = [reply_to(wire) for wire in wires]
+    assert [reply.get("code", "ok") for reply in replies] == ["ok", "approval_refused", "ok"]
+    assert asker.call(EXEC, {"command": "echo a"})["stdout"] == "a\n"
+
+
+def test_a_request_that_arrives_never_takes_the_key_for_another(
+    kernel: Kernel, asker: Asker, watch: Callable[[], Terminal]
+) -> None:
+    first = asker.begin(EXEC, {"command": "echo first"})
+    terminal = watch()
+    terminal.wait_for("echo first")
+    time.sleep(QUIET)
+    second = asker.begin(EXEC, {"command": "echo second"})
+    terminal.wait_for("(1 more)")
+    assert "echo second" not in terminal.shown
+
+    terminal.type("yy")  # the second key was on its way when the next request appeared
+    terminal.wait_for("allowed: EXEC echo first")
+    terminal.wait_for("echo second")
+    terminal.type("y")
+    assert reply_to(first)["success"]
+    assert len(ids_of(kernel, asker.name)) == 1
+
+    time.sleep(QUIET)
+    terminal.type("y")
+    terminal.wait_for("allowed: EXEC echo second")
+    assert reply_to(second)["success"]
+
+
+def test_a_request_that_is_answered_elsewhere_takes_its_key_with_it(
+    kernel: Kernel, agentos: Agentos, asker: Asker, watch: Callable[[], Terminal]
+) -> None:
+    first, second = (asker.begin(EXEC, {"command": f"echo {name}"}) for name in ("first", "second"))
+    terminal = watch()
+    terminal.wait_for("echo first")
+    time.sleep(QUIET)
+
+    agentos("deny", str(ids_of(kernel, asker.name)[0]))
+    terminal.wait_for("waits no more")
+    terminal.type("y")  # was meant for the first one
+    terminal.wait_for("echo second")
+
+    assert reply_to(first)["code"] == "approval_refused"
+    assert len(ids_of(kernel, asker.name)) == 1
+    second.close()
+
+
+@pytest.mark.parametrize(("how", "status"), [("ctrl-c", 0), ("term", 143), ("hangup", 129)])
+def test_the_terminal_is_restored_however_it_ends(watch: Callable[[], Terminal], how: str, status: int) -> None:
+    terminal = watch()
+    if how == "ctrl-c":
+        terminal.type("\x03")
+    else:
+        terminal.process.send_signal(signal.SIGTERM if how == "term" else signal.SIGHUP)
+
+    assert terminal.end() == status
+
+
+def test_watching_as_json_prints_each_request_once(kernel: Kernel, asker: Asker) -> None:
+    command = [sys.executable, "-m", "agentos", "approvals", "--watch", "--json", "--socket", kernel.socket]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        wires = [asker.begin(EXEC, {"command": f"echo {number}"}) for number in range(2)]
+        shown = [json.loads(process.stdout.readline())["shown"] for _ in wires]
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.read() == ""
+        assert process.wait(PATIENCE) == 130
+
+    assert ["echo 0" in shown[0], "echo 1" in shown[1]] == [True, True]
+    for wire in wires:
+        wire.close()
+
+
+def test_watching_needs_a_terminal(agentos: Agentos) -> None:
+    assert agentos("approvals", "--watch").stderr == (
+        "agentos: --watch needs a terminal, as it takes keys: use `agentos approvals`, or --watch --json\n"
+    )
+
+
+def test_rules_are_suggested_for_what_was_approved_and_done(kernel: Kernel, agentos: Agentos, asker: Asker) -> None:
+    for op, fields, decide in (
+        (WRITE, {"path": "notes.md", "content": "x"}, "approve"),
+        (EXEC, {"command": "echo done && echo 'a b'"}, "approve"),
+        (EXEC, {"command": "echo never"}, "deny"),
+    ):
+        wire = asker.begin(op, fields)
+        agentos(decide, *map(str, ids_of(kernel, asker.name)))
+        reply_to(wire)
+    asker.call(READ, {"path": "notes.md"})
+
+    def suggest(*options: str) -> str:
+        return agentos("permissions", "suggest", asker.name, "--state-dir", str(kernel.state_dir), *options).stdout
+
+    until(lambda: "echo done" in suggest(), "the outcomes are written")
+    [(name, given)] = tomllib.loads(suggest())["permissions"].items()
+    assert name == asker.name
+    assert given == {
+        "allow": {"write": ["/workspace/notes.md"], "commands": ["echo done", "echo 'a b'"]},
+    }
+    assert read_set(given, "pasted", {}, NAMES)
+    assert json.loads(suggest("--json"))["allow"] == given["allow"]
+    assert "#   ask commands echo * (" in suggest()
+    assert Path(kernel.state_dir, "audit").is_dir()

@@ -26,8 +26,9 @@ from agentos.userland.cli.approvals_desk import SETTLE_SECONDS
 from tests.cli.conftest import Agentos
 from tests.permissions.strategies import NAMES
 from tests.support.askers import Asker, list_pending
+from tests.support.http_server import http_server, response
 from tests.support.kernel import Kernel, environment, until
-from tests.support.wire import EXEC, PATIENCE, READ, WRITE, Wire
+from tests.support.wire import EXEC, HTTP, PATIENCE, READ, WRITE, Wire
 
 QUIET = SETTLE_SECONDS + 0.3  # seconds after which a key counts
 COUNT = itertools.count(1)
@@ -268,6 +269,32 @@ def test_watching_needs_a_terminal(agentos: Agentos) -> None:
     assert agentos("approvals", "--watch").stderr == (
         "agentos: --watch needs a terminal, as it takes keys: use `agentos approvals`, or --watch --json\n"
     )
+
+
+def test_a_request_over_http_shows_query_headers_and_body_and_its_rule_is_suggested(
+    kernel: Kernel, agentos: Agentos
+) -> None:
+    with http_server() as server:
+        server.answers["/items?of=clay"] = response(b"made")
+        poster = Asker(kernel, "poster", {"domains": [f"POST 127.0.0.1:{server.port}/**"]})
+        fields = {"url": server.url("/items?of=clay"), "method": "POST", "headers": {"X-Two": "b"}, "body": "a\nb"}
+        wire = poster.begin(HTTP, fields)
+        [number] = ids_of(kernel, "poster")
+        shown = agentos("approvals", str(number)).stdout.splitlines()
+        assert server.connections == 0
+        agentos("approve", str(number))
+        assert reply_to(wire)["success"]
+
+    assert shown[3:] == [
+        f"  POST {server.url('/items?of=clay')}",
+        "  headers: X-Two",
+        "  body of 3 bytes:",
+        "  | a",
+        "  | b",
+    ]
+    rule = f"POST 127.0.0.1:{server.port}/items"
+    command = ("permissions", "suggest", "poster", "--state-dir", str(kernel.state_dir), "--json")
+    until(lambda: json.loads(agentos(*command).stdout).get("allow") == {"domains": [rule]}, "the rule is suggested")
 
 
 def test_rules_are_suggested_for_what_was_approved_and_done(kernel: Kernel, agentos: Agentos, asker: Asker) -> None:

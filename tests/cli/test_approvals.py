@@ -239,6 +239,27 @@ def test_a_request_that_is_answered_elsewhere_takes_its_key_with_it(
     second.close()
 
 
+def test_a_key_that_the_kernel_does_not_answer_decides_nothing(
+    kernel: Kernel, asker: Asker, watch: Callable[[], Terminal]
+) -> None:
+    wire = asker.begin(EXEC, {"command": "echo first"})
+    terminal = watch()
+    terminal.wait_for("echo first")
+    time.sleep(QUIET)
+    held, place = Path(kernel.socket), Path(f"{kernel.socket}.held")
+    held.rename(place)
+    try:
+        terminal.type("y")
+        terminal.wait_for("no kernel")
+    finally:
+        place.rename(held)
+    time.sleep(QUIET)
+    terminal.type("y")
+
+    terminal.wait_for("allowed: EXEC echo first")
+    assert reply_to(wire)["success"]
+
+
 @pytest.mark.parametrize(("how", "status"), [("ctrl-c", 0), ("term", 143), ("hangup", 129)])
 def test_the_terminal_is_restored_however_it_ends(watch: Callable[[], Terminal], how: str, status: int) -> None:
     terminal = watch()

@@ -15,7 +15,7 @@ from itertools import islice
 import click
 from attrs import define, field
 
-from agentos_sdk import AgentOSClient, AgentOSError, CallError
+from agentos_sdk import AgentOSClient, AgentOSError
 
 from .approvals import (
     CHANGEABLE,
@@ -174,10 +174,13 @@ class Watch:
             with AgentOSClient(socket_path(self.path), REPLY_MARGIN) as client:
                 remember: Remember = "always" if answer == "always" else "once"
                 check_reply(client.decide(request["id"], answer != "deny", remember=remember))
-        except (AgentOSError, Failed) as error:
+        except AgentOSError as error:
             self.say(str(error), "red")
-            if not isinstance(error, (CallError, Failed)):
-                return  # no answer arrived: the request is still there
+            return  # the request is still there
+        except Failed as error:
+            self.say(error.message, "red")
+            if error.reply["code"] != "not_found":
+                return
         else:
             done = {"allow": "allowed", "deny": "denied", "always": "allowed always"}[answer]
             self.say(f"{done}: {describe_request(request, self.width)}")

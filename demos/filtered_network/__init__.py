@@ -1,0 +1,1 @@
+"""Programs that know nothing of AgentOS, behind the filter."""

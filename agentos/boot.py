@@ -5,6 +5,7 @@ import gc
 import logging
 import os
 import signal
+import socket
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -309,6 +310,7 @@ class Kernel:
             http=self.http,
             max_payload=kernel.max_payload,
             config_file=str(settings.config.file) if settings.config.file is not None else None,
+            upstream_proxy=self.egress.upstream_proxy,
         )
         self.callers.serve(table(services), reserved())
         self.supervision.build(root)
@@ -320,9 +322,16 @@ class Kernel:
         from .gateways.openai.chat_completions import Completions  # hypercorn: 0.1 s and 20 MiB, loaded only if needed
 
         models = [self.line.model] if self.line.model else []
-        return Completions(
-            models, self.line.provider, self.connection_limit, self.settings.config.kernel.max_payload
-        ).serve
+        max_payload = self.settings.config.kernel.max_payload
+        completions = Completions(models, self.line.provider, self.connection_limit, max_payload)
+
+        async def serve(listener: socket.socket, caller: Caller, key: str | None) -> None:
+            with (
+                self.egress.refuse(listener) if key is not None else contextlib.nullcontext()
+            ):  # with a key: the host's network
+                await completions.serve(listener, caller, key)
+
+        return serve
 
     async def serve_network(self, network: FilteredNetwork, caller: Caller) -> None:
         """Serve the filtered network of one life of an agent. The proxy is loaded for the first one: 0.05 s."""

@@ -12,6 +12,7 @@ from agentos.services.events import (
     AgentRestarting,
     AgentStopped,
     AgentUnhealthy,
+    ApprovalRequested,
     BudgetExhausted,
     ConfigReloaded,
     Event,
@@ -32,7 +33,7 @@ REMEDIES = '. So that one agent can\'t end all: strategy = "one_for_one" and on_
 
 
 def log_event(event: Event) -> None:
-    """Log starts, ends, failed health checks, restarts and escalations."""
+    """Log starts, ends, failed health checks, restarts, escalations, and calls that wait for a person."""
     match event:
         case AgentReady(name=name, pid=pid):
             log.info("%s: running (pid %s)", name, pid)
@@ -52,6 +53,8 @@ def log_event(event: Event) -> None:
                 "the budget of %s is used up: %s of %s %s per %s; it refuses questions until %s",
                 *(name, f"{used:,.10g}", f"{most:,.10g}", what, duration(per), renewed),
             )
+        case ApprovalRequested(id=number, name=name, call=call):
+            log.info("approval %d: %s waits with %s for a person: see `agentos approvals`", number, name, call)
         case AgentEscalated(supervisor=supervisor, reason=reason):
             log.warning("%s: given up: %s%s", supervisor, reason, REMEDIES if supervisor == ROOT else "")
 

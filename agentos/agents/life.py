@@ -131,7 +131,7 @@ class Life:
 
         try:
             async with self.deps.jails.open(agent, connect) as jail:
-                sockets.take_inside(agent.spec, jail.sandbox, self.deps.jails.spawner)
+                sockets.take_inside(agent, jail.sandbox, self.deps.jails.spawner)
                 agent.program, agent.jail = jail.sandbox, jail
                 agent.layers, agent.lacking = jail.layers, lacking(jail.layers)
                 if agent.spec.jailed:
@@ -263,13 +263,14 @@ class Sockets:
         http = (openai_endpoint.ADDRESS,) if self.http is not None and self.http_listener is None else ()
         return (*http, *(filtered_network.addresses(ports) if spec.network == "filtered" else ()))
 
-    def take_inside(self, spec: AgentSpec, jail: Sandbox, spawner: Spawner) -> None:
+    def take_inside(self, agent: Agent, jail: Sandbox, spawner: Spawner) -> None:
         """Take the sockets that the jail has opened, in the order of :meth:`list_inside`."""
         inside = list(jail.sockets)
         if self.http is not None and self.http_listener is None:
             self.http_listener = inside.pop(0)
-        if spec.network == "filtered":
-            self.network = FilteredNetwork.take(inside, partial(spawner.listen, jail))
+        if agent.spec.network == "filtered":
+            report = partial(agent.output.add, "kernel")
+            self.network = FilteredNetwork.take(inside, partial(spawner.listen, jail), report)
 
     def close(self) -> None:
         """Close what is open, and remove the kernel's socket."""

@@ -10,7 +10,7 @@ from msgspec import Struct
 from agentos_sdk.errors import CallError, PermissionDenied
 
 from .caller import Caller, describe_object
-from .ports import Decision, Effect, Entry, Phase, Right
+from .ports import Decision, Entry, Phase, Right
 
 NO_RULE = "whatever the rules say"  # the rule of a refusal that no rule decides
 
@@ -69,6 +69,7 @@ class Record:
     """The audit entries of a call that was not denied; ``intent`` is the number of its intent entry.
 
     ``decisions`` are those about its rights, in their order; ``decision`` is the one that the entries have.
+    ``must_ask``: by one of them a person must approve.
     """
 
     caller: Caller
@@ -76,13 +77,9 @@ class Record:
     about: str
     decisions: Sequence[Decision]
     decision: Decision
+    must_ask: bool = False
     intent: int | None = None
     began: float = field(factory=perf_counter)
-
-    @property
-    def must_ask(self) -> bool:
-        """Whether a person must approve."""
-        return any(decision.effect == "ask" for decision in self.decisions)
 
     def entry(self, phase: Phase, outcome: str = "", remark: str = "") -> Entry:
         about = f"{self.about} ({remark})" if remark else self.about
@@ -106,10 +103,15 @@ def require(caller: Caller, prepared: Prepared) -> Record:
 
     Otherwise ``PermissionDenied`` or ``ApprovalRequired``. The refusal is recorded.
     """
-    decisions = [caller.authorizer.decide(caller, right) for right in prepared.rights]
-    refused: tuple[Effect, ...] = ("deny",) if caller.approvals is not None else ("deny", "ask")
-    for right, decision in zip(prepared.rights, decisions, strict=True):
-        if decision.effect in refused:
-            raise caller.refuse(right, decision, prepared.about)
+    decisions, must_ask = [], False
+    for right in prepared.rights:
+        decision = caller.authorizer.decide(caller, right)
+        if decision.effect != "allow":
+            if decision.effect == "deny" or caller.approvals is None:
+                raise caller.refuse(right, decision, prepared.about)
+            must_ask = True
+        decisions.append(decision)
     first = prepared.rights[0]
-    return Record(caller, first.action.upper(), describe_object(first, prepared.about), decisions, decisions[0])
+    return Record(
+        caller, first.action.upper(), describe_object(first, prepared.about), decisions, decisions[0], must_ask
+    )

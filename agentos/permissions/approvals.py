@@ -201,7 +201,7 @@ class Approvals:
             raise _required(question, "it is too long to be shown to a person", None, "too long")
         if before is not None:
             shown = f"changed since approval {before.id} was given\n{shown}"
-        if (full := self._describe_full(caller)) is not None:
+        if (full := self._find_full(caller)) is not None and not self._drop_gone(caller):
             raise _required(question, full, None, "full")
         if self._nursery is None:
             raise Unavailable("the kernel is starting or stopping: no person can be asked")
@@ -225,7 +225,15 @@ class Approvals:
         self._nursery.start_soon(self._record, entry)
         return entry
 
-    def _describe_full(self, caller: Caller) -> str | None:
+    def _drop_gone(self, caller: Caller) -> bool:
+        """Make room: drop the oldest entry that can't be allowed any more, of this caller, or of an earlier kernel."""
+        for entry in self._entries.values():
+            if entry.state == "waiting" and not entry.pending.caller_present and entry.caller in (caller, None):
+                self._drop(entry)
+                return True
+        return False
+
+    def _find_full(self, caller: Caller) -> str | None:
         """Why this caller can have no further entry."""
         callers = [one.caller for one in self._entries.values() if one.caller is not None]
         if sum(one is caller for one in callers) >= MAX_OF_CALLER:
@@ -396,16 +404,20 @@ class Approvals:
         now = trio.current_time()
         self._tickets = {key: ticket for key, ticket in self._tickets.items() if ticket.deadline > now}
         for entry in [one for one in self._entries.values() if one.state == "waiting" and one.deadline <= now]:
-            pending = entry.pending
-            self._remove(entry)
-            if entry.question is not None:
-                text = f"approval {pending.id} has expired"
-                entry.change("over", _required(entry.question, text, pending.id, "expired"))
-            try:
-                self.database.submit(partial(_delete, pending.id), f"the end of approval {pending.id}")
-            except DatabaseError as error:  # the next kernel removes it
-                log.warning("%s", error)
-            self.publish(ApprovalDecided(pending.id, pending.number, pending.agent, pending.call, False, None, None))
+            self._drop(entry)
+
+    def _drop(self, entry: Entry) -> None:
+        """Remove an entry that no person has decided."""
+        pending = entry.pending
+        self._remove(entry)
+        if entry.question is not None:
+            text = f"approval {pending.id} has expired"
+            entry.change("over", _required(entry.question, text, pending.id, "expired"))
+        try:
+            self.database.submit(partial(_delete, pending.id), f"the end of approval {pending.id}")
+        except DatabaseError as error:  # the next kernel removes it
+            log.warning("%s", error)
+        self.publish(ApprovalDecided(pending.id, pending.number, pending.agent, pending.call, False, None, None))
 
     def _remove(self, entry: Entry) -> None:
         self._entries.pop(entry.pending.id, None)

@@ -59,7 +59,7 @@ def find_uses(rows: Iterable[Row]) -> Sequence[Use]:
             abouts[row.seq] = row.about
         elif row.outcome == "ok":
             about = abouts.pop(row.intent or 0, row.about)
-            about = about.partition(" (")[0] if row.call == "THINK" else about
+            about = about.partition(" (")[0] if row.call in ("THINK", "HTTP") else about
             uses[row.call, about if row.repeated == 1 else COUNTED, approved[1]] += row.repeated
     return [Use(call, about, rule, times) for (call, about, rule), times in uses.items()]
 

@@ -49,7 +49,7 @@ class Services(Struct, frozen=True):
 
     ``reload`` reads the configuration file again. ``kernel_account`` is the share of the model for all callers
     together. ``host_view`` is the operator's view of the host's files. ``max_payload`` is the largest body in bytes.
-    ``config_file`` is the path of the configuration file, None without one.
+    ``config_file`` is the path of the configuration file, None without one. ``upstream_proxy`` is HOST:PORT.
     """
 
     registry: Registry
@@ -69,6 +69,7 @@ class Services(Struct, frozen=True):
     http: Client
     max_payload: int
     config_file: str | None = None
+    upstream_proxy: str | None = None
 
 
 def table(services: Services) -> tuple[Syscall, ...]:
@@ -85,7 +86,7 @@ def table(services: Services) -> tuple[Syscall, ...]:
         *logs.syscalls(s.registry, s.logs),
         *start_stop.syscalls(s.registry, s.supervision),
         *reload.syscalls(s.reload),
-        *inspect.syscalls(s.registry, s.line),
+        *inspect.syscalls(s.registry, s.line, s.upstream_proxy),
         *messages.syscalls(s.mail, s.registry, s.traffic),
         *metrics.syscalls(s.line, s.kernel_account),
         *kernel.syscalls(s.supervision, s.line, s.audit, s.config_file),

@@ -22,6 +22,7 @@ from agentos.kernel.prepared import Prepared
 from agentos.kernel.request_body import MAX_ESCAPES, MAX_INLINE_BYTES
 from agentos.kernel.table import Syscall
 from agentos.permissions.address_judge import judge_address_of
+from agentos.permissions.approval_text import describe_http
 from agentos.services.http.client import Client, Response
 from agentos.services.http.decompression import ACCEPTED
 from agentos.services.http.destination import METHOD, Destination, parse_url
@@ -84,7 +85,9 @@ class Requests:
                         call.remark = describe(response, hop)
             raise Timeout(f"{hop.destination.host} hasn't answered within the {request.timeout:g} s that timeout names")
 
-        yield Prepared((Right("http", hop.destination),), act, announce=hop.destination.method not in READ_ONLY)
+        rights = (Right("http", hop.destination),)
+        shown = partial(describe_http, hop.destination, list(request.headers), body, hop.target.partition("?")[2])
+        yield Prepared(rights, act, announce=hop.destination.method not in READ_ONLY, shown=shown)
 
     def _permit(self, caller: Caller) -> Permit:
         """What the rules of this caller say, whenever they are asked."""

@@ -30,14 +30,15 @@ from agentos_sdk.values import ResourceUsage
 from .spawn import describe_isolation
 
 
-def syscalls(registry: Registry, line: Line) -> tuple[Syscall, ...]:
+def syscalls(registry: Registry, line: Line, upstream_proxy: str | None) -> tuple[Syscall, ...]:
     @asynccontextmanager
     async def prepare(caller: Caller, request: calls.Inspect) -> AsyncIterator[Prepared]:
         agent = registry.find(request.id, request.name)
 
         async def act(call: Call) -> calls.Inspected:
             used = await trio.to_thread.run_sync(read_usage, agent)
-            return describe_agent(registry, agent, used, describe_model(line, agent), caller.kind == "operator")
+            llm = describe_model(line, agent)
+            return describe_agent(registry, agent, used, llm, upstream_proxy, caller.kind == "operator")
 
         yield Prepared((Right("inspect", agent=agent.id),), act)
 
@@ -45,7 +46,12 @@ def syscalls(registry: Registry, line: Line) -> tuple[Syscall, ...]:
 
 
 def describe_agent(
-    registry: Registry, agent: Agent, used: ResourceUsage, llm: calls.Model, by_operator: bool
+    registry: Registry,
+    agent: Agent,
+    used: ResourceUsage,
+    llm: calls.Model,
+    upstream_proxy: str | None,
+    by_operator: bool,
 ) -> calls.Inspected:
     """The description of an agent. Host paths and uids are shown only to the operator."""
     jail, alive = agent.jail, agent.pid is not None
@@ -72,6 +78,7 @@ def describe_agent(
         outer=jail.parts.outer if jail is not None and by_operator else None,
         cgroups=list_directories(jail.group) if jail is not None and jail.group is not None and by_operator else None,
         end=agent.end,
+        upstream_proxy=upstream_proxy,
     )
 
 

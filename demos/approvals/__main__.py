@@ -1,11 +1,15 @@
-"""``python -m demos.approvals``: an agent asks for three things; a person sees them, and answers from a terminal."""
+"""``python -m demos.approvals``: an agent asks for four things; a person sees them, and answers from a terminal."""
 
 import json
 import shlex
 import subprocess
 import sys
+import tempfile
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,8 @@ from demos.stage import notice, say
 HERE = stage.HERE / "approvals"
 TIMEOUT = 30.0  # seconds that a step of the agent may take; it takes less than one
 
+RECEIVED: list[bytes] = []  # by the server
+
 
 def approvals() -> None:
     stage.title("Approvals")
@@ -26,8 +32,14 @@ def approvals() -> None:
         "jailed agent may by default; but before it changes release.txt, runs a script or pushes, a person has to "
         "agree. Until then the call waits, and holds nothing."
     )
-    with stage.kernel(HERE / "agentos.toml") as running, AgentOSClient(running.socket) as client:
-        spawned = client.spawn("releaser", str(HERE / "releaser.py"), permissions="releaser")
+    with (
+        serve_releases() as server,
+        write_config(server.server_port) as config,
+        stage.kernel(config) as running,
+        AgentOSClient(running.socket) as client,
+    ):
+        port = str(server.server_port)
+        spawned = client.spawn("releaser", str(HERE / "releaser.py"), args=[port], permissions="releaser")
         if spawned.get("code") == "isolation_unavailable":
             raise stage.DemoError(f"THIS HOST CAN'T ISOLATE, and nothing is started without it.\n{spawned['error']}")
         stage.check(spawned["success"], "the agent starts")
@@ -39,9 +51,13 @@ def approvals() -> None:
         say("The same command a second time: nobody is asked, for the answer is remembered.")
         stage.heading("It pushes, and tries to hide what: nothing of an agent's text reaches the terminal as it is")
         answer(client, running.socket, "EXEC", "deny", "--reason", "no pushes by force")
+        stage.heading("It sends a request: nothing leaves before a person has agreed")
+        stage.check(not RECEIVED, "nothing was sent before")
+        answer(client, running.socket, "HTTP", "approve")
 
-        codes = read_codes(client, 4)
-        stage.check(codes == ["ok", "ok", "ok", "approval_refused"], "the agent is told what was decided")
+        codes = read_codes(client, 5)
+        stage.check(codes == ["ok", "ok", "ok", "approval_refused", "ok"], "the agent is told what was decided")
+        stage.check(RECEIVED == [b'{"version": "1.0"}'], "the server gets what was shown")
         stage.heading("What is remembered, and what it could be allowed for good")
         run_command("permissions", "get", "releaser", f"--socket={running.socket}")
         state = f"--state-dir={Path(running.socket).parent / 'state'}"
@@ -49,7 +65,38 @@ def approvals() -> None:
         stage.heading("What is written down")
         run_command("audit", "-n", "4", state)
         running.stop()
-    notice("Two calls were allowed once, one more by a remembered answer, and one was refused with a reason.")
+    notice("Three calls were allowed once, one more by a remembered answer, and one was refused with a reason.")
+
+
+@contextmanager
+def serve_releases() -> Iterator[HTTPServer]:
+    """A server on loopback that keeps the bodies that it receives."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            RECEIVED.append(self.rfile.read(int(self.headers["content-length"])))
+            self.send_response(201)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing: the terminal is the person's."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+
+
+@contextmanager
+def write_config(port: int) -> Iterator[Path]:
+    """The demo's configuration with the port of the server."""
+    with tempfile.TemporaryDirectory(prefix="aos-demo-") as directory:
+        config = Path(directory, "agentos.toml")
+        config.write_text((HERE / "agentos.toml").read_text().replace(":8000/", f":{port}/"))
+        yield config
 
 
 def answer(client: AgentOSClient, socket: str, call: str, *words: str) -> None:

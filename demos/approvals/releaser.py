@@ -1,6 +1,7 @@
 """An agent that makes a release: some steps wait until a person has agreed. It says what came of each."""
 
 import json
+import sys
 
 from agentos_sdk import AgentOSClient
 
@@ -14,6 +15,7 @@ with AgentOSClient() as kernel:
         lambda: kernel.exec("sh build.sh"),
         lambda: kernel.exec("sh build.sh"),
         lambda: kernel.exec("git push --force origin main # \x1b[2K\x1b[Ggit status \u202e"),
+        lambda: kernel.http(f"http://127.0.0.1:{sys.argv[1]}/releases?draft=no", "POST", body={"version": "1.0"}),
     )
     for step in steps:
         reply = step()

@@ -26,8 +26,9 @@ from agentos.userland.cli.approvals_desk import SETTLE_SECONDS
 from tests.cli.conftest import Agentos
 from tests.permissions.strategies import NAMES
 from tests.support.askers import Asker, list_pending
+from tests.support.http_server import http_server, response
 from tests.support.kernel import Kernel, environment, until
-from tests.support.wire import EXEC, PATIENCE, READ, WRITE, Wire
+from tests.support.wire import EXEC, HTTP, PATIENCE, READ, WRITE, Wire
 
 QUIET = SETTLE_SECONDS + 0.3  # seconds after which a key counts
 COUNT = itertools.count(1)
@@ -238,6 +239,27 @@ def test_a_request_that_is_answered_elsewhere_takes_its_key_with_it(
     second.close()
 
 
+def test_a_key_that_the_kernel_does_not_answer_decides_nothing(
+    kernel: Kernel, asker: Asker, watch: Callable[[], Terminal]
+) -> None:
+    wire = asker.begin(EXEC, {"command": "echo first"})
+    terminal = watch()
+    terminal.wait_for("echo first")
+    time.sleep(QUIET)
+    held, place = Path(kernel.socket), Path(f"{kernel.socket}.held")
+    held.rename(place)
+    try:
+        terminal.type("y")
+        terminal.wait_for("no kernel")
+    finally:
+        place.rename(held)
+    time.sleep(QUIET)
+    terminal.type("y")
+
+    terminal.wait_for("allowed: EXEC echo first")
+    assert reply_to(wire)["success"]
+
+
 @pytest.mark.parametrize(("how", "status"), [("ctrl-c", 0), ("term", 143), ("hangup", 129)])
 def test_the_terminal_is_restored_however_it_ends(watch: Callable[[], Terminal], how: str, status: int) -> None:
     terminal = watch()
@@ -268,6 +290,32 @@ def test_watching_needs_a_terminal(agentos: Agentos) -> None:
     assert agentos("approvals", "--watch").stderr == (
         "agentos: --watch needs a terminal, as it takes keys: use `agentos approvals`, or --watch --json\n"
     )
+
+
+def test_a_request_over_http_shows_query_headers_and_body_and_its_rule_is_suggested(
+    kernel: Kernel, agentos: Agentos
+) -> None:
+    with http_server() as server:
+        server.answers["/items?of=clay"] = response(b"made")
+        poster = Asker(kernel, "poster", {"domains": [f"POST 127.0.0.1:{server.port}/**"]})
+        fields = {"url": server.url("/items?of=clay"), "method": "POST", "headers": {"X-Two": "b"}, "body": "a\nb"}
+        wire = poster.begin(HTTP, fields)
+        [number] = ids_of(kernel, "poster")
+        shown = agentos("approvals", str(number)).stdout.splitlines()
+        assert server.connections == 0
+        agentos("approve", str(number))
+        assert reply_to(wire)["success"]
+
+    assert shown[3:] == [
+        f"  POST {server.url('/items?of=clay')}",
+        "  headers: X-Two",
+        "  body of 3 bytes:",
+        "  | a",
+        "  | b",
+    ]
+    rule = f"POST 127.0.0.1:{server.port}/items"
+    command = ("permissions", "suggest", "poster", "--state-dir", str(kernel.state_dir), "--json")
+    until(lambda: json.loads(agentos(*command).stdout).get("allow") == {"domains": [rule]}, "the rule is suggested")
 
 
 def test_rules_are_suggested_for_what_was_approved_and_done(kernel: Kernel, agentos: Agentos, asker: Asker) -> None:

@@ -85,6 +85,8 @@ def test_the_text_of_an_agent_never_begins_a_row() -> None:
     rows = list(request_lines(make_request(7, shown), 0.0, 80))
 
     assert rows[0] == "request 7: EXEC by worker"
+    long = list(request_lines(make_request(7, rule="ask commands " + "x" * 200), 0.0, 80))
+    assert [row[:6] for row in long[1:4]] == ["asked ", " " * 6, " " * 6]
     assert all(row.startswith("  ") for row in rows[3:])
     assert all(sum(1 if char.isascii() else 2 for char in row) <= 80 for row in rows[3:])
     assert "".join(row[2:] if row[2:3] != " " else row[6:] for row in rows[3:]) == shown.replace("\n", "")

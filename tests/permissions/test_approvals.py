@@ -357,6 +357,19 @@ async def test_a_flooding_agent_fills_its_own_part_and_hides_no_other(desk: Desk
     assert [entry.agent for entry in desk.queue.pending()[:3]] == ["ann", "bob", "ann"]
 
 
+async def test_what_ended_lives_asked_makes_room_for_the_present_one(desk: Desk) -> None:
+    for number in range(MAX_OF_CALLER):
+        with pytest.raises(ApprovalRequired):
+            await desk.queue.wait(ANN, question(f"/data/{number}"), 0.0)
+    desk.queue.end_life(AgentExited(2, "ann", "exit code 0"))
+
+    with pytest.raises(ApprovalRequired, match="the same call may be made once"):
+        await desk.queue.wait(ANN, question("/data/new"), 0.0)
+
+    found = await desk.listed(MAX_OF_CALLER)
+    assert (found[0].id, found[-1].id, found[-1].caller_present) == (2, MAX_OF_CALLER + 1, True)
+
+
 async def test_a_caller_that_gives_up_leaves_its_entry(desk: Desk) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(desk.queue.wait, ANN, question())

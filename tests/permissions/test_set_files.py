@@ -153,7 +153,10 @@ def test_whole_spells_out_what_the_level_says() -> None:
             "permissions.spawn.limits.memory: expected a size such as 256M, got 'lots'",
         ),
         ({"spawn": {"limit": {}}}, "permissions.spawn.limit: unknown field, did you mean limits?"),
-        ({"quotas": [{"per": "1h"}]}, "permissions.quotas[0]: expected at least one of tokens, calls and money"),
+        (
+            {"quotas": [{"per": "1h"}]},
+            "permissions.quotas[0]: expected at least one of tokens, calls, money, http_requests and http_bytes",
+        ),
         (
             {"quotas": [{"calls": 1, "per": "1h"}, {"calls": 2, "per": "60m"}]},
             "permissions.quotas[1].calls: there is a quota of calls per 3600 s already",

@@ -162,14 +162,16 @@ def test_uses_are_calls_that_were_approved_and_done() -> None:
         make_entry("READ", "/data/y", "allow read /data/y (permissions.worker)"),
         make_entry("READ", "/etc/shadow", "deny read /etc/shadow* (default denials)", outcome="permission_denied"),
         make_entry("THINK", "gemini-2 (in 3, out 5, cost 0, question sha256:00)", "approval 5: ask models * (x)"),
+        make_entry("HTTP", "GET https://a.b/x (200, 12 bytes)", "approval 6: ask domains * (level standard)"),
     )
     rows.append(make_rows(make_entry("READ", "others", "answer 6: ask read * (x)"))[0]._replace(repeated=9))
 
     assert find_uses(rows) == [
         Use("EXEC", "git push", asked, 2),
         Use("THINK", "gemini-2", "ask models * (x)"),
+        Use("HTTP", "GET https://a.b/x", "ask domains * (level standard)"),
         Use("READ", COUNTED, "ask read * (x)", 9),
     ]
     assert suggest_rules(find_uses(rows), NAMES).as_set() == {
-        "allow": {"commands": ["git push"], "models": ["gemini-2"]}
+        "allow": {"commands": ["git push"], "models": ["gemini-2"], "domains": ["GET a.b:443/x"]}
     }

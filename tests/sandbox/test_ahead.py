@@ -19,6 +19,7 @@ import trio
 import trio.testing
 
 import agentos.sandbox.spawner
+from agentos.agents.jail import filtered_network
 from agentos.sandbox import ahead
 from agentos.sandbox import steps as s
 from agentos.sandbox.cgroups.discover import Group, discover_here, open_root
@@ -31,7 +32,19 @@ from agentos.sandbox.report import probe, walls
 from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.steps import Step
-from tests.sandbox.jail import PYTHON, SDK, Belongings, a_plan, kill, line, python, run, start_spawner, zygote_closes
+from tests.sandbox.jail import (
+    PYTHON,
+    SDK,
+    Belongings,
+    a_plan,
+    ended,
+    kill,
+    line,
+    python,
+    run,
+    start_spawner,
+    zygote_closes,
+)
 
 # Any mount on the host makes a waiting jail stale, and other tests mount.
 pytestmark = pytest.mark.alone
@@ -162,6 +175,26 @@ async def test_a_program_with_the_hosts_network_is_another(spawner: Spawner) -> 
     sandbox = await spawner.spawn(python(FOREVER))
     assert sandbox.pid == pid
     await kill(sandbox)
+
+
+@pytest.mark.parametrize("profile", ["standard", "strict"])
+async def test_one_with_a_filtered_network_is_built_ahead_with_its_route(spawner: Spawner, profile: str) -> None:
+    code = """
+import socket
+for port in (80, 443):
+    with socket.create_connection(('198.18.7.9', port), 5) as one: print(one.getpeername()[1], end=' ')
+print(open('/etc/resolv.conf').read())
+"""
+    pid = await build(spawner, python(code, network="filtered", profile=profile))
+
+    sandbox = await spawner.spawn(
+        python(code, network="filtered", profile=profile, sockets=filtered_network.addresses((5432,)))
+    )
+
+    assert sandbox.pid == pid
+    assert (await ended(sandbox)).out == "80 443 nameserver 127.0.0.1\n\n"
+    for one in sandbox.sockets:
+        one.close()
 
 
 async def test_only_a_few_wait_and_the_newest_are_kept(spawner: Spawner) -> None:

@@ -22,7 +22,7 @@ from agentos.permissions.set_files import read_set
 from agentos.services.http.destination import parse_url
 from agentos.services.http.egress import Egress
 from agentos.services.http.settings import HttpSettings
-from agentos_sdk.errors import PermissionDenied
+from agentos_sdk.errors import CallError, PermissionDenied
 from tests.security.ssrf_corpus import ASK, BAD, CORPUS, DENIED, HOST, INSIDE, RECORDS, ROUTER, RULES
 from tests.support.dns_server import DnsServer, serve_dns
 from tests.support.rights import Notebook
@@ -104,6 +104,8 @@ async def fetch(url: str, egress: Egress, caller: Caller, authorizer: Permission
         stream = await egress.connect(caller.id, destination.host, destination.port, judge)
     except PermissionDenied:
         return INSIDE
+    except CallError as error:
+        return f"not reached: {error}"
     async with stream:
         return (await stream.receive_some(100)).decode()
 

@@ -24,6 +24,7 @@ from tests.speed import (
     measure_beside,
     measure_files,
     measure_host,
+    measure_http,
     measure_jails,
     measure_llm,
     measure_permissions,
@@ -71,6 +72,7 @@ GROUPS = (
     Group("exec", measure_permissions.commands, measure_permissions.COMMANDS),
     Group("tunnel", measure_tunnel.tunnel, measure_tunnel.ROWS),
     Group("beside", measure_beside.beside, measure_beside.ROWS),
+    Group("http", measure_http.requests, measure_http.ROWS),
 )
 PAGE = ROOT / "docs" / "reference" / "speed.md"
 LIMIT, QUICK_LIMIT = 290, 100  # seconds for everything

@@ -91,6 +91,17 @@ def test_the_environment_it_was_given_may_say_otherwise(kernel: Kernel, client: 
     assert {name: environment[name] for name in given} == given
 
 
+def test_a_filtered_network_is_named_to_the_agent_and_to_commands(kernel: Kernel, client: AgentOSClient) -> None:
+    found = look_around(kernel, client, "filtered", network="filtered")["environment"]
+
+    variables = {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"}
+    for name in (*variables, *map(str.lower, variables)):
+        assert found[name] == "http://127.0.0.1:880"
+    assert found["NO_PROXY"] == found["no_proxy"] == "localhost,127.0.0.1,::1"
+    ran = client.exec("cat /etc/resolv.conf; echo $HTTPS_PROXY $no_proxy", name="filtered")
+    assert ran["stdout"] == "nameserver 127.0.0.1\nhttp://127.0.0.1:880 localhost,127.0.0.1,::1\n"
+
+
 @pytest.mark.parametrize("sandboxed", [True, False])
 def test_it_has_its_standard_streams_and_no_other_file(kernel: Kernel, client: AgentOSClient, sandboxed: bool) -> None:
     files = look_around(kernel, client, f"files-{sandboxed}", sandboxed=sandboxed)["files"]

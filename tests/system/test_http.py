@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import trio
 
+from agentos.services.http.client import MAX_REQUESTS
 from agentos_sdk import AgentOSClient
 from agentos_sdk.opcodes import Op
 from tests.support.http_server import Asked, HttpServer, http_server, make_authority, make_server_context, response
@@ -291,6 +292,26 @@ def test_a_stream_ends_when_its_rule_is_taken_away(kernel: Kernel, pair: Any, se
         assert "no rule of SET_PERMS" in reply["error"]
         until(lambda: server.open == 0, "the connection is closed")
     allow(operator, number, f"127.0.0.1:{server.port}")
+
+
+def test_a_caller_has_so_many_requests_under_way_and_no_other_waits_for_them(
+    kernel: Kernel, pair: Any, server: HttpServer
+) -> None:
+    server.answers["/endless"], server.answers["/quick"] = endlessly, response(b"quick")
+    before = server.open
+    with kernel.connect_as(pair[2]) as wire, kernel.client() as guest:
+        wire.hello()
+        for number in range(1, MAX_REQUESTS + 1):
+            wire.send(HTTP, {"url": server.url("/endless"), "timeout": 600}, number)
+        until(lambda: server.open - before >= MAX_REQUESTS - 1, "all of them are under way")
+
+        reply = wire.call(HTTP, {"url": server.url("/quick"), "timeout": 0.3}, 100)
+        assert reply["code"] == "timeout"
+        up(guest.hello(permissions={"allow": {"domains": [f"127.0.0.1:{server.port}"]}}))
+        assert up(guest.http(server.url("/quick")))["body"] == "quick"
+        wire.call(Op.CANCEL, {"id": 1}, 101)
+        assert wire.receive().id == 1
+        assert up(wire.call(HTTP, {"url": server.url("/quick")}, 102))["body"] == "quick"
 
 
 @pytest.mark.parametrize("way", ["cancel", "hang up", "timeout"])

@@ -4,8 +4,9 @@ import os
 import time
 from pathlib import Path
 
+from agentos.userland.cli.inspect import start_facts
 from agentos_sdk import AgentOSClient, connect
-from tests.support.kernel import Kernel, until
+from tests.support.kernel import Kernel, running, until
 from tests.system.agents import RELAY_INSIDE, TALKS, ask, in_state, info, known, relay, up
 
 SLEEP = ["sleep", "1000"]
@@ -165,3 +166,13 @@ def test_a_memory_hog_is_listed_with_the_limit_that_it_reached(client: AgentOSCl
 
     assert "memory limit 48M reached" in info(client, "hog")["end"] or info(client, "hog")["end"] == "exit status 1"
     assert up(client.inspect("hog"))["end"]["reason"] == info(client, "hog")["end"]
+
+
+def test_it_says_that_a_proxy_judges_addresses() -> None:
+    with running('[http]\nupstream_proxy = "http://proxy.test:3128"\n') as kernel, kernel.client() as client:
+        up(client.spawn("a", command=SLEEP))
+
+        found = up(client.inspect("a"))
+
+        assert found["upstream_proxy"] == "proxy.test:3128"
+        assert dict(start_facts(found))["proxy"] == "proxy.test:3128 resolves names, and judges their addresses"

@@ -5,7 +5,9 @@ and, per port that the agent's rules name, for programs that ignore proxies: the
 its own from :data:`ADDRESSES`, which is routed to loopback.
 """
 
+import contextlib
 import ipaddress
+import logging
 import socket
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Self
@@ -13,8 +15,11 @@ from typing import Self
 from attrs import define, field
 
 from agentos.kernel.caller import Caller
+from agentos.sandbox.errors import StepFailed
 from agentos.sandbox.plan import FILTERED_ADDRESSES
 from agentos.sandbox.steps import SocketAddress
+
+log = logging.getLogger(__name__)
 
 ADDRESSES = ipaddress.IPv4Network(FILTERED_ADDRESSES)
 PROXY_PORT = 880  # below 1024, as DNS: programs in a jail can't bind there
@@ -60,24 +65,42 @@ class FilteredNetwork:
     dns_tcp: socket.socket
     ports: dict[int, socket.socket]
     _open: Open = field(repr=False)
+    _report: Callable[[str], None] = field(default=log.warning, repr=False)
+    _left_out: Collection[int] = field(default=(), repr=False)  # as last reported
 
     @classmethod
-    def take(cls, sockets: Sequence[socket.socket], open_more: Open) -> Self:
-        """Take the sockets of :func:`addresses`, in that order."""
+    def take(
+        cls, sockets: Sequence[socket.socket], open_more: Open, report: Callable[[str], None] = log.warning
+    ) -> Self:
+        """Take the sockets of :func:`addresses`, in that order. ``report`` gets a sentence on ports left out."""
         proxy, dns_udp, dns_tcp, *listeners = sockets
-        return cls(proxy, dns_udp, dns_tcp, {one.getsockname()[1]: one for one in listeners}, open_more)
+        return cls(proxy, dns_udp, dns_tcp, {one.getsockname()[1]: one for one in listeners}, open_more, report)
 
     async def add_ports(self, ports: Collection[int]) -> Mapping[int, socket.socket]:
         """Listen on those of these ports that have no listener yet, up to :data:`MAX_PORTS` in all; returns the new.
 
-        Raises :class:`~agentos.sandbox.errors.SandboxError` if the jail has ended, and its subclass ``StepFailed`` if
-        a program in the jail has one of the ports; then none is added.
+        A port that a program in the jail has is left out, and tried again the next time. Raises
+        :class:`~agentos.sandbox.errors.SandboxError` if the jail has ended.
         """
-        new = [port for port in choose_ports([*self.ports, *ports]) if port not in self.ports]
-        new = new[: MAX_PORTS - len(self.ports)]
-        found = dict(zip(new, await self._open([("tcp", _ANY, port) for port in new]), strict=True)) if new else {}
+        missing = [port for port in sorted(ports) if port not in self.ports]
+        new = missing[: MAX_PORTS - len(self.ports)]
+        try:
+            found = await self._listen(new) if new else {}
+        except StepFailed:
+            found = {}
+            for port in new:
+                with contextlib.suppress(StepFailed):
+                    found.update(await self._listen([port]))
         self.ports.update(found)
+        left_out = [port for port in missing if port not in found]
+        if left_out and left_out != self._left_out:
+            names, taken = ", ".join(map(str, left_out)), f"taken in the jail, or beyond the first {MAX_PORTS}"
+            self._report(f"its rules name ports that aren't served: {names} ({taken})")
+        self._left_out = left_out
         return found
+
+    async def _listen(self, ports: Sequence[int]) -> dict[int, socket.socket]:
+        return dict(zip(ports, await self._open([("tcp", _ANY, port) for port in ports]), strict=True))
 
     def close(self) -> None:
         for one in (self.proxy, self.dns_udp, self.dns_tcp, *self.ports.values()):

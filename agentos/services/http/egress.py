@@ -1,7 +1,9 @@
 """Egress: opens every outgoing TCP connection that the kernel makes for agents, to addresses that were judged."""
 
 import re
-from collections.abc import Callable, Sequence
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 import trio
@@ -33,6 +35,22 @@ class Egress:
 
     def __attrs_post_init__(self) -> None:
         self.resolver = Resolver(self.settings.resolver)
+
+    @property
+    def upstream_proxy(self) -> str | None:
+        """The upstream proxy as HOST:PORT."""
+        return format_authority(*self.settings.upstream_proxy) if self.settings.upstream_proxy is not None else None
+
+    @contextmanager
+    def refuse(self, listener: socket.socket) -> Iterator[None]:
+        """Refuse connections to a listener of the kernel's on the host's network."""
+        host, port = listener.getsockname()[:2]
+        own = ip_address(host), port
+        self.own_listeners.add(own)
+        try:
+            yield
+        finally:
+            self.own_listeners.discard(own)
 
     async def connect(self, owner: int, host: str, port: int, judge: JudgeAddress) -> trio.SocketStream:
         """Connect to ``host``, as a :class:`~.destination.Destination` has it, for the agent with the id ``owner``.

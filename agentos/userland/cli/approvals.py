@@ -27,7 +27,7 @@ from .common import (
 from .times import format_time
 
 CHANGEABLE = "the agent can change "  # how the kernel begins the line about files that a command names
-REMEMBERED = "an answer that is remembered allows the command whatever is in them then"
+REMEMBERED = "a remembered answer allows any content"
 COLOURS = {"+": "green", "-": "red", "@": "cyan", "…": "yellow"}  # of lines by their sign
 
 Request = Mapping[str, Any]
@@ -85,7 +85,8 @@ def approve(number: int, remember: Remember, period: str | None, socket_path: st
     with kernel(socket_path) as client:
         request = find_request(check_reply(client.approvals())["pending"], number)
         if remember != "once" and (mark := changeable_line(request)) is not None:
-            click.secho(f"agentos: {printable(mark)}: {REMEMBERED}", fg="yellow", err=True)
+            for line in wrap_line(f"agentos: {printable(mark)}: {REMEMBERED}", text_width(), ""):
+                click.secho(line, fg="yellow", err=True)
         reply = check_reply(client.decide(number, True, remember=remember, for_=span))
     print_result(f"allowed: {describe_request(request, text_width())}", reply, as_json)
 
@@ -158,20 +159,20 @@ def describe_left(request: Request, now: float) -> str:
 def request_lines(request: Request, now: float, width: int) -> Iterator[str]:
     """All that a person has to know of a request. Only the kernel's own words stand in the first column."""
     yield f"request {request['id']}: {printable(request['call'])} by {printable(request['agent'])}"
-    yield f"asked by {printable(request['rule'])}"
+    yield from wrap_line(f"asked by {printable(request['rule'])}", width, "")
     gone = "" if request["caller_present"] else "; its caller has given up"
     yield f"waits since {format_time(request['asked_at'])}, {describe_left(request, now).split(',')[0]} left{gone}"
     for line in request["shown"].split("\n"):
         yield from wrap_line(printable(line), width)
 
 
-def wrap_line(line: str, width: int) -> Iterator[str]:
-    """A line in rows of at most ``width`` columns, indented by two; later rows by six.
+def wrap_line(line: str, width: int, begin: str = "  ") -> Iterator[str]:
+    """A line in rows of at most ``width`` columns; the first one begins with ``begin``, later ones with six spaces.
 
     A terminal shows a character outside ASCII in two columns at most. It must not break lines by itself: the text of an
     agent would stand in the first column.
     """
-    row, used = "  ", 2
+    row, used = begin, len(begin)
     for char in line:
         columns = 1 if char.isascii() else 2
         if used + columns > width:

@@ -15,7 +15,7 @@ from itertools import islice
 import click
 from attrs import define, field
 
-from agentos_sdk import AgentOSClient, AgentOSError, CallError
+from agentos_sdk import AgentOSClient, AgentOSError
 
 from .approvals import (
     CHANGEABLE,
@@ -26,6 +26,7 @@ from .approvals import (
     is_terminal,
     print_styled,
     request_lines,
+    wrap_line,
 )
 from .approvals_desk import KEYS, Answer, Desk, Request
 from .common import REPLY_MARGIN, Failed, check_reply, kernel, print_json, printable, socket_path
@@ -167,16 +168,19 @@ class Watch:
         if answer == "always" and mark is not None and not self.sure:
             self.sure = True
             self.desk.settle_again(time.monotonic())
-            self.say(click.style(f"{printable(mark)}: {REMEMBERED}; a again: always", fg="yellow"))
+            self.say(f"{mark}: {REMEMBERED}; a again: always", "yellow")
             return
         try:
             with AgentOSClient(socket_path(self.path), REPLY_MARGIN) as client:
                 remember: Remember = "always" if answer == "always" else "once"
                 check_reply(client.decide(request["id"], answer != "deny", remember=remember))
-        except (AgentOSError, Failed) as error:
-            self.say(click.style(printable(str(error)), fg="red"))
-            if not isinstance(error, (CallError, Failed)):
-                return  # no answer arrived: the request is still there
+        except AgentOSError as error:
+            self.say(str(error), "red")
+            return  # the request is still there
+        except Failed as error:
+            self.say(error.message, "red")
+            if error.reply["code"] != "not_found":
+                return
         else:
             done = {"allow": "allowed", "deny": "denied", "always": "allowed always"}[answer]
             self.say(f"{done}: {describe_request(request, self.width)}")
@@ -189,8 +193,10 @@ class Watch:
     def width(self) -> int:
         return shutil.get_terminal_size().columns
 
-    def say(self, text: str) -> None:
-        click.echo(f"\r\x1b[K{text}")
+    def say(self, text: str, colour: str | None = None) -> None:
+        """Write a line in place of the last one, the keys."""
+        rows = "\n".join(wrap_line(printable(text), self.width, ""))
+        click.echo(f"\r\x1b[K{click.style(rows, fg=colour)}")
 
     def show_current(self, whole: bool = False) -> None:
         """Show the request; a long one in part, but never without the line about files that the agent can change."""

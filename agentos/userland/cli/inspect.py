@@ -145,6 +145,8 @@ def start_facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "python", spec["python"] or ""
     yield "directory", spec["cwd"] or ""
     yield "variables", ", ".join(spec["env"])
+    proxy = found["upstream_proxy"]
+    yield "proxy", f"{proxy} resolves names, and judges their addresses" if proxy is not None else ""
     jailed = found["isolation"]["level"] != "none"
     yield "workspace", (spec["workspace"] or "a directory of the host's") if jailed else ""
     yield "user", f"{found['outer']['uid']}:{found['outer']['gid']} on the host" if found["outer"] is not None else ""

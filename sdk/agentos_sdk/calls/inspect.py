@@ -133,7 +133,8 @@ class Inspected:
     ``parent`` spawned it; ``children`` are the agents that it spawned and that are alive. ``named`` lists the limits
     that were set explicitly; the others are the kernel's defaults. ``health`` is ``None`` if it has neither a watchdog
     nor a health command. ``end`` is how its last life ended, ``None`` before that. ``outer`` and ``cgroups``, the
-    directories of its cgroups, are for the operator only.
+    directories of its cgroups, are for the operator only. ``upstream_proxy``, HOST:PORT, is the HTTP proxy that
+    resolves the names of its requests and judges their addresses.
     """
 
     success: bool = True
@@ -158,6 +159,7 @@ class Inspected:
     outer: HostIds | None
     cgroups: Sequence[str] | None
     end: End | None
+    upstream_proxy: str | None
 
 
 @frozen(kw_only=True)

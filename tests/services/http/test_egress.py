@@ -1,5 +1,6 @@
 """Egress connects only to what was judged, and asks a name's server only when it connects."""
 
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
@@ -8,6 +9,8 @@ import pytest
 import trio
 import trio.testing
 from attrs import define, field
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from agentos.services.http import resolver
 from agentos.services.http.addresses import Address, address_text
@@ -196,6 +199,43 @@ async def test_a_listener_of_the_kernel_is_refused_even_if_its_address_is_grante
                 await egress.connect(OWNER, host, port, allowed)
         else:
             await (await egress.connect(OWNER, host, port, allowed)).aclose()
+
+
+async def test_a_listener_is_refused_until_the_kernel_closes_it() -> None:
+    egress, allowed = Egress(), Judge({"127.0.0.1"})
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        with egress.refuse(listener), pytest.raises(PermissionDenied, match="kernel's own"):
+            await egress.connect(OWNER, "127.0.0.1", port, allowed)
+        await (await egress.connect(OWNER, "127.0.0.1", port, allowed)).aclose()
+
+
+ADDRESSES = [f"127.0.0.{number}" for number in range(1, 6)] + ["::1"]
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    answers=st.lists(st.lists(st.sampled_from(ADDRESSES), max_size=6), min_size=1, max_size=3),
+    allowed=st.sets(st.sampled_from(ADDRESSES)),
+)
+def test_what_is_judged_is_what_is_connected_to(answers: list[list[str]], allowed: set[str]) -> None:
+    async def connect_often() -> None:
+        following = iter(answers)
+        dns = DnsServer({"n.test": lambda: next(following)})
+        async with serve_dns(dns), greeter("0.0.0.0") as port:
+            egress = egress_with(dns)
+            for answer in answers:
+                judge = Judge(allowed)
+                ipv4 = {address for address in answer if ":" not in address}
+                try:
+                    reached = await greeting(await egress.connect(OWNER, "n.test", port, judge))
+                except (PermissionDenied, Unavailable):
+                    assert not ipv4 & allowed
+                else:
+                    assert reached in ipv4 & allowed
+                assert set(judge.judged) == ipv4
+
+    trio.run(connect_often)
 
 
 # -- An upstream proxy -------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from .request_head import HOP_BY_HOP, MAX_HEAD_BYTES, BadHead, Headers, RequestH
 from .tunnel import Traffic
 
 READ_SIZE = 64 << 10
+IDLE_SECONDS = 300.0  # without data; a client that has given up holds its connection no longer
 
 
 @define(eq=False)
@@ -33,6 +34,8 @@ class Forward:
         Raises ``BadRequest`` for a malformed body, ``Unavailable`` for a malformed response, ``BrokenResourceError`` if
         either side is gone.
         """
+        self.traffic.idle_seconds = IDLE_SECONDS
+        self.traffic.count()
         sending = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
         failures: list[Exception] = []
         reusable = False

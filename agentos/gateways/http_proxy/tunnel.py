@@ -32,6 +32,7 @@ class Traffic:
     received: int = 0
     refusal: CallError | None = None
     scope: trio.CancelScope = field(factory=trio.CancelScope)
+    idle_seconds: float = field(factory=lambda: IDLE_SECONDS)
     _charged: int = 0
     _ends: float = field(factory=lambda: trio.current_time() + MAX_SECONDS)
 
@@ -42,7 +43,7 @@ class Traffic:
         """Count data that has passed; the time after which an idle connection ends begins anew."""
         self.sent += sent
         self.received += received
-        self.scope.deadline = min(self._ends, trio.current_time() + IDLE_SECONDS)
+        self.scope.deadline = min(self._ends, trio.current_time() + self.idle_seconds)
         if self.sent + self.received - self._charged >= CHARGED_BYTES:
             self.charge()
 

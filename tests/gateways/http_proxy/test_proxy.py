@@ -405,3 +405,15 @@ async def test_requests_and_all_bytes_count_towards_quotas_which_end_a_tunnel() 
 
     assert here.outcomes()[1].endswith(": quota_exceeded")
     assert refused.startswith(b"HTTP/1.1 429 ")
+
+
+async def test_a_server_that_does_not_answer_ends_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    from agentos.gateways.http_proxy import forward
+
+    monkeypatch.setattr(forward, "IDLE_SECONDS", 0.3)
+    async with world(LOCAL) as here:
+        port = await here.serve(drop)
+        here.grant(allow=[f"api.test:{port}", f"127.0.0.1:{port}"])
+
+        assert (await here.tell(get(f"http://api.test:{port}/"))).startswith(b"HTTP/1.1 504 ")
+    assert here.outcomes()[0].endswith(": timeout")

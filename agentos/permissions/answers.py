@@ -18,8 +18,6 @@ from agentos.database import Database, DatabaseError
 from agentos.kernel.ports import Question, Right
 from agentos_sdk.errors import NotFound, QuotaExceeded
 
-from .exec_request import ExecRequest
-
 TABLES: Final = (
     "CREATE TABLE answers (id INTEGER NOT NULL, part INTEGER NOT NULL, answer BLOB NOT NULL, PRIMARY KEY (id, part))"
     " WITHOUT ROWID",
@@ -92,10 +90,11 @@ class Answers:
         return None
 
     def describe_object(self, right: Right, question: Question) -> str:
-        """The text that stands for exactly this object; that of a right without one stands for the whole call."""
-        if isinstance(right.object, ExecRequest):
-            found = right.object.exact_text
-        elif right.object is not None:
+        """The text that stands for exactly this object: its ``exact_text``, if it has one, else what it is shown as.
+
+        That of a right without an object stands for the whole call.
+        """
+        if right.object is not None:
             found = getattr(right.object, "exact_text", None) or str(right.object)
         elif right.agent is None:
             return f"exactly {question.about} (sha256 {question.digest})"
